@@ -1,0 +1,94 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"google.golang.org/grpc/mem"
+)
+
+// Frame is one FlightData message, encoded by hand so that its body is sent from where it lies.
+// Its protobuf form is data_header (field 2), app_metadata (field 3), data_body (field 1000): see Flight.proto.
+//
+// A frame is sent once. Its release function runs exactly once: after the transport let go of the last body
+// slice, or from Discard when the frame is never handed to a transport.
+type Frame struct {
+	prefix  []byte
+	body    [][]byte
+	size    int
+	release func()
+	sent    bool
+	pending atomic.Int32
+}
+
+const (
+	tagHeader = 2<<3 | 2
+	tagBody   = 1000<<3 | 2
+)
+
+// NewFrame makes a frame of an IPC message header and its body slices, whose lengths sum up to bodyLen.
+// The slices must stay as they are until release is called; release may be nil.
+func NewFrame(header []byte, body [][]byte, bodyLen int, release func()) *Frame {
+	if release == nil {
+		release = func() {}
+	}
+	prefix := make([]byte, 0, len(header)+2*binary.MaxVarintLen64+4)
+	prefix = binary.AppendUvarint(prefix, tagHeader)
+	prefix = binary.AppendUvarint(prefix, uint64(len(header)))
+	prefix = append(prefix, header...)
+	if bodyLen > 0 {
+		prefix = binary.AppendUvarint(prefix, tagBody)
+		prefix = binary.AppendUvarint(prefix, uint64(bodyLen))
+	}
+	return &Frame{prefix: prefix, body: body, size: len(prefix) + bodyLen, release: release}
+}
+
+// Size is the length of the encoded message in bytes.
+func (f *Frame) Size() int { return f.size }
+
+// Discard releases the frame unless a transport took it, which then does. Call it where sending failed.
+func (f *Frame) Discard() {
+	if !f.sent {
+		f.release()
+	}
+}
+
+// buffers hands the frame to the transport without copying any but the smallest slices.
+func (f *Frame) buffers() mem.BufferSlice {
+	f.sent = true
+	out := make(mem.BufferSlice, 0, 1+len(f.body))
+	out = append(out, mem.SliceBuffer(f.prefix))
+	f.pending.Store(1)
+	for i := range f.body {
+		if mem.IsBelowBufferPoolingThreshold(cap(f.body[i])) {
+			// The transport would not tell when it lets go of so small a buffer.
+			out = append(out, mem.SliceBuffer(append([]byte(nil), f.body[i]...)))
+			continue
+		}
+		f.pending.Add(1)
+		out = append(out, mem.NewBuffer(&f.body[i], frameReturn{f}))
+	}
+	f.done()
+	return out
+}
+
+func (f *Frame) done() {
+	if f.pending.Add(-1) == 0 {
+		f.release()
+	}
+}
+
+// frameReturn is the buffer pool to which the transport gives a frame's body slices back.
+type frameReturn struct{ frame *Frame }
+
+// Get is never asked: the pool only takes back.
+func (r frameReturn) Get(length int) *[]byte {
+	b := make([]byte, length)
+	return &b
+}
+
+// Put counts a slice that the transport is done with.
+func (r frameReturn) Put(*[]byte) { r.frame.done() }
