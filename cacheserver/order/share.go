@@ -52,7 +52,7 @@ func (e Epoch) Count(s Share) uint64 {
 		lo, hi := Shard(s.Rank, s.World, e.GlobalBatch)
 		count = ceil(full-first, s.Workers) * (hi - lo)
 	}
-	if last := steps - 1; last >= full && last >= first && last%s.Workers == s.Worker {
+	if last := steps - 1; last >= full && last%s.Workers == s.Worker {
 		lo, hi := Shard(s.Rank, s.World, e.size(last))
 		count += hi - lo
 	}

@@ -13,15 +13,17 @@ import (
 // Frame is one FlightData message, encoded by hand so that its body is sent from where it lies.
 // Its protobuf form is data_header (field 2), app_metadata (field 3), data_body (field 1000): see Flight.proto.
 //
-// A frame is sent once. Its release function runs exactly once: after the transport let go of the last body
-// slice, or from Discard when the frame is never handed to a transport.
+// A frame is sent once, by Send. Its release function runs exactly once: when the transport has let go of
+// the last body slice, when the connection has ended, or when the frame could not be sent.
 type Frame struct {
-	prefix  []byte
-	body    [][]byte
-	size    int
-	release func()
-	sent    bool
-	pending atomic.Int32
+	prefix   []byte
+	body     [][]byte
+	size     int
+	release  func()
+	released atomic.Bool
+	sent     bool
+	pending  atomic.Int32
+	conn     *connection
 }
 
 const (
@@ -49,13 +51,6 @@ func NewFrame(header []byte, body [][]byte, bodyLen int, release func()) *Frame 
 // Size is the length of the encoded message in bytes.
 func (f *Frame) Size() int { return f.size }
 
-// Discard releases the frame unless a transport took it, which then does. Call it where sending failed.
-func (f *Frame) Discard() {
-	if !f.sent {
-		f.release()
-	}
-}
-
 // buffers hands the frame to the transport without copying any but the smallest slices.
 func (f *Frame) buffers() mem.BufferSlice {
 	f.sent = true
@@ -77,8 +72,19 @@ func (f *Frame) buffers() mem.BufferSlice {
 
 func (f *Frame) done() {
 	if f.pending.Add(-1) == 0 {
-		f.release()
+		f.free()
 	}
+}
+
+// free runs the release function, the first time that it is called.
+func (f *Frame) free() {
+	if f.released.Swap(true) {
+		return
+	}
+	if f.conn != nil {
+		f.conn.forget(f)
+	}
+	f.release()
 }
 
 // frameReturn is the buffer pool to which the transport gives a frame's body slices back.

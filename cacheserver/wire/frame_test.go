@@ -5,9 +5,16 @@ package wire
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -32,7 +39,6 @@ func TestFrameIsFlightData(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.Discard() // the transport has it: this must do nothing
 			var got flight.FlightData
 			if err := proto.Unmarshal(data.Materialize(), &got); err != nil {
 				t.Fatal(err)
@@ -48,12 +54,69 @@ func TestFrameIsFlightData(t *testing.T) {
 	}
 }
 
-func TestUnsentFrame(t *testing.T) {
+// silentStream is a stream that fails to send, before or after encoding, or keeps what it is given.
+type silentStream struct {
+	grpc.ServerStream
+	ctx    context.Context
+	encode bool
+	err    error
+	kept   mem.BufferSlice
+}
+
+func (s *silentStream) Context() context.Context { return s.ctx }
+
+func (s *silentStream) SendMsg(m any) error {
+	if s.encode {
+		data, err := NewCodec().Marshal(m)
+		if err != nil {
+			return err
+		}
+		if s.kept = data; s.err != nil {
+			data.Free()
+		}
+	}
+	return s.err
+}
+
+func TestSendReleasesOnce(t *testing.T) {
+	failed := errors.New("failed")
+	tests := []struct {
+		name   string
+		encode bool
+		err    error
+		after  func(end func(), kept mem.BufferSlice)
+	}{
+		{"fails before encoding", false, failed, func(func(), mem.BufferSlice) {}},
+		{"fails after encoding", true, failed, func(func(), mem.BufferSlice) {}},
+		{"is written", true, nil, func(_ func(), kept mem.BufferSlice) { kept.Free() }},
+		{"is dropped when the connection breaks", true, nil, func(end func(), _ mem.BufferSlice) { end() }},
+		{"is written, then the connection ends", true, nil, func(end func(), kept mem.BufferSlice) { kept.Free(); end() }},
+		{"the connection ends, then it is freed", true, nil, func(end func(), kept mem.BufferSlice) { end(); kept.Free() }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := Connections{}.TagConn(t.Context(), nil)
+			released := 0
+			f := NewFrame(nil, [][]byte{make([]byte, 4096), make([]byte, 8192)}, 12288, func() { released++ })
+			stream := &silentStream{ctx: ctx, encode: tt.encode, err: tt.err}
+			if err := Send(stream, f); !errors.Is(err, tt.err) {
+				t.Fatalf("error %v, want %v", err, tt.err)
+			}
+			tt.after(func() { Connections{}.HandleConn(ctx, &stats.ConnEnd{}) }, stream.kept)
+			if released != 1 {
+				t.Errorf("released %d times", released)
+			}
+		})
+	}
+}
+
+func TestSendOnAnEndedConnection(t *testing.T) {
+	ctx := Connections{}.TagConn(t.Context(), nil)
+	Connections{}.HandleConn(ctx, &stats.ConnEnd{})
 	released := 0
-	f := NewFrame(nil, [][]byte{make([]byte, 4096)}, 4096, func() { released++ })
-	f.Discard()
-	if released != 1 {
-		t.Errorf("released %d times", released)
+	err := Send(&silentStream{ctx: ctx, encode: true}, NewFrame(nil, nil, 0, func() { released++ }))
+	if status.Code(err) != codes.Unavailable || released != 1 {
+		t.Errorf("error %v, released %d times", err, released)
 	}
 }
 
