@@ -1,0 +1,170 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// ErrChanged is in the chain of the error of a read that met another object, or
+// a shorter file, than the one that was opened.
+var ErrChanged = errors.New("changed while it was read")
+
+var (
+	errStalled   = errors.New("the request stalled")
+	errProtocol  = errors.New("the answer is not what was asked for")
+	errBeyondEnd = errors.New("the range lies beyond the object's end")
+)
+
+// credentialsError says that there are no credentials to send. It is a kind of
+// fs.ErrPermission, and no retry of the read helps: the SDKs have tried.
+type credentialsError struct{ err error }
+
+func (e *credentialsError) Error() string        { return "no usable credentials: " + e.err.Error() }
+func (e *credentialsError) Unwrap() error        { return e.err }
+func (e *credentialsError) Is(target error) bool { return target == fs.ErrPermission }
+
+// refusal is an answer of a store that is not data.
+type refusal struct {
+	status  int    // of HTTP
+	code    string // the store's own word, such as SlowDown; may be empty
+	message string
+	region  string // where the bucket is, if the answer told
+}
+
+func (r *refusal) Error() string {
+	text := fmt.Sprint(r.status)
+	if r.code != "" {
+		text += " " + r.code
+	} else if t := http.StatusText(r.status); t != "" {
+		text += " " + t
+	}
+	if r.message != "" {
+		text += ": " + r.message
+	}
+	return text
+}
+
+// Is lets errors.Is tell a refusal's kind.
+func (r *refusal) Is(target error) bool {
+	switch target {
+	case fs.ErrNotExist:
+		return r.status == http.StatusNotFound
+	case fs.ErrPermission:
+		return r.denied()
+	case errBeyondEnd:
+		return r.status == http.StatusRequestedRangeNotSatisfiable
+	case ErrChanged:
+		return r.status == http.StatusPreconditionFailed
+	}
+	return false
+}
+
+// denied reports whether the credentials are what was refused. S3 says so of an
+// expired or malformed token with status 400.
+func (r *refusal) denied() bool {
+	switch r.code {
+	case "ExpiredToken", "InvalidToken", "TokenRefreshRequired":
+		return true
+	}
+	return r.status == http.StatusUnauthorized || r.status == http.StatusForbidden && !r.passing()
+}
+
+// passing reports whether the store asks to come again.
+func (r *refusal) passing() bool {
+	switch r.code {
+	case "SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ServerBusy",
+		"Throttling", "ThrottlingException", "RequestThrottled", "TooManyRequests", "OperationTimedOut":
+		return true
+	}
+	switch r.status {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
+		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+// failed counts and words the end of a read: what was read, what went wrong, how
+// often it was tried and what to do.
+func (s *Store) failed(uri string, tries int, elapsed time.Duration, err error) error {
+	s.stats.failures.Add(1)
+	after := ""
+	if tries > 1 {
+		after = fmt.Sprintf(" (gave up after %d tries in %s)", tries, elapsed.Round(time.Millisecond))
+	}
+	what, advice := explain(uri, err)
+	if what != "" {
+		return fmt.Errorf("read %s: %s (%w)%s: %s", uri, what, err, after, advice)
+	}
+	return fmt.Errorf("read %s: %w%s: %s", uri, err, after, advice)
+}
+
+// explain says in words what err is, if err does not, and what to do about it.
+func explain(uri string, err error) (what, advice string) {
+	var r *refusal
+	var none *credentialsError
+	switch {
+	case errors.Is(err, ErrChanged):
+		if errors.As(err, &r) {
+			what = ErrChanged.Error()
+		}
+		return what, "table files must not be rewritten in place; load again once the writer is done"
+	case errors.As(err, &none):
+		return "", "set " + credentialsHint(uri)
+	case errors.Is(err, fs.ErrPermission):
+		return "access denied", "check " + credentialsHint(uri)
+	case errors.Is(err, fs.ErrNotExist):
+		return "not found", missingHint(err)
+	case errors.As(err, &r) && r.region != "":
+		return "the bucket is in region " + r.region, "set the S3 region to " + r.region
+	case errors.As(err, &r) && r.passing(), errors.Is(err, errStalled):
+		return "", "the store is overloaded or unwell; load with fewer requests at a time, or later"
+	case errors.As(err, &r):
+		return "the store refused the request", "check the URI, the endpoint and the region"
+	case errors.Is(err, errProtocol):
+		return "", "check that the endpoint is a store that answers ranges, with no proxy that rewrites them"
+	}
+	if loc, _ := parse(uri); loc.scheme == schemeFile {
+		return "", "give a readable file"
+	}
+	return "", "check the network, the endpoint and its certificate"
+}
+
+// missingHint says what to do about an object that is not there.
+func missingHint(err error) string {
+	var r *refusal
+	if errors.As(err, &r) && (r.code == "NoSuchBucket" || r.code == "ContainerNotFound") {
+		return "check the bucket's name, the region and the endpoint"
+	}
+	return "check the URI; if a table names it, the file was deleted after the snapshot was written: pick a current snapshot"
+}
+
+// credentialsHint says where credentials for uri come from.
+func credentialsHint(uri string) string {
+	loc, err := parse(uri)
+	if err != nil || loc.scheme == schemeFile {
+		return "the file's permissions and owner"
+	}
+	object := loc.bucket + "/" + loc.key
+	switch loc.scheme {
+	case schemeS3:
+		return "the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or the service account's role) and that they allow s3:GetObject on " + object +
+			"; without s3:ListBucket, S3 says the same of an object that does not exist"
+	case schemeGS:
+		return "the credentials (GOOGLE_APPLICATION_CREDENTIALS or the service account's identity) and that they allow storage.objects.get on " + object
+	}
+	return "the credentials (account key, SAS token or identity) and that they may read blobs of " + strings.TrimPrefix(loc.host+"/"+object, "/")
+}
+
+// canceled says that ctx ended the read of uri.
+func canceled(ctx context.Context, uri string) error {
+	return fmt.Errorf("read %s: %w", uri, context.Cause(ctx))
+}

@@ -1,0 +1,72 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objstore
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// sortRanges sorts Range headers by where they begin.
+func sortRanges(headers []string) {
+	start := func(h string) (n int64) {
+		_, _ = fmt.Sscanf(h, "bytes=%d-", &n) // 0 if it is none
+		return n
+	}
+	slices.SortFunc(headers, func(a, b string) int { return cmp.Compare(start(a), start(b)) })
+}
+
+// TestJoinAndSplitCoverEveryByteOnce checks what must hold for all ranges: every
+// byte asked for is fetched, none twice, no part is too long, and nothing but
+// gaps is read besides.
+func TestJoinAndSplitCoverEveryByteOnce(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	const size = 300
+	for range 2000 {
+		gap, part := r.Int64N(20), 1+r.Int64N(50)
+		var asked [size]bool
+		var in []Range
+		for range r.IntN(10) {
+			off := r.Int64N(size)
+			in = append(in, Range{off, r.Int64N(size - off + 1)})
+			for i := off; i < in[len(in)-1].end(); i++ {
+				asked[i] = true
+			}
+		}
+		var fetched [size]int
+		for _, run := range join(in, gap) {
+			for _, p := range split(run, part) {
+				if p.Length < 1 || p.Length > part {
+					t.Fatalf("part %v, want 1 to %d bytes", p, part)
+				}
+				for i := p.Offset; i < p.end(); i++ {
+					fetched[i]++
+				}
+			}
+		}
+		checkFetched(t, in, asked[:], fetched[:], int(gap))
+	}
+}
+
+func checkFetched(t *testing.T, in []Range, asked []bool, fetched []int, gap int) {
+	t.Helper()
+	extra := 0
+	for i := range asked {
+		if asked[i] && fetched[i] != 1 || fetched[i] > 1 {
+			t.Fatalf("%v: byte %d fetched %d times", in, i, fetched[i])
+		}
+		extra++
+		if asked[i] || fetched[i] == 0 {
+			extra = 0
+		}
+		if extra > gap {
+			t.Fatalf("%v: a gap of more than %d bytes is read, at %d", in, gap, i)
+		}
+	}
+}

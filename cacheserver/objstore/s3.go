@@ -1,0 +1,153 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+)
+
+const defaultRegion = "us-east-1"
+
+// s3Client reaches all S3 buckets with one set of credentials.
+type s3Client struct {
+	api    *s3.Client
+	region string
+}
+
+// newS3Client makes a client from cfg over the SDK's own configuration chain.
+func newS3Client(ctx context.Context, cfg S3, client *http.Client) (*s3Client, error) {
+	switch cfg.Addressing {
+	case "", "path", "virtual":
+	default:
+		return nil, fmt.Errorf("S3 addressing %q: use path, virtual or leave it empty", cfg.Addressing)
+	}
+	var options []func(*config.LoadOptions) error
+	if cfg.Region != "" {
+		options = append(options, config.WithRegion(cfg.Region))
+	}
+	switch {
+	case cfg.Anonymous:
+		options = append(options, config.WithCredentialsProvider(aws.AnonymousCredentials{}))
+	case cfg.AccessKeyID != "" && cfg.SecretAccessKey != "":
+		options = append(options, config.WithCredentialsProvider(
+			credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, cfg.SecretAccessKey, cfg.SessionToken)))
+	case cfg.AccessKeyID != "" || cfg.SecretAccessKey != "":
+		return nil, &credentialsError{errors.New("of the S3 access key only the id or only the secret is set")}
+	}
+	loaded, err := config.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return nil, fmt.Errorf("AWS configuration: %w", err)
+	}
+	if loaded.Region == "" {
+		loaded.Region = defaultRegion
+	}
+	if !cfg.Anonymous {
+		loaded.Credentials = namedCredentials{loaded.Credentials}
+	}
+	api := s3.NewFromConfig(loaded, func(o *s3.Options) {
+		if cfg.Endpoint != "" {
+			o.BaseEndpoint = &cfg.Endpoint
+		}
+		o.UsePathStyle = cfg.Addressing == "path" || cfg.Addressing == "" && o.BaseEndpoint != nil
+		o.HTTPClient = client
+		o.Retryer = aws.NopRetryer{} // Store.retry decides and counts
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
+		o.DisableLogOutputChecksumValidationSkipped = true
+	})
+	return &s3Client{api: api, region: loaded.Region}, nil
+}
+
+// namedCredentials makes the errors of a provider credentialsErrors.
+type namedCredentials struct{ aws.CredentialsProvider }
+
+func (n namedCredentials) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	c, err := n.CredentialsProvider.Retrieve(ctx)
+	if err != nil && ctx.Err() == nil {
+		return c, &credentialsError{err}
+	}
+	return c, err
+}
+
+// s3Bucket is one bucket. Its region is corrected by the first answer that
+// names another one.
+type s3Bucket struct {
+	client *s3Client
+	name   string
+	region atomic.Pointer[string]
+}
+
+func (b *s3Bucket) get(ctx context.Context, key string, want span, tag string) (answer, error) {
+	a, err := b.getOnce(ctx, key, want, tag)
+	var r *refusal
+	if !errors.As(err, &r) || r.region == "" || r.region == b.currentRegion() {
+		return a, err
+	}
+	b.region.Store(&r.region)
+	return b.getOnce(ctx, key, want, tag)
+}
+
+func (b *s3Bucket) getOnce(ctx context.Context, key string, want span, tag string) (answer, error) {
+	in := &s3.GetObjectInput{Bucket: &b.name, Key: &key}
+	if h := want.header(); h != "" {
+		in.Range = &h
+	}
+	if tag != "" {
+		in.IfMatch = &tag
+	}
+	out, err := b.client.api.GetObject(ctx, in, func(o *s3.Options) { o.Region = b.currentRegion() })
+	if err != nil {
+		return answer{}, s3Error(err)
+	}
+	length := int64(-1)
+	if out.ContentLength != nil {
+		length = *out.ContentLength
+	}
+	a := newAnswer(out.Body, aws.ToString(out.ContentRange), length, aws.ToString(out.ETag))
+	a.modified = aws.ToTime(out.LastModified)
+	return a, nil
+}
+
+func (b *s3Bucket) currentRegion() string {
+	if r := b.region.Load(); r != nil {
+		return *r
+	}
+	return b.client.region
+}
+
+// s3Error turns an answer of S3 into a refusal and leaves other errors.
+func s3Error(err error) error {
+	var none *credentialsError // may hold an answer too, but of the metadata service
+	var response *smithyhttp.ResponseError
+	if errors.As(err, &none) || !errors.As(err, &response) || response.HTTPResponse() == nil {
+		return err
+	}
+	r := &refusal{
+		status: response.HTTPStatusCode(),
+		region: response.HTTPResponse().Header.Get("X-Amz-Bucket-Region"),
+	}
+	if r.status < 300 { // no answer (0) or half of one: the connection broke
+		var sent *url.Error
+		if errors.As(err, &sent) {
+			return sent // says all that the SDK's wrapping says
+		}
+		return err
+	}
+	var api smithy.APIError
+	if errors.As(err, &api) && api.ErrorCode() != "UnknownError" {
+		r.code, r.message = api.ErrorCode(), api.ErrorMessage()
+	}
+	return r
+}

@@ -1,0 +1,177 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package objstore reads bytes by URI: ranges joined, retried, counted; one file a scheme.
+package objstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Store opens objects of every scheme and bucket. Its methods may be called at
+// the same time. Make one with New; there is nothing to close, but Idle drops
+// the kept connections.
+type Store struct {
+	cfg    Config
+	client *http.Client
+	caErr  error         // why CAFile could not be used
+	slots  chan struct{} // one a request in flight
+	stats  counters
+
+	// The clock of retries, replaced by tests.
+	now    func() time.Time
+	sleep  func(ctx context.Context, d time.Duration) error
+	random func() float64
+
+	mu      sync.Mutex
+	s3      *s3Client
+	buckets map[string]bucket // by scheme and bucket
+}
+
+// bucket asks one bucket of a remote store for bytes. get makes one attempt and
+// starts the answer; the caller closes its body. A tag, if not empty, is the
+// entity tag the object must still have.
+type bucket interface {
+	get(ctx context.Context, key string, want span, tag string) (answer, error)
+}
+
+// New returns a Store over cfg. It connects to nothing: clients are made when
+// the first object of a bucket is opened.
+func New(cfg Config) *Store {
+	s := &Store{
+		cfg:     cfg.withDefaults(),
+		now:     time.Now,
+		sleep:   sleep,
+		random:  rand.Float64,
+		buckets: map[string]bucket{},
+	}
+	s.slots = make(chan struct{}, s.cfg.Concurrency)
+	s.client, s.caErr = newClient(s.cfg, &s.stats)
+	return s
+}
+
+// Open opens the object or file that uri names. Of a remote object it reads the
+// last Config.TailBytes, which tells the size and has a Parquet footer ready in
+// one request. ctx also governs every later read of the File. The caller closes
+// the File.
+func (s *Store) Open(ctx context.Context, uri string) (*File, error) {
+	loc, err := parse(uri)
+	if err != nil {
+		return nil, err
+	}
+	if loc.scheme == schemeFile {
+		return s.openLocal(ctx, uri, loc)
+	}
+	b, err := s.bucket(ctx, loc)
+	if err != nil {
+		return nil, s.failed(uri, 0, 0, err)
+	}
+	o := &object{store: s, bucket: b, uri: uri, key: loc.key}
+	tail, err := o.tail(ctx, s.cfg.TailBytes)
+	if err != nil {
+		return nil, err
+	}
+	return &File{ctx: ctx, uri: uri, size: o.size, modified: o.modified, object: o, near: []segment{tail}}, nil
+}
+
+// ReadAll returns the whole object. Use it for what is small (metadata,
+// manifests): an object up to Config.TailBytes is one request.
+func (s *Store) ReadAll(ctx context.Context, uri string) (data []byte, err error) {
+	f, err := s.Open(ctx, uri)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if f.size == 0 {
+		return []byte{}, nil
+	}
+	if data := f.whole(); data != nil {
+		return data, nil
+	}
+	data = make([]byte, f.size)
+	if f.object != nil {
+		return data, f.readParts(ctx, data)
+	}
+	_, err = f.ReadAt(data, 0)
+	return data, err
+}
+
+// Stats returns what the Store has done so far.
+func (s *Store) Stats() Stats {
+	return s.stats.load()
+}
+
+// Idle closes the connections that no request is using.
+func (s *Store) Idle() {
+	s.client.CloseIdleConnections()
+}
+
+// Stats counts a Store's work since New. All numbers only grow.
+type Stats struct {
+	Requests int64         // HTTP requests sent and reads of local files
+	Bytes    int64         // bytes of objects received, those of broken answers included
+	Retries  int64         // tries after the first of a range
+	Failures int64         // reads that failed for good; a canceled one is none
+	Waited   time.Duration // time spent in requests, summed over concurrent ones
+}
+
+type counters struct {
+	requests, bytes, retries, failures, waited atomic.Int64
+}
+
+func (c *counters) load() Stats {
+	return Stats{
+		Requests: c.requests.Load(),
+		Bytes:    c.bytes.Load(),
+		Retries:  c.retries.Load(),
+		Failures: c.failures.Load(),
+		Waited:   time.Duration(c.waited.Load()),
+	}
+}
+
+// bucket returns the client of loc's bucket, made at its first use.
+func (s *Store) bucket(ctx context.Context, loc location) (bucket, error) {
+	if s.caErr != nil {
+		return nil, s.caErr
+	}
+	id := loc.scheme + "://" + loc.bucket + "@" + loc.host
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b, ok := s.buckets[id]; ok {
+		return b, nil
+	}
+	b, err := s.connectLocked(ctx, loc)
+	if err != nil {
+		return nil, err
+	}
+	s.buckets[id] = b
+	return b, nil
+}
+
+// connectLocked makes the client of a bucket. It reads configuration files at
+// most; requests, for credentials too, are made by the first get.
+func (s *Store) connectLocked(ctx context.Context, loc location) (bucket, error) {
+	switch loc.scheme {
+	case schemeS3:
+		if s.s3 == nil {
+			c, err := newS3Client(ctx, s.cfg.S3, s.client)
+			if err != nil {
+				return nil, err
+			}
+			s.s3 = c
+		}
+		return &s3Bucket{client: s.s3, name: loc.bucket}, nil
+	case schemeGS:
+		return newGCSBucket(ctx, s.cfg.GCS, s.client, loc.bucket)
+	case schemeAzure:
+		return newAzureBucket(s.cfg.Azure, s.client, loc)
+	}
+	return nil, fmt.Errorf("scheme %q: %w", loc.scheme, errors.ErrUnsupported)
+}
