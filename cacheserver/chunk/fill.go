@@ -1,0 +1,241 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chunk
+
+import (
+	"encoding/binary"
+	"runtime"
+	"unsafe"
+)
+
+// fill copies what was measured to where it was placed. Every byte of body is written, padding included.
+// The null counts in p.fields are exact afterwards.
+func (p *plan) fill(nodes []*node, body []byte) {
+	p.body = body
+	buf := 0
+	for i, n := range nodes {
+		p.fillNode(n, &p.fields[i], p.spans[buf:buf+n.kind.buffers()])
+		buf += n.kind.buffers()
+	}
+	p.body = nil
+}
+
+func (p *plan) fillNode(n *node, f *fieldNode, spans []span) {
+	ps, ln := p.of[n.id], &p.lanes[n.id]
+	if n.kind == kindNull {
+		return
+	}
+	valid := p.buffer(spans[0])
+	if len(valid) > 0 {
+		f.nulls = f.length - int64(writeValidity(valid, ln, ps))
+	}
+	if len(spans) == 1 {
+		return
+	}
+	dst := p.buffer(spans[1])
+	switch n.kind {
+	case kindBool:
+		writeBits(dst, ln, ps)
+		if len(valid) > 0 && !p.clean {
+			keepValid(dst, valid)
+		}
+	case kindFixed:
+		tail := writeValues(dst, n.width, ln.a, ps)
+		clear(dst[tail:])
+		if f.nulls > 0 && !p.clean {
+			zeroNulls(dst, valid, int(f.length), n.width)
+		}
+	case kindVar:
+		p.fillOffsets(n, dst, ln, ps)
+		data := p.buffer(spans[2])
+		clear(data[copyBytes(data, 1, ln.b, p.items[n.id]):])
+	case kindList:
+		p.fillOffsets(n, dst, ln, ps)
+	}
+}
+
+func (p *plan) fillOffsets(n *node, dst []byte, ln *lane, ps []piece) {
+	var tail int
+	if n.width == 4 {
+		tail = writeOffsets[int32](dst, ln.a, ps, p.items[n.id])
+	} else {
+		tail = writeOffsets[int64](dst, ln.a, ps, p.items[n.id])
+	}
+	clear(dst[tail:])
+}
+
+// buffer is a buffer of the body with its padding.
+func (p *plan) buffer(s span) []byte {
+	return p.body[s.offset : s.offset+padded(s.length)]
+}
+
+// writeValidity writes the bitmap of the pieces and returns the number of valid slots.
+func writeValidity(dst []byte, ln *lane, ps []piece) int {
+	w := bitWriter{dst: dst}
+	for i := range ps {
+		q := &ps[i]
+		switch {
+		case q.src < 0:
+			w.fill(false, int(q.n))
+		case ln.valid[q.src] == nil:
+			w.fill(true, int(q.n))
+		default:
+			w.take(ln.valid[q.src], q.start+ln.bitOf(q.src), int(q.n))
+		}
+	}
+	w.close()
+	return w.ones
+}
+
+// writeBits writes the values of a boolean node.
+func writeBits(dst []byte, ln *lane, ps []piece) {
+	w := bitWriter{dst: dst}
+	for i := range ps {
+		q := &ps[i]
+		if q.src < 0 {
+			w.fill(false, int(q.n))
+			continue
+		}
+		w.take(ln.a[q.src], q.start+ln.bitOf(q.src), int(q.n))
+	}
+	w.close()
+}
+
+// writeValues writes values of width bytes and returns where they end.
+func writeValues(dst []byte, width int, src []unsafe.Pointer, ps []piece) int {
+	switch width {
+	case 1:
+		return copyValues[uint8](dst, src, ps)
+	case 2:
+		return copyValues[uint16](dst, src, ps)
+	case 4:
+		return copyValues[uint32](dst, src, ps)
+	case 8:
+		return copyValues[uint64](dst, src, ps)
+	case 16:
+		return copyValues[[2]uint64](dst, src, ps)
+	}
+	return copyBytes(dst, width, src, ps)
+}
+
+// copyValues is copyBytes for values that a register holds.
+func copyValues[T any](dst []byte, src []unsafe.Pointer, ps []piece) int {
+	size := unsafe.Sizeof(*new(T))
+	if len(ps)*int(size) < len(dst)/4 {
+		return copyBytes(dst, int(size), src, ps)
+	}
+	out := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/int(size))
+	at := 0
+	for i := range ps {
+		q := &ps[i]
+		n := int(q.n)
+		switch {
+		case q.src < 0:
+			clear(out[at : at+n])
+		case n == 1:
+			out[at] = *(*T)(unsafe.Add(src[q.src], uintptr(q.start)*size))
+		case n > 1:
+			copy(out[at:at+n], unsafe.Slice((*T)(unsafe.Add(src[q.src], uintptr(q.start)*size)), n))
+		}
+		at += n
+	}
+	return at * int(size)
+}
+
+// touchPieces is how many pieces are touched before the first of them is copied.
+const touchPieces = 16
+
+// copyBytes writes the pieces' values of width bytes one after the other and returns where they end.
+func copyBytes(dst []byte, width int, src []unsafe.Pointer, ps []piece) int {
+	at := 0
+	for len(ps) > 0 {
+		block := ps[:min(len(ps), touchPieces)]
+		ps = ps[len(block):]
+		touch(width, src, block)
+		for i := range block {
+			q := &block[i]
+			n := int(q.n) * width
+			switch {
+			case n == 0:
+			case q.src < 0:
+				clear(dst[at : at+n])
+			default:
+				copy(dst[at:at+n], unsafe.Slice((*byte)(unsafe.Add(src[q.src], uintptr(q.start)*uintptr(width))), n))
+			}
+			at += n
+		}
+	}
+	return at
+}
+
+// touch reads the first byte of each piece. These loads don't wait for each other, so that the cache and TLB
+// misses of many pieces overlap; copies one after the other wait for each. Gathering single rows of 256 bytes to
+// 2 KiB from more memory than caches hold, it saves a third of the time.
+func touch(width int, src []unsafe.Pointer, ps []piece) {
+	var x byte
+	for i := range ps {
+		if q := &ps[i]; q.src >= 0 && q.n > 0 {
+			x ^= *(*byte)(unsafe.Add(src[q.src], uintptr(q.start)*uintptr(width)))
+		}
+	}
+	runtime.KeepAlive(x)
+}
+
+// writeOffsets writes the offsets of the pieces, from 0 on, and returns where they end. items are the child
+// slots of each piece.
+func writeOffsets[O int32 | int64](dst []byte, src []unsafe.Pointer, ps, items []piece) int {
+	size := int(unsafe.Sizeof(O(0)))
+	out := unsafe.Slice((*O)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/size)
+	out[0] = 0
+	at, end := 1, O(0)
+	for i := range ps {
+		q := &ps[i]
+		n := int(q.n)
+		switch {
+		case n == 1:
+			out[at] = end + O(items[i].n)
+		case q.src < 0:
+			for k := range out[at : at+n] {
+				out[at+k] = end
+			}
+		case n > 1:
+			from := unsafe.Slice((*O)(unsafe.Add(src[q.src], uintptr(q.start+1)*uintptr(size))), n)
+			rebase(out[at:at+n], from, end-O(items[i].start))
+		}
+		end += O(items[i].n)
+		at += n
+	}
+	return at * size
+}
+
+func rebase[O int32 | int64](dst, src []O, by O) {
+	if by == 0 {
+		copy(dst, src)
+		return
+	}
+	src = src[:len(dst)]
+	for i := range dst {
+		dst[i] = src[i] + by
+	}
+}
+
+// keepValid clears the bits of nulls.
+func keepValid(dst, valid []byte) {
+	for i := 0; i+8 <= len(dst); i += 8 {
+		word := binary.LittleEndian.Uint64(dst[i:]) & binary.LittleEndian.Uint64(valid[i:])
+		binary.LittleEndian.PutUint64(dst[i:], word)
+	}
+}
+
+// zeroNulls clears the values of nulls.
+func zeroNulls(dst, valid []byte, n, width int) {
+	bits := unsafe.Pointer(unsafe.SliceData(valid))
+	for at := 0; at < n; {
+		one, run := bitRun(bits, int64(at), n-at)
+		if !one {
+			clear(dst[at*width : (at+run)*width])
+		}
+		at += run
+	}
+}

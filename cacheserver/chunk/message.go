@@ -1,0 +1,75 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chunk
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+// Message is one record batch of the Arrow IPC format. Who receives it calls Release exactly once, after
+// which neither Header nor Body may be touched.
+type Message struct {
+	Header  []byte   // the Message flatbuffer, without the stream's length prefix
+	Body    [][]byte // the body is their concatenation
+	BodyLen int      // bytes
+	Rows    int
+
+	lease *lease
+}
+
+// Release gives back what the message points to. A second call does nothing.
+func (m Message) Release() {
+	if m.lease != nil && !m.lease.done.Swap(true) {
+		m.lease.drop()
+	}
+}
+
+// lease is what a message holds: a reference on the rows whose arenas it points into, or a pooled buffer.
+type lease struct {
+	rows *Rows
+	buf  []byte
+	done atomic.Bool
+}
+
+func (l *lease) drop() {
+	if l.buf != nil {
+		l.rows.pool.put(l.buf)
+		return
+	}
+	l.rows.Release()
+}
+
+const (
+	minClass = 15 // 32 KiB: large enough that Go aligns it to a page
+	maxClass = 24 // 16 MiB; longer buffers are left to the garbage collector
+)
+
+// pool keeps buffers by size, powers of two. The zero value is ready; safe for concurrent use.
+type pool struct {
+	classes [maxClass + 1]sync.Pool
+}
+
+func class(n int) int {
+	return max(minClass, bits.Len(uint(max(n, 1)-1)))
+}
+
+// get is n bytes of anything.
+func (p *pool) get(n int) []byte {
+	c := class(n)
+	if c > maxClass {
+		return make([]byte, n)
+	}
+	if b, ok := p.classes[c].Get().(*[]byte); ok {
+		return (*b)[:n]
+	}
+	return make([]byte, n, 1<<c)
+}
+
+func (p *pool) put(b []byte) {
+	if c := class(cap(b)); c <= maxClass {
+		p.classes[c].Put(&b)
+	}
+}
