@@ -36,7 +36,7 @@ func (s *Store) openLocal(ctx context.Context, uri string, loc location) (*File,
 	if err != nil {
 		return nil, s.failed(uri, 1, 0, err)
 	}
-	return &File{ctx: ctx, uri: uri, size: st.Size(), modified: st.ModTime(), local: f, stats: &s.stats}, nil
+	return &File{ctx: ctx, uri: uri, size: st.Size(), modified: st.ModTime(), local: f, stats: s.stats}, nil
 }
 
 // pread fills p from a local file. Fewer bytes than the file had when it was

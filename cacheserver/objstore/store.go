@@ -23,7 +23,7 @@ type Store struct {
 	client *http.Client
 	caErr  error         // why CAFile could not be used
 	slots  chan struct{} // one a request in flight
-	stats  counters
+	stats  *counters
 
 	// The clock of retries, replaced by tests.
 	now    func() time.Time
@@ -44,8 +44,21 @@ type bucket interface {
 
 // New returns a Store over cfg. It connects to nothing: clients are made when
 // the first object of a bucket is opened.
-func New(cfg Config) *Store {
+func New(cfg Config) *Store { return newStore(cfg, &counters{}) }
+
+// With returns a Store whose Config is overlaid with Iceberg's FileIO properties,
+// as Config.WithProperties has it. The two count into the same Stats.
+func (s *Store) With(properties map[string]string) (*Store, error) {
+	cfg, err := s.cfg.WithProperties(properties)
+	if err != nil {
+		return nil, err
+	}
+	return newStore(cfg, s.stats), nil
+}
+
+func newStore(cfg Config, stats *counters) *Store {
 	s := &Store{
+		stats:   stats,
 		cfg:     cfg.withDefaults(),
 		now:     time.Now,
 		sleep:   sleep,
@@ -53,7 +66,7 @@ func New(cfg Config) *Store {
 		buckets: map[string]bucket{},
 	}
 	s.slots = make(chan struct{}, s.cfg.Concurrency)
-	s.client, s.caErr = newClient(s.cfg, &s.stats)
+	s.client, s.caErr = newClient(s.cfg, s.stats)
 	return s
 }
 
