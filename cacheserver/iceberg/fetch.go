@@ -1,0 +1,109 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/pagecrc"
+)
+
+// Fetched is a split whose bytes are near. It is for one goroutine. Close it
+// after its Records are read, or unread.
+type Fetched struct {
+	table  *Table
+	split  Split
+	data   *dataFile // nil if nothing of the manifests is needed
+	footer *footer
+	way    *way
+	file   *objstore.File
+}
+
+// Fetch brings the column chunks that s needs near: those of the served columns
+// and of those that filter and equality deletes compare. Nothing is decoded. Of
+// a local file nothing is read. ctx also governs the reads of Records: do not
+// cancel it before they are done.
+func (t *Table) Fetch(ctx context.Context, s Split) (*Fetched, error) {
+	f, err := t.fetch(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("fetch split: %w", err)
+	}
+	return f, nil
+}
+
+func (t *Table) fetch(ctx context.Context, s Split) (_ *Fetched, err error) {
+	f := &Fetched{table: t, split: s}
+	if f.data, err = t.planned(ctx, s); err != nil {
+		return nil, err
+	}
+	if f.file, err = t.store.Open(ctx, s.File); err != nil {
+		return nil, fmt.Errorf("data file of row group %d: %w", s.RowGroup, err)
+	}
+	if err = f.bring(ctx); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// planned returns the data file of a split. A split to which nothing applies
+// needs none, so that a node that only has such splits reads no manifests.
+func (t *Table) planned(ctx context.Context, s Split) (*dataFile, error) {
+	if s.Exact && t.filter == nil && !t.partitioned() {
+		return nil, nil
+	}
+	plan, err := t.files(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d, ok := plan.byName[fileName{s.File, s.Sequence}]
+	if !ok {
+		return nil, fmt.Errorf("data file %s: it is not in the plan of %s: the split is of another table, snapshot or filter", s.File, t.pin.MetadataLocation)
+	}
+	return d, nil
+}
+
+// bring checks the file against the split and prefetches.
+func (f *Fetched) bring(ctx context.Context) (err error) {
+	s := f.split
+	f.footer, err = f.table.caches.footers.get(ctx, s.File, func(context.Context) (*footer, error) {
+		return readFooter(f.file, f.table.names())
+	})
+	if err != nil {
+		return err
+	}
+	switch {
+	case f.file.Size() != s.FileSize || f.footer.size != s.FileSize:
+		return fmt.Errorf("data file %s: it has %d bytes, planned were %d: it was truncated or replaced: restore it or start the cache anew", s.File, f.file.Size(), s.FileSize)
+	case s.RowGroup < 0 || s.RowGroup >= len(f.footer.meta.RowGroups) || f.footer.rows(s.RowGroup) != s.Rows:
+		return fmt.Errorf("data file %s row group %d: its footer has no such row group of %d rows: the file was replaced: restore it or start the cache anew", s.File, s.RowGroup, s.Rows)
+	}
+	if f.way, err = f.table.wayOf(f.footer, f.data); err != nil {
+		return err
+	}
+	ranges, err := f.way.ranges(f.footer, s.RowGroup)
+	if err != nil {
+		return err
+	}
+	if err := f.file.Prefetch(ctx, ranges); err != nil {
+		return fmt.Errorf("data file %s row group %d: %w", s.File, s.RowGroup, err)
+	}
+	for _, r := range ranges {
+		if err := pagecrc.Check(ctx, f.file, r.Offset, r.Length); err != nil {
+			return fmt.Errorf("data file %s row group %d: %w: restore the file", s.File, s.RowGroup, err)
+		}
+	}
+	return nil
+}
+
+// Bytes is how much memory the fetched bytes take; of a local file they take
+// none.
+func (f *Fetched) Bytes() int64 { return f.file.Buffered() }
+
+// Close forgets the bytes. Batches that Records gave stay good.
+func (f *Fetched) Close() {
+	_ = f.file.Close() // opened for reading: nothing can be lost
+}

@@ -1,0 +1,101 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	ice "github.com/apache/iceberg-go"
+	iceio "github.com/apache/iceberg-go/io"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+)
+
+// fileIO is iceberg-go's view of the object store: it reads metadata files,
+// manifest lists, manifests and deletion vectors.
+type fileIO struct {
+	ctx   context.Context // of the call that made it: iceio.IO has no place for one
+	store *objstore.Store
+	// manifests are those of the snapshot, by URI. They are decoded before they
+	// are given out: iceberg-go reads them on goroutines of its own, where its
+	// panic over a corrupt one would end the process.
+	manifests map[string]ice.ManifestFile
+}
+
+var _ iceio.ReadFileIO = fileIO{}
+
+func (f fileIO) Open(uri string) (iceio.File, error) {
+	if m, ok := f.manifests[uri]; ok {
+		return f.openManifest(m)
+	}
+	file, err := f.store.Open(f.ctx, uri)
+	if err != nil {
+		return nil, err // a nil *objstore.File must not become a non-nil iceio.File
+	}
+	return file, nil
+}
+
+func (f fileIO) ReadFile(uri string) ([]byte, error) {
+	return f.store.ReadAll(f.ctx, uri)
+}
+
+func (f fileIO) Remove(uri string) error {
+	return fmt.Errorf("remove %s: tables are only read: %w", uri, errors.ErrUnsupported)
+}
+
+func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
+	data, err := f.store.ReadAll(f.ctx, m.FilePath())
+	if err != nil {
+		return nil, err
+	}
+	held := memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}
+	if err := decodes(m, held); err != nil {
+		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
+	}
+	held.Reader = bytes.NewReader(data)
+	return held, nil
+}
+
+// decodes reads all entries of a manifest.
+func decodes(m ice.ManifestFile, held memFile) (err error) {
+	defer recovered(&err)
+	for entry, err := range m.Entries(held, false) {
+		if err != nil {
+			return err
+		}
+		_ = entry.DataFile().Partition()
+	}
+	return nil
+}
+
+// io is what iceberg-go calls for its IO, once for every operation.
+func (t *Table) io(ctx context.Context) (iceio.IO, error) {
+	f := fileIO{ctx: ctx, store: t.store}
+	if m := t.manifests.Load(); m != nil {
+		f.manifests = *m
+	}
+	return f, nil
+}
+
+// memFile is a file in memory, its own fs.FileInfo, and an IO that has only it.
+type memFile struct {
+	*bytes.Reader
+	uri string
+}
+
+func (f memFile) Open(string) (iceio.File, error) { return f, nil }
+func (f memFile) Remove(string) error             { return errors.ErrUnsupported }
+func (f memFile) Close() error                    { return nil }
+func (f memFile) Stat() (fs.FileInfo, error)      { return f, nil }
+func (f memFile) Name() string                    { return f.uri }
+func (f memFile) Size() int64                     { return f.Reader.Size() }
+func (f memFile) Mode() fs.FileMode               { return 0o444 }
+func (f memFile) ModTime() time.Time              { return time.Time{} }
+func (f memFile) IsDir() bool                     { return false }
+func (f memFile) Sys() any                        { return nil }

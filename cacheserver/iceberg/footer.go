@@ -1,0 +1,157 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+)
+
+// streamBuffer is how much of a column chunk is read at a time.
+const streamBuffer = 256 << 10
+
+// footer is a Parquet file's footer. It is immutable.
+type footer struct {
+	uri     string
+	size    int64
+	meta    *metadata.FileMetaData
+	columns []*fileColumn
+	leaves  int
+}
+
+// cost is about what a parsed footer takes in memory.
+func (f *footer) cost() int64 { return int64(f.meta.Size())*8 + 4096 }
+
+// readFooter parses the footer of an open file.
+func readFooter(f *objstore.File, names mapping) (_ *footer, err error) {
+	defer recovered(&err)
+	r, err := file.NewParquetReader(f)
+	if err != nil {
+		return nil, fmt.Errorf("data file %s: its Parquet footer cannot be read: %w: restore or rewrite the file", f.URI(), err)
+	}
+	meta := r.MetaData()
+	if meta.IsSetEncryptionAlgorithm() {
+		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
+	}
+	// Without the key-value metadata: the Arrow schema in there would bring back
+	// large offsets and dictionaries, which are not served.
+	manifest, err := pqarrow.NewSchemaManifest(meta.Schema, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("data file %s: its schema cannot be read: %w", f.URI(), err)
+	}
+	columns, err := fileColumns(manifest, names)
+	if err != nil {
+		return nil, fmt.Errorf("data file %s: %w", f.URI(), err)
+	}
+	return &footer{uri: f.URI(), size: f.Size(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}, nil
+}
+
+// footerOf returns the footer of a data or delete file. Of a file whose footer
+// is known nothing is read.
+func (t *Table) footerOf(ctx context.Context, uri string) (*footer, error) {
+	return t.caches.footers.get(ctx, uri, func(ctx context.Context) (*footer, error) {
+		f, err := t.store.Open(ctx, uri)
+		if err != nil {
+			return nil, fmt.Errorf("data file: %w", err)
+		}
+		defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
+		return readFooter(f, t.names())
+	})
+}
+
+// arrowReader returns a reader of one row group of an open file whose footer is
+// known. It decodes on the caller's goroutine.
+func (f *footer) arrowReader(from *objstore.File, group int, batchRows int64, mem allocator) (*pqarrow.FileReader, error) {
+	props := parquet.NewReaderProperties(mem)
+	props.BufferedStreamEnabled = true
+	props.BufferSize = streamBuffer
+	// No page is larger than its column chunk: writers make pages of 1024 values
+	// at least, which is past arrow-go's own limits if the values are images. And
+	// a page header that is corrupt must not ask for any amount of memory.
+	props.MaxCompressedPageSize, props.MaxUncompressedPageSize = f.largestChunk(group)
+	r, err := file.NewParquetReader(from, file.WithMetadata(f.meta), file.WithReadProps(props))
+	if err != nil {
+		return nil, err
+	}
+	arrowProps := pqarrow.ArrowReadProperties{BatchSize: batchRows}
+	reader, err := pqarrow.NewFileReader(r, arrowProps, mem)
+	if err != nil {
+		return nil, err
+	}
+	reader.Manifest, err = pqarrow.NewSchemaManifest(f.meta.Schema, nil, &arrowProps)
+	return reader, err
+}
+
+// largestChunk returns the most bytes that a column chunk of a row group has, as
+// it is and uncompressed.
+func (f *footer) largestChunk(group int) (compressed, uncompressed int64) {
+	for _, c := range f.meta.RowGroups[group].Columns {
+		compressed = max(compressed, c.GetMetaData().GetTotalCompressedSize())
+		uncompressed = max(uncompressed, c.GetMetaData().GetTotalUncompressedSize())
+	}
+	return compressed, uncompressed
+}
+
+// rows is the number of rows of a row group.
+func (f *footer) rows(group int) int64 { return f.meta.RowGroups[group].GetNumRows() }
+
+// firstRow is the position in the file of a row group's first row.
+func (f *footer) firstRow(group int) int64 {
+	var n int64
+	for i := range group {
+		n += f.rows(i)
+	}
+	return n
+}
+
+// total is the number of rows of all row groups.
+func (f *footer) total() int64 { return f.firstRow(len(f.meta.RowGroups)) }
+
+// chunk is the byte range of a column chunk.
+func (f *footer) chunk(group, leaf int) (objstore.Range, error) {
+	c := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
+	if c == nil {
+		return objstore.Range{}, fmt.Errorf("data file %s row group %d: the footer lacks column %d: restore or rewrite the file", f.uri, group, leaf)
+	}
+	start := c.GetDataPageOffset()
+	if d := c.GetDictionaryPageOffset(); c.IsSetDictionaryPageOffset() && d > 0 && d < start {
+		start = d
+	}
+	r := objstore.Range{Offset: start, Length: c.GetTotalCompressedSize()}
+	if r.Offset < 0 || r.Length < 0 || r.Length > f.size-r.Offset {
+		return r, fmt.Errorf("data file %s row group %d: column %d lies at bytes [%d,%d) of a file of %d: the file is truncated or corrupt: restore or rewrite it", f.uri, group, leaf, r.Offset, r.Offset+r.Length, f.size)
+	}
+	return r, nil
+}
+
+// extent is the byte range of a whole row group.
+func (f *footer) extent(group int) (start, length int64, err error) {
+	var end int64
+	for leaf := range f.leaves {
+		r, err := f.chunk(group, leaf)
+		if err != nil {
+			return 0, 0, err
+		}
+		if leaf == 0 || r.Offset < start {
+			start = r.Offset
+		}
+		end = max(end, r.Offset+r.Length)
+	}
+	return start, end - start, nil
+}
+
+// recovered turns a panic into an error.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the decoder panicked: %v", p)
+	}
+}

@@ -1,0 +1,76 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+)
+
+// mostListed bounds how many snapshots or refs a message names.
+const mostListed = 10
+
+// scanOf returns a scan of the selected snapshot with the schema that goes with
+// it; filter and columns are added by the caller's options.
+func scanOf(t *table.Table, sel Selection, options ...table.ScanOption) (*table.Scan, error) {
+	switch {
+	case sel.SnapshotID != nil:
+		if *sel.SnapshotID == 0 || t.SnapshotByID(*sel.SnapshotID) == nil {
+			return nil, fmt.Errorf("snapshot %d: the table has no such snapshot, it has %s", *sel.SnapshotID, listSnapshots(t))
+		}
+		options = append(options, table.WithSnapshotID(*sel.SnapshotID))
+	case sel.AsOf != nil:
+		if t.SnapshotAsOf(sel.AsOf.UnixMilli(), true) == nil {
+			return nil, fmt.Errorf("as of %s: the table had no snapshot then, it has %s", sel.AsOf.UTC().Format(time.RFC3339Nano), listSnapshots(t))
+		}
+		options = append(options, table.WithSnapshotAsOf(sel.AsOf.UnixMilli()))
+	}
+	scan := t.Scan(options...)
+	if sel.Ref == "" {
+		return scan, nil
+	}
+	refs := maps.Collect(t.Metadata().Refs())
+	if _, ok := refs[sel.Ref]; !ok && sel.Ref != table.MainBranch {
+		return nil, fmt.Errorf("ref %q: the table has no such branch or tag, it has %s", sel.Ref, listRefs(refs))
+	}
+	return scan.UseRef(sel.Ref)
+}
+
+func listRefs(refs map[string]table.SnapshotRef) string {
+	if len(refs) == 0 {
+		return "none"
+	}
+	names := slices.Sorted(maps.Keys(refs))
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s %q", refs[name].SnapshotRefType, name)
+	}
+	return listed(names)
+}
+
+func listSnapshots(t *table.Table) string {
+	all := slices.Clone(t.Metadata().Snapshots())
+	if len(all) == 0 {
+		return "none"
+	}
+	slices.SortFunc(all, func(a, b table.Snapshot) int { return cmp.Compare(b.TimestampMs, a.TimestampMs) })
+	names := make([]string, len(all))
+	for i, s := range all {
+		names[i] = fmt.Sprintf("%d of %s", s.SnapshotID, time.UnixMilli(s.TimestampMs).UTC().Format("2006-01-02T15:04:05.000Z"))
+	}
+	return listed(names)
+}
+
+// listed joins names, the first of them if they are many.
+func listed(names []string) string {
+	if more := len(names) - mostListed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostListed], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
