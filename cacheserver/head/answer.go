@@ -1,0 +1,171 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package head
+
+import (
+	"encoding/json"
+	"math/bits"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/wire"
+)
+
+// share is what one data node gives to an answer.
+type share struct {
+	node   int
+	rows   int64 // for the byte estimate
+	ticket wire.Ticket
+}
+
+// answer is a whole FlightInfo before it is written down.
+type answer struct {
+	view    view
+	columns []int
+	records int64
+	shares  []share
+}
+
+// answer decides which rows of which nodes a request gets.
+func (v view) answer(r wire.Request) (answer, error) {
+	columns, err := v.plan.columns(r.Columns)
+	if err != nil {
+		return answer{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	a := answer{view: v, columns: columns}
+	switch r.Kind {
+	case wire.Shard:
+		a.shard(r)
+	case wire.Epoch:
+		err = a.epoch(r)
+	case wire.Take:
+		a.take()
+	}
+	if err != nil {
+		return answer{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return a, nil
+}
+
+func (a *answer) shard(r wire.Request) {
+	lo, hi := order.Shard(r.Index, r.Total, uint64(a.view.rows))
+	a.records = int64(hi - lo)
+	for i, b := range a.view.bounds {
+		rows := plan.Bounds{max(b[0], int64(lo)), min(b[1], int64(hi))}
+		if rows.Len() > 0 {
+			a.add(i, rows.Len(), wire.Ticket{Kind: wire.Shard, Rows: rows})
+		}
+	}
+}
+
+func (a *answer) epoch(r wire.Request) error {
+	e := r.Epoch
+	e.Rows = uint64(a.view.rows)
+	a.records = int64(min(e.Count(r.Share), 1<<62))
+	if a.records == 0 {
+		return nil
+	}
+	nodes, err := touched(e, r.Share, a.view.bounds)
+	if err != nil {
+		return err
+	}
+	for i, b := range a.view.bounds {
+		if nodes[i] {
+			a.add(i, scale(a.records, b.Len(), a.view.rows), wire.Ticket{Kind: wire.Epoch, Epoch: e, Share: r.Share})
+		}
+	}
+	return nil
+}
+
+func (a *answer) take() {
+	a.records = a.view.rows
+	for i, b := range a.view.bounds {
+		a.add(i, b.Len(), wire.Ticket{Kind: wire.Take})
+	}
+}
+
+func (a *answer) add(node int, rows int64, t wire.Ticket) {
+	t.Node, t.Bounds, t.Columns = node, a.view.bounds[node], a.columns
+	t.Dataset, t.Incarnation = a.view.plan.dataset.Fingerprint, a.view.members[node].incarnation
+	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
+}
+
+// bytes estimates the Arrow body bytes of the answer from each node's mean row.
+func (a *answer) bytes() int64 {
+	var total int64
+	for _, s := range a.shares {
+		m := a.view.members[s.node]
+		var columns int64
+		if a.columns == nil {
+			for _, b := range m.columnBytes {
+				columns += b
+			}
+		}
+		for _, c := range a.columns {
+			columns += m.columnBytes[c]
+		}
+		total += scale(s.rows, columns, m.rows)
+	}
+	return total
+}
+
+// scale is a * b / c in 128 bits, 0 where c is.
+func scale(a, b, c int64) int64 {
+	if c == 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi >= uint64(c) {
+		return 1<<63 - 1
+	}
+	quotient, _ := bits.Div64(hi, lo, uint64(c))
+	return int64(min(quotient, 1<<63-1))
+}
+
+// info writes the answer down. Tickets are good for ttl from now.
+func (a *answer) info(d *flight.FlightDescriptor, seal wire.Sealer, scheme string, now time.Time, ttl time.Duration) (*flight.FlightInfo, error) {
+	metadata, err := json.Marshal(wire.InfoMetadata{V: wire.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Nodes: a.view.bounds})
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "encode metadata: %v", err)
+	}
+	info := &flight.FlightInfo{
+		Schema:           flight.SerializeSchema(a.view.plan.project(a.columns), memory.DefaultAllocator),
+		FlightDescriptor: d,
+		TotalRecords:     a.records,
+		TotalBytes:       a.bytes(),
+		Ordered:          true,
+		AppMetadata:      metadata,
+	}
+	for _, s := range a.shares {
+		s.ticket.Expires = now.Add(ttl).Unix()
+		endpoint, err := a.endpoint(s, seal, scheme)
+		if err != nil {
+			return nil, err
+		}
+		info.Endpoint = append(info.Endpoint, endpoint)
+	}
+	return info, nil
+}
+
+func (a *answer) endpoint(s share, seal wire.Sealer, scheme string) (*flight.FlightEndpoint, error) {
+	ticket, err := seal.Seal(s.ticket)
+	if err != nil {
+		return nil, err
+	}
+	metadata, err := json.Marshal(wire.EndpointMetadata{Node: s.node})
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "encode metadata: %v", err)
+	}
+	return &flight.FlightEndpoint{
+		Ticket:      &flight.Ticket{Ticket: ticket},
+		Location:    []*flight.Location{{Uri: scheme + "://" + a.view.members[s.node].address}},
+		AppMetadata: metadata,
+	}, nil
+}

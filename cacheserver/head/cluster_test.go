@@ -1,0 +1,377 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package head
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/plan"
+)
+
+var start = time.Unix(1_800_000_000, 0)
+
+// newCluster is a cluster of n nodes with timeouts of 10 s of silence and 60 s to join.
+func newCluster(t *testing.T, n int) *cluster {
+	t.Helper()
+	return &cluster{
+		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, started: start, question: "q", key: []byte("k"),
+		adopt: func(*iceberg.Pin) {}, members: make([]member, n),
+	}
+}
+
+// splits10 is a plan of n splits of 10 rows each over the nodes, one int64 column.
+func splits10(nodes, n int) *tablePlan {
+	p := &tablePlan{
+		question: "q", fingerprint: fmt.Sprintf("plan-%d-%d", nodes, n), pin: iceberg.Pin{UUID: "u", SnapshotID: 7},
+		schema: arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil),
+	}
+	weights := make([]int64, n)
+	for i := range n {
+		weights[i] = 80
+		p.splits = append(p.splits, iceberg.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
+	}
+	p.runs = plan.Assign(weights, nodes)
+	return p
+}
+
+// fakeNode plays a data node against the cluster.
+type fakeNode struct {
+	t           *testing.T
+	c           *cluster
+	index       int
+	incarnation string
+	s           *session
+}
+
+func (f *fakeNode) join(held *peer.Held) {
+	f.t.Helper()
+	s, err := f.c.join(peer.Hello{V: peer.Version, Index: f.index, Incarnation: f.incarnation, Address: "host:1", Held: held}, start)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.s = s
+}
+
+// load takes the assignment and reports every split with the given hash prefix, then Loaded.
+func (f *fakeNode) load(hash string) {
+	f.t.Helper()
+	a := f.assignment()
+	var done []peer.SplitDone
+	for i, s := range a.Splits {
+		done = append(done, peer.SplitDone{Split: a.First + i, Rows: s.Rows, Bytes: s.Bytes, Hash: fmt.Sprint(hash, a.First+i)})
+	}
+	f.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: done}})
+	rows := int64(10 * len(done))
+	f.send(peer.ToHead{Loaded: &peer.Loaded{Plan: a.Plan, Rows: rows, Bytes: rows * 8, ColumnBytes: []int64{rows * 8}}})
+}
+
+func (f *fakeNode) assignment() *peer.Assign {
+	f.t.Helper()
+	select {
+	case m := <-f.s.out:
+		if m.Assign != nil {
+			return m.Assign
+		}
+		f.t.Fatalf("node %d was told %+v, want an assignment", f.index, m)
+	default:
+		f.t.Fatalf("node %d was not told anything, want an assignment", f.index)
+	}
+	return nil
+}
+
+func (f *fakeNode) send(m peer.ToHead) {
+	f.t.Helper()
+	if err := f.c.apply(f.s, m, start); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func expectState(t *testing.T, c *cluster, want State, reason string) {
+	t.Helper()
+	s := c.status("table")
+	if s.State != want || !strings.Contains(s.Reason, reason) {
+		t.Fatalf("state %s (%s), want %s with %q", s.State, s.Reason, want, reason)
+	}
+	if _, err := c.view(); (err == nil) != (want == Ready) || (err != nil && status.Code(err) != codes.Unavailable) {
+		t.Fatalf("in state %s an answer ends in %v", want, err)
+	}
+}
+
+// readyCluster is a cluster whose nodes have all loaded, with hashes that begin with "h".
+func readyCluster(t *testing.T, nodes, splits int) (*cluster, []*fakeNode) {
+	t.Helper()
+	c := newCluster(t, nodes)
+	c.setPlan(splits10(nodes, splits), nil)
+	var all []*fakeNode
+	for i := range nodes {
+		n := &fakeNode{t: t, c: c, index: i, incarnation: fmt.Sprint("first", i)}
+		n.join(nil)
+		n.load("h")
+		all = append(all, n)
+	}
+	expectState(t, c, Ready, "ready")
+	return c, all
+}
+
+func TestLifeOfACache(t *testing.T) {
+	c := newCluster(t, 2)
+	expectState(t, c, Planning, "planning")
+	c.planning(3, 4)
+	expectState(t, c, Planning, "3/4 files")
+	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
+	a.join(nil) // before there is a plan
+	c.setPlan(splits10(2, 4), nil)
+	expectState(t, c, Loading, "loading 0% (0/4 splits); waiting for data node 1 to join")
+	a.load("h")
+	expectState(t, c, Loading, "loading 50% (2/4 splits); waiting for data node 1 to join")
+	b := &fakeNode{t: t, c: c, index: 1, incarnation: "b"}
+	b.join(nil)
+	expectState(t, c, Loading, "loading 50% (2/4 splits)")
+	b.load("h")
+	expectState(t, c, Ready, "ready")
+	v, err := c.view()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]plan.Bounds{{0, 20}, {20, 40}}, v.bounds); diff != "" || v.rows != 40 {
+		t.Errorf("%d rows, bounds %s", v.rows, diff)
+	}
+}
+
+func TestNodesWithoutSplitsAreReady(t *testing.T) {
+	c, _ := readyCluster(t, 3, 1)
+	v, err := c.view()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.rows != 10 || len(v.bounds) != 3 {
+		t.Errorf("%d rows on %v", v.rows, v.bounds)
+	}
+	readyCluster(t, 2, 0) // nor does an empty table keep anybody waiting
+}
+
+func TestNodeRestarts(t *testing.T) {
+	c, nodes := readyCluster(t, 2, 4)
+	c.leave(nodes[1].s, "connection lost")
+	expectState(t, c, Degraded, "data node 1 (host:1) is gone: connection lost")
+	again := &fakeNode{t: t, c: c, index: 1, incarnation: "second"}
+	again.join(nil)
+	expectState(t, c, Degraded, "data node 1 restarted, reloading (0/2 splits)")
+	again.load("h")
+	expectState(t, c, Ready, "ready")
+	v, err := c.view()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.members[1].incarnation != "second" || v.members[1].restarts != 1 {
+		t.Errorf("node 1 is %+v", v.members[1])
+	}
+}
+
+func TestNodeThatHoldsItsPartJoinsAgain(t *testing.T) {
+	c, nodes := readyCluster(t, 2, 4)
+	c.leave(nodes[0].s, "connection lost")
+	nodes[0].join(&peer.Held{Plan: c.plan.fingerprint, Question: "q", Pin: c.plan.pin, Loaded: true})
+	nodes[0].load("h") // what a node does that keeps its part: it reports all of it anew
+	expectState(t, c, Ready, "ready")
+	if r := c.status("").Nodes[0].Restarts; r != 0 {
+		t.Errorf("%d restarts counted for a node that only lost its connection", r)
+	}
+}
+
+func TestOtherRowsAfterARestartFail(t *testing.T) {
+	c, nodes := readyCluster(t, 1, 2)
+	c.leave(nodes[0].s, "killed")
+	again := &fakeNode{t: t, c: c, index: 0, incarnation: "second"}
+	again.join(nil)
+	a := again.assignment()
+	again.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: []peer.SplitDone{{Split: 0, Rows: 10, Hash: "other"}}}})
+	expectState(t, c, Failed, "f0 row group 0 holds other rows")
+	m := <-again.s.out
+	if m.Abort == nil || m.Abort.Final {
+		t.Errorf("the node was told %+v, want to give up", m)
+	}
+}
+
+func TestMissingRowsFail(t *testing.T) {
+	c := newCluster(t, 1)
+	c.setPlan(splits10(1, 1), nil)
+	n := &fakeNode{t: t, c: c, incarnation: "a"}
+	n.join(nil)
+	a := n.assignment()
+	n.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: []peer.SplitDone{{Split: 0, Rows: 9, Hash: "x"}}}})
+	expectState(t, c, Failed, "has 10 rows, but 9 were loaded")
+}
+
+func TestLoadErrorFailsTheCache(t *testing.T) {
+	c, nodes := readyCluster(t, 2, 4)
+	nodes[1].send(peer.ToHead{Failed: &peer.Failed{Reason: "f3 is gone"}})
+	expectState(t, c, Failed, "data node 1 (host:1): f3 is gone")
+	late := &fakeNode{t: t, c: c, index: 0, incarnation: "x"}
+	late.join(&peer.Held{Plan: c.plan.fingerprint, Question: "q", Pin: c.plan.pin, Loaded: true})
+	if m := <-late.s.out; m.Abort == nil || m.Abort.Final || m.Abort.Reason != "data node 1 (host:1): f3 is gone" {
+		t.Errorf("a node that joins a failed cache is told %+v, want to give up, and why", m)
+	}
+}
+
+func TestPlanOfAFailedCacheIsNotDealt(t *testing.T) {
+	c := newCluster(t, 1)
+	n := &fakeNode{t: t, c: c, incarnation: "a"}
+	n.join(nil)
+	c.fail("too late")
+	c.setPlan(splits10(1, 1), nil)
+	if m := <-n.s.out; m.Abort == nil {
+		t.Errorf("the node was told %+v first, want to give up", m)
+	}
+	select {
+	case m := <-n.s.out:
+		t.Errorf("then the node was told %+v", m)
+	default:
+	}
+	expectState(t, c, Failed, "too late")
+}
+
+func TestSilentNodeIsLost(t *testing.T) {
+	c, _ := readyCluster(t, 2, 2)
+	c.tick(start.Add(9 * time.Second))
+	expectState(t, c, Ready, "ready")
+	c.tick(start.Add(11 * time.Second))
+	expectState(t, c, Degraded, "silent for more than 10s")
+}
+
+func TestNodesThatNeverCome(t *testing.T) {
+	c := newCluster(t, 3)
+	c.setPlan(splits10(3, 3), nil)
+	(&fakeNode{t: t, c: c, index: 1, incarnation: "b"}).join(nil)
+	c.tick(start.Add(59 * time.Second))
+	expectState(t, c, Loading, "waiting for data node 0, 1, 2") // node 1 has fallen silent
+	c.tick(start.Add(61 * time.Second))
+	expectState(t, c, Failed, "1 of 3 data nodes joined within 1m0s; missing: 0, 2")
+}
+
+func TestSecondProcessTakesThePlace(t *testing.T) {
+	c, nodes := readyCluster(t, 1, 1)
+	other := &fakeNode{t: t, c: c, index: 0, incarnation: "other"}
+	other.join(nil)
+	m := <-nodes[0].s.out
+	if m.Abort == nil || !m.Abort.Final {
+		t.Errorf("the first process was told %+v, want to end", m)
+	}
+	select {
+	case <-nodes[0].s.closed:
+	default:
+		t.Error("the first process' session is still open")
+	}
+	if err := c.apply(nodes[0].s, peer.ToHead{Progress: &peer.Progress{}}, start); err == nil {
+		t.Error("the first process still reports")
+	}
+	c.leave(nodes[0].s, "late") // must not take the second one's place away
+	other.load("h")
+	expectState(t, c, Ready, "ready")
+}
+
+// TestRestartedHeadAdoptsWhatNodesHold: a new head plans a newer snapshot, but a node brings the pin that the
+// old head had chosen; the cache goes on with that one, unless something newer is loaded already.
+func TestRestartedHeadAdoptsWhatNodesHold(t *testing.T) {
+	held := &peer.Held{Plan: "plan-old", Question: "q", Pin: iceberg.Pin{UUID: "u", SnapshotID: 6}, Loaded: true}
+	c := newCluster(t, 2)
+	var adopted *iceberg.Pin
+	c.adopt = func(pin *iceberg.Pin) { adopted = pin }
+	newer := splits10(2, 4)
+	c.setPlan(newer, nil)
+	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
+	a.join(held)
+	if adopted == nil || adopted.SnapshotID != 6 {
+		t.Fatalf("adopted %v", adopted)
+	}
+	expectState(t, c, Planning, "planning")
+	c.setPlan(newer, nil) // a plan that was under way: too late
+	expectState(t, c, Planning, "planning")
+	old := splits10(2, 2)
+	old.fingerprint = "plan-old"
+	c.setPlan(old, adopted)
+	if got := a.assignment().Plan; got != "plan-old" {
+		t.Errorf("assigned %s", got)
+	}
+
+	ready, nodes := readyCluster(t, 1, 1)
+	ready.adopt = func(*iceberg.Pin) { t.Error("a loaded plan was given up") }
+	ready.leave(nodes[0].s, "lost")
+	(&fakeNode{t: t, c: ready, incarnation: "z"}).join(held)
+
+	foreign := newCluster(t, 1)
+	foreign.adopt = func(*iceberg.Pin) { t.Error("the pin of another question was adopted") }
+	other := *held
+	other.Question = "other"
+	(&fakeNode{t: t, c: foreign, incarnation: "z"}).join(&other)
+}
+
+func TestRefusedHellos(t *testing.T) {
+	tests := []struct {
+		name string
+		in   peer.Hello
+		code codes.Code
+	}{
+		{"another protocol", peer.Hello{V: 99, Incarnation: "x", Address: "a"}, codes.FailedPrecondition},
+		{"index below", peer.Hello{V: 1, Index: -1, Incarnation: "x", Address: "a"}, codes.InvalidArgument},
+		{"index above", peer.Hello{V: 1, Index: 2, Incarnation: "x", Address: "a"}, codes.InvalidArgument},
+		{"no address", peer.Hello{V: 1, Incarnation: "x"}, codes.InvalidArgument},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := newCluster(t, 2).join(tt.in, start); status.Code(err) != tt.code {
+				t.Errorf("%v, want %s", err, tt.code)
+			}
+		})
+	}
+}
+
+func TestStopRefusesAll(t *testing.T) {
+	c, nodes := readyCluster(t, 1, 1)
+	c.stop()
+	expectState(t, c, Degraded, "stopping")
+	<-nodes[0].s.closed
+	if _, err := c.join(peer.Hello{V: 1, Incarnation: "x", Address: "a"}, start); status.Code(err) != codes.Unavailable {
+		t.Errorf("a stopping head admits nodes: %v", err)
+	}
+}
+
+// FuzzNodeMessages feeds the head whatever a broken node may say.
+func FuzzNodeMessages(f *testing.F) {
+	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"progress":{"plan":"plan-2-4","done":[{"split":0,"rows":10,"hash":"h"}]}}`))
+	f.Add([]byte(`{"v":1,"index":1,"incarnation":"i","address":"a","held":{"plan":"p","question":"q","loaded":true}}`), []byte(`{"loaded":{"plan":"plan-2-4","rows":0}}`))
+	f.Add([]byte(`{"index":-1}`), []byte(`{"progress":{"plan":"plan-2-4","done":[{"split":-9,"rows":-1}]}}`))
+	f.Add([]byte(`{}`), []byte(`{"failed":{"reason":""},"leaving":{}}`))
+	f.Fuzz(func(t *testing.T, hello, message []byte) {
+		c := newCluster(t, 2)
+		c.setPlan(splits10(2, 4), nil)
+		h, err := peer.Decode[peer.Hello](hello)
+		if err != nil {
+			return
+		}
+		s, err := c.join(h, start)
+		if err != nil {
+			return
+		}
+		m, err := peer.Decode[peer.ToHead](message)
+		if err != nil {
+			return
+		}
+		_ = c.apply(s, m, start) // an error ends the session; a panic would end the head
+		state := c.status("")
+		if state.State == Ready {
+			t.Errorf("one message made the cache ready: %s %s", hello, message)
+		}
+	})
+}

@@ -1,0 +1,185 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package head is the part of a cache that answers "where are my rows?": it plans the table, deals the
+// splits to the data nodes, watches them load and live, and hands out tickets.
+package head
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/cacheserver/wire"
+)
+
+// Config is what a head needs. Fields without a remark must be set.
+type Config struct {
+	Flight    net.Listener // the head owns and closes it
+	HTTP      net.Listener // likewise; nil serves no HTTP
+	Nodes     int          // data nodes to wait for, at least 1
+	Store     *objstore.Store
+	Source    iceberg.Source
+	Selection iceberg.Selection
+
+	Secret      string        // nodes must show it to join; empty admits all
+	TLS         rpc.TLS       // zero: plain text
+	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
+	NodeTimeout time.Duration // silence after which a node counts as lost; 0: ten seconds
+	JoinTimeout time.Duration // time for every node to join once; 0: ten minutes
+	Grace       time.Duration // time for running calls to end when stopping; 0: 20 seconds
+
+	Log      *slog.Logger
+	Metrics  *metrics.Metrics
+	Profiles bool // serve Go's profiles beside the metrics
+}
+
+// Head is one cache's head. Make it with New, run it with Start; every method is safe for concurrent use.
+type Head struct {
+	cfg      Config
+	question string
+	sealer   wire.Sealer
+	cluster  *cluster
+	adopted  chan *iceberg.Pin
+}
+
+// New checks the configuration and makes a head that has not started.
+func New(cfg Config) (*Head, error) {
+	if cfg.Nodes < 1 {
+		return nil, fmt.Errorf("nodes: %d, want at least 1 data node", cfg.Nodes)
+	}
+	cfg.TicketTTL = cmp.Or(cfg.TicketTTL, time.Hour)
+	cfg.NodeTimeout = cmp.Or(cfg.NodeTimeout, 10*time.Second)
+	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 10*time.Minute)
+	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
+	question, err := questionOf(cfg.Source, cfg.Selection)
+	if err != nil {
+		return nil, err
+	}
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return nil, fmt.Errorf("make the ticket key: %w", err)
+	}
+	h := &Head{cfg: cfg, question: question, sealer: wire.NewSealer(key), adopted: make(chan *iceberg.Pin, 1)}
+	h.cluster = &cluster{
+		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, started: time.Now(),
+		key: key, question: question, adopt: func(pin *iceberg.Pin) { h.adopted <- pin },
+		members: make([]member, cfg.Nodes),
+	}
+	return h, nil
+}
+
+// Start serves until ctx ends, then stops in order: not ready, sessions closed, calls drained.
+// A cache that fails does not end Start: its reason must stay there to be read.
+func (h *Head) Start(ctx context.Context) error {
+	server, err := rpc.NewServer(h.cfg.TLS, h.cfg.Metrics, h.cfg.Log)
+	if err != nil {
+		return err
+	}
+	flight.RegisterFlightServiceServer(server, &service{head: h})
+	peer.Register(server, h.cfg.Secret, h.serveNode)
+	stopWatch := context.AfterFunc(ctx, h.cluster.stop)
+	defer stopWatch()
+
+	httpCtx, stopHTTP := context.WithCancel(context.WithoutCancel(ctx))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer stopHTTP()
+		return rpc.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
+	})
+	if h.cfg.HTTP != nil {
+		group.Go(func() error { return watch.Serve(httpCtx, h.cfg.HTTP, h.watch()) })
+	}
+	group.Go(func() error { h.keepPlan(groupCtx); return nil })
+	group.Go(func() error { h.keepTime(groupCtx); return nil })
+	return group.Wait()
+}
+
+// keepPlan makes the plan, and makes it again under the nodes' own pin when they bring one.
+func (h *Head) keepPlan(ctx context.Context) {
+	var held *iceberg.Pin
+	for ctx.Err() == nil {
+		planCtx, cancel := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- h.planOnce(planCtx, held) }()
+		select {
+		case held = <-h.adopted:
+			cancel()
+			<-done
+			continue
+		case err := <-done:
+			cancel()
+			if err != nil && ctx.Err() == nil {
+				h.cfg.Log.Error("the cache failed", "reason", err)
+				h.cluster.fail(err.Error())
+			}
+		}
+		select {
+		case held = <-h.adopted:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (h *Head) planOnce(ctx context.Context, held *iceberg.Pin) error {
+	p, err := h.makePlan(ctx, held)
+	if err != nil {
+		return err
+	}
+	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.pin.SnapshotID, "splits", len(p.splits), "adopted", held != nil)
+	h.cluster.setPlan(p, held)
+	return nil
+}
+
+// keepTime looks after nodes that fall silent or never come.
+func (h *Head) keepTime(ctx context.Context) {
+	ticker := time.NewTicker(min(time.Second, h.cfg.NodeTimeout/4))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			h.cluster.tick(now)
+		}
+	}
+}
+
+func (h *Head) watch() http.Handler {
+	handler := watch.Handler(h, h.cfg.Metrics.Handler())
+	if h.cfg.Profiles {
+		return watch.WithProfiles(handler)
+	}
+	return handler
+}
+
+// Ready implements watch.Subject.
+func (h *Head) Ready() (bool, string) {
+	s := h.Report()
+	return s.State == Ready, fmt.Sprintf("%s: %s", s.State, s.Reason)
+}
+
+// Status implements watch.Subject; the value is a Status.
+func (h *Head) Status() any { return h.Report() }
+
+// Report says how the cache is doing now.
+func (h *Head) Report() Status { return h.cluster.status(h.table()) }
+
+// table is the table's name for people: as it was given.
+func (h *Head) table() string {
+	return h.cfg.Source.String()
+}

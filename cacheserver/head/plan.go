@@ -1,0 +1,177 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package head
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/wire"
+)
+
+// tablePlan is what the head decided: which rows of which snapshot, in which order, on which node.
+// It is immutable.
+type tablePlan struct {
+	question    string // fingerprint of what was asked for, before any snapshot was resolved
+	fingerprint string // of everything that a node's part depends on
+	dataset     wire.Dataset
+	pin         iceberg.Pin
+	selection   iceberg.Selection
+	schema      *arrow.Schema
+	splits      []iceberg.Split
+	runs        []plan.Run // by node
+}
+
+// questionOf names what a head was asked to cache. Credentials and other properties stay out of it.
+func questionOf(src iceberg.Source, sel iceberg.Selection) (string, error) {
+	src.Properties = nil
+	return plan.Fingerprint(struct {
+		Source    iceberg.Source
+		Selection iceberg.Selection
+	}{src, sel})
+}
+
+// makePlan pins the table and plans it. A pin that nodes already hold is kept instead of resolving anew.
+func (h *Head) makePlan(ctx context.Context, held *iceberg.Pin) (*tablePlan, error) {
+	table, err := h.open(ctx, held)
+	if err != nil {
+		return nil, err
+	}
+	splits, err := table.Plan(ctx, h.cluster.planning)
+	if err != nil {
+		return nil, err
+	}
+	p := &tablePlan{pin: table.Pin(), selection: h.cfg.Selection, schema: table.Schema(), splits: splits}
+	weights := make([]int64, len(splits))
+	for i, s := range splits {
+		weights[i] = s.Bytes
+	}
+	p.runs = plan.Assign(weights, h.cfg.Nodes)
+	return p, h.name(p)
+}
+
+func (h *Head) open(ctx context.Context, held *iceberg.Pin) (*iceberg.Table, error) {
+	if held != nil {
+		return iceberg.OpenPinned(ctx, h.cfg.Store, h.cfg.Source, *held, h.cfg.Selection)
+	}
+	return iceberg.Open(ctx, h.cfg.Store, h.cfg.Source, h.cfg.Selection)
+}
+
+// name fills in the plan's fingerprints. The dataset's covers what fixes the row indices and nothing else:
+// the columns and the number of nodes may differ between two caches that index the same rows alike.
+func (h *Head) name(p *tablePlan) error {
+	type rows struct {
+		File     string
+		RowGroup int
+		Rows     int64
+	}
+	order := make([]rows, len(p.splits))
+	for i, s := range p.splits {
+		order[i] = rows{s.File, s.RowGroup, s.Rows}
+	}
+	dataset, err := plan.Fingerprint(struct {
+		OrderVersion int
+		UUID         string
+		Snapshot     int64
+		Filter       string
+		Splits       []rows
+	}{orderVersion, p.pin.UUID, p.pin.SnapshotID, p.selection.Filter, order})
+	if err != nil {
+		return err
+	}
+	p.dataset = wire.Dataset{TableUUID: p.pin.UUID, Snapshot: p.pin.SnapshotID, Fingerprint: dataset}
+	p.question = h.question
+	p.fingerprint, err = plan.Fingerprint(struct {
+		Dataset string
+		Pin     iceberg.Pin
+		Columns []string
+		Runs    []plan.Run
+	}{dataset, p.pin, p.selection.Columns, p.runs})
+	return err
+}
+
+// orderVersion is the version of the epoch order that row indices are used with.
+const orderVersion = 1
+
+// columns turns the names of a request into indices of the served schema; nil, meaning all, stays nil.
+func (p *tablePlan) columns(names []string) ([]int, error) {
+	if names == nil {
+		return nil, nil
+	}
+	indices := make([]int, len(names))
+	for i, name := range names {
+		found := p.schema.FieldIndices(name)
+		if len(found) == 0 {
+			return nil, fmt.Errorf("columns: no column %.64q; there are %s", name, fieldNames(p.schema))
+		}
+		indices[i] = found[0]
+	}
+	return indices, nil
+}
+
+func fieldNames(schema *arrow.Schema) []string {
+	names := make([]string, schema.NumFields())
+	for i, f := range schema.Fields() {
+		names[i] = f.Name
+	}
+	return names
+}
+
+// project is the schema of an answer with the given columns; nil means all.
+func (p *tablePlan) project(columns []int) *arrow.Schema {
+	if columns == nil {
+		return p.schema
+	}
+	fields := make([]arrow.Field, len(columns))
+	for i, c := range columns {
+		fields[i] = p.schema.Field(c)
+	}
+	return arrow.NewSchema(fields, nil)
+}
+
+// scanLimit bounds how many positions of an epoch are looked at to find out which nodes hold rows of it.
+const scanLimit = 1 << 20
+
+// touched says which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
+// scanLimit positions of a longer share count as touched: their streams are then empty at worst.
+func touched(e order.Epoch, s order.Share, bounds []plan.Bounds) ([]bool, error) {
+	out := make([]bool, len(bounds))
+	left := 0
+	for _, b := range bounds {
+		if b.Len() > 0 {
+			left++
+		}
+	}
+	cursor, err := order.NewCursor(e, s)
+	if err != nil {
+		return nil, err
+	}
+	var rows [1024]uint64
+	for seen := 0; left > 0; {
+		n := cursor.Next(rows[:])
+		if n == 0 {
+			return out, nil
+		}
+		for _, row := range rows[:n] {
+			for i, b := range bounds {
+				if !out[i] && int64(row) >= b[0] && int64(row) < b[1] {
+					out[i] = true
+					left--
+				}
+			}
+		}
+		if seen += n; seen >= scanLimit {
+			break
+		}
+	}
+	for i, b := range bounds {
+		out[i] = out[i] || b.Len() > 0
+	}
+	return out, nil
+}

@@ -1,0 +1,107 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package local runs a whole cache, a head and its data nodes, in one process: for notebooks, tests and as
+// the loader's development server. The parts talk over loopback as they would in a cluster.
+package local
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
+)
+
+// Config is what a local cache needs. Fields without a remark must be set.
+type Config struct {
+	Flight    net.Listener // the head's; data nodes listen beside it on free ports
+	HTTP      net.Listener // nil serves no HTTP
+	Nodes     int
+	Budget    *chunk.Budget // shared by all nodes
+	Store     *objstore.Store
+	Source    iceberg.Source
+	Selection iceberg.Selection
+	Secret    string
+	TLS       rpc.TLS
+	Grace     time.Duration // 0: the parts' own default
+	Log       *slog.Logger
+	Metrics   *metrics.Metrics
+	Profiles  bool // serve Go's profiles beside the metrics
+}
+
+// Cache is a head with its data nodes. Make it with New, run it with Start.
+type Cache struct {
+	head  *head.Head
+	nodes []*node.Node
+}
+
+// New opens the nodes' ports and makes the parts; nothing is served before Start.
+func New(ctx context.Context, cfg Config) (*Cache, error) {
+	h, err := head.New(head.Config{
+		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Store: cfg.Store, Source: cfg.Source, Selection: cfg.Selection,
+		Secret: cfg.Secret, TLS: cfg.TLS, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
+		Profiles: cfg.Profiles,
+	})
+	if err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(cfg.Flight.Addr().String())
+	if err != nil {
+		return nil, fmt.Errorf("listen address: %w", err)
+	}
+	c := &Cache{head: h}
+	for i := range cfg.Nodes {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
+		if err != nil {
+			return nil, fmt.Errorf("data node %d: %w", i, err)
+		}
+		n, err := node.New(node.Config{
+			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
+			Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source, Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes),
+			Secret: cfg.Secret, TLS: cfg.TLS, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
+		})
+		if err != nil {
+			return nil, err
+		}
+		c.nodes = append(c.nodes, n)
+	}
+	return c, nil
+}
+
+// Head is the cache's head, for its status.
+func (c *Cache) Head() *head.Head { return c.head }
+
+// Start serves until ctx ends and everything is drained.
+func (c *Cache) Start(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.head.Start(ctx) })
+	for _, n := range c.nodes {
+		group.Go(func() error { return n.Start(ctx) })
+	}
+	return group.Wait()
+}
+
+// Reachable is a listener's address as others on this machine can use it: an address that means "all
+// interfaces" becomes loopback.
+func Reachable(a net.Addr) string {
+	host, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}

@@ -1,0 +1,219 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
+)
+
+const (
+	rejoinFirst = 100 * time.Millisecond
+	rejoinMost  = 2 * time.Second
+)
+
+// keepJoined joins the head, and again whenever the connection breaks, until ctx ends.
+func (n *Node) keepJoined(ctx context.Context) error {
+	conn, err := rpc.Dial(n.cfg.Head, n.cfg.TLS)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	wait := rejoinFirst
+	for ctx.Err() == nil {
+		begin := time.Now()
+		err := n.session(ctx, conn)
+		if errors.Is(err, errUnwanted) {
+			return err
+		}
+		if time.Since(begin) > rejoinMost {
+			wait = rejoinFirst
+		}
+		if reason := status.Convert(err).Message(); n.setJoined(false, reason) && ctx.Err() == nil {
+			n.cfg.Log.Warn("not joined", "head", n.cfg.Head, "reason", reason)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, rejoinMost)
+		conn.ResetConnectBackoff()
+	}
+	return nil
+}
+
+// setJoined notes whether the head knows this node, and says whether that or the reason is news.
+func (n *Node) setJoined(joined bool, refusal string) (news bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	news = n.joined != joined || n.refusal != refusal
+	n.joined, n.refusal = joined, refusal
+	return news
+}
+
+// session is one stream to the head, from hello to its end.
+func (n *Node) session(ctx context.Context, conn *grpc.ClientConn) error {
+	// The stream outlives ctx by a moment, so that the head can be told why the node leaves.
+	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stream, err := peer.Join(streamCtx, conn, n.cfg.Secret)
+	if err != nil {
+		return err
+	}
+	hello := peer.Hello{V: peer.Version, Index: n.cfg.Index, Incarnation: n.incarnation, Address: n.cfg.Advertise}
+	if p := n.current(); p != nil {
+		hello.Held = p.held()
+	}
+	if err := stream.Send(peer.ToHead{Hello: &hello}); err != nil {
+		return endOf(stream, err)
+	}
+	incoming := make(chan peer.ToNode)
+	ended := make(chan error, 1)
+	go func() { ended <- receive(stream, incoming) }()
+	return n.converse(ctx, stream, incoming, ended)
+}
+
+func (n *Node) current() *part {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.part
+}
+
+// receive passes the head's messages on until the stream ends.
+func receive(stream peer.NodeStream, incoming chan<- peer.ToNode) error {
+	for {
+		message, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		select {
+		case incoming <- message:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}
+
+// endOf gives the status that the head ended the stream with; a failed send does not carry it.
+func endOf(stream peer.NodeStream, sendErr error) error {
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	return sendErr
+}
+
+// converse answers the head and reports to it until either side ends the session.
+func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-chan peer.ToNode, ended <-chan error) error {
+	heartbeat := time.NewTicker(peer.HeartbeatEvery)
+	defer heartbeat.Stop()
+	r := reporter{stream: stream}
+	for {
+		var loadEnds <-chan struct{}
+		if r.part != nil && !r.concluded {
+			loadEnds = r.part.ended
+		}
+		select {
+		case <-ctx.Done():
+			_ = stream.Send(peer.ToHead{Leaving: &peer.Leaving{Reason: "data node stopped as told"}})
+			return waitFor(ended, time.Second)
+		case err := <-ended:
+			return err
+		case m := <-incoming:
+			if err := n.obey(ctx, &r, m); err != nil {
+				return err
+			}
+		case <-loadEnds:
+			if err := r.conclude(n); err != nil {
+				return err
+			}
+		case <-heartbeat.C:
+			if err := r.progress(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func waitFor(ended <-chan error, most time.Duration) error {
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(most):
+		return nil
+	}
+}
+
+// obey does what the head says.
+func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
+	switch {
+	case m.Assign != nil:
+		r.start(n.take(ctx, *m.Assign))
+		n.setJoined(true, "")
+		return r.progress()
+	case m.Abort != nil:
+		r.start(nil)
+		n.giveUp(m.Abort.Reason)
+		if m.Abort.Final {
+			return fmt.Errorf("%w: %s", errUnwanted, m.Abort.Reason)
+		}
+		n.cfg.Log.Error("the cache failed", "reason", m.Abort.Reason)
+	}
+	return nil
+}
+
+// reporter tells the head over one session what a part has loaded.
+type reporter struct {
+	stream    peer.NodeStream
+	part      *part
+	reported  int
+	concluded bool // Loaded or Failed was sent
+}
+
+func (r *reporter) start(p *part) { r.part, r.reported, r.concluded = p, 0, false }
+
+// mostReported bounds the splits in one message, which must stay below gRPC's 4 MiB: a node that joins again
+// reports all that it has at once.
+const mostReported = 4096
+
+// progress sends what is new, or nothing but a sign of life.
+func (r *reporter) progress() error {
+	for {
+		var p peer.Progress
+		left := 0
+		if r.part != nil {
+			p.Plan = r.part.assign.Plan
+			p.Done, p.Bytes = r.part.report(r.reported)
+			left = max(len(p.Done)-mostReported, 0)
+			p.Done = p.Done[:len(p.Done)-left]
+			r.reported += len(p.Done)
+		}
+		if err := r.stream.Send(peer.ToHead{Progress: &p}); err != nil || left == 0 {
+			return err
+		}
+	}
+}
+
+// conclude reports how loading ended.
+func (r *reporter) conclude(n *Node) error {
+	r.concluded = true
+	if err := r.progress(); err != nil {
+		return err
+	}
+	plan := r.part.assign.Plan
+	if err := r.part.failure(); err != nil {
+		n.cfg.Log.Error("loading failed", "reason", err)
+		return r.stream.Send(peer.ToHead{Failed: &peer.Failed{Plan: plan, Reason: err.Error()}})
+	}
+	rows := r.part.loaded()
+	n.cfg.Log.Info("loaded", "rows", rows.Len(), "bytes", rows.Bytes(), "splits", len(r.part.assign.Splits))
+	return r.stream.Send(peer.ToHead{Loaded: &peer.Loaded{Plan: plan, Rows: rows.Len(), Bytes: rows.Bytes(), ColumnBytes: rows.ColumnBytes()}})
+}

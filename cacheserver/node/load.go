@@ -1,0 +1,177 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/peer"
+)
+
+// job is a split whose column chunks were brought near.
+type job struct {
+	index   int // within the part
+	fetched *iceberg.Fetched
+}
+
+// load brings every split of the part into memory. Fetching runs one split a worker ahead of decoding.
+// The first error ends it; nothing is ever left out.
+func (p *part) load(ctx context.Context) error {
+	if len(p.assign.Splits) == 0 {
+		return nil
+	}
+	workers, release, err := p.reserveWork()
+	if err != nil {
+		return err
+	}
+	defer release()
+	group, ctx := errgroup.WithContext(ctx)
+	jobs := make(chan job)
+	var next atomic.Int64
+	var fetchers errgroup.Group
+	for range workers {
+		fetchers.Go(func() error { return p.fetch(ctx, &next, jobs) })
+		group.Go(func() error { return p.decodeAll(ctx, jobs) })
+	}
+	group.Go(func() error {
+		defer close(jobs)
+		return fetchers.Wait()
+	})
+	return group.Wait()
+}
+
+// What decoding may hold beyond a split's compressed bytes: a page as it lies in the file and uncompressed,
+// which can be a column's whole chunk, and the batches under way.
+const (
+	pageAllowance  = 64 << 20
+	batchAllowance = 16 << 20
+)
+
+// reserveWork sets memory aside for the splits under way, two a worker, and lowers the number of workers
+// until it fits.
+func (p *part) reserveWork() (workers int, release func(), err error) {
+	var largest int64
+	for _, s := range p.assign.Splits {
+		largest = max(largest, s.Length+min(s.Bytes, pageAllowance)+min(s.Bytes, batchAllowance))
+	}
+	for workers = min(p.workers, len(p.assign.Splits)); ; workers-- {
+		size := 2 * largest * int64(workers)
+		if err = p.budget.Reserve(size); err == nil {
+			return workers, func() { p.budget.Release(size) }, nil
+		}
+		if workers == 1 {
+			return 0, nil, fmt.Errorf("no room to load even one row group at a time: %w; raise --memory-limit", err)
+		}
+	}
+}
+
+// fetch takes the part's splits in order and hands each on when its bytes are near.
+func (p *part) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) error {
+	for {
+		i := int(next.Add(1) - 1)
+		if i >= len(p.assign.Splits) {
+			return nil
+		}
+		begin := time.Now()
+		fetched, err := p.table.Fetch(ctx, p.assign.Splits[i])
+		p.metrics.LoadSeconds.WithLabelValues(metrics.StageFetch).Add(time.Since(begin).Seconds())
+		if err != nil {
+			return err
+		}
+		select {
+		case jobs <- job{i, fetched}:
+		case <-ctx.Done():
+			fetched.Close()
+			return ctx.Err()
+		}
+	}
+}
+
+func (p *part) decodeAll(ctx context.Context, jobs <-chan job) error {
+	for j := range jobs {
+		if err := p.decode(ctx, j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decode turns one fetched split into chunks and reports it.
+func (p *part) decode(ctx context.Context, j job) (err error) {
+	split := p.assign.Splits[j.index]
+	defer j.fetched.Close()
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%s row group %d: decoding failed: %v\n%s", split.File, split.RowGroup, r, debug.Stack())
+		}
+	}()
+	builder := chunk.NewBuilder(p.layout, p.arena, chunk.TargetBytes)
+	defer builder.Close()
+	var copying time.Duration
+	begin := time.Now()
+	for batch, err := range j.fetched.Records(ctx) {
+		if err != nil {
+			return err
+		}
+		start := time.Now()
+		err = builder.Append(batch)
+		batch.Release()
+		copying += time.Since(start)
+		if err != nil {
+			return p.explain(split, err)
+		}
+	}
+	start := time.Now()
+	sealed, err := builder.Finish()
+	copying += time.Since(start)
+	if err != nil {
+		return p.explain(split, err)
+	}
+	p.metrics.LoadSeconds.WithLabelValues(metrics.StageDecode).Add((time.Since(begin) - copying).Seconds())
+	p.metrics.LoadSeconds.WithLabelValues(metrics.StageCopy).Add(copying.Seconds())
+	p.keep(j.index, sealed)
+	return nil
+}
+
+// keep files a loaded split and makes it reportable.
+func (p *part) keep(index int, sealed chunk.Sealed) {
+	p.metrics.DecodedBytes.Add(float64(sealed.Bytes))
+	p.metrics.DecodedRows.Add(float64(sealed.Rows))
+	p.metrics.SplitsLoaded.Inc()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sealed[index] = sealed
+	p.bytes += sealed.Bytes
+	p.done = append(p.done, peer.SplitDone{
+		Split: p.assign.First + index, Rows: sealed.Rows, Bytes: sealed.Bytes, Hash: fmt.Sprintf("%x", sealed.Hash),
+	})
+}
+
+// explain adds to a full budget what the user can do about it.
+func (p *part) explain(split iceberg.Split, err error) error {
+	err = fmt.Errorf("%s row group %d: %w", split.File, split.RowGroup, err)
+	var full *chunk.ExhaustedError
+	if !errors.As(err, &full) {
+		return err
+	}
+	p.mu.Lock()
+	done, bytes := len(p.done), p.bytes
+	p.mu.Unlock()
+	estimate := "more"
+	if done > 0 {
+		estimate = fmt.Sprintf("about %d MB", bytes/int64(done)*int64(len(p.assign.Splits))/1e6)
+	}
+	return fmt.Errorf("%w, with %d of %d splits loaded; this data node's part needs %s: raise --memory-limit, add data nodes, or cache fewer columns",
+		err, done, len(p.assign.Splits), estimate)
+}

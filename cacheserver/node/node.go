@@ -1,0 +1,270 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package node is the part of a cache that holds rows: it joins a head, loads the splits it is given into
+// chunks, and streams them to clients that show a ticket.
+package node
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/cacheserver/wire"
+)
+
+// Config is what a data node needs. Fields without a remark must be set.
+type Config struct {
+	Index     int    // this node's place, from 0
+	Head      string // host:port of the head
+	Advertise string // host:port at which clients reach Flight
+	Flight    net.Listener
+	HTTP      net.Listener // nil serves no HTTP
+	Budget    *chunk.Budget
+	Store     *objstore.Store
+	Source    iceberg.Source // the head says which snapshot of it
+	Workers   int            // row groups decoded at a time; 0: one a core
+
+	Secret string  // shown to the head
+	TLS    rpc.TLS // zero: plain text
+	Grace  time.Duration
+
+	Log      *slog.Logger
+	Metrics  *metrics.Metrics
+	Profiles bool // serve Go's profiles beside the metrics
+}
+
+// Node is one data node. Make it with New, run it with Start; every method is safe for concurrent use.
+type Node struct {
+	cfg         Config
+	incarnation string
+
+	mu       sync.Mutex
+	part     *part // nil until the head assigns one, and again after it is given up
+	sealer   wire.Sealer
+	failure  string // why the last part was given up
+	stopping bool
+	joined   bool
+	refusal  string // why the node is not joined
+}
+
+// New makes a node that has not started.
+func New(cfg Config) (*Node, error) {
+	if cfg.Index < 0 {
+		return nil, fmt.Errorf("index: %d, want the node's place, from 0", cfg.Index)
+	}
+	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
+	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
+	incarnation := make([]byte, 8)
+	if _, err := rand.Read(incarnation); err != nil {
+		return nil, fmt.Errorf("make the incarnation: %w", err)
+	}
+	return &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation)}, nil
+}
+
+// Start serves until ctx ends or the head says that this process is not wanted any more. It then stops in
+// order: not ready, the head told, streams drained, memory freed. A failed load does not end it.
+func (n *Node) Start(ctx context.Context) error {
+	server, err := rpc.NewServer(n.cfg.TLS, n.cfg.Metrics, n.cfg.Log)
+	if err != nil {
+		return err
+	}
+	flight.RegisterFlightServiceServer(server, &service{node: n})
+	stopping := context.AfterFunc(ctx, func() { n.setStopping() })
+	defer stopping()
+
+	lastCtx, stopLast := context.WithCancel(context.WithoutCancel(ctx))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer stopLast()
+		return rpc.Serve(groupCtx, server, n.cfg.Flight, n.cfg.Grace)
+	})
+	if n.cfg.HTTP != nil {
+		group.Go(func() error { return watch.Serve(lastCtx, n.cfg.HTTP, n.watch()) })
+	}
+	group.Go(func() error { return n.keepJoined(groupCtx) })
+	err = group.Wait()
+	n.giveUp("stopped")
+	return err
+}
+
+func (n *Node) setStopping() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stopping = true
+}
+
+// take accepts an assignment: a part of the same plan is kept as it is, another or a
+// failed one is replaced.
+func (n *Node) take(ctx context.Context, assign peer.Assign) *part {
+	n.mu.Lock()
+	n.sealer = wire.NewSealer(assign.Key)
+	old := n.part
+	if old != nil && old.assign.Plan == assign.Plan && old.failure() == nil {
+		n.mu.Unlock()
+		return old
+	}
+	n.part = nil
+	n.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+	// ctx is the node's, not the session's: loading goes on when the connection to the head breaks.
+	p := n.startPart(ctx, assign)
+	n.cfg.Log.Info("loading", "plan", assign.Plan, "splits", len(assign.Splits))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.part, n.failure = p, ""
+	return p
+}
+
+// giveUp frees the node's part; running streams keep the memory until they end.
+func (n *Node) giveUp(reason string) {
+	n.mu.Lock()
+	p := n.part
+	n.part, n.failure = nil, reason
+	n.mu.Unlock()
+	if p != nil {
+		p.close()
+		debug.FreeOSMemory()
+	}
+}
+
+// serving is a loaded part in use by one call, which releases rows once.
+type serving struct {
+	layout *chunk.Layout
+	rows   *chunk.Rows
+	ticket wire.Ticket
+}
+
+// admit checks a ticket and lends the rows that it is about.
+func (n *Node) admit(sealed []byte, now time.Time) (serving, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.part
+	if p == nil {
+		return serving{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.failure, "it waits for the head"))
+	}
+	ticket, err := n.sealer.Open(sealed, now)
+	if err != nil {
+		return serving{}, err
+	}
+	if ticket.Dataset != p.assign.Dataset.Fingerprint {
+		return serving{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, p.assign.Dataset.Fingerprint)
+	}
+	if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {
+		return serving{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
+	}
+	rows := p.loaded()
+	if rows == nil {
+		return serving{}, status.Errorf(codes.Unavailable, "data node %d is still loading", n.cfg.Index)
+	}
+	if ticket.Bounds.Len() != rows.Len() {
+		return serving{}, status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), rows.Len())
+	}
+	if !rows.Retain() {
+		return serving{}, status.Errorf(codes.Unavailable, "data node %d is giving its rows up", n.cfg.Index)
+	}
+	return serving{layout: p.layout, rows: rows, ticket: ticket}, nil
+}
+
+func (n *Node) watch() http.Handler {
+	handler := watch.Handler(n, n.cfg.Metrics.Handler())
+	if n.cfg.Profiles {
+		return watch.WithProfiles(handler)
+	}
+	return handler
+}
+
+// Ready implements watch.Subject: a node is ready when its part, be it empty, is loaded and the head knows.
+func (n *Node) Ready() (bool, string) {
+	s := n.status()
+	return s.State == "Ready", s.State + ": " + s.Reason
+}
+
+// Status implements watch.Subject; the value is a Status.
+func (n *Node) Status() any { return n.status() }
+
+// Status is the JSON of a data node's /status.
+type Status struct {
+	Index       int    `json:"index"`
+	Incarnation string `json:"incarnation"`
+	State       string `json:"state"` // Waiting, Loading, Ready, Failed or Stopping
+	Reason      string `json:"reason"`
+	Rows        int64  `json:"rows"`
+	Bytes       int64  `json:"bytes"`
+	Splits      struct {
+		Done  int `json:"done"`
+		Total int `json:"total"`
+	} `json:"splits"`
+	Memory struct {
+		Used  int64 `json:"used"` // reserved now, in bytes
+		Peak  int64 `json:"peak"`
+		Limit int64 `json:"limit"`
+	} `json:"memory"`
+}
+
+func (n *Node) status() Status {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := Status{Index: n.cfg.Index, Incarnation: n.incarnation}
+	s.Memory.Used, s.Memory.Peak, s.Memory.Limit = n.cfg.Budget.Used(), n.cfg.Budget.Peak(), n.cfg.Budget.Limit()
+	p := n.part
+	if p != nil {
+		done, bytes := p.report(0)
+		s.Bytes, s.Splits.Done, s.Splits.Total = bytes, len(done), len(p.assign.Splits)
+		for _, d := range done {
+			s.Rows += d.Rows
+		}
+	}
+	switch {
+	case n.stopping:
+		s.State, s.Reason = "Stopping", "stopping"
+	case p == nil && n.failure != "":
+		s.State, s.Reason = "Failed", n.failure
+	case p == nil:
+		s.State, s.Reason = "Waiting", n.waitsForLocked()
+	case p.failure() != nil:
+		s.State, s.Reason = "Failed", p.failure().Error()
+	case p.loaded() == nil:
+		s.State, s.Reason = "Loading", fmt.Sprintf("loading (%d/%d splits)", s.Splits.Done, s.Splits.Total)
+	case !n.joined:
+		s.State, s.Reason = "Waiting", "loaded, "+n.waitsForLocked()
+	default:
+		s.State, s.Reason = "Ready", "ready"
+	}
+	return s
+}
+
+func (n *Node) waitsForLocked() string {
+	text := "waiting for the head at " + n.cfg.Head
+	if n.refusal != "" {
+		text += ": " + n.refusal
+	}
+	return text
+}
+
+// errUnwanted ends a process whose place another one took.
+var errUnwanted = errors.New("this process is not wanted as a data node any more")

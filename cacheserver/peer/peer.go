@@ -1,0 +1,108 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package peer is what head and data nodes say to each other: one long-lived stream a node, JSON messages.
+//
+// A node opens the stream with Hello. The head answers with Assign as soon as it has a plan; the node loads
+// and reports, and whenever it joins again (its own or the head's restart, a broken connection) it says what
+// it holds already. The stream is also the node's sign of life: see HeartbeatEvery.
+package peer
+
+import (
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/wire"
+)
+
+// Version is the version of this protocol; head and nodes must speak the same.
+const Version = 1
+
+// HeartbeatEvery is how often a node sends Progress, whether or not there is any.
+const HeartbeatEvery = 500 * time.Millisecond
+
+// ToHead is one message of a data node; exactly one field is set.
+type ToHead struct {
+	Hello    *Hello    `json:"hello,omitempty"`
+	Progress *Progress `json:"progress,omitempty"`
+	Loaded   *Loaded   `json:"loaded,omitempty"`
+	Failed   *Failed   `json:"failed,omitempty"`
+	Leaving  *Leaving  `json:"leaving,omitempty"`
+}
+
+// ToNode is one message of the head; exactly one field is set.
+type ToNode struct {
+	Assign *Assign `json:"assign,omitempty"`
+	Abort  *Abort  `json:"abort,omitempty"`
+}
+
+// Hello introduces a node. Held is nil unless the node has loaded or is loading a plan.
+type Hello struct {
+	V           int    `json:"v"`
+	Index       int    `json:"index"`
+	Incarnation string `json:"incarnation"` // new in every process
+	Address     string `json:"address"`     // host:port at which clients reach its Flight service
+	Held        *Held  `json:"held,omitempty"`
+}
+
+// Held names the plan that a node works on, so that a restarted head can go on with it.
+type Held struct {
+	Plan     string      `json:"plan"`     // fingerprint of the plan
+	Question string      `json:"question"` // fingerprint of what the head had been asked to cache
+	Pin      iceberg.Pin `json:"pin"`
+	Loaded   bool        `json:"loaded"`
+}
+
+// Assign gives a node its part of the plan and all that it needs to load and serve it.
+// A node that already holds the plan keeps what it has and only takes the key.
+type Assign struct {
+	Plan      string            `json:"plan"`
+	Question  string            `json:"question"`
+	Dataset   wire.Dataset      `json:"dataset"`
+	Pin       iceberg.Pin       `json:"pin"`
+	Selection iceberg.Selection `json:"selection"`
+	First     int               `json:"first"` // plan-wide number of the node's first split
+	Splits    []iceberg.Split   `json:"splits"`
+	Key       []byte            `json:"key"` // seals tickets; never logged
+}
+
+// Progress reports what was done since the last message; it doubles as the heartbeat.
+type Progress struct {
+	Plan  string      `json:"plan,omitempty"`
+	Done  []SplitDone `json:"done,omitempty"`
+	Bytes int64       `json:"bytes"` // Arrow bytes in memory now
+}
+
+// SplitDone is one loaded split.
+type SplitDone struct {
+	Split int    `json:"split"` // plan-wide number
+	Rows  int64  `json:"rows"`
+	Bytes int64  `json:"bytes"`
+	Hash  string `json:"hash"` // of its rows as they lie in memory
+}
+
+// Loaded says that every split of the node's part is in memory and was reported.
+type Loaded struct {
+	Plan        string  `json:"plan"`
+	Rows        int64   `json:"rows"`
+	Bytes       int64   `json:"bytes"`
+	ColumnBytes []int64 `json:"column_bytes"` // Arrow body bytes by column of the served schema
+}
+
+// Failed says that the node cannot load its part, and why; the cache fails with it.
+type Failed struct {
+	Plan   string `json:"plan,omitempty"`
+	Reason string `json:"reason"`
+}
+
+// Leaving says that the node is about to stop, as told.
+type Leaving struct {
+	Reason string `json:"reason"`
+}
+
+// Abort tells a node to give up: the cache failed elsewhere, or another process took its place.
+type Abort struct {
+	Reason string `json:"reason"`
+	// Final asks the node's process to end: it is not wanted back.
+	Final bool `json:"final,omitempty"`
+}

@@ -1,0 +1,149 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rpc makes the gRPC servers and connections of the data plane: codec, limits, TLS, recovery, drain.
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/wire"
+)
+
+const (
+	// writeBuffer is where the transport gathers 16 KiB HTTP/2 frames; 128 KiB measured cheapest per byte.
+	writeBuffer = 128 << 10
+	// MaxMessage bounds one message between head and data nodes.
+	MaxMessage = 1 << 30
+)
+
+// TLS names PEM files. The zero value means plain text.
+type TLS struct {
+	Cert string // the server's certificate chain
+	Key  string // its private key
+	CA   string // what peers' certificates are checked against; empty uses the system's roots
+}
+
+// Enabled says whether connections are encrypted.
+func (t TLS) Enabled() bool { return t.Cert != "" }
+
+// Scheme is the scheme of a Flight location behind such a server.
+func (t TLS) Scheme() string {
+	if t.Enabled() {
+		return "grpc+tls"
+	}
+	return "grpc"
+}
+
+// NewServer makes a gRPC server whose handlers can't take the process down: a panic becomes INTERNAL.
+func NewServer(t TLS, m *metrics.Metrics, log *slog.Logger) (*grpc.Server, error) {
+	options := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(wire.NewCodec()),
+		grpc.StatsHandler(wire.Connections{}),
+		grpc.WriteBufferSize(writeBuffer),
+		grpc.MaxConcurrentStreams(4096),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+			err = guard(info.FullMethod, m, log, func() (err error) { resp, err = handler(ctx, req); return err })
+			return resp, err
+		}),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			return guard(info.FullMethod, m, log, func() error { return handler(srv, stream) })
+		}),
+	}
+	if t.Enabled() {
+		creds, err := credentials.NewServerTLSFromFile(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("tls: load certificate %s and key %s: %w", t.Cert, t.Key, err)
+		}
+		options = append(options, grpc.Creds(creds))
+	}
+	return grpc.NewServer(options...), nil
+}
+
+// guard runs one call, turns a panic into INTERNAL and counts how the call ended.
+func guard(method string, m *metrics.Metrics, log *slog.Logger, call func() error) (err error) {
+	short := method[strings.LastIndexByte(method, '/')+1:]
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("a call panicked", "method", short, "panic", p, "stack", string(debug.Stack()))
+			err = status.Errorf(codes.Internal, "%s failed inside the server; see its log", short)
+		}
+		m.Requests.WithLabelValues(short, status.Code(err).String()).Inc()
+	}()
+	return call()
+}
+
+// Serve answers on the listener until ctx ends, then drains: no new calls, GOAWAY to every client, running
+// streams get the grace period to end, then they are cut.
+func Serve(ctx context.Context, server *grpc.Server, listener net.Listener, grace time.Duration) error {
+	drained := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(drained)
+		cut := time.AfterFunc(grace, server.Stop)
+		defer cut.Stop()
+		server.GracefulStop()
+	})
+	err := server.Serve(listener)
+	if !stop() {
+		<-drained
+		return nil
+	}
+	server.Stop()
+	return fmt.Errorf("serve grpc on %s: %w", listener.Addr(), err)
+}
+
+// Dial makes a connection to host:port for head and data nodes to talk over. It connects on first use and
+// notices within seconds when the other side is gone.
+func Dial(address string, t TLS) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if t.Enabled() {
+		config, err := clientTLS(t.CA)
+		if err != nil {
+			return nil, err
+		}
+		creds = credentials.NewTLS(config)
+	}
+	conn, err := grpc.NewClient(address,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.NewCodec()), grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	return conn, nil
+}
+
+func clientTLS(ca string) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca == "" {
+		return config, nil
+	}
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		return nil, fmt.Errorf("tls: read CA: %w", err)
+	}
+	config.RootCAs = x509.NewCertPool()
+	if !config.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("tls: %s holds no certificate in PEM form", ca)
+	}
+	return config, nil
+}

@@ -1,0 +1,160 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
+)
+
+// environment looks up an environment variable; an empty value counts as unset.
+type environment func(name string) string
+
+// or gives the variable's value, or the fallback where it is unset.
+func (e environment) or(name, fallback string) string {
+	if v := e(name); v != "" {
+		return v
+	}
+	return fallback
+}
+
+// sourceFlags say where the table is and how its objects are reached.
+type sourceFlags struct {
+	source     iceberg.Source
+	properties map[string]string
+	stall      time.Duration
+	retry      time.Duration
+}
+
+func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
+	flags.StringVar(&f.source.Metadata, "metadata", env("METADATA_LOC"),
+		"the table's metadata file: s3://, gs://, abfss://, file:// or a path (env METADATA_LOC)")
+	flags.StringVar(&f.source.CatalogURI, "catalog-uri", env("CATALOG_URI"),
+		"base URL of an Iceberg REST catalog, instead of --metadata (env CATALOG_URI)")
+	flags.StringVar(&f.source.Warehouse, "warehouse", env("CATALOG_WAREHOUSE"), "warehouse to ask the REST catalog for (env CATALOG_WAREHOUSE)")
+	flags.StringVar(&f.source.Namespace, "schema-name", env("SCHEMA_NAME"), "the table's namespace, levels joined by dots (env SCHEMA_NAME)")
+	flags.StringVar(&f.source.Table, "table-name", env("TABLE_NAME"), "the table's name (env TABLE_NAME)")
+	flags.StringToStringVar(&f.properties, "property", nil,
+		"Iceberg catalog or FileIO property, such as s3.endpoint=http://minio:9000 or token=...; may be repeated.\n"+
+			"Credentials are better left to the cloud SDK's own chain (AWS_*, GOOGLE_APPLICATION_CREDENTIALS, AZURE_*, workload identity)")
+	flags.DurationVar(&f.stall, "stall-timeout", 0, "try a read from the object store again after it has brought no byte for this long (default 30s)")
+	flags.DurationVar(&f.retry, "retry-time", 0, "give a read from the object store up after trying for this long (default 3m)")
+}
+
+// open turns the flags into a source and the store that its objects are read from.
+func (f *sourceFlags) open(env environment) (iceberg.Source, *objstore.Store, error) {
+	source := f.source
+	source.Properties = f.properties
+	if source.Metadata != "" {
+		// With METADATA_LOC the table's names only label it; the file alone says what it is.
+		source.CatalogURI, source.Warehouse = "", ""
+	}
+	cfg, err := objstore.Config{
+		S3:     objstore.S3{Endpoint: env.or("AWS_ENDPOINT_URL_S3", env.or("AWS_ENDPOINT_URL", env("AWS_S3_ENDPOINT")))},
+		CAFile: env("AWS_CA_BUNDLE"),
+
+		StallTimeout: f.stall,
+		Retry:        objstore.Retry{MaxTime: f.retry},
+	}.WithProperties(f.properties)
+	if err != nil {
+		return source, nil, fmt.Errorf("--property: %w", err)
+	}
+	return source, objstore.New(cfg), nil
+}
+
+// selectionFlags say which rows and columns are cached.
+type selectionFlags struct {
+	snapshot int64
+	ref      string
+	asOf     string
+	columns  []string
+	filter   string
+}
+
+func (f *selectionFlags) register(flags *pflag.FlagSet, env environment) {
+	snapshot, _ := strconv.ParseInt(env("SNAPSHOT_ID"), 10, 64)
+	flags.Int64Var(&f.snapshot, "snapshot-id", snapshot, "cache this snapshot; 0 means the current one (env SNAPSHOT_ID)")
+	flags.StringVar(&f.ref, "ref", env("SNAPSHOT_REF"), "cache the snapshot of this branch or tag (env SNAPSHOT_REF)")
+	flags.StringVar(&f.asOf, "as-of", env("SNAPSHOT_AS_OF"), "cache what was current at this time, as 2026-01-31T00:00:00Z (env SNAPSHOT_AS_OF)")
+	flags.StringSliceVar(&f.columns, "columns", list(env("COLUMNS")), "columns to cache, comma-separated; none means all (env COLUMNS)")
+	flags.StringVar(&f.filter, "filter", env("FILTER"), "cache only rows for which this SQL WHERE expression is true, such as \"label >= 1 AND lang = 'en'\" (env FILTER)")
+}
+
+func list(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
+
+func (f *selectionFlags) selection() (iceberg.Selection, error) {
+	s := iceberg.Selection{Ref: f.ref, Columns: f.columns, Filter: f.filter}
+	if f.snapshot != 0 {
+		s.SnapshotID = &f.snapshot
+	}
+	if f.asOf != "" {
+		at, err := time.Parse(time.RFC3339, f.asOf)
+		if err != nil {
+			return s, fmt.Errorf("--as-of: %q, want a time such as 2026-01-31T00:00:00Z", f.asOf)
+		}
+		s.AsOf = &at
+	}
+	return s, nil
+}
+
+// serveFlags say where a process listens and what keeps strangers out.
+type serveFlags struct {
+	listen, http string
+	tls          rpc.TLS
+	secret       string
+	grace        time.Duration
+	profiles     bool
+	logs         logFlags
+}
+
+func (f *serveFlags) register(flags *pflag.FlagSet, env environment) {
+	flags.StringVar(&f.listen, "listen", env.or("LISTEN", ":50051"), "host:port for Arrow Flight; port 0 takes a free one (env LISTEN)")
+	flags.StringVar(&f.http, "http", env.or("HTTP_LISTEN", ":8080"), "host:port for /healthz /ready /status /metrics; empty serves none (env HTTP_LISTEN)")
+	flags.StringVar(&f.tls.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate; turns TLS on (env TLS_CERT)")
+	flags.StringVar(&f.tls.Key, "tls-key", env("TLS_KEY"), "PEM file of its private key (env TLS_KEY)")
+	flags.StringVar(&f.tls.CA, "tls-ca", env("TLS_CA"), "PEM file of the CA that the other servers' certificates are checked against (env TLS_CA)")
+	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running streams get to end after SIGTERM")
+	flags.BoolVar(&f.profiles, "profiles", false, "serve Go's profiles under /debug/pprof/ on the --http port")
+	f.secret = env("CACHE_SECRET")
+	f.logs.register(flags, env)
+}
+
+// memoryFlags bound the memory that rows may take.
+type memoryFlags struct{ limit string }
+
+func (f *memoryFlags) register(flags *pflag.FlagSet, env environment) {
+	flags.StringVar(&f.limit, "memory-limit", env.or("MEMORY_LIMIT", "90%"),
+		"memory for the table: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
+}
+
+func (f *memoryFlags) budget() (*chunk.Budget, error) {
+	bytes, err := parseMemory(f.limit)
+	if err != nil {
+		return nil, fmt.Errorf("--memory-limit: %w", err)
+	}
+	return chunk.NewBudget(bytes), nil
+}
+
+// noArguments refuses stray words with a hint: a path without its flag is the usual slip.
+func noArguments(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%q is not a flag; a table is named by --metadata", args[0])
+	}
+	return nil
+}

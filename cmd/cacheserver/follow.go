@@ -1,0 +1,110 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+)
+
+// logFlags say how a process logs.
+type logFlags struct{ format, level string }
+
+func (f *logFlags) register(flags *pflag.FlagSet, env environment) {
+	flags.StringVar(&f.format, "log-format", env.or("LOG_FORMAT", "text"), "text or json (env LOG_FORMAT)")
+	flags.StringVar(&f.level, "log-level", env.or("LOG_LEVEL", "info"), "debug, info, warn or error (env LOG_LEVEL)")
+}
+
+func (f *logFlags) logger() (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %q, want debug, info, warn or error", f.level)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch f.format {
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format: %q, want text or json", f.format)
+}
+
+// follow shows a load as it goes on: a line a second that overwrites itself on a terminal, one every ten
+// seconds in a log. onReady is called once, when the cache is ready for the first time.
+func follow(ctx context.Context, h *head.Head, log *slog.Logger, onReady func()) {
+	terminal := term.IsTerminal(int(os.Stderr.Fd()))
+	every := 10 * time.Second
+	if terminal {
+		every = time.Second
+	}
+	f := follower{begin: time.Now(), last: time.Now().Add(-every), every: every, log: log, terminal: terminal}
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			f.look(h.Report(), now, onReady)
+		}
+	}
+}
+
+// follower remembers what it showed last.
+type follower struct {
+	begin, last time.Time
+	every       time.Duration
+	state       head.State
+	ready       bool
+	terminal    bool
+	log         *slog.Logger
+}
+
+func (f *follower) look(s head.Status, now time.Time, onReady func()) {
+	loading := s.State == head.Planning || s.State == head.Loading
+	if loading && now.Sub(f.last) >= f.every {
+		f.last = now
+		f.progress(os.Stderr, s, now)
+	}
+	if s.State == f.state {
+		return
+	}
+	f.state = s.State
+	switch s.State {
+	case head.Ready:
+		f.log.Info("ready", "rows", s.Rows, "bytes", s.Bytes, "snapshot", s.Snapshot, "after", now.Sub(f.begin).Round(time.Millisecond))
+		if !f.ready {
+			f.ready = true
+			onReady()
+		}
+	case head.Failed:
+		f.log.Error("failed", "reason", s.Reason)
+	case head.Degraded:
+		f.log.Warn("degraded", "reason", s.Reason)
+	}
+}
+
+func (f *follower) progress(w io.Writer, s head.Status, now time.Time) {
+	if !f.terminal {
+		f.log.Info(s.Reason, "rows", s.Rows, "bytes", s.Bytes)
+		return
+	}
+	elapsed := now.Sub(f.begin)
+	line := fmt.Sprintf("%s  %d rows  %.2f GB  %.0f MB/s", s.Reason, s.Rows, float64(s.Bytes)/1e9, float64(s.Bytes)/1e6/max(elapsed.Seconds(), 0.1))
+	if done := s.Splits.Done; done > 0 && s.State == head.Loading {
+		eta := elapsed / time.Duration(done) * time.Duration(s.Splits.Total-done)
+		line += fmt.Sprintf("  %s left", eta.Round(time.Second))
+	}
+	_, _ = fmt.Fprintf(w, "\r\033[K%s\n\033[A", line)
+}

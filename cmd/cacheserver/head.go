@@ -1,0 +1,69 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+)
+
+func headCommand(env environment) *cobra.Command {
+	var (
+		source    sourceFlags
+		selection selectionFlags
+		serve     serveFlags
+		cfg       head.Config
+	)
+	cmd := &cobra.Command{
+		Use:   "head",
+		Short: "Plan a table, deal it to data nodes, tell clients where their rows are",
+		Example: `  cacheserver head --metadata s3://bucket/db/events/metadata/00003-5a1c.metadata.json --nodes 2
+  cacheserver node --head head-host:50051 --index 0     # on one machine
+  cacheserver node --head head-host:50051 --index 1     # on another`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			src, store, err := source.open(env)
+			if err != nil {
+				return err
+			}
+			if cfg.Selection, err = selection.selection(); err != nil {
+				return err
+			}
+			p, err := serve.start(cmd.Context(), env, store)
+			if err != nil {
+				return err
+			}
+			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, store, p.flight, p.http
+			cfg.Secret, cfg.TLS, cfg.Grace, cfg.Log, cfg.Metrics = serve.secret, serve.tls, serve.grace, p.log, p.metrics
+			cfg.Profiles = serve.profiles
+			h, err := head.New(cfg)
+			if err != nil {
+				return err
+			}
+			go follow(cmd.Context(), h, p.log, p.announce)
+			return h.Start(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	source.register(flags, env)
+	selection.register(flags, env)
+	serve.register(flags, env)
+	flags.IntVar(&cfg.Nodes, "nodes", groupNodes(env), "data nodes to wait for (default in a LeaderWorkerSet: LWS_GROUP_SIZE - 1)")
+	flags.DurationVar(&cfg.JoinTimeout, "join-timeout", 0, "fail if not every data node has joined by then (default 10m)")
+	flags.DurationVar(&cfg.NodeTimeout, "node-timeout", 0, "count a silent data node as lost after this (default 10s)")
+	flags.DurationVar(&cfg.TicketTTL, "ticket-ttl", 0, "how long a client may wait before it starts a stream with a ticket (default 1h)")
+	return cmd
+}
+
+// groupNodes is the number of data nodes in a LeaderWorkerSet whose leader is the head; 0 where there is none.
+func groupNodes(env environment) int {
+	size, err := strconv.Atoi(env("LWS_GROUP_SIZE"))
+	if err != nil {
+		return 0
+	}
+	return size - 1
+}

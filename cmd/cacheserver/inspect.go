@@ -1,0 +1,106 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/plan"
+)
+
+func inspectCommand(env environment) *cobra.Command {
+	var (
+		source    sourceFlags
+		selection selectionFlags
+		nodes     int
+	)
+	cmd := &cobra.Command{
+		Use:   "inspect",
+		Short: "Print what a cache of a table would hold, and where",
+		Long: `inspect reads the table's metadata and the footers of its data files, no rows, and prints the plan: its
+splits (one a Parquet row group) in row order, and which data node gets which.
+
+ROWS are the file's own, before deletes and the filter; BYTES are the selected columns, uncompressed.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if nodes < 1 {
+				return fmt.Errorf("--nodes: %d, want at least 1", nodes)
+			}
+			src, store, err := source.open(env)
+			if err != nil {
+				return err
+			}
+			selected, err := selection.selection()
+			if err != nil {
+				return err
+			}
+			table, err := iceberg.Open(cmd.Context(), store, src, selected)
+			if err != nil {
+				return err
+			}
+			splits, err := table.Plan(cmd.Context(), func(int, int) {})
+			if err != nil {
+				return err
+			}
+			return printPlan(cmd.OutOrStdout(), table, splits, nodes)
+		},
+	}
+	flags := cmd.Flags()
+	source.register(flags, env)
+	selection.register(flags, env)
+	flags.IntVar(&nodes, "nodes", 1, "data nodes to deal the splits to")
+	return cmd
+}
+
+// printPlan writes the plan as a table for people and for tools like awk.
+func printPlan(w io.Writer, table *iceberg.Table, splits []iceberg.Split, nodes int) error {
+	pin := table.Pin()
+	var text strings.Builder
+	fmt.Fprintf(&text, "metadata  %s\nuuid      %s\nsnapshot  %s\ncolumns   %d\n\n", pin.MetadataLocation, pin.UUID, snapshotName(pin), table.Schema().NumFields())
+	weights := make([]int64, len(splits))
+	for i, s := range splits {
+		weights[i] = s.Bytes
+	}
+	text.WriteString("NODE\tSPLIT\tROWS\tBYTES\tROW GROUP\tFILE\n")
+	runs := plan.Assign(weights, nodes)
+	for node, run := range runs {
+		for i := run.First; i < run.End; i++ {
+			s := splits[i]
+			fmt.Fprintf(&text, "%d\t%d\t%d\t%d\t%d\t%s\n", node, i, s.Rows, s.Bytes, s.RowGroup, s.File)
+		}
+	}
+	text.WriteString("\nNODE\tSPLITS\tROWS\tBYTES\t\t\n")
+	for node, run := range runs {
+		rows, bytes := total(splits[run.First:run.End])
+		fmt.Fprintf(&text, "%d\t%d\t%d\t%d\t\t\n", node, run.Len(), rows, bytes)
+	}
+	rows, bytes := total(splits)
+	fmt.Fprintf(&text, "all\t%d\t%d\t%d\t\t\n", len(splits), rows, bytes)
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if _, err := io.WriteString(out, text.String()); err != nil {
+		return fmt.Errorf("print the plan: %w", err)
+	}
+	return out.Flush()
+}
+
+func snapshotName(pin iceberg.Pin) string {
+	if !pin.HasSnapshot {
+		return "none: the table is empty"
+	}
+	return fmt.Sprint(pin.SnapshotID)
+}
+
+func total(splits []iceberg.Split) (rows, bytes int64) {
+	for _, s := range splits {
+		rows += s.Rows
+		bytes += s.Bytes
+	}
+	return rows, bytes
+}

@@ -1,0 +1,63 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/kubeflow/datacache/cacheserver/local"
+)
+
+func localCommand(env environment) *cobra.Command {
+	var (
+		source    sourceFlags
+		selection selectionFlags
+		serve     serveFlags
+		memory    memoryFlags
+		nodes     int
+	)
+	cmd := &cobra.Command{
+		Use:   "local",
+		Short: "Run a head and data nodes in one process",
+		Long: `local runs a whole cache in one process: the head listens at --listen, the data nodes on free ports beside
+it. When the table is loaded it prints one line to standard output: ready grpc://HOST:PORT http://HOST:PORT`,
+		Example: `  cacheserver local --metadata ./warehouse/db/events/metadata/00003-5a1c.metadata.json --nodes 2 --listen 127.0.0.1:50051`,
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			src, store, err := source.open(env)
+			if err != nil {
+				return err
+			}
+			selected, err := selection.selection()
+			if err != nil {
+				return err
+			}
+			budget, err := memory.budget()
+			if err != nil {
+				return err
+			}
+			p, err := serve.start(cmd.Context(), env, store)
+			if err != nil {
+				return err
+			}
+			p.countMemory(budget)
+			cache, err := local.New(cmd.Context(), local.Config{
+				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: store, Source: src, Selection: selected,
+				Secret: serve.secret, TLS: serve.tls, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
+			})
+			if err != nil {
+				return err
+			}
+			go follow(cmd.Context(), cache.Head(), p.log, p.announce)
+			return cache.Start(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	source.register(flags, env)
+	selection.register(flags, env)
+	serve.register(flags, env)
+	memory.register(flags, env)
+	flags.IntVar(&nodes, "nodes", 1, "data nodes")
+	return cmd
+}

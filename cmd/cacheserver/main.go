@@ -1,0 +1,47 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command cacheserver keeps an Iceberg table in memory and serves it over Arrow Flight.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command(environment(os.Getenv)).ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+// command is the whole command line. Flags that are not given take their values from env.
+func command(env environment) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "cacheserver",
+		Short: "Keep an Iceberg table in memory and serve it over Arrow Flight",
+		Long: `cacheserver keeps one Iceberg table, decoded once, in the memory of a few machines and streams it over
+Arrow Flight to every rank of a training job.
+
+One head plans the table and tells clients where their rows are; data nodes hold the rows and stream them.
+"local" runs all of them in one process. Clients need the head's address alone.`,
+		Example: `  # a whole cache on this machine
+  cacheserver local --metadata ./warehouse/db/events/metadata/00003-5a1c.metadata.json
+
+  # what a cache of three data nodes would hold
+  cacheserver inspect --metadata s3://bucket/db/events/metadata/00003-5a1c.metadata.json --nodes 3`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), versionCommand())
+	return root
+}

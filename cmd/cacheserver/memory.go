@@ -1,0 +1,88 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// cgroupLimits are where Linux tells a container's memory limit, version 2 first.
+var cgroupLimits = []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
+
+// units are the suffixes of a memory quantity, as Kubernetes and people write them.
+var units = []struct {
+	suffix string
+	bytes  float64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40},
+	{"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
+	{"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"B", 1}, {"", 1},
+}
+
+// parseMemory reads a number of bytes, a quantity, or a percentage of what the machine allows.
+func parseMemory(text string) (int64, error) {
+	if share, ok := strings.CutSuffix(text, "%"); ok {
+		percent, err := strconv.ParseFloat(share, 64)
+		if err != nil || !(percent > 0 && percent <= 100) {
+			return 0, fmt.Errorf("%q: want a share in (0, 100]%%", text)
+		}
+		limit, err := machineMemory()
+		return int64(float64(limit) * percent / 100), err
+	}
+	for _, u := range units {
+		number, ok := strings.CutSuffix(text, u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseFloat(number, 64)
+		if err != nil || !(n*u.bytes >= 1 && n*u.bytes < math.MaxInt64) {
+			break
+		}
+		return int64(n * u.bytes), nil
+	}
+	return 0, fmt.Errorf("%q: want bytes or a quantity such as 12Gi, 500MB or 90%%", text)
+}
+
+// machineMemory is the memory limit of the container, or the machine's memory where there is none.
+func machineMemory() (int64, error) {
+	total, err := totalMemory()
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range cgroupLimits {
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read the container's memory limit: %w", err)
+		}
+		if limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
+			return min(limit, total), nil // "max" is no number
+		}
+	}
+	return total, nil
+}
+
+func totalMemory() (int64, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, fmt.Errorf("read the machine's memory: %w; give --memory-limit in bytes", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) == 3 && fields[0] == "MemTotal:" {
+			kib, err := strconv.ParseInt(fields[1], 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, errors.New("/proc/meminfo names no MemTotal; give --memory-limit in bytes")
+}

@@ -1,0 +1,116 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeflow/datacache/cacheserver/node"
+)
+
+func nodeCommand(env environment) *cobra.Command {
+	var (
+		source    sourceFlags
+		serve     serveFlags
+		memory    memoryFlags
+		headAddr  string
+		index     int
+		advertise string
+	)
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Hold a part of a table in memory and stream it",
+		Long: `node joins a head, loads the splits that the head gives it and streams them to clients.
+
+The head says which snapshot, columns and rows; the table flags are needed only for what the head does not
+pass on: a REST catalog that hands out credentials, and --property.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if headAddr == "" {
+				return errors.New("--head: missing, want the head's host:port")
+			}
+			src, store, err := source.open(env)
+			if err != nil {
+				return err
+			}
+			budget, err := memory.budget()
+			if err != nil {
+				return err
+			}
+			p, err := serve.start(cmd.Context(), env, store)
+			if err != nil {
+				return err
+			}
+			if advertise, err = advertised(advertise, headAddr, p.flight.Addr(), env); err != nil {
+				return err
+			}
+			p.countMemory(budget)
+			n, err := node.New(node.Config{
+				Index: index, Head: headAddr, Advertise: advertise, Flight: p.flight, HTTP: p.http, Budget: budget,
+				Store: store, Source: src, Secret: serve.secret, TLS: serve.tls, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
+			})
+			if err != nil {
+				return err
+			}
+			p.log.Info("started", "flight", advertise, "head", headAddr, "index", index, "memory-limit", budget.Limit())
+			return n.Start(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	source.register(flags, env)
+	serve.register(flags, env)
+	memory.register(flags, env)
+	flags.StringVar(&headAddr, "head", leaderAddress(env), "host:port of the head (default in a LeaderWorkerSet: LWS_LEADER_ADDRESS, port 50051)")
+	flags.IntVar(&index, "index", workerIndex(env), "this node's place, from 0 (default in a LeaderWorkerSet: LWS_WORKER_INDEX - 1)")
+	flags.StringVar(&advertise, "advertise", env("ADVERTISE"), "host:port at which clients reach this node (default: its name in the LeaderWorkerSet, or the address towards the head; env ADVERTISE)")
+	return cmd
+}
+
+func leaderAddress(env environment) string {
+	if leader := env("LWS_LEADER_ADDRESS"); leader != "" {
+		return net.JoinHostPort(leader, "50051")
+	}
+	return ""
+}
+
+func workerIndex(env environment) int {
+	index, err := strconv.Atoi(env("LWS_WORKER_INDEX"))
+	if err != nil {
+		return 0
+	}
+	return index - 1
+}
+
+// advertised is the address that clients are told. In a LeaderWorkerSet a worker's name is its host name in
+// the leader's domain; elsewhere it is the local address on the way to the head.
+func advertised(given, headAddr string, listen net.Addr, env environment) (string, error) {
+	if given != "" {
+		return given, nil
+	}
+	host, port, err := net.SplitHostPort(listen.String())
+	if err != nil {
+		return "", fmt.Errorf("--listen: %w", err)
+	}
+	if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
+		return listen.String(), nil
+	}
+	if _, domain, ok := strings.Cut(env("LWS_LEADER_ADDRESS"), "."); ok {
+		name, err := os.Hostname()
+		return net.JoinHostPort(name+"."+domain, port), err
+	}
+	conn, err := net.Dial("udp", headAddr) // sends nothing: it only picks the local address
+	if err != nil {
+		return "", fmt.Errorf("--advertise: missing, and no address towards the head %s is known: %w", headAddr, err)
+	}
+	defer func() { _ = conn.Close() }()
+	host, _, err = net.SplitHostPort(conn.LocalAddr().String())
+	return net.JoinHostPort(host, port), err
+}

@@ -1,0 +1,71 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+
+	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/local"
+	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+)
+
+// process is what every serving command opens first.
+type process struct {
+	flight, http net.Listener // http is nil where none is wanted
+	scheme       string
+	log          *slog.Logger
+	metrics      *metrics.Metrics
+}
+
+// gcPercent is Go's GOGC while nobody sets it: rows lie outside the Go heap, so the heap holds what decoding
+// needs at the moment, and collecting it early keeps the peak of a load close to the table's own size.
+const gcPercent = 50
+
+// start opens the ports and the log.
+func (f *serveFlags) start(ctx context.Context, env environment, store *objstore.Store) (*process, error) {
+	if env("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	log, err := f.logs.logger()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{scheme: f.tls.Scheme(), log: log, metrics: metrics.New()}
+	var listen net.ListenConfig
+	if p.flight, err = listen.Listen(ctx, "tcp", f.listen); err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	if f.http != "" {
+		if p.http, err = listen.Listen(ctx, "tcp", f.http); err != nil {
+			return nil, fmt.Errorf("--http: %w", err)
+		}
+	}
+	p.metrics.Counter("load_read_bytes_total", "Bytes read from the object store or files.", func() float64 { return float64(store.Stats().Bytes) })
+	p.metrics.Counter("objstore_requests_total", "Requests to the object store.", func() float64 { return float64(store.Stats().Requests) })
+	p.metrics.Counter("objstore_retries_total", "Requests to the object store that were tried again.", func() float64 { return float64(store.Stats().Retries) })
+	p.metrics.Counter("objstore_failures_total", "Reads from the object store that failed for good.", func() float64 { return float64(store.Stats().Failures) })
+	return p, nil
+}
+
+// countMemory shows the budget among the metrics.
+func (p *process) countMemory(b *chunk.Budget) {
+	p.metrics.Gauge("memory_used_bytes", "Bytes reserved for rows and loading now.", func() float64 { return float64(b.Used()) })
+	p.metrics.Gauge("memory_peak_bytes", "Most bytes ever reserved.", func() float64 { return float64(b.Peak()) })
+	p.metrics.Gauge("memory_limit_bytes", "The memory limit.", func() float64 { return float64(b.Limit()) })
+}
+
+// announce prints the one line that scripts wait for.
+func (p *process) announce() {
+	line := fmt.Sprintf("ready %s://%s", p.scheme, local.Reachable(p.flight.Addr()))
+	if p.http != nil {
+		line += " http://" + local.Reachable(p.http.Addr())
+	}
+	fmt.Println(line)
+}
