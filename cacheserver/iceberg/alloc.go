@@ -4,47 +4,51 @@
 package iceberg
 
 import (
+	"cmp"
 	"math/bits"
+	"slices"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// Sizes that are recycled: four steps a power of two, so that a buffer wastes at
-// most a fifth. A page can be tens of megabytes.
+// Sizes that are recycled, as powers of two.
 const (
-	smallestBits = 12 // 4 KiB: what is smaller costs little
-	largestBits  = 30
-	steps        = 4
+	smallestClass = 12 // 4 KiB: what is smaller costs little
+	largestClass  = 20 // 1 MiB: what is larger is kept one by one
+	mostKept      = 16 // of those
 )
 
-// recycler is an allocator that gives freed buffers out again. A decoder frees
-// as much as it allocates, batch after batch; on the Go heap alone that is
-// garbage several times the size of a batch, and its clearing. Memory comes from
-// the Go heap, so that what is never freed is collected, and a garbage
-// collection empties the recycler. It is safe for concurrent use; the zero value
-// is ready.
-type recycler struct {
-	classes [(largestBits + 1) * steps]sync.Pool // of *[]byte of the class's size
+// Buffers is the memory that tables decode in: an allocator that gives freed
+// buffers out again. A decoder frees as much as it allocates, batch after batch;
+// on the Go heap alone that is garbage several times the size of a batch, and its
+// clearing. Memory comes from the Go heap, so that what is never freed is collected. Small buffers are kept
+// by size until a garbage collection. Large ones, a page can be tens of
+// megabytes, are few and of all sizes: the best fitting of those at hand is taken,
+// and they are kept until Drop. Tables of one process may share Buffers. It is safe
+// for concurrent use; the zero value is ready.
+type Buffers struct {
+	classes [largestClass + 1]sync.Pool // of *[]byte of len 1<<class
 	plain   memory.GoAllocator
+
+	mu    sync.Mutex
+	large [][]byte // free, by capacity
 }
 
-var _ memory.Allocator = (*recycler)(nil)
+var _ memory.Allocator = (*Buffers)(nil)
 
-// classOf returns the class that size bytes fit and its size; -1 if they are not
-// recycled.
-func classOf(size int) (class, rounded int) {
-	if size <= 1<<smallestBits || size > 1<<largestBits {
-		return -1, size
+// classOf returns the class that size bytes fit; -1 if they are too few or too
+// many to be kept by size.
+func classOf(size int) int {
+	c := bits.Len(uint(max(size, 1) - 1))
+	if c <= smallestClass || c > largestClass {
+		return -1
 	}
-	power := bits.Len(uint(size-1)) - 1 // 1<<power < size <= 2<<power
-	step := 1 << power / steps
-	n := (size - 1<<power + step - 1) / step
-	return power*steps + n - 1, 1<<power + n*step
+	return c
 }
 
 // Allocate returns size zeroed bytes.
-func (r *recycler) Allocate(size int) []byte {
+func (r *Buffers) Allocate(size int) []byte {
 	b, used := r.take(size)
 	if used {
 		clear(b)
@@ -53,20 +57,54 @@ func (r *recycler) Allocate(size int) []byte {
 }
 
 // take returns size bytes, zeroed unless they were used before.
-func (r *recycler) take(size int) (b []byte, used bool) {
-	c, rounded := classOf(size)
-	if c < 0 {
+func (r *Buffers) take(size int) (b []byte, used bool) {
+	c := classOf(size)
+	switch {
+	case size > 1<<largestClass:
+		return r.takeLarge(size)
+	case c < 0:
 		return r.plain.Allocate(size), false
 	}
 	if b, ok := r.classes[c].Get().(*[]byte); ok {
 		return (*b)[:size], true
 	}
-	return make([]byte, rounded)[:size], false
+	return make([]byte, 1<<c)[:size], false
 }
 
+// takeLarge returns the smallest kept buffer of at least size bytes, unless most
+// of it would be left over. If there is none, a new one, somewhat larger so that
+// it serves the next page too, takes the place of one that was a little too small.
+func (r *Buffers) takeLarge(size int) (b []byte, used bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(r.large, size, byCapacity)
+	if i < len(r.large) && cap(r.large[i]) <= 2*size {
+		b = r.large[i][:size]
+		r.large = slices.Delete(r.large, i, i+1)
+		return b, true
+	}
+	if i > 0 && 2*cap(r.large[i-1]) >= size {
+		r.large = slices.Delete(r.large, i-1, i)
+	}
+	return make([]byte, size+size/8)[:size], false
+}
+
+// keepLarge files a buffer. The smallest goes when there are too many.
+func (r *Buffers) keepLarge(b []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(r.large, cap(b), byCapacity)
+	r.large = slices.Insert(r.large, i, b)
+	if len(r.large) > mostKept {
+		r.large = slices.Delete(r.large, 0, 1)
+	}
+}
+
+func byCapacity(b []byte, size int) int { return cmp.Compare(cap(b), size) }
+
 // Reallocate returns size bytes that begin with b's, the rest zeroed.
-func (r *recycler) Reallocate(size int, b []byte) []byte {
-	if c, rounded := classOf(size); c >= 0 && rounded == cap(b) {
+func (r *Buffers) Reallocate(size int, b []byte) []byte {
+	if size <= cap(b) && cap(b) <= 2*size {
 		grown := b[:size]
 		clear(grown[min(len(b), size):])
 		return grown
@@ -81,11 +119,24 @@ func (r *recycler) Reallocate(size int, b []byte) []byte {
 }
 
 // Free takes b back.
-func (r *recycler) Free(b []byte) {
-	c, rounded := classOf(cap(b))
-	if c < 0 || cap(b) != rounded {
+func (r *Buffers) Free(b []byte) {
+	b = b[:cap(b)]
+	if len(b) > 1<<largestClass {
+		r.keepLarge(b)
 		return
 	}
-	b = b[:cap(b)]
-	r.classes[c].Put(&b)
+	if c := classOf(len(b)); c >= 0 && len(b) == 1<<c {
+		r.classes[c].Put(&b)
+	}
+}
+
+// DecodeIn makes the table decode in buffers that it shares with others. Call it
+// before Fetch.
+func (t *Table) DecodeIn(b *Buffers) { t.mem = b }
+
+// Drop leaves what is kept to the garbage collector.
+func (r *Buffers) Drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.large = nil
 }

@@ -4,8 +4,10 @@
 package iceberg
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,10 +42,13 @@ func TestBadFilesAtPlan(t *testing.T) {
 		"truncated": {func(t *testing.T, name string) {
 			data := readFile(t, name)
 			writeFile(t, name, data[:len(data)-100])
-		}, []string{"footer cannot be read", "restore"}},
-		"empty":        {func(t *testing.T, name string) { writeFile(t, name, nil) }, []string{"footer cannot be read"}},
-		"wrong magic":  {func(t *testing.T, name string) { writeFile(t, name, []byte(strings.Repeat("no parquet file ", 100))) }, []string{"magic"}},
-		"other length": {func(t *testing.T, name string) { copyFile(t, otherFile(t), name) }, []string{"footer has 7 rows", "manifest 100"}},
+		}, []string{"truncated or replaced", "restore"}},
+		"empty":       {func(t *testing.T, name string) { writeFile(t, name, nil) }, []string{"it has 0 bytes", "truncated or replaced"}},
+		"wrong magic": {func(t *testing.T, name string) { writeFile(t, name, make([]byte, len(readFile(t, name)))) }, []string{"footer cannot be read", "magic"}},
+		"other rows":  {func(t *testing.T, name string) { copyFile(t, otherFile(t), name) }, []string{"truncated or replaced"}},
+		"other rows in as many bytes": {func(t *testing.T, name string) {
+			writeFile(t, name, padded(readFile(t, otherFile(t)), len(readFile(t, name))))
+		}, []string{"footer has 7 rows", "manifest 100"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -55,6 +60,13 @@ func TestBadFilesAtPlan(t *testing.T) {
 			wantError(t, err, append(tt.want, file)...)
 		})
 	}
+}
+
+// padded puts zeros between a Parquet file's pages and its footer until it has
+// size bytes. Offsets in the footer stay right.
+func padded(file []byte, size int) []byte {
+	footer := len(file) - 8 - int(binary.LittleEndian.Uint32(file[len(file)-8:]))
+	return slices.Concat(file[:footer], make([]byte, size-len(file)), file[footer:])
 }
 
 // otherFile is a data file of seven rows.

@@ -69,16 +69,16 @@ func (t *Table) planned(ctx context.Context, s Split) (*dataFile, error) {
 // bring checks the file against the split and prefetches.
 func (f *Fetched) bring(ctx context.Context) (err error) {
 	s := f.split
+	if f.file.Size() != s.FileSize {
+		return fmt.Errorf("data file %s: it has %d bytes, planned were %d: it was truncated or replaced: restore it or start the cache anew", s.File, f.file.Size(), s.FileSize)
+	}
 	f.footer, err = f.table.caches.footers.get(ctx, s.File, func(context.Context) (*footer, error) {
 		return readFooter(f.file, f.table.names())
 	})
 	if err != nil {
 		return err
 	}
-	switch {
-	case f.file.Size() != s.FileSize || f.footer.size != s.FileSize:
-		return fmt.Errorf("data file %s: it has %d bytes, planned were %d: it was truncated or replaced: restore it or start the cache anew", s.File, f.file.Size(), s.FileSize)
-	case s.RowGroup < 0 || s.RowGroup >= len(f.footer.meta.RowGroups) || f.footer.rows(s.RowGroup) != s.Rows:
+	if s.RowGroup < 0 || s.RowGroup >= len(f.footer.meta.RowGroups) || f.footer.rows(s.RowGroup) != s.Rows {
 		return fmt.Errorf("data file %s row group %d: its footer has no such row group of %d rows: the file was replaced: restore it or start the cache anew", s.File, s.RowGroup, s.Rows)
 	}
 	if f.way, err = f.table.wayOf(f.footer, f.data); err != nil {

@@ -55,15 +55,18 @@ func readFooter(f *objstore.File, names mapping) (_ *footer, err error) {
 	return &footer{uri: f.URI(), size: f.Size(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}, nil
 }
 
-// footerOf returns the footer of a data or delete file. Of a file whose footer
-// is known nothing is read.
-func (t *Table) footerOf(ctx context.Context, uri string) (*footer, error) {
+// footerOf returns the footer of a data file, which must have the size that the
+// table's manifest says. Of a file whose footer is known nothing is read.
+func (t *Table) footerOf(ctx context.Context, uri string, size int64) (*footer, error) {
 	return t.caches.footers.get(ctx, uri, func(ctx context.Context) (*footer, error) {
 		f, err := t.store.Open(ctx, uri)
 		if err != nil {
 			return nil, fmt.Errorf("data file: %w", err)
 		}
 		defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
+		if f.Size() != size {
+			return nil, fmt.Errorf("data file %s: it has %d bytes, the table's manifest says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
+		}
 		return readFooter(f, t.names())
 	})
 }

@@ -104,7 +104,7 @@ func OpenPinned(ctx context.Context, store *objstore.Store, src Source, pin Pin,
 }
 
 func open(ctx context.Context, at location, src Source, sel Selection) (*Table, error) {
-	t := &Table{store: at.store, caches: newCaches(), mem: &recycler{}}
+	t := &Table{store: at.store, caches: newCaches(), mem: &Buffers{}}
 	t.plan.init()
 	if err := t.load(ctx, at.metadata); err != nil {
 		return nil, fmt.Errorf("open table %s: read %s, which must be an Iceberg metadata file: %w", src, at.metadata, err)

@@ -189,7 +189,7 @@ func (d *dataFile) supported() error {
 
 // splits returns the splits of one data file.
 func (t *Table) splits(ctx context.Context, d *dataFile) ([]Split, error) {
-	f, err := t.footerOf(ctx, d.file.FilePath())
+	f, err := t.footerOf(ctx, d.file.FilePath(), d.file.FileSizeBytes())
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,8 @@ type gatherer struct {
 }
 
 const (
+	// gatherBytes is about how long a gathered batch is. A client that stops reading keeps two of them in memory.
+	gatherBytes = 1 << 20
 	// mostGathered bounds the rows that a stream collects, however narrow they are.
 	mostGathered = 1 << 16
 	// longestRun bounds the rows of a run before they are sent: later batches would come late.
@@ -54,7 +56,7 @@ const (
 
 func newGatherer(s *sender, l serving, p *chunk.Projection) *gatherer {
 	mean := max(l.rows.Bytes()/max(l.rows.Len(), 1), 1)
-	full := min(max(chunk.TargetBytes/mean, 1), mostGathered)
+	full := min(max(gatherBytes/mean, 1), mostGathered)
 	return &gatherer{sender: s, lent: l, projection: p, full: int(full), long: max(full/4, 2)}
 }
 
@@ -119,7 +121,7 @@ func (g *gatherer) flush() error {
 
 // send sends as many of the collected rows as fit one batch; the others begin the next.
 func (g *gatherer) send() error {
-	message, n, err := g.lent.rows.Gather(g.projection, g.rows, chunk.TargetBytes)
+	message, n, err := g.lent.rows.Gather(g.projection, g.rows, gatherBytes)
 	if err != nil {
 		return status.Errorf(codes.Internal, "gather %d rows: %v", len(g.rows), err)
 	}

@@ -36,6 +36,11 @@ func (p *part) load(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	var bytes int64
+	for _, s := range p.assign.Splits {
+		bytes += s.Bytes
+	}
+	defer p.work.load(bytes)()
 	group, ctx := errgroup.WithContext(ctx)
 	jobs := make(chan job)
 	var next atomic.Int64
@@ -58,12 +63,17 @@ const (
 	batchAllowance = 16 << 20
 )
 
+// decoding is about how many bytes decoding a split takes beside its compressed ones.
+func decoding(s iceberg.Split) int64 {
+	return min(s.Bytes, pageAllowance) + min(s.Bytes, batchAllowance)
+}
+
 // reserveWork sets memory aside for the splits under way, two a worker, and lowers the number of workers
 // until it fits.
 func (p *part) reserveWork() (workers int, release func(), err error) {
 	var largest int64
 	for _, s := range p.assign.Splits {
-		largest = max(largest, s.Length+min(s.Bytes, pageAllowance)+min(s.Bytes, batchAllowance))
+		largest = max(largest, s.Length+decoding(s))
 	}
 	for workers = min(p.workers, len(p.assign.Splits)); ; workers-- {
 		size := 2 * largest * int64(workers)
@@ -116,6 +126,7 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 			err = fmt.Errorf("%s row group %d: decoding failed: %v\n%s", split.File, split.RowGroup, r, debug.Stack())
 		}
 	}()
+	defer p.work.begin(split.Length/2 + decoding(split))()
 	builder := chunk.NewBuilder(p.layout, p.arena, chunk.TargetBytes)
 	defer builder.Close()
 	var copying time.Duration

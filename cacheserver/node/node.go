@@ -46,6 +46,7 @@ type Config struct {
 	Store     *objstore.Store
 	Source    iceberg.Source // the head says which snapshot of it
 	Workers   int            // row groups decoded at a time; 0: one a core
+	Work      *Work          // shared by the nodes of one process; nil: this node's own
 
 	Secret string  // shown to the head
 	TLS    rpc.TLS // zero: plain text
@@ -77,6 +78,9 @@ func New(cfg Config) (*Node, error) {
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
+	if cfg.Work == nil {
+		cfg.Work = NewWork()
+	}
 	incarnation := make([]byte, 8)
 	if _, err := rand.Read(incarnation); err != nil {
 		return nil, fmt.Errorf("make the incarnation: %w", err)

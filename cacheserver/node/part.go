@@ -18,6 +18,7 @@ import (
 type part struct {
 	assign  peer.Assign
 	workers int
+	work    *Work
 	budget  *chunk.Budget
 	arena   *chunk.Arena
 	metrics *metrics.Metrics
@@ -41,7 +42,7 @@ type part struct {
 func (n *Node) startPart(ctx context.Context, assign peer.Assign) *part {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &part{
-		assign: assign, workers: n.cfg.Workers, budget: n.cfg.Budget, arena: chunk.NewArena(n.cfg.Budget), metrics: n.cfg.Metrics,
+		assign: assign, workers: n.cfg.Workers, work: n.cfg.Work, budget: n.cfg.Budget, arena: chunk.NewArena(n.cfg.Budget), metrics: n.cfg.Metrics,
 		cancel: cancel, ended: make(chan struct{}), sealed: make([]chunk.Sealed, len(assign.Splits)),
 	}
 	go func() {
@@ -64,6 +65,7 @@ func (p *part) run(ctx context.Context, n *Node) error {
 		return err
 	}
 	p.table = table
+	table.DecodeIn(&p.work.buffers)
 	if p.layout, err = chunk.NewLayout(table.Schema()); err != nil {
 		return err
 	}

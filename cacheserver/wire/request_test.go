@@ -63,13 +63,13 @@ func TestParseDescriptor(t *testing.T) {
 func epochWith(field, value string) *flight.FlightDescriptor {
 	fields := map[string]string{"seed": "7", "epoch": "2", "shuffle": "true", "global_batch": "8", "tail": `"drop"`, "rank": "0", "world": "2"}
 	fields[field] = value
-	text := `{"v":1,"kind":"epoch"`
+	text := []string{`{"v":1,"kind":"epoch"`}
 	for name, v := range fields {
 		if v != "" {
-			text += `,"` + name + `":` + v
+			text = append(text, `"`+name+`":`+v)
 		}
 	}
-	return command(text + "}")
+	return command(strings.Join(text, ",") + "}")
 }
 
 func TestParseDescriptorRefuses(t *testing.T) {

@@ -26,7 +26,7 @@ type process struct {
 
 // gcPercent is Go's GOGC while nobody sets it: rows lie outside the Go heap, so the heap holds what decoding
 // needs at the moment, and collecting it early keeps the peak of a load close to the table's own size.
-const gcPercent = 50
+const gcPercent = 25
 
 // start opens the ports and the log.
 func (f *serveFlags) start(ctx context.Context, env environment, store *objstore.Store) (*process, error) {

@@ -1,0 +1,170 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/internal/s3test"
+)
+
+// The time limits of the tests. They are generous: the machine may be busy and the race detector slow.
+const (
+	soon   = 20 * time.Second // a small table is planned and loaded
+	prompt = 5 * time.Second  // a broken connection or a signal is noticed
+)
+
+// cluster is a head and data nodes, each a process, with addresses that stay theirs over restarts.
+type cluster struct {
+	t         *testing.T
+	lake      *lake
+	args      []string // of every process
+	headArgs  []string
+	nodeArgs  []string
+	secret    string
+	headAddr  string
+	nodeAddrs []string
+	httpAddrs []string // of the nodes
+	head      *process
+	nodes     []*process
+}
+
+// newCluster reserves addresses; nothing runs yet.
+func newCluster(t *testing.T, l *lake, nodes int) *cluster {
+	t.Helper()
+	c := &cluster{
+		t: t, lake: l, headAddr: freeAddress(t), nodes: make([]*process, nodes),
+		args: []string{"--grace", "10s"}, headArgs: []string{"--node-timeout", "3s"},
+	}
+	for range nodes {
+		c.nodeAddrs = append(c.nodeAddrs, freeAddress(t))
+		c.httpAddrs = append(c.httpAddrs, freeAddress(t))
+	}
+	return c
+}
+
+// running starts everything and waits for Ready.
+func running(t *testing.T, l *lake, nodes int) *cluster {
+	t.Helper()
+	c := newCluster(t, l, nodes)
+	c.startAll()
+	c.await(head.Ready, "", soon)
+	return c
+}
+
+func (c *cluster) startAll() {
+	c.t.Helper()
+	c.startHead()
+	for i := range c.nodes {
+		c.startNode(i)
+	}
+}
+
+// startHead starts the head, again if one ran before.
+func (c *cluster) startHead(args ...string) {
+	c.t.Helper()
+	http := freeAddress(c.t)
+	c.head = start(c.t, "head", http, c.env("head"), slices.Concat(
+		[]string{"head", "--metadata", c.lake.location, "--nodes", strconv.Itoa(len(c.nodes)), "--listen", c.headAddr, "--http", http},
+		c.args, c.headArgs, args)...)
+}
+
+// startNode starts a data node at its own address, again if one ran there before.
+func (c *cluster) startNode(i int, args ...string) {
+	c.t.Helper()
+	c.nodes[i] = c.spawnNode(i, c.nodeAddrs[i], c.httpAddrs[i], args...)
+}
+
+func (c *cluster) spawnNode(i int, address, http string, args ...string) *process {
+	c.t.Helper()
+	name := fmt.Sprintf("node-%d", i)
+	return start(c.t, name, http, c.env(name), slices.Concat(
+		[]string{"node", "--head", c.headAddr, "--index", strconv.Itoa(i), "--listen", address, "--http", http},
+		c.args, c.nodeArgs, args)...)
+}
+
+// env tells a process where the objects are; its name is its access key, so that requests tell who made them.
+func (c *cluster) env(name string) []string {
+	env := []string{"CACHE_SECRET=" + c.secret}
+	if c.lake.s3 != nil {
+		env = append(append(env, c.lake.s3.Env()...), "AWS_ACCESS_KEY_ID="+name)
+	}
+	return env
+}
+
+// planned starts a head without data nodes and waits until it has a plan: whatever happens to files from
+// here on happens between plan and load.
+func planned(t *testing.T, l *lake, nodes int) *cluster {
+	t.Helper()
+	c := newCluster(t, l, nodes)
+	c.startHead()
+	c.awaitPlan()
+	return c
+}
+
+func (c *cluster) awaitPlan() {
+	c.t.Helper()
+	eventually(c.t, soon, func() error {
+		s, err := statusOf[head.Status](c.head)
+		if err == nil && s.Splits.Total == 0 {
+			err = fmt.Errorf("not planned: %s: %s", s.State, s.Reason)
+		}
+		return err
+	})
+}
+
+// await waits until the head says a state with a reason that has the given parts, and gives its status.
+func (c *cluster) await(want head.State, reason string, within time.Duration) head.Status {
+	c.t.Helper()
+	c.head.alive()
+	var last head.Status
+	eventually(c.t, within, func() (err error) {
+		last, err = statusOf[head.Status](c.head)
+		if err == nil && (last.State != want || !strings.Contains(last.Reason, reason)) {
+			err = fmt.Errorf("the head is %s: %q, want %s: %q", last.State, last.Reason, want, reason)
+		}
+		return err
+	})
+	return last
+}
+
+// awaitNode waits until a data node says a state with a reason that has the given part.
+func (c *cluster) awaitNode(i int, want, reason string, within time.Duration) node.Status {
+	c.t.Helper()
+	c.nodes[i].alive()
+	var last node.Status
+	eventually(c.t, within, func() (err error) {
+		last, err = statusOf[node.Status](c.nodes[i])
+		if err == nil && (last.State != want || !strings.Contains(last.Reason, reason)) {
+			err = fmt.Errorf("node %d is %s: %q, want %s: %q", i, last.State, last.Reason, want, reason)
+		}
+		return err
+	})
+	return last
+}
+
+// reads gives the keys of data files that a process read, by its access key.
+func (c *cluster) reads(name string) []string {
+	c.t.Helper()
+	var keys []string
+	for _, r := range c.lake.s3.Requests() {
+		if r.AccessKeyID == name && r.Key != "" && strings.Contains(r.Key, "/data/") && !slices.Contains(keys, r.Key) {
+			keys = append(keys, r.Key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// stallAll makes every read of a data file from now on wait until the returned fault is released.
+func (c *cluster) stallAll() *s3test.Injected {
+	return c.lake.s3.Inject(s3test.Match{Key: "/data/"}, s3test.Stall(-1))
+}

@@ -1,0 +1,278 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/internal/s3test"
+)
+
+func TestNodeKilledWhileLoading(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 4, 50, 25)
+	c := planned(t, l, 2)
+	stall := l.s3.Inject(s3test.Match{Key: l.files[1]}, s3test.Stall(100))
+	c.startNode(0)
+	c.startNode(1)
+	c.awaitNode(1, "Ready", "", soon)
+	eventually(t, soon, func() error {
+		if stall.Hits() == 0 {
+			return errors.New("data node 0 has not read its second file")
+		}
+		return nil
+	})
+	c.nodes[0].kill()
+	c.await(head.Loading, "data node 0", prompt)
+	c.refused("loading")
+
+	stall.Remove()
+	c.startNode(0)
+	s := c.await(head.Ready, "", soon)
+	if s.Nodes[0].Restarts != 1 || s.Nodes[1].Restarts != 0 {
+		t.Errorf("restarts %d and %d, want 1 and 0", s.Nodes[0].Restarts, s.Nodes[1].Restarts)
+	}
+	c.servesAll(3)
+	c.wantReads("node-0", l.files[:2])
+	c.wantReads("node-1", l.files[2:])
+}
+
+// wantReads asserts which data files a process has read since the log was last forgotten.
+func (c *cluster) wantReads(name string, files []string) {
+	c.t.Helper()
+	want := slices.Sorted(slices.Values(files))
+	if got := c.reads(name); !slices.Equal(want, got) {
+		c.t.Errorf("%s read %v, want %v", name, got, want)
+	}
+}
+
+func TestNodeKilledWhileReadyReloadsItsOwnSplits(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 4, 50, 25)
+	c := running(t, l, 2)
+	l.s3.Forget()
+	c.nodes[1].kill()
+	c.await(head.Degraded, "data node 1 ("+c.nodeAddrs[1]+") is gone", prompt)
+	c.refused("data node 1")
+	c.startNode(1)
+	s := c.await(head.Ready, "", soon)
+	if s.Nodes[1].Restarts != 1 {
+		t.Errorf("%d restarts of data node 1, want 1", s.Nodes[1].Restarts)
+	}
+	c.servesAll(3)
+	c.wantReads("head", nil)
+	c.wantReads("node-0", nil)
+	c.wantReads("node-1", l.files[2:])
+}
+
+func TestNodeKilledInMidStream(t *testing.T) {
+	t.Parallel()
+	c := running(t, big(t), 2)
+	info, err := c.info(limit(t, prompt), shardOf(0, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.open(limit(t, soon), info.GetEndpoint()[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[1].kill()
+	more, err := s.rest()
+	if code := status.Code(err); err == nil || code != codes.Unavailable {
+		t.Fatalf("a killed node's stream ended after %d rows with %v (%s), want UNAVAILABLE", len(got)+len(more), err, code)
+	}
+	m, err := metadataOf(info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lo := m.Nodes[1][0]
+	got = append(got, more...)
+	if diff := cmp.Diff(between(lo, lo+int64(len(got))), got); diff != "" {
+		t.Errorf("rows before the kill (-want +got):\n%s", diff)
+	}
+}
+
+// TestEpochResumesAfterKill kills a node in the middle of an epoch. The reader takes what is whole steps,
+// waits for the cache and asks for the steps that are left.
+func TestEpochResumesAfterKill(t *testing.T) {
+	t.Parallel()
+	c := running(t, big(t), 2)
+	e := order.Epoch{Seed: 5, Number: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: "keep"}
+	whole := order.Share{World: 1, Workers: 1}
+	read, err := c.epoch(limit(t, soon), e, whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := read.take(500)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[1].kill()
+	more, err := read.take(bigFiles * bigRows)
+	if code := status.Code(err); errors.Is(err, io.EOF) || code != codes.Unavailable {
+		t.Fatalf("the epoch went on for %d rows and ended with %v, want UNAVAILABLE", len(more), err)
+	}
+	got = append(got, more...)
+	got = got[:len(got)/64*64]
+
+	c.await(head.Degraded, "data node 1", prompt)
+	c.startNode(1)
+	c.await(head.Ready, "", soon)
+	whole.StartStep = uint64(len(got) / 64)
+	rest, err := c.wholeEpoch(limit(t, soon), e, whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = append(got, rest...)
+	slices.Sort(got)
+	if diff := cmp.Diff(c.lake.all(), got); diff != "" {
+		t.Fatalf("rows of the epoch in its two parts (-want +got):\n%s", diff)
+	}
+}
+
+// TestHeadKilledWhileReady restarts the head after the table has moved on: the nodes' rows are kept, and
+// with them the snapshot they are of.
+func TestHeadKilledWhileReady(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 4, 50, 25)
+	l.publish(1)
+	c := running(t, l, 2)
+	before := c.await(head.Ready, "", prompt)
+	stream, pinned := c.firstOfNode(0), l.rows
+	c.head.kill()
+	for i := range c.nodes {
+		if s := c.awaitNode(i, "Waiting", "loaded", prompt); s.Rows != 100 {
+			t.Errorf("data node %d without a head has %d rows, want 100", i, s.Rows)
+		}
+	}
+	if ids, err := stream.rest(); err != nil || len(ids) == 0 {
+		t.Errorf("a stream that ran when the head was killed gave %d rows and %v", len(ids), err)
+	}
+	l.append(50)
+	l.publish(2)
+	l.rows = pinned
+	l.s3.Forget()
+
+	c.startHead()
+	after := c.await(head.Ready, "", soon)
+	if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
+		t.Errorf("the new head has snapshot %d with %d rows, the nodes hold %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
+	}
+	c.wantReads("node-0", nil)
+	c.wantReads("node-1", nil)
+	c.servesAll(3)
+
+	c.nodes[0].kill()
+	c.await(head.Degraded, "data node 0", prompt)
+	c.startNode(0)
+	c.await(head.Ready, "", soon)
+	c.servesAll(3)
+	c.wantReads("node-0", l.files[:2])
+	c.wantReads("node-1", nil)
+}
+
+// firstOfNode starts to read a node's rows.
+func (c *cluster) firstOfNode(i int) *stream {
+	c.t.Helper()
+	info, err := c.info(limit(c.t, prompt), shardOf(0, 1))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s, err := c.open(limit(c.t, 2*soon), info.GetEndpoint()[i])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := s.next(); err != nil {
+		c.t.Fatal(err)
+	}
+	return s
+}
+
+func TestHeadKilledWhileLoading(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 4, 50, 25)
+	c := planned(t, l, 2)
+	stall := l.s3.Inject(s3test.Match{Key: l.files[1], Skip: 1}, s3test.Stall(-1))
+	c.startNode(0)
+	c.startNode(1)
+	c.awaitNode(1, "Ready", "", soon)
+	c.awaitNode(0, "Loading", "", soon)
+	c.head.kill()
+	c.awaitNode(1, "Waiting", "loaded", prompt)
+	l.s3.Forget()
+	c.startHead()
+	c.await(head.Planning, "3/4 files", soon)
+	c.refused("planning (3/4 files)")
+	stall.Remove()
+	c.await(head.Ready, "", soon)
+	c.wantReads("node-1", nil)
+	for _, key := range c.reads("node-0") {
+		if slices.Contains(l.files[2:], key) {
+			t.Errorf("data node 0 read %s of data node 1", key)
+		}
+	}
+	c.servesAll(3)
+}
+
+// TestHeadKilledWhileLoadingAndTableMovesOn leaves one node loaded and one loading when the head dies and the
+// table changes: the cache must end as one snapshot, whichever, and with all of its rows.
+func TestHeadKilledWhileLoadingAndTableMovesOn(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 4, 50, 25)
+	l.publish(1)
+	c := planned(t, l, 2)
+	stall := l.s3.Inject(s3test.Match{Key: l.files[1]}, s3test.Stall(-1))
+	c.startNode(0)
+	c.startNode(1)
+	c.awaitNode(1, "Ready", "", soon)
+	c.awaitNode(0, "Loading", "", soon)
+	c.head.kill()
+	old := l.rows
+	l.append(50)
+	l.publish(2)
+	stall.Remove()
+	c.startHead()
+	s := c.await(head.Ready, "", soon)
+	if s.Rows == int64(old) {
+		l.rows = old
+	}
+	t.Logf("%d rows: %d before the change, %d after", s.Rows, old, old+50)
+	c.servesAll(3)
+}
+
+// TestTwoProcessesWithOneIndex starts a node in the place of a living one.
+func TestTwoProcessesWithOneIndex(t *testing.T) {
+	t.Parallel()
+	c := running(t, onS3(t, 4, 50, 25), 2)
+	older := c.nodes[0]
+	c.nodeAddrs[0], c.httpAddrs[0] = freeAddress(t), freeAddress(t)
+	c.startNode(0)
+	if code := older.exit(soon); code == 0 {
+		t.Error("the older process ended with 0")
+	}
+	log := older.output.String()
+	if want := fmt.Sprintf("another process, at %s, joined as data node 0", c.nodeAddrs[0]); !strings.Contains(log, "error: ") || !strings.Contains(log, want) {
+		t.Errorf("the older process does not say %q", want)
+	}
+	s := c.await(head.Ready, "", soon)
+	if s.Nodes[0].Address != c.nodeAddrs[0] || s.Nodes[0].Restarts != 1 {
+		t.Errorf("data node 0 is %+v, want the newer process", s.Nodes[0])
+	}
+	c.servesAll(2)
+}

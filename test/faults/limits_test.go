@@ -1,0 +1,100 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+)
+
+// overhead is what a process may take beyond its memory limit: the binary, the Go heap, and under the race
+// detector its shadow.
+func overhead() int64 {
+	if raceEnabled {
+		return 600 << 20
+	}
+	return 120 << 20
+}
+
+func TestMemoryLimitTooSmall(t *testing.T) {
+	tests := []struct {
+		name, limit string
+		bytes       int64
+		reasons     []string
+	}{
+		{"for the table", "9MB", 9e6, []string{"data node", "9000000", "raise --memory-limit"}},
+		{"for one row group", "1MB", 1e6, []string{"no room to load even one row group", "1000000", "raise --memory-limit"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, big(t), 2)
+			c.nodeArgs = []string{"--memory-limit", test.limit}
+			c.startAll()
+			failedWith(c, test.reasons...)
+			for i, n := range c.nodes {
+				if peak := n.metric("datacache_memory_peak_bytes"); peak > float64(test.bytes) {
+					t.Errorf("data node %d reserved %.0f bytes, its limit is %d", i, peak, test.bytes)
+				}
+				if rss := n.memory("VmHWM"); rss > test.bytes+overhead() {
+					t.Errorf("data node %d took %d MB, its limit is %s", i, rss>>20, test.limit)
+				}
+			}
+		})
+	}
+}
+
+func TestNodesThatNeverCome(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, onS3(t, 2, 50, 25), 3)
+	c.headArgs = append(c.headArgs, "--join-timeout", "2s")
+	c.startNode(1)
+	c.awaitNode(1, "Waiting", "waiting for the head", soon) // it joins as soon as there is a head
+	c.startHead()
+	s := c.await(head.Failed, "1 of 3 data nodes joined within 2s; missing: 0, 2", soon)
+	c.refused("missing: 0, 2")
+	if s.Nodes[1].Rows == 0 {
+		t.Logf("data node 1 had loaded nothing: %+v", s.Nodes[1])
+	}
+	c.awaitNode(1, "Failed", "1 of 3 data nodes joined", prompt)
+	c.head.alive()
+}
+
+func TestWrongSecretIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, onS3(t, 2, 50, 25), 2)
+	const right, wrong = "open-sesame", "open-barley"
+	c.secret = right
+	c.startHead()
+	c.startNode(0)
+	c.secret = wrong
+	c.startNode(1)
+	c.awaitNode(0, "Ready", "", soon)
+	c.awaitNode(1, "Waiting", "the node's cache secret differs from the head's", soon)
+	c.await(head.Loading, "waiting for data node 1", prompt)
+	c.refused("data node 1")
+	for _, p := range []*process{c.head, c.nodes[0], c.nodes[1]} {
+		for _, secret := range []string{right, wrong} {
+			if strings.Contains(p.output.String(), secret) {
+				t.Errorf("the log of %s has the secret %q", p.name, secret)
+			}
+		}
+	}
+	c.nodes[1].kill()
+	c.secret = right
+	c.startNode(1)
+	c.await(head.Ready, "", soon)
+	c.servesAll(2)
+}
+
+func TestIndexOutOfRangeIsRefused(t *testing.T) {
+	t.Parallel()
+	c := running(t, onS3(t, 2, 50, 25), 2)
+	stranger := c.spawnNode(2, freeAddress(t), freeAddress(t))
+	stranger.logs("this cache has 2 data nodes, 0 to 1", soon)
+	c.await(head.Ready, "", prompt)
+	c.servesAll(2)
+}

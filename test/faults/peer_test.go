@@ -1,0 +1,147 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/wire"
+)
+
+const joinMethod = "/datacache.peer.v1.Peer/Join"
+
+// TestOddNodesAreRefused speaks the peer protocol by hand, and badly, in the place of a node that is awaited.
+func TestOddNodesAreRefused(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, onS3(t, 4, 50, 25), 2)
+	c.secret = "sesame"
+	c.startHead()
+	c.startNode(0)
+	c.awaitNode(0, "Ready", "", soon)
+	const hello = `{"hello":{"v":1,"index":1,"incarnation":"odd","address":"127.0.0.1:1"}}`
+	tests := []struct {
+		name     string
+		messages []string
+		code     codes.Code
+		reason   string
+	}{
+		{"progress before hello", []string{`{"progress":{"bytes":1}}`}, codes.InvalidArgument, "first message must be hello"},
+		{"an empty message", []string{""}, codes.InvalidArgument, "peer message"},
+		{"an empty object", []string{"{}"}, codes.InvalidArgument, "first message must be hello"},
+		{"no JSON", []string{"\x00\xff hello"}, codes.InvalidArgument, "peer message"},
+		{"JSON of another kind", []string{"[1,2]"}, codes.InvalidArgument, "peer message"},
+		{"deep JSON", []string{strings.Repeat("[", 1<<20)}, codes.InvalidArgument, "peer message"},
+		{"another version", []string{`{"hello":{"v":2,"index":1,"incarnation":"odd","address":"h:1"}}`}, codes.FailedPrecondition, "version 2"},
+		{"a negative index", []string{`{"hello":{"v":1,"index":-1,"incarnation":"odd","address":"h:1"}}`}, codes.InvalidArgument, "node index -1"},
+		{"an index too high", []string{`{"hello":{"v":1,"index":2,"incarnation":"odd","address":"h:1"}}`}, codes.InvalidArgument, "node index 2"},
+		{"an index beyond int64", []string{`{"hello":{"v":1,"index":99999999999999999999}}`}, codes.InvalidArgument, "peer message"},
+		{"no incarnation", []string{`{"hello":{"v":1,"index":1,"address":"h:1"}}`}, codes.InvalidArgument, "incarnation"},
+		{"hello twice", []string{hello, hello}, codes.InvalidArgument, "says nothing"},
+		{"no JSON after hello", []string{hello, "}{"}, codes.InvalidArgument, "peer message"},
+		{"a split of another node", []string{hello, `{"progress":{"plan":"PLAN","done":[{"split":0,"rows":25,"hash":"x"}]}}`}, codes.InvalidArgument, "not its own"},
+		{"a split that is not there", []string{hello, `{"progress":{"plan":"PLAN","done":[{"split":-1,"rows":25,"hash":"x"}]}}`}, codes.InvalidArgument, "not its own"},
+		{"a negative number of rows", []string{hello, `{"progress":{"plan":"PLAN","done":[{"split":5,"rows":-25,"hash":"x"}]}}`}, codes.InvalidArgument, "not its own"},
+		{"loaded without a split", []string{hello, `{"loaded":{"plan":"PLAN","rows":100,"bytes":1}}`}, codes.InvalidArgument, "0 of 4 splits"},
+		{"loaded with the rows of no split", []string{hello, `{"loaded":{"plan":"PLAN","rows":0,"bytes":0,"column_bytes":[0,0,0,0]}}`}, codes.InvalidArgument, "0 of 4 splits"},
+		{"a huge message", []string{`{"hello":"` + strings.Repeat("x", 16<<20) + `"}`}, codes.ResourceExhausted, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			wantStatus(t, c.speak("sesame", test.messages...), test.code, test.reason)
+			c.head.alive()
+			c.refused("data node 1")
+		})
+	}
+	wantStatus(t, c.speak("", hello), codes.Unauthenticated, "secret")
+	wantStatus(t, c.speak("sesam", hello), codes.Unauthenticated, "secret")
+
+	c.startNode(1)
+	c.await(head.Ready, "", soon)
+	c.servesAll(3)
+}
+
+// speak joins the head, sends messages with the plan's name filled in, and gives the status that ends the stream.
+func (c *cluster) speak(secret string, messages ...string) error {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(limit(c.t, prompt))
+	defer cancel()
+	conn, err := dial(ctx, c.headAddr)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secret)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(wire.NewCodec()))
+	if err != nil {
+		return err
+	}
+	var heard wire.Raw
+	for i, message := range messages {
+		if i > 0 { // the answer to hello is the assignment
+			if err := stream.RecvMsg(&heard); err != nil {
+				return err
+			}
+		}
+		raw := wire.Raw(strings.ReplaceAll(message, "PLAN", planOf(heard)))
+		if err := stream.SendMsg(&raw); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	for {
+		if err := stream.RecvMsg(&heard); err != nil {
+			return err
+		}
+	}
+}
+
+// planOf finds the plan's name in an assignment.
+func planOf(assignment []byte) string {
+	_, after, _ := strings.Cut(string(assignment), `"plan":"`)
+	name, _, _ := strings.Cut(after, `"`)
+	return name
+}
+
+// TestStrangersThatSayNothing leaves many joins open without a hello: the cache goes on beside them.
+func TestStrangersThatSayNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, onS3(t, 2, 50, 25), 2)
+	c.startHead()
+	ctx, cancel := context.WithCancel(limit(t, 2*soon))
+	defer cancel()
+	conn, err := dial(ctx, c.headAddr, grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 500 {
+		if _, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(wire.NewCodec())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.startNode(0)
+	c.startNode(1)
+	c.await(head.Ready, "", soon)
+	c.servesAll(2)
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(wire.NewCodec()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	var heard wire.Raw
+	if err := s.RecvMsg(&heard); status.Code(err) == codes.OK {
+		t.Errorf("a join without hello ended with %v", fmt.Sprint(err))
+	}
+	c.head.alive()
+}

@@ -1,0 +1,355 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/internal/s3test"
+)
+
+// The tests of this file are the failures of Kubeflow Trainer 2.3.0's data cache, each of which it hid.
+
+func TestDamagedFileFailsTheCache(t *testing.T) {
+	truncate := func(l *lake) { l.replace(1, l.data(1)[:len(l.data(1))*2/3]) }
+	empty := func(l *lake) { l.replace(1, nil) }
+	remove := func(l *lake) { l.remove(1) }
+	deny := func(l *lake) { l.s3.Inject(s3test.Match{Key: l.files[1]}, s3test.Deny()) }
+	const size, gone, planned, loaded = "truncated or replaced", "not found", "plan: ", "data node "
+	tests := []struct {
+		name   string
+		make   func(*testing.T) *lake
+		damage func(*lake)
+		nodes  int    // to load on; 0 damages the file before the plan
+		when   string // how the reason begins, by the stage that noticed
+		reason string
+	}{
+		{"truncated on disk before the plan", disk, truncate, 0, planned, size},
+		{"truncated on disk before the load", disk, truncate, 2, loaded, size},
+		{"truncated on S3 before the load", bucketful, truncate, 2, loaded, size},
+		{"missing on disk before the plan", disk, remove, 0, planned, gone},
+		{"missing on disk before the load", disk, remove, 2, loaded, gone},
+		{"missing on S3 before the plan", bucketful, remove, 0, planned, gone},
+		{"missing on S3 before the load", bucketful, remove, 2, loaded, gone},
+		{"emptied on disk before the load", disk, empty, 2, loaded, size},
+		{"emptied on S3 before the plan", bucketful, empty, 0, planned, size},
+		{"denied on S3 before the load", bucketful, deny, 2, loaded, "AccessDenied"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := test.make(t)
+			c := newCluster(t, l, max(test.nodes, 1))
+			if test.nodes == 0 {
+				test.damage(l)
+				c.startHead()
+			} else {
+				c.startHead()
+				c.awaitPlan()
+				test.damage(l)
+			}
+			for i := range c.nodes {
+				c.startNode(i)
+			}
+			failedWith(c, l.name(1), test.when, test.reason)
+		})
+	}
+}
+
+func disk(t *testing.T) *lake      { return onDisk(t, 3, 50, 20) }
+func bucketful(t *testing.T) *lake { return onS3(t, 3, 50, 20) }
+
+// failedWith asserts that the cache ends as Failed with all the reasons, that clients hear them, and that
+// every process lives on to tell, with its memory given back.
+func failedWith(c *cluster, reasons ...string) {
+	c.t.Helper()
+	s := c.await(head.Failed, reasons[0], soon)
+	for _, reason := range reasons {
+		if !strings.Contains(s.Reason, reason) {
+			c.t.Errorf("the reason %q lacks %q", s.Reason, reason)
+		}
+		c.refused(reason)
+	}
+	if ok, text := c.head.ready(); ok {
+		c.t.Errorf("a failed head is ready: %s", text)
+	}
+	for i, n := range c.nodes {
+		c.awaitNode(i, "Failed", reasons[0], prompt)
+		if ok, text := n.ready(); ok {
+			c.t.Errorf("data node %d of a failed cache is ready: %s", i, text)
+		}
+		eventually(c.t, prompt, func() error {
+			if used := n.metric("datacache_memory_used_bytes"); used != 0 {
+				return fmt.Errorf("data node %d still has %.0f bytes", i, used)
+			}
+			return nil
+		})
+	}
+	c.head.alive()
+}
+
+func TestStalledNodeIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 4, 50, 50)
+	c := planned(t, l, 2)
+	stall := l.s3.Inject(s3test.Match{Key: l.files[3]}, s3test.Stall(-1))
+	c.startNode(0)
+	c.startNode(1)
+	c.awaitNode(0, "Ready", "", soon)
+	c.awaitNode(1, "Loading", "", soon)
+
+	c.nodes[1].signal(syscall.SIGSTOP)
+	stall.Release()
+	c.await(head.Loading, "data node 1", prompt+3*time.Second)
+	if ok, text := c.head.ready(); ok {
+		t.Fatalf("ready without a node's rows: %s", text)
+	}
+	c.refused("loading")
+
+	c.nodes[1].signal(syscall.SIGCONT)
+	c.await(head.Ready, "", soon)
+	c.servesAll(2)
+
+	c.nodes[0].signal(syscall.SIGSTOP)
+	c.await(head.Degraded, "data node 0", prompt+3*time.Second)
+	c.refused("data node 0")
+	c.nodes[0].signal(syscall.SIGCONT)
+	c.await(head.Ready, "", soon)
+	c.servesAll(3)
+}
+
+func TestLateNodeIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, onS3(t, 2, 50, 50), 2)
+	c.startHead()
+	c.startNode(0)
+	c.awaitNode(0, "Ready", "", soon)
+	s := c.await(head.Loading, "waiting for data node 1", prompt)
+	if s.Rows != 50 {
+		t.Errorf("%d rows without data node 1, want 50", s.Rows)
+	}
+	c.refused("data node 1")
+	c.startNode(1)
+	c.await(head.Ready, "", soon)
+	c.servesAll(1)
+}
+
+// TestOrderStays reads the same table through caches of 1, 2 and 3 nodes, twice each and after a restart.
+func TestOrderStays(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 5, 40, 16)
+	e := order.Epoch{Seed: 11, Number: 3, Shuffle: true, Clump: 1, GlobalBatch: 16, Tail: "keep"}
+	var first []int64
+	same := func(c *cluster, what string) {
+		t.Helper()
+		c.servesAll(3)
+		got, err := c.wholeEpoch(limit(t, soon), e, order.Share{Rank: 1, World: 2, Workers: 1})
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if first == nil {
+			first = got
+		}
+		if diff := cmp.Diff(first, got); diff != "" || len(got) != 100 {
+			t.Fatalf("%s: %d rows of the epoch (-first +now):\n%s", what, len(got), diff)
+		}
+	}
+	for nodes := 1; nodes <= 3; nodes++ {
+		c := running(t, l, nodes)
+		same(c, fmt.Sprintf("%d nodes", nodes))
+		same(c, fmt.Sprintf("%d nodes, again", nodes))
+		if nodes == 2 {
+			for _, p := range append(c.nodes, c.head) {
+				p.kill()
+			}
+			c.startAll()
+			c.await(head.Ready, "", soon)
+			same(c, "after a restart of all")
+		}
+	}
+}
+
+func TestNineRowsOverEightRanks(t *testing.T) {
+	t.Parallel()
+	c := running(t, onS3(t, 2, 4, 3).plus(1), 2)
+	c.servesAll(8)
+	c.servesAll(9)
+	c.servesAll(100)
+	var joined []int64
+	for rank := range uint64(8) {
+		ids, err := c.wholeEpoch(limit(t, soon), order.Epoch{GlobalBatch: 8, Tail: "keep", Clump: 1}, order.Share{Rank: rank, World: 8, Workers: 1})
+		if err != nil {
+			t.Fatalf("rank %d of 8: %v", rank, err)
+		}
+		joined = append(joined, ids...)
+	}
+	if len(joined) != 9 {
+		t.Errorf("8 ranks have %d rows of an epoch, want 9", len(joined))
+	}
+}
+
+func TestNodeWithoutFilesIsReady(t *testing.T) {
+	t.Parallel()
+	c := running(t, onS3(t, 1, 30, 100), 3)
+	empty := 0
+	for i, n := range c.nodes {
+		s := c.awaitNode(i, "Ready", "", prompt)
+		if ok, text := n.ready(); !ok {
+			t.Errorf("data node %d is not ready: %s", i, text)
+		}
+		if s.Splits.Total == 0 {
+			empty++
+		}
+	}
+	if empty != 2 {
+		t.Fatalf("%d of 3 nodes have no split, want 2", empty)
+	}
+	c.servesAll(4)
+}
+
+func TestTableWithoutRowsIsReady(t *testing.T) {
+	t.Parallel()
+	c := running(t, onS3(t, 0, 0, 1), 2)
+	c.servesAll(2)
+	info, err := c.info(limit(t, prompt), shardOf(0, 1))
+	if err != nil || len(info.GetEndpoint()) != 0 || info.GetTotalRecords() != 0 {
+		t.Errorf("answer %v, %v, want no endpoint and no error", info, err)
+	}
+}
+
+func TestUnimplementedCallsAreRefused(t *testing.T) {
+	t.Parallel()
+	c := running(t, onS3(t, 2, 20, 10), 1)
+	type call func(flight.FlightServiceClient) error
+	first := func(s grpc.ClientStream, err error) error {
+		if err != nil {
+			return err
+		}
+		return s.RecvMsg(&flight.FlightData{})
+	}
+	ctx := limit(t, soon)
+	d := shardOf(0, 1)
+	both := map[string]call{
+		"DoPut":          func(f flight.FlightServiceClient) error { s, err := f.DoPut(ctx); return first(s, err) },
+		"Handshake":      func(f flight.FlightServiceClient) error { s, err := f.Handshake(ctx); return first(s, err) },
+		"PollFlightInfo": func(f flight.FlightServiceClient) error { _, err := f.PollFlightInfo(ctx, d); return err },
+		"DoAction unknown": func(f flight.FlightServiceClient) error {
+			s, err := f.DoAction(ctx, &flight.Action{Type: "drop"})
+			return first(s, err)
+		},
+	}
+	tests := []struct {
+		name, address string
+		process       *process
+		calls         map[string]call
+	}{
+		{"head", c.headAddr, c.head, map[string]call{
+			"DoGet": func(f flight.FlightServiceClient) error {
+				s, err := f.DoGet(ctx, &flight.Ticket{})
+				return first(s, err)
+			},
+			"DoExchange": func(f flight.FlightServiceClient) error { s, err := f.DoExchange(ctx); return first(s, err) },
+		}},
+		{"node", c.nodeAddrs[0], c.nodes[0], map[string]call{
+			"GetFlightInfo": func(f flight.FlightServiceClient) error { _, err := f.GetFlightInfo(ctx, d); return err },
+			"GetSchema":     func(f flight.FlightServiceClient) error { _, err := f.GetSchema(ctx, d); return err },
+			"ListFlights": func(f flight.FlightServiceClient) error {
+				s, err := f.ListFlights(ctx, &flight.Criteria{})
+				return first(s, err)
+			},
+		}},
+	}
+	for _, test := range tests {
+		f := service(ctx, t, test.address)
+		for _, calls := range []map[string]call{both, test.calls} {
+			for name, call := range calls {
+				if err := call(f); status.Code(err) != codes.Unimplemented {
+					t.Errorf("%s of %s: %v, want UNIMPLEMENTED", name, test.name, err)
+				}
+			}
+		}
+		conn, err := dial(ctx, test.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = conn.Invoke(ctx, "/arrow.flight.protocol.FlightService/Nonsense", &emptypb.Empty{}, &emptypb.Empty{})
+		if status.Code(err) != codes.Unimplemented {
+			t.Errorf("a method that is not Flight's, of %s: %v, want UNIMPLEMENTED", test.name, err)
+		}
+		test.process.alive()
+	}
+	c.servesAll(1)
+}
+
+// TestDeadNodeIsNotHandedOut asks the head without pause while a node is killed and comes back.
+func TestDeadNodeIsNotHandedOut(t *testing.T) {
+	t.Parallel()
+	c := running(t, onS3(t, 2, 50, 25), 2)
+	ctx := limit(t, 2*soon)
+	f := service(ctx, t, c.headAddr)
+	old := c.awaitNode(1, "Ready", "", prompt).Incarnation
+	c.nodes[1].kill()
+	killed := time.Now()
+	eventually(t, prompt, func() error {
+		if _, err := f.GetFlightInfo(ctx, shardOf(0, 1)); status.Code(err) != codes.Unavailable {
+			return fmt.Errorf("the head answers %s with a dead node", status.Code(err))
+		}
+		return nil
+	})
+	t.Logf("UNAVAILABLE %s after the kill", time.Since(killed).Round(time.Millisecond))
+	for range 200 {
+		_, err := f.GetFlightInfo(ctx, shardOf(0, 1))
+		wantStatus(t, err, codes.Unavailable, "data node 1 ("+c.nodeAddrs[1]+") is gone")
+		time.Sleep(5 * time.Millisecond)
+	}
+	c.startNode(1)
+	eventually(t, soon, func() error {
+		info, err := f.GetFlightInfo(ctx, shardOf(0, 1))
+		if err != nil {
+			return err
+		}
+		for _, e := range info.GetEndpoint() {
+			if _, err := c.open(ctx, e); err != nil {
+				t.Fatalf("the head gave an address that does not serve: %v", err)
+			}
+		}
+		return nil
+	})
+	if s := c.awaitNode(1, "Ready", "", prompt); s.Incarnation == old {
+		t.Error("the restarted node has the incarnation of the killed one")
+	}
+	c.servesAll(2)
+}
+
+// TestOldTicketIsRefused keeps a ticket over the restart of the node it is for.
+func TestOldTicketIsRefused(t *testing.T) {
+	t.Parallel()
+	c := running(t, onS3(t, 2, 50, 25), 1)
+	info, err := c.info(limit(t, prompt), shardOf(0, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[0].kill()
+	c.startNode(0)
+	c.await(head.Ready, "", soon)
+	_, err = c.open(limit(t, prompt), info.GetEndpoint()[0])
+	if code := status.Code(errors.Unwrap(err)); err == nil || !strings.Contains(err.Error(), "ask the head again") {
+		t.Fatalf("the old ticket: %v (%s), want FAILED_PRECONDITION that says what to do", err, code)
+	}
+	c.servesAll(1)
+}
