@@ -1,0 +1,92 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A client process: a request a line on stdin, each answered with a line of JSON on stdout.
+
+One and the same client reads every server: pyarrow's Flight client, chunk by chunk, nothing
+converted or kept. The plain TCP copy is read with recv_into. Each request opens connections of
+its own.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from typing import Any
+
+import pyarrow.flight as fl
+
+RECEIVE_BYTES = 1 << 20
+# A stream that takes longer has failed.
+TIMEOUT_SECONDS = 300.0
+
+
+def drain(reader: fl.FlightStreamReader) -> tuple[int, int]:
+    """Reads a stream to its end: rows and bytes."""
+    rows = size = 0
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            return rows, size
+        rows += chunk.data.num_rows
+        size += chunk.data.nbytes
+
+
+def read_ticket(request: dict[str, Any]) -> tuple[int, int]:
+    """A reference Flight server: one DoGet."""
+    limit = fl.FlightCallOptions(timeout=TIMEOUT_SECONDS)
+    with fl.connect(request["uri"]) as client:
+        return drain(client.do_get(fl.Ticket(request["ticket"].encode()), limit))
+
+
+def read_dataset(request: dict[str, Any]) -> tuple[int, int]:
+    """datacache: GetFlightInfo at the head, then the endpoints one after the other."""
+    limit = fl.FlightCallOptions(timeout=TIMEOUT_SECONDS)
+    if "path" in request:
+        descriptor = fl.FlightDescriptor.for_path(*request["path"])
+    else:
+        descriptor = fl.FlightDescriptor.for_command(json.dumps(request["command"]).encode())
+    rows = size = 0
+    with fl.connect(request["uri"]) as head:
+        info = head.get_flight_info(descriptor, limit)
+    for endpoint in info.endpoints:
+        with fl.connect(endpoint.locations[0]) as node:
+            r, s = drain(node.do_get(endpoint.ticket, limit))
+        rows, size = rows + r, size + s
+    if rows != info.total_records:
+        raise RuntimeError(f"{rows} rows came, {info.total_records} were promised")
+    return rows, size
+
+
+def read_tcp(request: dict[str, Any]) -> tuple[int, int]:
+    """The plain TCP copy: bytes alone, it has no rows."""
+    host, _, port = request["uri"].removeprefix("tcp://").rpartition(":")
+    buffer, size = bytearray(RECEIVE_BYTES), 0
+    with socket.create_connection((host, int(port)), TIMEOUT_SECONDS) as connection:
+        connection.sendall(f"{request['ticket']}\n".encode())
+        while count := connection.recv_into(buffer):
+            size += count
+    return 0, size
+
+
+READERS = {"ticket": read_ticket, "dataset": read_dataset, "tcp": read_tcp}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            rows, size = READERS[request["reader"]](request)
+            answer: dict[str, Any] = {"rows": rows, "bytes": size}
+        except Exception as error:  # the parent decides; this process serves on
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answer["wall"] = time.perf_counter() - wall
+        answer["cpu"] = time.process_time() - cpu
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

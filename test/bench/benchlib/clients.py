@@ -1,0 +1,90 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A pool of client processes, started once: no measurement pays for an interpreter's start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What several clients read at the same time: sums, and the wall time of the slowest."""
+
+    rows: int
+    bytes: int
+    wall: float
+    cpu: float
+
+
+class Clients:
+    """Up to `size` client processes. Not safe for concurrent use."""
+
+    def __init__(self, size: int) -> None:
+        command = [sys.executable, "-P", str(Path(__file__).with_name("client.py"))]
+        self._processes = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(size)
+        ]
+
+    def read(self, requests: list[dict[str, Any]]) -> Reading:
+        """Gives each request to a client of its own, all at once, and waits for all."""
+        busy = self._processes[: len(requests)]
+        start = time.perf_counter()
+        for process, request in zip(busy, requests, strict=True):
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        answers = [self._answer(process) for process in busy]
+        wall = time.perf_counter() - start
+        errors = [a["error"] for a in answers if "error" in a]
+        if errors:
+            raise RuntimeError(f"{len(errors)} of {len(busy)} clients failed: {errors[0]}")
+        return Reading(
+            rows=sum(a["rows"] for a in answers),
+            bytes=sum(a["bytes"] for a in answers),
+            wall=wall,
+            cpu=sum(a["cpu"] for a in answers),
+        )
+
+    @staticmethod
+    def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"client process {process.pid} ended with {process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._processes:
+            if process.stdin is not None:
+                process.stdin.close()
+        for process in self._processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()

@@ -1,0 +1,129 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Server processes and what they use: CPU by the kernel's clock of the process, memory by /proc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process, also ended ones, in nanosecond steps.
+
+    This is clock_getcpuclockid(3); /proc/PID/stat holds the same sum in steps of 10 ms.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def memory_bytes(pid: int, field: str) -> int:
+    """A field of /proc/PID/status: VmRSS now, VmHWM at most so far."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    raise LookupError(f"/proc/{pid}/status has no {field}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a process used from start to end."""
+
+    output: str
+    wall: float
+    cpu: float
+    peak_rss: int
+
+
+def run(command: list[str]) -> Run:
+    """Runs a command to its end. A failure raises with what it wrote to stderr."""
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        output, errors = process.stdout, process.stderr
+        assert output is not None
+        assert errors is not None
+        text = output.read()
+        message = errors.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"{command[0]} ended with {process.returncode}: {message.strip()}")
+    return Run(text, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+class Server:
+    """A server process that prints `ready URI ...` when it serves. Its stderr goes to a file."""
+
+    def __init__(self, name: str, command: list[str], log: Path, timeout: float = 300) -> None:
+        self.name, self.log = name, log
+        start = time.perf_counter()
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        self.pid = self._process.pid
+        try:
+            self.uri = self._wait_ready(timeout)
+        except BaseException:
+            self.stop()
+            raise
+        self.start_wall = time.perf_counter() - start
+        self.start_cpu = self.cpu()
+
+    def _wait_ready(self, timeout: float) -> str:
+        stdout = self._process.stdout
+        assert stdout is not None
+        timer = threading.Timer(timeout, self._process.kill)
+        timer.start()
+        try:
+            for line in stdout:
+                words = line.split()
+                if words and words[0] == "ready":
+                    return words[1]
+        finally:
+            timer.cancel()
+        raise self._ended(f"before it was ready (it has {timeout:.0f} s)")
+
+    def _ended(self, when: str) -> RuntimeError:
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+        status = self._process.wait()
+        return RuntimeError(f"{self.name} ended with {status} {when}; the end of {self.log}:\n{tail}")
+
+    def cpu(self) -> float:
+        """CPU-seconds so far."""
+        if self._process.poll() is not None:
+            raise self._ended("while it was measured")
+        return cpu_seconds(self.pid)
+
+    def memory(self, field: str) -> int:
+        """A field of /proc/PID/status in bytes."""
+        if self._process.poll() is not None:
+            raise self._ended("while it was measured")
+        return memory_bytes(self.pid, field)
+
+    def stop(self) -> None:
+        """Ends the process: SIGTERM, and SIGKILL if it is still there after ten seconds."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,181 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From samples to the table: medians of the rounds, ratios, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from benchlib.measure import CLUMPS, PQARROW, SEQUENTIAL, Sample
+from benchlib.subjects import FLIGHT_WRITER, OURS, REFERENCES
+from benchlib.tables import Table
+
+STREAM_BAR = 0.75
+LOAD_BAR = 1.15
+RESIDENT_BAR, RESIDENT_SLACK = 1.10, 100e6
+# Below PEAK_FROM bytes the process itself outweighs the rows, so the peak is held to no bar.
+PEAK_BAR, PEAK_FROM = 1.25, 500e6
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Medians of a subject's rounds: wall, server CPU and client CPU seconds per GB; GB/s."""
+
+    wall: float
+    cpu: float
+    client: float
+    rate: float
+
+    @classmethod
+    def of(cls, samples: list[Sample]) -> Figures:
+        return cls(
+            wall=median(s.wall / s.gigabytes for s in samples),
+            cpu=median(s.server_cpu / s.gigabytes for s in samples),
+            client=median(s.client_cpu / s.gigabytes for s in samples),
+            rate=median(s.gigabytes / s.wall for s in samples),
+        )
+
+    def text(self) -> str:
+        client = f"{self.client:.2f}" if self.client else "-"
+        return f"{self.wall:7.2f}{self.cpu:7.2f}{client:>7}{self.rate:7.2f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of the table.
+
+    ratio is ours over the reference's; low and high are its extremes over the rounds.
+    """
+
+    section: str
+    case: str
+    table: str
+    against: str
+    ours: str
+    reference: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bar: float | None = None
+
+    @property
+    def passed(self) -> bool | None:
+        """None where no bar is held or nothing was measured."""
+        if self.bar is None or self.ratio is None:
+            return None
+        return self.ratio <= self.bar
+
+    def text(self) -> str:
+        ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
+        rounds = "" if self.low is None or self.high is None else f"{self.low:.2f}-{self.high:.2f}"
+        bar = "" if self.bar is None else f"<= {self.bar:.2f}"
+        verdict = {True: "pass", False: "FAIL", None: ""}[self.passed]
+        line = f"{self.case:<11}{self.table:<9}{self.against:<23}|{self.ours:>28} "
+        line += f"|{self.reference:>28} |{ratio:>6}{rounds:>12}{bar:>9} {verdict}"
+        return line.rstrip()
+
+
+HEADER = "\n".join(
+    [
+        f"{'':<43}|{'ours':>7}{'':>22}|{'the reference':>16}{'':>13}|{'CPU':>6}",
+        f"{'':<11}{'table':<9}{'against':<23}"
+        + f"|{'wall':>7}{'CPU':>7}{'client':>7}{'GB/s':>7} " * 2
+        + f"|{'ratio':>6}{'rounds':>12}{'bar':>9}",
+    ]
+)
+
+
+def rows(samples: Iterable[Sample], tables: list[Table], only: list[str]) -> list[Row]:
+    """The lines of the table, section by section."""
+    groups: dict[tuple[str, ...], list[Sample]] = {}
+    for s in samples:
+        groups.setdefault((s.measure, s.case, s.table, s.subject), []).append(s)
+
+    def group(*key: str) -> list[Sample]:
+        return groups.get(key, [])
+
+    out: list[Row] = []
+    if "load" in only:
+        for t in (t.name for t in tables):
+            pair = group("load", "", t, OURS), group("load", "", t, PQARROW)
+            out.append(compare(Line("Load", "load", t, PQARROW), *pair, LOAD_BAR))
+    if "memory" in only:
+        for table in tables:
+            out.extend(memory(table, group("load", "", table.name, OURS)))
+    for case in dict.fromkeys(case for measure, case, _, _ in groups if measure == "stream"):
+        for t in (t.name for t in tables):
+            for name in REFERENCES:
+                pair = group("stream", case, t, OURS), group("stream", case, t, name)
+                bar = STREAM_BAR if name == FLIGHT_WRITER else None
+                out.append(compare(Line("Stream", case, t, name), *pair, bar))
+    for t in (t.name for t in tables):
+        for case in (f"clump {c}" for c in CLUMPS):
+            pair = group("shuffle", case, t, OURS), group("shuffle", SEQUENTIAL, t, OURS)
+            line = Line("Shuffled epoch", case, t, "our sequential stream")
+            out.append(compare(line, *pair))
+    return [row for row in out if row.ours or row.reference]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a line of the table is about."""
+
+    section: str
+    case: str
+    table: str
+    against: str
+
+
+def compare(line: Line, ours: list[Sample], reference: list[Sample], bar: float | None = None) -> Row:
+    """A line that holds our server's CPU against a reference's. Either side may be missing."""
+    row = {
+        **vars(line),
+        "ours": Figures.of(ours).text() if ours else "",
+        "reference": Figures.of(reference).text() if reference else "",
+    }
+    if not (ours and reference):
+        return Row(**row)
+    by_round = [a.server_cpu / b.server_cpu for a, b in zip(ours, reference, strict=False)]
+    ratio = Figures.of(ours).cpu / Figures.of(reference).cpu
+    return Row(**row, ratio=ratio, low=min(by_round), high=max(by_round), bar=bar)
+
+
+def memory(table: Table, samples: list[Sample]) -> list[Row]:
+    """Our server's peak and resident memory against the Arrow bytes: the largest round counts."""
+    if not samples:
+        return []
+    size = table.arrow_bytes
+    peak_bar = PEAK_BAR if size >= PEAK_FROM else None
+    resident_bar = RESIDENT_BAR + RESIDENT_SLACK / size
+    cases = [
+        ("peak RSS", [s.peak_rss for s in samples], peak_bar),
+        ("resident", [s.resident_rss for s in samples], resident_bar),
+    ]
+    return [
+        Row(
+            section="Memory",
+            case=case,
+            table=table.name,
+            against="bytes of Arrow",
+            ours=f"{max(used) / 1e6:,.0f} MB",
+            reference=f"{size / 1e6:,.0f} MB",
+            ratio=max(used) / size,
+            low=min(used) / size,
+            high=max(used) / size,
+            bar=bar,
+        )
+        for case, used, bar in cases
+    ]
+
+
+def text(lines: list[Row]) -> str:
+    """The table, with a heading for every section."""
+    out, section = [HEADER], ""
+    for row in lines:
+        if row.section != section:
+            section = row.section
+            out.append(f"-- {section} ".ljust(136, "-"))
+        out.append(row.text())
+    return "\n".join(out)

@@ -1,0 +1,81 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of the printed table."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchlib.measure import PQARROW, Sample
+from benchlib.report import memory, rows, text
+from benchlib.subjects import FLIGHT_WRITER, OURS
+from benchlib.tables import Table
+
+TABLE = Table("tokens", "m.json", [], rows=10, arrow_bytes=1_000_000_000, parquet_bytes=1)
+
+
+def sample(measure: str, subject: str, number: int, cpu: float, case: str = "") -> Sample:
+    return Sample(
+        measure=measure,
+        table="tokens",
+        case=case,
+        subject=subject,
+        round=number,
+        gigabytes=2.0,
+        wall=4.0,
+        server_cpu=cpu,
+    )
+
+
+def test_ratio_is_of_medians_and_shows_the_rounds() -> None:
+    ours = [sample("load", OURS, i, cpu) for i, cpu in enumerate([2.0, 4.0, 9.0])]
+    theirs = [sample("load", PQARROW, i, cpu) for i, cpu in enumerate([4.0, 4.0, 5.0])]
+    (row,) = rows(ours + theirs, [TABLE], ["load"])
+    assert (row.ratio, row.low, row.high) == (1.0, 0.5, 1.8)
+    assert row.passed is True
+    assert row.ours.split() == ["2.00", "2.00", "-", "0.50"]
+
+
+@pytest.mark.parametrize(("cpu", "passed"), [(3.0, True), (3.1, False)])
+def test_stream_is_held_to_the_flight_writer(cpu: float, passed: bool) -> None:
+    pair = [
+        sample("stream", OURS, 1, cpu, "1 client"),
+        sample("stream", FLIGHT_WRITER, 1, 4.0, "1 client"),
+    ]
+    row = rows(pair, [TABLE], ["stream"])[0]
+    assert row.against == FLIGHT_WRITER
+    assert row.passed is passed
+    assert ("FAIL" in text([row])) is not passed
+
+
+def test_references_alone_hold_no_bar() -> None:
+    (row,) = rows([sample("load", PQARROW, 1, 4.0)], [TABLE], ["load"])
+    assert row.passed is None
+    assert row.ours == ""
+
+
+def test_memory_counts_the_largest_round() -> None:
+    used = [
+        Sample(
+            measure="load",
+            table="tokens",
+            subject=OURS,
+            round=i,
+            gigabytes=1.0,
+            wall=1.0,
+            server_cpu=1.0,
+            peak_rss=peak,
+            resident_rss=1_200_000_000,
+        )
+        for i, peak in enumerate([1_100_000_000, 1_300_000_000])
+    ]
+    peak, resident = memory(TABLE, used)
+    assert (peak.ratio, peak.passed) == (1.3, False)
+    assert (resident.bar, resident.passed) == (pytest.approx(1.2), True)
+
+
+def test_small_tables_have_no_bar_on_the_peak() -> None:
+    small = Table("tokens", "m.json", [], rows=10, arrow_bytes=50_000_000, parquet_bytes=1)
+    peak, resident = memory(small, [sample("load", OURS, 1, 1.0)])
+    assert peak.passed is None
+    assert resident.passed is True

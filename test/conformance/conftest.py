@@ -1,0 +1,89 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures: the binary under test, the lakehouse, the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from client import Client
+from lake import Lake, Made
+from server import MODES, Cache, Caches, Mode
+from tables import BY_NAME
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The programs that the tests start."""
+    parser.addoption("--server", type=Path, default=REPOSITORY / "bin/cacheserver", help="the cacheserver binary")
+    parser.addoption("--minio", type=Path, default=None, help="a MinIO binary (make tools builds one)")
+    parser.addoption("--rest-catalog", type=Path, default=None, help="the jars of Iceberg's REST catalog (make tools)")
+
+
+@pytest.fixture(scope="session")
+def caches(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caches]:
+    """Starts and shares the caches under test."""
+    given: Path = request.config.getoption("--server")  # pyright: ignore[reportAssignmentType]
+    binary = given.resolve()
+    if not binary.exists():
+        pytest.exit(f"{binary} does not exist: run 'make build', or 'make test-conformance'", returncode=2)
+    pool = Caches(binary, tmp_path_factory.mktemp("caches"))
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """The lakehouse on the local disk."""
+    return Lake(tmp_path_factory.mktemp("lake"))
+
+
+@pytest.fixture(scope="session")
+def table(lake: Lake) -> Callable[[str], Made]:
+    """Gives a table by its name in tables.py."""
+    return lambda name: lake.table(name, BY_NAME[name])
+
+
+@pytest.fixture(scope="session", params=MODES)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    """How the cache runs: in one process, or as separate ones."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of the golden files."""
+    return REPOSITORY / "test/golden"
+
+
+@pytest.fixture
+def private(caches: Caches) -> Iterator[Callable[..., Cache]]:
+    """Starts caches for one test alone, and ends them with it."""
+    started: list[Cache] = []
+
+    def start(*args: object, **kwargs: object) -> Cache:
+        started.append(caches.start(*args, **kwargs))  # pyright: ignore[reportArgumentType]
+        return started[-1]
+
+    yield start
+    for cache in started:
+        for process in cache.processes.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[Cache], Client]]:
+    """Connects clients that are closed after the test."""
+    clients: list[Client] = []
+
+    def open_client(cache: Cache) -> Client:
+        clients.append(cache.client())
+        return clients[-1]
+
+    yield open_client
+    for client in clients:
+        client.close()

@@ -1,0 +1,204 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The golden files of the wire contract: what each descriptor means, and what each answer says, as JSON.
+
+'python golden.py write' writes them; the Python tests hold the server to them, the Go tests their parser and planner.
+Written from the contract by hand where a person must decide (wire_descriptors), computed by the oracle where arithmetic
+decides (wire_answers).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import order
+
+FOLDER = Path(__file__).parents[1] / "golden"
+
+#: The dataset that the golden files speak of: the tables "nine_rows" and "nine_split".
+COLUMNS = ["id", "small", "price", "ratio", "flag", "name", "day", "seen"]
+ROWS = 9
+
+Case = dict[str, Any]
+
+_SHARD: dict[str, Any] = {"v": 1, "kind": "shard", "index": 3, "total": 8}
+_EPOCH: dict[str, Any] = {
+    "v": 1, "kind": "epoch", "seed": 7, "epoch": 2, "shuffle": True, "clump": 1, "global_batch": 4, "tail": "keep",
+    "rank": 1, "world": 3, "worker": 0, "workers": 1, "start_step": 0,
+}  # fmt: skip
+
+
+def path(name: str, *elements: str, ok: tuple[int, int] | None = None, says: str = "") -> Case:
+    """A PATH descriptor: refused in a message with the word says, or good as share ok[0] of ok[1]."""
+    want: Case = {"code": "INVALID_ARGUMENT", "says": says}
+    if ok:
+        want = {"code": "OK", "request": {"kind": "shard", "index": ok[0], "total": ok[1], "columns": None}}
+    return {"name": name, "path": list(elements), "want": want}
+
+
+def good(name: str, base: dict[str, Any], **changes: Any) -> Case:
+    """A CMD descriptor that is good; the request is what it says, with the defaults filled in."""
+    body = {**base, **changes}
+    request = {key: value for key, value in body.items() if key != "v"}
+    return {"name": name, "command": body, "want": {"code": "OK", "request": {"columns": None, **request}}}
+
+
+def bad(name: str, says: str, base: dict[str, Any], *without: str, **changes: Any) -> Case:
+    """A CMD descriptor that is refused in a message with the word says."""
+    body = {key: value for key, value in {**base, **changes}.items() if key not in without}
+    return {"name": name, "command": body, "want": {"code": "INVALID_ARGUMENT", "says": says}}
+
+
+def raw(name: str, body: bytes, says: str) -> Case:
+    """A CMD descriptor of bytes that are no JSON object of ours."""
+    return {"name": name, "base64": base64.b64encode(body).decode(), "want": {"code": "INVALID_ARGUMENT", "says": says}}
+
+
+def descriptors() -> list[Case]:
+    """Every kind of good descriptor, and every way in which one can be wrong."""
+    big = 2**63
+    return [
+        path("one of one", "0", "1", ok=(0, 1)),
+        path("the last share", "7", "8", ok=(7, 8)),
+        path("more shares than rows", "99", "1000", ok=(99, 1000)),
+        path("the largest total", str(big - 2), str(big - 1), ok=(big - 2, big - 1)),
+        path("leading zeros are decimal too", "007", "010", ok=(7, 10)),
+        path("nothing", says="path"),
+        path("one element", "0", says="path"),
+        path("three elements", "0", "1", "2", says="path"),
+        path("empty elements", "", "", says="index"),
+        path("letters", "x", "y", says="index"),
+        path("letters as total", "0", "y", says="total"),
+        path("a sign", "+0", "1", says="index"),
+        path("a negative index", "-1", "2", says="index"),
+        path("a negative total", "0", "-4", says="total"),
+        path("a space", " 0", "1", says="index"),
+        path("hexadecimal", "0x1", "8", says="index"),
+        path("an underscore", "1_0", "100", says="index"),
+        path("a fraction", "0.0", "1", says="index"),
+        path("other digits", "\u0661", "8", says="index"),
+        path("no shares", "0", "0", says="total"),
+        path("index is total", "3", "3", says="index"),
+        path("index past total", "5", "3", says="index"),
+        path("total of 2^63", "0", str(big), says="total"),
+        path("total far too large", "0", "9" * 40, says="total"),
+        path("a kilobyte of digits", "1" * 1000, "1", says="index"),
+        good("shard", _SHARD),
+        good("shard with columns", _SHARD, columns=["name", "id"]),
+        good("shard past the rows", _SHARD, index=4, total=2**62),
+        good("epoch", _EPOCH),
+        good("epoch, not shuffled", _EPOCH, shuffle=False),
+        good("epoch, largest numbers", _EPOCH, seed=2**64 - 1, epoch=2**64 - 1),
+        good("epoch, drop, clumps", _EPOCH, tail="drop", clump=3),
+        good("epoch, pad, worker, later start", _EPOCH, tail="pad", workers=4, worker=3, start_step=2),
+        good("epoch with columns", _EPOCH, columns=["day"]),
+        good("take", {"v": 1, "kind": "take"}),
+        good("take with columns", {"v": 1, "kind": "take"}, columns=["flag"]),
+        raw("no bytes", b"", "JSON"),
+        raw("no JSON", b"nonsense", "JSON"),
+        raw("not UTF-8", b"\xff\xfe{}", "JSON"),
+        raw("half an object", b'{"v": 1, "kind": "shard", "ind', "JSON"),
+        raw("an array", b"[1]", "JSON"),
+        raw("null", b"null", "v"),
+        raw("two objects", json.dumps(_SHARD).encode() * 2, "JSON"),
+        raw("something behind the object", json.dumps(_SHARD).encode() + b" x", "JSON"),
+        raw("another case of a field", json.dumps(_SHARD).replace("index", "Index").encode(), "Index"),
+        raw("over 64 KiB", json.dumps(_SHARD).encode() + b" " * 65536, "bytes"),
+        bad("no fields", "v", {}),
+        bad("no version", "v", _SHARD, "v"),
+        bad("another version", "v", _SHARD, v=99),
+        bad("version as text", "v", _SHARD, v="1"),
+        bad("no kind", "kind", _SHARD, "kind"),
+        bad("another kind", "nope", _SHARD, kind="nope"),
+        bad("a field that is not known", "surprise", _SHARD, surprise=1),
+        bad("a field of another kind", "seed", _SHARD, seed=1),
+        bad("shard without index", "index", _SHARD, "index"),
+        bad("shard without total", "total", _SHARD, "total"),
+        bad("shard, index is total", "index", _SHARD, index=8),
+        bad("shard, negative index", "index", _SHARD, index=-1),
+        bad("shard, fraction", "index", _SHARD, index=0.5),
+        bad("shard, text", "index", _SHARD, index="3"),
+        bad("shard, total 0", "total", _SHARD, total=0),
+        bad("shard, total of 2^63", "total", _SHARD, total=big),
+        bad("shard, unknown column", "no such column", _SHARD, columns=["id", "no such column"]),
+        bad("shard, column twice", "id", _SHARD, columns=["id", "id"]),
+        bad("shard, no columns", "columns", _SHARD, columns=[]),
+        bad("shard, columns as text", "columns", _SHARD, columns="id"),
+        bad("shard, column in another case", "ID", _SHARD, columns=["ID"]),
+        bad("take, unknown column", "nope", {"v": 1, "kind": "take"}, columns=["nope"]),
+        bad("take with an index", "index", {"v": 1, "kind": "take"}, index=0),
+        *[
+            bad(f"epoch without {f}", f, _EPOCH, f)
+            for f in ("seed", "epoch", "shuffle", "global_batch", "tail", "rank", "world")
+        ],
+        bad("epoch, clump 0", "clump", _EPOCH, clump=0),
+        bad("epoch, global batch 0", "global_batch", _EPOCH, global_batch=0),
+        bad("epoch, tail of another kind", "tail", _EPOCH, tail="wrap"),
+        bad("epoch, rank is world", "rank", _EPOCH, rank=3),
+        bad("epoch, world 0", "world", _EPOCH, rank=0, world=0),
+        bad("epoch, worker is workers", "worker", _EPOCH, worker=1),
+        bad("epoch, workers 0", "workers", _EPOCH, workers=0),
+        bad("epoch, seed of 2^64", "seed", _EPOCH, seed=2**64),
+        bad("epoch, negative start", "start_step", _EPOCH, start_step=-1),
+        bad("epoch, shuffle as number", "shuffle", _EPOCH, shuffle=1),
+        bad("epoch, unknown column", "nope", _EPOCH, columns=["nope"]),
+    ]
+
+
+def answers() -> list[Case]:
+    """What the head answers for nine rows on nodes of given ranges: which rows, from which node, in which order."""
+    layouts = [[[0, 9]], [[0, 4], [4, 9]], [[0, 0], [0, 9]], [[0, 2], [2, 2], [2, 9]]]
+    requests: list[Case] = [
+        {"kind": "shard", "index": i, "total": t} for t in (1, 2, 8, 20) for i in {0, t // 2, t - 1}
+    ]
+    requests += [
+        {**{k: v for k, v in _EPOCH.items() if k != "v"}, **changes}
+        for changes in (
+            {}, {"rank": 0}, {"tail": "drop", "global_batch": 5}, {"tail": "pad", "rank": 2},
+            {"clump": 2, "world": 1, "rank": 0}, {"shuffle": False, "rank": 2}, {"world": 8, "rank": 7},
+            {"start_step": 2}, {"start_step": 99}, {"workers": 2, "worker": 1},
+        )
+    ]  # fmt: skip
+    return [
+        {"nodes": nodes, "request": request, "want": answer(nodes, request)}
+        for nodes in layouts
+        for request in requests
+    ]
+
+
+def answer(nodes: list[list[int]], request: Case) -> Case:
+    """The rows of a request, and each node's part of them in stream order; nodes without any are left out."""
+    if request["kind"] == "shard":
+        index, total = request["index"], request["total"]
+        rows = list(range(index * ROWS // total, (index + 1) * ROWS // total))
+    else:
+        rows = order.Epoch(rows=ROWS, **{k: v for k, v in request.items() if k not in ("kind", "columns")}).share_rows()
+    parts = [{"node": i, "rows": [r for r in rows if lo <= r < hi]} for i, (lo, hi) in enumerate(nodes)]
+    return {"total_records": len(rows), "endpoints": [part for part in parts if part["rows"]]}
+
+
+FILES = {"wire_descriptors.json": descriptors, "wire_answers.json": answers}
+
+
+def text(file: str) -> str:
+    """The content of a golden file, one case a line."""
+    cases = ",\n".join("    " + json.dumps(case, ensure_ascii=True) for case in FILES[file]())
+    dataset = json.dumps({"rows": ROWS, "columns": COLUMNS})
+    return f'{{\n  "version": 1,\n  "dataset": {dataset},\n  "cases": [\n{cases}\n  ]\n}}\n'
+
+
+def load(file: str) -> list[Case]:
+    """The cases of a golden file."""
+    return json.loads((FOLDER / file).read_text())["cases"]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["write"]:
+        sys.exit(__doc__)
+    FOLDER.mkdir(exist_ok=True)
+    for file in FILES:
+        (FOLDER / file).write_text(text(file))

@@ -1,0 +1,192 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Caches under test: real processes on free loopback ports, always killed in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from client import Client
+from lake import ALL, Made, Selection
+
+Mode = Literal["local", "cluster"]
+MODES: tuple[Mode, ...] = ("local", "cluster")
+
+_READY_LIMIT = 60.0
+_STOP_LIMIT = 30.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on right now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@dataclass
+class Cache:
+    """One running cache: the processes, where to reach the head, and where the logs are."""
+
+    endpoint: str
+    http: str
+    logs: Path
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def client(self) -> Client:
+        """A new client; the caller closes it."""
+        return Client(self.endpoint)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """HTTP GET on the head: status code and body."""
+        try:
+            with urllib.request.urlopen(self.http + path, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def status(self) -> dict[str, Any]:
+        """The head's /status."""
+        code, body = self.get("/status")
+        assert code == 200, f"/status answered {code}: {body}"
+        return json.loads(body)
+
+    def wait(self, *states: str, limit: float = _READY_LIMIT) -> dict[str, Any]:
+        """Waits until the cache is in one of the states, and returns its status. Any other end is an error."""
+        begun, last = time.monotonic(), None
+        while time.monotonic() - begun < limit:
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    raise AssertionError(f"{name} ended with {process.returncode}: {self.log(name)}")
+            with contextlib.suppress(OSError):
+                last = self.status()
+                if last["state"] in states:
+                    return last
+                if last["state"] == "Failed":
+                    break
+            time.sleep(0.01)
+        raise AssertionError(
+            f"the cache is not {' or '.join(states)}, but {last}: {self.log(next(iter(self.processes)))}"
+        )
+
+    def log(self, name: str) -> str:
+        """The last lines that a process wrote."""
+        return (self.logs / f"{name}.log").read_text(errors="replace")[-3000:]
+
+    def output(self, name: str) -> str:
+        """What a process wrote to its standard output."""
+        return (self.logs / f"{name}.out").read_text()
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> dict[str, int]:
+        """Signals every process and returns their exit codes; kills what does not obey."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(how)
+        codes, deadline = {}, time.monotonic() + _STOP_LIMIT
+        for name, process in self.processes.items():
+            try:
+                codes[name] = process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes[name] = process.wait()
+        return codes
+
+
+class Caches:
+    """Starts caches and keeps the last few, so that tests of one table share one."""
+
+    def __init__(self, binary: Path, folder: Path, keep: int = 6) -> None:
+        self._binary, self._folder, self._keep = binary, folder, keep
+        self._running: OrderedDict[Any, Cache] = OrderedDict()
+        self._count = 0
+
+    def of(
+        self,
+        table: Made,
+        selection: Selection = ALL,
+        *,
+        nodes: int = 2,
+        mode: Mode = "local",
+        flags: Sequence[str] = (),
+    ) -> Cache:
+        """A ready cache of the table, shared with other tests: ask it, do not hurt it."""
+        key = (table.metadata, selection, nodes, mode, tuple(flags))
+        if key in self._running:
+            self._running.move_to_end(key)
+            return self._running[key]
+        source = ["--metadata", table.metadata, *selection.flags(), *flags]
+        cache = self.start(source, nodes=nodes, mode=mode, env=s3_environment(table.properties))
+        self._running[key] = cache
+        while len(self._running) > self._keep:
+            _, oldest = self._running.popitem(last=False)
+            oldest.stop(signal.SIGKILL)
+        cache.wait("Ready")
+        return cache
+
+    def start(
+        self, source: Sequence[str], *, nodes: int = 2, mode: Mode = "local", env: Mapping[str, str] | None = None
+    ) -> Cache:
+        """A new cache of its own, not waited for. The caller stops it."""
+        self._count += 1
+        logs = self._folder / f"cache-{self._count}"
+        logs.mkdir(parents=True)
+        head, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        cache = Cache(f"grpc://{head}", f"http://{http}", logs)
+        own = {**_plain_environment(), **(env or {})}
+
+        def run(name: str, *arguments: str) -> None:
+            with (logs / f"{name}.out").open("wb") as out, (logs / f"{name}.log").open("wb") as log:
+                cache.processes[name] = subprocess.Popen([self._binary, *arguments], stdout=out, stderr=log, env=own)
+
+        place = ["--nodes", str(nodes), "--listen", head, "--http", http]
+        if mode == "local":
+            run("local", "local", *source, *place)
+            return cache
+        own["CACHE_SECRET"] = "of the tests alone"
+        run("head", "head", *source, *place)
+        for i in range(nodes):
+            free = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+            run(f"node-{i}", "node", "--head", head, "--index", str(i), *free)
+        return cache
+
+    def run(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """The binary with other arguments, until it ends."""
+        own = {**_plain_environment(), **(env or {})}
+        return subprocess.run(
+            [self._binary, *arguments], capture_output=True, text=True, env=own, timeout=60, check=False
+        )
+
+    def close(self) -> None:
+        """Ends every shared cache."""
+        for cache in self._running.values():
+            cache.stop(signal.SIGKILL)
+
+
+def s3_environment(properties: Mapping[str, str]) -> dict[str, str]:
+    """pyiceberg's S3 properties as the environment that AWS's SDKs read."""
+    names = {
+        "s3.endpoint": "AWS_ENDPOINT_URL_S3",
+        "s3.access-key-id": "AWS_ACCESS_KEY_ID",
+        "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",
+        "s3.region": "AWS_REGION",
+    }
+    return {names[key]: value for key, value in properties.items() if key in names}
+
+
+def _plain_environment() -> dict[str, str]:
+    """This environment without anything that cacheserver or an SDK of a store would take for its own."""
+    ours = ("METADATA_LOC", "TABLE_NAME", "SCHEMA_NAME", "COLUMNS", "FILTER", "MEMORY_LIMIT", "LISTEN", "HTTP_LISTEN")
+    strange = ("AWS_", "LWS_", "CATALOG_", "SNAPSHOT_", "CACHE_", "TLS_", "LOG_")
+    return {k: v for k, v in os.environ.items() if k not in ours and not k.startswith(strange)}

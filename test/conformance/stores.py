@@ -1,0 +1,88 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that the tests start beside the cache: MinIO (S3) and Apache Iceberg's own REST catalog, both on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow.fs
+from server import free_port
+
+_START_LIMIT = 60.0
+BUCKET = "bucket"
+
+
+@contextlib.contextmanager
+def minio(binary: Path, folder: Path) -> Iterator[dict[str, str]]:
+    """A MinIO with one bucket; yields pyiceberg's properties that reach it."""
+    address = f"127.0.0.1:{free_port()}"
+    user, password = "conformance", "a secret of the tests"
+    environment = {
+        **os.environ,
+        "MINIO_ROOT_USER": user,
+        "MINIO_ROOT_PASSWORD": password,
+        "MINIO_BROWSER": "off",
+        "MINIO_UPDATE": "off",
+    }
+    command = [binary, "server", "--quiet", "--address", address, folder / "data"]
+    with _running(command, folder / "minio.log", f"http://{address}/minio/health/live", environment):
+        properties = {
+            "s3.endpoint": f"http://{address}",
+            "s3.access-key-id": user,
+            "s3.secret-access-key": password,
+            "s3.region": "us-east-1",
+        }
+        store = pyarrow.fs.S3FileSystem(
+            access_key=user, secret_key=password, endpoint_override=f"http://{address}", region="us-east-1",
+            allow_bucket_creation=True,
+        )  # fmt: skip
+        store.create_dir(BUCKET)
+        yield properties
+
+
+@contextlib.contextmanager
+def rest_catalog(jars: Path, folder: Path) -> Iterator[str]:
+    """Apache Iceberg's REST catalog over a warehouse in the folder; yields its URI."""
+    port = free_port()
+    environment = {
+        **os.environ,
+        "CATALOG_REST_PORT": str(port),
+        "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
+        "CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
+    }
+    command = ["java", "-Xmx256m", "-cp", f"{jars}/*", "org.apache.iceberg.rest.RESTCatalogServer"]
+    uri = f"http://127.0.0.1:{port}"
+    with _running(command, folder / "catalog.log", f"{uri}/v1/config", environment):
+        yield uri
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str | Path], log: Path, health: str, environment: Mapping[str, str]) -> Iterator[None]:
+    """Runs a server while the body runs, from the moment its health page answers."""
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as process:
+        try:
+            _wait(process, health, log)
+            yield
+        finally:
+            process.kill()
+
+
+def _wait(process: subprocess.Popen[bytes], health: str, log: Path) -> None:
+    begun = time.monotonic()
+    while time.monotonic() - begun < _START_LIMIT:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(health, timeout=5):
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.05)
+    raise RuntimeError(f"{process.args} does not answer on {health}: {log.read_text(errors='replace')[-2000:]}")

@@ -1,0 +1,117 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: what a person and a script meet before and after the cache runs."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from lake import Made
+from server import Cache, Caches, Mode, free_port
+
+Table = Callable[[str], Made]
+
+
+@pytest.mark.parametrize("command", [[], ["head"], ["node"], ["local"], ["inspect"], ["version"]], ids="".join)
+def test_help_is_for_strangers(command: list[str], caches: Caches) -> None:
+    done = caches.run(*command, "--help")
+    assert done.returncode == 0
+    assert "Usage:" in done.stdout
+    if command and command != ["version"]:
+        assert "--metadata" in done.stdout
+        assert "METADATA_LOC" in done.stdout
+
+
+def test_version_names_the_contract(caches: Caches) -> None:
+    done = caches.run("version")
+    assert done.returncode == 0
+    assert "wire contract v1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no-such-command"], "no-such-command"),
+        (["local", "--no-such-flag"], "no-such-flag"),
+        (["local", "--nodes", "many"], "nodes"),
+        (["local", "--nodes", "0", "--metadata", "x"], "nodes"),
+        (["local", "--memory-limit", "plenty", "--metadata", "x"], "memory-limit"),
+        (["local", "--listen", "256.0.0.1:1", "--metadata", "x"], "listen"),
+        (["local", "--as-of", "yesterday", "--metadata", "x"], "as-of"),
+        (["node", "--head", "127.0.0.1:1", "--index", "-5"], "index"),
+        (["inspect", "--metadata", "/no/such.metadata.json"], "/no/such.metadata.json"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_with_its_name_and_a_code(arguments: list[str], says: str, caches: Caches) -> None:
+    if arguments[0] != "inspect" and "--listen" not in arguments:
+        arguments = [*arguments, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    done = caches.run(*arguments)
+    assert done.returncode not in (0, 2), "success, or a crash"
+    assert says in done.stderr
+    assert "goroutine" not in done.stderr
+    assert len(done.stderr) < 1000, "a wall of text for a wrong word"
+
+
+def test_ready_is_one_line_on_standard_output(table: Table, private: Callable[..., Cache]) -> None:
+    cache = private(["--metadata", table("one_file").metadata])
+    line = f"ready {cache.endpoint} {cache.http}\n"
+    deadline = time.monotonic() + 20
+    while cache.output("local") != line and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with cache.client() as client:
+        assert client.status()["state"] == "Ready"
+    cache.stop()
+    assert cache.output("local") == line, "one line, and nothing after it"
+
+
+def test_the_environment_stands_for_flags(table: Table, private: Callable[..., Cache]) -> None:
+    made = table("one_file")
+    cache = private([], env={"METADATA_LOC": made.metadata, "COLUMNS": "id,name", "FILTER": "id < 5"})
+    assert cache.wait("Ready")["rows"] == 5
+    with cache.client() as client:
+        assert client.table().schema.names == ["id", "name"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_every_process_with_0(
+    how: signal.Signals, mode: Mode, table: Table, private: Callable[..., Cache]
+) -> None:
+    cache = private(["--metadata", table("one_file").metadata], mode=mode)
+    cache.wait("Ready")
+    assert not any(cache.stop(how).values())
+
+
+def test_inspect_prints_the_plan_without_loading(table: Table, caches: Caches) -> None:
+    made = table("plain")
+    done = caches.run("inspect", "--metadata", made.metadata, "--nodes", "3")
+    assert done.returncode == 0
+    assert all(uri in done.stdout for uri in made.files())
+    assert re.search(r"\b10,?001\b", done.stdout), "the number of rows"
+
+
+def test_a_metadata_file_that_is_not_there_fails_the_cache(mode: Mode, private: Callable[..., Cache]) -> None:
+    cache = private(["--metadata", "/no/such/table/metadata/1.metadata.json"], mode=mode)
+    assert "/no/such/table/metadata/1.metadata.json" in cache.wait("Failed")["reason"]
+    assert cache.get("/ready")[0] == 503
+    assert cache.get("/healthz")[0] == 200, "the process is well, the cache is not"
+
+
+def test_memory_too_small_fails_the_cache_with_both_numbers(table: Table, private: Callable[..., Cache]) -> None:
+    cache = private(["--metadata", table("wide_values").metadata, "--memory-limit", "10MiB"])
+    reason = cache.wait("Failed")["reason"]
+    assert "10485760" in reason.replace(",", "")
+    assert all(process.poll() is None for process in cache.processes.values())
+
+
+def test_a_port_that_is_taken_is_said(table: Table, private: Callable[..., Cache], caches: Caches) -> None:
+    running = private(["--metadata", table("one_file").metadata])
+    running.wait("Ready")
+    taken = running.endpoint.removeprefix("grpc://")
+    done = caches.run("local", "--metadata", "x", "--listen", taken, "--http", f"127.0.0.1:{free_port()}")
+    assert done.returncode == 1
+    assert taken in done.stderr

@@ -1,0 +1,243 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Epochs and takes: the rows of every rank, step and worker, against the oracle in order.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from client import Client, command_descriptor, metadata, node_of
+from lake import Made
+from order import Epoch, Permutation
+from server import Cache, Caches, Mode
+from test_wire import check_code, exchange
+
+import demo.order
+
+Table = Callable[[str], Made]
+Connect = Callable[[Cache], Client]
+
+
+class TestOracle:
+    """The oracle itself: against the golden vectors, and against what the definition promises."""
+
+    @pytest.fixture(scope="class")
+    def vectors(self, golden: Path) -> dict[str, Any]:
+        return json.loads((golden / "order_vectors.json").read_text())
+
+    def test_permutations(self, vectors: dict[str, Any]) -> None:
+        for case in vectors["permutations"]:
+            p = Permutation(case["n"], case["seed"], case["epoch"])
+            assert [p.at(x) for x in case["x"]] == case["y"], case
+            assert [p.inverse(y) for y in case["y"]] == case["x"], case
+
+    def test_epochs(self, vectors: dict[str, Any]) -> None:
+        for case in vectors["epochs"]:
+            fields = {k: case[k] for k in ("seed", "epoch", "shuffle", "clump", "global_batch", "tail", "world")}
+            for rank, want in enumerate(case["ranks"]):
+                epoch = Epoch(rows=case["n"], rank=rank, **fields)
+                assert [list(step) for step in epoch.share()] == want, case
+
+    @pytest.mark.parametrize("n", [1, 2, 3, 9, 1000, 4095, 4096, 4097])
+    def test_a_permutation_is_a_bijection(self, n: int) -> None:
+        p = Permutation(n, 5, 6)
+        images = [p.at(x) for x in range(n)]
+        assert sorted(images) == list(range(n))
+        assert [p.inverse(y) for y in images] == list(range(n))
+
+    @pytest.mark.parametrize("n", [0, 1, 2, 9, 4097, 30_000])
+    def test_the_demos_order_is_the_oracles(self, n: int) -> None:
+        mine = Epoch(rows=n, seed=2**64 - 1, epoch=3, global_batch=7)
+        theirs = demo.order.Epoch(rows=n, seed=2**64 - 1, number=3, global_batch=7)
+        assert np.array_equal(theirs.sequence(), mine.sequence())
+        assert theirs.steps == mine.steps()
+        for rank in range(3):
+            sizes = [hi - lo for lo, hi in (theirs.share(s, rank, 3) for s in range(theirs.steps))]
+            assert sizes == [len(step.rows) for step in mine.of(rank, 3).share()]
+
+
+def stream(client: Client, epoch: Epoch, columns: list[str] | None = None) -> tuple[list[list[int]], list[pa.Table]]:
+    """What the cache says and streams for an epoch: node ranges, and the table of each node (empty if it has none)."""
+    fields = {k: v for k, v in dataclasses.asdict(epoch).items() if k != "rows"}
+    optional: dict[str, Any] = {"columns": columns} if columns else {}
+    info = client.command(kind="epoch", **fields, **optional)
+    assert info.total_records == len(epoch.share_rows())
+    bounds = metadata(info)["nodes"]
+    tables = [info.schema.empty_table() for _ in bounds]
+    for endpoint in info.endpoints:
+        tables[node_of(endpoint)] = client.stream(endpoint)
+        assert tables[node_of(endpoint)].num_rows, "an endpoint without rows"
+    return bounds, tables
+
+
+def check(client: Client, whole: pa.Table, epoch: Epoch) -> None:
+    """Each node's stream must be its share of the oracle's sequence, in sequence order."""
+    rows = epoch.share_rows()
+    bounds, tables = stream(client, epoch)
+    for (lo, hi), got in zip(bounds, tables, strict=True):
+        mine = [row for row in rows if lo <= row < hi]
+        assert got.equals(whole.take(pa.array(mine, pa.int64()))), f"{epoch}: node of rows [{lo}, {hi})"
+
+
+EPOCHS = [
+    Epoch(rows=0, seed=7, epoch=2, global_batch=64),
+    Epoch(rows=0, seed=7, epoch=2, global_batch=64, rank=2, world=3),
+    Epoch(rows=0, seed=2**64 - 1, epoch=2**64 - 1, global_batch=1000, tail="drop"),
+    Epoch(rows=0, seed=1, global_batch=999, tail="pad", rank=4, world=5),
+    Epoch(rows=0, seed=1, global_batch=1, clump=64, start_step=5000),
+    Epoch(rows=0, seed=3, clump=7, global_batch=100, workers=3, worker=1, rank=1, world=2),
+    Epoch(rows=0, seed=3, clump=10**9, global_batch=100),
+    Epoch(rows=0, shuffle=False, global_batch=128, rank=1, world=4),
+    Epoch(rows=0, shuffle=False, global_batch=10**6, tail="pad"),
+    Epoch(rows=0, seed=9, global_batch=10**6, tail="drop"),
+    Epoch(rows=0, seed=9, global_batch=4, rank=7, world=8, tail="keep"),
+    Epoch(rows=0, seed=9, global_batch=50, start_step=10**9),
+]
+
+
+@pytest.fixture
+def plain(mode: Mode, table: Table, caches: Caches, connect: Connect) -> Client:
+    """A client of the plain table on three nodes."""
+    return connect(caches.of(table("plain"), mode=mode, nodes=3))
+
+
+class TestEpochs:
+    """The streams of data nodes against the oracle."""
+
+    @pytest.mark.parametrize("epoch", EPOCHS, ids=repr)
+    def test_each_node_streams_its_share_in_sequence_order(self, epoch: Epoch, plain: Client) -> None:
+        whole = plain.table()
+        check(plain, whole, dataclasses.replace(epoch, rows=whole.num_rows))
+
+    @pytest.mark.parametrize("name", ["nine_split", "types", "wide_values", "many_files", "empty"])
+    def test_other_tables(self, name: str, mode: Mode, table: Table, caches: Caches, connect: Connect) -> None:
+        client = connect(caches.of(table(name), mode=mode))
+        whole = client.table()
+        for tail in ("drop", "pad", "keep"):
+            check(
+                client, whole, Epoch(rows=whole.num_rows, seed=3, epoch=1, global_batch=8, tail=tail, rank=1, world=3)
+            )
+
+    def test_random_epochs(self, plain: Client) -> None:
+        whole, seed = plain.table(), 20_260_101
+        r = random.Random(seed)
+        print(f"seed {seed}")
+        for _ in range(25):
+            world, workers = r.randint(1, 9), r.randint(1, 4)
+            check(plain, whole, Epoch(
+                rows=whole.num_rows, seed=r.getrandbits(64), epoch=r.getrandbits(64), shuffle=r.random() < 0.8,
+                clump=r.choice([1, 2, 64, 1000, 20_000]), global_batch=r.choice([1, 3, 64, 1024, 9_999, 20_000]),
+                tail=r.choice(["drop", "pad", "keep"]), rank=r.randrange(world), world=world,
+                worker=r.randrange(workers), workers=workers, start_step=r.choice([0, 0, 1, 5]),
+            ))  # fmt: skip
+
+    @pytest.mark.parametrize("world", [1, 2, 3, 8])
+    def test_all_ranks_together_see_every_row_once(self, world: int, plain: Client) -> None:
+        epoch = Epoch(rows=10_001, seed=5, epoch=4, global_batch=1000, tail="keep")
+        seen: Counter[int] = Counter()
+        for rank in range(world):
+            for part in stream(plain, epoch.of(rank, world), ["id"])[1]:
+                seen.update(part.column("id").to_pylist())
+        assert seen == Counter(range(10_001))
+
+    def test_epochs_and_seeds_differ_and_the_same_one_does_not(self, plain: Client) -> None:
+        first = Epoch(rows=10_001, seed=5, epoch=4, global_batch=10_001)
+        same, other_epoch, other_seed = (
+            [part.column("id").to_pylist() for part in stream(plain, e, ["id"])[1]]
+            for e in (first, dataclasses.replace(first, epoch=5), dataclasses.replace(first, seed=6))
+        )
+        assert same == [part.column("id").to_pylist() for part in stream(plain, first, ["id"])[1]]
+        assert same != other_epoch
+        assert same != other_seed
+
+    def test_defaults_of_an_epoch(self, plain: Client) -> None:
+        short = plain.command(
+            kind="epoch", seed=1, epoch=0, shuffle=True, global_batch=100, tail="keep", rank=0, world=1
+        )
+        fields = {k: v for k, v in dataclasses.asdict(Epoch(rows=0, seed=1, global_batch=100)).items() if k != "rows"}
+        full = plain.command(kind="epoch", **fields)
+        assert plain.read(short).equals(plain.read(full))
+
+
+class TestTake:
+    """DoExchange: any rows, in any order."""
+
+    @pytest.mark.parametrize("name", ["plain", "types", "wide_values"])
+    def test_rows_in_the_order_asked(
+        self, name: str, mode: Mode, table: Table, caches: Caches, connect: Connect
+    ) -> None:
+        client = connect(caches.of(table(name), mode=mode))
+        whole, r = client.table(), random.Random(4)
+        info = client.command(kind="take")
+        for endpoint in info.endpoints:
+            lo, hi = metadata(info)["nodes"][node_of(endpoint)]
+            if lo == hi:
+                continue
+            picks = [
+                [hi - 1, lo],
+                [lo] * 3,
+                [r.randrange(lo, hi) for _ in range(200)],
+                list(range(hi - 1, lo - 1, -1))[:500],
+            ]
+            for pick, got in zip(picks, client.take(endpoint, *picks), strict=True):
+                assert got.equals(whole.take(pa.array(pick, pa.int64())))
+
+    def test_every_node_is_an_endpoint_also_one_without_rows(
+        self, mode: Mode, table: Table, caches: Caches, connect: Connect
+    ) -> None:
+        info = connect(caches.of(table("nine_rows"), mode=mode, nodes=3)).command(kind="take")
+        assert [node_of(e) for e in info.endpoints] == [0, 1, 2]
+
+    def test_columns(self, plain: Client) -> None:
+        endpoint = plain.command(kind="take", columns=["name", "id"]).endpoints[0]
+        (got,) = plain.take(endpoint, [5, 3])
+        assert got.equals(plain.table(["name", "id"]).take(pa.array([5, 3])))
+
+    def test_a_row_of_another_node_is_out_of_range_and_is_named(self, plain: Client) -> None:
+        info = plain.command(kind="take")
+        bounds = metadata(info)["nodes"]
+        for endpoint in info.endpoints:
+            lo, hi = bounds[node_of(endpoint)]
+            for row in {lo - 1, hi, -1, 2**63 - 1, -(2**63)}:
+                said = check_code("OUT_OF_RANGE", partial(plain.take, endpoint, [lo, row]))
+                assert str(row) in said
+
+    @pytest.mark.parametrize(
+        "batch",
+        [
+            pa.record_batch([pa.array([0], pa.int64())], names=["index"]),
+            pa.record_batch([pa.array([0], pa.int32())], names=["row"]),
+            pa.record_batch([pa.array(["0"])], names=["row"]),
+            pa.record_batch([pa.array([0], pa.int64())] * 2, names=["row", "more"]),
+            pa.record_batch([pa.array([0, None], pa.int64())], names=["row"]),
+        ],
+        ids=["other name", "int32", "text", "two columns", "null"],
+    )
+    def test_a_batch_that_is_no_list_of_rows_is_refused(self, batch: pa.RecordBatch, plain: Client) -> None:
+        endpoint = plain.command(kind="take").endpoints[0]
+
+        def ask() -> None:
+            writer, reader = plain.node(endpoint).do_exchange(command_descriptor(endpoint.ticket.ticket))
+            with writer:
+                writer.begin(batch.schema)
+                writer.write_batch(batch)
+                reader.read_chunk()
+
+        check_code("INVALID_ARGUMENT", ask)
+
+    def test_the_other_exchanges_go_on_after_a_refusal(self, plain: Client) -> None:
+        info = plain.command(kind="take")
+        endpoint = info.endpoints[0]
+        check_code("OUT_OF_RANGE", lambda: plain.take(endpoint, [10**6]))
+        assert plain.take(endpoint, [0])[0].num_rows == 1
+        exchange(plain.node(endpoint), endpoint.ticket.ticket)

@@ -1,0 +1,94 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The same rows over S3: pyiceberg writes to a real MinIO, the cache reads from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from canon import difference, rows_of
+from client import Client
+from filters import FILTERS
+from lake import Lake, Made, Selection
+from server import Cache, Caches, Mode, s3_environment
+from stores import BUCKET, minio
+from tables import BY_NAME
+
+Connect = Callable[[Cache], Client]
+
+
+@pytest.fixture(scope="session")
+def bucket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """A lakehouse in a bucket."""
+    binary = request.config.getoption("--minio")
+    if binary is None:
+        pytest.skip("no --minio given: run 'make test-conformance'")
+    folder = tmp_path_factory.mktemp("minio")
+    with minio(binary.resolve(), folder) as properties:
+        yield Lake(folder, f"s3://{BUCKET}/warehouse", properties)
+
+
+@pytest.mark.parametrize("name", ["plain", "types", "many_files", "evolved", "by_bucket", "wide_values", "empty"])
+def test_a_cache_serves_what_pyiceberg_scans(name: str, bucket: Lake, caches: Caches, connect: Connect) -> None:
+    made = bucket.table(name, BY_NAME[name])
+    assert made.metadata.startswith("s3://")
+    assert difference(rows_of(connect(caches.of(made)).table()), rows_of(made.scan())) == ""
+
+
+def test_separate_processes(bucket: Lake, caches: Caches, connect: Connect) -> None:
+    made = bucket.table("plain", BY_NAME["plain"])
+    got = connect(caches.of(made, mode="cluster", nodes=3)).table()
+    assert got.equals(connect(caches.of(made)).table())
+
+
+def test_a_filter_and_a_projection(bucket: Lake, caches: Caches, connect: Connect) -> None:
+    made = bucket.table("plain", BY_NAME["plain"])
+    selection = Selection(columns=("id", "name"), where=FILTERS[13].where)
+    got = connect(caches.of(made, selection)).table()
+    want = made.scan(columns=("id", "name"), where=FILTERS[13].expression)
+    assert difference(rows_of(got), rows_of(want)) == ""
+
+
+def test_other_names_of_s3(bucket: Lake, private: Callable[..., Cache], connect: Connect) -> None:
+    """Spark and Hadoop write s3a:// where others write s3://."""
+    made = bucket.table("one_file", BY_NAME["one_file"])
+    spelled = replace(made, metadata=made.metadata.replace("s3://", "s3a://"))
+    cache = private(["--metadata", spelled.metadata], env=s3_environment(made.properties))
+    cache.wait("Ready")
+    assert connect(cache).table().num_rows == 777
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"s3.secret-access-key": "not the secret"}, ["SignatureDoesNotMatch", "denied", "permission", "403"]),
+        ({"s3.access-key-id": "nobody"}, ["InvalidAccessKeyId", "denied", "permission", "403"]),
+    ],
+    ids=["wrong secret", "unknown key"],
+)
+def test_wrong_credentials_fail_the_cache_with_the_reason(
+    change: dict[str, str], says: list[str], mode: Mode, bucket: Lake, private: Callable[..., Cache]
+) -> None:
+    made = bucket.table("one_file", BY_NAME["one_file"])
+    check_failed(
+        private(["--metadata", made.metadata], mode=mode, env=s3_environment({**made.properties, **change})), made, says
+    )
+
+
+def test_a_missing_bucket_or_object_fails_the_cache_with_its_name(bucket: Lake, private: Callable[..., Cache]) -> None:
+    made = bucket.table("one_file", BY_NAME["one_file"])
+    for uri in (made.metadata.replace(BUCKET, "no-such-bucket"), made.metadata.replace("/00001-", "/00002-")):
+        gone = replace(made, metadata=uri)
+        cache = private(["--metadata", uri], env=s3_environment(made.properties))
+        check_failed(cache, gone, ["not exist", "not found", "NoSuch", "404"])
+
+
+def check_failed(cache: Cache, made: Made, says: list[str]) -> None:
+    """The cache is Failed, says why and of which object, lives, and is not ready."""
+    reason = cache.wait("Failed")["reason"]
+    assert any(word.lower() in reason.lower() for word in says), reason
+    assert made.metadata in reason
+    assert cache.get("/ready")[0] == 503
+    assert all(process.poll() is None for process in cache.processes.values())

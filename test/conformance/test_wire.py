@@ -1,0 +1,316 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Wire contract v1, from the outside: descriptors, answers, streams, actions, refusals."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import golden as files
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+from canon import rows_of
+from client import Client, code_of, command_descriptor, metadata, node_of, path_descriptor
+from lake import Made
+from server import Cache, Caches, Mode
+
+Table = Callable[[str], Made]
+Connect = Callable[[Cache], Client]
+
+
+def descriptor_of(case: dict[str, Any]) -> fl.FlightDescriptor:
+    """The descriptor of a golden case."""
+    if "path" in case:
+        return path_descriptor(*case["path"])
+    body = base64.b64decode(case["base64"]) if "base64" in case else json.dumps(case["command"]).encode()
+    return command_descriptor(body)
+
+
+@pytest.fixture
+def nine(mode: Mode, table: Table, caches: Caches, connect: Connect) -> Client:
+    """A client of nine rows on two nodes."""
+    return connect(caches.of(table("nine_rows"), mode=mode))
+
+
+@pytest.fixture
+def plain(mode: Mode, table: Table, caches: Caches, connect: Connect) -> Client:
+    """A client of the plain table on two nodes."""
+    return connect(caches.of(table("plain"), mode=mode))
+
+
+class TestDescriptors:
+    """Every golden descriptor is answered or refused as the file says."""
+
+    @pytest.mark.parametrize("case", files.load("wire_descriptors.json"), ids=lambda case: case["name"])
+    @pytest.mark.parametrize("call", ["get_flight_info", "get_schema"])
+    def test_golden(self, case: dict[str, Any], call: str, nine: Client) -> None:
+        ask = getattr(nine.head, call)
+        if case["want"]["code"] == "OK":
+            columns = case["want"]["request"]["columns"] or files.COLUMNS
+            assert ask(descriptor_of(case)).schema.names == columns
+            return
+        with pytest.raises(pa.ArrowException) as refused:
+            ask(descriptor_of(case))
+        assert code_of(refused.value) == case["want"]["code"]
+        assert case["want"]["says"] in str(refused.value)
+
+    def test_an_unknown_column_is_answered_with_the_columns_there_are(self, nine: Client) -> None:
+        with pytest.raises(pa.ArrowInvalid) as refused:
+            nine.command(kind="take", columns=["nope"])
+        assert all(name in str(refused.value) for name in files.COLUMNS)
+
+    def test_the_head_answers_after_all_that(self, nine: Client) -> None:
+        assert nine.path(0, 1).total_records == 9
+
+    @pytest.mark.parametrize("file", files.FILES)
+    def test_the_golden_files_are_up_to_date(self, file: str) -> None:
+        assert (files.FOLDER / file).read_text() == files.text(file), "run 'make generate'"
+
+
+class TestAnswers:
+    """What FlightInfo says, and that the streams keep to it."""
+
+    @pytest.mark.parametrize(
+        ("name", "nodes"),
+        [("nine_rows", 1), ("nine_rows", 2), ("nine_split", 2)],
+        ids=["one node", "an idle node", "two nodes"],
+    )
+    def test_golden(self, name: str, nodes: int, mode: Mode, table: Table, caches: Caches, connect: Connect) -> None:
+        client = connect(caches.of(table(name), mode=mode, nodes=nodes))
+        whole, layout = client.table(), metadata(client.path(0, 1))["nodes"]
+        cases = [c for c in files.load("wire_answers.json") if c["nodes"] == layout]
+        assert cases, f"no golden answer for the layout {layout}"
+        for case in cases:
+            info = client.command(**case["request"])
+            want = case["want"]
+            assert info.total_records == want["total_records"], case
+            assert [node_of(e) for e in info.endpoints] == [e["node"] for e in want["endpoints"]], case
+            for endpoint, part in zip(info.endpoints, want["endpoints"], strict=True):
+                assert client.stream(endpoint).equals(whole.take(pa.array(part["rows"], pa.int64()))), case
+
+    def test_an_answer_describes_the_dataset(self, plain: Client, table: Table) -> None:
+        info = plain.path(0, 1)
+        made = table("plain").open()
+        said = metadata(info)
+        assert set(said) == {"v", "dataset", "rows", "nodes"}
+        assert said["v"] == 1
+        assert said["rows"] == info.total_records == 10_001
+        assert said["dataset"]["table_uuid"] == str(made.metadata.table_uuid)
+        assert said["dataset"]["snapshot"] == made.metadata.current_snapshot_id
+        assert said["dataset"]["fingerprint"]
+        starts, ends = zip(*said["nodes"], strict=True)
+        assert (starts[0], ends[-1]) == (0, 10_001)
+        assert starts[1:] == ends[:-1], "node ranges have a gap or overlap"
+
+    def test_an_answer_counts_rows_and_bytes_and_is_ordered(self, plain: Client) -> None:
+        info = plain.path(1, 3)
+        got = plain.read(info)
+        assert info.total_records == got.num_rows == 10_001 * 2 // 3 - 10_001 // 3
+        assert 0.5 < info.total_bytes / got.nbytes < 2
+        assert info.ordered
+
+    def test_every_endpoint_has_exactly_one_location_of_plain_grpc(self, plain: Client) -> None:
+        for info in (plain.path(0, 1), plain.command(kind="take")):
+            assert len(info.endpoints) == 2
+            for endpoint in info.endpoints:
+                (location,) = endpoint.locations
+                assert location.uri.startswith(b"grpc://")
+
+    def test_the_fingerprint_is_the_dataset_not_the_process(
+        self, table: Table, caches: Caches, connect: Connect
+    ) -> None:
+        made = table("plain")
+        prints = [metadata(connect(caches.of(made, nodes=n)).path(0, 1))["dataset"]["fingerprint"] for n in (2, 3)]
+        other = metadata(connect(caches.of(table("one_file"))).path(0, 1))["dataset"]["fingerprint"]
+        assert prints[0] == prints[1] != other
+
+    @pytest.mark.parametrize("name", ["empty", "no_snapshot"])
+    def test_a_table_without_rows_is_ready_and_answers_with_nothing(
+        self, name: str, mode: Mode, table: Table, caches: Caches, connect: Connect
+    ) -> None:
+        client = connect(caches.of(table(name), mode=mode))
+        for info in (
+            client.path(0, 1),
+            client.path(3, 8),
+            client.command(**files._EPOCH),
+            client.command(kind="shard", index=0, total=1),
+        ):
+            assert (info.total_records, info.total_bytes, info.endpoints) == (0, 0, [])
+            assert info.schema.names == files.COLUMNS
+        assert client.status()["state"] == "Ready"
+
+
+class TestShards:
+    """PATH [index, total]: the meaning that it keeps for ever."""
+
+    @pytest.mark.parametrize("total", [1, 2, 3, 7, 8, 64, 1000])
+    def test_shares_laid_end_to_end_are_the_table(self, total: int, plain: Client) -> None:
+        shares = [plain.read(plain.path(i, total)) for i in range(total)]
+        assert pa.concat_tables(shares).equals(plain.table())
+        assert [s.num_rows for s in shares] == [(i + 1) * 10_001 // total - i * 10_001 // total for i in range(total)]
+
+    @pytest.mark.parametrize("total", [8, 9, 10, 100])
+    def test_nine_rows_over_more_ranks(self, total: int, nine: Client) -> None:
+        shares = [nine.read(nine.path(i, total)) for i in range(total)]
+        assert pa.concat_tables(shares).equals(nine.table())
+        assert max(s.num_rows for s in shares) - min(s.num_rows for s in shares) <= 1
+        assert all(bool(nine.path(i, total).endpoints) == bool(s.num_rows) for i, s in enumerate(shares))
+
+    def test_totals_near_two_to_the_63(self, nine: Client) -> None:
+        total = 2**63 - 1
+        edges = sorted({0, total - 1, *(row * total // 9 + d for row in range(1, 9) for d in (-1, 0, 1))})
+        assert sum(nine.path(i, total).total_records for i in edges) == 9
+        assert nine.read(nine.path(total - 1, total)).equals(nine.table().slice(8))
+
+    def test_a_shard_by_command_is_the_shard_by_path(self, plain: Client) -> None:
+        for i in range(5):
+            assert plain.read(plain.command(kind="shard", index=i, total=5)).equals(plain.read(plain.path(i, 5)))
+
+    def test_columns_of_a_request(self, plain: Client) -> None:
+        whole = plain.table()
+        for columns in (["id"], ["name", "id"], files.COLUMNS[::-1]):
+            info = plain.command(kind="shard", index=1, total=3, columns=columns)
+            assert info.schema.names == columns
+            assert plain.read(info).equals(plain.read(plain.path(1, 3)).select(columns))
+            assert whole.select(columns).schema.equals(info.schema)
+
+
+class TestStreams:
+    """What a stream consists of. client.batches() itself asserts that no batch is empty or far over 4 MiB."""
+
+    def test_large_values_travel_in_batches_of_bounded_size(
+        self, mode: Mode, table: Table, caches: Caches, connect: Connect
+    ) -> None:
+        made = table("wide_values")
+        client = connect(caches.of(made, mode=mode))
+        _, batches = client.batches(client.path(0, 1).endpoints[0])
+        assert len(batches) > 5
+        assert rows_of(client.table()) == rows_of(made.scan())
+
+    def test_a_row_group_that_fits_travels_in_one_batch(
+        self, mode: Mode, table: Table, caches: Caches, connect: Connect
+    ) -> None:
+        client = connect(caches.of(table("one_file"), mode=mode))
+        (endpoint,) = client.path(0, 1).endpoints
+        _, batches = client.batches(endpoint)
+        assert [b.num_rows for b in batches] == [777]
+
+    def test_types_are_the_same_from_every_node_and_in_the_answer(
+        self, mode: Mode, table: Table, caches: Caches, connect: Connect
+    ) -> None:
+        client = connect(caches.of(table("types"), mode=mode, nodes=3))
+        info = client.path(0, 1)
+        assert len(info.endpoints) == 3
+        schemas = [client.batches(endpoint)[0] for endpoint in info.endpoints]
+        assert all(s.equals(info.schema, check_metadata=True) for s in schemas)
+        assert not any(pa.types.is_dictionary(f.type) for f in info.schema)
+        assert client.head.get_schema(path_descriptor(0, 1)).schema.equals(info.schema, check_metadata=True)
+
+    def test_a_ticket_may_be_read_twice_and_by_two_clients_at_once(
+        self, plain: Client, table: Table, connect: Connect
+    ) -> None:
+        info = plain.path(0, 1)
+        one, two = (plain.node(e) for e in info.endpoints)
+        first, second = one.do_get(info.endpoints[0].ticket), one.do_get(info.endpoints[0].ticket)
+        other = two.do_get(info.endpoints[1].ticket)
+        a, b, c = second.read_all(), first.read_all(), other.read_all()
+        assert a.equals(b)
+        assert pa.concat_tables([a, c]).equals(plain.table())
+
+    def test_a_stream_that_is_cancelled_leaves_the_connection_good(self, plain: Client) -> None:
+        endpoint = plain.path(0, 1).endpoints[0]
+        for _ in range(20):
+            reader = plain.node(endpoint).do_get(endpoint.ticket)
+            reader.cancel()
+        assert plain.table().num_rows == 10_001
+
+
+class TestRest:
+    """The other calls of Flight."""
+
+    def test_list_flights_has_one_entry_the_dataset(self, plain: Client) -> None:
+        (info,) = plain.head.list_flights()
+        assert info.total_records == 10_001
+        assert metadata(info) == metadata(plain.path(0, 1))
+        assert plain.read(info).equals(plain.table())
+
+    def test_list_actions(self, plain: Client) -> None:
+        (action,) = plain.head.list_actions()
+        assert action.type == "status"
+        assert action.description
+
+    def test_status_is_the_one_of_http(self, mode: Mode, table: Table, caches: Caches, connect: Connect) -> None:
+        cache = caches.of(table("plain"), mode=mode)
+        said = connect(cache).status()
+        assert said == cache.status()
+        assert said["state"] == "Ready"
+        assert said["rows"] == sum(n["rows"] for n in said["nodes"]) == 10_001
+        assert said["bytes"] == sum(n["bytes"] for n in said["nodes"]) > 0
+        assert said["splits"]["done"] == said["splits"]["total"] > 0
+        assert [n["index"] for n in said["nodes"]] == [0, 1]
+        assert {"index", "address", "state", "rows", "bytes", "splits"} <= set(said["nodes"][0])
+        assert {"reason", "table", "snapshot"} <= set(said)
+
+    def test_probes_and_metrics(self, mode: Mode, table: Table, caches: Caches) -> None:
+        cache = caches.of(table("plain"), mode=mode)
+        assert cache.get("/healthz")[0] == cache.get("/ready")[0] == 200
+        code, text = cache.get("/metrics")
+        assert code == 200
+        assert "# HELP" in text
+        assert "go_goroutines" in text
+        assert cache.get("/no-such-page")[0] == 404
+
+    @pytest.mark.parametrize("action", ["no-such-action", "", "Status", "shutdown"])
+    def test_other_actions_are_unimplemented(self, action: str, plain: Client) -> None:
+        check_code("UNIMPLEMENTED", lambda: list(plain.head.do_action(action)))
+
+    @pytest.mark.parametrize(
+        ("role", "call"),
+        [
+            *[("head", call) for call in ("do_put", "handshake", "do_get", "do_exchange")],
+            *[("node", call) for call in ("do_put", "handshake", "get_flight_info", "list_flights")],
+        ],
+    )
+    def test_calls_that_are_not_of_a_role_are_unimplemented_and_hurt_nobody(
+        self, role: str, call: str, plain: Client
+    ) -> None:
+        endpoint = plain.path(0, 1).endpoints[0]
+        target = plain.head if role == "head" else plain.node(endpoint)
+        calls: dict[str, Callable[[], object]] = {
+            "do_put": lambda: put(target),
+            "handshake": lambda: target.authenticate_basic_token("user", "password"),
+            "do_get": lambda: target.do_get(endpoint.ticket).read_all(),
+            "do_exchange": lambda: exchange(target, endpoint.ticket.ticket),
+            "get_flight_info": lambda: target.get_flight_info(path_descriptor(0, 1)),
+            "list_flights": lambda: list(target.list_flights()),
+        }
+        check_code("UNIMPLEMENTED", calls[call])
+        assert plain.table().num_rows == 10_001
+
+
+def check_code(code: str, call: Callable[[], object]) -> str:
+    """The call must end with this gRPC code; returns what it said."""
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - which class it is belongs to pyarrow, the code to us
+        call()
+    assert code_of(refused.value) == code, str(refused.value)
+    return str(refused.value)
+
+
+def put(target: fl.FlightClient) -> None:
+    """Tries DoPut."""
+    writer, _ = target.do_put(path_descriptor("0", "1"), pa.schema([("a", pa.int64())]))
+    writer.write_batch(pa.record_batch([pa.array([1])], names=["a"]))
+    writer.close()
+
+
+def exchange(target: fl.FlightClient, command: bytes) -> None:
+    """Tries DoExchange, and reads one answer."""
+    writer, reader = target.do_exchange(fl.FlightDescriptor.for_command(command))
+    with writer:
+        writer.begin(pa.schema([("row", pa.int64())]))
+        writer.write_batch(pa.record_batch([pa.array([0], pa.int64())], names=["row"]))
+        reader.read_chunk()

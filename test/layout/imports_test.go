@@ -1,0 +1,163 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	arrow      = "github.com/apache/arrow-go"
+	flight     = "github.com/apache/arrow-go/v18/arrow/flight"
+	grpc       = "google.golang.org/grpc"
+	icebergGo  = "github.com/apache/iceberg-go"
+	kubernetes = "k8s.io"
+	sigs       = "sigs.k8s.io"
+)
+
+// ban says which imports a room must not reach, itself or through other packages of the module, and why.
+type ban struct {
+	room   string   // folder and all below it
+	never  []string // import paths; each also bans what lies below it
+	only   []string // when set: besides the standard library, exactly these may be imported
+	strict bool     // true: only is meant, even when empty
+	why    string
+}
+
+var bans = []ban{
+	{room: "cacheserver/order", strict: true,
+		why: "an epoch is arithmetic: anybody can check it, any room may use it"},
+	{room: "cacheserver/plan", strict: true,
+		why: "which node holds which rows is a pure function of a list of splits"},
+	{room: "cacheserver/where", strict: true, only: []string{icebergGo},
+		why: "a WHERE text becomes an Iceberg expression and nothing else"},
+	{room: "cacheserver/chunk", never: []string{icebergGo, grpc, flight, own("head"), own("node"), own("wire")},
+		why: "memory holds Arrow rows, wherever they came from and whoever sends them"},
+	{room: "cacheserver/objstore", never: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("wire")},
+		why: "bytes by URI; what they mean is for others"},
+	{room: "cacheserver/iceberg", never: []string{grpc, flight, own("head"), own("node"), own("wire")},
+		why: "the table format knows nothing of the wire"},
+	{room: "cacheserver/wire", never: []string{icebergGo, own("head"), own("node"), own("objstore"), own("iceberg")},
+		why: "the roles use the wire, and the wire reads no files"},
+	{room: "cacheserver/head", never: []string{own("node")},
+		why: "head and node meet in messages, not in code"},
+	{room: "cacheserver/node", never: []string{own("head")},
+		why: "head and node meet in messages, not in code"},
+	{room: "cacheserver", never: []string{kubernetes, sigs, "github.com/kubeflow/trainer"},
+		why: "the data plane knows no Kubernetes; the planes meet in names and files"},
+	{room: "cmd/cacheserver", never: []string{kubernetes, sigs, "github.com/kubeflow/trainer"},
+		why: "a command wires the rooms of its own plane"},
+}
+
+func own(room string) string { return module + "/cacheserver/" + room }
+
+func TestImportBans(t *testing.T) {
+	_, files := repository(t)
+	graph := graphOf(t, files)
+	for _, b := range bans {
+		t.Run(b.room, func(t *testing.T) {
+			dirs := below(graph, b.room)
+			if len(dirs) == 0 {
+				t.Fatalf("no package in %s: take the ban out, or mend its name", b.room)
+			}
+			for _, dir := range dirs {
+				for imported, via := range reach(graph, dir) {
+					if reason := b.forbids(imported); reason != "" {
+						t.Errorf("%s imports %s (%s): %s\n\tpath: %s", dir, imported, reason, b.why, strings.Join(via, " -> "))
+					}
+				}
+			}
+		})
+	}
+}
+
+// forbids says why an import path is not for the room, or "".
+func (b ban) forbids(imported string) string {
+	for _, never := range b.never {
+		if within(imported, never) {
+			return "banned"
+		}
+	}
+	if !b.strict || isStandard(imported) || within(imported, module+"/"+b.room) {
+		return ""
+	}
+	if slices.Contains(b.only, imported) {
+		return ""
+	}
+	return "only the standard library and " + strings.Join(b.only, ", ") + " may be"
+}
+
+// graphOf maps each folder with Go code to what its non-test files import.
+func graphOf(t *testing.T, files []source) map[string][]string {
+	t.Helper()
+	graph := map[string][]string{}
+	for _, f := range files {
+		if f.isTest() {
+			continue
+		}
+		graph[f.dir()] = append(graph[f.dir()], f.imports(t)...)
+	}
+	return graph
+}
+
+// reach returns every import path that dir reaches through packages of the module, with the way there.
+func reach(graph map[string][]string, dir string) map[string][]string {
+	found := map[string][]string{}
+	var visit func(dir string, way []string)
+	visit = func(dir string, way []string) {
+		for _, imported := range graph[dir] {
+			if _, seen := found[imported]; seen {
+				continue
+			}
+			found[imported] = append(slices.Clone(way), imported)
+			if inside, ok := strings.CutPrefix(imported, module+"/"); ok {
+				visit(inside, found[imported])
+			}
+		}
+	}
+	visit(dir, []string{dir})
+	return found
+}
+
+func below(graph map[string][]string, room string) []string {
+	return slices.Sorted(func(yield func(string) bool) {
+		for dir := range maps.Keys(graph) {
+			if within(dir, room) && !yield(dir) {
+				return
+			}
+		}
+	})
+}
+
+// within says whether a path is the parent or lies below it; "k8s.io" stands for everything of that host.
+func within(name, parent string) bool {
+	return name == parent || strings.HasPrefix(name, parent+"/")
+}
+
+// isStandard says whether an import path is the standard library's: its first element has no dot.
+func isStandard(imported string) bool {
+	first, _, _ := strings.Cut(imported, "/")
+	return !strings.Contains(first, ".")
+}
+
+func TestBansAreNotBlind(t *testing.T) {
+	graph := map[string][]string{
+		"cacheserver/order": {"math/bits", module + "/cacheserver/extra"},
+		"cacheserver/extra": {grpc + "/codes"},
+	}
+	found := reach(graph, "cacheserver/order")
+	b := ban{room: "cacheserver/order", never: []string{grpc}}
+	if b.forbids(grpc+"/codes") == "" || found[grpc+"/codes"] == nil {
+		t.Error("a banned import behind another package was not seen")
+	}
+	strict := ban{room: "cacheserver/order", strict: true, only: []string{icebergGo}}
+	for imported, want := range map[string]bool{"math/bits": true, icebergGo: true, icebergGo + "/table": false, arrow + "/v18/arrow": false} {
+		if got := strict.forbids(imported) == ""; got != want {
+			t.Errorf("import of %s allowed = %v, want %v", imported, got, want)
+		}
+	}
+}
