@@ -53,7 +53,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description="Train a small model from a cached Iceberg table.")
     parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
     parser.add_argument("--cache", type=Path, required=True, help="where the table and the logs are kept")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the table (default: %(default)s; fewer than 100,000 teach the model too little)")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=1_000_000,
+        help="rows of the table (default: %(default)s; fewer than 100,000 teach the model too little)",
+    )
     parser.add_argument("--nodes", type=int, default=2, help="data nodes (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=2, help="training ranks (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3, help="epochs (default: %(default)s)")
