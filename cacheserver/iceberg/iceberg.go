@@ -38,7 +38,8 @@ type Table struct {
 	store      *objstore.Store
 	table      *table.Table
 	pin        Pin
-	scan       *table.Scan
+	scan       *table.Scan // with the filter, for planning
+	unfiltered *table.Scan
 	schema     *ice.Schema       // of the snapshot
 	fields     []ice.NestedField // that are served
 	served     *arrow.Schema
@@ -173,6 +174,9 @@ func (t *Table) restrict(sel Selection) error {
 		options = append(options, table.WithRowFilter(unbound))
 	}
 	var err error
+	if t.unfiltered, err = scanOf(t.table, sel); err != nil {
+		return err
+	}
 	t.scan, err = scanOf(t.table, sel, options...)
 	return err
 }

@@ -138,7 +138,14 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 		manifests[m.FilePath()] = m
 	}
 	t.manifests.Store(&manifests)
-	return t.scan.PlanFiles(ctx)
+	tasks, err := t.scan.PlanFiles(ctx)
+	if errors.Is(err, ice.ErrInvalidBinSerialization) {
+		// Files older than a promotion (int to long, float to double) keep bounds of
+		// the narrow type, which iceberg-go 0.7.0 cannot compare with the filter.
+		// Without it no file is pruned here; row groups still are, by their footers.
+		return t.unfiltered.PlanFiles(ctx)
+	}
+	return tasks, err
 }
 
 func newFilePlan(tasks []table.FileScanTask) (*filePlan, error) {

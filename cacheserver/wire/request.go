@@ -4,11 +4,13 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"google.golang.org/grpc/codes"
@@ -118,15 +120,43 @@ func parseCommand(cmd []byte) (Request, error) {
 	if head.Kind == nil {
 		return Request{}, errors.New(`command: kind: missing, want "shard", "epoch" or "take"`)
 	}
-	switch *head.Kind {
-	case Shard:
-		return parseShard(cmd)
-	case Epoch:
-		return parseEpoch(cmd)
-	case Take:
-		return parseTake(cmd)
+	parse, ok := map[Kind]func([]byte) (Request, error){Shard: parseShard, Epoch: parseEpoch, Take: parseTake}[*head.Kind]
+	if !ok {
+		return Request{}, fmt.Errorf(`command: kind: %.64q, want "shard", "epoch" or "take"`, *head.Kind)
 	}
-	return Request{}, fmt.Errorf(`command: kind: %.64q, want "shard", "epoch" or "take"`, *head.Kind)
+	if err := checkFields(cmd, *head.Kind); err != nil {
+		return Request{}, err
+	}
+	return parse(cmd)
+}
+
+// fieldsOf are the fields that a command of a kind may have.
+func fieldsOf(kind Kind) []string {
+	fields := []string{"v", "kind", "columns"}
+	switch kind {
+	case Shard:
+		fields = append(fields, "index", "total")
+	case Epoch:
+		fields = append(fields, "seed", "epoch", "shuffle", "clump", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step")
+	case Take:
+	}
+	return fields
+}
+
+// checkFields refuses every field that the kind does not have, in exactly this spelling: encoding/json would
+// take "Index" for "index".
+func checkFields(cmd []byte, kind Kind) error {
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(cmd, &given); err != nil {
+		return commandError(err)
+	}
+	fields := fieldsOf(kind)
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !slices.Contains(fields, name) {
+			return fmt.Errorf("command: %.64q is no field of kind %q, which has %s", name, kind, strings.Join(fields, ", "))
+		}
+	}
+	return nil
 }
 
 // common are the fields that every kind of command carries.
@@ -160,8 +190,8 @@ func parseShard(cmd []byte) (Request, error) {
 		Index *uint64 `json:"index"`
 		Total *uint64 `json:"total"`
 	}
-	if err := decodeStrict(cmd, &body); err != nil {
-		return Request{}, err
+	if err := json.Unmarshal(cmd, &body); err != nil {
+		return Request{}, commandError(err)
 	}
 	if err := required(field{"index", body.Index == nil}, field{"total", body.Total == nil}); err != nil {
 		return Request{}, err
@@ -176,8 +206,8 @@ func parseShard(cmd []byte) (Request, error) {
 
 func parseTake(cmd []byte) (Request, error) {
 	var body struct{ common }
-	if err := decodeStrict(cmd, &body); err != nil {
-		return Request{}, err
+	if err := json.Unmarshal(cmd, &body); err != nil {
+		return Request{}, commandError(err)
 	}
 	columns, err := body.columns()
 	return Request{Kind: Take, Columns: columns}, err
@@ -198,8 +228,8 @@ func parseEpoch(cmd []byte) (Request, error) {
 		Workers     *uint64     `json:"workers"`
 		StartStep   *uint64     `json:"start_step"`
 	}
-	if err := decodeStrict(cmd, &body); err != nil {
-		return Request{}, err
+	if err := json.Unmarshal(cmd, &body); err != nil {
+		return Request{}, commandError(err)
 	}
 	err := required(
 		field{"seed", body.Seed == nil}, field{"epoch", body.Epoch == nil}, field{"shuffle", body.Shuffle == nil},
@@ -247,16 +277,6 @@ func required(fields ...field) error {
 		if f.missing {
 			return fmt.Errorf("command: %s: missing", f.name)
 		}
-	}
-	return nil
-}
-
-// decodeStrict reads what is known to be one JSON object, refusing unknown fields.
-func decodeStrict(text []byte, into any) error {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return commandError(err)
 	}
 	return nil
 }

@@ -97,6 +97,7 @@ func TestParseDescriptorRefuses(t *testing.T) {
 		{"no kind", "kind: missing", command(`{"v":1}`)},
 		{"unknown kind", `"nope"`, command(`{"v":1,"kind":"nope"}`)},
 		{"unknown field", "surprise", command(`{"v":1,"kind":"shard","index":0,"total":1,"surprise":1}`)},
+		{"a field in another case", `"Index" is no field`, command(`{"v":1,"kind":"shard","Index":0,"total":1}`)},
 		{"a field of another kind", "seed", command(`{"v":1,"kind":"shard","index":0,"total":1,"seed":1}`)},
 		{"missing index", "index: missing", command(`{"v":1,"kind":"shard","total":1}`)},
 		{"a fraction", "index", command(`{"v":1,"kind":"shard","index":0.5,"total":1}`)},

@@ -28,7 +28,8 @@ ratio: our CPU over the reference's; beside it its extremes over the rounds.
 GB/s: server and clients share this machine's cores, so it is a joint figure.
 load: `cacheserver local --nodes {nodes}` from start to ready, against pqread from start to end (Go,
   bare pqarrow: record reader of 8,192 rows, one file a thread, as many threads as cores, default
-  allocator, every batch released at once). Page cache warm.
+  allocator, every batch released at once; or all of them kept to the end, as a cache must, which
+  shows what fresh memory costs on this machine). Page cache warm.
 memory: the largest of the rounds; peak is VmHWM, resident is VmRSS 3 s after ready. The bar on the
   peak is held for tables from 500 MB, the other bars at any size; scale 1 is what counts.
 stream: the whole table, split over the clients, all read by the same pyarrow client (read_chunk,

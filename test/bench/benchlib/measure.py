@@ -30,6 +30,9 @@ from benchlib.subjects import (
 from benchlib.tables import Table
 
 PQARROW = "pqarrow record reader"
+PQARROW_KEPT = "pqarrow, batches kept"
+# What the load is held against, and pqread's flags for it.
+READERS = {PQARROW: [], PQARROW_KEPT: ["-keep"]}
 SEQUENTIAL = "sequential"
 CLUMPS = (1, 64)
 
@@ -110,8 +113,9 @@ class Bench:
             if self._setup.server:
                 self._step(f"{table.name}: load, {OURS}, {label}")
                 samples.append(self._load_ours(self._setup.server, table, number))
-            self._step(f"{table.name}: load, {PQARROW}, {label}")
-            samples.append(self._load_reference(table, number))
+            for name, flags in READERS.items():
+                self._step(f"{table.name}: load, {name}, {label}")
+                samples.append(self._load_reference(table, number, name, flags))
             if number:
                 yield from samples
 
@@ -131,14 +135,14 @@ class Bench:
                 load_average=os.getloadavg()[0],
             )
 
-    def _load_reference(self, table: Table, number: int) -> Sample:
-        done = run([str(self._setup.tools / "pqread"), *table.files])
+    def _load_reference(self, table: Table, number: int, name: str, flags: list[str]) -> Sample:
+        done = run([str(self._setup.tools / "pqread"), *flags, *table.files])
         if int(done.output) != table.rows:
             raise RuntimeError(f"pqread: {done.output.strip()} rows of {table.name}, not {table.rows}")
         return Sample(
             measure="load",
             table=table.name,
-            subject=PQARROW,
+            subject=name,
             round=number,
             gigabytes=table.gigabytes,
             wall=done.wall,

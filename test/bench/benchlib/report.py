@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from benchlib.measure import CLUMPS, PQARROW, SEQUENTIAL, Sample
+from benchlib.measure import CLUMPS, READERS, SEQUENTIAL, Sample
 from benchlib.subjects import FLIGHT_WRITER, OURS, REFERENCES
 from benchlib.tables import Table
 
@@ -99,8 +99,9 @@ def rows(samples: Iterable[Sample], tables: list[Table], only: list[str]) -> lis
     out: list[Row] = []
     if "load" in only:
         for t in (t.name for t in tables):
-            pair = group("load", "", t, OURS), group("load", "", t, PQARROW)
-            out.append(compare(Line("Load", "load", t, PQARROW), *pair, LOAD_BAR))
+            for name in READERS:
+                pair = group("load", "", t, OURS), group("load", "", t, name)
+                out.append(compare(Line("Load", "load", t, name), *pair, LOAD_BAR))
     if "memory" in only:
         for table in tables:
             out.extend(memory(table, group("load", "", table.name, OURS)))

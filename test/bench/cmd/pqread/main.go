@@ -5,7 +5,8 @@
 //
 // It opens each file with parquet/file, reads it from end to end with a pqarrow record reader (default
 // allocator, all columns, columns of a file one after the other), counts rows, and releases every batch at
-// once. -threads files are read at the same time. It prints the number of rows.
+// once, or holds all of them until the end with -keep, as a cache has to. -threads files are read at the same
+// time. It prints the number of rows.
 //
 // usage: pqread [flags] FILE.parquet...
 package main
@@ -15,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -22,15 +24,23 @@ import (
 	"github.com/kubeflow/datacache/test/bench/internal/pqfiles"
 )
 
+// kept are the batches that -keep holds.
+var kept sync.Map
+
 func main() {
 	var o pqfiles.Options
 	flag.Int64Var(&o.BatchRows, "batch-rows", 8192, "rows of a record batch")
 	flag.IntVar(&o.Threads, "threads", 0, "files read at the same time; 0: one a core")
+	keep := flag.Bool("keep", false, "hold every batch in memory until the end")
 	flag.Parse()
 
 	var rows atomic.Int64
 	err := pqfiles.Each(context.Background(), flag.Args(), o, func(_ int, b arrow.RecordBatch) error {
 		rows.Add(b.NumRows())
+		if *keep {
+			b.Retain() // never released: the process ends with them
+			kept.Store(b, nil)
+		}
 		return nil
 	})
 	if err != nil {
