@@ -90,7 +90,7 @@ func (h *Head) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	flight.RegisterFlightServiceServer(server, &service{head: h})
+	flight.RegisterFlightServiceServer(server, &service{Flight: rpc.Flight{Status: h.Status}, head: h})
 	peer.Register(server, h.cfg.Secret, h.serveNode)
 	stopWatch := context.AfterFunc(ctx, h.cluster.stop)
 	defer stopWatch()

@@ -4,8 +4,6 @@
 package node
 
 import (
-	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -15,12 +13,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
 // service is a data node's side of Arrow Flight. What it does not define answers UNIMPLEMENTED.
 type service struct {
-	flight.BaseFlightServer
+	rpc.Flight
 	node *Node
 }
 
@@ -129,29 +128,4 @@ func (l serving) rowNumbers(batch arrow.RecordBatch) ([]int64, error) {
 		local[i] = row - l.ticket.Bounds[0]
 	}
 	return local, nil
-}
-
-// Handshake is not there: who may join or read is decided elsewhere. Without this, Flight's base server would
-// end the call as if it had succeeded.
-func (s *service) Handshake(flight.FlightService_HandshakeServer) error {
-	return status.Error(codes.Unimplemented, "Handshake: there is no authentication by handshake")
-}
-
-// ListActions gives the one action there is.
-func (s *service) ListActions(_ *flight.Empty, stream flight.FlightService_ListActionsServer) error {
-	return stream.Send(&flight.ActionType{Type: actionStatus, Description: "the data node's state as JSON, as on /status"})
-}
-
-const actionStatus = "status"
-
-// DoAction answers "status" in every state of the node.
-func (s *service) DoAction(action *flight.Action, stream flight.FlightService_DoActionServer) error {
-	if action.GetType() != actionStatus {
-		return status.Errorf(codes.Unimplemented, "action %.64q: there is only %q", action.GetType(), actionStatus)
-	}
-	body, err := json.Marshal(s.node.status())
-	if err != nil {
-		return fmt.Errorf("encode status: %w", err)
-	}
-	return stream.Send(&flight.Result{Body: body})
 }

@@ -95,7 +95,7 @@ func (n *Node) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	flight.RegisterFlightServiceServer(server, &service{node: n})
+	flight.RegisterFlightServiceServer(server, &service{Flight: rpc.Flight{Status: n.Status}, node: n})
 	stopping := context.AfterFunc(ctx, func() { n.setStopping() })
 	defer stopping()
 
