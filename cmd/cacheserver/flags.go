@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -52,6 +53,14 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.DurationVar(&f.retry, "retry-time", 0, "give a read from the object store up after trying for this long (default 3m)")
 }
 
+// named refuses flags that name no table.
+func (f *sourceFlags) named() error {
+	if f.source.Metadata == "" && f.source.CatalogURI == "" {
+		return errors.New("no table named: give --metadata, or --catalog-uri with --schema-name and --table-name")
+	}
+	return nil
+}
+
 // open turns the flags into a source and the store that its objects are read from.
 func (f *sourceFlags) open(env environment) (iceberg.Source, *objstore.Store, error) {
 	source := f.source
@@ -75,7 +84,7 @@ func (f *sourceFlags) open(env environment) (iceberg.Source, *objstore.Store, er
 
 // selectionFlags say which rows and columns are cached.
 type selectionFlags struct {
-	snapshot int64
+	snapshot string
 	ref      string
 	asOf     string
 	columns  []string
@@ -83,8 +92,7 @@ type selectionFlags struct {
 }
 
 func (f *selectionFlags) register(flags *pflag.FlagSet, env environment) {
-	snapshot, _ := strconv.ParseInt(env("SNAPSHOT_ID"), 10, 64)
-	flags.Int64Var(&f.snapshot, "snapshot-id", snapshot, "cache this snapshot; 0 means the current one (env SNAPSHOT_ID)")
+	flags.StringVar(&f.snapshot, "snapshot-id", env("SNAPSHOT_ID"), "cache this snapshot; empty means the current one (env SNAPSHOT_ID)")
 	flags.StringVar(&f.ref, "ref", env("SNAPSHOT_REF"), "cache the snapshot of this branch or tag (env SNAPSHOT_REF)")
 	flags.StringVar(&f.asOf, "as-of", env("SNAPSHOT_AS_OF"), "cache what was current at this time, as 2026-01-31T00:00:00Z (env SNAPSHOT_AS_OF)")
 	flags.StringSliceVar(&f.columns, "columns", list(env("COLUMNS")), "columns to cache, comma-separated; none means all (env COLUMNS)")
@@ -100,8 +108,12 @@ func list(text string) []string {
 
 func (f *selectionFlags) selection() (iceberg.Selection, error) {
 	s := iceberg.Selection{Ref: f.ref, Columns: f.columns, Filter: f.filter}
-	if f.snapshot != 0 {
-		s.SnapshotID = &f.snapshot
+	if f.snapshot != "" {
+		id, err := strconv.ParseInt(f.snapshot, 10, 64)
+		if err != nil {
+			return s, fmt.Errorf("--snapshot-id: %q, want the number of a snapshot", f.snapshot)
+		}
+		s.SnapshotID = &id
 	}
 	if f.asOf != "" {
 		at, err := time.Parse(time.RFC3339, f.asOf)

@@ -26,6 +26,9 @@ func headCommand(env environment) *cobra.Command {
   cacheserver node --head head-host:50051 --index 1     # on another`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := source.named(); err != nil {
+				return err
+			}
 			src, store, err := source.open(env)
 			if err != nil {
 				return err

@@ -33,6 +33,9 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 			if nodes < 1 {
 				return fmt.Errorf("--nodes: %d, want at least 1", nodes)
 			}
+			if err := source.named(); err != nil {
+				return err
+			}
 			src, store, err := source.open(env)
 			if err != nil {
 				return err

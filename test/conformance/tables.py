@@ -199,7 +199,8 @@ def evolved(lake: Lake) -> Table:
 
 def history(lake: Lake) -> Table:
     """Two appends, an overwrite, a delete, a column more; a tag on the second snapshot, a branch off the third."""
-    table = lake.create("history", plain_rows(1).schema, [plain_rows(100, seed=7), plain_rows(80, seed=7, first=100)])
+    parts = [plain_rows(100, seed=7), plain_rows(80, seed=7, first=100)]
+    table = lake.create("history", parts[0].schema, parts, properties={ROW_GROUP: "1"})
     table.manage_snapshots().create_tag(_current(table), "two").commit()
     table.overwrite(plain_rows(60, seed=7, first=500), overwrite_filter=GreaterThanOrEqual("id", 150))
     table.manage_snapshots().create_branch(_current(table), "side").commit()
@@ -294,7 +295,7 @@ def random_table(seed: int) -> Builder:
             for _ in range(r.randint(2, 6))
         ]
         properties = {
-            ROW_GROUP: str(r.choice([1, 7, 64, 100, 10_000])),
+            ROW_GROUP: str(r.choice([7, 16, 64, 100, 10_000])),
             "write.parquet.page-row-limit": str(r.choice([5, 64, 20_000])),
             "write.parquet.compression-codec": r.choice(["zstd", "snappy", "gzip", "uncompressed", "lz4"]),
             "write.parquet.dict-size-bytes": str(r.choice([1, 64, 2**20])),

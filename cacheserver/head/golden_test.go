@@ -1,0 +1,156 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package head
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/wire"
+)
+
+// The golden files are shared with test/conformance, which holds the running server to them.
+const goldenDir = "../../test/golden/"
+
+func golden(t *testing.T, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(goldenDir + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// goldenView is a ready cache of rows dealt to nodes as told, with the columns of the golden dataset.
+func goldenView(columns []string, bounds []plan.Bounds) view {
+	fields := make([]arrow.Field, len(columns))
+	for i, name := range columns {
+		fields[i] = arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Int64}
+	}
+	v := view{plan: &tablePlan{schema: arrow.NewSchema(fields, nil)}, bounds: bounds}
+	for _, b := range bounds {
+		v.rows += b.Len()
+		v.members = append(v.members, member{address: "host:1", rows: b.Len(), columnBytes: make([]int64, len(columns))})
+	}
+	return v
+}
+
+func TestGoldenDescriptors(t *testing.T) {
+	var file struct {
+		Dataset struct {
+			Rows    int64
+			Columns []string
+		}
+		Cases []struct {
+			Name    string
+			Path    []string
+			Command json.RawMessage
+			Base64  []byte
+			Want    struct{ Code, Says string }
+		}
+	}
+	golden(t, "wire_descriptors.json", &file)
+	if len(file.Cases) < 50 {
+		t.Fatalf("%d cases: is this the right file?", len(file.Cases))
+	}
+	v := goldenView(file.Dataset.Columns, []plan.Bounds{{0, file.Dataset.Rows}})
+	for _, tt := range file.Cases {
+		t.Run(tt.Name, func(t *testing.T) {
+			d := &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: tt.Path}
+			if tt.Path == nil {
+				d = &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: append(tt.Base64, tt.Command...)}
+			}
+			request, err := wire.ParseDescriptor(d)
+			if err == nil {
+				_, err = v.answer(request)
+			}
+			if want := tt.Want.Code; (want == "OK") != (err == nil) || (err != nil && status.Code(err) != codes.InvalidArgument) {
+				t.Fatalf("ends in %v, want %s", err, want)
+			}
+			if err != nil && !strings.Contains(err.Error(), tt.Want.Says) {
+				t.Errorf("%q does not name %q", err, tt.Want.Says)
+			}
+		})
+	}
+}
+
+func TestGoldenAnswers(t *testing.T) {
+	type endpoint struct {
+		Node int
+		Rows []int64
+	}
+	var file struct {
+		Dataset struct{ Columns []string }
+		Cases   []struct {
+			Nodes   []plan.Bounds
+			Request json.RawMessage
+			Want    struct {
+				TotalRecords int64 `json:"total_records"`
+				Endpoints    []endpoint
+			}
+		}
+	}
+	golden(t, "wire_answers.json", &file)
+	if len(file.Cases) < 50 {
+		t.Fatalf("%d cases: is this the right file?", len(file.Cases))
+	}
+	for i, tt := range file.Cases {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			command := `{"v":1,` + strings.TrimPrefix(string(tt.Request), "{") // the file leaves the version out
+			request, err := wire.ParseDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := goldenView(file.Dataset.Columns, tt.Nodes).answer(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := []endpoint{}
+			for _, s := range a.shares {
+				got = append(got, endpoint{s.node, ticketRows(t, s.ticket)})
+			}
+			if diff := cmp.Diff(tt.Want.Endpoints, got); diff != "" || a.records != tt.Want.TotalRecords {
+				t.Errorf("%s: %d records, want %d; endpoints (-want +got):\n%s", tt.Request, a.records, tt.Want.TotalRecords, diff)
+			}
+		})
+	}
+}
+
+// ticketRows lists the rows that a data node must send for a ticket.
+func ticketRows(t *testing.T, ticket wire.Ticket) []int64 {
+	t.Helper()
+	rows := []int64{}
+	if ticket.Kind != wire.Epoch {
+		for row := ticket.Rows[0]; row < ticket.Rows[1]; row++ {
+			rows = append(rows, row)
+		}
+		return rows
+	}
+	cursor, err := order.NewCursor(ticket.Epoch, ticket.Share)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var block [7]uint64
+	for n := cursor.Next(block[:]); n > 0; n = cursor.Next(block[:]) {
+		for _, row := range block[:n] {
+			if int64(row) >= ticket.Bounds[0] && int64(row) < ticket.Bounds[1] {
+				rows = append(rows, int64(row))
+			}
+		}
+	}
+	return rows
+}
