@@ -7,5 +7,5 @@ package chunk
 
 const mapNoReserve = 0
 
-// adviseHuge does nothing: only Linux has MADV_HUGEPAGE.
-func adviseHuge([]byte) {}
+// advisePages does nothing: only Linux has MADV_NOHUGEPAGE.
+func advisePages([]byte) {}

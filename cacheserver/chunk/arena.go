@@ -104,7 +104,7 @@ func (a *Arena) take(n int) ([]byte, error) {
 	return b, nil
 }
 
-// mapLocked maps n bytes that start at a huge page.
+// mapLocked maps n bytes that start where a huge page could, in case the system uses them always.
 func (a *Arena) mapLocked(n int) ([]byte, error) {
 	whole, err := unix.Mmap(-1, 0, n+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|mapNoReserve)
 	if err != nil {
@@ -113,7 +113,7 @@ func (a *Arena) mapLocked(n int) ([]byte, error) {
 	a.regions = append(a.regions, whole)
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(whole))) & (hugePage - 1))
 	b := whole[skip : skip+n]
-	adviseHuge(b)
+	advisePages(b)
 	return b, nil
 }
 

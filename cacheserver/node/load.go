@@ -56,16 +56,21 @@ func (p *part) load(ctx context.Context) error {
 	return group.Wait()
 }
 
-// What decoding may hold beyond a split's compressed bytes: a page as it lies in the file and uncompressed,
-// which can be a column's whole chunk, and the batches under way.
 const (
-	pageAllowance  = 64 << 20
-	batchAllowance = 16 << 20
+	// pageRows is about how many rows a page of large values has: writers look at a page's size every 1024 values.
+	pageRows = 2048
+	// pageBytes is about how large a column's page of small values is, with its dictionary and decoded values.
+	pageBytes = 4 << 20
+	// batchBytes is for the batches under way.
+	batchBytes = 16 << 20
 )
 
-// decoding is about how many bytes decoding a split takes beside its compressed ones.
-func decoding(s iceberg.Split) int64 {
-	return min(s.Bytes, pageAllowance) + min(s.Bytes, batchAllowance)
+// decoding is about how many bytes decoding a split takes beside its compressed ones: a page of each column as
+// it lies in the file and uncompressed, and batches.
+func (p *part) decoding(s iceberg.Split) int64 {
+	columns := int64(p.layout.Schema().NumFields())
+	pages := min(s.Bytes, columns*pageBytes+pageRows*(s.Bytes/max(s.Rows, 1)))
+	return 2*pages + min(s.Bytes, batchBytes)
 }
 
 // reserveWork sets memory aside for the splits under way, two a worker, and lowers the number of workers
@@ -73,7 +78,7 @@ func decoding(s iceberg.Split) int64 {
 func (p *part) reserveWork() (workers int, release func(), err error) {
 	var largest int64
 	for _, s := range p.assign.Splits {
-		largest = max(largest, s.Length+decoding(s))
+		largest = max(largest, s.Length+p.decoding(s))
 	}
 	for workers = min(p.workers, len(p.assign.Splits)); ; workers-- {
 		size := 2 * largest * int64(workers)
@@ -126,7 +131,7 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 			err = fmt.Errorf("%s row group %d: decoding failed: %v\n%s", split.File, split.RowGroup, r, debug.Stack())
 		}
 	}()
-	defer p.work.begin(split.Length/2 + decoding(split))()
+	defer p.work.begin(p.decoding(split))()
 	builder := chunk.NewBuilder(p.layout, p.arena, chunk.TargetBytes)
 	defer builder.Close()
 	var copying time.Duration

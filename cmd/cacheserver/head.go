@@ -36,7 +36,7 @@ func headCommand(env environment) *cobra.Command {
 			if cfg.Selection, err = selection.selection(); err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), env, store)
+			p, err := serve.start(cmd.Context(), store)
 			if err != nil {
 				return err
 			}

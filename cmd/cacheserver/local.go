@@ -40,7 +40,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			if err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), env, store)
+			p, err := serve.start(cmd.Context(), store)
 			if err != nil {
 				return err
 			}

@@ -45,7 +45,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), env, store)
+			p, err := serve.start(cmd.Context(), store)
 			if err != nil {
 				return err
 			}

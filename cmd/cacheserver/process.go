@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime/debug"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/local"
@@ -24,15 +23,8 @@ type process struct {
 	metrics      *metrics.Metrics
 }
 
-// gcPercent is Go's GOGC while nobody sets it: rows lie outside the Go heap, so the heap holds what decoding
-// needs at the moment, and collecting it early keeps the peak of a load close to the table's own size.
-const gcPercent = 25
-
 // start opens the ports and the log.
-func (f *serveFlags) start(ctx context.Context, env environment, store *objstore.Store) (*process, error) {
-	if env("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process, error) {
 	log, err := f.logs.logger()
 	if err != nil {
 		return nil, err
