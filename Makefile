@@ -114,6 +114,11 @@ test-conformance: build venv $(MINIO) $(CATALOG)/complete ## The Python half of 
 	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden $(LOCK) -- \
 		$(PYTHON) -m pytest test/conformance --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) $(PYTEST)
 
+.PHONY: test-loader
+test-loader: build venv ## The Python loader's own tests against bin/cacheserver (about 2 min); not part of test yet.
+	@echo "==> test: the loader against $(SERVER) (about 2 min)"
+	@PYTHONPATH=python/src $(PYTHON) -m pytest python/tests --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+
 .PHONY: fuzz
 fuzz: bootstrap ## Run every fuzz target for FUZZTIME=30s each (about 4 min; 8 more cold: instrumented dependencies).
 	@echo "==> fuzz: $(FUZZTIME) a target"

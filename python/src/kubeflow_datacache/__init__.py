@@ -1,0 +1,49 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Training data from a datacache: shuffled, sharded, resumable Arrow batches over Arrow Flight.
+
+from kubeflow_datacache import DataCache
+
+cache = DataCache.from_env()                      # or DataCache("grpc://127.0.0.1:50051")
+loader = cache.loader(global_batch_size=1024, seed=7, columns=["content", "label"])
+for epoch in range(3):
+    loader.set_epoch(epoch)
+    for batch in loader:
+        train(batch.torch())
+"""
+
+from kubeflow_datacache.batch import Batch
+from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.dataset import Dataset
+from kubeflow_datacache.errors import (
+    CacheFailedError,
+    ColumnError,
+    DataCacheError,
+    DatasetChangedError,
+    RefusedError,
+    StateError,
+    TransformError,
+    UnreachableError,
+)
+from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.permutation import Permutation
+from kubeflow_datacache.stats import Stats
+from kubeflow_datacache.world import World
+
+__all__ = [
+    "Batch",
+    "CacheFailedError",
+    "ColumnError",
+    "DataCache",
+    "DataCacheError",
+    "Dataset",
+    "DatasetChangedError",
+    "Loader",
+    "Permutation",
+    "RefusedError",
+    "StateError",
+    "Stats",
+    "TransformError",
+    "UnreachableError",
+    "World",
+]

@@ -1,0 +1,70 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The head's answer to a request: which data nodes hold its rows, and the tickets to get them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from kubeflow_datacache.dataset import Dataset
+from kubeflow_datacache.errors import DataCacheError
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One data node's part of an answer: its index, its address as a URI, and the ticket."""
+
+    node: int
+    location: str
+    ticket: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A parsed FlightInfo. nodes[i] = (start, end): data node i holds the row indices start <= row < end."""
+
+    dataset: Dataset
+    schema: pa.Schema
+    nodes: tuple[tuple[int, int], ...]
+    endpoints: tuple[Endpoint, ...]
+    records: int
+    nbytes: int
+
+    @classmethod
+    def parse(cls, info: fl.FlightInfo) -> Self:
+        """Reads a FlightInfo of wire contract v1."""
+        said = json.loads(info.app_metadata or b"{}")
+        if said.get("v") != _VERSION:
+            raise DataCacheError(
+                f"the head speaks wire contract {said.get('v')!r}, this client {_VERSION}: is the address a datacache"
+                " head of this release? Update kubeflow-datacache if the server is newer"
+            )
+        return cls(
+            dataset=Dataset(rows=said["rows"], **said["dataset"]),
+            schema=info.schema,
+            nodes=tuple((start, end) for start, end in said["nodes"]),
+            endpoints=tuple(_endpoint(e) for e in info.endpoints),
+            records=info.total_records,
+            nbytes=info.total_bytes,
+        )
+
+    @property
+    def row_bytes(self) -> float:
+        """Arrow bytes of a row, estimated by the head; 1.0 where there are no rows."""
+        return max(1.0, self.nbytes / self.records) if self.records > 0 else 1.0
+
+
+def _endpoint(endpoint: fl.FlightEndpoint) -> Endpoint:
+    uri = endpoint.locations[0].uri
+    return Endpoint(
+        node=json.loads(endpoint.app_metadata)["node"],
+        location=uri.decode() if isinstance(uri, bytes) else uri,
+        ticket=endpoint.ticket.ticket,
+    )

@@ -1,0 +1,143 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Arrow arrays as numpy arrays: over the same memory wherever the type allows."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as kind
+
+from kubeflow_datacache.errors import ColumnError
+
+Array = npt.NDArray[Any]
+_OFFSETS: Final = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+
+
+def plain(type_: pa.DataType) -> bool:
+    """Whether values of the type lie in one buffer with a whole number of bytes each."""
+    return (
+        kind.is_integer(type_)
+        or kind.is_floating(type_)
+        or kind.is_temporal(type_)
+        or kind.is_decimal(type_)
+        or kind.is_fixed_size_binary(type_)
+    ) and not kind.is_interval(type_)
+
+
+def listed(type_: pa.DataType) -> bool:
+    """Whether the type is a list (of any of the three kinds) of plain values."""
+    lists = kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_)
+    return lists and plain(type_.value_type)
+
+
+def raw(array: pa.Array) -> Array | None:
+    """A plain array's values as opaque items (dtype void, one a row), without a copy; None where there are nulls."""
+    if array.null_count:
+        return None
+    width = array.type.byte_width
+    if len(array) == 0:
+        return np.empty(0, f"V{width}")
+    return np.frombuffer(array.buffers()[1], f"V{width}", len(array), array.offset * width)
+
+
+def length(array: pa.Array) -> int | None:
+    """How many values each list of a list array has, if they are as many in each, and no list is null; else None."""
+    if array.null_count:
+        return None
+    if kind.is_fixed_size_list(array.type):
+        return array.type.list_size
+    if len(array) == 0:
+        return None
+    ends = offsets(array)
+    size = int(ends[1] - ends[0])
+    if int(ends[-1] - ends[0]) != size * len(array) or (np.diff(ends) != size).any():
+        return None
+    return size
+
+
+def offsets(array: pa.Array) -> Array:
+    """The len(array) + 1 offsets of a list, string or binary array, without a copy."""
+    large = kind.is_large_list(array.type) or kind.is_large_string(array.type) or kind.is_large_binary(array.type)
+    dtype = _OFFSETS[8 if large else 4]
+    return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
+
+
+def values(array: pa.Array, name: str) -> Array | pa.Array:
+    """An Arrow column as numpy, first dimension = rows. Read-only views of the same memory, except where told.
+
+    | Arrow | numpy |
+    |---|---|
+    | int8..int64, uint8..uint64, float16..float64 | the same dtype, (rows,) |
+    | bool | bool, (rows,), copied |
+    | timestamp, duration | datetime64 / timedelta64 of the unit, (rows,); zones dropped: the instants are UTC |
+    | date32, date64 | datetime64[D], copied / datetime64[ms] |
+    | time32, time64 | int32 / int64 in the unit |
+    | fixed_size_binary(w) | uint8, (rows, w) |
+    | fixed_size_list, or list whose lists are equally long, of the above | (rows, length) or (rows, length, w) |
+    | everything else: strings, binary, decimals, structs, maps, ragged lists | stays an Arrow array |
+
+    Nulls: a float is NaN (copied), a date, timestamp or duration NaT (copied); a null integer, bool or time is a
+    ColumnError, for no value of its dtype could stand for it; null lists stay Arrow.
+    """
+    type_ = array.type
+    if kind.is_boolean(type_) or plain(type_):
+        if kind.is_decimal(type_):
+            return array
+        return _filled(array, name) if array.null_count else _view(array)
+    if not listed(type_) or kind.is_decimal(type_.value_type):
+        return array
+    size = length(array)
+    if size is None:
+        return array
+    flat = array.flatten()
+    if flat.null_count:
+        return array
+    items = _view(flat)
+    return items.reshape(len(array), size, *items.shape[1:])
+
+
+def _view(array: pa.Array) -> Array:
+    """A plain or bool array without nulls."""
+    type_, rows = array.type, len(array)
+    if kind.is_boolean(type_):
+        return array.to_numpy(zero_copy_only=False)
+    if kind.is_date32(type_):
+        return array.view(pa.int32()).to_numpy().astype("datetime64[D]")
+    if kind.is_date64(type_):
+        return array.view(pa.int64()).to_numpy().view("datetime64[ms]")
+    if kind.is_timestamp(type_):
+        return array.view(pa.int64()).to_numpy().view(f"datetime64[{type_.unit}]")
+    if kind.is_duration(type_):
+        return array.view(pa.int64()).to_numpy().view(f"timedelta64[{type_.unit}]")
+    if kind.is_time(type_):
+        return array.view(pa.int32() if type_.bit_width == 32 else pa.int64()).to_numpy()
+    if kind.is_fixed_size_binary(type_):
+        width = type_.byte_width
+        if rows == 0:
+            return np.empty((0, width), np.uint8)
+        flat = np.frombuffer(array.buffers()[1], np.uint8, rows * width, array.offset * width)
+        flat.flags.writeable = False  # as Arrow's own views are
+        return flat.reshape(rows, width)
+    return array.to_numpy()
+
+
+def _filled(array: pa.Array, name: str) -> Array | pa.Array:
+    """A plain or bool array with nulls."""
+    type_ = array.type
+    if kind.is_floating(type_):
+        return array.to_numpy(zero_copy_only=False)
+    if kind.is_timestamp(type_) or kind.is_duration(type_) or kind.is_date(type_):
+        stored = pa.int32() if kind.is_date32(type_) else pa.int64()
+        out = _view(array.view(stored).fill_null(0).view(type_)).copy()
+        out[array.is_null().to_numpy(zero_copy_only=False)] = "NaT"
+        return out
+    if kind.is_fixed_size_binary(type_):
+        return array
+    raise ColumnError(
+        f"column {name!r} ({type_}) has {array.null_count} nulls, and numpy's {type_} has no null: fill them in a"
+        " transform (pyarrow.compute.fill_null), or take the batch with arrow()"
+    )

@@ -1,0 +1,87 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's rows of one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kubeflow_datacache.arrays import Array
+from kubeflow_datacache.errors import ColumnError
+from kubeflow_datacache.order import Epoch, Share
+from kubeflow_datacache.slab import Slab
+
+
+class Batch:
+    """One rank's rows of one step: a view, made without a copy. Keep it as long as you like.
+
+    epoch, step: where it stands. rows: how many rows it has; ranks' shares of a step differ by at most one, and some
+    are empty where the world is larger than the batch. data: what the transform gave; None without one.
+    """
+
+    __slots__ = ("_index", "_origin", "_slab", "data", "rows", "step")
+
+    def __init__(self, origin: tuple[Epoch, Share], slab: Slab, index: int, step: int) -> None:
+        self.step = step
+        self.rows = slab.size
+        self.data: Any = None
+        self._origin, self._slab, self._index = origin, slab, index
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows})"
+
+    @property
+    def nbytes(self) -> int:
+        """Arrow bytes of the rows as they came from the cache, the mean over some steps."""
+        return self._slab.step_bytes
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch."""
+        return self._origin[0].number
+
+    @property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """Which rows count, (rows,): all, except that tail "pad" fills the last step with rows given before."""
+        order, share = self._origin
+        return order.valid(order.span(self.step, share))
+
+    @property
+    def indices(self) -> npt.NDArray[np.int64]:
+        """The rows' indices in the dataset, (rows,); computed anew each time."""
+        order, share = self._origin
+        return order.rows_of(range(self.step, self.step + 1), share)
+
+    def arrow(self) -> pa.RecordBatch:
+        """The rows as an Arrow record batch (after the transform); never a copy."""
+        if self.data is None:
+            return self._slab.arrow(self._index)
+        if isinstance(self.data, pa.RecordBatch):
+            return self.data
+        raise ColumnError(f"the transform gave {type(self.data).__name__}, no Arrow record batch: use batch.data")
+
+    def numpy(self) -> dict[str, Array | pa.Array]:
+        """Columns by name: numpy arrays with the rows first where the type allows, else Arrow arrays.
+
+        Read-only views of Arrow's memory except for bool and date32; arrays.values has the table of types.
+        Raises ColumnError for integers, bools or times with nulls.
+        """
+        return self._slab.numpy(self._index) if self.data is None else self._transformed().numpy(0)
+
+    def torch(self) -> dict[str, Any]:
+        """Columns by name: CPU tensors where numpy() has numbers (the same memory), else Arrow arrays.
+
+        datetime64 and timedelta64 come as int64 in their unit. Needs torch.
+        """
+        return self._slab.torch(self._index) if self.data is None else self._transformed().torch(0)
+
+    def _transformed(self) -> Slab:
+        rows = self.arrow()
+        return Slab(range(self.step, self.step + 1), rows.num_rows, rows)

@@ -1,0 +1,209 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The client: a cache behind a head's address."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from kubeflow_datacache.answer import Answer
+from kubeflow_datacache.codes import FAULTS
+from kubeflow_datacache.dataset import Dataset
+from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.order import Tail
+from kubeflow_datacache.permutation import Permutation
+from kubeflow_datacache.retry import Attempts, Patience
+from kubeflow_datacache.world import World
+
+_PORT = 50051
+_ASK_SECONDS = 60.0
+# Servers restart and get new addresses: notice a dead connection in seconds, look again for a live one soon.
+_CHANNEL = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    ("grpc.max_receive_message_length", -1),
+]
+
+
+class DataCache:
+    """A cache, by the address of its head. Close it, or use it in a with statement.
+
+    endpoint: "grpc://HOST:PORT", or "grpc+tls://HOST:PORT". retry_seconds: how long to wait for servers that do not
+    answer or are still loading before UnreachableError. tls_roots: PEM bytes of the CA, None for the system's.
+
+    Connects on first use. Safe for concurrent use. Pickles to its settings, and connects anew in a forked child.
+    """
+
+    def __init__(self, endpoint: str, *, retry_seconds: float = 300.0, tls_roots: bytes | None = None) -> None:
+        if not endpoint.startswith(("grpc://", "grpc+tcp://", "grpc+tls://")):
+            raise ValueError(f"endpoint = {endpoint!r}: want grpc://HOST:PORT or grpc+tls://HOST:PORT")
+        self.endpoint = endpoint
+        self.patience = Patience(retry_seconds)
+        self._tls_roots = tls_roots
+        self._reset()
+
+    @classmethod
+    def from_env(
+        cls, environ: Mapping[str, str] = os.environ, *, retry_seconds: float = 300.0, tls_roots: bytes | None = None
+    ) -> Self:
+        """The cache of the TrainJob that this process belongs to: TRAIN_JOB_NAME names it."""
+        job = environ.get("TRAIN_JOB_NAME", "")
+        if not job:
+            raise ValueError(
+                "TRAIN_JOB_NAME is not set: inside a TrainJob with a cache initializer it names the job;"
+                ' elsewhere give the address, as DataCache("grpc://HOST:50051")'
+            )
+        scheme = "grpc+tls" if tls_roots else "grpc"
+        return cls(f"{scheme}://{job}-cache-service:{_PORT}", retry_seconds=retry_seconds, tls_roots=tls_roots)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"DataCache({self.endpoint!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"endpoint": self.endpoint, "patience": self.patience, "_tls_roots": self._tls_roots}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def close(self) -> None:
+        """Ends the cache's loaders and permutations and closes the connections. Using it again opens new ones."""
+        for reader in list(self._readers):
+            reader.close()
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+    @property
+    def dataset(self) -> Dataset:
+        """What is served: table, snapshot, fingerprint and number of rows. Asked once, then remembered."""
+        if self._described is None:
+            self._described = self.ask({"kind": "take"})
+        return self._described.dataset
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns that are served."""
+        if self._described is None:
+            self._described = self.ask({"kind": "take"})
+        return self._described.schema
+
+    def __len__(self) -> int:
+        return self.dataset.rows
+
+    def status(self) -> dict[str, Any]:
+        """The head's own report: state, reason, rows, bytes, splits and data nodes (docs/contract.md, /status)."""
+        (result,) = self._try(lambda head: list(head.do_action("status", _options())), None)
+        return json.loads(result.body.to_pybytes())
+
+    def loader(
+        self,
+        *,
+        global_batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        clump: int = 1,
+        tail: Tail = "drop",
+        columns: Sequence[str] | None = None,
+        transform: Callable[[pa.RecordBatch], Any] | None = None,
+        transform_threads: int | None = None,
+        prefetch_bytes: int = 64 << 20,
+        world: World | None = None,
+        worker: int = 0,
+        workers: int = 1,
+        progress: bool = False,
+    ) -> Loader:
+        """This rank's batches, epoch by epoch: see Loader, which takes the same words."""
+        return Loader(
+            self,
+            global_batch_size=global_batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            clump=clump,
+            tail=tail,
+            columns=columns,
+            transform=transform,
+            transform_threads=transform_threads,
+            prefetch_bytes=prefetch_bytes,
+            world=world,
+            worker=worker,
+            workers=workers,
+            progress=progress,
+        )
+
+    def permutation(
+        self, *, columns: Sequence[str] | None = None, transform: Callable[[pa.RecordBatch], Any] | None = None
+    ) -> Permutation:
+        """The table as a map-style dataset: rows by index, in any order."""
+        return Permutation(self, columns=columns, transform=transform)
+
+    def ask(self, request: Mapping[str, Any], stop: threading.Event | None = None) -> Answer:
+        """The head's answer to a CMD descriptor (docs/contract.md), waiting while the cache loads or restarts.
+
+        stop, once set, cuts the waiting short.
+        """
+        descriptor = fl.FlightDescriptor.for_command(json.dumps({"v": 1, **request}).encode())
+        return Answer.parse(self._try(lambda head: head.get_flight_info(descriptor, _options()), stop))
+
+    def adopt(self, reader: Loader | Permutation) -> None:
+        """Closes the reader with the cache, and before the interpreter ends."""
+        self._readers.add(reader)
+
+    def connect(self, location: str) -> fl.FlightClient:
+        """The connection to one server; it is the cache's and closed with it."""
+        if self._process != os.getpid():  # gRPC does not survive a fork: leave the parent's connections alone
+            self._reset()
+        with self._lock:
+            if location not in self._clients:
+                roots = {"tls_root_certs": self._tls_roots} if self._tls_roots else {}
+                self._clients[location] = fl.connect(location, generic_options=_CHANNEL, **roots)
+            return self._clients[location]
+
+    def _try(self, call: Callable[[fl.FlightClient], Any], stop: threading.Event | None) -> Any:
+        attempts = Attempts(f"ask the head at {self.endpoint}", self.patience, stop)
+        while True:
+            try:
+                return call(self.connect(self.endpoint))
+            except FAULTS as error:
+                if stop is not None and stop.is_set():
+                    raise
+                attempts.failed(error)
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._clients: dict[str, fl.FlightClient] = {}
+        self._described: Answer | None = None
+        self._readers: weakref.WeakSet[Loader | Permutation] = weakref.WeakSet()
+        weakref.finalize(self, _close_readers, self._readers, self._process)  # threads must end before the interpreter
+
+
+def _close_readers(readers: weakref.WeakSet[Loader | Permutation], process: int) -> None:
+    if process == os.getpid():
+        for reader in list(readers):
+            reader.close()
+
+
+def _options() -> fl.FlightCallOptions:
+    return fl.FlightCallOptions(timeout=_ASK_SECONDS)

@@ -1,0 +1,53 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC codes behind pyarrow.flight's errors, and what each means for a client."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from kubeflow_datacache.errors import CacheFailedError, DataCacheError, RefusedError
+
+FAULTS = (pa.ArrowException, fl.FlightError, OSError)  # what a call to a server may raise
+_SAID = re.compile(r"(?:gRPC|Flight) returned ([a-z -]+) error(?:, with message: |[.:] ?)?")
+_TAIL = re.compile(r"\. gRPC client debug context:.*|\. Client context:.*|\. Detail: .*", re.DOTALL)
+_OF_CLASS = {
+    "ArrowInvalid": "INVALID_ARGUMENT",
+    "ArrowNotImplementedError": "UNIMPLEMENTED",
+    "ArrowKeyError": "NOT_FOUND",
+    "FlightUnauthenticatedError": "UNAUTHENTICATED",
+    "FlightUnauthorizedError": "PERMISSION_DENIED",
+    "FlightUnavailableError": "UNAVAILABLE",
+    "FlightTimedOutError": "DEADLINE_EXCEEDED",
+    "FlightCancelledError": "CANCELLED",
+    "FlightInternalError": "INTERNAL",
+}
+_FINAL = {"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND", "OUT_OF_RANGE", "PERMISSION_DENIED"}
+_FAILED = "the cache failed:"  # wire contract, GetFlightInfo: the reason of a cache that is Failed for good
+
+
+def code_of(error: BaseException) -> str:
+    """The gRPC code of an error of pyarrow.flight, such as "UNAVAILABLE"; the class name of any other error."""
+    if said := _SAID.search(str(error)):
+        code = re.sub("[ -]", "_", said[1]).upper()
+        return {"PRECONDITION_FAILED": "FAILED_PRECONDITION", "INVALID": "INVALID_ARGUMENT"}.get(code, code)
+    return _OF_CLASS.get(type(error).__name__, type(error).__name__)
+
+
+def reason_of(error: BaseException) -> str:
+    """What the server said, without pyarrow's wrapping, on one line."""
+    text = _TAIL.sub("", _SAID.sub("", str(error), count=1))
+    return " ".join(text.split()) or type(error).__name__
+
+
+def final(error: BaseException) -> DataCacheError | None:
+    """The error to raise where trying again can't help; None where it may."""
+    reason = reason_of(error)
+    if _FAILED in reason:
+        return CacheFailedError(f"{reason}. The cache will not recover by itself: see its log, then start it anew")
+    if code_of(error) in _FINAL:
+        return RefusedError(reason)
+    return None

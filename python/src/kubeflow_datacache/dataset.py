@@ -1,0 +1,22 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a cache serves: the identity that positions and checkpoints hang on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """One snapshot's rows as the head numbers them.
+
+    fingerprint names what fixes the row indices: table, snapshot, filter, files. Two caches with the same fingerprint
+    hold the same row at every index, whatever their columns and number of data nodes. snapshot is None for a table
+    without one.
+    """
+
+    table_uuid: str
+    snapshot: int | str | None
+    fingerprint: str
+    rows: int

@@ -1,0 +1,162 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The streams of one epoch's share, one a data node, and how to go on when one breaks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from kubeflow_datacache.answer import Answer
+from kubeflow_datacache.clock import Clock
+from kubeflow_datacache.dataset import Dataset
+from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
+from kubeflow_datacache.retry import Attempts
+from kubeflow_datacache.stream import Opening, Stream
+
+if TYPE_CHECKING:
+    from kubeflow_datacache.cache import DataCache
+
+
+class MovedError(DataCacheError):
+    """Rows lie on other data nodes than before: the feed is of no use, a new one is."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Everything before this step was taken; taken[node] rows of each data node since the feed's begin."""
+
+    step: int
+    taken: Mapping[int, int]
+
+
+class Feed:
+    """Rows of one epoch's share from a step on, by data node. Close it.
+
+    request is the epoch's CMD descriptor without start_step. stop, once set, ends it. One thread takes and marks; each
+    stream has its own.
+    """
+
+    def __init__(
+        self,
+        cache: DataCache,
+        request: Mapping[str, Any],
+        dataset: Dataset,
+        *,
+        start_step: int,
+        prefetch_bytes: int,
+        stop: threading.Event,
+        clock: Clock,
+    ) -> None:
+        self._cache, self._request, self._dataset = cache, request, dataset
+        self._prefetch_bytes, self._clock, self._stop = prefetch_bytes, clock, stop
+        self._streams: dict[int, Stream] = {}
+        self._mark = Mark(start_step, {})
+        self.answer = self._ask(start_step)
+        self._lock = threading.Lock()
+        self._waiting = {endpoint.node: endpoint for endpoint in self.answer.endpoints}
+        for node in list(self._waiting)[: None if request["shuffle"] else 1]:
+            self._open(node)
+
+    def take(self, node: int, count: int) -> list[pa.RecordBatch]:
+        """The next count rows of a data node. MovedError: make a new feed from the last mark on."""
+        self._open(node)
+        if node not in self._streams:
+            raise DataCacheError(
+                f"the head names no stream of data node {node}, which holds {count} rows of the next steps: a fault of"
+                " the server, no row was passed on in their place"
+            )
+        return self._streams[node].take(count)
+
+    def mark(self, step: int, counts: Mapping[int, int]) -> None:
+        """The steps before `step` are whole: counts more rows of each node were taken for them."""
+        taken = dict(self._mark.taken)
+        for node, count in counts.items():
+            taken[node] = taken.get(node, 0) + count
+        self._mark = Mark(step, taken)
+
+    def depth(self) -> tuple[int, int]:
+        """Rows and bytes that were read ahead."""
+        streams = list(self._streams.values())
+        return sum(s.rows for s in streams), sum(s.bytes for s in streams)
+
+    @property
+    def reconnects(self) -> int:
+        """How many times streams were opened again."""
+        return sum(s.reconnects for s in self._streams.values())
+
+    def stop(self) -> None:
+        """Makes a take that waits raise, and the threads end. May be called from any thread."""
+        self._stop.set()
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.close()
+
+    def close(self) -> None:
+        """Ends the streams and waits a moment for their threads."""
+        self.stop()
+        for stream in self._streams.values():
+            stream.join(5.0)
+
+    def _open(self, node: int) -> None:
+        """Opens the stream of a data node, if it is not open."""
+        with self._lock:
+            if node not in self._waiting or self._stop.is_set():
+                return
+            endpoint = self._waiting.pop(node)
+            self._streams[node] = Stream(
+                node,
+                Opening(self._cache.connect(endpoint.location), endpoint.ticket, 0),
+                reopen=self._reopen,
+                quota=self._quota,
+                ended=self._open_next,
+                attempts=Attempts(
+                    f"read from data node {node} at {endpoint.location}", self._cache.patience, self._stop
+                ),
+                stop=self._stop,
+                clock=self._clock,
+            )
+
+    def _open_next(self) -> None:
+        """Without shuffling, nodes' turns come one after the other: the next one's stream begins when one has ended."""
+        with self._lock:
+            following = next(iter(self._waiting), None)
+        if following is not None:
+            self._open(following)
+
+    def _quota(self) -> float:
+        running = sum(not s.ended for s in list(self._streams.values()))
+        return self._prefetch_bytes / max(1, running)
+
+    def _ask(self, start_step: int) -> Answer:
+        answer = self._cache.ask({**self._request, "start_step": start_step}, self._stop)
+        was, now = self._dataset, answer.dataset
+        if now.fingerprint != was.fingerprint or now.rows != was.rows:
+            raise DatasetChangedError(
+                f"the cache at {self._cache.endpoint} now serves another dataset: fingerprint {now.fingerprint}"
+                f" (snapshot {now.snapshot}, {now.rows} rows), this loader began with {was.fingerprint} (snapshot"
+                f" {was.snapshot}, {was.rows} rows). Positions of one mean nothing in the other: make a new loader, or"
+                " start the cache with the snapshot pinned"
+            )
+        return answer
+
+    def _reopen(self, node: int, received: int) -> Opening | None:
+        mark = self._mark
+        answer = self._ask(mark.step)
+        if answer.nodes != self.answer.nodes:
+            raise MovedError(f"the rows lie on other data nodes than before: {answer.nodes}, were {self.answer.nodes}")
+        skip = received - mark.taken.get(node, 0)
+        for endpoint in answer.endpoints:
+            if endpoint.node == node:
+                return Opening(self._cache.connect(endpoint.location), endpoint.ticket, skip)
+        if skip:
+            raise DataCacheError(
+                f"the head names no stream of data node {node} any more, {skip} rows of which are still to be used:"
+                " a fault of the server, no row was passed on in their place"
+            )
+        return None

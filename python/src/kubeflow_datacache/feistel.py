@@ -1,0 +1,122 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The permutation P(n, seed, epoch) of the epoch order, version 1, many indices at a time."""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+
+LIMIT: Final = 1 << 62  # exclusive bound of every count in an epoch
+_WORD: Final = (1 << 64) - 1
+_GOLD: Final = 0x9E3779B97F4A7C15
+_SCRAMBLE: Final = np.uint64(0xD6E8FEB86659FD93)
+_HALF: Final = np.uint64(32)
+_LEAST_BITS: Final = 12
+_SMALL: Final = 1 << _LEAST_BITS
+_BLOCK: Final = 1 << 13  # indices permuted at once: their six temporaries stay in the core's cache
+
+
+class Feistel:
+    """A bijection of [0, n), 1 <= n < 2^62: eight Feistel rounds, applied again while the result is n or more.
+
+    Immutable, a few words whatever n is, safe for concurrent use. seed and epoch are taken modulo 2^64.
+    """
+
+    def __init__(self, n: int, seed: int, epoch: int) -> None:
+        if not 1 <= n < LIMIT:
+            raise ValueError(f"permutation of n = {n}: want 1 <= n < 2^62")
+        bits = max((n - 1).bit_length(), _LEAST_BITS)
+        self._n = np.uint64(n)
+        self._low = np.uint64(bits - bits // 2)
+        self._low_mask = np.uint64((1 << (bits - bits // 2)) - 1)
+        self._high_mask = np.uint64((1 << (bits // 2)) - 1)
+        state = _mix(_mix(seed + _GOLD) + epoch)
+        self._keys = [np.uint64(_mix(state + i * _GOLD)) for i in range(1, 9)]
+
+    def at(self, x: int) -> int:
+        """P(x) for one 0 <= x < n."""
+        return int(self.apply(np.array([x], np.uint64))[0])
+
+    def inverse(self, y: int) -> int:
+        """The x with P(x) = y, for one 0 <= y < n."""
+        if self._table is not None:
+            return int(np.flatnonzero(self._table == y)[0])
+        x = np.array([y], np.uint64)
+        while True:
+            self._backward(x)
+            if x[0] < self._n:
+                return int(x[0])
+
+    def apply(self, xs: Words) -> Words:
+        """Replaces every x of xs (one dimension, uint64, all below n) by P(x), in place, and returns xs."""
+        if self._table is not None:
+            xs[:] = self._table[xs]
+            return xs
+        self._round_all(xs)
+        outside = np.flatnonzero(xs >= self._n)
+        walkers = xs[outside]
+        while outside.size:  # ends because each walk began inside
+            self._round_all(walkers)
+            xs[outside] = walkers
+            still = np.flatnonzero(walkers >= self._n)
+            outside, walkers = outside[still], walkers[still]
+        return xs
+
+    @functools.cached_property
+    def _table(self) -> Words | None:
+        """All of P for a small n: its domain may be thousands of times as large, and walks as long."""
+        if self._n > _SMALL:
+            return None
+        if self._n == 1:
+            return np.zeros(1, np.uint64)
+        jump = np.arange(_SMALL, dtype=np.uint64)
+        self._round_all(jump)
+        while (jump[: int(self._n)] >= self._n).any():
+            (far,) = np.nonzero(jump >= self._n)
+            jump[far] = jump[jump[far]]  # twice as far along the cycle
+        return jump[: int(self._n)].copy()
+
+    def _round_all(self, xs: Words) -> None:
+        scratch = np.empty((3, min(len(xs), _BLOCK)), np.uint64)
+        for first in range(0, len(xs), _BLOCK):
+            self._forward(xs[first : first + _BLOCK], scratch)
+
+    def _forward(self, x: Words, scratch: Words) -> None:
+        left, right, f = scratch[0, : len(x)], scratch[1, : len(x)], scratch[2, : len(x)]
+        np.right_shift(x, self._low, out=left)
+        np.bitwise_and(x, self._low_mask, out=right)
+        for i in range(0, 8, 2):
+            self._half_round(left, right, f, self._keys[i], self._high_mask)
+            self._half_round(right, left, f, self._keys[i + 1], self._low_mask)
+        np.left_shift(left, self._low, out=left)
+        np.bitwise_or(left, right, out=x)
+
+    def _backward(self, x: Words) -> None:
+        left, right, f = x >> self._low, x & self._low_mask, np.empty_like(x)
+        for i in range(6, -1, -2):
+            self._half_round(right, left, f, self._keys[i + 1], self._low_mask)
+            self._half_round(left, right, f, self._keys[i], self._high_mask)
+        x[:] = left << self._low | right
+
+    @staticmethod
+    def _half_round(target: Words, source: Words, f: Words, key: np.uint64, mask: np.uint64) -> None:
+        """target ^= F(source, key) & mask, with f as scratch."""
+        np.bitwise_xor(source, key, out=f)
+        np.multiply(f, _SCRAMBLE, out=f)
+        np.right_shift(f, _HALF, out=f)
+        np.bitwise_and(f, mask, out=f)
+        np.bitwise_xor(target, f, out=target)
+
+
+def _mix(z: int) -> int:
+    """The finaliser of SplitMix64."""
+    z &= _WORD
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _WORD
+    return z ^ z >> 31

@@ -1,0 +1,161 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The order of an epoch, version 1: which row stands at which position, and whose it is. Pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal, NamedTuple, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from kubeflow_datacache.feistel import LIMIT, Feistel, Words
+
+VERSION: Final = 1
+Tail = Literal["drop", "pad", "keep"]
+Rows = npt.NDArray[np.int64]
+
+
+class Span(NamedTuple):
+    """Positions [first, last) of an epoch's sequence; under tail "pad" some may lie beyond its end."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one reader gets: rank `rank` of `world`, whose worker `worker` of `workers` takes every workers-th step."""
+
+    rank: int = 0
+    world: int = 1
+    worker: int = 0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value, of in (("rank", self.rank, "world"), ("worker", self.worker, "workers")):
+            total = cast("int", getattr(self, of))
+            if not 1 <= total < LIMIT:
+                raise ValueError(f"{of} = {total}: want 1 <= {of} < 2^62")
+            if not 0 <= value < total:
+                raise ValueError(f"{name} = {value} is outside {of} = {total}: want 0 <= {name} < {of}")
+
+    def first_step(self, start: int) -> int:
+        """The first step from `start` on that is this worker's."""
+        return start + (self.worker - start) % self.workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """One pass over `rows` rows in steps of `global_batch` rows; the words are those of the wire contract.
+
+    Immutable and safe for concurrent use. rows, clump and global_batch are below 2^62, seed and number below 2^64.
+    """
+
+    rows: int
+    seed: int = 0
+    number: int = 0
+    shuffle: bool = True
+    clump: int = 1
+    global_batch: int
+    tail: Tail = "drop"
+
+    def __post_init__(self) -> None:
+        _within("rows", self.rows, 0, LIMIT)
+        _within("seed", self.seed, 0, 1 << 64)
+        _within("epoch", self.number, 0, 1 << 64)
+        _within("clump", self.clump, 1, LIMIT)
+        _within("global_batch", self.global_batch, 1, LIMIT)
+        if self.tail not in get_args(Tail):
+            raise ValueError(f'tail = {self.tail!r}: want "drop", "pad" or "keep"')
+
+    def numbered(self, number: int) -> Epoch:
+        """The same for another epoch."""
+        return replace(self, number=number)
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps the epoch has: the same for every rank and world."""
+        return self.rows // self.global_batch if self.tail == "drop" else -(-self.rows // self.global_batch)
+
+    def size(self, step: int) -> int:
+        """How many positions a step has, over all ranks: global_batch, or less in the last step under tail "keep"."""
+        if self.tail != "keep":
+            return self.global_batch
+        return min(self.global_batch, self.rows - step * self.global_batch)
+
+    def span(self, step: int, share: Share) -> Span:
+        """The positions that the share's rank has in a step. Shares differ by at most one position; none is fine."""
+        first, size = step * self.global_batch, self.size(step)
+        return Span(first + share.rank * size // share.world, first + (share.rank + 1) * size // share.world)
+
+    def valid(self, span: Span) -> npt.NDArray[np.bool_]:
+        """Which positions of a span are rows of their own, not padding: one bool a position."""
+        return np.arange(span.first, span.last) < self.rows
+
+    def rows_of(self, steps: range, share: Share) -> Rows:
+        """The rows that the share's rank has in the steps, laid end to end: one int64 a position.
+
+        steps lie within [0, self.steps). Under tail "pad" a position p beyond the end holds row p mod rows.
+        """
+        if not steps:
+            return np.empty(0, np.int64)
+        short = len(steps) if self.size(steps[-1]) == self.size(steps[0]) else len(steps) - 1
+        parts = [self._positions(part, share) for part in (steps[:short], steps[short:]) if part]
+        positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if positions.size and int(positions[-1]) >= self.rows:
+            positions %= np.uint64(self.rows)
+        return self._layout.rows_at(positions).view(np.int64)
+
+    def _positions(self, steps: range, share: Share) -> Words:
+        """The share's positions in steps of one size."""
+        begin = self.span(steps[0], share)
+        stride = np.uint64((steps[1] - steps[0]) * self.global_batch if len(steps) > 1 else 0)
+        first = np.arange(len(steps), dtype=np.uint64) * stride + np.uint64(begin.first)
+        return (first[:, None] + np.arange(begin.last - begin.first, dtype=np.uint64)).reshape(-1)
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        return _Layout(self)
+
+
+class _Layout:
+    """Maps positions below the number of rows to rows."""
+
+    def __init__(self, epoch: Epoch) -> None:
+        self._clump = np.uint64(epoch.clump)
+        self._feistel: Feistel | None = None
+        if not epoch.shuffle or epoch.rows == 0:
+            return
+        clumps = -(-epoch.rows // epoch.clump)
+        self._feistel = Feistel(clumps, epoch.seed, epoch.number)
+        missing = clumps * epoch.clump - epoch.rows
+        regular = epoch.rows
+        if missing:  # only the last clump is short: from its end on, positions shift by what it lacks
+            regular = self._feistel.inverse(clumps - 1) * epoch.clump + epoch.clump - missing
+        self._regular, self._missing = np.uint64(regular), np.uint64(missing)
+
+    def rows_at(self, positions: Words) -> Words:
+        """The rows at the positions; may use the array for its answer."""
+        if self._feistel is None:
+            return positions
+        if self._clump == 1:
+            return self._feistel.apply(positions)
+        if self._missing:
+            positions[positions >= self._regular] += self._missing
+        index, offset = np.divmod(positions, self._clump)
+        return self._clumps(index) * self._clump + offset
+
+    def _clumps(self, index: Words) -> Words:
+        """P of every index, permuting each run of equal neighbours once."""
+        assert self._feistel is not None
+        begins = np.flatnonzero(np.diff(index, prepend=index[:1] + np.uint64(1)))
+        runs = self._feistel.apply(index[begins])
+        return np.repeat(runs, np.diff(begins, append=len(index)))
+
+
+def _within(name: str, value: int, low: int, limit: int) -> None:
+    if not low <= value < limit:
+        raise ValueError(f"{name} = {value}: want {low} <= {name} < 2^{limit.bit_length() - 1}")

@@ -1,0 +1,138 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The table as a map-style dataset: rows by index, over DoExchange."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kubeflow_datacache.answer import Answer
+from kubeflow_datacache.codes import FAULTS
+from kubeflow_datacache.errors import DatasetChangedError
+from kubeflow_datacache.exchange import Exchange
+from kubeflow_datacache.gather import Gather, concatenate
+from kubeflow_datacache.retry import Attempts
+
+if TYPE_CHECKING:
+    from kubeflow_datacache.cache import DataCache
+
+
+class Permutation:
+    """Rows by index, in any order: a sampler decides. Make it with DataCache.permutation; close it.
+
+    Fits torch.utils.data.DataLoader, which asks for a batch's rows at once (__getitems__): its collate_fn gets what
+    the transform makes of the record batch, or the record batch itself.
+
+    Safe for concurrent use (calls take turns). Pickles, and works in forked workers, with connections of its own.
+    """
+
+    def __init__(
+        self,
+        cache: DataCache,
+        *,
+        columns: Sequence[str] | None = None,
+        transform: Callable[[pa.RecordBatch], Any] | None = None,
+    ) -> None:
+        self._cache, self._transform = cache, transform
+        self._columns = None if columns is None else list(columns)
+        self._dataset = cache.dataset
+        self._reset()
+        cache.adopt(self)
+
+    def __len__(self) -> int:
+        return self._dataset.rows
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        """One row: what the transform makes of it, or without one a dict of Python values."""
+        rows = self.__getitems__([index])
+        return rows if self._transform is not None else rows.to_pylist()[0]
+
+    def __getitems__(self, indices: Iterable[SupportsIndex]) -> Any:
+        """The rows in the order asked, duplicates included, as one record batch or what the transform makes of it.
+
+        Negative indices count from the end. IndexError for what lies outside the table.
+        """
+        rows = self._rows(self._checked(indices))
+        return rows if self._transform is None else self._transform(rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: getattr(self, k) for k in ("_cache", "_transform", "_columns", "_dataset")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def close(self) -> None:
+        """Ends the exchanges with the data nodes."""
+        with self._lock:
+            self._drop()
+
+    def _checked(self, indices: Iterable[SupportsIndex]) -> npt.NDArray[np.int64]:
+        if isinstance(indices, np.ndarray):
+            asked = indices.astype(np.int64, casting="safe")
+        else:
+            asked = np.fromiter(map(operator.index, indices), np.int64)
+        rows = np.where(asked < 0, asked + len(self), asked)
+        if rows.size and (outside := (rows < 0) | (rows >= len(self))).any():
+            raise IndexError(f"row {asked[outside][0]} is outside the table of {len(self)} rows")
+        return rows
+
+    def _rows(self, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        attempts = Attempts(f"take rows from the cache at {self._cache.endpoint}", self._cache.patience)
+        with self._lock:
+            if self._process != os.getpid():
+                self._reset()
+            while True:
+                try:
+                    return self._take(self._open(), rows)
+                except FAULTS as error:
+                    self._drop()
+                    attempts.failed(error)
+
+    def _take(self, answer: Answer, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        owner = np.searchsorted([end for _, end in answer.nodes], rows, side="right")
+        wanted = {int(node): np.flatnonzero(owner == node) for node in np.unique(owner)}
+        for node, places in wanted.items():
+            self._exchanges[node].ask(rows[places])
+        parts = [part for node, places in wanted.items() for part in self._exchanges[node].answer(len(places))]
+        if len(wanted) < 2:
+            return concatenate(parts, answer.schema)
+        return Gather(parts, np.concatenate(list(wanted.values()))).batch()
+
+    def _open(self) -> Answer:
+        if self._answer is None:
+            request: dict[str, Any] = {"kind": "take"}
+            if self._columns is not None:
+                request["columns"] = self._columns
+            answer = self._cache.ask(request)
+            if answer.dataset.fingerprint != self._dataset.fingerprint:
+                raise DatasetChangedError(
+                    f"the cache at {self._cache.endpoint} now serves another dataset: fingerprint"
+                    f" {answer.dataset.fingerprint}, this one began with {self._dataset.fingerprint}"
+                )
+            for endpoint in answer.endpoints:
+                client = self._cache.connect(endpoint.location)
+                self._exchanges[endpoint.node] = Exchange(client, endpoint.ticket, answer.row_bytes)
+            self._answer = answer
+        return self._answer
+
+    def _drop(self) -> None:
+        exchanges, self._exchanges, self._answer = self._exchanges, {}, None
+        for exchange in exchanges.values():
+            with contextlib.suppress(*FAULTS):
+                exchange.close()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._exchanges: dict[int, Exchange] = {}
+        self._answer: Answer | None = None

@@ -1,0 +1,60 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What is ready for the consumer, bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Pipe(Generic[Item]):
+    """A queue of at most `limit` bytes, or of one item if that is larger. For one producer and one consumer."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._items: deque[tuple[Item, int, int]] = deque()
+        self._ended = False
+        self._error: BaseException | None = None
+        self.rows = self.bytes = 0
+
+    def put(self, item: Item, rows: int, nbytes: int) -> bool:
+        """Waits for room and appends; False once the pipe is closed."""
+        with self._changed:
+            while self._items and self.bytes + nbytes > self._limit and not self._ended:
+                self._changed.wait()
+            if self._ended:
+                return False
+            self._items.append((item, rows, nbytes))
+            self.rows, self.bytes = self.rows + rows, self.bytes + nbytes
+            self._changed.notify_all()
+            return True
+
+    def end(self, error: BaseException | None = None) -> None:
+        """No more items: the consumer gets what is in the pipe, then the error or the end."""
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether get would wait."""
+        return not self._items and not self._ended
+
+    def get(self) -> Item | None:
+        """The next item, waiting for it; None at the end."""
+        with self._changed:
+            while not self._items and not self._ended:
+                self._changed.wait()
+            if not self._items:
+                if self._error is not None:
+                    raise self._error
+                return None
+            item, rows, nbytes = self._items.popleft()
+            self.rows, self.bytes = self.rows - rows, self.bytes - nbytes
+            self._changed.notify_all()
+            return item

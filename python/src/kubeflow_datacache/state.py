@@ -1,0 +1,67 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A place in training, as a checkpoint keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
+
+from kubeflow_datacache.errors import StateError
+from kubeflow_datacache.order import VERSION as ORDER_VERSION
+
+VERSION: Final = 1
+_PLACE = ("epoch", "next_step")  # what may differ: where training is
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Everything that fixes which rows come next: for every rank, and for any world size, from any one rank's state.
+
+    next_step is the first step of the epoch that was not given out. All fields are JSON.
+    """
+
+    version: int = VERSION
+    order_version: int = ORDER_VERSION
+    table_uuid: str
+    snapshot: int | str | None
+    fingerprint: str
+    rows: int
+    seed: int
+    shuffle: bool
+    clump: int
+    global_batch_size: int
+    tail: str
+    epoch: int
+    next_step: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The state as JSON-able values."""
+        return asdict(self)
+
+    def place_of(self, saved: Mapping[str, Any]) -> Self:
+        """This state at the saved one's place. StateError, naming the field, if it is of another order of rows."""
+        names = {field.name for field in fields(self)}
+        for name in ("version", *sorted(names - {"version"})):
+            if name not in saved:
+                raise StateError(
+                    f"state: {name} is missing: this is no state of a datacache loader of version {VERSION}"
+                )
+            if name not in _PLACE and saved[name] != getattr(self, name):
+                raise StateError(_mismatch(name, saved[name], getattr(self, name)))
+        if unknown := sorted(set(saved) - names):
+            raise StateError(f"state: unknown field {unknown[0]}: it was saved by a newer release")
+        for name in _PLACE:
+            if type(saved[name]) is not int or saved[name] < 0:
+                raise StateError(f"state: {name} = {saved[name]!r}: want a whole number of at least 0")
+        return type(self)(**saved)
+
+
+def _mismatch(name: str, saved: object, here: object) -> str:
+    text = f"state: {name} = {saved!r}, but this loader has {here!r}"
+    if name in ("version", "order_version"):
+        return f"{text}: use the release of kubeflow-datacache that saved it"
+    if name in ("table_uuid", "snapshot", "fingerprint", "rows"):
+        return f"{text}: it was saved while reading other rows. Serve that table, snapshot and filter again"
+    return f"{text}: make the loader with {name}={saved!r} to go on where it was saved"

@@ -1,0 +1,202 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One data node's rows of one epoch, in the epoch's order, read ahead by a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from kubeflow_datacache.clock import Clock
+from kubeflow_datacache.codes import FAULTS
+from kubeflow_datacache.errors import DataCacheError
+from kubeflow_datacache.retry import Attempts
+
+
+class Opening(NamedTuple):
+    """Where a stream begins or goes on: a connection, a ticket, and how many of its first rows are known already."""
+
+    client: fl.FlightClient
+    ticket: bytes
+    skip: int
+
+
+class Stream:
+    """Reads one data node's stream into a queue of at most `quota()` bytes, or of one message if that is larger.
+
+    A stream that breaks is opened again with reopen(node, rows received so far), which asks the head and says where to
+    go on; the reader of the queue sees no seam. ended() is called when all was received. Two threads use it: its own,
+    and the one that calls take.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        opening: Opening,
+        *,
+        reopen: Callable[[int, int], Opening | None],
+        quota: Callable[[], float],
+        ended: Callable[[], None],
+        attempts: Attempts,
+        stop: threading.Event,
+        clock: Clock,
+    ) -> None:
+        self.node = node
+        self.reconnects = 0
+        self.ended = False
+        self.bytes = 0  # in the queue
+        self.rows = 0
+        self._opening, self._reopen, self._quota, self._on_end = opening, reopen, quota, ended
+        self._attempts, self._stop, self._clock = attempts, stop, clock
+        self._ready: deque[tuple[pa.RecordBatch, int]] = deque()
+        self._changed = threading.Condition()
+        self._received = 0
+        self._error: Exception | None = None
+        self._reader: fl.FlightStreamReader | None = None
+        self._thread = threading.Thread(target=self._run, name=f"datacache-node-{node}", daemon=True)
+        self._thread.start()
+
+    def take(self, count: int) -> list[pa.RecordBatch]:
+        """The next count rows, waiting for them. A stream that ends before is an error, never a shorter answer."""
+        out: list[pa.RecordBatch] = []
+        while count:
+            batch = self._next(count)
+            out.append(batch)
+            count -= batch.num_rows
+        return out
+
+    def close(self) -> None:
+        """Stops reading; the thread ends soon after. The stop event must be set before."""
+        with self._changed:
+            self._changed.notify_all()
+            reader = self._reader
+        if reader is not None:
+            with contextlib.suppress(*FAULTS):
+                reader.cancel()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the thread's end."""
+        self._thread.join(seconds)
+
+    def _next(self, most: int) -> pa.RecordBatch:
+        with self._changed:
+            if not self._ready:
+                self._clock.produce(self.node)
+                while not self._ready:
+                    if self._stop.is_set():
+                        raise DataCacheError("the loader was closed while it read")
+                    if self._error is not None:
+                        raise self._error
+                    if self.ended:
+                        raise DataCacheError(
+                            f"data node {self.node} ended its stream {most} or more rows early: a fault of the server,"
+                            " no row was passed on in their place"
+                        )
+                    self._changed.wait()
+                self._clock.produce("decode")
+            batch, size = self._ready.popleft()
+            if batch.num_rows > most:
+                rest = size - size * most // batch.num_rows
+                self._ready.appendleft((batch.slice(most), rest))
+                batch, size = batch.slice(0, most), size - rest
+            self.bytes -= size
+            self.rows -= batch.num_rows
+            self._changed.notify_all()
+            return batch
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._read(self._opening)
+                    break
+                except FAULTS as error:
+                    if self._stop.is_set() or not self._resume(error):
+                        break
+        except Exception as error:
+            self._error = error
+        with self._changed:
+            self.ended = True
+            self._changed.notify_all()
+        self._on_end()
+
+    def _resume(self, error: Exception) -> bool:
+        """Waits and opens the stream again where it broke; False where it owed no more rows."""
+        self._clock.at_head(self.node, True)
+        try:
+            self._attempts.failed(error)
+            self.reconnects += 1
+            opening = self._reopen(self.node, self._received)
+        finally:
+            self._clock.at_head(self.node, False)
+        if opening is None:
+            return False
+        self._opening = opening
+        return True
+
+    def _read(self, opening: Opening) -> None:
+        reader = opening.client.do_get(fl.Ticket(opening.ticket))
+        with self._changed:
+            self._reader = reader
+        skip, first, timing = opening.skip, True, _Timing()
+        try:
+            while not self._stop.is_set():
+                try:
+                    batch, said = reader.read_chunk()
+                except StopIteration:
+                    if skip:
+                        raise DataCacheError(
+                            f"data node {self.node} now has {skip} rows less of this epoch than before: a fault of the"
+                            " server, no row was passed on in their place"
+                        ) from None
+                    return
+                self._clock.settle(self.node, timing.server_share(said, first))
+                first = False
+                dropped = min(skip, batch.num_rows)
+                skip -= dropped
+                if dropped < batch.num_rows:
+                    self._put(batch.slice(dropped))
+                    self._attempts.progress()
+        finally:
+            if self._stop.is_set():
+                with contextlib.suppress(*FAULTS):
+                    reader.cancel()
+
+    def _put(self, batch: pa.RecordBatch) -> None:
+        size = batch.nbytes
+        with self._changed:
+            self._received += batch.num_rows
+            self._ready.append((batch, size))
+            self.bytes += size
+            self.rows += batch.num_rows
+            self._changed.notify_all()
+            while self.bytes >= self._quota() and self._ready and not self._stop.is_set():
+                self._changed.wait()
+
+
+class _Timing:
+    """Splits the wait for a message between server and wire, by what the server says about its own time.
+
+    A data node may send {"busy_us": .., "blocked_us": ..} with each message: microseconds since the stream's begin that
+    it spent making messages, and waiting for the connection to take them. Without it the first message's wait counts
+    as the server's, later ones as the wire's.
+    """
+
+    def __init__(self) -> None:
+        self._busy = self._blocked = 0
+
+    def server_share(self, said: pa.Buffer | None, first: bool) -> float:
+        """The server's share of the wait for this message, 0..1."""
+        if said is None:
+            return float(first)
+        told: dict[str, Any] = json.loads(said.to_pybytes())
+        busy, blocked = told["busy_us"] - self._busy, told["blocked_us"] - self._blocked
+        self._busy, self._blocked = told["busy_us"], told["blocked_us"]
+        return busy / (busy + blocked) if busy + blocked > 0 else float(first)

@@ -1,0 +1,82 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A head and data nodes as processes that can be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from server import free_port
+
+from kubeflow_datacache import DataCache
+
+
+class Cluster:
+    """One head and `nodes` data nodes on loopback. Ends them all on exit."""
+
+    def __init__(self, binary: Path, metadata: str, logs: Path, nodes: int = 2) -> None:
+        self._binary, self._metadata, self._logs, self._nodes = binary, metadata, logs, nodes
+        self._head, self._http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._revival = threading.Thread()
+        self.endpoint = f"grpc://{self._head}"
+        self.names = ["head", *(f"node-{i}" for i in range(nodes))]
+
+    def __enter__(self) -> Self:
+        for name in self.names:
+            self.start(name)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._revival.ident is not None:
+            self._revival.join()
+        for name in list(self._processes):
+            self.kill(name)
+
+    def start(self, name: str) -> None:
+        """Starts "head" or "node-0", ..."""
+        if name == "head":
+            own = ["head", "--metadata", self._metadata, "--nodes", str(self._nodes)]
+            own += ["--listen", self._head, "--http", self._http]
+        else:
+            own = ["node", "--head", self._head, "--index", name.removeprefix("node-")]
+            own += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+        with (self._logs / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [self._binary, *own], stdout=log, stderr=log, env={**os.environ, "CACHE_SECRET": "of the tests alone"}
+            )
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, at once."""
+        process = self._processes.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def blow(self, names: list[str], seconds: float) -> None:
+        """Kills these servers, and starts them again after so many seconds, while the caller goes on."""
+        if self._revival.ident is not None:
+            self._revival.join()
+        for name in names:
+            self.kill(name)
+        self._revival = threading.Thread(target=self._revive, args=(names, seconds))
+        self._revival.start()
+
+    def _revive(self, names: list[str], seconds: float) -> None:
+        time.sleep(seconds)
+        for name in names:
+            self.start(name)
+
+    def wait_ready(self, seconds: float = 60.0) -> None:
+        """Waits until the head is Ready."""
+        end = time.monotonic() + seconds
+        with DataCache(self.endpoint, retry_seconds=seconds) as cache:
+            while cache.status()["state"] != "Ready":
+                assert time.monotonic() < end, f"not ready: {cache.status()}"
+                time.sleep(0.02)

@@ -1,0 +1,92 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures: the in-process peer, and real servers."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from lake import Lake
+from peer import Peer, Table
+from wide import wide_table
+
+from kubeflow_datacache import DataCache
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The server under test, and how much to run."""
+    parser.addoption("--server", type=Path, default=REPOSITORY / "bin/cacheserver", help="the cacheserver binary")
+    parser.addoption("--thorough", type=int, default=1, help="times as many random schedules: 10 for a release")
+    parser.addoption("--seed", type=int, default=None, help="the seed of the random tests; each prints its own")
+
+
+@pytest.fixture
+def thorough(request: pytest.FixtureRequest) -> int:
+    """How many times as many random cases to run."""
+    return int(str(request.config.getoption("--thorough")))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers with a seed that is printed, to be given as --seed to see the same again."""
+    given = request.config.getoption("--seed")
+    seed = secrets.randbits(32) if given is None else given
+    print(f"--seed {seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    """A cache in this process: 100 rows on three nodes."""
+    with Peer(Table(100, [(0, 40), (40, 70), (70, 100)])) as one:
+        yield one
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., DataCache]]:
+    """Connects clients that are closed after the test."""
+    opened: list[DataCache] = []
+
+    def open_cache(endpoint: str, retry_seconds: float = 20.0) -> DataCache:
+        opened.append(DataCache(endpoint, retry_seconds=retry_seconds))
+        return opened[-1]
+
+    yield open_cache
+    for cache in opened:
+        cache.close()
+
+
+@pytest.fixture
+def cache(peer: Peer, connect: Callable[..., DataCache]) -> DataCache:
+    """A client of the peer."""
+    return connect(peer.endpoint)
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Path:
+    """The cacheserver binary."""
+    binary = Path(str(request.config.getoption("--server"))).resolve()
+    if not binary.exists():
+        pytest.exit(f"{binary} does not exist: run 'make build', or give --server", returncode=2)
+    return binary
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The metadata file of an Iceberg table of 60,000 rows of about 2 KB (wide.py)."""
+    return wide_table(Lake(tmp_path_factory.mktemp("lake")))
+
+
+@pytest.fixture
+def cluster(server: Path, table: str, tmp_path: Path) -> Iterator[Cluster]:
+    """A head and two data nodes that serve the table, each a process of its own, ready."""
+    with Cluster(server, table, tmp_path) as servers:
+        servers.wait_ready()
+        yield servers

@@ -1,0 +1,208 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A cache in this process that keeps wire contract v1, with faults on demand: pyarrow's server and the oracle."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as fl
+from order import Epoch as Oracle
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("vector", pa.list_(pa.int32()))])
+
+
+def rows_of(indices: list[int]) -> pa.RecordBatch:
+    """The rows of the table at the indices: all that is in a row follows from its index."""
+    ids = np.array(indices, np.int64)
+    vectors = (ids[:, None] * 3 + np.arange(3)).astype(np.int32)
+    offsets = np.arange(0, 3 * len(ids) + 1, 3, dtype=np.int32)
+    columns = [
+        pa.array(ids),
+        pa.array([f"row {i}" for i in indices], pa.string()),
+        pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1))),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+@dataclass
+class Faults:
+    """What goes wrong. Seconds for delays; a break is an error after so many rows, once for each entry."""
+
+    head_seconds: float = 0.0
+    server_seconds: float = 0.0  # before each message
+    wire_seconds: float = 0.0  # a message, told to the client as time that the connection was blocked
+    head_unavailable: int = 0  # answers
+    breaks: list[int] = field(default_factory=list)  # rows after which the next streams break
+    short_by: int = 0  # rows that every stream lacks at its end
+
+
+@dataclass
+class Table:
+    """What is served: rows, cut at the nodes' borders, in messages of at most so many rows."""
+
+    rows: int
+    nodes: list[tuple[int, int]]
+    message_rows: int = 7
+    fingerprint: str = "f-1"
+
+    @classmethod
+    def random(cls, rows: int, rng: random.Random, most_nodes: int = 4) -> Self:
+        """A table on one or more nodes, some of which may have no row."""
+        cuts = sorted(rng.randint(0, rows) for _ in range(rng.randint(0, most_nodes - 1)))
+        return cls(rows, list(zip([0, *cuts], [*cuts, rows], strict=True)), rng.choice([1, 2, 7, 64]))
+
+
+class Peer:
+    """Head and data nodes behind one port. Change table and faults as you like; restart makes old tickets void."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.faults = table, Faults()
+        self.incarnation, self.gone = 1, False
+        self.requests: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+        self._server = _Server(self)
+        self.endpoint = f"grpc://127.0.0.1:{self._server.port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+
+    def stop(self) -> None:
+        """Ends for good: streams that run break at their next message."""
+        with self.lock:
+            self.faults.breaks, self.incarnation = [], self.incarnation + 1
+            self.gone = True
+
+    def restart(self, nodes: list[tuple[int, int]] | None = None) -> None:
+        """New processes, as far as a client can tell, perhaps with the rows cut elsewhere."""
+        with self.lock:
+            self.incarnation += 1
+            if nodes is not None:
+                self.table = Table(self.table.rows, nodes, self.table.message_rows, self.table.fingerprint)
+
+    def next_break(self) -> int | None:
+        """After how many rows the stream that begins now shall break."""
+        with self.lock:
+            return self.faults.breaks.pop(0) if self.faults.breaks else None
+
+
+class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
+    def __init__(self, peer: Peer) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self._peer = peer
+
+    def get_flight_info(self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
+        """The head's answer."""
+        del context
+        peer, request = self._peer, json.loads(descriptor.command)
+        time.sleep(peer.faults.head_seconds)
+        with peer.lock:
+            peer.requests.append(request)
+            if peer.faults.head_unavailable:
+                peer.faults.head_unavailable -= 1
+                raise fl.FlightUnavailableError("loading 43% (12/28 splits)")
+            table, incarnation = peer.table, peer.incarnation
+        unknown = [c for c in request.get("columns", []) if c not in SCHEMA.names]
+        if unknown:
+            raise pa.ArrowInvalid(f"columns: {unknown[0]!r} is no column; there are {SCHEMA.names}")
+        wanted = _wanted(request, table)
+        endpoints, records = [], 0
+        for node, (start, end) in enumerate(table.nodes):
+            mine = [row for row in wanted if start <= row < end]
+            records += len(mine)
+            if mine or request["kind"] == "take":
+                ticket = {**request, "node": node, "incarnation": incarnation}
+                endpoints.append(_endpoint(json.dumps(ticket).encode(), f"grpc://127.0.0.1:{self.port}", node))
+        said = {
+            "v": 1,
+            "dataset": {"table_uuid": "t-1", "snapshot": 5, "fingerprint": table.fingerprint},
+            "rows": table.rows,
+            "nodes": table.nodes,
+        }
+        schema = _projected(request).schema
+        return fl.FlightInfo(
+            schema, descriptor, endpoints, records, records * 64, ordered=True, app_metadata=json.dumps(said).encode()
+        )
+
+    def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.GeneratorStream:
+        """A data node's stream."""
+        del context
+        request = self._checked(ticket.ticket)
+        table = self._peer.table
+        start, end = table.nodes[request["node"]]
+        rows = [row for row in _wanted(request, table) if start <= row < end]
+        return fl.GeneratorStream(_projected(request).schema, self._messages(request, rows))
+
+    def do_exchange(
+        self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor, reader: Any, writer: Any
+    ) -> None:
+        """Rows by index."""
+        del context
+        request = self._checked(descriptor.command)
+        writer.begin(_projected(request).schema)
+        for chunk in reader:
+            rows = chunk.data.column(0).to_pylist()
+            start, end = self._peer.table.nodes[request["node"]]
+            assert all(start <= row < end for row in rows)
+            writer.write_batch(_projected(request, rows))
+
+    def _checked(self, ticket: bytes) -> dict[str, Any]:
+        request = json.loads(ticket)
+        if request["incarnation"] != self._peer.incarnation:
+            raise fl.FlightUnavailableError(f"data node {request['node']} restarted: ask the head again")
+        return request
+
+    def _messages(self, request: dict[str, Any], rows: list[int]) -> Iterator[Any]:
+        peer = self._peer
+        faults, size, breaks = peer.faults, peer.table.message_rows, peer.next_break()
+        rows = rows[: len(rows) - faults.short_by]
+        busy = blocked = 0.0
+        for first in range(0, len(rows), size):
+            part = rows[first : first + size]
+            if peer.gone:
+                raise fl.FlightUnavailableError("the connection broke")
+            if breaks is not None and first + len(part) > breaks:
+                part = part[: breaks - first]
+                if part:
+                    yield _projected(request, part)
+                raise fl.FlightUnavailableError("the connection broke")
+            time.sleep(faults.server_seconds + faults.wire_seconds)
+            busy, blocked = busy + faults.server_seconds, blocked + faults.wire_seconds
+            said = json.dumps({"busy_us": round(busy * 1e6), "blocked_us": round(blocked * 1e6)}).encode()
+            if busy + blocked:
+                yield _projected(request, part), pa.py_buffer(said)
+            else:
+                yield _projected(request, part)
+
+
+def _endpoint(ticket: bytes, location: str, node: int) -> fl.FlightEndpoint:
+    return fl.FlightEndpoint(ticket, [location], None, json.dumps({"node": node}).encode())
+
+
+def _projected(request: dict[str, Any], rows: list[int] | None = None) -> pa.RecordBatch:
+    batch = rows_of(rows or [])
+    return batch.select(request["columns"]) if "columns" in request else batch
+
+
+def _wanted(request: dict[str, Any], table: Table) -> tuple[int, ...]:
+    if request["kind"] != "epoch":
+        return ()
+    words = {k: v for k, v in request.items() if k not in ("v", "kind", "columns", "node", "incarnation")}
+    return _share_rows(Oracle(rows=table.rows, **words))
+
+
+@functools.lru_cache(512)
+def _share_rows(oracle: Oracle) -> tuple[int, ...]:
+    return tuple(oracle.share_rows())

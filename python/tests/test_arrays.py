@@ -1,0 +1,145 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Arrow to numpy: over the same memory where the table in arrays.values says so, and never quietly something else."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kubeflow_datacache import ColumnError
+from kubeflow_datacache.arrays import values
+from kubeflow_datacache.gather import Gather, concatenate
+from kubeflow_datacache.slab import Slab
+
+NOON = dt.datetime(2026, 1, 2, 12, 0, 0)
+DAY = NOON.date()
+VECTORS = pa.list_(pa.int32())
+
+SAME_MEMORY: list[tuple[pa.DataType, list[Any], Any]] = [
+    (pa.int8(), [1, -2], np.array([1, -2], np.int8)),
+    (pa.uint64(), [1, 2**64 - 1], np.array([1, 2**64 - 1], np.uint64)),
+    (pa.float16(), [np.float16(1), np.float16(2)], np.array([1, 2], np.float16)),
+    (pa.float64(), [1.5, 2.5], np.array([1.5, 2.5])),
+    (pa.timestamp("us"), [NOON, NOON], np.array([NOON, NOON], "datetime64[us]")),
+    (pa.timestamp("ns", "UTC"), [0, 1], np.array([0, 1], "datetime64[ns]")),
+    (pa.duration("s"), [3, 4], np.array([3, 4], "timedelta64[s]")),
+    (pa.date64(), [DAY, DAY], np.array([DAY, DAY], "datetime64[ms]")),
+    (pa.time32("s"), [1, 2], np.array([1, 2], np.int32)),
+    (pa.time64("us"), [1, 2], np.array([1, 2])),
+    (pa.binary(3), [b"abc", b"xyz"], np.array([[97, 98, 99], [120, 121, 122]], np.uint8)),
+    (VECTORS, [[1, 2, 3], [4, 5, 6]], np.array([[1, 2, 3], [4, 5, 6]], np.int32)),
+    (pa.large_list(pa.float32()), [[1, 2], [3, 4]], np.array([[1, 2], [3, 4]], np.float32)),
+    (pa.list_(pa.int64(), 2), [[1, 2], [3, 4]], np.array([[1, 2], [3, 4]])),
+    (pa.list_(pa.binary(2)), [[b"ab"], [b"cd"]], np.array([[[97, 98]], [[99, 100]]], np.uint8)),
+]
+
+
+@pytest.mark.parametrize(
+    ("type_", "items", "want"), SAME_MEMORY, ids=lambda v: str(v) if isinstance(v, pa.DataType) else ""
+)
+def test_views_of_the_same_memory(type_: pa.DataType, items: list[Any], want: Any) -> None:
+    whole = pa.array([items[0], *items, items[0]], type_)
+    got = values(whole[1:3], "c")
+    assert isinstance(got, np.ndarray)
+    assert got.dtype == want.dtype
+    assert np.array_equal(got, want)
+    assert not got.flags.writeable
+    assert _within(got, whole), "copied"
+
+
+def _within(view: Any, array: pa.Array) -> bool:
+    address = view.ctypes.data
+    return any(b is not None and b.address <= address < b.address + b.size for b in array.buffers())
+
+
+@pytest.mark.parametrize(
+    ("array", "want"),
+    [
+        (pa.array([True, False, True]), np.array([True, False, True])),
+        (pa.array([DAY, DAY]), np.array([DAY, DAY], "datetime64[D]")),
+        (pa.array([1.0, None]), np.array([1.0, np.nan])),
+        (pa.array([NOON, None]), np.array([NOON, "NaT"], "datetime64[us]")),
+        (pa.array([DAY, None]), np.array([DAY, "NaT"], "datetime64[D]")),
+        (pa.array([], pa.int32()), np.array([], np.int32)),
+        (pa.array([], pa.binary(3)), np.empty((0, 3), np.uint8)),
+    ],
+)
+def test_copies(array: pa.Array, want: Any) -> None:
+    got = values(array, "c")
+    assert isinstance(got, np.ndarray)
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    assert np.array_equal(got, want, equal_nan=want.dtype.kind in "fM")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(["a", "bc"]),
+        pa.array([b"a"]),
+        pa.array([Decimal("1.5")]),
+        pa.array([[1, 2], [3]]),
+        pa.array([[1, 2], None]),
+        pa.array([[1, None]]),
+        pa.array([{"x": 1}]),
+        pa.array([["a"]]),
+        pa.array([b"abc", None], pa.binary(3)),
+    ],
+    ids=lambda a: str(a.type),
+)
+def test_what_stays_arrow(array: pa.Array) -> None:
+    assert values(array, "c") is array
+
+
+@pytest.mark.parametrize("array", [pa.array([1, None]), pa.array([True, None]), pa.array([1, None], pa.time32("s"))])
+def test_nulls_that_numpy_cannot_hold(array: pa.Array) -> None:
+    with pytest.raises(ColumnError, match=r"column 'age' .* has 1 nulls.*fill_null"):
+        values(array, "age")
+
+
+def test_a_steps_form_does_not_depend_on_its_neighbours() -> None:
+    rows = pa.record_batch({"v": pa.array([[1, 2], [3, 4], [5], [6, 7]]), "i": pa.array([1, 2, 3, None])})
+    slab = Slab(range(2), 2, rows)
+    first = slab.numpy(0)
+    assert first["v"].tolist() == [[1, 2], [3, 4]]
+    assert first["i"].tolist() == [1, 2]
+    with pytest.raises(ColumnError, match="'i'"):
+        slab.numpy(1)
+
+
+COLUMNS: dict[str, Any] = {
+    "int": lambda i: i,
+    "null": lambda i: None if i % 3 else i,
+    "bool": lambda i: i % 2 == 0,
+    "text": lambda i: f"row {i}" * (i % 4),
+    "bytes": lambda i: None if i % 5 == 0 else bytes(i % 7),
+    "day": lambda i: dt.date.fromordinal(700_000 + i),
+    "decimal": lambda i: Decimal(i) / 4,
+    "even": lambda i: [i, i + 1],
+    "ragged": lambda i: list(range(i % 4)),
+    "holes": lambda i: [i, None],
+    "struct": lambda i: {"a": i, "b": str(i)},
+    "none": lambda i: [],
+}
+TYPES = {"decimal": pa.decimal128(12, 2), "none": pa.list_(pa.int8()), "even": pa.list_(pa.int16())}
+
+
+def test_gather_is_take(rng: random.Random) -> None:
+    for _ in range(150):
+        total = rng.randint(0, 60)
+        rows = pa.record_batch({n: pa.array([f(i) for i in range(total)], TYPES.get(n)) for n, f in COLUMNS.items()})
+        cuts = sorted(rng.randint(0, total) for _ in range(rng.randint(0, 4)))
+        parts = [rows.slice(lo, hi - lo) for lo, hi in zip([0, *cuts], [*cuts, total], strict=True)]
+        places = np.array(rng.sample(range(total), total), np.intp)
+        got = Gather(parts, places).batch()
+        got.validate(full=True)
+        want = rows.take(pa.array(np.argsort(places)))
+        assert got.equals(want)
+        assert concatenate(parts, rows.schema).equals(rows)

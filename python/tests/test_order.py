@@ -1,0 +1,143 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from order import Epoch as Oracle
+from order import Permutation as SlowPermutation
+
+from kubeflow_datacache.feistel import Feistel
+from kubeflow_datacache.order import Epoch, Share
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "test/golden/order_vectors.json").read_text())
+
+
+@pytest.mark.parametrize("vector", VECTORS["permutations"], ids=lambda v: f"n={v['n']}")
+def test_golden_permutations(vector: dict[str, Any]) -> None:
+    p = Feistel(vector["n"], vector["seed"], vector["epoch"])
+    assert p.apply(np.array(vector["x"], np.uint64)).tolist() == vector["y"]
+    assert [p.inverse(y) for y in vector["y"]] == vector["x"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["epochs"], ids=lambda v: f"n={v['n']} {v['tail']} clump={v['clump']}")
+def test_golden_epochs(vector: dict[str, Any]) -> None:
+    epoch = Epoch(
+        rows=vector["n"],
+        seed=vector["seed"],
+        number=vector["epoch"],
+        shuffle=vector["shuffle"],
+        clump=vector["clump"],
+        global_batch=vector["global_batch"],
+        tail=vector["tail"],
+    )
+    for rank, steps in enumerate(vector["ranks"]):
+        share = Share(rank=rank, world=vector["world"])
+        assert epoch.steps == len(steps)
+        for step, rows, valid in steps:
+            assert epoch.rows_of(range(step, step + 1), share).tolist() == rows
+            assert epoch.valid(epoch.span(step, share)).tolist() == valid
+
+
+def test_permutation_is_the_oracles_for_any_size(rng: random.Random, thorough: int) -> None:
+    for _ in range(500 * thorough):
+        n = rng.choice([rng.randint(1, 40), rng.randint(1, 1 << 14), rng.randint(1, 1 << 61), 1 << rng.randint(0, 61)])
+        seed, number = rng.getrandbits(64), rng.getrandbits(rng.choice([3, 64]))
+        p, oracle = Feistel(n, seed, number), SlowPermutation(n, seed, number)
+        xs = [rng.randrange(n) for _ in range(3)]
+        assert p.apply(np.array(xs, np.uint64)).tolist() == [oracle.at(x) for x in xs], (n, seed, number)
+        assert p.inverse(oracle.at(xs[0])) == xs[0], (n, seed, number)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4095, 4096, 4097, 8192, 8193, 40_009])
+def test_permutation_is_a_bijection(n: int) -> None:
+    out = Feistel(n, 3, 4).apply(np.arange(n, dtype=np.uint64))
+    assert np.array_equal(np.sort(out), np.arange(n))
+
+
+def test_steps_are_the_oracles(rng: random.Random, thorough: int) -> None:
+    for _ in range(800 * thorough):
+        n = rng.choice([0, 1, 2, rng.randint(0, 40), rng.randint(0, 120), 97, 101])
+        words: dict[str, Any] = {
+            "rows": n,
+            "seed": rng.getrandbits(64),
+            "shuffle": rng.random() < 0.8,
+            "clump": rng.choice([1, 1, 2, 3, 7, rng.randint(1, 2 * n + 1)]),
+            "global_batch": rng.randint(1, rng.choice([3, 20, 2 * n + 1])),
+            "tail": rng.choice(["drop", "pad", "keep"]),
+        }
+        number, world, workers = rng.randint(0, 5), rng.randint(1, 9), rng.randint(1, 4)
+        share = Share(rank=rng.randrange(world), world=world, worker=rng.randrange(workers), workers=workers)
+        start = rng.choice([0, 0, rng.randint(0, 30)])
+        oracle = Oracle(**words, epoch=number, **share.__dict__, start_step=start)
+        epoch = Epoch(**words, number=number)
+        assert epoch.steps == oracle.steps()
+        want = oracle.share()
+        steps = range(share.first_step(start), epoch.steps, workers)
+        assert list(steps) == [step.number for step in want], (words, share, start)
+        assert epoch.rows_of(steps, share).tolist() == [row for step in want for row in step.rows], (
+            words,
+            share,
+            start,
+        )
+        assert [epoch.valid(epoch.span(s, share)).tolist() for s in steps] == [s.valid for s in want], (words, share)
+
+
+def test_large_epochs_stay_exact(rng: random.Random) -> None:
+    for _ in range(200):
+        n = rng.randint(1 << 59, 1 << 61)
+        clump = rng.choice([1, 1, 2, 64, 1000, rng.randint(1, 1 << 40)])
+        batch = rng.choice([64, 1000, rng.randint(1 << 20, 1 << 58)])
+        epoch = Epoch(rows=n, seed=rng.getrandbits(64), number=3, clump=clump, global_batch=batch, tail="keep")
+        step, world = rng.randrange(epoch.steps), rng.randint(batch // 50 + 1, batch)
+        share = Share(rank=rng.randrange(world), world=world)
+        span = epoch.span(step, share)
+        got = epoch.rows_of(range(step, step + 1), share).tolist()
+        assert got == [_slow_row(epoch, p) for p in range(*span)]
+
+
+def _slow_row(epoch: Epoch, position: int) -> int:
+    """The row at a position, by walking the clumps around the short one, in Python's own integers."""
+    clumps = -(-epoch.rows // epoch.clump)
+    p = SlowPermutation(clumps, epoch.seed, epoch.number)
+    short = p.inverse(clumps - 1)
+    missing = clumps * epoch.clump - epoch.rows
+    if position >= short * epoch.clump + epoch.clump - missing:
+        position += missing
+    return p.at(position // epoch.clump) * epoch.clump + position % epoch.clump
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"rows": 1 << 62}, "rows = 4611686018427387904"),
+        ({"rows": -1}, "rows = -1"),
+        ({"clump": 0}, "clump = 0"),
+        ({"global_batch": 0}, "global_batch = 0"),
+        ({"seed": -1}, "seed = -1"),
+        ({"tail": "Keep"}, "tail = 'Keep'"),
+    ],
+)
+def test_bad_epochs_are_refused_by_name(words: dict[str, Any], said: str) -> None:
+    good: dict[str, Any] = {"rows": 9, "global_batch": 4}
+    with pytest.raises(ValueError, match=said):
+        Epoch(**(good | words))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"rank": 2, "world": 2}, "rank = 2 is outside world = 2"),
+        ({"rank": -1}, "rank = -1"),
+        ({"world": 0}, "world = 0"),
+        ({"worker": 3, "workers": 3}, "worker = 3 is outside workers = 3"),
+    ],
+)
+def test_bad_shares_are_refused_by_name(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Share(**words)

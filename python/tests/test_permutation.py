@@ -1,0 +1,81 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The map-style dataset: rows by index."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from cluster import Cluster
+from peer import Peer, rows_of
+from wide import ROWS
+from wide import rows_of as wide_rows
+
+from kubeflow_datacache import DataCache, RefusedError
+
+
+def test_rows_by_index(cache: DataCache, rng: random.Random) -> None:
+    rows = cache.permutation()
+    assert len(rows) == 100
+    for _ in range(20):
+        asked = [rng.randrange(100) for _ in range(rng.randint(0, 30))]
+        assert rows.__getitems__(asked) == rows_of(asked)
+    assert rows[41] == rows_of([41]).to_pylist()[0]
+    assert rows[np.int32(-1)] == rows_of([99]).to_pylist()[0]
+    rows.close()
+
+
+def test_a_random_sampler_over_real_servers(cluster: Cluster, connect: Callable[..., DataCache]) -> None:
+    rows = connect(cluster.endpoint).permutation()
+    order = np.random.default_rng(5).permutation(ROWS)[:9_000]
+    for first in range(0, len(order), 1_500):
+        asked = order[first : first + 1_500]
+        assert rows.__getitems__(asked).equals(wide_rows(asked))
+    cluster.kill("node-1")
+    cluster.start("node-1")
+    assert rows.__getitems__([ROWS - 1, 0]).equals(wide_rows(np.array([ROWS - 1, 0]))), "after a node's restart"
+    rows.close()
+
+
+@pytest.mark.parametrize("index", [100, -101, 1 << 40])
+def test_rows_outside_the_table(cache: DataCache, index: int) -> None:
+    with pytest.raises(IndexError, match="outside the table of 100 rows"):
+        cache.permutation()[index]
+
+
+def test_indices_are_whole_numbers(cache: DataCache) -> None:
+    with pytest.raises(TypeError):
+        cache.permutation().__getitems__([1.5])  # pyright: ignore[reportArgumentType]
+
+
+def test_columns_and_transform(cache: DataCache) -> None:
+    def listed(rows: pa.RecordBatch) -> list[str]:
+        return rows.column("name").to_pylist()
+
+    names = cache.permutation(columns=["name"], transform=listed)
+    assert names.__getitems__([3, 1]) == ["row 3", "row 1"]
+    assert names[7] == ["row 7"]
+    with pytest.raises(RefusedError, match="'nmae' is no column"):
+        cache.permutation(columns=["nmae"])[0]
+
+
+def test_goes_on_after_a_restart(peer: Peer, cache: DataCache) -> None:
+    rows = cache.permutation()
+    assert rows[5]["id"] == 5
+    peer.restart([(0, 2), (2, 100)])
+    rows.close()
+    assert rows.__getitems__([99, 1, 50]) == rows_of([99, 1, 50])
+
+
+def test_pickles_to_connections_of_its_own(cache: DataCache) -> None:
+    rows = cache.permutation(columns=["id"])
+    assert rows[5] == {"id": 5}
+    again = pickle.loads(pickle.dumps(rows))
+    assert again[6] == {"id": 6}
+    assert isinstance(again.__getitems__([]), pa.RecordBatch)
+    again.close()
