@@ -7,9 +7,9 @@ import "golang.org/x/sys/unix"
 
 const mapNoReserve = unix.MAP_NORESERVE
 
-// advisePages asks for ordinary pages. Huge ones save 0.25 CPU-s per GB of first touch where free memory is at
-// hand, but cost 1 to 2 where the kernel must first find or be given whole ones: on virtual machines that return
-// free memory to their host (free page reporting), and on fragmented ones. Gathers took 5 % more CPU without them.
+// advisePages asks for ordinary pages. Huge ones make the first touch a little cheaper where free memory is at
+// hand, and far dearer where the kernel must first find or be given whole ones: on virtual machines that return
+// free memory to their host (free page reporting), and on fragmented ones. make bench shows both ways: load, clump 1.
 func advisePages(b []byte) {
 	// Only advice: without it everything works.
 	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
