@@ -95,7 +95,7 @@ func (f *selectionFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.snapshot, "snapshot-id", env("SNAPSHOT_ID"), "cache this snapshot; empty means the current one (env SNAPSHOT_ID)")
 	flags.StringVar(&f.ref, "ref", env("SNAPSHOT_REF"), "cache the snapshot of this branch or tag (env SNAPSHOT_REF)")
 	flags.StringVar(&f.asOf, "as-of", env("SNAPSHOT_AS_OF"), "cache what was current at this time, as 2026-01-31T00:00:00Z (env SNAPSHOT_AS_OF)")
-	flags.StringSliceVar(&f.columns, "columns", list(env("COLUMNS")), "columns to cache, comma-separated; none means all (env COLUMNS)")
+	flags.StringSliceVar(&f.columns, "columns", list(env("TABLE_COLUMNS")), "columns to cache, comma-separated; none means all (env TABLE_COLUMNS)")
 	flags.StringVar(&f.filter, "filter", env("FILTER"), "cache only rows for which this SQL WHERE expression is true, such as \"label >= 1 AND lang = 'en'\" (env FILTER)")
 }
 

@@ -20,7 +20,7 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }
 
@@ -42,6 +42,6 @@ One head plans the table and tells clients where their rows are; data nodes hold
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), versionCommand())
+	root.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), initializerCommand(env), versionCommand())
 	return root
 }

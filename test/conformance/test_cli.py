@@ -71,7 +71,7 @@ def test_ready_is_one_line_on_standard_output(table: Table, private: Callable[..
 
 def test_the_environment_stands_for_flags(table: Table, private: Callable[..., Cache]) -> None:
     made = table("one_file")
-    cache = private([], env={"METADATA_LOC": made.metadata, "COLUMNS": "id,name", "FILTER": "id < 5"})
+    cache = private([], env={"METADATA_LOC": made.metadata, "TABLE_COLUMNS": "id,name", "FILTER": "id < 5"})
     assert cache.wait("Ready")["rows"] == 5
     with cache.client() as client:
         assert client.table().schema.names == ["id", "name"]

@@ -1,0 +1,91 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeflow/datacache/cacheserver/gate"
+)
+
+// The exit codes of initializer that mean "no use to try again"; the Job's podFailurePolicy (internal/inject) knows them.
+const (
+	exitFailed  = 3
+	exitTimeout = 4
+)
+
+func initializerCommand(env environment) *cobra.Command {
+	var address, timeout, every string
+	cmd := &cobra.Command{
+		Use:   "initializer",
+		Short: "Wait until a cache is ready and print its progress (a TrainJob's dataset-initializer step)",
+		Long: fmt.Sprintf(`initializer asks the head of a cache how far it is, prints a line a while, and ends when every row is in memory.
+It needs the head's HTTP address alone, no rights in Kubernetes and none to the table.
+
+It exits with 0 when the cache is ready, %d when the cache failed, %d when it was not ready in time, 1 when it was called wrongly.`, exitFailed, exitTimeout),
+		Example: `  cacheserver initializer --head reviews-cache-service:8080 --timeout 2h`,
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if address == "" {
+				return errors.New("no cache named: give --head host:port of the head's HTTP port, or set TRAIN_JOB_NAME")
+			}
+			if _, _, err := net.SplitHostPort(address); err != nil {
+				return fmt.Errorf("--head: %w, want host:port", err)
+			}
+			cfg := gate.Config{URL: "http://" + address + "/status", Out: cmd.OutOrStdout()}
+			var err error
+			if cfg.Timeout, err = positive("timeout", timeout); err != nil {
+				return err
+			}
+			if cfg.Every, err = positive("every", every); err != nil {
+				return err
+			}
+			return gate.Wait(cmd.Context(), cfg)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&address, "head", env.or("CACHE_HEAD", jobsHead(env)),
+		"host:port of the head's HTTP port (env CACHE_HEAD; default <TRAIN_JOB_NAME>-cache-service:8080)")
+	flags.StringVar(&timeout, "timeout", env.or("READY_TIMEOUT", "1h"), "give up after this long (env READY_TIMEOUT)")
+	flags.StringVar(&every, "every", env.or("PROGRESS_INTERVAL", "10s"), "print a line at least this often while the cache loads (env PROGRESS_INTERVAL)")
+	return cmd
+}
+
+// positive reads a duration that a flag or its variable gave.
+func positive(flag, text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("--%s: %q, want a time such as 90s, 30m or 2h", flag, text)
+	}
+	return d, nil
+}
+
+// jobsHead is the Service that the controller makes for a TrainJob's cache.
+func jobsHead(env environment) string {
+	job := env("TRAIN_JOB_NAME")
+	if job == "" {
+		return ""
+	}
+	return job + "-cache-service:8080"
+}
+
+// exitCode maps what a command ended with to what a shell or a kubelet sees.
+func exitCode(err error) int {
+	var failed *gate.FailedError
+	var late *gate.TimeoutError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &failed):
+		return exitFailed
+	case errors.As(err, &late):
+		return exitTimeout
+	}
+	return 1
+}
