@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/internal/clause"
 )
 
 // field is a column that a clause may name.
@@ -83,7 +85,7 @@ func unknown(name string, columns []*field) string {
 			names = append(names, f.name)
 		}
 	}
-	message := fmt.Sprintf("unknown column %q", short(name))
+	message := fmt.Sprintf("unknown column %q", clause.Short(name))
 	if near := nearest(name, names); near != "" {
 		message += fmt.Sprintf(", did you mean %q?", near)
 	}

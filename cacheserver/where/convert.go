@@ -11,16 +11,18 @@ import (
 	"strings"
 
 	"github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/internal/clause"
 )
 
 // convert gives the literal in a column's type, or the reason why it does not fit.
-func convert(l literal, typ iceberg.Type) (value iceberg.Literal, reason string) {
+func convert(l clause.Literal, typ iceberg.Type) (value iceberg.Literal, reason string) {
 	switch t := typ.(type) {
 	case iceberg.BooleanType:
-		if l.kind != boolLiteral {
+		if l.Kind != clause.BoolLiteral {
 			return nil, "want TRUE or FALSE"
 		}
-		return iceberg.BoolLiteral(l.value == "TRUE"), ""
+		return iceberg.BoolLiteral(l.Value == "TRUE"), ""
 	case iceberg.Int32Type:
 		n, reason := integer(l, 32)
 		return iceberg.Int32Literal(n), reason
@@ -36,10 +38,10 @@ func convert(l literal, typ iceberg.Type) (value iceberg.Literal, reason string)
 	case iceberg.DecimalType:
 		return decimal(l, t)
 	case iceberg.StringType:
-		if l.kind != stringLiteral {
+		if l.Kind != clause.StringLiteral {
 			return nil, "want a 'string'"
 		}
-		return iceberg.StringLiteral(l.value), ""
+		return iceberg.StringLiteral(l.Value), ""
 	case iceberg.UUIDType:
 		return parseUUID(l)
 	case iceberg.BinaryType, iceberg.FixedType:
@@ -48,30 +50,30 @@ func convert(l literal, typ iceberg.Type) (value iceberg.Literal, reason string)
 	return convertTime(l, typ)
 }
 
-func parseUUID(l literal) (iceberg.Literal, string) {
+func parseUUID(l clause.Literal) (iceberg.Literal, string) {
 	const want = "want a UUID such as '123e4567-e89b-12d3-a456-426614174000'"
-	if l.kind != stringLiteral && l.kind != uuidLiteral || len(l.value) != 36 {
+	if l.Kind != clause.StringLiteral && l.Kind != clause.UUIDLiteral || len(l.Value) != 36 {
 		return nil, want
 	}
-	value, err := iceberg.StringLiteral(l.value).To(iceberg.PrimitiveTypes.UUID)
+	value, err := iceberg.StringLiteral(l.Value).To(iceberg.PrimitiveTypes.UUID)
 	if err != nil {
 		return nil, want
 	}
 	return value, ""
 }
 
-func rawBytes(l literal, typ iceberg.Type) (iceberg.Literal, string) {
-	if l.kind != bytesLiteral {
+func rawBytes(l clause.Literal, typ iceberg.Type) (iceberg.Literal, string) {
+	if l.Kind != clause.BytesLiteral {
 		return nil, "want bytes such as X'0a1b'"
 	}
 	fixed, ok := typ.(iceberg.FixedType)
 	if !ok {
-		return iceberg.BinaryLiteral(l.value), ""
+		return iceberg.BinaryLiteral(l.Value), ""
 	}
-	if len(l.value) != fixed.Len() {
-		return nil, fmt.Sprintf("it has %d bytes, want %d", len(l.value), fixed.Len())
+	if len(l.Value) != fixed.Len() {
+		return nil, fmt.Sprintf("it has %d bytes, want %d", len(l.Value), fixed.Len())
 	}
-	return iceberg.FixedLiteral(l.value), ""
+	return iceberg.FixedLiteral(l.Value), ""
 }
 
 // number is a decimal number: digits times ten to the power of exponent. Digits neither start nor end with
@@ -119,12 +121,12 @@ func (n number) scaled(scale, count int) (string, bool) {
 	return text, true
 }
 
-func integer(l literal, bits int) (int64, string) {
+func integer(l clause.Literal, bits int) (int64, string) {
 	want := fmt.Sprintf("want an integer from %d to %d", int64(math.MinInt64)>>(64-bits), int64(math.MaxInt64)>>(64-bits))
-	if l.kind != numberLiteral {
+	if l.Kind != clause.NumberLiteral {
 		return 0, want
 	}
-	n, ok := parseNumber(l.value)
+	n, ok := parseNumber(l.Value)
 	if !ok {
 		return 0, want
 	}
@@ -139,26 +141,26 @@ func integer(l literal, bits int) (int64, string) {
 	return value, ""
 }
 
-func float(l literal, bits int) (float64, string) {
-	if l.kind != numberLiteral {
+func float(l clause.Literal, bits int) (float64, string) {
+	if l.Kind != clause.NumberLiteral {
 		return 0, "want a number"
 	}
-	value, err := strconv.ParseFloat(l.value, bits)
+	value, err := strconv.ParseFloat(l.Value, bits)
 	if err != nil {
 		return 0, "the number is too large"
 	}
-	if value == 0 && strings.ContainsAny(strings.Split(l.value, "e")[0], "123456789") {
+	if value == 0 && strings.ContainsAny(strings.Split(l.Value, "e")[0], "123456789") {
 		return 0, "the number is too small to tell from 0"
 	}
 	return value, ""
 }
 
-func decimal(l literal, t iceberg.DecimalType) (iceberg.Literal, string) {
+func decimal(l clause.Literal, t iceberg.DecimalType) (iceberg.Literal, string) {
 	want := fmt.Sprintf("want a number with at most %d digits before and %d behind the point", t.Precision()-t.Scale(), t.Scale())
-	if l.kind != numberLiteral {
+	if l.Kind != clause.NumberLiteral {
 		return nil, want
 	}
-	n, ok := parseNumber(l.value)
+	n, ok := parseNumber(l.Value)
 	if !ok {
 		return nil, want
 	}

@@ -3,23 +3,27 @@
 
 package where
 
-import "github.com/apache/iceberg-go"
+import (
+	"github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/internal/clause"
+)
 
 // selects is the expression that is true for exactly the rows for which the node is true (want) or false
 // (not want). Rows for which it is neither are in neither. So NOT needs no expression of its own, and what
 // remains never depends on how a reader negates NULL.
-func selects(n node, want bool) iceberg.BooleanExpression {
+func selects(n clause.Node, want bool) iceberg.BooleanExpression {
 	switch n := n.(type) {
-	case andNode:
-		return selectsAll(n.terms, want, want)
-	case orNode:
-		return selectsAll(n.terms, want, !want)
-	case notNode:
-		return selects(n.term, !want)
+	case clause.And:
+		return selectsAll(n.Terms, want, want)
+	case clause.Or:
+		return selectsAll(n.Terms, want, !want)
+	case clause.Not:
+		return selects(n.Term, !want)
 	case check:
 		return n.selects(want)
-	case constNode:
-		if n.value == want {
+	case clause.Const:
+		if n.Value == want {
 			return iceberg.AlwaysTrue{}
 		}
 	}
@@ -27,7 +31,7 @@ func selects(n node, want bool) iceberg.BooleanExpression {
 }
 
 // selectsAll joins the terms' expressions: by AND if all of them are needed, else by OR.
-func selectsAll(terms []node, want, all bool) iceberg.BooleanExpression {
+func selectsAll(terms []clause.Node, want, all bool) iceberg.BooleanExpression {
 	expressions := make([]iceberg.BooleanExpression, len(terms))
 	for i, t := range terms {
 		expressions[i] = selects(t, want)
@@ -50,17 +54,17 @@ func balanced(terms []iceberg.BooleanExpression, all bool) iceberg.BooleanExpres
 func (c check) selects(want bool) iceberg.BooleanExpression {
 	column := iceberg.Reference(c.field.name)
 	switch c.op {
-	case isNull:
+	case clause.IsNull:
 		if want {
 			return iceberg.IsNull(column)
 		}
 		return iceberg.NotNull(column)
-	case isNaN:
+	case clause.IsNaN:
 		if want {
 			return c.notNull(iceberg.IsNaN(column))
 		}
 		return iceberg.NewOr(iceberg.NotNaN(column), iceberg.IsNull(column))
-	case in:
+	case clause.In:
 		return c.selectsSet(want)
 	}
 	return c.selectsComparison(want)
@@ -77,7 +81,7 @@ func (c check) selectsComparison(want bool) iceberg.BooleanExpression {
 	switch {
 	case op == iceberg.OpNEQ:
 		return c.notNull(expression)
-	case !want && c.op.orders() && isFloat(c.field.typ):
+	case !want && c.op.Orders() && isFloat(c.field.typ):
 		return iceberg.NewOr(expression, c.notNull(iceberg.IsNaN(column)))
 	}
 	return expression
@@ -85,15 +89,15 @@ func (c check) selectsComparison(want bool) iceberg.BooleanExpression {
 
 func (c check) operation() iceberg.Operation {
 	switch c.op {
-	case notEqual:
+	case clause.NotEqual:
 		return iceberg.OpNEQ
-	case less:
+	case clause.Less:
 		return iceberg.OpLT
-	case lessEqual:
+	case clause.LessEqual:
 		return iceberg.OpLTEQ
-	case greater:
+	case clause.Greater:
 		return iceberg.OpGT
-	case greaterEqual:
+	case clause.GreaterEqual:
 		return iceberg.OpGTEQ
 	}
 	return iceberg.OpEQ

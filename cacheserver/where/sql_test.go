@@ -18,8 +18,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// clause is a random WHERE clause: its text, and SQL's answer for a row, 1 true, 0 false, -1 unknown.
-type clause struct {
+// condition is a random WHERE clause: its text, and SQL's answer for a row, 1 true, 0 false, -1 unknown.
+type condition struct {
 	text string
 	eval func(row) int
 }
@@ -98,37 +98,37 @@ func literalOf(rng *rand.Rand, c source) any {
 	}
 }
 
-func randomClause(rng *rand.Rand, columns []source, depth int) clause {
+func randomClause(rng *rand.Rand, columns []source, depth int) condition {
 	if depth > 0 {
 		a, b := randomClause(rng, columns, depth-1), randomClause(rng, columns, rng.IntN(depth))
 		switch rng.IntN(6) {
 		case 0:
-			return clause{"not (" + a.text + ")", func(r row) int { return not(a.eval(r)) }}
+			return condition{"not (" + a.text + ")", func(r row) int { return not(a.eval(r)) }}
 		case 1, 2:
-			return clause{"(" + a.text + ") AND (" + b.text + ")", func(r row) int { return and(a.eval(r), b.eval(r)) }}
+			return condition{"(" + a.text + ") AND (" + b.text + ")", func(r row) int { return and(a.eval(r), b.eval(r)) }}
 		case 3, 4:
-			return clause{"(" + a.text + ") or (" + b.text + ")", func(r row) int { return or(a.eval(r), b.eval(r)) }}
+			return condition{"(" + a.text + ") or (" + b.text + ")", func(r row) int { return or(a.eval(r), b.eval(r)) }}
 		}
 	}
 	return randomTest(rng, columns[rng.IntN(len(columns))])
 }
 
-func randomTest(rng *rand.Rand, c source) clause {
+func randomTest(rng *rand.Rand, c source) condition {
 	negate, word := func(v int) int { return v }, ""
 	if rng.IntN(2) == 0 {
 		negate, word = not, "NOT "
 	}
 	switch rng.IntN(8) {
 	case 0:
-		return clause{c.name + " IS " + word + "NULL", func(r row) int { return negate(tell(r[c.path] == nil)) }}
+		return condition{c.name + " IS " + word + "NULL", func(r row) int { return negate(tell(r[c.path] == nil)) }}
 	case 1:
 		return randomIn(rng, c, word, negate)
 	case 2:
 		if c.class == "bool" {
-			return clause{word + c.name, func(r row) int { return negate(holds(r[c.path], "=", true)) }}
+			return condition{word + c.name, func(r row) int { return negate(holds(r[c.path], "=", true)) }}
 		}
 		low, high := literalOf(rng, c), literalOf(rng, c)
-		return clause{fmt.Sprintf("%s %sBETWEEN %s AND %s", c.name, word, c.text(low), c.text(high)), func(r row) int {
+		return condition{fmt.Sprintf("%s %sBETWEEN %s AND %s", c.name, word, c.text(low), c.text(high)), func(r row) int {
 			return negate(and(holds(r[c.path], ">=", low), holds(r[c.path], "<=", high)))
 		}}
 	case 3:
@@ -136,7 +136,7 @@ func randomTest(rng *rand.Rand, c source) clause {
 		case "string":
 			return randomLike(rng, c, word, negate)
 		case "float":
-			return clause{c.name + " is " + word + "nan", func(r row) int {
+			return condition{c.name + " is " + word + "nan", func(r row) int {
 				x, ok := r[c.path].(float64)
 				return negate(tell(ok && math.IsNaN(x)))
 			}}
@@ -149,18 +149,18 @@ func randomTest(rng *rand.Rand, c source) clause {
 	op, v := ops[rng.IntN(len(ops))], literalOf(rng, c)
 	if rng.IntN(3) == 0 {
 		flipped := strings.NewReplacer("<>", "<>", "<", ">", ">", "<").Replace(op)
-		return clause{c.text(v) + flipped + c.name, func(r row) int { return holds(r[c.path], op, v) }}
+		return condition{c.text(v) + flipped + c.name, func(r row) int { return holds(r[c.path], op, v) }}
 	}
-	return clause{word + c.name + " " + op + c.text(v), func(r row) int { return negate(holds(r[c.path], op, v)) }}
+	return condition{word + c.name + " " + op + c.text(v), func(r row) int { return negate(holds(r[c.path], op, v)) }}
 }
 
-func randomIn(rng *rand.Rand, c source, word string, negate func(int) int) clause {
+func randomIn(rng *rand.Rand, c source, word string, negate func(int) int) condition {
 	values, texts := []any{}, []string{}
 	for range 1 + rng.IntN(4) {
 		v := literalOf(rng, c)
 		values, texts = append(values, v), append(texts, c.text(v))
 	}
-	return clause{c.name + " " + word + "IN (" + strings.Join(texts, ",") + ")", func(r row) int {
+	return condition{c.name + " " + word + "IN (" + strings.Join(texts, ",") + ")", func(r row) int {
 		found := 0
 		for _, v := range values {
 			found = or(found, holds(r[c.path], "=", v))
@@ -169,11 +169,11 @@ func randomIn(rng *rand.Rand, c source, word string, negate func(int) int) claus
 	}}
 }
 
-func randomLike(rng *rand.Rand, c source, word string, negate func(int) int) clause {
+func randomLike(rng *rand.Rand, c source, word string, negate func(int) int) condition {
 	start := []rune(literalOf(rng, c).(string))
 	start = start[:rng.IntN(len(start)+1)]
 	pattern := strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(string(start))
-	return clause{c.name + " " + word + "LIKE " + quote(pattern+"%", "'") + " escape '!'", func(r row) int {
+	return condition{c.name + " " + word + "LIKE " + quotedText(pattern+"%") + " escape '!'", func(r row) int {
 		v, ok := r[c.path].(string)
 		if !ok {
 			return -1
@@ -183,7 +183,7 @@ func randomLike(rng *rand.Rand, c source, word string, negate func(int) int) cla
 }
 
 // wanted lists the ids of the rows for which the clause is true.
-func wanted(rows []row, c clause) []int64 {
+func wanted(rows []row, c condition) []int64 {
 	ids := []int64{}
 	for _, r := range rows {
 		if c.eval(r) == 1 {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -83,7 +84,7 @@ func ints(values ...int64) []any {
 
 func plain(v any) string { return fmt.Sprint(v) }
 
-func quotedText(v any) string { return quote(v.(string), "'") }
+func quotedText(v any) string { return "'" + strings.ReplaceAll(v.(string), "'", "''") + "'" }
 
 func layoutText(word, layout string, unit int64) func(any) string {
 	return func(v any) string {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/internal/clause"
 )
 
 // The forms of ISO 8601 that literals may have. A date alone is midnight.
@@ -20,7 +22,7 @@ var (
 )
 
 // convertTime gives the literal in the type of a date, time or timestamp column, or the reason against it.
-func convertTime(l literal, typ iceberg.Type) (iceberg.Literal, string) {
+func convertTime(l clause.Literal, typ iceberg.Type) (iceberg.Literal, string) {
 	switch typ.(type) {
 	case iceberg.DateType:
 		return date(l)
@@ -38,12 +40,12 @@ func convertTime(l literal, typ iceberg.Type) (iceberg.Literal, string) {
 	return nil, "values of this type cannot be compared"
 }
 
-func date(l literal) (iceberg.Literal, string) {
+func date(l clause.Literal) (iceberg.Literal, string) {
 	const want = "want a date such as '2026-01-31'"
-	if l.kind != stringLiteral && l.kind != dateLiteral || !dateForm.MatchString(l.value) {
+	if l.Kind != clause.StringLiteral && l.Kind != clause.DateLiteral || !dateForm.MatchString(l.Value) {
 		return nil, want
 	}
-	day, err := time.Parse(time.DateOnly, l.value)
+	day, err := time.Parse(time.DateOnly, l.Value)
 	if err != nil {
 		return nil, want
 	}
@@ -51,10 +53,10 @@ func date(l literal) (iceberg.Literal, string) {
 	return iceberg.DateLiteral(day.Unix() / daySeconds), ""
 }
 
-func timeOfDay(l literal) (iceberg.Literal, string) {
+func timeOfDay(l clause.Literal) (iceberg.Literal, string) {
 	const want = "want a time such as '23:59:59.999999'"
-	parts := timeForm.FindStringSubmatch(l.value)
-	if l.kind != stringLiteral && l.kind != timeLiteral || parts == nil {
+	parts := timeForm.FindStringSubmatch(l.Value)
+	if l.Kind != clause.StringLiteral && l.Kind != clause.TimeLiteral || parts == nil {
 		return nil, want
 	}
 	clock, err := time.Parse(time.TimeOnly, parts[1]+":"+orZero(parts[2]))
@@ -70,14 +72,14 @@ func timeOfDay(l literal) (iceberg.Literal, string) {
 }
 
 // timestamp reads a date, or a date and a time of day, with or without a zone.
-func timestamp(l literal, zoned, nanoseconds bool) (iceberg.Literal, string) {
+func timestamp(l clause.Literal, zoned, nanoseconds bool) (iceberg.Literal, string) {
 	want := "want a timestamp such as '2026-01-31T23:59:59.5'"
 	if zoned {
 		want = "want a timestamp such as '2026-01-31T23:59:59.5+01:00'"
 	}
-	parts := timestampForm.FindStringSubmatch(l.value)
-	dateOnly := l.kind == dateLiteral && dateForm.MatchString(l.value)
-	if !dateOnly && l.kind != stringLiteral && l.kind != timestampLiteral || parts == nil {
+	parts := timestampForm.FindStringSubmatch(l.Value)
+	dateOnly := l.Kind == clause.DateLiteral && dateForm.MatchString(l.Value)
+	if !dateOnly && l.Kind != clause.StringLiteral && l.Kind != clause.TimestampLiteral || parts == nil {
 		return nil, want
 	}
 	if parts[5] != "" && !zoned {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/internal/clause"
 )
 
 func TestErrorsNamePlaceAndReason(t *testing.T) {
@@ -107,9 +109,9 @@ func TestErrorsNamePlaceAndReason(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Parse(tt.text, schema)
-			var e *Error
+			var e *clause.Error
 			if !errors.As(err, &e) {
-				t.Fatalf("error %v, want an *Error", err)
+				t.Fatalf("error %v, want an *clause.Error", err)
 			}
 			if e.Column != tt.column {
 				t.Errorf("column %d, want %d: %v", e.Column, tt.column, err)
@@ -123,43 +125,6 @@ func TestErrorsNamePlaceAndReason(t *testing.T) {
 				t.Errorf("%q has more than one line", err)
 			}
 		})
-	}
-}
-
-func TestCanonical(t *testing.T) {
-	tests := []struct {
-		want  string
-		texts []string
-	}{
-		{"TRUE", []string{"", " \n\t", "true", "NOT false", "(((TRUE)))"}},
-		{"a = 1", []string{"a=1", " a\t==  1 ", "(a = 1)", "1 = a", `"a" = 1`, "`a`=+1", "NOT NOT a = 1", "not (not (a=1))"}},
-		{"a < -1.5e3", []string{"a < - 1.5E3", "-1.5e3 > a"}},
-		{"a <> 'it''s'", []string{"a!='it''s'", "'it''s' <> a"}},
-		{"NOT a = 1", []string{"not a=1", "NOT (a = 1)", "NOT NOT NOT 1=a"}},
-		{"a IN (1, 2, 1)", []string{"a in(1,2,1)"}},
-		{"a NOT IN (1)", []string{"not a in (1)", "a not in (1)"}},
-		{"a NOT BETWEEN 1 AND 2 AND b = TRUE", []string{"(a not between 1 and 2) and b", "NOT a BETWEEN 1 AND 2 AND b==true"}},
-		{"a LIKE 'x%'", []string{"a like 'x%'", "a LIKE 'x%%'", "a LIKE 'x%' ESCAPE '#'"}},
-		{"a NOT LIKE '5!%!_!!%' ESCAPE '!'", []string{`a not like '5\%\_!%' escape '\'`}},
-		{"a = '5%'", []string{"a LIKE '5!%' ESCAPE '!'"}},
-		{"a LIKE '%'", []string{"a like '%'"}},
-		{"a IS NOT NULL OR a IS NAN", []string{"a is not null or (a is nan)", "not (a is null) or a IS NAN"}},
-		{"a = 1 OR b = 2 AND NOT (c = 3 OR d = 4)", []string{"a = 1 OR (b = 2 AND NOT (c = 3 OR d = 4))"}},
-		{"(a = 1 OR b = 2) AND c = 3", []string{"((a=1)OR(b=2))AND c=3"}},
-		{"a = 1 AND b = 2 AND c = 3", []string{"a=1 AND (b=2 AND c=3)", "(a=1 AND b=2) AND c=3", "a=1 AND NOT NOT (b=2 AND c=3)"}},
-		{`a."odd name"."qu""ote"."in" = X'0AFF'`, []string{"a.`odd name`.\"qu\"\"ote\".`in`=x'0aff'"}},
-		{"date > DATE '2020-01-01' AND time = TIME '10:00'", []string{"date > date '2020-01-01' and time=time'10:00'"}},
-		{"a = TIMESTAMP '2020-01-01' OR a = UUID 'x'", []string{"a=timestamptz '2020-01-01' or a = uuid 'x'"}},
-		{"ünï_1$ = .5", nil},
-		{"a BETWEEN .5 AND 1.", []string{"a between .5 and 1."}},
-	}
-	for _, tt := range tests {
-		for _, text := range append(tt.texts, tt.want) {
-			got, err := Canonical(text)
-			if err != nil || got != tt.want {
-				t.Errorf("Canonical(%q) = %q, %v: want %q", text, got, err, tt.want)
-			}
-		}
 	}
 }
 
@@ -272,11 +237,11 @@ func FuzzParse(f *testing.F) {
 	}
 	schema := allTypes()
 	f.Fuzz(func(t *testing.T, text string) {
-		canonical, err := Canonical(text)
+		canonical, err := clause.Canonical(text)
 		if err != nil {
 			return
 		}
-		again, err := Canonical(canonical)
+		again, err := clause.Canonical(canonical)
 		if err != nil || again != canonical {
 			t.Fatalf("%q becomes %q, then %q, %v", text, canonical, again, err)
 		}

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package where
+package clause
 
 import (
 	"strings"
@@ -11,19 +11,19 @@ import (
 func columnNumber(text string, offset int) int { return utf8.RuneCountInString(text[:offset]) + 1 }
 
 // typedLiteral is the kind that a word before a string announces.
-func typedLiteral(word token) (literalKind, bool) {
+func typedLiteral(word token) (LiteralKind, bool) {
 	if word.kind != wordToken {
 		return "", false
 	}
 	switch strings.ToUpper(word.value) {
 	case "DATE":
-		return dateLiteral, true
+		return DateLiteral, true
 	case "TIME":
-		return timeLiteral, true
+		return TimeLiteral, true
 	case "TIMESTAMP", "TIMESTAMPTZ":
-		return timestampLiteral, true
+		return TimestampLiteral, true
 	case "UUID":
-		return uuidLiteral, true
+		return UUIDLiteral, true
 	}
 	return "", false
 }
@@ -46,54 +46,54 @@ func (p *parser) atColumn() bool {
 }
 
 // literal reads a literal or says what stands in its place.
-func (p *parser) literal() (literal, error) {
+func (p *parser) literal() (Literal, error) {
 	t := p.peek()
 	switch {
 	case t.is("NULL"):
-		return literal{}, p.fail(t, "a comparison with NULL is never true: use IS NULL or IS NOT NULL")
+		return Literal{}, p.fail(t, "a comparison with NULL is never true: use IS NULL or IS NOT NULL")
 	case !p.atLiteral() && p.atColumn():
-		return literal{}, p.fail(t, "expected a literal: two columns cannot be compared, and 'strings' stand in single quotes")
+		return Literal{}, p.fail(t, "expected a literal: two columns cannot be compared, and 'strings' stand in single quotes")
 	case !p.atLiteral():
-		return literal{}, p.fail(t, "expected a literal")
+		return Literal{}, p.fail(t, "expected a literal")
 	}
 	p.at++
 	if kind, typed := typedLiteral(t); typed {
-		return literal{kind: kind, value: p.take().value, start: t.start}, nil
+		return Literal{Kind: kind, Value: p.take().value, Start: t.start}, nil
 	}
 	switch t.kind {
 	case numberToken:
-		return literal{kind: numberLiteral, value: t.value, start: t.start}, nil
+		return Literal{Kind: NumberLiteral, Value: t.value, Start: t.start}, nil
 	case stringToken:
-		return literal{kind: stringLiteral, value: t.value, start: t.start}, nil
+		return Literal{Kind: StringLiteral, Value: t.value, Start: t.start}, nil
 	case bytesToken:
-		return literal{kind: bytesLiteral, value: t.value, start: t.start}, nil
+		return Literal{Kind: BytesLiteral, Value: t.value, Start: t.start}, nil
 	case wordToken:
-		return literal{kind: boolLiteral, value: strings.ToUpper(t.value), start: t.start}, nil
+		return Literal{Kind: BoolLiteral, Value: strings.ToUpper(t.value), Start: t.start}, nil
 	}
 	number := p.take()
 	if number.kind != numberToken {
-		return literal{}, p.fail(number, "expected a number after %s", t.value)
+		return Literal{}, p.fail(number, "expected a number after %s", t.value)
 	}
-	return literal{kind: numberLiteral, value: strings.TrimPrefix(t.value, "+") + number.value, start: t.start}, nil
+	return Literal{Kind: NumberLiteral, Value: strings.TrimPrefix(t.value, "+") + number.value, Start: t.start}, nil
 }
 
 // column reads a name with dots.
-func (p *parser) column() (column, error) {
+func (p *parser) column() (Column, error) {
 	first := p.take()
-	col := column{parts: []string{first.value}, start: first.start}
+	col := Column{Parts: []string{first.value}, Start: first.start}
 	for p.peek().symbol(".") {
 		p.at++
 		t := p.take()
 		if t.kind != wordToken && t.kind != quotedToken {
-			return column{}, p.fail(t, "expected the name of a field after the dot")
+			return Column{}, p.fail(t, "expected the name of a field after the dot")
 		}
-		col.parts = append(col.parts, t.value)
+		col.Parts = append(col.Parts, t.value)
 	}
 	return col, nil
 }
 
 // like reads a pattern, which must be a prefix followed by %, or hold no wildcard at all.
-func (p *parser) like(col column) (node, error) {
+func (p *parser) like(col Column) (Node, error) {
 	pattern := p.take()
 	if pattern.kind != stringToken {
 		return nil, p.fail(pattern, "expected a pattern such as 'x%%' after LIKE")
@@ -108,13 +108,13 @@ func (p *parser) like(col column) (node, error) {
 	}
 	value, open, reason := likePrefix(pattern.value, escape)
 	if reason != "" {
-		return nil, p.fail(pattern, "LIKE '%s': %s", short(pattern.value), reason)
+		return nil, p.fail(pattern, "LIKE '%s': %s", Short(pattern.value), reason)
 	}
-	op := equal
+	op := Equal
 	if open {
-		op = prefix
+		op = Prefix
 	}
-	return test{col, op, []literal{{kind: stringLiteral, value: value, start: pattern.start}}}, nil
+	return Test{col, op, []Literal{{Kind: StringLiteral, Value: value, Start: pattern.start}}}, nil
 }
 
 // likePrefix splits a pattern into its literal start and whether anything may follow; or it gives the reason

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package where
+package clause
 
 import (
 	"fmt"
@@ -12,26 +12,26 @@ import (
 const escapeCharacter = "!"
 
 // format writes a parsed tree in its canonical form.
-func format(n node) string {
+func format(n Node) string {
 	switch n := n.(type) {
-	case andNode:
-		return joinFormats(n.terms, " AND ", inParentheses)
-	case orNode:
-		return joinFormats(n.terms, " OR ", format)
-	case constNode:
-		return strings.ToUpper(fmt.Sprint(n.value))
-	case test:
+	case And:
+		return joinFormats(n.Terms, " AND ", inParentheses)
+	case Or:
+		return joinFormats(n.Terms, " OR ", format)
+	case Const:
+		return strings.ToUpper(fmt.Sprint(n.Value))
+	case Test:
 		return n.format("")
-	case notNode:
-		if t, ok := n.term.(test); ok && t.infixNot() {
+	case Not:
+		if t, ok := n.Term.(Test); ok && t.infixNot() {
 			return t.format("NOT ")
 		}
-		return "NOT " + inParentheses(n.term)
+		return "NOT " + inParentheses(n.Term)
 	}
 	return ""
 }
 
-func joinFormats(terms []node, separator string, format func(node) string) string {
+func joinFormats(terms []Node, separator string, format func(Node) string) string {
 	parts := make([]string, len(terms))
 	for i, t := range terms {
 		parts[i] = format(t)
@@ -41,42 +41,42 @@ func joinFormats(terms []node, separator string, format func(node) string) strin
 
 // inParentheses puts parentheses around ANDs and ORs. There are never more of them than in the text: AND
 // binds closer than OR, so only ORs within ANDs and either behind a NOT need them, as they did there.
-func inParentheses(n node) string {
+func inParentheses(n Node) string {
 	switch n.(type) {
-	case andNode, orNode:
+	case And, Or:
 		return "(" + format(n) + ")"
 	}
 	return format(n)
 }
 
 // infixNot tells whether the test's NOT stands in its middle.
-func (t test) infixNot() bool {
-	switch t.op {
-	case in, between, prefix, isNull, isNaN:
+func (t Test) infixNot() bool {
+	switch t.Op {
+	case In, Between, Prefix, IsNull, IsNaN:
 		return true
 	}
 	return false
 }
 
 // format writes the test with not, which is "NOT " or empty, where the operator has it.
-func (t test) format(not string) string {
-	switch t.op {
-	case isNull:
-		return t.column.String() + " IS " + not + "NULL"
-	case isNaN:
-		return t.column.String() + " IS " + not + "NAN"
-	case in:
-		values := make([]string, len(t.args))
-		for i, arg := range t.args {
+func (t Test) format(not string) string {
+	switch t.Op {
+	case IsNull:
+		return t.Column.String() + " IS " + not + "NULL"
+	case IsNaN:
+		return t.Column.String() + " IS " + not + "NAN"
+	case In:
+		values := make([]string, len(t.Args))
+		for i, arg := range t.Args {
 			values[i] = arg.String()
 		}
-		return t.column.String() + " " + not + "IN (" + strings.Join(values, ", ") + ")"
-	case between:
-		return fmt.Sprintf("%s %sBETWEEN %s AND %s", t.column, not, t.args[0], t.args[1])
-	case prefix:
-		return fmt.Sprintf("%s %sLIKE %s", t.column, not, likePattern(t.args[0].value))
+		return t.Column.String() + " " + not + "IN (" + strings.Join(values, ", ") + ")"
+	case Between:
+		return fmt.Sprintf("%s %sBETWEEN %s AND %s", t.Column, not, t.Args[0], t.Args[1])
+	case Prefix:
+		return fmt.Sprintf("%s %sLIKE %s", t.Column, not, likePattern(t.Args[0].Value))
 	}
-	return fmt.Sprintf("%s %s %s", t.column, t.op, t.args[0])
+	return fmt.Sprintf("%s %s %s", t.Column, t.Op, t.Args[0])
 }
 
 // likePattern is the pattern, with its ESCAPE if it needs one, of a prefix.
@@ -95,9 +95,9 @@ func quote(value, mark string) string {
 }
 
 // String is the name as it may be written in a clause.
-func (c column) String() string {
-	parts := make([]string, len(c.parts))
-	for i, part := range c.parts {
+func (c Column) String() string {
+	parts := make([]string, len(c.Parts))
+	for i, part := range c.Parts {
 		parts[i] = part
 		if !bare(part) {
 			parts[i] = quote(part, `"`)
@@ -107,14 +107,14 @@ func (c column) String() string {
 }
 
 // String is the literal as it may be written in a clause.
-func (l literal) String() string {
-	switch l.kind {
-	case numberLiteral, boolLiteral:
-		return l.value
-	case bytesLiteral:
-		return fmt.Sprintf("X'%X'", l.value)
-	case stringLiteral:
-		return quote(l.value, "'")
+func (l Literal) String() string {
+	switch l.Kind {
+	case NumberLiteral, BoolLiteral:
+		return l.Value
+	case BytesLiteral:
+		return fmt.Sprintf("X'%X'", l.Value)
+	case StringLiteral:
+		return quote(l.Value, "'")
 	}
-	return string(l.kind) + " " + quote(l.value, "'")
+	return string(l.Kind) + " " + quote(l.Value, "'")
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package where
+package clause
 
 import (
 	"fmt"
@@ -27,7 +27,8 @@ func (e *Error) Error() string {
 // fragmentLength is how many characters of the text an error shows.
 const fragmentLength = 24
 
-func errorAt(text string, offset int, format string, args ...any) error {
+// ErrorAt is an *Error at a byte offset of the text; the reason is formatted as by fmt.Sprintf.
+func ErrorAt(text string, offset int, format string, args ...any) error {
 	rest := []rune(strings.ToValidUTF8(text[offset:min(len(text), offset+4*fragmentLength)], "\uFFFD"))
 	fragment := string(rest)
 	if len(rest) > fragmentLength {
@@ -43,8 +44,8 @@ func errorAt(text string, offset int, format string, args ...any) error {
 // shown is how many characters of a name or literal an error repeats.
 const shown = 60
 
-// short cuts what an error repeats of the text.
-func short(part string) string {
+// Short cuts what an error repeats of the text.
+func Short(part string) string {
 	if runes := []rune(part); len(runes) > shown {
 		return string(runes[:shown]) + "..."
 	}

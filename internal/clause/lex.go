@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package where
+package clause
 
 import (
 	"encoding/hex"
@@ -59,11 +59,11 @@ type lexer struct {
 // lex gives all tokens of the text and an end token.
 func lex(text string) ([]token, error) {
 	if len(text) > maxLength {
-		return nil, errorAt(text, 0, "the text has %d bytes, at most %d are allowed", len(text), maxLength)
+		return nil, ErrorAt(text, 0, "the text has %d bytes, at most %d are allowed", len(text), maxLength)
 	}
 	if !utf8.ValidString(text) {
 		valid := len(text) - len(strings.TrimLeftFunc(text, func(r rune) bool { return r != utf8.RuneError }))
-		return nil, errorAt(text, valid, "the text is not valid UTF-8")
+		return nil, ErrorAt(text, valid, "the text is not valid UTF-8")
 	}
 	l := lexer{text: text}
 	for l.skipSpace(); l.at < len(text); l.skipSpace() {
@@ -114,7 +114,7 @@ func (l *lexer) next() error {
 			return nil
 		}
 	}
-	return errorAt(l.text, start, "unexpected character %q", r)
+	return ErrorAt(l.text, start, "unexpected character %q", r)
 }
 
 // afterName tells whether the text goes on directly behind a name, where a dot leads into a struct.
@@ -165,7 +165,7 @@ func (l *lexer) number() error {
 		}
 	}
 	if r, _ := utf8.DecodeRuneInString(l.text[l.at:]); wordPart(r) {
-		return errorAt(l.text, start, "a number cannot go on with %q", r)
+		return ErrorAt(l.text, start, "a number cannot go on with %q", r)
 	}
 	l.add(numberToken, strings.ToLower(l.text[start:l.at]), start)
 	return nil
@@ -186,7 +186,7 @@ func (l *lexer) quoted(kind tokenKind, what string) error {
 		if c == quote && l.peek(1) != quote {
 			l.at++
 			if kind == quotedToken && value.Len() == 0 {
-				return errorAt(l.text, start, "a name cannot be empty")
+				return ErrorAt(l.text, start, "a name cannot be empty")
 			}
 			l.add(kind, value.String(), start)
 			return nil
@@ -196,7 +196,7 @@ func (l *lexer) quoted(kind tokenKind, what string) error {
 		}
 		value.WriteByte(c)
 	}
-	return errorAt(l.text, start, "the %s has no closing %c", what, quote)
+	return ErrorAt(l.text, start, "the %s has no closing %c", what, quote)
 }
 
 func (l *lexer) bytes() error {
@@ -208,7 +208,7 @@ func (l *lexer) bytes() error {
 	last := &l.tokens[len(l.tokens)-1]
 	value, err := hex.DecodeString(last.value)
 	if err != nil {
-		return errorAt(l.text, start, "X'%s' is not pairs of hexadecimal digits", short(last.value))
+		return ErrorAt(l.text, start, "X'%s' is not pairs of hexadecimal digits", Short(last.value))
 	}
 	*last = token{kind: bytesToken, value: string(value), start: start, end: last.end}
 	return nil

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package where
+package clause
 
 // parser reads tokens by recursive descent; only parentheses recurse.
 type parser struct {
@@ -11,14 +11,15 @@ type parser struct {
 	depth  int
 }
 
-func parse(text string) (node, error) {
+// Parse parses the text. A blank text is Const{true}. Errors are *Error: they name the place in the text and what is wrong there.
+func Parse(text string) (Node, error) {
 	tokens, err := lex(text)
 	if err != nil {
 		return nil, err
 	}
 	p := parser{text: text, tokens: tokens}
 	if p.peek().kind == endToken {
-		return constNode{true}, nil
+		return Const{true}, nil
 	}
 	n, err := p.or()
 	if err != nil {
@@ -28,7 +29,7 @@ func parse(text string) (node, error) {
 		return nil, p.fail(t, "expected AND, OR or the end")
 	}
 	if length := len(format(n)); length > maxLength {
-		return nil, errorAt(text, 0, "the text has %d bytes in canonical form, at most %d are allowed", length, maxLength)
+		return nil, ErrorAt(text, 0, "the text has %d bytes in canonical form, at most %d are allowed", length, maxLength)
 	}
 	return n, nil
 }
@@ -56,20 +57,20 @@ func (p *parser) accept(keyword string) bool {
 }
 
 func (p *parser) fail(t token, format string, args ...any) error {
-	return errorAt(p.text, t.start, format, args...)
+	return ErrorAt(p.text, t.start, format, args...)
 }
 
-func (p *parser) or() (node, error) {
+func (p *parser) or() (Node, error) {
 	return p.chain("OR", p.and, anyOf)
 }
 
-func (p *parser) and() (node, error) {
+func (p *parser) and() (Node, error) {
 	return p.chain("AND", p.not, allOf)
 }
 
 // chain reads terms that stand between the same keyword.
-func (p *parser) chain(keyword string, term func() (node, error), join func([]node) node) (node, error) {
-	var terms []node
+func (p *parser) chain(keyword string, term func() (Node, error), join func([]Node) Node) (Node, error) {
+	var terms []Node
 	for {
 		n, err := term()
 		if err != nil {
@@ -82,7 +83,7 @@ func (p *parser) chain(keyword string, term func() (node, error), join func([]no
 	}
 }
 
-func (p *parser) not() (node, error) {
+func (p *parser) not() (Node, error) {
 	negated := false
 	for p.accept("NOT") {
 		negated = !negated
@@ -94,14 +95,14 @@ func (p *parser) not() (node, error) {
 	return negate(n), nil
 }
 
-func (p *parser) predicate() (node, error) {
+func (p *parser) predicate() (Node, error) {
 	t := p.peek()
 	switch {
 	case t.symbol("("):
 		return p.group()
 	case (t.is("TRUE") || t.is("FALSE")) && !comparison(p.after()):
 		p.at++
-		return constNode{t.is("TRUE")}, nil
+		return Const{t.is("TRUE")}, nil
 	case p.atLiteral():
 		return p.literalFirst()
 	case p.atColumn():
@@ -110,7 +111,7 @@ func (p *parser) predicate() (node, error) {
 	return nil, p.fail(t, "expected a condition, such as a column and what to compare it with")
 }
 
-func (p *parser) group() (node, error) {
+func (p *parser) group() (Node, error) {
 	open := p.take()
 	if p.depth++; p.depth > maxDepth {
 		return nil, p.fail(open, "more than %d parentheses within each other", maxDepth)
@@ -130,18 +131,18 @@ func (p *parser) group() (node, error) {
 func comparison(t token) bool { return t.symbol("=", "==", "!=", "<>", "<", "<=", ">", ">=") }
 
 // operatorOf is the operator of a comparison token.
-func operatorOf(t token) operator {
+func operatorOf(t token) Operator {
 	switch t.value {
 	case "==":
-		return equal
+		return Equal
 	case "!=":
-		return notEqual
+		return NotEqual
 	}
-	return operator(t.value)
+	return Operator(t.value)
 }
 
 // literalFirst reads literal, comparison, column.
-func (p *parser) literalFirst() (node, error) {
+func (p *parser) literalFirst() (Node, error) {
 	value, err := p.literal()
 	if err != nil {
 		return nil, err
@@ -157,11 +158,11 @@ func (p *parser) literalFirst() (node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return test{col, operatorOf(op).flip(), []literal{value}}, nil
+	return Test{col, operatorOf(op).flip(), []Literal{value}}, nil
 }
 
 // columnFirst reads a column and what is asked of it.
-func (p *parser) columnFirst() (node, error) {
+func (p *parser) columnFirst() (Node, error) {
 	col, err := p.column()
 	if err != nil {
 		return nil, err
@@ -173,7 +174,7 @@ func (p *parser) columnFirst() (node, error) {
 		if err != nil {
 			return nil, err
 		}
-		return test{col, operatorOf(t), []literal{value}}, nil
+		return Test{col, operatorOf(t), []Literal{value}}, nil
 	}
 	if p.accept("IS") {
 		return p.is(col)
@@ -187,7 +188,7 @@ func (p *parser) columnFirst() (node, error) {
 }
 
 // keywordTest reads IN, BETWEEN or LIKE, or takes the column by itself if none follows.
-func (p *parser) keywordTest(col column, negated bool) (node, error) {
+func (p *parser) keywordTest(col Column, negated bool) (Node, error) {
 	switch t := p.peek(); {
 	case p.accept("IN"):
 		return p.in(col)
@@ -198,20 +199,20 @@ func (p *parser) keywordTest(col column, negated bool) (node, error) {
 	case negated:
 		return nil, p.fail(t, "expected IN, BETWEEN or LIKE after NOT")
 	case t.kind == endToken, t.symbol(")"), t.is("AND"), t.is("OR"):
-		return test{col, equal, []literal{{kind: boolLiteral, value: "TRUE", start: col.start, bare: true}}}, nil
+		return Test{col, Equal, []Literal{{Kind: BoolLiteral, Value: "TRUE", Start: col.Start, Bare: true}}}, nil
 	default:
-		return nil, p.fail(t, "expected a comparison, IN, BETWEEN, LIKE or IS after column %s", short(col.String()))
+		return nil, p.fail(t, "expected a comparison, IN, BETWEEN, LIKE or IS after column %s", Short(col.String()))
 	}
 }
 
-func (p *parser) is(col column) (node, error) {
+func (p *parser) is(col Column) (Node, error) {
 	negated := p.accept("NOT")
-	var n node
+	var n Node
 	switch {
 	case p.accept("NULL"):
-		n = test{column: col, op: isNull}
+		n = Test{Column: col, Op: IsNull}
 	case p.accept("NAN"):
-		n = test{column: col, op: isNaN}
+		n = Test{Column: col, Op: IsNaN}
 	default:
 		return nil, p.fail(p.peek(), "expected NULL or NAN after IS")
 	}
@@ -221,11 +222,11 @@ func (p *parser) is(col column) (node, error) {
 	return n, nil
 }
 
-func (p *parser) in(col column) (node, error) {
+func (p *parser) in(col Column) (Node, error) {
 	if t := p.take(); !t.symbol("(") {
 		return nil, p.fail(t, "expected ( and a list of literals after IN")
 	}
-	var values []literal
+	var values []Literal
 	for {
 		value, err := p.literal()
 		if err != nil {
@@ -234,14 +235,14 @@ func (p *parser) in(col column) (node, error) {
 		values = append(values, value)
 		switch t := p.take(); {
 		case t.symbol(")"):
-			return test{col, in, values}, nil
+			return Test{col, In, values}, nil
 		case !t.symbol(","):
 			return nil, p.fail(t, "expected , or ) in the list after IN")
 		}
 	}
 }
 
-func (p *parser) between(col column) (node, error) {
+func (p *parser) between(col Column) (Node, error) {
 	low, err := p.literal()
 	if err != nil {
 		return nil, err
@@ -253,5 +254,5 @@ func (p *parser) between(col column) (node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return test{col, between, []literal{low, high}}, nil
+	return Test{col, Between, []Literal{low, high}}, nil
 }
