@@ -1,0 +1,187 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ArrowCache names the table and the pods that hold it. What decides which rows are in memory can't be changed: make a new DataCache.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) != has(self.catalog)",message="exactly one of metadataLocation and catalog must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) == has(oldSelf.metadataLocation) && (!has(self.metadataLocation) || self.metadataLocation == oldSelf.metadataLocation)",message="metadataLocation can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="has(self.catalog) == has(oldSelf.catalog) && (!has(self.catalog) || self.catalog == oldSelf.catalog)",message="catalog can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="self.table == oldSelf.table",message="table can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="has(self.snapshot) == has(oldSelf.snapshot) && (!has(self.snapshot) || self.snapshot == oldSelf.snapshot)",message="snapshot can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="has(self.columns) == has(oldSelf.columns) && (!has(self.columns) || self.columns == oldSelf.columns)",message="columns can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="has(self.filter) == has(oldSelf.filter) && (!has(self.filter) || self.filter == oldSelf.filter)",message="filter can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="self.dataNodes == oldSelf.dataNodes",message="dataNodes can't be changed: make a new DataCache"
+type ArrowCache struct {
+	// metadataLocation is the address of the table's metadata file, such as s3://bucket/reviews/metadata/00003.metadata.json.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9+.-]*://.+$`
+	MetadataLocation *string `json:"metadataLocation,omitempty"`
+
+	// catalog is the Iceberg REST catalog that knows the table's current metadata.
+	// +optional
+	Catalog *Catalog `json:"catalog,omitempty"`
+
+	// table is <schema>.<table>; a schema may have several levels, joined by dots.
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^./ ]+([.][^./ ]+)+$')",message="table must be <schema>.<table>"
+	Table string `json:"table"`
+
+	// snapshot is which state of the table to cache. Unset: the one that is current when the cache is planned; status.snapshotID then
+	// keeps it.
+	// +optional
+	Snapshot *Snapshot `json:"snapshot,omitempty"`
+
+	// columns to keep in memory, top-level names, in this order. Unset: all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	Columns []string `json:"columns,omitempty"`
+
+	// filter keeps the rows for which it is true: a subset of SQL's WHERE, such as label >= 1 AND lang = 'en'.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16384
+	Filter *string `json:"filter,omitempty"`
+
+	// dataNodes is the number of pods that share the rows of one copy; the head is one more pod.
+	// +optional
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	DataNodes int32 `json:"dataNodes"`
+
+	// replicas is the number of whole copies of the table, each with a head of its own.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Replicas int32 `json:"replicas"`
+
+	// head is the pod that answers where rows are. It holds none: the default of 1 CPU and 1Gi is enough for most tables.
+	// +optional
+	Head PodSettings `json:"head,omitempty"`
+
+	// dataNode is each pod that holds rows. Its memory limit bounds what it loads.
+	// +optional
+	DataNode PodSettings `json:"dataNode,omitempty"`
+
+	// serviceAccount describes the account that the cache's pods run as, made for them alone.
+	// +optional
+	ServiceAccount ServiceAccount `json:"serviceAccount,omitempty"`
+
+	// credentialsSecretRef names a Secret of this namespace whose keys become environment variables of head and data nodes alone, such
+	// as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+	// +optional
+	CredentialsSecretRef *corev1.LocalObjectReference `json:"credentialsSecretRef,omitempty"`
+
+	// env are variables of the object store's client in head and data nodes, such as AWS_REGION or AWS_ENDPOINT_URL_S3. Only names
+	// that begin with AWS_, AZURE_, GCS_, GOOGLE_ or S3_ are taken.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Env []StoreVariable `json:"env,omitempty"`
+
+	// readiness is how the kubelet asks a pod whether it is ready. Unset: every 5 s, 3 failures.
+	// +optional
+	Readiness *Readiness `json:"readiness,omitempty"`
+}
+
+// Catalog is an Iceberg REST catalog.
+type Catalog struct {
+	// uri of the catalog, such as https://catalog.example.com.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^https?://.+$`
+	URI string `json:"uri"`
+
+	// warehouse that the catalog is asked for, where it has several.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Warehouse *string `json:"warehouse,omitempty"`
+
+	// credentialsSecretRef names a Secret of this namespace with the key token or credential (client-id:secret).
+	// +optional
+	CredentialsSecretRef *corev1.LocalObjectReference `json:"credentialsSecretRef,omitempty"`
+}
+
+// Snapshot names a state of the table in one of three ways.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.id), has(self.ref), has(self.asOf)].exists_one(set, set)",message="exactly one of id, ref and asOf must be set"
+type Snapshot struct {
+	// id of the snapshot.
+	// +optional
+	ID *int64 `json:"id,omitempty"`
+
+	// ref is a branch or tag of the table, such as main.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Ref *string `json:"ref,omitempty"`
+
+	// asOf is a moment: the snapshot that was current then.
+	// +optional
+	AsOf *metav1.Time `json:"asOf,omitempty"`
+}
+
+// PodSettings are what an owner of pods may say about theirs. Limits are set equal to requests where only requests are given.
+type PodSettings struct {
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// +optional
+	Affinity *corev1.Affinity `json:"affinity,omitempty"`
+	// +optional
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+}
+
+// ServiceAccount is what is added to the cache's own account.
+type ServiceAccount struct {
+	// annotations of the account, such as eks.amazonaws.com/role-arn.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// StoreVariable is one plain environment variable of the object store's client.
+type StoreVariable struct {
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^(AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+$`
+	Name string `json:"name"`
+	// +kubebuilder:validation:MaxLength=4096
+	Value string `json:"value"`
+}
+
+// Readiness are the timings of the readiness probes, all in seconds but the last.
+type Readiness struct {
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	InitialDelaySeconds int32 `json:"initialDelaySeconds,omitempty"`
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=1
+	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=1
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	FailureThreshold int32 `json:"failureThreshold,omitempty"`
+}

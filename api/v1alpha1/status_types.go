@@ -1,0 +1,109 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// State is the one word for how a cache is doing.
+//
+// +kubebuilder:validation:Enum=Pending;Planning;Loading;Ready;Degraded;Failed;Released
+type State string
+
+// The states of a cache.
+const (
+	// StatePending: its pods don't run yet.
+	StatePending State = "Pending"
+	// StatePlanning: the head reads the table's metadata.
+	StatePlanning State = "Planning"
+	// StateLoading: data nodes decode rows; status.loadedPercent tells how far.
+	StateLoading State = "Loading"
+	// StateReady: every row is in memory and served.
+	StateReady State = "Ready"
+	// StateDegraded: it was Ready, and a node that was lost loads its rows again.
+	StateDegraded State = "Degraded"
+	// StateFailed: it can't be loaded; the condition Ready tells why. Its pods, with their logs, stay while TrainJobs use it; the first
+	// one to use it after that has it try anew, and so has who makes the DataCache anew.
+	StateFailed State = "Failed"
+	// StateReleased: nobody uses it, its memory is freed; the next TrainJob that names it brings it back.
+	StateReleased State = "Released"
+)
+
+// The types of conditions.
+const (
+	// ConditionReady is True while every row is served.
+	ConditionReady = "Ready"
+	// ConditionProgressing is True while pods start, the head plans or nodes load.
+	ConditionProgressing = "Progressing"
+	// ConditionDegraded is True while rows of a lost node are loaded again.
+	ConditionDegraded = "Degraded"
+)
+
+// DataCacheStatus is what the controller saw last.
+type DataCacheStatus struct {
+	// observedGeneration is the generation of spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// +optional
+	State State `json:"state,omitempty"`
+
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// endpoint is what a client connects to, such as grpc://reviews-cache-service.team-a:50051.
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// snapshotID is the snapshot that was pinned when the cache was planned first; pods that come back load the same.
+	// +optional
+	SnapshotID *int64 `json:"snapshotID,omitempty"`
+
+	// rows in memory, all data nodes of one copy together.
+	// +optional
+	Rows *int64 `json:"rows,omitempty"`
+
+	// bytes in memory, all data nodes of one copy together.
+	// +optional
+	Bytes *int64 `json:"bytes,omitempty"`
+
+	// size is bytes for people, such as 12Gi.
+	// +optional
+	Size *resource.Quantity `json:"size,omitempty"`
+
+	// loadedPercent is how much of the table is in memory, by splits.
+	// +optional
+	LoadedPercent *int32 `json:"loadedPercent,omitempty"`
+
+	// loaded is loadedPercent for people, such as 43%.
+	// +optional
+	Loaded string `json:"loaded,omitempty"`
+
+	// replicas that are ready, and selector of their heads: what the scale subresource shows.
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
+	// +optional
+	Selector string `json:"selector,omitempty"`
+
+	// usedBy are the TrainJobs that use it now, as <namespace>/<name>, the first 100 of them in that order; users counts all.
+	// +optional
+	// +listType=set
+	UsedBy []string `json:"usedBy,omitempty"`
+	// +optional
+	Users int32 `json:"users,omitempty"`
+
+	// lastUsedTime is when a TrainJob used it last, at the latest when its last user went; idleTTL counts from here.
+	// +optional
+	LastUsedTime *metav1.Time `json:"lastUsedTime,omitempty"`
+
+	// provisionedTime is when its pods were asked for, readyTime when every row was first in memory.
+	// +optional
+	ProvisionedTime *metav1.Time `json:"provisionedTime,omitempty"`
+	// +optional
+	ReadyTime *metav1.Time `json:"readyTime,omitempty"`
+}

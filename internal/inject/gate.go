@@ -1,0 +1,180 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"cmp"
+	"slices"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+)
+
+// Gate is how the platform wants our step to look. Only Image must be set.
+type Gate struct {
+	// Image of the cache server.
+	Image string
+	// ImagePullPolicy and ImagePullSecrets of the step; empty: the kubelet's default, and none.
+	ImagePullPolicy  corev1.PullPolicy
+	ImagePullSecrets []corev1.LocalObjectReference
+	// Env is added to the step: plain values, none of them a parameter of caches; the runtime's own variables win.
+	Env []corev1.EnvVar
+	// Resources of the step; cpu and memory that are missing become 100m and 64Mi, and limits are never left without a cpu.
+	Resources corev1.ResourceRequirements
+}
+
+const (
+	// gateCommand is the command of the image (cmd/cacheserver) that waits.
+	gateCommand = "initializer"
+	// stepMount is where Trainer's own initializers have the volume that its webhook demands of the step; the gate has no use for it.
+	stepMount = "/workspace"
+	// gateRetries is how often a gate that was ended from outside, say with its node, is begun again.
+	gateRetries = 6
+)
+
+// finalExits are the exit codes after which another try would end the same: called wrongly, the cache failed, not ready in time
+// (cmd/cacheserver/initializer.go).
+var finalExits = []int32{1, 3, 4}
+
+// HasGate tells whether a runtime's step dataset-initializer is our gate, so that TrainJobs use the runtime as it is.
+func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
+	if labels[LabelGate] != "true" {
+		return false
+	}
+	return slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
+		return job.Name == StepName && container(&job, StepName) != nil
+	})
+}
+
+// job is the gate as a job of a JobSet, with the platform's defaults for Parse in its environment. It has no token for the API server,
+// writes nothing but its log, and gives up for good only where trying again is of no use. The restart policy is Never, because a Job
+// that gives up deletes pods that it would restart, and with them the log that tells why.
+func (g Gate) job(defaults []corev1.EnvVar, ownVolume bool) jobset.ReplicatedJob {
+	pod := corev1.PodSpec{
+		RestartPolicy:                corev1.RestartPolicyNever,
+		AutomountServiceAccountToken: new(false),
+		EnableServiceLinks:           new(false),
+		ImagePullSecrets:             slices.Clone(g.ImagePullSecrets),
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot:   new(true),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		Containers: []corev1.Container{g.container(defaults)},
+	}
+	if ownVolume {
+		pod.Volumes = []corev1.Volume{{Name: stepVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	}
+	return jobset.ReplicatedJob{
+		Name:     StepName,
+		Replicas: 1,
+		Template: batchv1.JobTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{ancestorLabel: StepName}},
+			Spec: batchv1.JobSpec{
+				BackoffLimit:     new(int32(gateRetries)),
+				PodFailurePolicy: gateFailurePolicy(),
+				Template: corev1.PodTemplateSpec{
+					// A mesh's proxy in the pod would keep the step from ever being complete.
+					ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"sidecar.istio.io/inject": "false"}},
+					Spec:       pod,
+				},
+			},
+		},
+	}
+}
+
+func (g Gate) container(defaults []corev1.EnvVar) corev1.Container {
+	return corev1.Container{
+		Name:                     StepName,
+		Image:                    g.Image,
+		ImagePullPolicy:          g.ImagePullPolicy,
+		Args:                     []string{gateCommand},
+		Env:                      g.env(defaults),
+		Resources:                g.resources(),
+		VolumeMounts:             []corev1.VolumeMount{{Name: stepVolume, MountPath: stepMount, ReadOnly: true}},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(false),
+			Privileged:               new(false),
+			ReadOnlyRootFilesystem:   new(true),
+			RunAsNonRoot:             new(true),
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+}
+
+// env is the step's environment by name. Of the runtime's it keeps what means something to a cache or its gate: the rest was for the
+// program that was in its place, such as STORAGE_URI, CACHE_IMAGE or tokens.
+func (g Gate) env(defaults []corev1.EnvVar) []corev1.EnvVar {
+	env := []corev1.EnvVar{jobName()}
+	for _, v := range defaults {
+		if isParameter(v.Name) {
+			env = append(env, v)
+		}
+	}
+	for _, v := range g.Env {
+		if !slices.ContainsFunc(env, func(set corev1.EnvVar) bool { return set.Name == v.Name }) {
+			env = append(env, v)
+		}
+	}
+	slices.SortStableFunc(env, func(a, b corev1.EnvVar) int { return cmp.Compare(a.Name, b.Name) })
+	return env
+}
+
+// resources always holds a cpu limit: the Kubeflow SDK fails on limits without one (kubeflow 0.5.0 trainer/backends/kubernetes/utils.py:40).
+func (g Gate) resources() corev1.ResourceRequirements {
+	resources := *g.Resources.DeepCopy()
+	if resources.Requests == nil {
+		resources.Requests = corev1.ResourceList{}
+	}
+	if resources.Limits == nil {
+		resources.Limits = corev1.ResourceList{}
+	}
+	for name, amount := range map[corev1.ResourceName]string{corev1.ResourceCPU: "100m", corev1.ResourceMemory: "64Mi"} {
+		limit, limited := resources.Limits[name]
+		request, requested := resources.Requests[name]
+		switch {
+		case !limited && !requested:
+			limit = resource.MustParse(amount)
+			request = limit
+		case !limited:
+			limit = request
+		case !requested:
+			request = limit
+		}
+		resources.Limits[name], resources.Requests[name] = limit, request
+	}
+	return resources
+}
+
+func gateFailurePolicy() *batchv1.PodFailurePolicy {
+	return &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{
+		{
+			Action: batchv1.PodFailurePolicyActionFailJob,
+			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
+				ContainerName: new(StepName),
+				Operator:      batchv1.PodFailurePolicyOnExitCodesOpIn,
+				Values:        slices.Clone(finalExits),
+			},
+		},
+		{
+			Action: batchv1.PodFailurePolicyActionIgnore,
+			OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{
+				{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue},
+			},
+		},
+	}}
+}
+
+// jobName is the variable by which gate and training find the cache: the TrainJob's name, which JobSet puts on every pod. The name
+// itself is not known when a TrainJob with generateName is admitted.
+func jobName() corev1.EnvVar {
+	return corev1.EnvVar{Name: "TRAIN_JOB_NAME", ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.labels['" + jobSetNameKey + "']"},
+	}}
+}

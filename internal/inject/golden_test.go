@@ -1,0 +1,154 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeflow/datacache/internal/stocktest"
+)
+
+var update = flag.Bool("update", false, "write the golden files and runtimes/ anew") //nolint:forbidigo // a test has no other way to be told
+
+// image is the placeholder that an overlay's images entry replaces.
+const image = "datacache/cacheserver"
+
+const header = `# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+`
+
+// TestTwinsOfStockRuntimes compares the twins of everything that Trainer ships with testdata/twins, for people to read.
+func TestTwinsOfStockRuntimes(t *testing.T) {
+	for _, source := range stocktest.Runtimes(t) {
+		t.Run(source.Name, func(t *testing.T) {
+			golden(t, filepath.Join("testdata", "twins", source.Name+".yaml"), header, twinOf(t, source, TwinName(source.Name)))
+		})
+	}
+}
+
+// shipped are the runtimes of ours in runtimes/, each made from one of Trainer's. The first has the name that the KEP's sample and the
+// SDK's examples use.
+var shipped = map[string]string{
+	"torch-distributed-with-cache":     "torch-distributed",
+	"deepspeed-distributed-with-cache": "deepspeed-distributed",
+}
+
+// TestShippedRuntimesAreTwins keeps runtimes/ what Twin makes.
+func TestShippedRuntimesAreTwins(t *testing.T) {
+	for name, source := range shipped {
+		t.Run(name, func(t *testing.T) {
+			runtime := twinOf(t, stocktest.Runtime(t, source), name)
+			runtime.Annotations = nil
+			golden(t, filepath.Join("..", "..", "runtimes", name+".yaml"),
+				header+"#\n# Trainer's "+source+" with our gate, written by go test ./internal/inject -update: don't edit.\n", runtime)
+		})
+	}
+}
+
+// TestShippedImagesAreTrainers keeps the tags that runtimes/kustomization.yaml pins with go.mod.
+func TestShippedImagesAreTrainers(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "runtimes", "kustomization.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kustomization struct {
+		Resources []string
+		Images    []struct{ Name, NewTag string }
+	}
+	if err := yaml.Unmarshal(text, &kustomization); err != nil {
+		t.Fatal(err)
+	}
+	if len(kustomization.Resources) != len(shipped) {
+		t.Errorf("resources %v, want those of %d runtimes", kustomization.Resources, len(shipped))
+	}
+	_, version, _ := strings.Cut(filepath.Base(stocktest.ModuleDir(t, "github.com/kubeflow/trainer/v2")), "@")
+	for _, image := range kustomization.Images {
+		if image.NewTag != version {
+			t.Errorf("%s:%s, but go.mod has Trainer %s", image.Name, image.NewTag, version)
+		}
+	}
+}
+
+// twinOf makes the twin as the controller does.
+func twinOf(t *testing.T, source *trainer.ClusterTrainingRuntime, name string) *trainer.ClusterTrainingRuntime {
+	t.Helper()
+	spec, err := Twin(&source.Spec, Gate{Image: image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &trainer.ClusterTrainingRuntime{
+		TypeMeta: source.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: TwinLabels(source.Labels), Annotations: map[string]string{AnnotationTwinOf: source.Name},
+		},
+		Spec: *spec,
+	}
+}
+
+// golden compares an object with a file, or writes it there.
+func golden(t *testing.T, path, comment string, object any) {
+	t.Helper()
+	text, err := yaml.Marshal(pruned(t, object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append([]byte(comment+"\n"), text...)
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v: go test ./internal/inject -update writes it", err)
+	}
+	if !bytes.Equal(text, want) {
+		t.Errorf("%s differs (-want +got), go test ./internal/inject -update writes it anew:\n%s", path, cmp.Diff(string(want), string(text)))
+	}
+}
+
+// pruned is the object as JSON has it, without the empty structs that Go can't leave out.
+func pruned(t *testing.T, object any) any {
+	t.Helper()
+	text, err := yaml.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tree any
+	if err := yaml.Unmarshal(text, &tree); err != nil {
+		t.Fatal(err)
+	}
+	prune(tree)
+	return tree
+}
+
+func prune(tree any) {
+	switch tree := tree.(type) {
+	case []any:
+		for _, item := range tree {
+			prune(item)
+		}
+	case map[string]any:
+		for name, item := range tree {
+			prune(item)
+			inner, isMap := item.(map[string]any)
+			if isMap && len(inner) == 0 && (name == "metadata" || name == "resources" || name == "status") {
+				delete(tree, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Settings are the platform's choices for what admission adds. The zero value is good.
+type Settings struct {
+	// NoZoneAffinity leaves out that training pods prefer the zone that their cache's pods are in.
+	NoZoneAffinity bool
+	// Now stamps our entry of spec.runtimePatches; zero leaves that to Trainer's own webhook.
+	Now metav1.Time
+}
+
+// Mutate edits a TrainJob that Matches, in place, so that it gets its cache; doing it again changes nothing. The runtime is the one that
+// RuntimeRef names, nil if there is no such. On an update, old is the TrainJob before it, else nil; what was injected is then put back as
+// it was, and runtime and settings are not looked at: who writes the whole object, as the SDK and kubectl apply do, need not know of
+// our additions, and Trainer refuses changes of them. The errors say why the TrainJob can't be served.
+//
+// A TrainJob of another manager (spec.managedBy: kueue.x-k8s.io/multikueue) is edited like any other: Kueue counts the same pods in the
+// cluster that queues it and in the one that runs it only if both see the same runtime. It is the controller that leaves it alone.
+func Mutate(job, old *trainer.TrainJob, rt *Runtime, settings Settings) field.ErrorList {
+	if old != nil {
+		return restore(job, old)
+	}
+	if errs := retarget(job, rt); len(errs) > 0 {
+		return errs
+	}
+	hideSecret(job)
+	if patch := zonePatch(job, rt, settings); patch != nil {
+		setPatch(job, *patch, 0)
+	}
+	return nil
+}
+
+// retarget points the TrainJob at a runtime whose step is our gate: the one it named, or that runtime's twin.
+func retarget(job *trainer.TrainJob, rt *Runtime) field.ErrorList {
+	ref := RuntimeRef(job)
+	if rt == nil {
+		how := "install it or name another"
+		if job.Spec.RuntimeRef.Name == "" {
+			how = "it is the default, as no runtime is named; name one"
+		}
+		return field.ErrorList{field.Invalid(runtimePath.Child("name"), ref.Name, fmt.Sprintf("there is no such %s: %s", *ref.Kind, how))}
+	}
+	if !HasGate(rt.Labels, rt.Spec) {
+		if err := servable(rt); err != nil {
+			return field.ErrorList{err}
+		}
+		annotate(job, AnnotationRuntime, describe(ref))
+		ref.Name = TwinName(ref.Name)
+	}
+	job.Spec.RuntimeRef = ref
+	return nil
+}
+
+// servable says why no twin of a runtime can be used, or nil.
+func servable(rt *Runtime) *field.Error {
+	if rt.Labels[LabelDerive] == "false" {
+		return field.Invalid(runtimePath.Child("name"), rt.Name, "the runtime's step "+StepName+" is not datacache's, and its label "+LabelDerive+
+			"=false forbids a copy of it that has one: name another runtime")
+	}
+	if _, err := Twin(rt.Spec, Gate{}); err != nil {
+		return unusable(rt, err)
+	}
+	return nil
+}
+
+func unusable(rt *Runtime, why error) *field.Error {
+	return field.Invalid(runtimePath.Child("name"), rt.Name, fmt.Sprintf("the runtime can't be used with a cache: %v", why))
+}
+
+// hideSecret moves the credentials' name to an annotation: Trainer would put the whole Secret into the gate's environment.
+func hideSecret(job *trainer.TrainJob) {
+	dataset := job.Spec.Initializer.Dataset
+	if dataset.SecretRef == nil || dataset.SecretRef.Name == "" || isReference(job) {
+		return
+	}
+	annotate(job, AnnotationSecret, dataset.SecretRef.Name)
+	dataset.SecretRef = nil
+}
+
+// restore puts back what was injected into old. What the update changes otherwise is left for the API server to judge.
+func restore(job, old *trainer.TrainJob) field.ErrorList {
+	if !Matches(job) || !Matches(old) {
+		return field.ErrorList{field.Forbidden(datasetPath, "can't be added, taken away or changed on a TrainJob that exists: make a new one")}
+	}
+	for _, name := range []string{AnnotationRuntime, AnnotationSecret} {
+		if value, injected := old.Annotations[name]; injected {
+			annotate(job, name, value)
+		}
+	}
+	if named := RuntimeRef(job); describe(named) == old.Annotations[AnnotationRuntime] || job.Spec.RuntimeRef.Name == "" {
+		job.Spec.RuntimeRef = old.Spec.RuntimeRef
+	}
+	dataset := job.Spec.Initializer.Dataset
+	if secret := dataset.SecretRef; secret != nil && old.Spec.Initializer.Dataset.SecretRef == nil && secret.Name == old.Annotations[AnnotationSecret] {
+		dataset.SecretRef = nil
+	}
+	if at := patchOf(old); at >= 0 {
+		setPatch(job, old.Spec.RuntimePatches[at], at)
+	}
+	return nil
+}
+
+func annotate(job *trainer.TrainJob, name, value string) {
+	if job.Annotations == nil {
+		job.Annotations = map[string]string{}
+	}
+	job.Annotations[name] = value
+}

@@ -1,0 +1,148 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// parameterNames are the environment variables that say what to cache and how, in the order in which errors list them.
+// The first ones are those of the Kubeflow SDK's DataCacheInitializer.
+var parameterNames = []string{
+	"METADATA_LOC", "CLUSTER_SIZE", "HEAD_CPU", "HEAD_MEM", "WORKER_CPU", "WORKER_MEM", "IAM_ROLE",
+	"SCHEMA_NAME", "TABLE_NAME", "CATALOG_URI", "CATALOG_WAREHOUSE", "COLUMNS", "FILTER", "SNAPSHOT_ID", "CACHE_SCOPE", "IDLE_TTL",
+	"READINESS_INITIAL_DELAY_SECONDS", "READINESS_PERIOD_SECONDS", "READINESS_TIMEOUT_SECONDS", "READINESS_FAILURE_THRESHOLD",
+}
+
+// gateNames are the gate's own durations (cacheserver initializer --help): they reach it without our doing.
+var gateNames = []string{"READY_TIMEOUT", "PROGRESS_INTERVAL"}
+
+// storeName matches the variables of object stores' clients, as DataCache.spec.arrow.env takes them.
+var storeName = regexp.MustCompile(`^(AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+$`)
+
+// queryNames maps the query parameters of a cache:// URI to the variables that they stand for.
+var queryNames = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "snapshot": "SNAPSHOT_ID"}
+
+// platformNames are the variables that only a runtime may set, each with the reason.
+var platformNames = map[string]string{
+	"CACHE_IMAGE":    "the platform chooses the cache's image",
+	"TRAIN_JOB_NAME": "the runtime sets it to the TrainJob's own name",
+}
+
+// isParameter tells whether a variable means something to a cache or its gate.
+func isParameter(name string) bool {
+	return slices.Contains(parameterNames, name) || slices.Contains(gateNames, name) || storeName.MatchString(name)
+}
+
+var (
+	datasetPath = field.NewPath("spec", "initializer", "dataset")
+	uriPath     = datasetPath.Child("storageUri")
+	envPath     = datasetPath.Child("env")
+	secretPath  = datasetPath.Child("secretRef")
+	runtimePath = field.NewPath("spec", "runtimeRef")
+)
+
+// parameter is a value that was given, and where.
+type parameter struct {
+	name  string // the variable's, or the query parameter's
+	value string // never empty
+	path  *field.Path
+	whose string // before the mend in errors: whose value it is, where the path does not tell
+	own   bool   // from the TrainJob, not from its runtime
+}
+
+// invalid is the error for a value.
+func (p parameter) invalid(format string, args ...any) *field.Error {
+	value := p.value
+	if !p.own || p.path == uriPath {
+		value = p.name + "=" + p.value
+	}
+	return field.Invalid(p.path, value, p.whose+fmt.Sprintf(format, args...))
+}
+
+// parameters are the values that were given, by the name of their variable.
+type parameters map[string]parameter
+
+// gather collects a TrainJob's variables and, for those that it leaves out or empty, its runtime's.
+func gather(job *trainer.TrainJob, defaults []corev1.EnvVar) (parameters, field.ErrorList) {
+	given := parameters{}
+	errs := given.addOwn(job.Spec.Initializer.Dataset.Env)
+	own := maps.Clone(given)
+	for _, v := range defaults {
+		if _, overridden := own[v.Name]; overridden || !isParameter(v.Name) {
+			continue
+		}
+		if v.ValueFrom != nil {
+			errs = append(errs, field.Invalid(runtimePath, v.Name,
+				"the runtime's step "+StepName+" sets this variable by valueFrom, which the cache can't read: set a value, or give credentials by spec.initializer.dataset.secretRef"))
+			continue
+		}
+		if v.Value != "" {
+			given[v.Name] = parameter{name: v.Name, value: v.Value, path: runtimePath, whose: "from the runtime's step " + StepName + ": "}
+		}
+	}
+	return given, errs
+}
+
+// addOwn adds the TrainJob's variables.
+func (g parameters) addOwn(env []corev1.EnvVar) field.ErrorList {
+	var errs field.ErrorList
+	seen := map[string]bool{}
+	for i, v := range env {
+		at := envPath.Index(i)
+		reason, platform := platformNames[v.Name]
+		switch {
+		case platform:
+			errs = append(errs, field.Forbidden(at.Child("name"), fmt.Sprintf("%s can't be set by a TrainJob: %s; leave it out", v.Name, reason)))
+		case !isParameter(v.Name):
+			errs = append(errs, field.Invalid(at.Child("name"), v.Name, "is no parameter of a cache; those are "+
+				strings.Join(append(slices.Clone(parameterNames), gateNames...), ", ")+
+				" and what begins with AWS_, AZURE_, GCS_, GOOGLE_ or S3_; variables for training go into spec.trainer.env"))
+		case seen[v.Name]:
+			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
+		case v.ValueFrom != nil:
+			errs = append(errs, field.Forbidden(at.Child("valueFrom"),
+				fmt.Sprintf("%s must be a plain value, for nobody but a pod can read what this points at; credentials go into %s", v.Name, secretPath)))
+		case v.Value != "":
+			g[v.Name] = parameter{name: v.Name, value: v.Value, path: at.Child("value"), own: true}
+		}
+		seen[v.Name] = true
+	}
+	return errs
+}
+
+// addQuery adds the parameters of a cache:// URI. They win over the runtime's, and must not be said again by the TrainJob's variables.
+func (g parameters) addQuery(query map[string][]string) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		values := query[name]
+		variable, known := queryNames[name]
+		if !known {
+			errs = append(errs, field.Invalid(uriPath, name, "is no parameter of a cache:// URI; those are "+strings.Join(slices.Sorted(maps.Keys(queryNames)), ", ")))
+			continue
+		}
+		if len(values) > 1 {
+			errs = append(errs, field.Invalid(uriPath, name+"="+values[1], "is given twice: give "+name+" once"))
+			continue
+		}
+		if values[0] == "" {
+			continue
+		}
+		p := parameter{name: name, value: values[0], path: uriPath, own: true}
+		if env, twice := g[variable]; twice && env.own {
+			errs = append(errs, env.invalid("%s is also given by %s of the storageUri: give it once", variable, name))
+			continue
+		}
+		g[variable] = p
+	}
+	return errs
+}

@@ -1,0 +1,103 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"slices"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+)
+
+// zoneWeight is how much, of 100, the cache's zone counts for the scheduler: more than spreading, less than what a user asks for in full.
+const zoneWeight = 50
+
+// zonePatch is our entry of spec.runtimePatches, by which training pods prefer the zone of their cache's pods; nil where there is
+// nothing to patch. A cache of the TrainJob's own has its name, which is not known before the API server has made it of generateName:
+// such a TrainJob goes without.
+func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.RuntimePatch {
+	if settings.NoZoneAffinity {
+		return nil
+	}
+	term, ok := zoneTerm(job, rt)
+	if !ok {
+		return nil
+	}
+	var jobs []trainer.ReplicatedJobPatch
+	for i := range rt.Spec.Template.Spec.ReplicatedJobs {
+		if target := &rt.Spec.Template.Spec.ReplicatedJobs[i]; !isInitializer(target) && container(target, NodeName) != nil {
+			jobs = append(jobs, trainer.ReplicatedJobPatch{Name: target.Name, Template: &trainer.JobTemplatePatch{
+				Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{
+					Spec: &trainer.PodSpecPatch{Affinity: withTerm(target, term)},
+				}},
+			}})
+		}
+	}
+	patch := &trainer.RuntimePatch{Manager: PatchManager, TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
+		Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{ReplicatedJobs: jobs}},
+	}}
+	if !settings.Now.IsZero() {
+		patch.Time = settings.Now.DeepCopy()
+	}
+	return patch
+}
+
+// zoneTerm prefers the zone of the pods of the TrainJob's cache; it is false where the cache has no name yet, or can't be read, which is
+// for Validate to say.
+func zoneTerm(job *trainer.TrainJob, rt *Runtime) (corev1.WeightedPodAffinityTerm, bool) {
+	request, errs := Parse(job, StepEnv(rt.Spec))
+	if len(errs) > 0 {
+		return corev1.WeightedPodAffinityTerm{}, false
+	}
+	name, namespaces := job.Name, []string(nil)
+	switch {
+	case request.Reference != nil:
+		name = request.Reference.Name
+		if request.Reference.Namespace != job.Namespace {
+			namespaces = []string{request.Reference.Namespace}
+		}
+	case request.Shared:
+		name = request.Name
+	}
+	return corev1.WeightedPodAffinityTerm{Weight: zoneWeight, PodAffinityTerm: corev1.PodAffinityTerm{
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{LabelCache: name}},
+		Namespaces:    namespaces,
+		TopologyKey:   corev1.LabelTopologyZone,
+	}}, name != ""
+}
+
+// withTerm is an affinity that, merged into the job's, adds the term: of the patched list the runtime's own terms would be lost.
+func withTerm(job *jobset.ReplicatedJob, term corev1.WeightedPodAffinityTerm) *corev1.Affinity {
+	var terms []corev1.WeightedPodAffinityTerm
+	if own := job.Template.Spec.Template.Spec.Affinity; own != nil && own.PodAffinity != nil {
+		for _, t := range own.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			terms = append(terms, *t.DeepCopy())
+		}
+	}
+	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: append(terms, term)}}
+}
+
+// patchOf is the place of our entry in spec.runtimePatches, -1 where there is none.
+func patchOf(job *trainer.TrainJob) int {
+	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == PatchManager })
+}
+
+// setPatch puts our entry where it is, or else at the place, and keeps its time where nothing else changed. New ones come first: what
+// users and queues patch after it wins.
+func setPatch(job *trainer.TrainJob, patch trainer.RuntimePatch, place int) {
+	patches := job.Spec.RuntimePatches
+	at := patchOf(job)
+	if at < 0 {
+		job.Spec.RuntimePatches = slices.Insert(patches, min(place, len(patches)), *patch.DeepCopy())
+		return
+	}
+	stamped := patch
+	if stamped.Time = patches[at].Time; equality.Semantic.DeepEqual(stamped, patches[at]) {
+		return
+	}
+	patches[at] = *patch.DeepCopy()
+}

@@ -1,0 +1,95 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+func dataCache(name string, edit func(*v1alpha1.DataCache)) *v1alpha1.DataCache {
+	dc := &v1alpha1.DataCache{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}}
+	if edit != nil {
+		edit(dc)
+	}
+	return dc
+}
+
+func TestMayUse(t *testing.T) {
+	for name, c := range map[string]struct {
+		list      []string
+		namespace string
+		want      bool
+	}{
+		"its own namespace":        {nil, "team-a", true},
+		"another":                  {nil, "team-b", false},
+		"one that is listed":       {[]string{"team-c", "team-b"}, "team-b", true},
+		"one that is not":          {[]string{"team-c"}, "team-b", false},
+		"every one":                {[]string{"*"}, "team-b", true},
+		"its own, with others too": {[]string{"team-b"}, "team-a", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dc := dataCache("reviews", func(dc *v1alpha1.DataCache) { dc.Spec.AllowNamespaces = c.list })
+			if got := MayUse(c.namespace, dc); got != c.want {
+				t.Errorf("MayUse(%q) = %v, want %v", c.namespace, got, c.want)
+			}
+		})
+	}
+}
+
+func TestCheckReference(t *testing.T) {
+	reviews := types.NamespacedName{Namespace: "team-a", Name: "reviews"}
+	for name, c := range map[string]struct {
+		namespace string
+		cache     *v1alpha1.DataCache
+		want      []string // words of the refusal; none where there is none
+	}{
+		"there and ours":      {"team-a", dataCache("reviews", nil), nil},
+		"not there":           {"team-a", nil, []string{"spec.initializer.dataset.storageUri", "reviews", "kubectl get datacaches -n team-a"}},
+		"not for a namespace": {"team-b", dataCache("reviews", nil), []string{"team-a/reviews", "team-b", "spec.allowNamespaces"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := CheckReference(c.namespace, reviews, c.cache).ToAggregate()
+			if (got == nil) != (c.want == nil) {
+				t.Fatalf("refused with %v", got)
+			}
+			for _, word := range c.want {
+				if !strings.Contains(got.Error(), word) {
+					t.Errorf("%v does not say %q", got, word)
+				}
+			}
+		})
+	}
+}
+
+func TestCheckName(t *testing.T) {
+	job := trainJob("cache://demo/reviews")
+	job.Name = "reviews"
+	owned := dataCache("reviews", func(dc *v1alpha1.DataCache) {
+		dc.OwnerReferences = []metav1.OwnerReference{{Kind: trainer.TrainJobKind, Name: "reviews", UID: "an earlier one"}}
+	})
+	for name, c := range map[string]struct {
+		asked   Request
+		cache   *v1alpha1.DataCache
+		refused bool
+	}{
+		"no cache of its name":        {Request{}, nil, false},
+		"its own cache":               {Request{}, owned, false},
+		"somebody's cache":            {Request{}, dataCache("reviews", nil), true},
+		"the cache that it asks for":  {Request{Reference: &types.NamespacedName{Namespace: "team-a", Name: "reviews"}}, dataCache("reviews", nil), false},
+		"another's, and asks for one": {Request{Reference: &types.NamespacedName{Namespace: "team-a", Name: "other"}}, dataCache("reviews", nil), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if errs := CheckName(job, &c.asked, c.cache); len(errs) > 0 != c.refused {
+				t.Errorf("refused with %v, want refused = %v", errs, c.refused)
+			}
+		})
+	}
+}

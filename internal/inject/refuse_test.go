@@ -1,0 +1,174 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	atURI  = "spec.initializer.dataset.storageUri: "
+	atEnv1 = "spec.initializer.dataset.env[1].value: Invalid value: "
+)
+
+// TestParseRefuses: each refusal names the field, the value and the mend.
+func TestParseRefuses(t *testing.T) {
+	tests := []struct {
+		name string
+		job  *trainer.TrainJob
+		want []string
+	}{
+		{"another scheme", trainJob("hf://x/y"), []string{atURI, `"hf://x/y"`, "cache://<schema>/<table>"}},
+		{"no schema", trainJob("cache:///t", location), []string{atURI, `"cache:///t"`, `the schema "" has an empty name`, "cache://<schema>/<table>"}},
+		{"no table", trainJob("cache://s/", location), []string{atURI, `the table "" has an empty name`}},
+		{"nothing", trainJob("cache:///", location), []string{atURI, `the schema ""`}},
+		{"no slash", trainJob("cache://s", location), []string{atURI, "must be cache://<schema>/<table>"}},
+		{"a third part", trainJob("cache://s/t/u", location), []string{atURI, "levels of a schema joined by dots"}},
+		{"empty level", trainJob("cache://a..b/t", location), []string{atURI, `the schema "a..b" has an empty name`}},
+		{"dot in the table", trainJob("cache://s/t.u", location), []string{atURI, `the table "t.u" has a dot`}},
+		{"escaped slash in a name", trainJob("cache://s%2Ft/u", location), []string{atURI, `the schema "s/t" has a /`}},
+		{"space in a name", trainJob("cache://s/my%20table", location), []string{atURI, `the table "my table" has a space`}},
+		{"no UTF-8", trainJob("cache://s/%ff", location), []string{atURI, "is not UTF-8"}},
+		{"broken escape", trainJob("cache://s/%zz", location), []string{atURI, `broken escape in "%zz"`, "%25"}},
+		{"fragment", trainJob("cache://s/t?filter=a=1#b", location), []string{atURI, "write %23"}},
+		{"broken query", trainJob("cache://s/t?filter=%", location), []string{atURI, "query that can't be read", "%25 stands for %"}},
+		{"semicolon in the query", trainJob("cache://s/t?a;b", location), []string{atURI, "%3B for ;"}},
+		{"unknown query parameter", trainJob("cache://s/t?colums=a", location), []string{atURI, `"colums"`, "columns, filter, snapshot"}},
+		{"query parameter twice", trainJob("cache://s/t?columns=a&columns=b", location), []string{atURI, `"columns=b"`, "once"}},
+		{"said by both", trainJob("cache://s/t?filter=a=1", location, "FILTER=b=2"), []string{atEnv1, `"b=2"`, "also given by filter of the storageUri"}},
+		{"filter in the query", trainJob("cache://s/t?filter=a+%26%26+b", location), []string{atURI, `"filter=a && b"`, "column 3", "unexpected character '&'"}},
+		{"long names", trainJob("cache://"+strings.Repeat("s", 600)+"/"+strings.Repeat("t", 600), location), []string{atURI, "1201 characters", "at most 1024"}},
+
+		{"KEP without a schema", trainJob("", "SCHEMA_NAME=", "TABLE_NAME=t", location), []string{"spec.initializer.dataset.env: Required", "SCHEMA_NAME and TABLE_NAME"}},
+		{"KEP with a bad table", trainJob("", "SCHEMA_NAME=s", "TABLE_NAME=a b", location), []string{atEnv1, `"a b"`, `with SCHEMA_NAME "s"`, "has a space"}},
+		{"table said twice", trainJob(table, location, "TABLE_NAME=t"), []string{atEnv1, "leave TABLE_NAME out"}},
+
+		{"no source", trainJob(table, "METADATA_LOC="), []string{"spec.initializer.dataset.env: Required", "METADATA_LOC must be set", "CATALOG_URI"}},
+		{"two sources", trainJob(table, location, "CATALOG_URI=https://x"), []string{atEnv1, "not both"}},
+		{"path for metadata", trainJob(table, "CLUSTER_SIZE=2", "METADATA_LOC=/tmp/m.json"), []string{atEnv1, `"/tmp/m.json"`, "such as s3://"}},
+		{"metadata of two lines", trainJob(table, "CLUSTER_SIZE=2", "METADATA_LOC=s3://b/m\n"), []string{atEnv1, "must be the URI"}},
+		{"catalog that is none", trainJob(table, "CLUSTER_SIZE=2", "CATALOG_URI=thrift://x"), []string{atEnv1, "http or https URI"}},
+
+		{"CLUSTER_SIZE of the SDK's num_data_nodes=2.5", trainJob(table, location, "CLUSTER_SIZE=3.5"), []string{atEnv1, `"3.5"`, "must be an integer from 2 to 1001: the head and at least one data node"}},
+		{"CLUSTER_SIZE 2.5", trainJob(table, location, "CLUSTER_SIZE=2.5"), []string{atEnv1, `"2.5"`, "integer from 2"}},
+		{"CLUSTER_SIZE 1", trainJob(table, location, "CLUSTER_SIZE=1"), []string{atEnv1, `"1"`, "integer from 2"}},
+		{"CLUSTER_SIZE with a space", trainJob(table, location, "CLUSTER_SIZE= 3"), []string{atEnv1, `" 3"`}},
+		{"CLUSTER_SIZE beyond", trainJob(table, location, "CLUSTER_SIZE=99999999999999999999"), []string{atEnv1, "1001"}},
+		{"2 Gb", trainJob(table, location, "HEAD_MEM=2 Gb"), []string{atEnv1, `"2 Gb"`, `write "2Gi"`}},
+		{"512m", trainJob(table, location, "WORKER_MEM=512m"), []string{atEnv1, `"512m"`, "thousandths", `write "512Mi"`}},
+		{"2 bytes", trainJob(table, location, "WORKER_MEM=2"), []string{atEnv1, `at least "1Mi"`}},
+		{"no memory", trainJob(table, location, "WORKER_MEM=lots"), []string{atEnv1, `"lots"`, `such as "2Gi"`}},
+		{"4 cores", trainJob(table, location, "HEAD_CPU=4 cores"), []string{atEnv1, `"4 cores"`, `write "4"`}},
+		{"no cpu", trainJob(table, location, "WORKER_CPU=-1"), []string{atEnv1, `"-1"`, "more than 0"}},
+
+		{"filter", trainJob(table, location, "FILTER=label >="), []string{atEnv1, `"label >="`, "does not parse", "column 9", "expected a literal"}},
+		{"empty column", trainJob(table, location, "COLUMNS=a,,b"), []string{atEnv1, `"a,,b"`, "empty name at place 2"}},
+		{"column twice", trainJob(table, location, "COLUMNS=a,b,a"), []string{atEnv1, `names "a" twice`}},
+		{"control character in a column", trainJob(table, location, "COLUMNS=a\tb"), []string{atEnv1, "control character"}},
+		{"columns without number", trainJob(table, location, "COLUMNS="+manyColumns(1025)), []string{atEnv1, "1025 columns, at most 1024"}},
+		{"snapshot's name in SNAPSHOT_ID", trainJob(table, location, "SNAPSHOT_ID=main"), []string{atEnv1, `"main"`, "?snapshot=main"}},
+		{"negative snapshot", trainJob(table, location, "SNAPSHOT_ID=-1"), []string{atEnv1, "from 0 to"}},
+		{"bad branch", trainJob(table+"?snapshot=a%20b", location), []string{atURI, `"snapshot=a b"`, "branch or tag"}},
+
+		{"readiness", trainJob(table, location, "READINESS_PERIOD_SECONDS=0"), []string{atEnv1, `"0"`, "integer from 1"}},
+		{"timeout", trainJob(table, location, "READY_TIMEOUT=600"), []string{atEnv1, `"600"`, "such as 90s"}},
+		{"scope", trainJob(table, location, "CACHE_SCOPE=cluster"), []string{atEnv1, `"cluster"`, `"job"`, `"namespace"`}},
+		{"idle TTL of a job's own", trainJob(table, location, "IDLE_TTL=1h"), []string{atEnv1, `"1h"`, "only with CACHE_SCOPE=namespace"}},
+		{"idle TTL", trainJob(table, "CACHE_SCOPE=namespace", "IDLE_TTL=3600", location), []string{atEnv1, `"3600"`, "such as 30m"}},
+		{"negative idle TTL", trainJob(table, "CACHE_SCOPE=namespace", "IDLE_TTL=-1h", location), []string{atEnv1, "not negative"}},
+		{"store variable's value", trainJob(table, location, "AWS_REGION="+strings.Repeat("x", 4097)), []string{atEnv1, "AWS_REGION is too long"}},
+		{"store variables without number", trainJob(table, append(manyVariables(65), location)...), []string{"spec.initializer.dataset.env: Too many", "at most 64"}},
+
+		{"cache image", trainJob(table, location, "CACHE_IMAGE=evil"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "CACHE_IMAGE", "leave it out"}},
+		{"job name, even empty", trainJob(table, location, "TRAIN_JOB_NAME="), []string{"env[1].name: Forbidden", "TRAIN_JOB_NAME"}},
+		{"misspelt", trainJob(table, location, "CLUSTERSIZE=3"), []string{"spec.initializer.dataset.env[1].name: Invalid", `"CLUSTERSIZE"`, "CLUSTER_SIZE", "spec.trainer.env"}},
+		{"twice", trainJob(table, location, location), []string{"spec.initializer.dataset.env[1].name: Duplicate", "METADATA_LOC"}},
+		{"secret by its name alone", withSecret(trainJob(table, location), "My Keys"), []string{"spec.initializer.dataset.secretRef.name", `"My Keys"`, "name of a Secret"}},
+		{"secret without a name", withSecret(trainJob(table, location), ""), []string{"spec.initializer.dataset.secretRef.name: Required", "leave secretRef out"}},
+		{"pointer", func() *trainer.TrainJob {
+			job := trainJob(table, location)
+			job.Spec.Initializer.Dataset.Env = append(job.Spec.Initializer.Dataset.Env, corev1.EnvVar{Name: "AWS_SECRET_ACCESS_KEY", ValueFrom: &corev1.EnvVarSource{}})
+			return job
+		}(), []string{"spec.initializer.dataset.env[1].valueFrom: Forbidden", "AWS_SECRET_ACCESS_KEY", "secretRef"}},
+
+		{"reference without a name", trainJob("datacache://"), []string{atURI, `the name "" is no DataCache's`, "datacache://<name>"}},
+		{"reference with three parts", trainJob("datacache://a/b/c"), []string{atURI, "datacache://<namespace>/<name>"}},
+		{"reference with a query", trainJob("datacache://a?columns=b"), []string{atURI, "must have no query"}},
+		{"reference to a bad name", trainJob("datacache://Reviews"), []string{atURI, `"Reviews"`, "lower case"}},
+		{"reference to a bad namespace", trainJob("datacache://Team/reviews"), []string{atURI, `the namespace "Team"`}},
+		{"reference with a size", trainJob("datacache://reviews", "READY_TIMEOUT=1h", "CLUSTER_SIZE=3"), []string{atEnv1, `"3"`, "has no effect", "leave CLUSTER_SIZE out"}},
+		{"reference with a secret", withSecret(trainJob("datacache://reviews"), "keys"), []string{"secretRef.name", `"keys"`, "its own credentials"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			request, errs := Parse(tt.job, nil)
+			if request != nil {
+				t.Errorf("request %+v with errors", request)
+			}
+			expect(t, errs, tt.want)
+		})
+	}
+}
+
+func manyColumns(count int) string {
+	names := make([]string, count)
+	for i := range names {
+		names[i] = fmt.Sprint("c", i)
+	}
+	return strings.Join(names, ",")
+}
+
+func manyVariables(count int) []string {
+	env := make([]string, count)
+	for i := range env {
+		env[i] = fmt.Sprintf("AWS_V%d=x", i)
+	}
+	return env
+}
+
+// TestParseRefusesDefaults: what the platform got wrong is told at the runtime.
+func TestParseRefusesDefaults(t *testing.T) {
+	pointer := corev1.EnvVar{Name: "AWS_SECRET_ACCESS_KEY", ValueFrom: &corev1.EnvVarSource{}}
+	_, errs := Parse(trainJob(table, location), append(variables("CLUSTER_SIZE=2.5"), pointer))
+	expect(t, errs,
+		[]string{"spec.runtimeRef: Invalid value: ", "AWS_SECRET_ACCESS_KEY", "valueFrom", "secretRef"},
+		[]string{"spec.runtimeRef: Invalid value: ", `"CLUSTER_SIZE=2.5"`, "the runtime's step dataset-initializer", "integer from 2"})
+}
+
+// TestParseTellsAll: a user mends everything at once.
+func TestParseTellsAll(t *testing.T) {
+	_, errs := Parse(trainJob("cache://s", "CLUSTER_SIZE=1", "HEAD_MEM=2 Gb", "FILTER=a >", "CACHE_IMAGE=x"), nil)
+	expect(t, errs,
+		[]string{"env[3].name", "CACHE_IMAGE"}, []string{atURI}, []string{"METADATA_LOC"}, []string{"env[2].value"}, []string{"env[0].value"}, []string{"env[1].value"})
+}
+
+// FuzzParse: no TrainJob makes it panic, and what it takes fits the DataCache's schema.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []struct{ uri, env string }{
+		{"cache://s/t", location}, {"cache://a.b/%C3%BC?columns=a,b&filter=x%3E1&snapshot=main", "CATALOG_URI=https://x\nCATALOG_WAREHOUSE=w"},
+		{"cache://s/t?snapshot=2026-01-01T00:00:00Z", location + "\nCACHE_SCOPE=namespace\nIDLE_TTL=1h\nHEAD_MEM=1.5Gi\nWORKER_CPU=1e3"},
+		{"", "SCHEMA_NAME=s\nTABLE_NAME=t\n" + location + "\nCLUSTER_SIZE=5\nIAM_ROLE=r\nAWS_REGION=x\nREADINESS_PERIOD_SECONDS=1"},
+		{"datacache://a/b", "READY_TIMEOUT=1h"}, {"cache://", ""}, {"cache:///", "HEAD_CPU=99999999999999E\nFILTER=a = 1"},
+	} {
+		f.Add(seed.uri, seed.env)
+	}
+	api := dataCacheCRD(f)
+	f.Fuzz(func(t *testing.T, uri, env string) {
+		request, errs := Parse(trainJob(uri, strings.Split(env, "\n")...), nil)
+		if (request == nil) != (len(errs) > 0) {
+			t.Fatalf("request %v, errors %v", request, errs)
+		}
+		if request == nil || request.Reference != nil {
+			return
+		}
+		if refused := api.refusals(t, request.Cache); len(refused) > 0 {
+			t.Fatalf("accepted, but the API refuses it: %v", refused)
+		}
+	})
+}

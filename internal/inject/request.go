@@ -1,0 +1,137 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"strings"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// Request is what a TrainJob asks for.
+type Request struct {
+	// Reference names a DataCache that exists; Cache is then empty. Its namespace is the TrainJob's unless the URI says another.
+	Reference *types.NamespacedName
+	// Cache is the cache to make. It holds what was asked for and leaves the rest to the API's defaults; resources are requests alone.
+	Cache v1alpha1.DataCacheSpec
+	// Shared says that TrainJobs of the namespace that ask for the same rows share the cache, and that it is freed by its idleTTL.
+	Shared bool
+	// Name is the DataCache's where it is shared, the same for the same rows; else "": it has the TrainJob's own name, which may not
+	// be known yet.
+	Name string
+}
+
+// Parse reads what a TrainJob that Matches asks for. Defaults are the environment of its runtime's step (StepEnv): the TrainJob wins
+// over them, and an empty value is as good as none. What is wrong comes as errors that name the field, the value and the mend; the
+// request is nil then.
+func Parse(job *trainer.TrainJob, defaults []corev1.EnvVar) (*Request, field.ErrorList) {
+	if !Matches(job) {
+		return nil, field.ErrorList{field.Invalid(uriPath, storageURI(job),
+			"asks for no cache: "+tableForm+"; or "+referenceForm+"; or leave it out and set SCHEMA_NAME and TABLE_NAME in "+envPath.String())}
+	}
+	if isReference(job) {
+		return referenced(job)
+	}
+	given, errs := gather(job, defaults)
+	s := spec{given: given, errs: errs}
+	arrow := v1alpha1.ArrowCache{Table: s.table(job), Replicas: 1}
+	s.source(&arrow)
+	s.selection(&arrow)
+	s.size(&arrow)
+	s.access(job, &arrow)
+	arrow.Readiness = s.readiness()
+	s.gate()
+	shared, idle := s.lifetime()
+	if len(s.errs) > 0 {
+		return nil, s.errs
+	}
+	request := &Request{Cache: v1alpha1.DataCacheSpec{Arrow: &arrow}, Shared: shared}
+	if shared {
+		request.Cache.IdleTTL = &metav1.Duration{Duration: idle}
+		request.Name = sharedName(&arrow)
+	}
+	return request, nil
+}
+
+// Matches tells whether a TrainJob's dataset initializer is ours: its storageUri begins with cache:// or datacache://, or it has no
+// storageUri but the variables SCHEMA_NAME and TABLE_NAME, as in the Kubeflow enhancement proposal 2655.
+func Matches(job *trainer.TrainJob) bool {
+	if job.Spec.Initializer == nil || job.Spec.Initializer.Dataset == nil {
+		return false
+	}
+	if uri := storageURI(job); uri != "" {
+		return strings.HasPrefix(uri, tableScheme) || strings.HasPrefix(uri, referenceScheme)
+	}
+	named := map[string]bool{}
+	for _, v := range job.Spec.Initializer.Dataset.Env {
+		named[v.Name] = true
+	}
+	return named["SCHEMA_NAME"] && named["TABLE_NAME"]
+}
+
+// storageURI is the TrainJob's, or "" where it has none.
+func storageURI(job *trainer.TrainJob) string {
+	if job.Spec.Initializer == nil || job.Spec.Initializer.Dataset == nil {
+		return ""
+	}
+	return ptr.Deref(job.Spec.Initializer.Dataset.StorageUri, "")
+}
+
+// isReference tells whether the TrainJob names a DataCache that exists.
+func isReference(job *trainer.TrainJob) bool {
+	return strings.HasPrefix(storageURI(job), referenceScheme)
+}
+
+// referenced reads a datacache:// TrainJob, which may say nothing about the cache but its name.
+func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
+	given := parameters{}
+	errs := given.addOwn(job.Spec.Initializer.Dataset.Env)
+	gate := spec{given: given}
+	gate.gate()
+	errs = append(errs, gate.errs...)
+	for _, p := range given.sorted() {
+		if p.name == "CLUSTER_SIZE" && p.value == "1" { // no pods of its own; the SDK can't leave it out (kubeflow 0.5.0 backends/kubernetes/utils.py:653)
+			continue
+		}
+		if !isGate(p.name) {
+			errs = append(errs, p.invalid("has no effect: the DataCache of %s says what is cached and how; leave %s out, or name a table by cache://", uriPath, p.name))
+		}
+	}
+	if secret := job.Spec.Initializer.Dataset.SecretRef; secret != nil {
+		errs = append(errs, field.Invalid(secretPath.Child("name"), secret.Name, "has no effect: the DataCache has its own credentials; leave secretRef out"))
+	}
+	name, reason := parseReference(storageURI(job), job.Namespace)
+	if reason != "" {
+		errs = append(errs, field.Invalid(uriPath, storageURI(job), reason))
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return &Request{Reference: &name}, nil
+}
+
+// credentialsSecret is the name of the Secret with the object store's credentials, "" where there is none: where admission put it, or
+// where the user did.
+func credentialsSecret(job *trainer.TrainJob) string {
+	if job.Spec.Initializer != nil && job.Spec.Initializer.Dataset != nil && job.Spec.Initializer.Dataset.SecretRef != nil {
+		return job.Spec.Initializer.Dataset.SecretRef.Name
+	}
+	return job.Annotations[AnnotationSecret]
+}
+
+// badSecret is the error for a name that no Secret can have.
+func badSecret(name string) *field.Error {
+	if wrong := validation.IsDNS1123Subdomain(name); wrong != nil {
+		return field.Invalid(secretPath.Child("name"), name, "must be the name of a Secret of the TrainJob's namespace: "+wrong[0])
+	}
+	return nil
+}

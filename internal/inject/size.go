@@ -1,0 +1,171 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+const (
+	// defaultDataNodes is what upstream's CLUSTER_SIZE of 3, its default, means (kubeflow/trainer v2.3.0 pkg/initializers/types/types.py:64).
+	defaultDataNodes = 2
+	maxDataNodes     = 1000
+	maxVariables     = 64
+	maxValue         = 4096
+	maxVariable      = 128
+)
+
+// defaultIdleTTL frees a shared cache whose TrainJobs don't say IDLE_TTL: nobody would delete it, for nobody made it by hand.
+const defaultIdleTTL = time.Hour
+
+// size reads how many pods and how large.
+func (s *spec) size(arrow *v1alpha1.ArrowCache) {
+	arrow.DataNodes = defaultDataNodes
+	if p, ok := s.take("CLUSTER_SIZE"); ok {
+		size, reason := whole(p.value, 2, maxDataNodes+1)
+		if reason != "" {
+			s.refuse(p, "%s: the head and at least one data node", reason)
+		}
+		arrow.DataNodes = size - 1
+	}
+	arrow.Head.Resources = s.resources("HEAD_CPU", "HEAD_MEM")
+	arrow.DataNode.Resources = s.resources("WORKER_CPU", "WORKER_MEM")
+}
+
+func (s *spec) resources(cpu, memory string) corev1.ResourceRequirements {
+	var requests corev1.ResourceList
+	for _, of := range []struct {
+		name     string
+		resource corev1.ResourceName
+	}{{cpu, corev1.ResourceCPU}, {memory, corev1.ResourceMemory}} {
+		p, ok := s.take(of.name)
+		if !ok {
+			continue
+		}
+		amount, reason := parseQuantity(p.value, of.resource)
+		if reason != "" {
+			s.refuse(p, "%s", reason)
+			continue
+		}
+		if requests == nil {
+			requests = corev1.ResourceList{}
+		}
+		requests[of.resource] = amount
+	}
+	return corev1.ResourceRequirements{Requests: requests}
+}
+
+// access reads what the cache's pods may do at the object store.
+func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) {
+	if p, ok := s.take("IAM_ROLE"); ok {
+		arrow.ServiceAccount.Annotations = accountAnnotations(p.value)
+	}
+	if ref := job.Spec.Initializer.Dataset.SecretRef; ref != nil && ref.Name == "" {
+		s.errs = append(s.errs, field.Required(secretPath.Child("name"), "must name a Secret of the TrainJob's namespace: set it, or leave secretRef out"))
+	}
+	if name := credentialsSecret(job); name != "" {
+		if wrong := badSecret(name); wrong != nil {
+			s.errs = append(s.errs, wrong)
+		}
+		arrow.CredentialsSecretRef = &corev1.LocalObjectReference{Name: name}
+		if arrow.Catalog != nil {
+			arrow.Catalog.CredentialsSecretRef = &corev1.LocalObjectReference{Name: name}
+		}
+	}
+	for _, p := range s.given.sorted() {
+		if !storeName.MatchString(p.name) {
+			continue
+		}
+		if runes(p.name) > maxVariable || runes(p.value) > maxValue {
+			s.refuse(p, "%s is too long: at most %d characters in the name and %d in the value are allowed", p.name, maxVariable, maxValue)
+		}
+		arrow.Env = append(arrow.Env, v1alpha1.StoreVariable{Name: p.name, Value: p.value})
+	}
+	if len(arrow.Env) > maxVariables {
+		s.errs = append(s.errs, field.TooMany(envPath, len(arrow.Env), maxVariables))
+	}
+}
+
+// accountAnnotations are the annotations by which the clouds give a ServiceAccount a role: those of upstream's initializer for AWS
+// (kubeflow/trainer v2.3.0 pkg/initializers/dataset/cache.py:123), GKE's where the role is a Google service account's mail address.
+func accountAnnotations(role string) map[string]string {
+	if strings.HasSuffix(role, ".gserviceaccount.com") {
+		return map[string]string{"iam.gke.io/gcp-service-account": role}
+	}
+	return map[string]string{"eks.amazonaws.com/role-arn": role, "eks.amazonaws.com/sts-regional-endpoints": "true"}
+}
+
+// readiness reads the probes' timings; nil where none is given. Those that are left out stay 0, for the API's defaults.
+func (s *spec) readiness() *v1alpha1.Readiness {
+	var timings v1alpha1.Readiness
+	given := false
+	for _, of := range []struct {
+		name  string
+		into  *int32
+		least int
+	}{
+		{"READINESS_INITIAL_DELAY_SECONDS", &timings.InitialDelaySeconds, 0},
+		{"READINESS_PERIOD_SECONDS", &timings.PeriodSeconds, 1},
+		{"READINESS_TIMEOUT_SECONDS", &timings.TimeoutSeconds, 1},
+		{"READINESS_FAILURE_THRESHOLD", &timings.FailureThreshold, 1},
+	} {
+		p, ok := s.take(of.name)
+		if !ok {
+			continue
+		}
+		n, reason := whole(p.value, of.least, math.MaxInt32)
+		if reason != "" {
+			s.refuse(p, "%s", reason)
+		}
+		*of.into, given = n, true
+	}
+	if !given {
+		return nil
+	}
+	return &timings
+}
+
+// lifetime reads whether other TrainJobs may share the cache, and how long it then stays after the last.
+func (s *spec) lifetime() (shared bool, idle time.Duration) {
+	scope, _ := s.take("CACHE_SCOPE")
+	switch scope.value {
+	case "", "job":
+	case "namespace":
+		shared = true
+	default:
+		s.refuse(scope, `must be "job", for a cache that goes with its TrainJob, or "namespace", for one that the namespace's TrainJobs share`)
+	}
+	ttl, ok := s.take("IDLE_TTL")
+	if !ok {
+		return shared, defaultIdleTTL
+	}
+	if ttl.own && !shared {
+		s.refuse(ttl, "has an effect only with CACHE_SCOPE=namespace: a TrainJob's own cache goes when it ends")
+	}
+	idle, err := time.ParseDuration(ttl.value)
+	if err != nil || idle < 0 {
+		s.refuse(ttl, "must be a time that is not negative, such as 30m or 10h")
+	}
+	return shared, idle
+}
+
+// sorted gives the parameters by name.
+func (g parameters) sorted() []parameter {
+	all := make([]parameter, 0, len(g))
+	for _, p := range g {
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b parameter) int { return cmp.Compare(a.name, b.name) })
+	return all
+}

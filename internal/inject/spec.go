@@ -1,0 +1,217 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/clause"
+)
+
+// What the API takes at most (api/v1alpha1); a request that passes here passes there.
+const (
+	maxURI       = 2048
+	maxWarehouse = 1024
+	maxColumns   = 1024
+	maxColumn    = 256
+	maxFilter    = 16384
+	maxRef       = 256
+)
+
+var (
+	uriForm     = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://.+$`)
+	catalogForm = regexp.MustCompile(`^https?://.+$`)
+)
+
+// spec turns parameters into a DataCache's spec and gathers what is wrong with them. The zero value has no parameters.
+type spec struct {
+	given parameters
+	errs  field.ErrorList
+}
+
+// take gives a parameter; it is false where nobody gave it.
+func (s *spec) take(name string) (parameter, bool) {
+	p, ok := s.given[name]
+	return p, ok
+}
+
+func (s *spec) refuse(p parameter, format string, args ...any) {
+	s.errs = append(s.errs, p.invalid(format, args...))
+}
+
+// table reads the table's name from the URI, with its query, or in the KEP's form from two variables.
+func (s *spec) table(job *trainer.TrainJob) string {
+	schema, table := s.given["SCHEMA_NAME"], s.given["TABLE_NAME"]
+	uri := storageURI(job)
+	if uri == "" {
+		return s.tableOfVariables(schema, table)
+	}
+	for _, p := range []parameter{schema, table} {
+		if p.own {
+			s.refuse(p, "the storageUri names the table already: leave %s out", p.name)
+		}
+	}
+	parsed, reason := parseTableURI(uri)
+	if reason == "" {
+		s.errs = append(s.errs, s.given.addQuery(parsed.query)...)
+		var name string
+		if name, reason = tableName(parsed.schema, parsed.table); reason == "" {
+			return name
+		}
+	}
+	s.errs = append(s.errs, field.Invalid(uriPath, uri, reason))
+	return ""
+}
+
+func (s *spec) tableOfVariables(schema, table parameter) string {
+	if schema.value == "" || table.value == "" {
+		s.errs = append(s.errs, field.Required(envPath, "SCHEMA_NAME and TABLE_NAME must both have a value where there is no storageUri: "+
+			"set them, or the storageUri to cache://<schema>/<table>"))
+		return ""
+	}
+	name, reason := tableName(schema.value, table.value)
+	if reason != "" {
+		s.refuse(table, "with SCHEMA_NAME %q: %s", schema.value, reason)
+	}
+	return name
+}
+
+// source reads where the table's metadata is. A TrainJob that says one of the two ways takes the runtime's other one out of force.
+func (s *spec) source(arrow *v1alpha1.ArrowCache) {
+	location, byLocation := s.take("METADATA_LOC")
+	catalog, byCatalog := s.take("CATALOG_URI")
+	if byLocation && byCatalog && location.own != catalog.own {
+		byLocation, byCatalog = location.own, catalog.own
+	}
+	switch {
+	case byLocation && byCatalog:
+		s.refuse(catalog, "METADATA_LOC is given as well: give the table's metadata file or the catalog that knows it, not both")
+	case byLocation:
+		if !uriForm.MatchString(location.value) || strings.ContainsFunc(location.value, unreadable) || runes(location.value) > maxURI {
+			s.refuse(location, "must be the URI of the table's metadata file, of at most %d characters, such as s3://bucket/table/metadata/00003.metadata.json", maxURI)
+		}
+		arrow.MetadataLocation = &location.value
+	case byCatalog:
+		if !catalogForm.MatchString(catalog.value) || strings.ContainsFunc(catalog.value, unreadable) || runes(catalog.value) > maxURI {
+			s.refuse(catalog, "must be the http or https URI of an Iceberg REST catalog, of at most %d characters, such as https://catalog.example.com", maxURI)
+		}
+		arrow.Catalog = &v1alpha1.Catalog{URI: catalog.value, Warehouse: s.warehouse()}
+	default:
+		s.errs = append(s.errs, field.Required(envPath, "METADATA_LOC must be set to the URI of the table's metadata file, such as s3://bucket/table/metadata/00003.metadata.json, "+
+			"or CATALOG_URI to that of an Iceberg REST catalog"))
+	}
+}
+
+func (s *spec) warehouse() *string {
+	p, ok := s.take("CATALOG_WAREHOUSE")
+	if !ok {
+		return nil
+	}
+	if runes(p.value) > maxWarehouse {
+		s.refuse(p, "has %d characters, at most %d are allowed", runes(p.value), maxWarehouse)
+	}
+	return &p.value
+}
+
+// selection reads which rows and columns.
+func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
+	if p, ok := s.take("SNAPSHOT_ID"); ok {
+		arrow.Snapshot = s.snapshot(p)
+	}
+	if p, ok := s.take("COLUMNS"); ok {
+		arrow.Columns = s.columns(p)
+	}
+	p, ok := s.take("FILTER")
+	if !ok || strings.TrimSpace(p.value) == "" {
+		return
+	}
+	if _, err := clause.Parse(p.value); err != nil {
+		s.refuse(p, "does not parse: %v", err)
+	}
+	if runes(p.value) > maxFilter {
+		s.refuse(p, "has %d characters, at most %d are allowed", runes(p.value), maxFilter)
+	}
+	arrow.Filter = &p.value
+}
+
+// snapshot reads digits as a snapshot's ID. In the URI, where there is one word for all, a moment or the name of a branch or tag may
+// stand as well.
+func (s *spec) snapshot(p parameter) *v1alpha1.Snapshot {
+	id, err := strconv.ParseUint(p.value, 10, 63)
+	if err == nil {
+		return &v1alpha1.Snapshot{ID: new(int64(id))}
+	}
+	if p.name == "SNAPSHOT_ID" {
+		s.refuse(p, "must be the number of a snapshot, from 0 to %d; a branch, a tag or a time can be given in the storageUri: ?snapshot=main", math.MaxInt64)
+		return nil
+	}
+	if at, err := time.Parse(time.RFC3339, p.value); err == nil {
+		return &v1alpha1.Snapshot{AsOf: &metav1.Time{Time: at}}
+	}
+	if strings.ContainsFunc(p.value, unreadable) || !utf8.ValidString(p.value) || runes(p.value) > maxRef {
+		s.refuse(p, "must be the number of a snapshot, a time such as 2026-01-31T00:00:00Z, or a branch or tag of at most %d characters with no spaces", maxRef)
+	}
+	return &v1alpha1.Snapshot{Ref: &p.value}
+}
+
+func (s *spec) columns(p parameter) []string {
+	columns := strings.Split(p.value, ",")
+	seen := map[string]bool{}
+	for i, name := range columns {
+		name = strings.TrimSpace(name)
+		columns[i] = name
+		switch {
+		case name == "":
+			s.refuse(p, "has an empty name at place %d: it is a list such as content,label", i+1)
+		case seen[name]:
+			s.refuse(p, "names %q twice", name)
+		case !utf8.ValidString(name), strings.ContainsFunc(name, unicode.IsControl), runes(name) > maxColumn:
+			s.refuse(p, "name %d is no column's: at most %d characters, none of them a control character", i+1, maxColumn)
+		}
+		seen[name] = true
+	}
+	if len(columns) > maxColumns {
+		s.refuse(p, "names %d columns, at most %d are allowed: leave it out for all", len(columns), maxColumns)
+	}
+	return columns
+}
+
+// gate checks the gate's own durations, which it would refuse only when it runs.
+func (s *spec) gate() {
+	for _, name := range gateNames {
+		p, ok := s.take(name)
+		if !ok {
+			continue
+		}
+		if d, err := time.ParseDuration(p.value); err != nil || d <= 0 {
+			s.refuse(p, "must be a time such as 90s, 30m or 2h")
+		}
+	}
+}
+
+func isGate(name string) bool { return slices.Contains(gateNames, name) }
+
+func runes(text string) int { return utf8.RuneCountInString(text) }
+
+// whole reads an integer with nothing else around it.
+func whole(text string, least, most int) (int32, string) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Sprintf("must be an integer from %d to %d", least, most)
+	}
+	return int32(n), "" // most is far within 32 bits
+}

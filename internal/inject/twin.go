@@ -1,0 +1,122 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+)
+
+// TwinLabels are the labels of a twin: its source's, for the SDK needs trainer.kubeflow.org/framework, and LabelGate.
+func TwinLabels(source map[string]string) map[string]string {
+	labels := map[string]string{}
+	maps.Copy(labels, source)
+	labels[LabelGate] = "true"
+	return labels
+}
+
+// Twin makes a copy of a runtime's spec in which the step dataset-initializer is our gate, the first of its jobs, and every training job
+// waits for it. A twin's twin is the twin itself. The error says why a runtime can't have one, in words for its owner.
+func Twin(source *trainer.TrainingRuntimeSpec, gate Gate) (*trainer.TrainingRuntimeSpec, error) {
+	if err := twinnable(source); err != nil {
+		return nil, err
+	}
+	twin := source.DeepCopy()
+	spec := &twin.Template.Spec
+	step := gate.job(StepEnv(source), !hasClaim(spec, stepVolume))
+	replaced := map[string]bool{StepName: true}
+	jobs := []jobset.ReplicatedJob{step}
+	for _, job := range spec.ReplicatedJobs {
+		if isStep(&job) {
+			replaced[job.Name] = true
+			continue
+		}
+		jobs = append(jobs, job)
+	}
+	spec.ReplicatedJobs = jobs
+	if err := await(jobs, replaced); err != nil {
+		return nil, err
+	}
+	nameJob(jobs)
+	keepSuccess(spec)
+	return twin, nil
+}
+
+// twinnable says why a runtime can't have a twin, or nil.
+func twinnable(source *trainer.TrainingRuntimeSpec) error {
+	spec := &source.Template.Spec
+	trains := slices.ContainsFunc(spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
+		return !isInitializer(&job) && container(&job, NodeName) != nil
+	})
+	switch {
+	case source.PodGroupPolicy != nil:
+		return errors.New("spec.podGroupPolicy is set: a gang starts only when all its pods can, but training pods wait until the step " +
+			StepName + " is complete, so the gang would wait for itself for ever; use a runtime without podGroupPolicy")
+	case len(spec.ReplicatedJobs) == 0:
+		return errors.New("spec.template.spec.replicatedJobs is empty: there is nothing to train with")
+	case !trains:
+		return fmt.Errorf("no job has a container named %q, the one that trains and must be told where its cache is", NodeName)
+	case spec.StartupPolicy != nil && spec.StartupPolicy.StartupPolicyOrder == jobset.InOrder:
+		return errors.New("spec.template.spec.startupPolicy is InOrder, which JobSet takes no dependsOn beside, " +
+			"and by which training would start before the cache is ready: give the jobs dependsOn instead")
+	}
+	return nil
+}
+
+// isStep tells whether a job is a dataset initializer. Trainer's validation goes by its name and what it hands the step by its label
+// (kubeflow/trainer v2.3.0 pkg/runtime/framework/plugins/jobset: jobset.go:112, builder.go:45), so that one of them is enough.
+func isStep(job *jobset.ReplicatedJob) bool {
+	return job.Name == StepName || job.Template.Labels[ancestorLabel] == StepName
+}
+
+// isInitializer tells whether a job runs before training and wants nothing of the cache.
+func isInitializer(job *jobset.ReplicatedJob) bool {
+	return isStep(job) || job.Name == modelStep || job.Template.Labels[ancestorLabel] == modelStep
+}
+
+// hasClaim tells whether JobSet makes the volume itself, for every job that mounts one of the name; its webhook refuses a second one.
+func hasClaim(spec *jobset.JobSetSpec, name string) bool {
+	for _, policy := range spec.VolumeClaimPolicies {
+		if slices.ContainsFunc(policy.Templates, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == name }) {
+			return true
+		}
+	}
+	return false
+}
+
+// nameJob gives every training container its TRAIN_JOB_NAME.
+func nameJob(jobs []jobset.ReplicatedJob) {
+	for i := range jobs {
+		c := container(&jobs[i], NodeName)
+		if c == nil || isInitializer(&jobs[i]) {
+			continue
+		}
+		name := jobName()
+		at := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == name.Name })
+		if at < 0 {
+			c.Env = append(c.Env, name)
+			continue
+		}
+		c.Env[at] = name
+	}
+}
+
+// keepSuccess keeps the gate from being the one job whose end means success.
+func keepSuccess(spec *jobset.JobSetSpec) {
+	policy := spec.SuccessPolicy
+	if policy == nil || policy.Operator != jobset.OperatorAny || len(policy.TargetReplicatedJobs) > 0 {
+		return
+	}
+	for i := range spec.ReplicatedJobs {
+		if !isInitializer(&spec.ReplicatedJobs[i]) {
+			policy.TargetReplicatedJobs = append(policy.TargetReplicatedJobs, spec.ReplicatedJobs[i].Name)
+		}
+	}
+}

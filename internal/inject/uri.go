@@ -1,0 +1,122 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// The schemes of spec.initializer.dataset.storageUri that are ours. Like the Kubeflow SDK they are taken in lower case alone.
+const (
+	tableScheme     = "cache://"
+	referenceScheme = "datacache://"
+)
+
+const (
+	tableForm     = "must be cache://<schema>/<table>, with the levels of a schema joined by dots and, where wanted, ?columns=a,b&filter=...&snapshot=..."
+	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>"
+)
+
+// maxTable is how long DataCache.spec.arrow.table may be, in characters.
+const maxTable = 1024
+
+// tableURI is a cache:// URI taken apart.
+type tableURI struct {
+	schema, table string
+	query         url.Values
+}
+
+// parseTableURI takes a URI apart, or gives the reason why it can't be. net/url would refuse escapes in a schema, which stands where
+// URIs have their host.
+func parseTableURI(uri string) (parsed tableURI, reason string) {
+	rest, rawQuery, _ := strings.Cut(strings.TrimPrefix(uri, tableScheme), "?")
+	if strings.Contains(uri, "#") {
+		return parsed, "must not contain #: write %23 for it"
+	}
+	parts := strings.Split(rest, "/")
+	if len(parts) != 2 {
+		return parsed, tableForm
+	}
+	for i, into := range []*string{&parsed.schema, &parsed.table} {
+		part, err := url.PathUnescape(parts[i])
+		if err != nil {
+			return parsed, fmt.Sprintf("has a broken escape in %q: %% is followed by two hexadecimal digits, and %%25 stands for itself", parts[i])
+		}
+		*into = part
+	}
+	query, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return parsed, fmt.Sprintf("has a query that can't be read (%v): in it, %%25 stands for %%, %%26 for &, %%2B for + and %%3B for ;", err)
+	}
+	parsed.query = query
+	return parsed, ""
+}
+
+// tableName joins a schema and a table to DataCache.spec.arrow.table, or gives the reason why it can't be one.
+func tableName(schema, table string) (name, reason string) {
+	for level := range strings.SplitSeq(schema, ".") {
+		if reason := badName(level); reason != "" {
+			return "", fmt.Sprintf("the schema %q %s; %s", schema, reason, tableForm)
+		}
+	}
+	if reason := badName(table); reason != "" {
+		return "", fmt.Sprintf("the table %q %s; %s", table, reason, tableForm)
+	}
+	if strings.Contains(table, ".") {
+		return "", fmt.Sprintf("the table %q has a dot: the levels of a schema stand before the /", table)
+	}
+	name = schema + "." + table
+	if length := utf8.RuneCountInString(name); length > maxTable {
+		return "", fmt.Sprintf("schema and table have %d characters together, at most %d are allowed", length, maxTable)
+	}
+	return name, ""
+}
+
+// badName says what is wrong with a level of a schema or the name of a table, or "".
+func badName(name string) string {
+	switch {
+	case name == "":
+		return "has an empty name"
+	case !utf8.ValidString(name):
+		return "is not UTF-8"
+	case strings.Contains(name, "/"):
+		return "has a /, which no name may have"
+	case strings.ContainsFunc(name, unreadable):
+		return "has a space or a control character"
+	}
+	return ""
+}
+
+// unreadable tells whether people could not see the character.
+func unreadable(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+
+// parseReference reads a datacache:// URI, or gives the reason why it can't be read. Without a namespace it means the given one.
+func parseReference(uri, namespace string) (name types.NamespacedName, reason string) {
+	rest := strings.TrimPrefix(uri, referenceScheme)
+	if strings.ContainsAny(rest, "?#") {
+		return name, "must have no query: the DataCache says what it caches; " + referenceForm
+	}
+	parts := strings.Split(rest, "/")
+	if len(parts) > 2 {
+		return name, referenceForm
+	}
+	name = types.NamespacedName{Namespace: namespace, Name: parts[len(parts)-1]}
+	if len(parts) == 2 {
+		name.Namespace = parts[0]
+		if wrong := validation.IsDNS1123Label(name.Namespace); wrong != nil {
+			return name, fmt.Sprintf("the namespace %q is none: %s; %s", name.Namespace, wrong[0], referenceForm)
+		}
+	}
+	if wrong := validation.IsDNS1035Label(name.Name); wrong != nil {
+		return name, fmt.Sprintf("the name %q is no DataCache's: %s; %s", name.Name, wrong[0], referenceForm)
+	}
+	return name, ""
+}
