@@ -1,0 +1,266 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+// Options says what a cluster is made of. Only Tools is needed.
+type Options struct {
+	// Tools is the folder that 'make kube-tools' made; make puts it into the environment as DATACACHE_KUBE.
+	Tools string
+	// CRDs are manifest files, installed before the controllers start: the garbage collector finds a kind that comes
+	// later only after 30 s.
+	CRDs []string
+	// Programs replaces a manager's program, by the manager's name (JobSet, LWS, Trainer): the path of one with the
+	// stock one's flags and rights, or "" for none. The manager's CRDs, RBAC and webhooks are installed all the same.
+	Programs map[string]string
+	// Scheme adds types to Cluster.Client's scheme, which knows Kubernetes' own, CRDs, Trainer's, JobSet's and LWS's.
+	Scheme func(*runtime.Scheme) error
+}
+
+// Cluster is a control plane that runs. Goroutines and tests may share it; the one who started it stops it.
+type Cluster struct {
+	// Config is the administrator's, without a limit on requests.
+	Config *rest.Config
+	// Client is the administrator's, uncached; see Options.Scheme for its types.
+	Client client.Client
+	// Address is the loopback address that everything listens on, for a test's own servers too (an IPv4 address).
+	Address string
+	// CertDir holds ca.crt, tls.crt and tls.key: a serving certificate for Address and 127.0.0.1, and who signed it.
+	CertDir string
+	// Kubelet plays the nodes.
+	Kubelet *Kubelet
+
+	tools     string
+	dir       string // of this cluster alone; Stop removes it
+	ca        *authority
+	http      *http.Client
+	processes *processes
+	managers  []*process
+
+	mu    sync.Mutex
+	users map[string]string // kubeconfig files by user and groups
+}
+
+// Run starts a cluster, hands it to tests, stops it, and returns what tests returned: an exit code for TestMain. A cluster
+// that doesn't start is said on stderr and counts as a failure, never as tests that were left out.
+func Run(options Options, tests func(*Cluster) int) int {
+	ctx := context.Background() //nolint:forbidigo // under TestMain, which has no context: the first one is made here
+	began := time.Now()
+	c, err := Start(ctx, options)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kubetest:", err)
+		return 1
+	}
+	defer c.Stop()
+	fmt.Fprintf(os.Stderr, "kubetest: Kubernetes, JobSet, LWS and Trainer ready on %s after %.1f s\n", c.Address, time.Since(began).Seconds())
+	return tests(c)
+}
+
+// Start starts a cluster and waits until all of it serves: 5 to 10 s on an idle machine. The caller calls Stop. An error
+// names the program that failed with its last words; nothing is left running then.
+func Start(ctx context.Context, options Options) (*Cluster, error) {
+	if options.Tools == "" {
+		return nil, errors.New("Options.Tools is empty: run 'make kube-tools', and the tests by make or with DATACACHE_KUBE=$(make -s print-KUBE)")
+	}
+	if _, err := os.Stat(filepath.Join(options.Tools, "bin", "kube")); err != nil {
+		return nil, fmt.Errorf("the Kubernetes programs are not built, run 'make kube-tools': %w", err)
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "kubetest-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{tools: options.Tools, dir: dir, Address: address, processes: newProcesses(dir), users: map[string]string{}}
+	if err := c.start(ctx, options); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// identify makes the certificates and the administrator's clients.
+func (c *Cluster) identify() error {
+	// Trainer looks for certificates in this place below the folder for temporary files, and in no other.
+	c.CertDir = c.path("tmp/k8s-webhook-server/serving-certs")
+	if err := c.writeCertificates(); err != nil {
+		return err
+	}
+	var err error
+	if c.Config, err = c.ConfigFor("kubetest-admin", "system:masters"); err != nil {
+		return err
+	}
+	c.http, err = rest.HTTPClientFor(c.Config)
+	return err
+}
+
+func (c *Cluster) writeCertificates() error {
+	var err error
+	if c.ca, err = newAuthority(); err != nil {
+		return err
+	}
+	cert, key, err := c.ca.serving(c.Address, "127.0.0.1")
+	if err != nil {
+		return err
+	}
+	kubeletCert, kubeletKey, err := c.ca.user("kube-apiserver-kubelet-client", nil)
+	if err != nil {
+		return err
+	}
+	_, tokenKey, err := c.ca.user("tokens", nil) // any key does
+	if err != nil {
+		return err
+	}
+	return writeFiles(c.CertDir, map[string][]byte{
+		"ca.crt": c.ca.pem, "tls.crt": cert, "tls.key": key,
+		"kubelet-client.crt": kubeletCert, "kubelet-client.key": kubeletKey,
+		"tokens.key": tokenKey,
+	})
+}
+
+// start brings the parts up in the order in which they need each other.
+func (c *Cluster) start(ctx context.Context, options Options) error {
+	if err := c.identify(); err != nil {
+		return err
+	}
+	if err := c.startStore(ctx); err != nil {
+		return err
+	}
+	scheme, err := schemeOf(options)
+	if err != nil {
+		return err
+	}
+	if c.Client, err = client.New(c.Config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	for _, crd := range options.CRDs {
+		if err := c.Install(ctx, crd, ""); err != nil {
+			return err
+		}
+	}
+	for _, m := range managers {
+		if err := c.Install(ctx, c.manifest(m.name), c.webhookAddress(m)); err != nil {
+			return err
+		}
+	}
+	if err := c.startControllers(); err != nil {
+		return err
+	}
+	if err := c.startManagers(options.Programs); err != nil {
+		return err
+	}
+	if c.Kubelet, err = startKubelet(ctx, c); err != nil {
+		return err
+	}
+	return c.awaitManagers(ctx, options.Programs)
+}
+
+func schemeOf(options Options) (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	adders := []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensions.AddToScheme, trainer.AddToScheme, jobset.AddToScheme, lws.AddToScheme,
+	}
+	if options.Scheme != nil {
+		adders = append(adders, options.Scheme)
+	}
+	for _, add := range adders {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return scheme, nil
+}
+
+// Stop ends all programs and removes the cluster's files. The cluster is of no use then.
+func (c *Cluster) Stop() {
+	if c.Kubelet != nil {
+		c.Kubelet.stop()
+	}
+	c.processes.stop()
+	_ = os.RemoveAll(c.dir) // left behind in the folder for temporary files at worst
+}
+
+// ConfigFor returns the configuration of a user who is in the groups, without a limit on requests. Nobody but members of
+// system:masters may do anything that no role binding gives them; a service account is the user
+// "system:serviceaccount:<namespace>:<name>".
+func (c *Cluster) ConfigFor(user string, groups ...string) (*rest.Config, error) {
+	cert, key, err := c.ca.user(user, groups)
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host:            "https://" + net.JoinHostPort(c.Address, apiServerPort),
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.pem, CertData: cert, KeyData: key},
+		QPS:             -1,
+	}, nil
+}
+
+// Kubeconfig returns the path of a file with the same for programs and the Kubeflow SDK. It lives as long as the cluster.
+func (c *Cluster) Kubeconfig(user string, groups ...string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	who := strings.Join(append([]string{user}, groups...), ",")
+	if file, made := c.users[who]; made {
+		return file, nil
+	}
+	config, err := c.ConfigFor(user, groups...)
+	if err != nil {
+		return "", err
+	}
+	const name = "kubetest"
+	file := c.path("kubeconfig-" + strconv.Itoa(len(c.users)))
+	err = clientcmd.WriteToFile(clientcmdapi.Config{
+		CurrentContext: name,
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name, Namespace: "default"}},
+		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{
+			name: {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData},
+		},
+	}, file)
+	c.users[who] = file
+	return file, err
+}
+
+// Kubectl returns the path of kubectl, of the cluster's version.
+func (c *Cluster) Kubectl() string { return c.tool("kubectl") }
+
+// freeAddress picks an address of 127.0.0.0/8 at random, so that clusters of several test binaries share no port.
+func freeAddress() (string, error) {
+	var err error
+	for range 20 {
+		address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", net.JoinHostPort(address, apiServerPort)); err == nil {
+			return address, listener.Close()
+		}
+	}
+	return "", fmt.Errorf("no address of 127.0.0.0/8 has port %s free: %w", apiServerPort, err)
+}

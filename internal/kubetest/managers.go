@@ -1,0 +1,196 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// The managers' names, for Options.Programs.
+const (
+	JobSet  = "jobset"
+	LWS     = "lws"
+	Trainer = "trainer"
+)
+
+// manager says what differs between the stock managers.
+type manager struct {
+	name      string
+	namespace string // where its manifests put it
+	account   string // its service account
+	config    string // its ConfigMap
+	port      int    // of its webhooks
+}
+
+const configFile = "controller_manager_config.yaml" // in each ConfigMap
+
+var managers = []manager{
+	{JobSet, "jobset-system", "jobset-controller-manager", "jobset-manager-config", 19441},
+	{LWS, "lws-system", "lws-controller-manager", "lws-manager-config", 19442},
+	{Trainer, "kubeflow-system", "kubeflow-trainer-controller-manager", "kubeflow-trainer-config", 19443},
+}
+
+func (c *Cluster) manifest(name string) string {
+	return filepath.Join(c.tools, "manifests", name+".yaml")
+}
+
+func (c *Cluster) webhookAddress(m manager) string { return c.Address + ":" + strconv.Itoa(m.port) }
+
+// startManagers starts the managers, with another program where one is named for it.
+func (c *Cluster) startManagers(programs map[string]string) error {
+	for _, m := range managers {
+		program, replaced := programs[m.name]
+		if replaced && program == "" {
+			continue
+		}
+		if !replaced {
+			program = c.tool(m.name + "-manager")
+		}
+		if err := c.startManager(m, program); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startManager starts one manager with the rights of its own service account and its stock configuration, save what
+// would clash on one address: webhooks on its own port, no metrics and probes; and it needs neither leader nor rotator.
+func (c *Cluster) startManager(m manager, program string) error {
+	kubeconfig, err := c.Kubeconfig("system:serviceaccount:"+m.namespace+":"+m.account, "system:serviceaccounts", "system:authenticated")
+	if err != nil {
+		return err
+	}
+	objects, err := readManifest(c.manifest(m.name))
+	if err != nil {
+		return err
+	}
+	stock := ""
+	for _, o := range objects {
+		if o.GetKind() == "ConfigMap" && o.GetName() == m.config {
+			data, _ := o.Object["data"].(map[string]any)
+			stock, _ = data[configFile].(string)
+		}
+	}
+	if stock == "" {
+		return fmt.Errorf("%s has no ConfigMap %s with %s", c.manifest(m.name), m.config, configFile)
+	}
+	config := map[string]any{}
+	if err := yaml.Unmarshal([]byte(stock), &config); err != nil {
+		return fmt.Errorf("the configuration of %s: %w", m.name, err)
+	}
+	config["metrics"] = map[string]any{"bindAddress": "0"}
+	config["health"] = map[string]any{"healthProbeBindAddress": "0"}
+	config["leaderElection"] = map[string]any{"leaderElect": false}
+	if m.name == Trainer { // which finds its certificates below $TMPDIR, and can't be told another place
+		config["webhook"] = map[string]any{"host": c.Address, "port": m.port}
+		config["certManagement"] = map[string]any{"enable": false}
+	} else {
+		config["webhook"] = map[string]any{"host": c.Address, "port": m.port, "certDir": c.CertDir}
+		config["internalCertManagement"] = map[string]any{"enable": false}
+	}
+	text, err := yaml.Marshal(config)
+	if err != nil {
+		return err
+	}
+	file := c.path(m.name + ".yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return err
+	}
+	p, err := c.processes.run(m.name, program,
+		[]string{"KUBECONFIG=" + kubeconfig, "TMPDIR=" + c.path("tmp")}, "--config="+file)
+	c.managers = append(c.managers, p)
+	return err
+}
+
+// awaitManagers waits until each manager that runs answers at every path that its webhooks are called at, and namespaces
+// get their default service account.
+func (c *Cluster) awaitManagers(ctx context.Context, programs map[string]string) error {
+	for _, m := range managers {
+		if program, replaced := programs[m.name]; replaced && program == "" {
+			continue
+		}
+		objects, err := readManifest(c.manifest(m.name))
+		if err != nil {
+			return err
+		}
+		for _, o := range objects {
+			urls, err := redirectWebhooks(o, c.webhookAddress(m), c.ca.pem)
+			if err != nil {
+				return err
+			}
+			for _, url := range urls {
+				err := c.await(ctx, "the webhook at "+url, func(ctx context.Context) error { return c.answers(ctx, url) })
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return c.await(ctx, "the default service account", func(ctx context.Context) error {
+		return c.Client.Get(ctx, client.ObjectKey{Namespace: "default", Name: "default"}, &corev1.ServiceAccount{})
+	})
+}
+
+// answers returns an error unless a server takes webhook calls at the URL: any answer but 404 to a call without content.
+func (c *Cluster) answers(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(nil))
+	if err != nil {
+		return err
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return err
+	}
+	if response.StatusCode == http.StatusNotFound {
+		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// InstallRuntimes installs stock ClusterTrainingRuntimes of Trainer by name, unmodified: torch-distributed,
+// torch-distributed-with-cache, deepspeed-distributed, ... Installing one again changes nothing.
+func (c *Cluster) InstallRuntimes(ctx context.Context, names ...string) error {
+	var known []string
+	for _, file := range []string{c.manifest("runtimes"), c.manifest("data-cache")} {
+		objects, err := readManifest(file)
+		if err != nil {
+			return err
+		}
+		for _, o := range objects {
+			if o.GetKind() != "ClusterTrainingRuntime" {
+				continue
+			}
+			known = append(known, o.GetName())
+			if !slices.Contains(names, o.GetName()) {
+				continue
+			}
+			if err := c.apply(ctx, o); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("no stock runtime %q: there are %q", name, known)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubetest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Where things listen on the cluster's address. Below 32768, where no client's port comes from.
+const (
+	etcdPort      = "12379"
+	etcdPeerPort  = "12380"
+	apiServerPort = "16443"
+	kubeletPort   = 20250
+
+	serviceRange = "10.96.0.0/16" // of ClusterIPs, which nothing routes here
+)
+
+// controllers are those of kube-controller-manager that a TrainJob, its cache and its namespace meet.
+var controllers = []string{
+	"job-controller",
+	"statefulset-controller",
+	"endpointslice-controller",
+	"garbage-collector-controller",
+	"namespace-controller",
+	"serviceaccount-controller",
+	"root-ca-certificate-publisher-controller",
+	"disruption-controller",
+	"persistentvolumeclaim-protection-controller",
+	"ttl-after-finished-controller",
+	"clusterrole-aggregation-controller",
+}
+
+// startStore starts etcd and kube-apiserver and waits until they serve.
+func (c *Cluster) startStore(ctx context.Context) error {
+	client, peer := "http://"+c.Address+":"+etcdPort, "http://"+c.Address+":"+etcdPeerPort
+	_, err := c.processes.run("etcd", c.tool("etcd"), nil,
+		"--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls="+client, "--advertise-client-urls="+client,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
+	if err != nil {
+		return err
+	}
+	server, err := c.processes.run("kube-apiserver", c.tool("kube-apiserver"), nil,
+		"--etcd-servers="+client,
+		"--bind-address="+c.Address, "--advertise-address="+c.Address, "--secure-port="+apiServerPort,
+		"--endpoint-reconciler-type=none", // it refuses a loopback address, and nobody asks for the Service "kubernetes"
+		"--tls-cert-file="+c.pki("tls.crt"), "--tls-private-key-file="+c.pki("tls.key"),
+		"--client-ca-file="+c.pki("ca.crt"),
+		"--authorization-mode=RBAC", "--allow-privileged",
+		"--service-cluster-ip-range="+serviceRange,
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+c.pki("tokens.key"), "--service-account-signing-key-file="+c.pki("tokens.key"),
+		"--kubelet-certificate-authority="+c.pki("ca.crt"),
+		"--kubelet-client-certificate="+c.pki("kubelet-client.crt"), "--kubelet-client-key="+c.pki("kubelet-client.key"),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--profiling=false")
+	if err != nil {
+		return err
+	}
+	return c.await(ctx, "the API server to be ready", func(ctx context.Context) error {
+		if err := server.check(); err != nil {
+			return err
+		}
+		return c.get(ctx, c.Config.Host+"/readyz")
+	})
+}
+
+// startControllers starts kube-controller-manager and kube-scheduler. The garbage collector learns of kinds when it starts
+// and each 30 s after: install CRDs first.
+func (c *Cluster) startControllers() error {
+	kubeconfig, err := c.Kubeconfig("system:kube-controller-manager", "system:masters")
+	if err != nil {
+		return err
+	}
+	_, err = c.processes.run("kube-controller-manager", c.tool("kube-controller-manager"), nil,
+		"--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
+		"--controllers="+strings.Join(controllers, ","),
+		"--root-ca-file="+c.pki("ca.crt"), "--service-account-private-key-file="+c.pki("tokens.key"),
+		// The job controller waits a second between syncs of one job, and 10 s after each failed pod: so it is.
+		"--kube-api-qps=500", "--kube-api-burst=500")
+	if err != nil {
+		return err
+	}
+	kubeconfig, err = c.Kubeconfig("system:kube-scheduler", "system:masters")
+	if err != nil {
+		return err
+	}
+	_, err = c.processes.run("kube-scheduler", c.tool("kube-scheduler"), nil,
+		"--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
+		"--authentication-tolerate-lookup-failure", "--kube-api-qps=500", "--kube-api-burst=500")
+	return err
+}
+
+// get asks a URL as the administrator and returns an error unless the answer is 200.
+func (c *Cluster) get(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusOK {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+	return fmt.Errorf("%s says %s: %s %w", url, response.Status, text, err)
+}
+
+// startDeadline is how long each part may take to start: seconds on an idle machine.
+const startDeadline = 5 * time.Minute
+
+// await asks again until the answer is nil, a program has ended, or startDeadline is over.
+func (c *Cluster) await(ctx context.Context, what string, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return nil
+		}
+		if dead := c.processes.check(); dead != nil {
+			return fmt.Errorf("waiting for %s: %w", what, dead)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited %v for %s: %w", startDeadline, what, err)
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+func (c *Cluster) tool(name string) string { return filepath.Join(c.tools, "bin", name) }
+func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
+func (c *Cluster) pki(name string) string  { return filepath.Join(c.CertDir, name) }

@@ -1,0 +1,87 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Deadline is how long Eventually waits: far more than anything needs on an idle machine, for those that are not.
+const Deadline = 2 * time.Minute
+
+const pollInterval = 50 * time.Millisecond
+
+// Eventually asks check each 50 ms until it returns nil. After Deadline it fails the test with the last error.
+func Eventually(t testing.TB, what string, check func() error) {
+	t.Helper()
+	last := time.Now().Add(Deadline)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(last) {
+			t.Fatalf("%s: not within %v: %v", what, Deadline, err)
+		}
+		time.Sleep(pollInterval)
+	}
+}
+
+// Namespace makes a namespace for the test and returns its name; it is deleted when the test ends. When the test has
+// failed by then, its log gets the namespace's pods and events, and what the managers said of the namespace.
+func (c *Cluster) Namespace(t testing.TB) string {
+	t.Helper()
+	if err := c.processes.check(); err != nil {
+		t.Fatal(err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	if err := c.Client.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	name := namespace.Name
+	ctx := context.WithoutCancel(t.Context()) // which is over when cleanup starts
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.explain(ctx, t, name)
+		}
+		c.Kubelet.Play(name, nil)
+		if err := c.Client.Delete(ctx, namespace); err != nil {
+			t.Errorf("deleting the test's namespace: %v", err)
+		}
+	})
+	Eventually(t, "the default service account of "+name, func() error {
+		return c.Client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
+	})
+	return name
+}
+
+// explain logs what may tell why a test failed.
+func (c *Cluster) explain(ctx context.Context, t testing.TB, namespace string) {
+	var pods corev1.PodList
+	if err := c.Client.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+		t.Log(err)
+	}
+	for _, pod := range pods.Items {
+		t.Logf("pod %s on %q: %s %s", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message)
+	}
+	var events corev1.EventList
+	if err := c.Client.List(ctx, &events, client.InNamespace(namespace)); err != nil {
+		t.Log(err)
+	}
+	for _, e := range events.Items {
+		t.Logf("event %s %s/%s: %s: %s", e.Type, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
+	}
+	if err := c.processes.check(); err != nil {
+		t.Log(err)
+	}
+	for _, m := range c.managers {
+		t.Logf("%s said of %s:\n%s", m.name, namespace, m.tail(30, namespace))
+	}
+}
