@@ -1,0 +1,129 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// Environment of head and data nodes; cmd/cacheserver/flags.go reads it.
+const (
+	envMetadata   = "METADATA_LOC"
+	envSchema     = "SCHEMA_NAME"
+	envTable      = "TABLE_NAME"
+	envCatalog    = "CATALOG_URI"
+	envWarehouse  = "CATALOG_WAREHOUSE"
+	envToken      = "CATALOG_TOKEN"
+	envCredential = "CATALOG_CREDENTIAL"
+	envSnapshot   = "SNAPSHOT_ID"
+	envRef        = "SNAPSHOT_REF"
+	envAsOf       = "SNAPSHOT_AS_OF"
+	envColumns    = "TABLE_COLUMNS"
+	envFilter     = "FILTER"
+	envSecret     = "CACHE_SECRET"
+	envGoMemory   = "GOMEMLIMIT"
+)
+
+// sourceEnv says where the table is and how to get at it: what head and data nodes both need.
+func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
+	arrow := dc.Spec.Arrow
+	schema, table := splitTable(arrow.Table)
+	env := make([]corev1.EnvVar, 0, len(arrow.Env)+8)
+	for _, v := range arrow.Env {
+		env = append(env, variable(v.Name, v.Value))
+	}
+	env = append(env, variable(envSchema, schema), variable(envTable, table))
+	if arrow.MetadataLocation != nil {
+		env = append(env, variable(envMetadata, *arrow.MetadataLocation))
+	}
+	if c := arrow.Catalog; c != nil {
+		env = append(env, variable(envCatalog, c.URI))
+		if c.Warehouse != nil {
+			env = append(env, variable(envWarehouse, *c.Warehouse))
+		}
+		if ref := c.CredentialsSecretRef; ref != nil {
+			env = append(env, fromSecret(envToken, ref.Name, "token", true), fromSecret(envCredential, ref.Name, "credential", true))
+		}
+	}
+	return append(env, fromSecret(envSecret, secretName(dc), envSecret, false))
+}
+
+// selectionEnv says which rows and columns. A snapshot that was pinned before stays: pods that come back load the same rows.
+func selectionEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
+	arrow := dc.Spec.Arrow
+	var env []corev1.EnvVar
+	wanted := ptr.Deref(arrow.Snapshot, v1alpha1.Snapshot{})
+	switch {
+	case dc.Status.SnapshotID != nil:
+		env = append(env, variable(envSnapshot, decimal(*dc.Status.SnapshotID)))
+	case wanted.ID != nil:
+		env = append(env, variable(envSnapshot, decimal(*wanted.ID)))
+	case wanted.Ref != nil:
+		env = append(env, variable(envRef, *wanted.Ref))
+	case wanted.AsOf != nil:
+		env = append(env, variable(envAsOf, wanted.AsOf.UTC().Format(time.RFC3339)))
+	}
+	if len(arrow.Columns) > 0 {
+		env = append(env, variable(envColumns, strings.Join(arrow.Columns, ",")))
+	}
+	if arrow.Filter != nil {
+		env = append(env, variable(envFilter, *arrow.Filter))
+	}
+	return env
+}
+
+// splitTable cuts <schema>.<table> at the last dot: a schema may have several levels.
+func splitTable(name string) (schema, table string) {
+	i := strings.LastIndexByte(name, '.')
+	if i < 0 {
+		return "", name
+	}
+	return name[:i], name[i+1:]
+}
+
+// variable takes the value as it is: the kubelet would replace $(NAME) and turn $$ into $ (third_party/forked/golang/expansion).
+func variable(name, value string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$", "$$")}
+}
+
+func fromSecret(name, secret, key string, optional bool) corev1.EnvVar {
+	selector := &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: key}
+	if optional {
+		selector.Optional = new(true)
+	}
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: selector}}
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }
+
+// sameTable says whether two caches hold the same rows and columns of the same table.
+func sameTable(a, b *v1alpha1.ArrowCache) bool {
+	return a.Table == b.Table && ptr.Equal(a.MetadataLocation, b.MetadataLocation) && ptr.Equal(a.Filter, b.Filter) &&
+		slices.Equal(a.Columns, b.Columns) && sameCatalog(a.Catalog, b.Catalog) && sameSnapshot(a.Snapshot, b.Snapshot)
+}
+
+func sameCatalog(a, b *v1alpha1.Catalog) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.URI == b.URI && ptr.Equal(a.Warehouse, b.Warehouse)
+}
+
+func sameSnapshot(a, b *v1alpha1.Snapshot) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return ptr.Equal(a.ID, b.ID) && ptr.Equal(a.Ref, b.Ref) && a.AsOf.Equal(b.AsOf)
+}

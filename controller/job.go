@@ -1,0 +1,241 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/runtimes"
+)
+
+// jobReconciler gives a TrainJob its cache: a DataCache of its own, or a Service that leads to one that it shares. What becomes of the
+// DataCache is for cacheReconciler.
+type jobReconciler struct {
+	keeper
+	teller        *teller
+	clusterDomain string
+}
+
+// refusal is why a TrainJob gets no cache, for its owner to mend; trying again does not help.
+type refusal struct{ text string }
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
+
+// Reconcile ends a use when the job does, and begins one while it runs. A job that is suspended from the start gets its cache when it is
+// let go.
+func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (ctrl.Result, error) {
+	if !isOurs(job) {
+		return ctrl.Result{}, nil
+	}
+	if phaseOf(job) != active {
+		r.teller.forget(client.ObjectKeyFromObject(job))
+		return settle(ctrl.Result{}, r.leave(ctx, job))
+	}
+	err := r.serve(ctx, job)
+	if no := (*refusal)(nil); errors.As(err, &no) {
+		r.teller.tellOnce(job, warning(EventFailed, "no cache: %s", no.text))
+		return ctrl.Result{}, r.leave(ctx, job)
+	}
+	if taken := (*foreignError)(nil); errors.As(err, &taken) {
+		r.teller.tellOnce(job, warning(EventFailed, "no cache: %s", taken))
+		return ctrl.Result{RequeueAfter: obstaclePause}, nil
+	}
+	return settle(ctrl.Result{}, err)
+}
+
+func isOurs(job *trainer.TrainJob) bool { return inject.Matches(job) && !isElsewhere(job) }
+
+// serve makes what the job asks for. What a job asks for can't change, so a DataCache of its own needs no second look.
+func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob) error {
+	own, err := r.find(ctx, client.ObjectKeyFromObject(job))
+	if err != nil {
+		return err
+	}
+	if own != nil && isOwnedBy(own, job) {
+		return nil
+	}
+	defaults, err := r.defaults(ctx, job)
+	if err != nil {
+		return err
+	}
+	request, errs := inject.Parse(job, defaults)
+	switch {
+	case len(errs) > 0:
+		return refuse("%v", errs.ToAggregate())
+	case request.Reference != nil:
+		return r.join(ctx, job, *request.Reference)
+	case request.Shared:
+		return r.share(ctx, job, request)
+	case own != nil:
+		return anothers(own, job.Name)
+	}
+	_, err = r.create(ctx, ownCache(job, request.Cache), func(dc *v1alpha1.DataCache) bool { return isOwnedBy(dc, job) })
+	return err
+}
+
+// join makes the job a user of a DataCache that exists.
+func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key types.NamespacedName) error {
+	dc, err := r.find(ctx, key)
+	if err != nil {
+		return err
+	}
+	if dc == nil {
+		return refuse("DataCache %s does not exist: create it, or mend storageUri", key)
+	}
+	if !inject.MayUse(job.Namespace, dc) {
+		return refuse("DataCache %s may not be used from namespace %s: its spec.allowNamespaces doesn't list it", key, job.Namespace)
+	}
+	return r.use(ctx, job, dc)
+}
+
+// share makes the job a user of its namespace's cache of these rows, which the first job makes.
+func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, request *inject.Request) error {
+	same := func(dc *v1alpha1.DataCache) bool {
+		return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && sameTable(dc.Spec.Arrow, request.Cache.Arrow)
+	}
+	dc, err := r.find(ctx, types.NamespacedName{Namespace: job.Namespace, Name: request.Name})
+	if err != nil {
+		return err
+	}
+	if dc == nil {
+		dc, err = r.create(ctx, sharedCache(job, request), same)
+	} else if !same(dc) {
+		err = anothers(dc, "")
+	}
+	if err != nil {
+		return err
+	}
+	return r.use(ctx, job, dc)
+}
+
+// use keeps the Service that leads the job to the cache. Where both have one name, the cache's own Service does.
+func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, dc *v1alpha1.DataCache) error {
+	if dc.Namespace == job.Namespace && dc.Name == job.Name {
+		return nil
+	}
+	want := useService(job, dc, r.clusterDomain)
+	if _, err := keep(ctx, r.keeper, want); err != nil {
+		return err
+	}
+	r.teller.tellOnce(job, normal(EventProvisioning, "uses DataCache %s at %s", qualified(dc), want.Spec.ExternalName))
+	return nil
+}
+
+// leave ends the job's use of a cache that is not its own.
+func (r *jobReconciler) leave(ctx context.Context, job *trainer.TrainJob) error {
+	service := &corev1.Service{}
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: inject.ServiceName(job.Name)}, service)
+	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(service, job) {
+		return nil
+	}
+	if err == nil {
+		err = client.IgnoreNotFound(r.client.Delete(ctx, service, client.Preconditions{UID: new(service.UID)}))
+	}
+	if err != nil {
+		return fmt.Errorf("end the use of TrainJob %s: %w", qualified(job), err)
+	}
+	return nil
+}
+
+// defaults are the environment of the step in the job's runtime. A runtime that was deleted meanwhile gives none; Trainer keeps a copy.
+func (r *jobReconciler) defaults(ctx context.Context, job *trainer.TrainJob) ([]corev1.EnvVar, error) {
+	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(job), r.client)
+	if runtime == nil || err != nil {
+		return nil, err
+	}
+	return inject.StepEnv(runtime.Spec), nil
+}
+
+// find gets a DataCache, nil if there is none or it is being deleted.
+func (r *jobReconciler) find(ctx context.Context, key types.NamespacedName) (*v1alpha1.DataCache, error) {
+	dc := &v1alpha1.DataCache{}
+	err := r.client.Get(ctx, key, dc)
+	if apierrors.IsNotFound(err) || err == nil && dc.DeletionTimestamp != nil {
+		return nil, nil // no DataCache is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get DataCache %s: %w", key, err)
+	}
+	return dc, nil
+}
+
+// create makes a DataCache, or gives the one of that name if it is the one meant. What the API server refuses, the job's owner must mend.
+func (r *jobReconciler) create(ctx context.Context, want *v1alpha1.DataCache, meant func(*v1alpha1.DataCache) bool) (*v1alpha1.DataCache, error) {
+	err := r.client.Create(ctx, want)
+	switch {
+	case err == nil:
+		return want, nil
+	case apierrors.IsInvalid(err):
+		return nil, refuse("%v", err)
+	case !apierrors.IsAlreadyExists(err):
+		return nil, r.failed("create", want, err)
+	}
+	have := &v1alpha1.DataCache{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
+		return nil, r.failed("get", want, err)
+	}
+	if have.DeletionTimestamp != nil {
+		return nil, fmt.Errorf("DataCache %s: %w", qualified(want), errGoing)
+	}
+	if !meant(have) {
+		return nil, anothers(have, want.Name)
+	}
+	return have, nil
+}
+
+// anothers is the error for a DataCache that is not the one meant; the last one of a job of the same name still goes.
+func anothers(dc *v1alpha1.DataCache, job string) error {
+	owner := ownerOf(dc)
+	if owner == nil {
+		return &foreignError{kind: "DataCache", name: qualified(dc), owner: "somebody who made it for other rows"}
+	}
+	if owner.Name == job {
+		return fmt.Errorf("DataCache %s: %w", qualified(dc), errGoing)
+	}
+	return &foreignError{kind: "DataCache", name: qualified(dc), owner: "TrainJob " + owner.Name}
+}
+
+func isOwnedBy(dc *v1alpha1.DataCache, job *trainer.TrainJob) bool {
+	owner := ownerOf(dc)
+	return owner != nil && owner.UID == job.UID
+}
+
+// ownCache goes with its job. Its pods queue where the job does.
+func ownCache(job *trainer.TrainJob, spec v1alpha1.DataCacheSpec) *v1alpha1.DataCache {
+	dc := &v1alpha1.DataCache{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: job.Name, Namespace: job.Namespace, Labels: map[string]string{LabelManagedBy: ManagedBy},
+			OwnerReferences: []metav1.OwnerReference{jobReference(job, false)},
+		},
+		Spec: spec,
+	}
+	for _, label := range []string{labelQueue, labelPriority} {
+		if value, ok := job.Labels[label]; ok {
+			dc.Labels[label] = value
+		}
+	}
+	return dc
+}
+
+// sharedCache outlives the job that makes it; its idleTTL frees it.
+func sharedCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCache {
+	dc := ownCache(job, request.Cache)
+	dc.Name, dc.OwnerReferences = request.Name, nil
+	dc.Labels[LabelScope] = ScopeNamespace
+	return dc
+}

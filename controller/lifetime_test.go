@@ -1,0 +1,111 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+func trainJob(changes ...func(*trainer.TrainJob)) *trainer.TrainJob {
+	job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "train", Namespace: "team-a", UID: "job-uid"}}
+	for _, change := range changes {
+		change(job)
+	}
+	return job
+}
+
+func withCondition(kind string, status metav1.ConditionStatus) func(*trainer.TrainJob) {
+	return func(job *trainer.TrainJob) {
+		job.Status.Conditions = append(job.Status.Conditions, metav1.Condition{Type: kind, Status: status})
+	}
+}
+
+func suspend(job *trainer.TrainJob) { job.Spec.Suspend = new(true) }
+
+func TestPhaseOf(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		job  *trainer.TrainJob
+		want phase
+	}{
+		"none":               {nil, gone},
+		"new":                {trainJob(), active},
+		"being deleted":      {trainJob(func(j *trainer.TrainJob) { j.DeletionTimestamp = &noon }), gone},
+		"suspended":          {trainJob(suspend), suspended},
+		"let go":             {trainJob(withCondition(trainer.TrainJobSuspended, metav1.ConditionFalse)), active},
+		"complete":           {trainJob(withCondition(trainer.TrainJobComplete, metav1.ConditionTrue)), finished},
+		"failed":             {trainJob(withCondition(trainer.TrainJobFailed, metav1.ConditionTrue)), finished},
+		"failed before":      {trainJob(withCondition(trainer.TrainJobFailed, metav1.ConditionFalse)), active},
+		"finished suspended": {trainJob(suspend, withCondition(trainer.TrainJobComplete, metav1.ConditionTrue)), finished},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := phaseOf(c.job); got != c.want {
+				t.Errorf("phase = %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestLive(t *testing.T) {
+	t.Parallel()
+	own := func(dc *v1alpha1.DataCache) {
+		dc.OwnerReferences = []metav1.OwnerReference{jobReference(trainJob(), false)}
+	}
+	foreignOwner := func(dc *v1alpha1.DataCache) {
+		dc.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "y"}}
+	}
+	idle := func(d time.Duration) func(*v1alpha1.DataCache) {
+		return func(dc *v1alpha1.DataCache) { dc.Spec.IdleTTL = &metav1.Duration{Duration: d} }
+	}
+	lastUsed := func(at metav1.Time) func(*v1alpha1.DataCache) {
+		return func(dc *v1alpha1.DataCache) { dc.Status.LastUsedTime = &at }
+	}
+	recordedUsers := func(dc *v1alpha1.DataCache) { dc.Status.Users = 1 }
+	failed := func(dc *v1alpha1.DataCache) { dc.Status.State = v1alpha1.StateFailed }
+	type changes = []func(*v1alpha1.DataCache)
+	for name, c := range map[string]struct {
+		dc    changes
+		owner phase
+		users int
+		want  plan
+	}{
+		"owner runs":                    {changes{own}, active, 1, plan{run: true, why: "TrainJob train is active"}},
+		"owner is suspended":            {changes{own}, suspended, 0, plan{why: "TrainJob train is suspended"}},
+		"owner finished":                {changes{own}, finished, 0, plan{why: "TrainJob train is finished"}},
+		"owner finished, others use it": {changes{own}, finished, 3, plan{why: "TrainJob train is finished"}},
+		"owner is gone":                 {changes{own}, gone, 0, plan{why: "TrainJob train is deleted"}},
+		"owner resumed after a failure": {changes{own, failed}, active, 1, plan{run: true, why: "TrainJob train is active"}},
+		"another's owner means nothing": {changes{foreignOwner}, gone, 0, plan{run: true}},
+		"used":                          {changes{idle(time.Hour)}, gone, 1, plan{run: true}},
+		"used although it failed":       {changes{failed}, gone, 1, plan{run: true}},
+		"failed, unused":                {changes{failed}, gone, 0, plan{why: "it failed, and nobody uses it"}},
+		"unused for ever":               {nil, gone, 0, plan{run: true}},
+		"never used yet":                {changes{idle(25 * time.Hour)}, gone, 0, plan{run: true, after: time.Hour}},
+		"never used":                    {changes{idle(24 * time.Hour)}, gone, 0, plan{why: "nobody used it for its idleTTL, 24h0m0s"}},
+		"used a while ago":              {changes{idle(time.Hour), lastUsed(after(-time.Minute))}, gone, 0, plan{run: true, after: 59 * time.Minute}},
+		"used long ago":                 {changes{idle(time.Hour), lastUsed(after(-time.Hour))}, gone, 0, plan{why: "nobody used it for its idleTTL, 1h0m0s"}},
+		"last user just went":           {changes{idle(time.Hour), lastUsed(after(-5 * time.Hour)), recordedUsers}, gone, 0, plan{run: true, after: time.Hour}},
+		"no time to idle":               {changes{idle(0), recordedUsers}, gone, 0, plan{why: "nobody used it for its idleTTL, 0s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dc := minimal()
+			dc.CreationTimestamp = after(-24 * time.Hour)
+			for _, change := range c.dc {
+				change(dc)
+			}
+			if diff := cmp.Diff(c.want, live(dc, c.owner, c.users, noon.Time), cmp.AllowUnexported(plan{})); diff != "" {
+				t.Errorf("plan differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

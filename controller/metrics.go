@@ -1,0 +1,101 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// metrics are what the controller counts itself. Errors of reconciliations are in controller_runtime_reconcile_errors_total by the
+// controllers' names: datacache, datacache-trainjob, datacache-clustertrainingruntime, datacache-trainingruntime.
+type metrics struct{ provision, load prometheus.Histogram }
+
+// newMetrics registers the metrics; caches by state are counted in the informer's memory when somebody asks. A nil registry is
+// controller-runtime's.
+func newMetrics(registry prometheus.Registerer, caches client.Reader) (*metrics, error) {
+	if registry == nil {
+		registry = ctrlmetrics.Registry
+	}
+	m := &metrics{
+		provision: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "datacache_provision_seconds",
+			Help:    "Time from asking for a cache's pods until its head answered.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 12),
+		}),
+		load: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "datacache_load_seconds",
+			Help:    "Time from asking for a cache's pods until every row was in memory.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 15),
+		}),
+	}
+	for _, c := range []prometheus.Collector{m.provision, m.load, &stateCollector{caches}} {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// observe counts a step from one status to the next.
+func (m *metrics) observe(old, next *v1alpha1.DataCacheStatus, now time.Time) {
+	if next.ProvisionedTime == nil {
+		return
+	}
+	took := now.Sub(next.ProvisionedTime.Time).Seconds()
+	if old.State == v1alpha1.StatePending && (isLoading(next.State) || next.State == v1alpha1.StateReady) {
+		m.provision.Observe(took)
+	}
+	if next.ReadyTime != nil && old.ReadyTime == nil {
+		m.load.Observe(took)
+	}
+}
+
+var cachesDesc = prometheus.NewDesc("datacache_caches", "DataCaches by state.", []string{"state"}, nil)
+
+var states = []v1alpha1.State{
+	v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateReady, v1alpha1.StateDegraded,
+	v1alpha1.StateFailed, v1alpha1.StateReleased,
+}
+
+// collectTimeout bounds a scrape before the informers have synced; afterwards it takes milliseconds.
+const collectTimeout = 5 * time.Second
+
+// stateCollector counts DataCaches by state. Every replica of the manager shows the same numbers: take the max.
+type stateCollector struct{ caches client.Reader }
+
+// Describe names the one metric.
+func (*stateCollector) Describe(out chan<- *prometheus.Desc) { out <- cachesDesc }
+
+// Collect shows every state, also with no DataCache in it, so that a graph has no gaps.
+func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout) //nolint:forbidigo // prometheus hands no context down
+	defer cancel()
+	var list v1alpha1.DataCacheList
+	if err := c.caches.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		out <- prometheus.NewInvalidMetric(cachesDesc, fmt.Errorf("count DataCaches: %w", err))
+		return
+	}
+	counts := map[v1alpha1.State]int{}
+	for _, state := range states {
+		counts[state] = 0
+	}
+	for i := range list.Items {
+		state := list.Items[i].Status.State
+		if state == "" {
+			state = v1alpha1.StatePending
+		}
+		counts[state]++
+	}
+	for state, n := range counts {
+		out <- prometheus.MustNewConstMetric(cachesDesc, prometheus.GaugeValue, float64(n), string(state))
+	}
+}

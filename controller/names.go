@@ -1,0 +1,81 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// Labels and annotations of what the controller makes. The manager's informers see objects with LabelManagedBy alone.
+const (
+	// LabelManagedBy has the value ManagedBy on every object and pod of ours.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	ManagedBy      = "datacache"
+
+	// LabelRole tells a cache's pods apart: RoleHead or RoleNode.
+	LabelRole = inject.Group + "/role"
+	RoleHead  = "head"
+	RoleNode  = "node"
+
+	// LabelScope is ScopeNamespace on a DataCache that the controller made for all jobs of a namespace (CACHE_SCOPE=namespace).
+	LabelScope     = inject.Group + "/scope"
+	ScopeNamespace = "namespace"
+
+	// AnnotationUses is on the Service of a job that uses a DataCache which is not its own: <namespace>/<name> of that DataCache.
+	// The Service is the record of the use: who has one is a user.
+	AnnotationUses = inject.Group + "/uses"
+
+	// labelQueue and labelPriority put a cache's pods into the Kueue queue of the job that they are for.
+	labelQueue    = "kueue.x-k8s.io/queue-name"
+	labelPriority = "kueue.x-k8s.io/priority-class"
+
+	labelNamespaceName = "kubernetes.io/metadata.name"
+	labelHostname      = "kubernetes.io/hostname"
+)
+
+// cacheLabels are on every object of a cache.
+func cacheLabels(dc *v1alpha1.DataCache) map[string]string {
+	return map[string]string{
+		"app.kubernetes.io/name":     ManagedBy,
+		"app.kubernetes.io/instance": dc.Name,
+		LabelManagedBy:               ManagedBy,
+		inject.LabelCache:            dc.Name,
+	}
+}
+
+// podsOf selects a cache's pods: of one role, or of all where role is empty.
+func podsOf(dc *v1alpha1.DataCache, role string) map[string]string {
+	labels := map[string]string{inject.LabelCache: dc.Name}
+	if role != "" {
+		labels[LabelRole] = role
+	}
+	return labels
+}
+
+// headSelector selects a cache's heads by the labels that LeaderWorkerSet itself sets (and autoscalers of it use).
+func headSelector(dc *v1alpha1.DataCache) map[string]string {
+	return map[string]string{lws.SetNameLabelKey: inject.CacheName(dc.Name), lws.WorkerIndexLabelKey: "0"}
+}
+
+// secretName differs for a DataCache that is made anew under the same name, so that an old key never serves a new cache.
+func secretName(dc *v1alpha1.DataCache) string {
+	uid := string(dc.UID)
+	return inject.CacheName(dc.Name) + "-" + uid[:min(8, len(uid))]
+}
+
+// owned is the metadata of an object that goes when its DataCache goes.
+func owned(dc *v1alpha1.DataCache, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: name, Namespace: dc.Namespace, Labels: cacheLabels(dc),
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(dc, v1alpha1.GroupVersion.WithKind("DataCache"))},
+	}
+}
+
+// qualified is <namespace>/<name>.
+func qualified(object client.Object) string { return client.ObjectKeyFromObject(object).String() }

@@ -1,0 +1,281 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+var noon = metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
+
+func after(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(d)) }
+
+func liveSet() *lws.LeaderWorkerSet {
+	set := group(minimal(), program{image: "image"})
+	set.CreationTimestamp = noon
+	return set
+}
+
+type podChange func(*corev1.Pod)
+
+func cachePod(role, name string, changes ...podChange) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team-a", Labels: map[string]string{inject.LabelCache: "reviews", LabelRole: role}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	for _, change := range changes {
+		change(pod)
+	}
+	return pod
+}
+
+func inPhase(p corev1.PodPhase) podChange { return func(pod *corev1.Pod) { pod.Status.Phase = p } }
+
+func ready(pod *corev1.Pod) {
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+}
+
+func leaving(pod *corev1.Pod) { pod.DeletionTimestamp = &noon }
+
+func unschedulable(pod *corev1.Pod) {
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes have enough memory",
+	})
+}
+
+func waiting(reason, message string) podChange {
+	return func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: RoleNode, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+		}}
+	}
+}
+
+func endedBefore(reason string, code, restarts int32) podChange {
+	return func(pod *corev1.Pod) {
+		c := &pod.Status.ContainerStatuses[0]
+		c.RestartCount = restarts
+		c.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: reason, ExitCode: code}
+	}
+}
+
+func answer(state, reason string, done, total int64) *headStatus {
+	h := &headStatus{State: state, Reason: reason, Snapshot: 42, Rows: 10 * done, Bytes: done << 30}
+	h.Splits.Done, h.Splits.Total = done, total
+	return h
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	head := func(changes ...podChange) *corev1.Pod { return cachePod(RoleHead, "reviews-cache-0", changes...) }
+	node := func(changes ...podChange) *corev1.Pod { return cachePod(RoleNode, "reviews-cache-0-1", changes...) }
+	going := liveSet()
+	going.DeletionTimestamp = &noon
+	refused := errors.New("connection refused")
+	failed := v1alpha1.DataCacheStatus{State: v1alpha1.StateFailed, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: "no such file"}}}
+	run := plan{run: true}
+	for name, c := range map[string]struct {
+		before v1alpha1.DataCacheStatus
+		seen   seen
+		want   verdict
+	}{
+		"name taken":                 {seen: seen{plan: run, obstacle: &trouble{"NameTaken", "taken"}}, want: verdict{v1alpha1.StatePending, "NameTaken", "taken"}},
+		"name taken while it serves": {seen: seen{plan: run, set: liveSet(), head: answer("Ready", "ready", 1, 1), obstacle: &trouble{"NameTaken", "taken"}}, want: verdict{v1alpha1.StateReady, "Loaded", "all 10 rows are in memory"}},
+		"released":                   {seen: seen{plan: plan{why: "idle"}}, want: verdict{v1alpha1.StateReleased, "Released", "idle"}},
+		"released after it failed":   {before: failed, seen: seen{plan: plan{why: "idle"}}, want: verdict{v1alpha1.StateFailed, "LoadFailed", "no such file"}},
+		"wanted again after failure": {before: failed, seen: seen{plan: run, set: liveSet()}, want: verdict{v1alpha1.StatePending, "PodsStarting", "0 of 3 pods run"}},
+		"old pods go":                {seen: seen{plan: run, set: going}, want: verdict{v1alpha1.StatePending, "PodsStarting", "the pods of an earlier run still go"}},
+		"some pods run": {
+			seen: seen{plan: run, set: liveSet(), pods: []*corev1.Pod{head(inPhase(corev1.PodPending)), node()}},
+			want: verdict{v1alpha1.StatePending, "PodsStarting", "1 of 3 pods run"},
+		},
+		"image can't be pulled": {
+			seen: seen{plan: run, set: liveSet(), pods: []*corev1.Pod{head(inPhase(corev1.PodPending), waiting("ImagePullBackOff", "no such image")), node()}},
+			want: verdict{v1alpha1.StatePending, "ImagePullBackOff", "pod reviews-cache-0: no such image"},
+		},
+		"head runs but is silent": {
+			seen: seen{plan: run, set: liveSet(), pods: []*corev1.Pod{head()}, headErr: refused},
+			want: verdict{v1alpha1.StatePending, "HeadUnreachable", "connection refused"},
+		},
+		"head is ready but out of the manager's reach": {
+			seen: seen{plan: run, set: liveSet(), pods: []*corev1.Pod{head(ready)}, headErr: refused},
+			want: verdict{v1alpha1.StateReady, "Loaded", "head reviews-cache-0 is ready, but tells no progress: connection refused"},
+		},
+		"planning": {seen: seen{plan: run, set: liveSet(), head: answer("Planning", "planning (1/9 files)", 0, 0)}, want: verdict{v1alpha1.StatePlanning, "Planning", "planning (1/9 files)"}},
+		"loading":  {seen: seen{plan: run, set: liveSet(), head: answer("Loading", "loading 43%", 12, 28)}, want: verdict{v1alpha1.StateLoading, "Loading", "loading 43%"}},
+		"loading, a node can't be scheduled": {
+			seen: seen{plan: run, set: liveSet(), head: answer("Loading", "waiting for data node 0 to join", 0, 28), pods: []*corev1.Pod{node(unschedulable)}},
+			want: verdict{v1alpha1.StateLoading, "Unschedulable", "waiting for data node 0 to join; pod reviews-cache-0-1 can't be scheduled: 0/3 nodes have enough memory"},
+		},
+		"ready":  {seen: seen{plan: run, set: liveSet(), head: answer("Ready", "ready", 28, 28)}, want: verdict{v1alpha1.StateReady, "Loaded", "all 280 rows are in memory"}},
+		"failed": {seen: seen{plan: run, set: liveSet(), head: answer("Failed", "access denied", 3, 28)}, want: verdict{v1alpha1.StateFailed, "LoadFailed", "access denied"}},
+		"a node is lost": {
+			before: v1alpha1.DataCacheStatus{State: v1alpha1.StateReady},
+			seen:   seen{plan: run, set: liveSet(), head: answer("Degraded", "data node 1 is gone", 20, 28)},
+			want:   verdict{v1alpha1.StateDegraded, "Reloading", "data node 1 is gone"},
+		},
+		"the head is lost": {
+			before: v1alpha1.DataCacheStatus{State: v1alpha1.StateReady},
+			seen:   seen{plan: run, set: liveSet(), pods: []*corev1.Pod{head(leaving), node()}},
+			want:   verdict{v1alpha1.StateDegraded, "PodsStarting", "1 of 3 pods run"},
+		},
+		"a head of the future": {
+			seen: seen{plan: run, set: liveSet(), head: answer("Levitating", "", 0, 0)},
+			want: verdict{v1alpha1.StatePending, "HeadUnreachable", `the head says it is "Levitating", which this controller doesn't know: do their versions fit?`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(c.want, judge(&c.before, c.seen), cmp.AllowUnexported(verdict{})); diff != "" {
+				t.Errorf("verdict differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestLife follows one DataCache through its states, each status made from the one before, and the events that tell of them.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	dc := minimal()
+	run := plan{run: true}
+	second := liveSet()
+	second.CreationTimestamp = after(2 * time.Hour)
+	user := []string{"team-a/train"}
+	for i, step := range []struct {
+		at    time.Duration
+		seen  seen
+		check func(s *v1alpha1.DataCacheStatus) string
+		event string
+	}{
+		{0, seen{plan: run, set: liveSet(), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.ProvisionedTime, &noon) + differs(s.LastUsedTime, &noon) + differs(s.UsedBy, user) + differs(s.Loaded, "")
+		}, EventProvisioning},
+		{time.Second, seen{plan: run, set: liveSet(), users: user, head: answer("Planning", "planning", 0, 0)}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.SnapshotID, (*int64)(nil)) + differs(s.LoadedPercent, (*int32)(nil))
+		}, EventLoading},
+		{2 * time.Second, seen{plan: run, set: liveSet(), users: user, head: answer("Loading", "loading 43% (12/28 splits)", 12, 28)}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.SnapshotID, new(int64(42))) + differs(s.Loaded, "42%") + differs(s.Size.String(), "12Gi") + differs(s.ReadyTime, (*metav1.Time)(nil))
+		}, ""},
+		{time.Hour, seen{plan: run, set: liveSet(), users: user, head: answer("Ready", "ready", 28, 28)}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.Rows, new(int64(280))) + differs(s.Loaded, "100%")
+		}, EventReady},
+		{time.Hour + time.Minute, seen{plan: run, set: liveSet(), users: user, head: answer("Degraded", "data node 1 restarted", 20, 28)}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.Loaded, "71%")
+		}, EventDegraded},
+		{time.Hour + 2*time.Minute, seen{plan: plan{why: "TrainJob train is suspended"}}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.Rows, (*int64)(nil)) + differs(s.Loaded, "") + differs(s.SnapshotID, new(int64(42))) + differs(s.Users, int32(0)) +
+				differs(s.LastUsedTime, new(after(time.Hour+2*time.Minute))) + differs(s.ProvisionedTime, (*metav1.Time)(nil))
+		}, EventReleased},
+		{2 * time.Hour, seen{plan: run, set: second, users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.ProvisionedTime, new(after(2*time.Hour))) + differs(s.ReadyTime, (*metav1.Time)(nil)) + differs(s.SnapshotID, new(int64(42)))
+		}, EventProvisioning},
+		{2*time.Hour + time.Minute, seen{plan: run, set: second, users: user, head: answer("Failed", "no such file", 0, 28)}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.SnapshotID, (*int64)(nil)) // never ready: the next try may take the snapshot that is current then
+		}, EventFailed},
+		{3 * time.Hour, seen{plan: plan{why: "TrainJob train is finished"}}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(failure(s), "no such file")
+		}, ""},
+	} {
+		step.seen.now = after(step.at)
+		next := observe(dc, step.seen)
+		if problem := step.check(&next); problem != "" {
+			t.Errorf("step %d (%s): %s", i, next.State, problem)
+		}
+		event := ""
+		if h := change(dc, &dc.Status, &next); h != nil {
+			event = h.reason
+		}
+		if event != step.event {
+			t.Errorf("step %d (%s): event %q, want %q", i, next.State, event, step.event)
+		}
+		for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionProgressing, v1alpha1.ConditionDegraded} {
+			want := map[string]bool{
+				v1alpha1.ConditionReady:       next.State == v1alpha1.StateReady,
+				v1alpha1.ConditionProgressing: strings.Contains("Pending Planning Loading", string(next.State)),
+				v1alpha1.ConditionDegraded:    next.State == v1alpha1.StateDegraded,
+			}[kind]
+			if got := meta.IsStatusConditionTrue(next.Conditions, kind); got != want {
+				t.Errorf("step %d (%s): condition %s is %v, want %v", i, next.State, kind, got, want)
+			}
+		}
+		again := dc.DeepCopy()
+		again.Status = next
+		if diff := cmp.Diff(next, observe(again, step.seen)); diff != "" {
+			t.Errorf("step %d (%s): seeing the same again changes the status:\n%s", i, next.State, diff)
+		}
+		dc.Status = next
+	}
+}
+
+func differs(got, want any) string {
+	if diff := cmp.Diff(want, got); diff != "" {
+		return "(-want +got)\n" + diff
+	}
+	return ""
+}
+
+func TestUsedByIsBounded(t *testing.T) {
+	t.Parallel()
+	var users []string
+	for i := range 250 {
+		users = append(users, fmt.Sprintf("team-a/job-%03d", i))
+	}
+	got := observe(minimal(), seen{now: noon, plan: plan{run: true}, set: liveSet(), users: users})
+	if got.Users != 250 || len(got.UsedBy) != 100 || got.UsedBy[99] != "team-a/job-099" {
+		t.Errorf("users = %d, usedBy = %d entries up to %s; want 250, 100 up to team-a/job-099", got.Users, len(got.UsedBy), got.UsedBy[len(got.UsedBy)-1])
+	}
+}
+
+func TestSize(t *testing.T) {
+	t.Parallel()
+	for bytes, want := range map[int64]string{
+		0: "0", 1: "1", 4095: "4095", 4096: "4Ki", 5000: "5Ki", 1 << 30: "1Gi", 3<<30 + 1<<29: "3584Mi", 12 << 30: "12Gi", 1 << 62: "4Ei",
+	} {
+		if got := size(bytes).String(); got != want {
+			t.Errorf("size(%d) = %s, want %s", bytes, got, want)
+		}
+	}
+}
+
+func TestAskAgain(t *testing.T) {
+	t.Parallel()
+	status := func(state v1alpha1.State, provisioned *metav1.Time) v1alpha1.DataCacheStatus {
+		return v1alpha1.DataCacheStatus{State: state, ProvisionedTime: provisioned}
+	}
+	for name, c := range map[string]struct {
+		status v1alpha1.DataCacheStatus
+		seen   seen
+		want   time.Duration
+	}{
+		"released":             {status(v1alpha1.StateReleased, nil), seen{now: noon}, 0},
+		"name taken":           {status(v1alpha1.StatePending, nil), seen{now: noon, plan: plan{run: true}, obstacle: &trouble{"NameTaken", "taken"}}, time.Minute},
+		"just asked for":       {status(v1alpha1.StatePending, &noon), seen{now: noon, plan: plan{run: true}}, time.Second},
+		"loading for 40 s":     {status(v1alpha1.StateLoading, &noon), seen{now: after(40 * time.Second), plan: plan{run: true}}, 4 * time.Second},
+		"loading for an hour":  {status(v1alpha1.StateLoading, &noon), seen{now: after(time.Hour), plan: plan{run: true}}, 10 * time.Second},
+		"ready":                {status(v1alpha1.StateReady, &noon), seen{now: noon, plan: plan{run: true}}, 30 * time.Second},
+		"ready, unused soon":   {status(v1alpha1.StateReady, &noon), seen{now: noon, plan: plan{run: true, after: 3 * time.Second}}, 3 * time.Second},
+		"ready, unused in 10h": {status(v1alpha1.StateReady, &noon), seen{now: noon, plan: plan{run: true, after: 10 * time.Hour}}, 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := askAgain(&c.status, c.seen); got != c.want {
+				t.Errorf("askAgain = %s, want %s", got, c.want)
+			}
+		})
+	}
+}

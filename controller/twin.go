@@ -1,0 +1,224 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// annotationContent on a twin is the hash of what it was made as. The API server's defaults differ from what was sent, so contents
+// can't be compared themselves.
+const annotationContent = inject.Group + "/content"
+
+// twinReconciler keeps, beside every runtime of one kind that is not ours, its twin <name>-data-cache with our gate in it. The gate is
+// the platform's and the same for all.
+type twinReconciler struct {
+	keeper
+	kind   string // of the runtimes
+	gate   inject.Gate
+	teller *teller
+}
+
+// Reconcile is for the name of a source, whether it exists or not.
+func (r *twinReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	return settle(ctrl.Result{}, r.reconcile(ctx, request.NamespacedName))
+}
+
+func (r *twinReconciler) reconcile(ctx context.Context, key types.NamespacedName) error {
+	source, err := r.find(ctx, key)
+	if err != nil {
+		return err
+	}
+	twin, err := r.find(ctx, types.NamespacedName{Namespace: key.Namespace, Name: inject.TwinName(key.Name)})
+	if err != nil {
+		return err
+	}
+	if twin != nil && twin.GetAnnotations()[inject.AnnotationTwinOf] != key.Name {
+		return r.clash(source, twin)
+	}
+	if !wantsTwin(source) {
+		r.teller.forget(key)
+		return r.remove(ctx, twin)
+	}
+	want, err := r.twinOf(source)
+	if err != nil {
+		r.teller.tellOnce(source, warning(EventNoTwin, "TrainJobs with a data cache can't use this runtime: %v", err))
+		return nil
+	}
+	return r.write(ctx, source, twin, want)
+}
+
+// wantsTwin is false for a runtime that is gone (nil), that has our gate, that is a twin, or whose owner wants none.
+func wantsTwin(source client.Object) bool {
+	return source != nil && source.GetDeletionTimestamp() == nil &&
+		source.GetLabels()[inject.LabelDerive] != "false" &&
+		source.GetAnnotations()[inject.AnnotationTwinOf] == "" &&
+		!inject.HasGate(source.GetLabels(), specOf(source))
+}
+
+// twinOf is the twin as it should be. It has no ownerReference to its source: TrainJobs name it, and the Kubeflow SDK can't list a
+// namespace in which one names a runtime that is gone.
+func (r *twinReconciler) twinOf(source client.Object) (client.Object, error) {
+	spec, err := inject.Twin(specOf(source), r.gate)
+	if err != nil {
+		return nil, err
+	}
+	twin := newRuntime(r.kind)
+	twin.SetName(inject.TwinName(source.GetName()))
+	twin.SetNamespace(source.GetNamespace())
+	twin.SetLabels(twinLabels(source.GetLabels()))
+	*specOf(twin) = *spec
+	hash, err := contentHash(twin.GetLabels(), spec)
+	if err != nil {
+		return nil, err
+	}
+	twin.SetAnnotations(map[string]string{inject.AnnotationTwinOf: source.GetName(), annotationContent: hash})
+	return twin, nil
+}
+
+// trackers begin the labels by which deployment tools know what they applied: on a twin, they would prune it.
+var trackers = []string{"argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "app.kubernetes.io/instance", "helm.sh/"}
+
+func twinLabels(source map[string]string) map[string]string {
+	labels := inject.TwinLabels(source)
+	maps.DeleteFunc(labels, func(name, _ string) bool {
+		return slices.ContainsFunc(trackers, func(tracker string) bool { return strings.HasPrefix(name, tracker) })
+	})
+	labels[LabelManagedBy] = ManagedBy
+	return labels
+}
+
+func contentHash(labels map[string]string, spec *trainer.TrainingRuntimeSpec) (string, error) {
+	text, err := json.Marshal([]any{labels, spec})
+	if err != nil {
+		return "", fmt.Errorf("write runtime as JSON: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16]), nil
+}
+
+// write creates the twin or brings it up to date.
+func (r *twinReconciler) write(ctx context.Context, source, have, want client.Object) error {
+	var err error
+	switch {
+	case have == nil:
+		err = r.client.Create(ctx, want)
+	case have.GetAnnotations()[annotationContent] == want.GetAnnotations()[annotationContent]:
+		return nil
+	default:
+		annotations := maps.Clone(have.GetAnnotations())
+		maps.Copy(annotations, want.GetAnnotations())
+		want.SetAnnotations(annotations)
+		want.SetResourceVersion(have.GetResourceVersion())
+		err = r.client.Update(ctx, want)
+	}
+	if apierrors.IsAlreadyExists(err) {
+		return nil // made a moment ago, by us or not: its event wakes us again
+	}
+	if err != nil && isRefused(err) {
+		r.teller.tellOnce(source, warning(EventNoTwin, "the API server refuses %s: %v", want.GetName(), err))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write %s %s: %w", r.kind, qualified(want), err)
+	}
+	r.teller.forget(client.ObjectKeyFromObject(source))
+	return nil
+}
+
+// isRefused tells what the runtime's owner must mend from what may pass: validation and webhooks say no, also in a minute.
+func isRefused(err error) bool {
+	return apierrors.IsInvalid(err) || strings.Contains(err.Error(), "denied the request") // k8s.io/apiserver webhook/errors/statuserror.go
+}
+
+// clash says of the source that its twin's name is taken.
+func (r *twinReconciler) clash(source, other client.Object) error {
+	if wantsTwin(source) {
+		r.teller.tellOnce(source, warning(EventTwinTaken, "runtime %s exists and is not this one's twin: TrainJobs with a data cache can't use this runtime; rename either", other.GetName()))
+	}
+	return nil
+}
+
+// remove deletes a twin that nothing needs any more. One that a TrainJob names stays until that is gone.
+func (r *twinReconciler) remove(ctx context.Context, twin client.Object) error {
+	if twin == nil || twin.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	var jobs trainer.TrainJobList
+	options := []client.ListOption{client.MatchingFields{indexRuntime: r.kind + "/" + twin.GetName()}, client.Limit(1)}
+	if twin.GetNamespace() != "" {
+		options = append(options, client.InNamespace(twin.GetNamespace()))
+	}
+	if err := r.client.List(ctx, &jobs, options...); err != nil {
+		return fmt.Errorf("list TrainJobs that name runtime %s: %w", twin.GetName(), err)
+	}
+	if len(jobs.Items) > 0 {
+		return nil
+	}
+	uid := twin.GetUID()
+	if err := client.IgnoreNotFound(r.client.Delete(ctx, twin, client.Preconditions{UID: &uid})); err != nil {
+		return fmt.Errorf("delete %s %s: %w", r.kind, qualified(twin), err)
+	}
+	return nil
+}
+
+// find gets a runtime, nil if there is none.
+func (r *twinReconciler) find(ctx context.Context, key types.NamespacedName) (client.Object, error) {
+	runtime := newRuntime(r.kind)
+	err := r.client.Get(ctx, key, runtime)
+	if apierrors.IsNotFound(err) {
+		return nil, nil // no runtime is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get %s %s: %w", r.kind, key, err)
+	}
+	return runtime, nil
+}
+
+// newRuntime is an empty runtime of the kind; nil for a kind that Trainer does not have.
+func newRuntime(kind string) client.Object {
+	switch kind {
+	case trainer.ClusterTrainingRuntimeKind:
+		return &trainer.ClusterTrainingRuntime{}
+	case trainer.TrainingRuntimeKind:
+		return &trainer.TrainingRuntime{}
+	}
+	return nil
+}
+
+// specOf is a runtime's spec, shared with it; an empty one for another object.
+func specOf(runtime client.Object) *trainer.TrainingRuntimeSpec {
+	switch runtime := runtime.(type) {
+	case *trainer.ClusterTrainingRuntime:
+		return &runtime.Spec
+	case *trainer.TrainingRuntime:
+		return &runtime.Spec
+	}
+	return &trainer.TrainingRuntimeSpec{}
+}
+
+// runtimeOf is the index of TrainJobs by the runtime that they name.
+func runtimeOf(object client.Object) []string {
+	job, ok := object.(*trainer.TrainJob)
+	if !ok {
+		return nil
+	}
+	ref := inject.RuntimeRef(job)
+	return []string{*ref.Kind + "/" + ref.Name}
+}

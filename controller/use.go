@@ -1,0 +1,152 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// Indexes of the informers: which objects have to do with which.
+const (
+	indexCache     = "datacache" // pods by the name of their DataCache
+	indexUses      = "uses"      // Services by the DataCache, <namespace>/<name>, that their job uses
+	indexReference = "reference" // TrainJobs by the DataCache, <namespace>/<name>, that their storageUri names
+	indexRuntime   = "runtime"   // TrainJobs by the runtime, <kind>/<name>, that they name
+)
+
+func cacheOfPod(object client.Object) []string {
+	if name := object.GetLabels()[inject.LabelCache]; name != "" {
+		return []string{name}
+	}
+	return nil
+}
+
+func cacheOfService(object client.Object) []string {
+	if name := object.GetAnnotations()[AnnotationUses]; name != "" {
+		return []string{name}
+	}
+	return nil
+}
+
+func referenceOf(object client.Object) []string {
+	job, ok := object.(*trainer.TrainJob)
+	if !ok || !inject.Matches(job) {
+		return nil
+	}
+	request, _ := inject.Parse(job, nil) // what is wrong with it, the job's own reconciliation says
+	if request == nil || request.Reference == nil {
+		return nil
+	}
+	return []string{request.Reference.String()}
+}
+
+// useService leads a job's clients, who know no more than TRAIN_JOB_NAME, to the cache that it shares with others; and it is the record
+// that the job uses it.
+func useService(job *trainer.TrainJob, dc *v1alpha1.DataCache, clusterDomain string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: inject.ServiceName(job.Name), Namespace: job.Namespace,
+			Labels:          map[string]string{LabelManagedBy: ManagedBy},
+			Annotations:     map[string]string{AnnotationUses: qualified(dc)},
+			OwnerReferences: []metav1.OwnerReference{jobReference(job, true)},
+		},
+		Spec: corev1.ServiceSpec{
+			Type:         corev1.ServiceTypeExternalName,
+			ExternalName: fmt.Sprintf("%s.%s.svc.%s", inject.ServiceName(dc.Name), dc.Namespace, clusterDomain),
+			Ports:        servicePorts(),
+		},
+	}
+}
+
+// jobReference does not block the job's deletion: nothing of ours must run before a job may go.
+func jobReference(job *trainer.TrainJob, controller bool) metav1.OwnerReference {
+	ref := metav1.OwnerReference{APIVersion: trainer.GroupVersion.String(), Kind: trainer.TrainJobKind, Name: job.Name, UID: job.UID}
+	if controller {
+		ref.Controller = new(true)
+	}
+	return ref
+}
+
+// findJob gets the TrainJob that has the UID, nil if there is none any more.
+func findJob(ctx context.Context, reader client.Reader, key types.NamespacedName, uid types.UID) (*trainer.TrainJob, error) {
+	job := &trainer.TrainJob{}
+	err := reader.Get(ctx, key, job)
+	if apierrors.IsNotFound(err) {
+		return nil, nil // no job is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get TrainJob %s: %w", key, err)
+	}
+	if job.UID != uid {
+		return nil, nil // another job of that name
+	}
+	return job, nil
+}
+
+// usersOf are the TrainJobs that use the cache now, as <namespace>/<name>, sorted: those with a Service that leads to it, and the one of
+// its own name, whose Service is the cache's own.
+func usersOf(ctx context.Context, reader client.Reader, dc *v1alpha1.DataCache) ([]string, error) {
+	var users []string
+	namesake := &trainer.TrainJob{}
+	err := reader.Get(ctx, client.ObjectKeyFromObject(dc), namesake)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get TrainJob %s: %w", qualified(dc), err)
+	}
+	if err == nil && isNamesakeUser(namesake, dc) {
+		users = append(users, qualified(namesake))
+	}
+	var services corev1.ServiceList
+	if err := reader.List(ctx, &services, client.MatchingFields{indexUses: qualified(dc)}); err != nil {
+		return nil, fmt.Errorf("list Services that lead to DataCache %s: %w", qualified(dc), err)
+	}
+	for i := range services.Items {
+		job, err := jobOfService(ctx, reader, &services.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		if phaseOf(job) == active && inject.MayUse(job.Namespace, dc) {
+			users = append(users, qualified(job))
+		}
+	}
+	slices.Sort(users)
+	return users, nil
+}
+
+func isNamesakeUser(job *trainer.TrainJob, dc *v1alpha1.DataCache) bool {
+	if phaseOf(job) != active || isElsewhere(job) {
+		return false
+	}
+	if owner := ownerOf(dc); owner != nil {
+		return owner.UID == job.UID
+	}
+	return slices.Contains(referenceOf(job), qualified(dc))
+}
+
+// jobOfService is the TrainJob that the Service was made for; nil if it is gone.
+func jobOfService(ctx context.Context, reader client.Reader, service *corev1.Service) (*trainer.TrainJob, error) {
+	owner := metav1.GetControllerOf(service)
+	if owner == nil || owner.Kind != trainer.TrainJobKind {
+		return nil, nil // somebody's Service with our annotation records no use
+	}
+	return findJob(ctx, reader, types.NamespacedName{Namespace: service.Namespace, Name: owner.Name}, owner.UID)
+}
+
+// keyOf reads <namespace>/<name>.
+func keyOf(name string) types.NamespacedName {
+	namespace, name, _ := strings.Cut(name, "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}

@@ -1,0 +1,127 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// phaseChanged lets through what matters of a TrainJob's life, not the counts of its pods.
+var phaseChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*trainer.TrainJob)
+		after, also := e.ObjectNew.(*trainer.TrainJob)
+		return !ok || !also || phaseOf(before) != phaseOf(after)
+	},
+}
+
+var onlyDeleted = predicate.Funcs{
+	CreateFunc:  func(event.CreateEvent) bool { return false },
+	UpdateFunc:  func(event.UpdateEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+func request(key types.NamespacedName) reconcile.Request {
+	return reconcile.Request{NamespacedName: key}
+}
+
+func cacheRequestOfPod(_ context.Context, pod client.Object) []reconcile.Request {
+	name := pod.GetLabels()[inject.LabelCache]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{request(types.NamespacedName{Namespace: pod.GetNamespace(), Name: name})}
+}
+
+// usedCache is the DataCache that a job's Service leads to.
+func usedCache(_ context.Context, service client.Object) []reconcile.Request {
+	name := service.GetAnnotations()[AnnotationUses]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{request(keyOf(name))}
+}
+
+// cachesOfJob are the DataCache of a job's own name and the one that its Service leads to.
+func cachesOfJob(reader client.Reader) handler.MapFunc {
+	return func(ctx context.Context, object client.Object) []reconcile.Request {
+		job, ok := object.(*trainer.TrainJob)
+		if !ok || !isOurs(job) {
+			return nil
+		}
+		key := client.ObjectKeyFromObject(job)
+		requests := []reconcile.Request{request(key)}
+		service := &corev1.Service{}
+		err := reader.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: inject.ServiceName(key.Name)}, service)
+		if err != nil {
+			return requests // without its Service it uses no other cache
+		}
+		return append(requests, usedCache(ctx, service)...)
+	}
+}
+
+// jobsOfCache are the TrainJobs that have to do with a DataCache: the one of its name, its users, and those that wait for it.
+func jobsOfCache(reader client.Reader) handler.MapFunc {
+	return func(ctx context.Context, dc client.Object) []reconcile.Request {
+		requests := []reconcile.Request{request(client.ObjectKeyFromObject(dc))}
+		var services corev1.ServiceList
+		if err := reader.List(ctx, &services, client.MatchingFields{indexUses: qualified(dc)}); err != nil {
+			log.FromContext(ctx).Error(err, "list the users of a DataCache", "datacache", qualified(dc))
+		}
+		for i := range services.Items {
+			if owner := metav1.GetControllerOf(&services.Items[i]); owner != nil && owner.Kind == trainer.TrainJobKind {
+				requests = append(requests, request(types.NamespacedName{Namespace: services.Items[i].Namespace, Name: owner.Name}))
+			}
+		}
+		var jobs trainer.TrainJobList
+		if err := reader.List(ctx, &jobs, client.MatchingFields{indexReference: qualified(dc)}); err != nil {
+			log.FromContext(ctx).Error(err, "list the TrainJobs that name a DataCache", "datacache", qualified(dc))
+		}
+		for i := range jobs.Items {
+			requests = append(requests, request(client.ObjectKeyFromObject(&jobs.Items[i])))
+		}
+		return requests
+	}
+}
+
+// sourceRequests are the runtimes whose twins a runtime's change may concern: itself, and the one whose twin's name it has.
+func sourceRequests(_ context.Context, runtime client.Object) []reconcile.Request {
+	key := client.ObjectKeyFromObject(runtime)
+	requests := []reconcile.Request{request(key)}
+	if source, ok := inject.SourceName(key.Name); ok {
+		requests = append(requests, request(types.NamespacedName{Namespace: key.Namespace, Name: source}))
+	}
+	return requests
+}
+
+// sourceOfJob is the source of the twin that a TrainJob named, which may now go if its source is gone.
+func (r *twinReconciler) sourceOfJob(_ context.Context, object client.Object) []reconcile.Request {
+	job, ok := object.(*trainer.TrainJob)
+	if !ok {
+		return nil
+	}
+	ref := inject.RuntimeRef(job)
+	source, ok := inject.SourceName(ref.Name)
+	if !ok || *ref.Kind != r.kind {
+		return nil
+	}
+	key := types.NamespacedName{Name: source}
+	if r.kind == trainer.TrainingRuntimeKind {
+		key.Namespace = job.Namespace
+	}
+	return []reconcile.Request{request(key)}
+}
