@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -48,7 +49,8 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.source.Table, "table-name", env("TABLE_NAME"), "the table's name (env TABLE_NAME)")
 	flags.StringToStringVar(&f.properties, "property", nil,
 		"Iceberg catalog or FileIO property, such as s3.endpoint=http://minio:9000 or token=...; may be repeated.\n"+
-			"Credentials are better left to the cloud SDK's own chain (AWS_*, GOOGLE_APPLICATION_CREDENTIALS, AZURE_*, workload identity)")
+			"Credentials are better left to the cloud SDK's own chain (AWS_*, GOOGLE_APPLICATION_CREDENTIALS, AZURE_*, workload identity),\n"+
+			"the REST catalog's to env CATALOG_TOKEN or CATALOG_CREDENTIAL (client-id:secret)")
 	flags.DurationVar(&f.stall, "stall-timeout", 0, "try a read from the object store again after it has brought no byte for this long (default 30s)")
 	flags.DurationVar(&f.retry, "retry-time", 0, "give a read from the object store up after trying for this long (default 3m)")
 }
@@ -64,7 +66,7 @@ func (f *sourceFlags) named() error {
 // open turns the flags into a source and the store that its objects are read from.
 func (f *sourceFlags) open(env environment) (iceberg.Source, *objstore.Store, error) {
 	source := f.source
-	source.Properties = f.properties
+	source.Properties = withCredentials(f.properties, env)
 	if source.Metadata != "" {
 		// With METADATA_LOC the table's names only label it; the file alone says what it is.
 		source.CatalogURI, source.Warehouse = "", ""
@@ -80,6 +82,18 @@ func (f *sourceFlags) open(env environment) (iceberg.Source, *objstore.Store, er
 		return source, nil, fmt.Errorf("--property: %w", err)
 	}
 	return source, objstore.New(cfg), nil
+}
+
+// withCredentials adds what the REST catalog is logged in with; a property that was given as a flag wins.
+func withCredentials(given map[string]string, env environment) map[string]string {
+	properties := map[string]string{}
+	for name, variable := range map[string]string{"token": "CATALOG_TOKEN", "credential": "CATALOG_CREDENTIAL"} {
+		if value := env(variable); value != "" {
+			properties[name] = value
+		}
+	}
+	maps.Copy(properties, given)
+	return properties
 }
 
 // selectionFlags say which rows and columns are cached.

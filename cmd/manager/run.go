@@ -1,0 +1,80 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/kubeflow/datacache/controller"
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/manage"
+	"github.com/kubeflow/datacache/webhook"
+)
+
+// run serves until ctx ends.
+func run(ctx context.Context, cfg config) error {
+	if err := cfg.check(); err != nil {
+		return err
+	}
+	if err := manage.LogTo(os.Stderr, cfg.logFormat, cfg.logLevel); err != nil {
+		return err
+	}
+	reach, err := manage.Reach(cfg.kubeconfig)
+	if err != nil {
+		return err
+	}
+	reach.QPS, reach.Burst = cfg.qps, cfg.burst
+	reach.UserAgent = "datacache-manager/" + version
+	mgr, err := newManager(reach, cfg)
+	if err != nil {
+		return err
+	}
+	certificate, err := certificate(mgr, cfg)
+	if err != nil {
+		return err
+	}
+	if err := manage.Probe(mgr, certificate); err != nil {
+		return err
+	}
+	if err := controller.Setup(ctx, mgr, cfg.controllers()); err != nil {
+		return fmt.Errorf("set up the controllers: %w", err)
+	}
+	admission := func() error { return webhook.Setup(mgr, inject.Settings{NoZoneAffinity: cfg.noAffinity}) }
+	if err := manage.Once(mgr, certificate, admission); err != nil {
+		return fmt.Errorf("set up the webhook: %w", err)
+	}
+	slog.Info("starting", "version", version, "cache-image", cfg.image, "namespace", cfg.namespace)
+	return mgr.Start(ctx)
+}
+
+func newManager(reach *rest.Config, cfg config) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := controller.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(reach, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         controller.CacheOptions(),
+		Metrics:                       metricsserver.Options{BindAddress: cfg.metrics},
+		HealthProbeBindAddress:        cfg.probes,
+		LeaderElection:                cfg.leaderElect,
+		LeaderElectionID:              "datacache-manager",
+		LeaderElectionNamespace:       cfg.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		WebhookServer:                 ctrlwebhook.NewServer(ctrlwebhook.Options{Host: cfg.webhookHost, Port: cfg.webhookPort, CertDir: cfg.certDir}),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, nil
+}

@@ -1,0 +1,51 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package runtimes finds the runtime that a TrainJob names, of either kind.
+package runtimes
+
+import (
+	"context"
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// Find gets the runtime that ref names, as inject.RuntimeRef fills it in; nil if there is none, or if it is of a group that is not
+// Trainer's. Readers are asked in turn until one has it: an informer's cache first, the API server after it, since a runtime may have
+// been made a moment ago. A TrainingRuntime is looked for in the TrainJob's namespace.
+func Find(ctx context.Context, namespace string, ref trainer.RuntimeRef, readers ...client.Reader) (*inject.Runtime, error) {
+	if *ref.APIGroup != trainer.GroupVersion.Group {
+		return nil, nil
+	}
+	for _, reader := range readers {
+		found, err := find(ctx, reader, client.ObjectKey{Namespace: namespace, Name: ref.Name}, *ref.Kind)
+		if !apierrors.IsNotFound(err) {
+			return found, err
+		}
+	}
+	return nil, nil
+}
+
+func find(ctx context.Context, reader client.Reader, key client.ObjectKey, kind string) (*inject.Runtime, error) {
+	switch kind {
+	case trainer.ClusterTrainingRuntimeKind:
+		key.Namespace = ""
+		runtime := &trainer.ClusterTrainingRuntime{}
+		if err := reader.Get(ctx, key, runtime); err != nil {
+			return nil, fmt.Errorf("get the ClusterTrainingRuntime %s: %w", key.Name, err)
+		}
+		return inject.Cluster(runtime), nil
+	case trainer.TrainingRuntimeKind:
+		runtime := &trainer.TrainingRuntime{}
+		if err := reader.Get(ctx, key, runtime); err != nil {
+			return nil, fmt.Errorf("get the TrainingRuntime %s: %w", key, err)
+		}
+		return inject.Namespaced(runtime), nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,67 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	admissionv1 "k8s.io/api/admission/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/kubeflow/datacache/internal/admit"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// mutator points TrainJobs at a runtime whose step is our gate. It may be used by many goroutines.
+type mutator struct{ admission *admit.Admission }
+
+var _ admission.Defaulter[*trainer.TrainJob] = (*mutator)(nil)
+
+// Default edits the TrainJob of an admission request in place.
+func (m *mutator) Default(ctx context.Context, job *trainer.TrainJob) error {
+	request, err := admission.RequestFromContext(ctx)
+	if err != nil {
+		return fmt.Errorf("mutate a TrainJob: %w", err)
+	}
+	if request.Operation == admissionv1.Update {
+		return m.update(job, request.OldObject.Raw)
+	}
+	if !inject.Matches(job) {
+		return nil
+	}
+	errs, err := m.admission.Mutate(ctx, request.Namespace, job)
+	if err != nil {
+		return err
+	}
+	return invalid(job, errs)
+}
+
+// update puts back what was injected, and refuses to add a cache or to take it away.
+func (m *mutator) update(job *trainer.TrainJob, before []byte) error {
+	old := &trainer.TrainJob{}
+	if err := json.Unmarshal(before, old); err != nil {
+		return fmt.Errorf("read the TrainJob as it was: %w", err)
+	}
+	if !inject.Matches(job) && !inject.Matches(old) {
+		return nil
+	}
+	return invalid(job, inject.Mutate(job, old, nil, m.admission.Settings))
+}
+
+// invalid is the answer that names the fields, or nil.
+func invalid(job *trainer.TrainJob, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	name := job.Name
+	if name == "" {
+		name = job.GenerateName
+	}
+	return apierrors.NewInvalid(trainer.GroupVersion.WithKind(trainer.TrainJobKind).GroupKind(), name, errs)
+}
