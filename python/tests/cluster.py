@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,10 +20,10 @@ from kubeflow_datacache import DataCache
 
 
 class Cluster:
-    """One head and `nodes` data nodes on loopback. Ends them all on exit."""
+    """One head, with flags of its own, and `nodes` data nodes on loopback. Ends them all on exit."""
 
-    def __init__(self, binary: Path, metadata: str, logs: Path, nodes: int = 2) -> None:
-        self._binary, self._metadata, self._logs, self._nodes = binary, metadata, logs, nodes
+    def __init__(self, binary: Path, metadata: str, logs: Path, nodes: int = 2, flags: Sequence[str] = ()) -> None:
+        self._binary, self._metadata, self._logs, self._nodes, self._flags = binary, metadata, logs, nodes, flags
         self._head, self._http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._revival = threading.Thread()
@@ -43,7 +44,7 @@ class Cluster:
     def start(self, name: str) -> None:
         """Starts "head" or "node-0", ..."""
         if name == "head":
-            own = ["head", "--metadata", self._metadata, "--nodes", str(self._nodes)]
+            own = ["head", "--metadata", self._metadata, "--nodes", str(self._nodes), *self._flags]
             own += ["--listen", self._head, "--http", self._http]
         else:
             own = ["node", "--head", self._head, "--index", name.removeprefix("node-")]

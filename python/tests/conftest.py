@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from chance import Chance
 from cluster import Cluster
 from lake import Lake
 from peer import Peer, Table
@@ -17,6 +18,7 @@ from wide import wide_table
 
 from kubeflow_datacache import DataCache
 
+NOTES = pytest.StashKey[list[str]]()
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -24,22 +26,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The server under test, and how much to run."""
     parser.addoption("--server", type=Path, default=REPOSITORY / "bin/cacheserver", help="the cacheserver binary")
     parser.addoption("--thorough", type=int, default=1, help="times as many random schedules: 10 for a release")
-    parser.addoption("--seed", type=int, default=None, help="the seed of the random tests; each prints its own")
+    parser.addoption("--seed", type=int, default=secrets.randbits(32), help="of the random tests; printed at the end")
+    parser.addoption("--update", action="store_true", help="write golden files anew")
+    parser.addoption("--schedule", type=int, default=None, help="the one random schedule to run, by its number")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What the random tests did, and how to do it again."""
+    for line in config.stash.get(NOTES, []):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture
-def thorough(request: pytest.FixtureRequest) -> int:
+def chance(request: pytest.FixtureRequest) -> Chance:
+    """Random schedules, repeatable by --seed."""
+    config = request.config
+    return Chance(
+        seed=int(str(config.getoption("--seed"))),
+        thorough=int(str(config.getoption("--thorough"))),
+        only=config.getoption("--schedule"),
+        notes=config.stash.setdefault(NOTES, []),
+    )
+
+
+@pytest.fixture
+def thorough(chance: Chance) -> int:
     """How many times as many random cases to run."""
-    return int(str(request.config.getoption("--thorough")))
+    return chance.thorough
 
 
 @pytest.fixture
-def rng(request: pytest.FixtureRequest) -> random.Random:
-    """Random numbers with a seed that is printed, to be given as --seed to see the same again."""
-    given = request.config.getoption("--seed")
-    seed = secrets.randbits(32) if given is None else given
-    print(f"--seed {seed}")
-    return random.Random(seed)
+def rng(chance: Chance) -> random.Random:
+    """Random numbers, repeatable by --seed."""
+    print(f"--seed {chance.seed}")
+    return random.Random(chance.seed)
 
 
 @pytest.fixture

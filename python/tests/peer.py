@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -39,8 +39,8 @@ class Faults:
     """What goes wrong. Seconds for delays; a break is an error after so many rows, once for each entry."""
 
     head_seconds: float = 0.0
-    server_seconds: float = 0.0  # before each message
-    wire_seconds: float = 0.0  # a message, told to the client as time that the connection was blocked
+    server_seconds: float = 0.0  # of work on each message
+    silent: bool = False  # messages do not say how long the server worked on them
     head_unavailable: int = 0  # answers
     breaks: list[int] = field(default_factory=list)  # rows after which the next streams break
     short_by: int = 0  # rows that every stream lacks at its end
@@ -53,6 +53,9 @@ class Table:
     rows: int
     nodes: list[tuple[int, int]]
     message_rows: int = 7
+    table_uuid: str = "t-1"
+    snapshot: int = 5
+    filter: str = ""
     fingerprint: str = "f-1"
 
     @classmethod
@@ -63,7 +66,10 @@ class Table:
 
 
 class Peer:
-    """Head and data nodes behind one port. Change table and faults as you like; restart makes old tickets void."""
+    """Head and data nodes behind one port. Change table and faults as you like; restart makes old tickets void.
+
+    data_port: where the head says that the data nodes are, if it is not its own port.
+    """
 
     def __init__(self, table: Table) -> None:
         self.table, self.faults = table, Faults()
@@ -71,7 +77,8 @@ class Peer:
         self.requests: list[dict[str, Any]] = []
         self.lock = threading.Lock()
         self._server = _Server(self)
-        self.endpoint = f"grpc://127.0.0.1:{self._server.port}"
+        self.port = self.data_port = int(self._server.port)
+        self.endpoint = f"grpc://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +97,7 @@ class Peer:
         with self.lock:
             self.incarnation += 1
             if nodes is not None:
-                self.table = Table(self.table.rows, nodes, self.table.message_rows, self.table.fingerprint)
+                self.table = replace(self.table, nodes=nodes)
 
     def next_break(self) -> int | None:
         """After how many rows the stream that begins now shall break."""
@@ -124,10 +131,15 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
             records += len(mine)
             if mine or request["kind"] == "take":
                 ticket = {**request, "node": node, "incarnation": incarnation}
-                endpoints.append(_endpoint(json.dumps(ticket).encode(), f"grpc://127.0.0.1:{self.port}", node))
+                endpoints.append(_endpoint(json.dumps(ticket).encode(), f"grpc://127.0.0.1:{peer.data_port}", node))
         said = {
             "v": 1,
-            "dataset": {"table_uuid": "t-1", "snapshot": 5, "fingerprint": table.fingerprint},
+            "dataset": {
+                "table_uuid": table.table_uuid,
+                "snapshot": table.snapshot,
+                "filter": table.filter,
+                "fingerprint": table.fingerprint,
+            },
             "rows": table.rows,
             "nodes": table.nodes,
         }
@@ -168,9 +180,8 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         peer = self._peer
         faults, size, breaks = peer.faults, peer.table.message_rows, peer.next_break()
         rows = rows[: len(rows) - faults.short_by]
-        busy = blocked = 0.0
         for first in range(0, len(rows), size):
-            part = rows[first : first + size]
+            begun, part = time.perf_counter(), rows[first : first + size]
             if peer.gone:
                 raise fl.FlightUnavailableError("the connection broke")
             if breaks is not None and first + len(part) > breaks:
@@ -178,13 +189,10 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
                 if part:
                     yield _projected(request, part)
                 raise fl.FlightUnavailableError("the connection broke")
-            time.sleep(faults.server_seconds + faults.wire_seconds)
-            busy, blocked = busy + faults.server_seconds, blocked + faults.wire_seconds
-            said = json.dumps({"busy_us": round(busy * 1e6), "blocked_us": round(blocked * 1e6)}).encode()
-            if busy + blocked:
-                yield _projected(request, part), pa.py_buffer(said)
-            else:
-                yield _projected(request, part)
+            time.sleep(faults.server_seconds)
+            batch = _projected(request, part)
+            said = json.dumps({"busy_us": round((time.perf_counter() - begun) * 1e6)}).encode()
+            yield batch if faults.silent else (batch, pa.py_buffer(said))
 
 
 def _endpoint(ticket: bytes, location: str, node: int) -> fl.FlightEndpoint:

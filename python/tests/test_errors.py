@@ -4,26 +4,30 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
+import pyarrow.flight as fl
 import pytest
 from peer import Peer, Table
 from server import free_port
 
 from kubeflow_datacache import (
+    ColumnError,
     DataCache,
     DataCacheError,
     DatasetChangedError,
     Loader,
     RefusedError,
-    TransformError,
     UnreachableError,
     World,
 )
+from kubeflow_datacache.retry import Attempts, Patience
 
+Connect = Callable[..., DataCache]
 ALONE = World(0, 1)
 
 
@@ -33,13 +37,15 @@ def test_a_server_that_is_gone_for_good() -> None:
     with DataCache(endpoint, retry_seconds=0.4) as cache, pytest.raises(UnreachableError) as error:
         cache.loader(global_batch_size=1, world=ALONE)
     assert 0.4 <= time.monotonic() - begun < 10
-    for part in (f"ask the head at {endpoint}", "tried", "times in 0.", "retry_seconds = 0.4", "UNAVAILABLE"):
-        assert part in str(error.value)
+    said = str(error.value)
+    assert re.match(rf"could not ask the head at {endpoint}: tried \d+ times in [\d.]+ s \(retry_seconds = 0.4\)", said)
+    assert "the last answer was UNAVAILABLE: failed to connect" in said
+    assert "See whether the cache runs, at this address" in said
 
 
-def test_a_head_that_goes_on_loading_says_so(peer: Peer, connect: Callable[..., DataCache]) -> None:
+def test_a_head_that_goes_on_loading_says_so(peer: Peer, connect: Connect) -> None:
     peer.faults.head_unavailable = 1 << 30
-    with pytest.raises(UnreachableError, match=r"loading 43% \(12/28 splits\)"):
+    with pytest.raises(UnreachableError, match=r"UNAVAILABLE: loading 43% \(12/28 splits\)\. .* more retry_seconds"):
         len(connect(peer.endpoint, 0.2))
 
 
@@ -49,7 +55,36 @@ def test_a_head_that_loads_is_waited_for(peer: Peer, cache: DataCache) -> None:
     assert len(peer.requests) == 4
 
 
-def test_servers_that_are_gone_in_mid_epoch(connect: Callable[..., DataCache]) -> None:
+def test_a_long_wait_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    now, said = [50.0], "loading 43% (12/28 splits)"
+    attempts = Attempts("ask the head", Patience(20), Skip(now), lambda: now[0])
+    while now[0] < 70:
+        attempts.failed(fl.FlightUnavailableError(said))
+    with pytest.raises(UnreachableError, match=r"tried \d+ times in 20\.0 s"):
+        attempts.failed(fl.FlightUnavailableError(said))
+    told = [record.getMessage() for record in caplog.records if record.name == "kubeflow_datacache"]
+    assert len(told) == 2, "not every try is told, nor the first second"
+    for message, seconds in zip(told, (r"1|2|3", r"11|12|13"), strict=True):
+        assert re.fullmatch(
+            rf"waiting ({seconds}) of at most 20 s to ask the head; the last answer was UNAVAILABLE: {re.escape(said)}",
+            message,
+        )
+
+
+class Skip(threading.Event):
+    """Waits in no time."""
+
+    def __init__(self, now: list[float]) -> None:
+        super().__init__()
+        self._now = now
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Moves the clock on."""
+        self._now[0] += timeout or 0
+        return False
+
+
+def test_servers_that_are_gone_in_mid_epoch(connect: Connect) -> None:
     with Peer(Table(200, [(0, 200)], message_rows=1)) as peer:
         loader = connect(peer.endpoint, 0.3).loader(global_batch_size=10, prefetch_bytes=1, world=ALONE)
         batches = iter(loader)
@@ -57,16 +92,33 @@ def test_servers_that_are_gone_in_mid_epoch(connect: Callable[..., DataCache]) -
         peer.faults.head_unavailable = 1 << 30
         peer.faults.server_seconds = 0.05
         peer.stop()
-        with pytest.raises(UnreachableError, match="could not"):
+        with pytest.raises(UnreachableError, match=r"could not ask the head at .*: tried \d+ times.*loading 43%"):
             list(batches)
         assert loader.state_dict()["next_step"] < 20
 
 
-def test_an_unknown_column_is_not_tried_again(peer: Peer, cache: DataCache) -> None:
-    loader = cache.loader(global_batch_size=8, columns=["id", "nmae"], world=ALONE)
-    with pytest.raises(RefusedError, match="'nmae' is no column; there are"):
-        next(iter(loader))
-    assert len(peer.requests) == 2
+def test_an_unknown_column_is_refused_at_once(cache: DataCache) -> None:
+    with pytest.raises(ColumnError) as error:
+        cache.loader(global_batch_size=8, columns=["id", "nmae"], world=ALONE)
+    assert str(error.value) == (
+        "columns: 'nmae' is no column that the cache serves; there are ['id', 'name', 'vector']; did you mean 'name'?"
+    )
+
+
+def test_a_data_node_that_can_not_be_reached(peer: Peer, connect: Connect) -> None:
+    peer.data_port = free_port()
+    loader = connect(peer.endpoint, 0.5).loader(global_batch_size=8, shuffle=False, world=ALONE)
+    said = (
+        rf"could not read from data node 0 at grpc://127.0.0.1:{peer.data_port}: tried \d+ times .* UNAVAILABLE: failed"
+    )
+    with pytest.raises(UnreachableError, match=said):
+        list(loader)
+
+
+def test_what_the_server_refuses_is_not_tried_again(peer: Peer, cache: DataCache) -> None:
+    with pytest.raises(RefusedError, match=r"'nmae' is no column; there are \['id', 'name', 'vector'\]"):
+        cache.ask({"kind": "take", "columns": ["id", "nmae"]})
+    assert len(peer.requests) == 1
 
 
 def test_another_dataset_in_mid_epoch(peer: Peer, cache: DataCache) -> None:
@@ -98,7 +150,10 @@ def test_rank_outside_the_world() -> None:
         ({"global_batch_size": 0}, "global_batch = 0"),
         ({"tail": "half"}, "tail = 'half'"),
         ({"prefetch_bytes": 0}, "prefetch_bytes = 0"),
-        ({"transform_threads": -1}, "transform_threads = -1"),
+        ({"transform": str, "transform_threads": -1}, "transform_threads = -1: want 0 or more, or None"),
+        ({"transform": str, "transform_processes": -1}, "transform_processes = -1: want 0 or more"),
+        ({"transform": str, "transform_processes": 1, "transform_threads": 1}, "= 1: want one of them"),
+        ({"transform": lambda rows: rows, "transform_processes": 1}, "define it at the top level of a module"),
         ({"worker": 2, "workers": 2}, "worker = 2 is outside workers = 2"),
     ],
 )
@@ -121,45 +176,3 @@ def test_from_env() -> None:
     assert DataCache.from_env({"TRAIN_JOB_NAME": "bert"}).endpoint == "grpc://bert-cache-service:50051"
     with pytest.raises(ValueError, match="TRAIN_JOB_NAME is not set"):
         DataCache.from_env({})
-
-
-def fails_on_42(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """A transform that does not like one row."""
-    if 42 in rows.column("id").to_pylist():
-        raise ZeroDivisionError("forty-two")
-    return rows
-
-
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_a_transform_that_raises(cache: DataCache, threads: int) -> None:
-    loader = cache.loader(
-        global_batch_size=20, shuffle=False, transform=fails_on_42, transform_threads=threads, world=ALONE
-    )
-    batches = iter(loader)
-    assert [next(batches).step, next(batches).step] == [0, 1], "batches before it come first"
-    with pytest.raises(TransformError) as error:
-        next(batches)
-    for part in ("test_errors.fails_on_42", "ZeroDivisionError: forty-two", "step 2", "rows [40, 41, 42,", "20 rows"):
-        assert part in str(error.value)
-    assert isinstance(error.value.__cause__, ZeroDivisionError)
-    assert loader.state_dict()["next_step"] == 2
-
-
-@pytest.mark.parametrize("threads", [0, 1, 4, None])
-def test_transforms_keep_the_order(cache: DataCache, threads: int | None) -> None:
-    def slow_at_first(rows: pa.RecordBatch) -> dict[str, Any]:
-        time.sleep(0.01 if rows.column("id")[0].as_py() < 30 else 0)
-        return {"first": rows.column("id")[0].as_py()}
-
-    loader = cache.loader(
-        global_batch_size=3, shuffle=False, transform=slow_at_first, transform_threads=threads, world=ALONE
-    )
-    assert [batch.data["first"] for batch in loader] == list(range(0, 99, 3))
-
-
-def test_a_transform_may_give_arrow(cache: DataCache) -> None:
-    def only_id(rows: pa.RecordBatch) -> pa.RecordBatch:
-        return rows.select(["id"])
-
-    loader = cache.loader(global_batch_size=50, transform=only_id, world=ALONE)
-    assert [list(batch.numpy()) for batch in loader] == [["id"], ["id"]]

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import Cluster
 from order import Epoch as Oracle
 from peer import Peer, Table
 
@@ -55,7 +59,7 @@ def test_every_state_of_an_epoch_goes_on_in_a_fresh_process(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": path},
     )
     assert run.returncode == 0, run.stderr
@@ -77,31 +81,81 @@ def test_states_of_all_ranks_are_the_same(cache: DataCache) -> None:
         loader.close()
 
 
-OTHERS: list[tuple[str, Any]] = [
-    ("version", 2),
-    ("order_version", 2),
-    ("table_uuid", "t-2"),
-    ("snapshot", 6),
-    ("fingerprint", "f-2"),
-    ("rows", 99),
-    ("seed", 6),
-    ("shuffle", False),
-    ("clump", 1),
-    ("global_batch_size", 8),
-    ("tail", "drop"),
+def test_a_state_does_not_count_what_is_read_ahead(cache: DataCache) -> None:
+    loader = cache.loader(**WORDS, world=World(0, 1))
+    oracle = Oracle(rows=100, seed=5, clump=2, global_batch=7, tail="pad").share()
+    batches = iter(loader)
+    for step in oracle[:6]:
+        assert next(batches).step == step.number
+        if step.number == 0:
+            wait_for_rows(loader)
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert state == loader.state_dict()
+        other = cache.loader(**WORDS, world=World(0, 1))
+        other.load_state_dict(state)
+        assert next(iter(other)).numpy()["id"].tolist() == oracle[step.number + 1].rows
+        other.close()
+    loader.close()
+
+
+def wait_for_rows(loader: Loader) -> None:
+    """Waits until something is read ahead."""
+    end = time.monotonic() + 60
+    while not loader.stats().prefetch_queue_depth.rows:
+        assert time.monotonic() < end, f"nothing is read ahead:\n{loader.stats()}"
+        time.sleep(0.005)
+
+
+# Field, a value of its own, how the state says it, what to do about it.
+SERVE, MAKE = "Start the cache with that table, snapshot and filter", "make the loader with"
+OTHERS: list[tuple[str, Any, Any, str]] = [
+    ("version", 2, 1, "use the release of kubeflow-datacache that saved it"),
+    ("order_version", 2, 1, "use the release of kubeflow-datacache that saved it"),
+    ("table_uuid", "t-2", "t-1", SERVE),
+    ("snapshot", 6, 5, SERVE),
+    ("filter", "id > 3", "", SERVE),
+    ("rows", 99, 100, SERVE),
+    ("fingerprint", "f-2", "f-1", SERVE),
+    ("seed", 6, 5, f"{MAKE} seed=6"),
+    ("shuffle", False, True, f"{MAKE} shuffle=False"),
+    ("clump", 1, 2, f"{MAKE} clump=1"),
+    ("global_batch_size", 8, 7, f"{MAKE} global_batch_size=8"),
+    ("tail", "drop", "pad", f"{MAKE} tail='drop'"),
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), OTHERS)
-def test_a_state_of_another_order_is_refused_by_field(cache: DataCache, field: str, value: object) -> None:
+@pytest.mark.parametrize(("field", "saved", "here", "fix"), OTHERS)
+def test_a_state_of_another_order_is_refused_by_field(
+    cache: DataCache, field: str, saved: object, here: object, fix: str
+) -> None:
     loader = cache.loader(**WORDS, world=World(0, 1))
-    with pytest.raises(StateError, match=rf"{field} = {value!r}, but this loader has"):
-        loader.load_state_dict({**loader.state_dict(), field: value})
+    with pytest.raises(StateError) as error:
+        loader.load_state_dict({**loader.state_dict(), field: saved})
+    assert str(error.value).startswith(f"state: {field} = {saved!r}, but this loader has {here!r}: ")
+    assert fix in str(error.value)
 
 
 def test_every_field_but_the_place_is_held(cache: DataCache) -> None:
     names = set(cache.loader(**WORDS, world=World(0, 1)).state_dict())
-    assert names - {"epoch", "next_step"} == {name for name, _ in OTHERS}
+    assert names - {"epoch", "next_step"} == {name for name, *_ in OTHERS}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"table_uuid": "t-2", "snapshot": 9}, "table_uuid = 't-2', but this loader has 't-1'"),
+        ({"snapshot": 6}, "snapshot = 6, but this loader has 5"),
+        ({"filter": "id > 3"}, "filter = 'id > 3', but this loader has ''"),
+        ({"rows": 90, "nodes": [(0, 90)]}, "rows = 90, but this loader has 100"),
+    ],
+)
+def test_a_state_of_other_rows_is_refused_by_what_differs_first(
+    cache: DataCache, connect: Any, change: dict[str, Any], field: str
+) -> None:
+    with Peer(replace(Table(100, [(0, 100)], fingerprint="f-2"), **change)) as other:
+        state = connect(other.endpoint).loader(**WORDS, world=World(0, 1)).state_dict()
+    with pytest.raises(StateError, match=re.escape(field)):
+        cache.loader(**WORDS, world=World(0, 1)).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +179,20 @@ def test_a_field_that_is_missing_is_named(cache: DataCache) -> None:
     del state["seed"]
     with pytest.raises(StateError, match="seed is missing"):
         loader.load_state_dict(state)
+
+
+def test_a_state_of_a_cache_with_another_filter(server: Path, table: str, tmp_path: Path, connect: Any) -> None:
+    words: dict[str, Any] = {"global_batch_size": 7, "world": World(0, 1)}
+    states: list[dict[str, Any]] = []
+    for condition in ("id < 5000", "id >= 55000"):
+        with Cluster(server, table, tmp_path, flags=["--filter", condition]) as cluster:
+            cluster.wait_ready()
+            loader: Loader = connect(cluster.endpoint).loader(**words)
+            states.append(loader.state_dict())
+            if len(states) == 2:
+                with pytest.raises(StateError, match="filter = 'id < 5000', but this loader has 'id >= 55000'"):
+                    loader.load_state_dict(states[0])
+    assert [state["rows"] for state in states] == [5000, 5000]
 
 
 def steps_of(loader: Loader) -> list[tuple[int, int]]:

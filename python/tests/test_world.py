@@ -43,7 +43,9 @@ def test_an_environment_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ValueError, match="RANK = 'one': want a whole number"):
         World.detect()
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(ValueError, match="rank = 1 is outside the world of 1"):
+    with pytest.raises(
+        ValueError, match=r"RANK = 1 and WORLD_SIZE = 1: want 0 <= RANK < WORLD_SIZE. Start the script with torchrun"
+    ):
         World.detect()
 
 

@@ -15,9 +15,9 @@ ROWS, WIDTH, FILES = 60_000, 500, 6
 SCHEMA = pa.schema([("id", pa.int64()), ("tokens", pa.list_(pa.int32())), ("text", pa.string())])
 
 
-def wide_table(lake: Lake) -> str:
-    """Writes the table and returns its metadata file."""
-    cuts = np.linspace(0, ROWS, FILES + 1).astype(int).tolist()
+def wide_table(lake: Lake, rows: int = ROWS) -> str:
+    """Writes a table of so many rows and returns its metadata file."""
+    cuts = np.linspace(0, rows, min(FILES, rows) + 1).astype(int).tolist()
     parts = [rows_of(np.arange(lo, hi)) for lo, hi in itertools.pairwise(cuts)]
     made = lake.create("wide", SCHEMA, [pa.Table.from_batches([part]) for part in parts])
     return made.metadata_location

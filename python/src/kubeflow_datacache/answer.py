@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -47,7 +47,7 @@ class Answer:
                 " head of this release? Update kubeflow-datacache if the server is newer"
             )
         return cls(
-            dataset=Dataset(rows=said["rows"], **said["dataset"]),
+            dataset=_dataset(said),
             schema=info.schema,
             nodes=tuple((start, end) for start, end in said["nodes"]),
             endpoints=tuple(_endpoint(e) for e in info.endpoints),
@@ -59,6 +59,18 @@ class Answer:
     def row_bytes(self) -> float:
         """Arrow bytes of a row, estimated by the head; 1.0 where there are no rows."""
         return max(1.0, self.nbytes / self.records) if self.records > 0 else 1.0
+
+
+def _dataset(said: dict[str, Any]) -> Dataset:
+    """The dataset, by the fields that this release knows."""
+    told = said["dataset"]
+    return Dataset(
+        table_uuid=told["table_uuid"],
+        snapshot=told["snapshot"],
+        fingerprint=told["fingerprint"],
+        filter=told.get("filter", ""),
+        rows=said["rows"],
+    )
 
 
 def _endpoint(endpoint: fl.FlightEndpoint) -> Endpoint:

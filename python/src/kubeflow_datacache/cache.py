@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import threading
@@ -15,9 +16,11 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from kubeflow_datacache import fork
 from kubeflow_datacache.answer import Answer
 from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.dataset import Dataset
+from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.order import Tail
 from kubeflow_datacache.permutation import Permutation
@@ -45,7 +48,8 @@ class DataCache:
     endpoint: "grpc://HOST:PORT", or "grpc+tls://HOST:PORT". retry_seconds: how long to wait for servers that do not
     answer or are still loading before UnreachableError. tls_roots: PEM bytes of the CA, None for the system's.
 
-    Connects on first use. Safe for concurrent use. Pickles to its settings, and connects anew in a forked child.
+    Connects on first use. Safe for concurrent use. Pickles to its settings. May be forked before any cache of this
+    process has connected; after that a forked child's calls raise ForkedError.
     """
 
     def __init__(self, endpoint: str, *, retry_seconds: float = 300.0, tls_roots: bytes | None = None) -> None:
@@ -112,6 +116,16 @@ class DataCache:
     def __len__(self) -> int:
         return self.dataset.rows
 
+    def named(self, columns: Sequence[str]) -> list[str]:
+        """The columns, all of which are served: ColumnError for one that is not."""
+        there = self.schema.names
+        for name in columns:
+            if name not in there:
+                close = difflib.get_close_matches(name, there, 1)
+                meant = f"; did you mean {close[0]!r}?" if close else ""
+                raise ColumnError(f"columns: {name!r} is no column that the cache serves; there are {there}{meant}")
+        return list(columns)
+
     def status(self) -> dict[str, Any]:
         """The head's own report: state, reason, rows, bytes, splits and data nodes (docs/contract.md, /status)."""
         (result,) = self._try(lambda head: list(head.do_action("status", _options())), None)
@@ -128,6 +142,7 @@ class DataCache:
         columns: Sequence[str] | None = None,
         transform: Callable[[pa.RecordBatch], Any] | None = None,
         transform_threads: int | None = None,
+        transform_processes: int = 0,
         prefetch_bytes: int = 64 << 20,
         world: World | None = None,
         worker: int = 0,
@@ -145,6 +160,7 @@ class DataCache:
             columns=columns,
             transform=transform,
             transform_threads=transform_threads,
+            transform_processes=transform_processes,
             prefetch_bytes=prefetch_bytes,
             world=world,
             worker=worker,
@@ -172,7 +188,8 @@ class DataCache:
 
     def connect(self, location: str) -> fl.FlightClient:
         """The connection to one server; it is the cache's and closed with it."""
-        if self._process != os.getpid():  # gRPC does not survive a fork: leave the parent's connections alone
+        fork.guard()
+        if self._process != os.getpid():
             self._reset()
         with self._lock:
             if location not in self._clients:

@@ -18,7 +18,7 @@ class Clock:
 
     While the consumer works, time is the consumer's. While it waits, time belongs to what the producer does just then:
     a stage, or a data node's stream; and a stream is at the head, or it waits for rows: that time is kept until the
-    next message tells how to split it between server and wire. Safe for concurrent use; seconds throughout.
+    next message tells how much of it was the server's work. Safe for concurrent use; seconds throughout.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -67,11 +67,17 @@ class Clock:
             self._charge()
             (self._at_head.add if yes else self._at_head.discard)(node)
 
-    def settle(self, node: int, server: float) -> None:
-        """A message came: this share (0..1) of the wait for it was the server's, the rest the wire's."""
+    def settle(self, node: int, busy: float) -> None:
+        """A message came that the data node worked on for `busy` seconds: so much of the wait for it was the server's.
+
+        The rest was the wire's. math.inf makes all of the wait the server's.
+        """
         with self._lock:
             self._charge()
-            self._settle(node, server)
+            waited = self._unsettled.pop(node, 0.0)
+            server = min(waited, busy)
+            self._spent["server"] += server
+            self._spent["wire"] += waited - server
 
     def seconds(self) -> dict[Stage, float]:
         """The seconds of each stage until now. Waits for a message still under way count as the server's."""
@@ -80,11 +86,6 @@ class Clock:
             spent = dict(self._spent)
             spent["server"] += sum(self._unsettled.values())
             return spent
-
-    def _settle(self, node: int, server: float) -> None:
-        waited = self._unsettled.pop(node, 0.0)
-        self._spent["server"] += waited * server
-        self._spent["wire"] += waited * (1 - server)
 
     def _charge(self) -> None:
         if self._mark is None:

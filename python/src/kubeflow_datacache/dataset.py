@@ -13,10 +13,11 @@ class Dataset:
 
     fingerprint names what fixes the row indices: table, snapshot, filter, files. Two caches with the same fingerprint
     hold the same row at every index, whatever their columns and number of data nodes. snapshot is None for a table
-    without one.
+    without one. filter is the condition that rows had to meet, as the cache was given it; "" for all rows.
     """
 
     table_uuid: str
     snapshot: int | str | None
     fingerprint: str
     rows: int
+    filter: str = ""

@@ -18,11 +18,15 @@ class CacheFailedError(DataCacheError):
 
 
 class RefusedError(DataCacheError):
-    """The server refused the request itself, such as a column that the table does not have."""
+    """The server refused the request itself; trying again does not help. The message has the server's reason."""
 
 
 class DatasetChangedError(DataCacheError):
     """The cache now serves other rows than before: positions of one mean nothing in the other."""
+
+
+class ForkedError(DataCacheError):
+    """This process was forked from one that had connected, where gRPC can't work. The message says what can."""
 
 
 class StateError(DataCacheError, ValueError):
@@ -34,4 +38,4 @@ class TransformError(DataCacheError):
 
 
 class ColumnError(DataCacheError, TypeError):
-    """A column that the asked representation can't hold, such as integers with nulls in numpy."""
+    """A column that is not there, or that the asked representation can't hold, such as integers with nulls in numpy."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +62,8 @@ class Feed:
         for node in list(self._waiting)[: None if request["shuffle"] else 1]:
             self._open(node)
 
-    def take(self, node: int, count: int) -> list[pa.RecordBatch]:
-        """The next count rows of a data node. MovedError: make a new feed from the last mark on."""
+    def take(self, node: int, count: int) -> Iterator[pa.RecordBatch]:
+        """The next count rows of a data node, as they come. MovedError: make a new feed from the last mark on."""
         self._open(node)
         if node not in self._streams:
             raise DataCacheError(

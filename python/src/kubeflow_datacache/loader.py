@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from kubeflow_datacache import heap
 from kubeflow_datacache.batch import Batch
 from kubeflow_datacache.clock import Clock
 from kubeflow_datacache.dataset import Dataset
@@ -20,7 +20,7 @@ from kubeflow_datacache.order import Epoch, Share, Tail
 from kubeflow_datacache.progress import Progress
 from kubeflow_datacache.reading import Reading
 from kubeflow_datacache.state import State
-from kubeflow_datacache.stats import Stats
+from kubeflow_datacache.stats import Depth, Stats
 from kubeflow_datacache.transform import Transform
 from kubeflow_datacache.world import World
 
@@ -40,10 +40,14 @@ class Loader:
     epoch's begin, which Batch.valid tells apart.
     columns: names in the order wanted, None for all. transform: a function of an Arrow record batch; what it returns is
     Batch.data. transform_threads: how many batches it works on at once; 0 for none beside the merging thread, None for
-    one a CPU. Order is kept.
-    prefetch_bytes: how much is read ahead: at most this and one message (about 4 MiB) a data node. More helps only
-    where batches take unevenly long: memory that is used again soon is cheaper than more of it.
+    one a CPU. transform_processes: that many processes instead, for a transform that holds Python's lock; they import
+    it, so that it must be of a module's top level. Order is kept.
+    prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (about 2 MiB) a data
+    node, and the block of steps (8 MiB, at most a quarter of this, at least a step) that is just being merged. glibc
+    keeps as much memory again for reuse (heap.keep). More helps only where batches take unevenly long: memory that is
+    used again soon is cheaper than more of it.
     world: World.detect() unless given. worker of workers: only every workers-th step, for several readers in one rank.
+    progress: whether rank 0's worker 0 shows on standard error how far it is, how fast, and what it waits for.
 
     Iterating goes on where the loader stands (epoch, next step) and stands at the next epoch's begin after the last
     step. One iteration at a time; a new one ends the old one.
@@ -61,6 +65,7 @@ class Loader:
         columns: Sequence[str] | None = None,
         transform: Callable[[pa.RecordBatch], Any] | None = None,
         transform_threads: int | None = None,
+        transform_processes: int = 0,
         prefetch_bytes: int = 64 << 20,
         world: World | None = None,
         worker: int = 0,
@@ -69,8 +74,6 @@ class Loader:
     ) -> None:
         if prefetch_bytes < 1:
             raise ValueError(f"prefetch_bytes = {prefetch_bytes}: want at least 1")
-        if transform_threads is not None and transform_threads < 0:
-            raise ValueError(f"transform_threads = {transform_threads}: want 0 or more, or None for one a CPU")
         self.world = world or World.detect()
         self._share = Share(rank=self.world.rank, world=self.world.size, worker=worker, workers=workers)
         self._cache = cache
@@ -83,9 +86,11 @@ class Loader:
             global_batch=global_batch_size,
             tail=tail,
         )
-        self._columns = None if columns is None else list(columns)
-        self._transform, self._threads = transform, transform_threads
-        self._prefetch_bytes, self._progress = prefetch_bytes, progress
+        self._columns = None if columns is None else cache.named(columns)
+        self._transform = None
+        if transform is not None:
+            self._transform = Transform(transform, threads=transform_threads, processes=transform_processes)
+        self._prefetch_bytes, self._progress = prefetch_bytes, progress and self.world.rank == worker == 0
         self._step = 0
         self._resumed = self._finished = False
         self._clock = Clock()
@@ -100,7 +105,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches from where the loader stands to the epoch's end."""
-        self.close()
+        self._end()
         if self._finished:
             self._move(self.epoch + 1, 0)
         self._resumed = False
@@ -130,7 +135,7 @@ class Loader:
         """Goes to the begin of an epoch; just after load_state_dict, to the saved step if it is the saved epoch."""
         if self._resumed and epoch == self.epoch:
             return
-        self.close()
+        self._end()
         self._move(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -139,6 +144,7 @@ class Loader:
         return State(
             table_uuid=dataset.table_uuid,
             snapshot=dataset.snapshot,
+            filter=dataset.filter,
             fingerprint=dataset.fingerprint,
             rows=dataset.rows,
             seed=order.seed,
@@ -153,7 +159,7 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to a saved place; any rank's state will do, of any world size. StateError if it does not fit."""
         saved = State(**self.state_dict()).place_of(state)
-        self.close()
+        self._end()
         self._move(saved.epoch, saved.next_step)
         self._resumed = True
 
@@ -168,18 +174,24 @@ class Loader:
             steps=self._steps_given,
             rows=self._rows_given,
             bytes=self._bytes_given,
-            raw_rows=raw[0],
-            raw_bytes=raw[1],
-            ready_rows=ready[0],
-            ready_bytes=ready[1],
+            raw_queue_depth=Depth(*raw),
+            prefetch_queue_depth=Depth(*ready),
             reconnects=self._reconnects + (reading.reconnects if reading is not None else 0),
         )
 
     def close(self) -> None:
-        """Ends the iteration that is under way, if any, and its streams. The loader stands where it stood."""
+        """Ends what runs: an iteration, its streams, the transform's threads. The loader stands where it stood."""
+        self._end()
+        if self._transform is not None:
+            self._transform.close()
+
+    def _end(self) -> None:
+        """Ends the iteration that is under way, if any."""
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()
+            if self._transform is not None:
+                self._transform.cancel()
             self._reconnects += reading.reconnects
             self._clock.end()
 
@@ -189,10 +201,8 @@ class Loader:
 
     def _iterate(self) -> Iterator[Batch]:
         self._clock.begin()
-        transform = None if self._transform is None else Transform(self._transform, self._transform_threads())
-        reading = self._reading = self._read(transform)
-        bar = Progress(f"epoch {self.epoch}", self.steps, self._step) if self._progress else None
-        first = self._rows_given
+        reading = self._reading = self._read()
+        bar = Progress(f"epoch {self.epoch}", self.steps, self.stats()) if self._progress else None
         try:
             for batch in reading.batches():
                 if self._reading is not reading:
@@ -202,19 +212,18 @@ class Loader:
                 self._rows_given += batch.rows
                 self._bytes_given += batch.nbytes
                 if bar is not None and bar.due():
-                    bar.update(self._step, self._rows_given - first, self._waited())
+                    bar.update(self.stats())
                 yield batch
             self._finished = self._reading is reading
         finally:
-            if self._reading is reading:
-                self.close()
-            if transform is not None:
-                transform.close()
             if bar is not None:
-                bar.close(self._step, self._rows_given - first, self._waited())
+                bar.close(self.stats())
+            if self._reading is reading:
+                self._end()
 
-    def _read(self, transform: Transform | None) -> Reading:
+    def _read(self) -> Reading:
         ready = self._prefetch_bytes // _READY_SHARE
+        heap.keep(2 * self._prefetch_bytes)  # what is read ahead, and what the training still holds
         request = self._request()
 
         def open_feed(step: int, stop: threading.Event) -> Feed:
@@ -234,7 +243,7 @@ class Loader:
             self._share,
             merge,
             step=self._step,
-            transform=transform,
+            transform=self._transform,
             ready_bytes=ready,
             clock=self._clock,
         )
@@ -258,10 +267,3 @@ class Loader:
         if self._columns is not None:
             request["columns"] = self._columns
         return request
-
-    def _transform_threads(self) -> int:
-        return len(os.sched_getaffinity(0)) if self._threads is None else self._threads
-
-    def _waited(self) -> float:
-        seconds = self._clock.seconds()
-        return 1 - seconds["consumer"] / (sum(seconds.values()) or 1.0)

@@ -15,18 +15,18 @@ from kubeflow_datacache.clock import Clock
 from kubeflow_datacache.feed import Feed, MovedError
 from kubeflow_datacache.gather import Gather, concatenate
 from kubeflow_datacache.order import Epoch, Share
-from kubeflow_datacache.plan import Block, Plan
+from kubeflow_datacache.plan import Block, Plan, Run
 from kubeflow_datacache.slab import Slab
 
-_GATHER_BYTES: Final = 1 << 20  # of rows that are gathered at once: about what a core's cache holds
-_LEAST_ROWS: Final = 4096  # unless rows are so small that the work per block would show
+_BLOCK_BYTES: Final = 8 << 20  # of rows that are merged at once: smaller ones pay for the threads that hand them on
 
 
 class Merge:
     """Iterates over the slabs of a share from a step on; one thread at a time.
 
     open_feed(step, stop) makes the feed from a step on, unless the event is set; it is called again where data nodes
-    have changed. slab_bytes: how large a slab may be, unless a single step is larger.
+    have changed. slab_bytes: how large a merged slab may be, unless a single step is larger; one that
+    needs no merging is as large as its message.
     """
 
     def __init__(
@@ -75,46 +75,39 @@ class Merge:
     def _walk(self, feed: Feed, step: int) -> Iterator[Slab]:
         plan = Plan(self._epoch, self._share, feed.answer.nodes)
         row_bytes = feed.answer.row_bytes
-        most = int(min(max(_LEAST_ROWS, _GATHER_BYTES / row_bytes), self._slab_bytes / row_bytes))
+        most = int(min(_BLOCK_BYTES, self._slab_bytes) / row_bytes)
         rows = 1  # the first block is one step, so that it is there soon
         while not self._stopped:
             self._clock.produce("decode")
-            block = plan.block(step, rows)
-            if block is None:
+            ahead = plan.next(step, rows)
+            if ahead is None:
                 return
-            rows = min(most, max(1, block.rows) * 4)
-            parts = [part for node, count in block.counts.items() for part in feed.take(node, count)]
-            step = block.steps[-1] + 1
-            feed.mark(step, block.counts)
-            yield from self._slabs(block, parts, feed.answer.schema)
+            if isinstance(ahead, Run):
+                yield from self._pass(ahead, feed)
+            else:
+                rows = min(most, max(1, ahead.rows) * 4)
+                yield self._mix(ahead, feed)
+            step = ahead.steps[-1] + 1
 
-    def _slabs(self, block: Block, parts: list[pa.RecordBatch], schema: pa.Schema) -> Iterator[Slab]:
-        if block.places is not None:
-            yield Slab(block.steps, block.size, Gather(parts, np.concatenate(block.places)).batch())
-            return
-        steps = block.steps
-        if not block.size:
-            yield Slab(steps, 0, concatenate([], schema))
-            return
-        for count, rows in _cut(parts, block.size, schema):
-            yield Slab(steps[:count], block.size, rows)
-            steps = steps[count:]
+    def _pass(self, run: Run, feed: Feed) -> Iterator[Slab]:
+        """The whole steps of each message as it comes, without a copy; only a step that messages share is copied."""
+        schema, size, steps = feed.answer.schema, run.size, run.steps
+        torn: list[pa.RecordBatch] = []  # the begin of a step
+        for message in feed.take(run.node, len(steps) * size):
+            torn.append(message)
+            while (rows := sum(part.num_rows for part in torn)) >= size:
+                count = rows // size if len(torn) == 1 else 1
+                last = torn.pop()
+                here = count * size - (rows - last.num_rows)  # of the last message
+                slab = Slab(steps[:count], size, concatenate([*torn, last.slice(0, here)], schema))
+                torn, steps = [last.slice(here)] if here < last.num_rows else [], steps[count:]
+                feed.mark(slab.steps[-1] + 1, {run.node: count * size})
+                yield slab
 
-
-def _cut(parts: list[pa.RecordBatch], size: int, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The parts as runs of whole steps of size rows; only a step that lies across parts is copied."""
-    torn: list[pa.RecordBatch] = []
-    for part in parts:
-        whole = part
-        if torn:
-            lacks = size - sum(t.num_rows for t in torn)
-            torn.append(part.slice(0, lacks))
-            if part.num_rows < lacks:
-                continue
-            yield 1, concatenate(torn, schema)
-            torn, whole = [], part.slice(lacks)
-        steps = whole.num_rows // size
-        if steps:
-            yield steps, whole.slice(0, steps * size)
-        if whole.num_rows % size:
-            torn = [whole.slice(steps * size)]
+    def _mix(self, block: Block, feed: Feed) -> Slab:
+        """The rows of a block, brought into its order."""
+        parts = [part for node, count in block.counts.items() for part in feed.take(node, count)]
+        feed.mark(block.steps[-1] + 1, block.counts)
+        if block.places is None:
+            return Slab(block.steps, block.size, concatenate(parts, feed.answer.schema))
+        return Slab(block.steps, block.size, Gather(parts, np.concatenate(block.places)).batch())

@@ -32,7 +32,7 @@ class Permutation:
     Fits torch.utils.data.DataLoader, which asks for a batch's rows at once (__getitems__): its collate_fn gets what
     the transform makes of the record batch, or the record batch itself.
 
-    Safe for concurrent use (calls take turns). Pickles, and works in forked workers, with connections of its own.
+    Safe for concurrent use (calls take turns). Pickles; each process has connections of its own.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Permutation:
         transform: Callable[[pa.RecordBatch], Any] | None = None,
     ) -> None:
         self._cache, self._transform = cache, transform
-        self._columns = None if columns is None else list(columns)
+        self._columns = None if columns is None else cache.named(columns)
         self._dataset = cache.dataset
         self._reset()
         cache.adopt(self)

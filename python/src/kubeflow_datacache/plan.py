@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,14 +15,23 @@ from kubeflow_datacache.order import Epoch, Rows, Share
 
 Places = npt.NDArray[np.intp]
 
-_MOST_STEPS: Final = 4096
 _AHEAD_ROWS: Final = 1 << 16  # permuted at once: few rows at a time would pay numpy's calls, not its loops
+_MOST_STEPS: Final = 4096  # planned at once, where a share has few or no rows of a step
 _FEW_NODES: Final = 8  # up to which looking through the rows once a node is cheaper than sorting them
 
 
 @dataclass(frozen=True)
+class Run:
+    """Consecutive steps of one share, `size` rows each, that are the next rows of data node `node` as they come."""
+
+    steps: range
+    size: int
+    node: int
+
+
+@dataclass(frozen=True)
 class Block:
-    """Consecutive steps of one share, `size` rows each.
+    """Consecutive steps of one share, `size` rows each, from any number of data nodes.
 
     counts: {data node: how many of its next rows}, only nodes with rows, ascending.
     places: for each of these nodes, where in the block its rows go, ascending; None where the nodes' rows laid end to
@@ -49,55 +59,68 @@ class Plan:
         self._only = owners[0] if len(owners) == 1 else None
         self._ahead_steps, self._ahead_rows = range(0), np.empty(0, np.int64)
 
-    def block(self, step: int, most_rows: int) -> Block | None:
-        """The next block from a step on, of about most_rows rows but at least one step; None at the epoch's end."""
+    def next(self, step: int, most_rows: int) -> Run | Block | None:
+        """What comes from a step on: all steps of one node that follow each other, as far as that is plain to see,
+        else a block of about most_rows rows but at least one step; None at the epoch's end.
+        """
         epoch, share = self._epoch, self._share
         first = share.first_step(step)
         if first >= epoch.steps:
             return None
-        steps = self._run(first, most_rows)
         span = epoch.span(first, share)
-        return self._assign(steps, span.last - span.first)
+        size = span.last - span.first
+        if size and (run := self._run(first, size)) is not None:
+            return run
+        return self._assign(self._alike(first, max(1, min(_MOST_STEPS, most_rows // max(1, size)))), size)
 
-    def _run(self, first: int, most_rows: int) -> range:
-        """Steps of one size from `first` on, of about most_rows rows."""
-        span = self._epoch.span(first, self._share)
-        count = max(1, min(_MOST_STEPS, most_rows // max(1, span.last - span.first)))
+    def _run(self, first: int, size: int) -> Run | None:
+        """The steps from `first` on that one data node has all rows of, where no permutation is needed to know."""
+        epoch = self._epoch
+        if self._only is not None:
+            return Run(self._alike(first, epoch.steps), size, self._only)
+        if epoch.shuffle:
+            return None
+        node = int(np.searchsorted(self._ends, epoch.span(first, self._share).first, side="right"))
+        if node == len(self._ends):  # padding, which begins anew at row 0
+            return None
+        whole = range(first, int(self._ends[node]) // epoch.global_batch, self._share.workers)
+        return Run(self._alike(first, len(whole)), size, node) if whole else None
+
+    def _alike(self, first: int, count: int) -> range:
+        """At most count steps from `first` on, of one size."""
         steps = range(first, self._epoch.steps, self._share.workers)[:count]
         return steps if self._epoch.size(steps[-1]) == self._epoch.size(first) else steps[:-1]
 
     def _assign(self, steps: range, size: int) -> Block:
-        rows = len(steps) * size
-        if rows == 0:
+        if size == 0:
             return Block(steps, size, {}, None)
-        if self._only is not None:
-            return Block(steps, size, {self._only: rows}, None)
-        owner = self._owners(self._rows(steps, size))
-        tally = np.bincount(owner)
-        nodes = np.flatnonzero(tally).tolist()
-        counts = {node: int(tally[node]) for node in nodes}
-        if len(nodes) == 1 or bool((owner[1:] >= owner[:-1]).all()):
-            return Block(steps, size, counts, None)
-        if len(nodes) <= _FEW_NODES:
-            return Block(steps, size, counts, [np.flatnonzero(owner == node) for node in nodes])
-        ordered = np.argsort(owner, kind="stable")
-        return Block(steps, size, counts, np.split(ordered, np.cumsum(list(counts.values()))[:-1]))
+        rows = self._rows(steps, size)
+        counts, places = self._few(rows) if len(self._ends) <= _FEW_NODES else self._many(rows)
+        laid = all(one[-1] < other[0] for one, other in itertools.pairwise(places))
+        return Block(steps, size, counts, None if laid else places)
 
-    def _owners(self, rows: Rows) -> npt.NDArray[np.integer]:
-        """The data node of each row."""
-        if len(self._ends) > _FEW_NODES:
-            owner = np.searchsorted(self._ends, rows, side="right")
-            return owner.astype(np.uint16) if len(self._ends) < 1 << 16 else owner  # numpy sorts short ones by radix
+    def _few(self, rows: Rows) -> tuple[dict[int, int], list[Places]]:
+        """How many of the rows each data node has, and at which places."""
         owner = np.zeros(len(rows), np.uint8)
         for end in self._ends[:-1]:
             owner += rows >= end
-        return owner
+        found = [np.flatnonzero(owner == node) for node in range(len(self._ends))]
+        return {node: len(at) for node, at in enumerate(found) if len(at)}, [at for at in found if len(at)]
+
+    def _many(self, rows: Rows) -> tuple[dict[int, int], list[Places]]:
+        """The same by sorting, for numbers of nodes with which looking through the rows once a node costs more."""
+        owner = np.searchsorted(self._ends, rows, side="right")
+        if len(self._ends) < 1 << 16:
+            owner = owner.astype(np.uint16)  # numpy sorts short ones by radix
+        tally = np.bincount(owner)
+        counts = {node: int(tally[node]) for node in np.flatnonzero(tally).tolist()}
+        return counts, np.split(np.argsort(owner, kind="stable"), np.cumsum(list(counts.values()))[:-1])
 
     def _rows(self, steps: range, size: int) -> Rows:
         """The rows of the steps, of which some more are kept for the next call."""
         if steps[0] not in self._ahead_steps or steps[-1] not in self._ahead_steps:
-            most = len(steps) * size if len(steps) == 1 else _AHEAD_ROWS
-            self._ahead_steps = self._run(steps[0], max(most, len(steps) * size))
+            ahead = len(steps) if len(steps) == 1 else max(len(steps), min(_MOST_STEPS, _AHEAD_ROWS // size))
+            self._ahead_steps = self._alike(steps[0], ahead)
             self._ahead_rows = self._epoch.rows_of(self._ahead_steps, self._share)
         first = self._ahead_steps.index(steps[0]) * size
         return self._ahead_rows[first : first + len(steps) * size]

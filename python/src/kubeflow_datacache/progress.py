@@ -1,44 +1,80 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A progress bar on standard error, of characters alone."""
+"""The progress of an epoch on standard error, in one line of characters."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TextIO
+from collections.abc import Callable
+from typing import Final, TextIO
 
-_EVERY = 0.2  # seconds
-_WIDTH = 24
+from kubeflow_datacache.stats import Stats
+
+_TERMINAL_SECONDS: Final = 0.2  # between two looks at a bar
+_LOG_SECONDS: Final = 10.0  # between two lines in a log
+_WIDTH: Final = 24
+_CLEAR: Final = "\x1b[K"  # the rest of a terminal's line
 
 
 class Progress:
-    """Shows steps done of `total`, rows a second and the share of time that the loop waited, in one line."""
+    """Shows steps done of `total`, rows a second, the time left and the bottleneck.
 
-    def __init__(self, name: str, total: int, done: int = 0, out: TextIO | None = None) -> None:
-        self._name, self._total, self._first = name, total, done
-        self._out = out or sys.stderr
-        self._begun = time.monotonic()
-        self._shown = 0.0
+    On a terminal it is a bar that is written over; elsewhere, as in the log of a pod, a plain line every ten seconds
+    and one at the end. name says what goes on, as "epoch 3"; begin is the loader's stats as it begins.
+    """
 
-    def update(self, done: int, rows: int, waited: float) -> None:
-        """Shows `done` steps, `rows` since the begin and the share `waited` (0..1), five times a second at most."""
-        now = time.monotonic()
-        if now - self._shown >= _EVERY:
-            self._shown = now
-            self._show(done, rows, waited, "\r")
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        begin: Stats,
+        out: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._total, self._begin = name, total, begin
+        self._out, self._now = out or sys.stderr, now
+        self._terminal = self._out.isatty()
+        self._every = _TERMINAL_SECONDS if self._terminal else _LOG_SECONDS
+        self._begun = self._shown = now()
 
     def due(self) -> bool:
-        """Whether update would show anything."""
-        return time.monotonic() - self._shown >= _EVERY
+        """Whether it is time to show something."""
+        return self._now() - self._shown >= self._every
 
-    def close(self, done: int, rows: int, waited: float) -> None:
-        """Shows the end, and ends the line."""
-        self._show(done, rows, waited, "\n")
+    def update(self, stats: Stats) -> None:
+        """Shows where the loader is now."""
+        self._shown = self._now()
+        self._write(self._line(stats), "" if self._terminal else "\n")
 
-    def _show(self, done: int, rows: int, waited: float, end: str) -> None:
+    def close(self, stats: Stats) -> None:
+        """Shows where the loader is at last, and ends the line."""
+        self._write(self._line(stats), "\n")
+
+    def _write(self, line: str, end: str) -> None:
+        line = f"\r{line}{_CLEAR}" if self._terminal else line
+        print(line, end=end, file=self._out, flush=True)
+
+    def _line(self, stats: Stats) -> str:
+        done, spent = stats.next_step, max(1e-9, self._now() - self._begun)
+        recent = stats.since(self._begin)
         share = done / self._total if self._total else 1.0
-        bar = "#" * round(share * _WIDTH)
-        speed = rows / max(1e-9, time.monotonic() - self._begun)
-        line = f"{self._name} [{bar:<{_WIDTH}}] {done}/{self._total} steps, {speed:,.0f} rows/s, waiting {waited:.0%}"
-        print(f"\r{line:<100}", end=end, file=self._out, flush=True)
+        bar = f"[{'#' * round(share * _WIDTH):<{_WIDTH}}]" if self._terminal else f"{share:.0%},"
+        return (
+            f"{self._name} {bar} {done:,}/{self._total:,} steps, {recent.rows / spent:,.0f} rows/s,"
+            f" {self._left(done, spent)}, bottleneck {recent.bottleneck}"
+            f" ({recent.seconds[recent.bottleneck] / (recent.wall or 1.0):.0%})"
+        )
+
+    def _left(self, done: int, spent: float) -> str:
+        """The time that is left at the speed so far; at the end, the time that it took."""
+        fresh = done - self._begin.next_step
+        if done >= self._total:
+            return f"took {_clock(spent)}"
+        return f"{_clock(spent / fresh * (self._total - done))} left" if fresh > 0 else "?:?? left"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from kubeflow_datacache import arrays
 from kubeflow_datacache.arrays import Array
+
+_TENSOR_STEPS: Final = 64  # made at once: in one call a column, and few enough to stay in the core's cache
 
 
 class Slab:
@@ -22,6 +24,8 @@ class Slab:
         self.steps, self.size, self.rows = steps, size, rows
         self.nbytes: int = rows.nbytes
         self.step_bytes = self.nbytes // len(steps)
+        self._names: list[str] = rows.schema.names
+        self._tensors: tuple[int, list[tuple[Any, ...]]] = (0, [])  # of steps from an index on, by column
 
     def arrow(self, index: int) -> pa.RecordBatch:
         """The rows of the index-th step."""
@@ -33,18 +37,27 @@ class Slab:
 
     def torch(self, index: int) -> dict[str, Any]:
         """The columns of the index-th step, tensors where numpy would have numbers."""
-        return {name: steps[index] for name, steps in self._tensors}
+        first, steps = self._tensors
+        if not first <= index < first + len(steps):
+            first, steps = self._tensors = index, self._tensors_of(index)
+        return dict(zip(self._names, steps[index - first], strict=True))
+
+    def _tensors_of(self, first: int) -> list[tuple[Any, ...]]:
+        """The columns of each of some steps."""
+        last = min(first + _TENSOR_STEPS, len(self.steps))
+        columns = [column.steps(first, last) for column in self._tensor_columns]
+        return list(zip(*columns, strict=True)) if columns else [()] * (last - first)
 
     @functools.cached_property
     def _columns(self) -> list[tuple[str, Any]]:
         """Each column as something that gives a step's part by the step's index."""
-        return [(name, self._steps_of(self.rows.column(i), name)) for i, name in enumerate(self.rows.schema.names)]
+        return [(name, self._steps_of(self.rows.column(i), name)) for i, name in enumerate(self._names)]
 
     @functools.cached_property
-    def _tensors(self) -> list[tuple[str, Any]]:
+    def _tensor_columns(self) -> list[Any]:
         from kubeflow_datacache import tensors
 
-        return [(name, tensors.steps_of(column, len(self.steps))) for name, column in self._columns]
+        return [tensors.Column(column) for _, column in self._columns]
 
     def _steps_of(self, array: pa.Array, name: str) -> Any:
         if _differ(array):

@@ -26,8 +26,9 @@ class State:
     order_version: int = ORDER_VERSION
     table_uuid: str
     snapshot: int | str | None
-    fingerprint: str
+    filter: str
     rows: int
+    fingerprint: str
     seed: int
     shuffle: bool
     clump: int
@@ -42,15 +43,15 @@ class State:
 
     def place_of(self, saved: Mapping[str, Any]) -> Self:
         """This state at the saved one's place. StateError, naming the field, if it is of another order of rows."""
-        names = {field.name for field in fields(self)}
-        for name in ("version", *sorted(names - {"version"})):
+        names = [field.name for field in fields(self)]
+        for name in names:  # what differs is named from the whole to the part: the table before its fingerprint
             if name not in saved:
                 raise StateError(
                     f"state: {name} is missing: this is no state of a datacache loader of version {VERSION}"
                 )
             if name not in _PLACE and saved[name] != getattr(self, name):
                 raise StateError(_mismatch(name, saved[name], getattr(self, name)))
-        if unknown := sorted(set(saved) - names):
+        if unknown := sorted(set(saved) - set(names)):
             raise StateError(f"state: unknown field {unknown[0]}: it was saved by a newer release")
         for name in _PLACE:
             if type(saved[name]) is not int or saved[name] < 0:
@@ -62,6 +63,9 @@ def _mismatch(name: str, saved: object, here: object) -> str:
     text = f"state: {name} = {saved!r}, but this loader has {here!r}"
     if name in ("version", "order_version"):
         return f"{text}: use the release of kubeflow-datacache that saved it"
-    if name in ("table_uuid", "snapshot", "fingerprint", "rows"):
-        return f"{text}: it was saved while reading other rows. Serve that table, snapshot and filter again"
+    if name in ("table_uuid", "snapshot", "filter", "rows", "fingerprint"):
+        return (
+            f"{text}: it was saved while reading other rows. Start the cache with that table, snapshot and filter, or"
+            " begin the training anew"
+        )
     return f"{text}: make the loader with {name}={saved!r} to go on where it was saved"

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -63,14 +64,15 @@ class Stream:
         self._thread = threading.Thread(target=self._run, name=f"datacache-node-{node}", daemon=True)
         self._thread.start()
 
-    def take(self, count: int) -> list[pa.RecordBatch]:
-        """The next count rows, waiting for them. A stream that ends before is an error, never a shorter answer."""
-        out: list[pa.RecordBatch] = []
+    def take(self, count: int) -> Iterator[pa.RecordBatch]:
+        """The next count rows, as they lie in messages, each waited for when it is asked for.
+
+        A stream that ends before is an error, never a shorter answer.
+        """
         while count:
             batch = self._next(count)
-            out.append(batch)
             count -= batch.num_rows
-        return out
+            yield batch
 
     def close(self) -> None:
         """Stops reading; the thread ends soon after. The stop event must be set before."""
@@ -145,7 +147,8 @@ class Stream:
         reader = opening.client.do_get(fl.Ticket(opening.ticket))
         with self._changed:
             self._reader = reader
-        skip, first, timing = opening.skip, True, _Timing()
+        skip = opening.skip
+        unknown = math.inf  # what is not told: the first wait is the server's, later ones the wire's
         try:
             while not self._stop.is_set():
                 try:
@@ -157,8 +160,8 @@ class Stream:
                             " server, no row was passed on in their place"
                         ) from None
                     return
-                self._clock.settle(self.node, timing.server_share(said, first))
-                first = False
+                self._clock.settle(self.node, unknown if said is None else _busy(said))
+                unknown = 0.0
                 dropped = min(skip, batch.num_rows)
                 skip -= dropped
                 if dropped < batch.num_rows:
@@ -181,22 +184,6 @@ class Stream:
                 self._changed.wait()
 
 
-class _Timing:
-    """Splits the wait for a message between server and wire, by what the server says about its own time.
-
-    A data node may send {"busy_us": .., "blocked_us": ..} with each message: microseconds since the stream's begin that
-    it spent making messages, and waiting for the connection to take them. Without it the first message's wait counts
-    as the server's, later ones as the wire's.
-    """
-
-    def __init__(self) -> None:
-        self._busy = self._blocked = 0
-
-    def server_share(self, said: pa.Buffer | None, first: bool) -> float:
-        """The server's share of the wait for this message, 0..1."""
-        if said is None:
-            return float(first)
-        told: dict[str, Any] = json.loads(said.to_pybytes())
-        busy, blocked = told["busy_us"] - self._busy, told["blocked_us"] - self._blocked
-        self._busy, self._blocked = told["busy_us"], told["blocked_us"]
-        return busy / (busy + blocked) if busy + blocked > 0 else float(first)
+def _busy(said: pa.Buffer) -> float:
+    """Seconds that the data node worked on a message, by its app_metadata (docs/contract.md, DoGet)."""
+    return json.loads(said.to_pybytes())["busy_us"] / 1e6

@@ -12,15 +12,28 @@ import numpy as np
 from kubeflow_datacache.arrays import Array
 
 
-def steps_of(column: Any, steps: int) -> Sequence[Any]:
-    """A column, given step by step, with tensors where it has numpy arrays.
+class Column:
+    """A column that is given step by step, with tensors where it has numpy arrays.
 
     Tensors share the column's memory and may be written to; datetime64 and timedelta64 become int64 in their unit.
     """
-    if isinstance(column, np.ndarray):
-        return _tensor(column).unbind(0)
-    parts = [column[i] for i in range(steps)]
-    return [_tensor(part) if isinstance(part, np.ndarray) else part for part in parts]
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+        self._whole, self._size = None, 0  # all steps' rows, and how many are a step's
+        if isinstance(column, np.ndarray):
+            steps, self._size, *shape = column.shape
+            self._whole = _tensor(column.reshape(steps * self._size, *shape))
+
+    def steps(self, first: int, last: int) -> Sequence[Any]:
+        """The steps [first, last)."""
+        if self._whole is None:
+            parts = [self._column[i] for i in range(first, last)]
+            return [_tensor(part) if isinstance(part, np.ndarray) else part for part in parts]
+        # Not unbind, which makes every step a view that autograd follows, at twice the cost: these steps do not
+        # overlap, and nobody has the tensor that they are parts of.
+        rows = self._whole[first * self._size : last * self._size]
+        return rows.unsafe_split_with_sizes([self._size] * (last - first))
 
 
 def _tensor(array: Array) -> Any:

@@ -1,64 +1,134 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A user's function over batches, in threads, in order, with errors that say where."""
+"""A user's function over batches, in threads or processes, in order, with errors that say where."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Final
 
 import pyarrow as pa
 
+from kubeflow_datacache import processes as child
 from kubeflow_datacache.batch import Batch
-from kubeflow_datacache.errors import TransformError
+from kubeflow_datacache.errors import DataCacheError, TransformError
 
 Function = Callable[[pa.RecordBatch], Any]
-_SHOWN = 8
+_SHOWN: Final = 8  # rows named in an error
+_BROKEN: Final = (
+    "lost one of its processes: look for its own words above, whether memory ran out, and whether the script starts"
+    ' training under if __name__ == "__main__";'
+)
 
 
 class Transform:
-    """Applies a function to batches; with threads > 0 that many at once, else at once and in the caller's thread."""
+    """Applies a function to batches, several at once; what it gives becomes Batch.data.
 
-    def __init__(self, function: Function, threads: int) -> None:
-        self._function = function
-        self._pool = ThreadPoolExecutor(threads, "datacache-transform") if threads else None
+    threads: that many threads; 0 for none, then the caller's own does the work; None for one a CPU. processes: that
+    many processes instead; they import the function, and what it gives must be picklable. Threads and processes begin
+    with the first batch and stay until close; after that the next batch begins new ones. start is for one thread at a
+    time, cancel and close for any.
+    """
+
+    def __init__(self, function: Function, *, threads: int | None = None, processes: int = 0) -> None:
+        if threads is not None and threads < 0:
+            raise ValueError(f"transform_threads = {threads}: want 0 or more, or None for one a CPU")
+        if processes < 0:
+            raise ValueError(f"transform_processes = {processes}: want 0 or more, 0 for threads instead")
+        if processes and threads is not None:
+            raise ValueError(f"transform_threads = {threads} and transform_processes = {processes}: want one of them")
+        self._function, self._name = function, _name(function)
+        self._threads = _cpus() if threads is None else threads
+        self._processes = processes
+        self._packed = child.pack_function(function, self._name) if processes else b""
+        self._pool: Executor | None = None
+        self._begun: set[Future[Any]] = set()
+        self._lock = threading.Lock()  # of who begins or ends the pool; never held when calling it
 
     def start(self, batch: Batch) -> Future[Batch]:
         """Begins with a batch. The future's errors are TransformErrors."""
-        if self._pool is not None:
-            return self._pool.submit(self._apply, batch)
-        done: Future[Batch] = Future()
+        out: Future[Batch] = Future()
         try:
-            done.set_result(self._apply(batch))
-        except TransformError as error:
-            done.set_exception(error)
-        return done
+            self._begin(batch, out)
+        except Exception as error:
+            self._fail(batch, out, error)
+        return out
+
+    def cancel(self) -> None:
+        """Drops what has not begun; its futures raise DataCacheError."""
+        for work in list(self._begun):
+            work.cancel()
 
     def close(self) -> None:
-        """Drops what has not begun, and waits for the rest."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        """Drops what has not begun, waits for the rest, and ends the threads or processes."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
 
-    def _apply(self, batch: Batch) -> Batch:
+    def _begin(self, batch: Batch, out: Future[Batch]) -> None:
+        if self._processes:
+            work = self._submit(child.apply, child.pack(batch.arrow()))
+        elif self._threads:
+            work = self._submit(self._function, batch.arrow())
+        else:
+            self._finish(batch, out, lambda: self._function(batch.arrow()))
+            return
+        work.add_done_callback(lambda done: self._finish(batch, out, lambda: child.unpack(done.result())))
+
+    def _submit(self, call: Callable[[Any], Any], argument: Any) -> Future[Any]:
+        with self._lock:
+            pool = self._pool = self._pool or self._open()
+        work = pool.submit(call, argument)
+        self._begun.add(work)
+        work.add_done_callback(self._begun.discard)
+        return work
+
+    def _open(self) -> Executor:
+        if self._processes:
+            return child.pool(self._processes, self._packed)
+        return ThreadPoolExecutor(self._threads, "datacache-transform")
+
+    def _finish(self, batch: Batch, out: Future[Batch], result: Callable[[], Any]) -> None:
         try:
-            batch.data = self._function(batch.arrow())
+            batch.data = result()
+        except CancelledError:
+            out.set_exception(DataCacheError("the loader was closed before it applied the transform"))
+            return
         except Exception as error:
-            raise TransformError(
-                f"transform {_name(self._function)} raised {type(error).__name__}: {error}; at epoch {batch.epoch},"
-                f" step {batch.step}, on {_rows(batch)}"
-            ) from error
-        if batch.data is None:
-            raise TransformError(
-                f"transform {_name(self._function)} returned None at epoch {batch.epoch}, step {batch.step}: want a"
-                " record batch, or whatever the training code takes from batch.data"
-            )
-        return batch
+            self._fail(batch, out, error)
+            return
+        if batch.data is not None:
+            out.set_result(batch)
+            return
+        want = "want a record batch, or whatever the training code takes from batch.data"
+        out.set_exception(TransformError(f"transform {self._name} returned None {_at(batch)}: {want}"))
+
+    def _fail(self, batch: Batch, out: Future[Batch], error: Exception) -> None:
+        if isinstance(error, TransformError):
+            out.set_exception(error)
+            return
+        said = f"raised {type(error).__name__}: {error};"
+        if isinstance(error, BrokenProcessPool):
+            said, self._pool = _BROKEN, None  # it has ended by itself: the next batch gets another
+        told = TransformError(f"transform {self._name} {said} {_at(batch)}")
+        told.__cause__ = error
+        out.set_exception(told)
 
 
-def _rows(batch: Batch) -> str:
+def _cpus() -> int:
+    """CPUs that this process may use, as far as the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _at(batch: Batch) -> str:
     shown = ", ".join(map(str, batch.indices[:_SHOWN].tolist()))
-    return f"rows [{shown}{', ...' if batch.rows > _SHOWN else ''}] ({batch.rows} rows)"
+    more = ", ..." if batch.rows > _SHOWN else ""
+    return f"at epoch {batch.epoch}, step {batch.step}, on rows [{shown}{more}] ({batch.rows} rows)"
 
 
 def _name(function: Function) -> str:

@@ -33,7 +33,13 @@ class World:
         distributed = getattr(sys.modules.get("torch"), "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return cls(distributed.get_rank(), distributed.get_world_size())
-        return cls(_number("RANK", 0), _number("WORLD_SIZE", 1))
+        rank, size = _number("RANK", 0), _number("WORLD_SIZE", 1)
+        if not 0 <= rank < size:
+            raise ValueError(
+                f"environment variables RANK = {rank} and WORLD_SIZE = {size}: want 0 <= RANK < WORLD_SIZE. Start the"
+                " script with torchrun, which sets both, or give the loader world=World(rank, size)"
+            )
+        return cls(rank, size)
 
 
 def _number(name: str, default: int) -> int:

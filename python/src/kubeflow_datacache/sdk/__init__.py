@@ -1,0 +1,23 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""datacache from the Kubeflow SDK (0.5.0): name a table in train(), and look at its cache.
+
+from kubeflow.trainer import CustomTrainer, Initializer, TrainerClient
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs, cache_status
+
+client = TrainerClient()
+job = client.train(
+    runtime="torch-distributed-with-cache",
+    initializer=Initializer(dataset=ArrowCacheDatasetInitializer(
+        cluster_size=5, metadata_loc="s3://bucket/reviews/metadata/00003.metadata.json",
+        schema_name="demo", table_name="reviews", columns=["content", "label"], filter="label >= 1")),
+    trainer=CustomTrainer(func=train))
+for line in cache_logs(client, job, follow=True):
+    print(line)
+print(cache_status(client, job))
+"""
+
+from kubeflow_datacache.sdk.initializer import ArrowCacheDatasetInitializer
+from kubeflow_datacache.sdk.status import CacheStatus, cache_logs, cache_status
+
+__all__ = ["ArrowCacheDatasetInitializer", "CacheStatus", "cache_logs", "cache_status"]

@@ -1,0 +1,146 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The dataset initializer that a TrainJob's cache is asked for with."""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from kubeflow.trainer import DataCacheInitializer
+
+
+@dataclass(init=False)
+class ArrowCacheDatasetInitializer(DataCacheInitializer):
+    """A table to keep in memory while a TrainJob trains, as in Kubeflow's enhancement proposal 2655.
+
+    The SDK turns every field into an environment variable of spec.initializer.dataset, by its name in upper case
+    (kubeflow 0.5.0 backends/kubernetes/utils.py), which datacache's webhook checks and its controller reads. Numbers
+    and sizes therefore go as text.
+
+    Args:
+        cluster_size: pods of the cache, the head included; at least 2. Rows are shared by cluster_size - 1 data nodes.
+        metadata_loc: URI of the table's metadata file. This or catalog_uri, unless storage_uri names a DataCache.
+        table_name: the table, where storage_uri doesn't say.
+        schema_name: its schema, levels joined by dots, where storage_uri doesn't say.
+        storage_uri: cache://<schema>/<table>, in place of the two names; or datacache://[<namespace>/]<name> for a
+            DataCache that exists, and then nothing else may be given.
+        columns: columns to keep, in this order; None keeps all.
+        filter: rows to keep, as in SQL's WHERE: "label >= 1 AND lang = 'en'".
+        snapshot_id: the table's snapshot; None takes the one that is current when the cache is planned.
+        catalog_uri: an Iceberg REST catalog that knows the table's metadata, in place of metadata_loc.
+        catalog_warehouse: the warehouse to ask it for.
+        cache_scope: "job" (the default) or "namespace": TrainJobs that ask for the same rows share one cache.
+        idle_ttl: how long a shared cache is kept after its last user, such as "30m" or "10h".
+        ready_timeout: how long the TrainJob waits for its cache, such as "2h".
+        head_cpu: CPU of the head, a Kubernetes quantity such as "1".
+        head_mem: memory of the head, such as "1Gi".
+        worker_cpu: CPU of each data node.
+        worker_mem: memory of each data node; the table's decoded bytes / (cluster_size - 1) must fit.
+        iam_role: AWS role that the cache's pods run as (IRSA).
+
+    Raises:
+        TypeError: a name is missing, or a value has the wrong type.
+        ValueError: names what can't be, and how it should look.
+    """
+
+    columns: list[str] | None
+    filter: str | None
+    snapshot_id: str | None
+    catalog_uri: str | None
+    catalog_warehouse: str | None
+    cache_scope: str | None
+    idle_ttl: str | None
+    ready_timeout: str | None
+
+    def __init__(
+        self,
+        cluster_size: int | str | None = None,
+        metadata_loc: str | None = None,
+        table_name: str | None = None,
+        schema_name: str | None = None,
+        storage_uri: str | None = None,
+        *,
+        columns: list[str] | None = None,
+        filter: str | None = None,
+        snapshot_id: int | str | None = None,
+        catalog_uri: str | None = None,
+        catalog_warehouse: str | None = None,
+        cache_scope: str | None = None,
+        idle_ttl: str | None = None,
+        ready_timeout: str | None = None,
+        head_cpu: str | None = None,
+        head_mem: str | None = None,
+        worker_cpu: str | None = None,
+        worker_mem: str | None = None,
+        iam_role: str | None = None,
+    ) -> None:
+        self.columns, self.filter = columns, filter
+        self.snapshot_id = None if snapshot_id is None else str(snapshot_id)
+        self.catalog_uri, self.catalog_warehouse = catalog_uri, catalog_warehouse
+        self.cache_scope, self.idle_ttl, self.ready_timeout = cache_scope, idle_ttl, ready_timeout
+        self.head_cpu, self.head_mem = _text("head_cpu", head_cpu), _text("head_mem", head_mem)
+        self.worker_cpu, self.worker_mem = _text("worker_cpu", worker_cpu), _text("worker_mem", worker_mem)
+        self.iam_role = iam_role
+        self.metadata_loc = metadata_loc or ""  # the SDK sends it in any case, and empty means unset
+        if storage_uri is not None and storage_uri.startswith("datacache://"):
+            self._refer(storage_uri, cluster_size, table_name, schema_name)
+            return
+        if cluster_size is None:
+            raise TypeError(
+                "cluster_size is missing: give the number of the cache's pods, the head and at least 1 data node"
+            )
+        self.num_data_nodes = _pods(cluster_size) - 1
+        self.storage_uri = _table(storage_uri, schema_name, table_name)
+        if bool(metadata_loc) == bool(catalog_uri):
+            raise ValueError(
+                "exactly one of metadata_loc and catalog_uri must be given: the metadata file or its catalog"
+            )
+
+    def __post_init__(self) -> None:
+        """Nothing: the SDK's own check knows cache:// alone and wants two data nodes."""
+
+    def _refer(self, storage_uri: str, *given: object) -> None:
+        """Name a DataCache that exists."""
+        others = {name: value for name, value in vars(self).items() if value and name != "ready_timeout"}
+        if others or any(given):
+            raise ValueError(
+                f"{storage_uri} names a DataCache, which says itself what it caches:"
+                f" leave {', '.join(others) or 'cluster_size, schema_name and table_name'} out"
+            )
+        self.num_data_nodes = 0  # CLUSTER_SIZE=1: no pods of its own. The SDK always sends it
+        self.storage_uri = storage_uri
+
+
+def _pods(cluster_size: int | str) -> int:
+    try:
+        pods = int(cluster_size)
+    except ValueError:
+        pods = 0
+    if pods < 2 or str(pods) != str(cluster_size):
+        raise ValueError(
+            f"cluster_size is {cluster_size!r}: it must be an integer of at least 2, the head and at least 1 data node"
+        )
+    return pods
+
+
+def _table(storage_uri: str | None, schema: str | None, table: str | None) -> str:
+    if storage_uri is None:
+        if not schema or not table:
+            raise ValueError(
+                "no table named: give schema_name and table_name, or storage_uri='cache://<schema>/<table>'"
+            )
+        return f"cache://{quote(schema, safe='')}/{quote(table, safe='')}"
+    if schema or table:
+        raise ValueError(f"storage_uri {storage_uri!r} names the table already: leave schema_name and table_name out")
+    parts = storage_uri.removeprefix("cache://").partition("?")[0].split("/")
+    if not storage_uri.startswith("cache://") or len(parts) != 2 or not all(parts):
+        raise ValueError(
+            f"storage_uri is {storage_uri!r}: it must be cache://<schema>/<table> or datacache://[<namespace>/]<name>"
+        )
+    return storage_uri
+
+
+def _text(name: str, value: object) -> str | None:
+    """Quantities go to the SDK as text; it refuses numbers without naming the field."""
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"{name} is {value!r}: it must be a Kubernetes quantity as text, such as '{value}'")

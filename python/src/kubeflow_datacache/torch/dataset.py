@@ -1,0 +1,162 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A cache's rows as an iterable-style torch dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Required, TypedDict, Unpack
+
+import pyarrow as pa
+from torch.utils.data import IterableDataset, get_worker_info
+
+from kubeflow_datacache.batch import Batch
+from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.errors import StateError
+from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.order import Share, Tail
+from kubeflow_datacache.torch.batch import item_of
+from kubeflow_datacache.torch.cell import Cell
+from kubeflow_datacache.torch.stateful import MARK, place_of
+from kubeflow_datacache.world import World
+
+_PREFETCH_BYTES = 64 << 20
+
+
+class Words(TypedDict, total=False):
+    """What a loader is told: the words of kubeflow_datacache.Loader, with its defaults."""
+
+    global_batch_size: Required[int]
+    seed: int
+    shuffle: bool
+    clump: int
+    tail: Tail
+    columns: Sequence[str] | None
+    transform: Callable[[pa.RecordBatch], Any] | None
+    transform_threads: int | None
+    transform_processes: int
+    prefetch_bytes: int
+    world: World | None
+
+
+class StreamingDataset(IterableDataset[Any]):
+    """This rank's batches of an epoch, as TensorBatch, or as what the transform makes of the rows.
+
+    Takes the words of DataCache.loader. Give it to StreamingDataLoader; or to torch's DataLoader or torchdata's
+    StatefulDataLoader with batch_size=None, as it batches by itself. Any number of workers gives the same batches in
+    the same order: worker w of M reads every M-th step; prefetch_bytes is shared out among the workers.
+
+    Iterating begins where set_epoch or load_state_dict put the dataset, also in persistent workers. As with torch's
+    DistributedSampler, call set_epoch before each epoch: with workers in between, a dataset can't tell how far the
+    training came. StreamingDataLoader can, and moves on by itself.
+
+    Connects where it is iterated, never in a main process that only passes it to workers, so that these may be forked.
+    It has no len(), which would have to ask the head: see StreamingDataLoader. Pickles; world is detected when a worker
+    is started or an iteration begins, unless given.
+    """
+
+    def __init__(self, cache: DataCache, **words: Unpack[Words]) -> None:
+        self._cache, self._words = cache, words
+        self._place = Cell(_at_begin(0))
+
+    def __iter__(self) -> Stream:
+        return Stream(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_words": {**self._words, "world": self._words.get("world") or World.detect()}}
+
+    @property
+    def pads(self) -> bool:
+        """Whether the last step may hold rows that don't count."""
+        return self._words.get("tail") == "pad"
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the begin of an epoch; after load_state_dict, to the saved step if it is the saved epoch."""
+        place = self._place.get()
+        if not (place["resumed"] and place["epoch"] == epoch):
+            self._place.set(_at_begin(epoch))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to a saved place, of any rank, world size and number of workers.
+
+        state: of a StreamingDataLoader, a Loader or a StatefulDataLoader. The next iteration raises StateError if it
+        does not fit this dataset.
+        """
+        saved = place_of(state)
+        self._place.set({"epoch": saved.get("epoch"), "state": saved, "resumed": True})
+
+    def stand(self, epoch: int, state: Mapping[str, Any] | None = None) -> None:
+        """Goes to the begin of an epoch, or to the place of this dataset's own state."""
+        self._place.set({**_at_begin(epoch), "state": state})
+
+    def place(self) -> dict[str, Any]:
+        """Where the next iteration begins: epoch, the state that fixes the step (None: the epoch's begin), resumed."""
+        return self._place.get()
+
+    def open(self, worker: int = 0, workers: int = 1) -> Loader:
+        """A new loader of the steps s with s mod workers = worker, where the next iteration begins."""
+        words: dict[str, Any] = dict(self._words)
+        words["prefetch_bytes"] = max(1, words.get("prefetch_bytes", _PREFETCH_BYTES) // workers)
+        loader = self._cache.loader(**words, worker=worker, workers=workers)
+        place = self.place()
+        if place["state"] is None:
+            loader.set_epoch(place["epoch"])
+        else:
+            loader.load_state_dict(place["state"])
+        return loader
+
+
+class Stream:
+    """One worker's part of an iteration, with a state of its own for torchdata's StatefulDataLoader.
+
+    DataLoader asks worker 0 first wherever an iteration begins: so worker w has every M-th step from the w-th on.
+    """
+
+    def __init__(self, dataset: StreamingDataset) -> None:
+        info = get_worker_info()
+        self.worker, self.workers = (0, 1) if info is None else (info.id, info.num_workers)
+        self._dataset = dataset
+        self._share = (self.worker + first_step(dataset.place())) % self.workers
+        self.loader = dataset.open(self._share, self.workers)
+        self._batches: Iterator[Batch] | None = None
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            self._batches = iter(self.loader)
+        return item_of(next(self._batches), pads=self._dataset.pads)
+
+    @property
+    def share(self) -> Share:
+        """Which part of each step, and which steps, this worker has."""
+        world = self.loader.world
+        return Share(rank=world.rank, world=world.size, worker=self._share, workers=self.workers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this worker has given, and which steps are its."""
+        return {MARK: self.loader.state_dict(), "share": self._share, "workers": self.workers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to where this worker stood; StateError if there were more or fewer workers."""
+        if state["workers"] != self.workers:
+            raise StateError(
+                f"state: workers = {state['workers']}, but this StatefulDataLoader has {self.workers}: give the state"
+                " to StreamingDataset.load_state_dict, which takes it for any number of workers and ranks"
+            )
+        self.loader.close()
+        self._share = state["share"]
+        self.loader = self._dataset.open(self._share, self.workers)
+        self.loader.load_state_dict(state[MARK])
+        self._batches = None
+
+
+def _at_begin(epoch: int) -> dict[str, Any]:
+    return {"epoch": epoch, "state": None, "resumed": False}
+
+
+def first_step(place: Mapping[str, Any]) -> int:
+    """The step at which an iteration from a place begins."""
+    step = (place["state"] or {}).get("next_step", 0)
+    return step if isinstance(step, int) else 0  # what is no step, the loader refuses by name

@@ -1,0 +1,181 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""torch's DataLoader over a cache, with a place in training of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from kubeflow_datacache.stats import Depth, Stats
+from kubeflow_datacache.torch.block import Block, Blocks, Report, Step, order_of
+from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
+from kubeflow_datacache.torch.tally import Tally
+
+
+class StreamingDataLoader(DataLoader[Any]):
+    """A StreamingDataset's batches, read by num_workers processes; 0 reads in this one, in threads.
+
+    A torch DataLoader that also knows how far the training came: state_dict is exact with workers and batches in
+    flight, and load_state_dict takes a state of any rank, world size and number of workers. Epochs follow each other
+    by themselves; a broken-off iteration goes on where it stood. One iteration at a time; a new one ends the old one.
+
+    Reading in this process is cheapest, as batches need no way between processes: use workers for transforms that hold
+    Python's lock. The workers' steps come in blocks of about block_bytes, each one piece of shared memory, so that
+    small batches cost little more; prefetch_factor counts blocks. What a transform makes of a step travels by itself.
+
+    multiprocessing_context: unless given "forkserver", with torch imported once for all workers, as gRPC does not
+    survive a fork; scripts then need the usual if __name__ == "__main__". "fork" works while this process itself has
+    not connected to a cache, by reading without workers, len() or state_dict before the first batch; else ForkedError.
+
+    pin_memory, persistent_workers, timeout and worker_init_fn are torch's. There is no collate_fn: use a transform.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamingDataset,
+        *,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        block_bytes: int = 1 << 20,
+    ) -> None:
+        if num_workers > 0 and multiprocessing_context is None:
+            multiprocessing_context = _context()
+        super().__init__(
+            Blocks(dataset, block_bytes),
+            batch_size=None,
+            num_workers=num_workers,
+            collate_fn=_same,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory=pin_memory,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+        )
+        self._source = dataset
+        self._tally = Tally()
+        self._report: Report | None = None
+        self._held: dict[int, Step] = {}
+        self._place: dict[str, Any] = {}  # where the iteration under way began; empty without one
+        self._epoch = self._next = 0
+
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - torch names a class of its own
+        """The batches from where the loader stands to the epoch's end."""
+        self._end()
+        return self._iterate()
+
+    def __len__(self) -> int:
+        """How many steps a whole epoch has: the same for every rank. Asks the head until the first batch has come."""
+        return self._source.open().steps if self._report is None else order_of(self._report.state).steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the loader stands."""
+        return self._epoch if self._place else self._source.place()["epoch"]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the begin of an epoch; just after load_state_dict, to the saved step if it is the saved epoch."""
+        self._end()
+        self._source.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training stands: after the batch that was given out last. The same on every rank; ready for JSON."""
+        if self._place and self._report is not None:
+            return {**self._report.state, "epoch": self._epoch, "next_step": self._next}
+        place = self._source.place()
+        if self._report is not None and not place["resumed"]:
+            return {**self._report.state, "epoch": place["epoch"], "next_step": first_step(place)}
+        return self._source.open().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to a saved place, of any rank, world size and number of workers.
+
+        The next iteration raises StateError if the state is not of this dataset.
+        """
+        self._end()
+        self._source.load_state_dict(state)
+
+    def stats(self) -> Stats:
+        """Where the time went, and how much is read ahead, over all workers as they said it last."""
+        held = Depth(sum(step.rows for step in self._held.values()), sum(step.nbytes for step in self._held.values()))
+        return self._tally.stats(self.epoch, self._next, held)
+
+    def _iterate(self) -> Iterator[Any]:
+        place = self._place = self._source.place()
+        self._epoch, self._next = place["epoch"], first_step(place)
+        self._tally.begin()
+        finished = False
+        try:
+            blocks: Iterator[Block] = super().__iter__()
+            while self._place is place:
+                step = self._held.pop(self._next, None) or self._wait(blocks)
+                if step is None:
+                    finished = True
+                    return
+                self._next += 1
+                self._tally.gave(step.rows, step.nbytes)
+                yield step.item
+        finally:
+            if self._place is place:
+                self._end(finished=finished)
+
+    def _wait(self, blocks: Iterator[Block]) -> Step | None:
+        """The next step; None at the epoch's end. Workers take turns by steps, but send blocks."""
+        begun = time.perf_counter()
+        try:
+            while self._next not in self._held:
+                block = next(blocks, None)
+                if block is None:
+                    return None
+                self._take(block)
+            return self._held.pop(self._next)
+        finally:
+            self._tally.waited(time.perf_counter() - begun)
+
+    def _take(self, block: Block) -> None:
+        report = self._report = block.report
+        if report.state["epoch"] != self._epoch:
+            raise RuntimeError(
+                f"a worker reads epoch {report.state['epoch']} in epoch {self._epoch}: set_epoch came while workers"
+                " were starting; call it before the iteration"
+            )
+        self._tally.said(report.worker, report.stats)
+        self._held.update((step.step, step) for step in block.steps())
+
+    def _end(self, *, finished: bool = False) -> None:
+        """Ends the iteration under way, if any; the dataset then stands where it came to, unless it was moved."""
+        place, self._place = self._place, {}
+        if not place:
+            return
+        self._tally.end()
+        self._held.clear()
+        if self._source.place() != place:
+            return
+        if finished:
+            self._source.stand(self._epoch + 1)
+        elif self._report is not None:
+            self._source.stand(self._epoch, {**self._report.state, "epoch": self._epoch, "next_step": self._next})
+
+
+def _context() -> BaseContext:
+    """How workers start: without this process's connections, and without each importing torch."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", __name__])
+    return context
+
+
+def _same(block: Any) -> Any:
+    return block

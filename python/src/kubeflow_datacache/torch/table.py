@@ -1,0 +1,108 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A cache's rows as a map-style torch dataset."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, SupportsIndex, overload
+
+import pyarrow as pa
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.torch.batch import Columns
+
+
+class TableDataset(Dataset[Any]):
+    """The rows of a cache by index, for DataLoader(TableDataset(cache), batch_size=128, shuffle=True) and its samplers.
+
+    A batch is asked for at once and arrives as Columns, with torch's default collate_fn too; so does
+    dataset[[3, 1, 2]], for batch_size=None with a BatchSampler as sampler. dataset[3] is a Row.
+
+    transform gets an Arrow record batch and gives one, or a mapping of columns, or a list with a sample for each row.
+
+    Random access costs the servers and the network far more than a StreamingDataset, which shuffles as well. Asks the
+    head for the number of rows when it is made: workers then need multiprocessing_context="forkserver" (or "spawn"),
+    for gRPC does not survive a fork (ForkedError). Pickles; each process has connections of its own.
+    """
+
+    def __init__(
+        self,
+        cache: DataCache,
+        *,
+        columns: Sequence[str] | None = None,
+        transform: Callable[[pa.RecordBatch], Any] | None = None,
+    ) -> None:
+        self._rows = cache.permutation(columns=columns, transform=transform)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: SupportsIndex | slice | Iterable[SupportsIndex]) -> Any:
+        """A row, or the columns of several; what a transform makes of them if that is no columns."""
+        if isinstance(index, slice):
+            index = range(*index.indices(len(self)))
+        if isinstance(index, Tensor):
+            index = index.tolist()
+        if not isinstance(index, Iterable):
+            return self.__getitems__([index])[0]
+        rows = self.__getitems__(index)
+        return rows.columns if isinstance(rows, Rows) else rows
+
+    def __getitems__(self, indices: Iterable[SupportsIndex]) -> Any:
+        """The rows at the indices, in that order; duplicates are fine, negative ones count from the end."""
+        asked = [operator.index(index) for index in indices]
+        rows = self._rows.__getitems__(asked)
+        if isinstance(rows, pa.RecordBatch):
+            return Rows(Columns.of(rows), rows.num_rows)
+        return Rows(Columns(rows), len(asked)) if isinstance(rows, Mapping) else rows
+
+    def close(self) -> None:
+        """Ends the exchanges with the data nodes. Using the dataset again begins new ones."""
+        self._rows.close()
+
+
+class Row(dict[str, Any]):
+    """One row: tensors where its Columns have tensors, else Python values."""
+
+
+class Rows(Sequence[Row]):
+    """Rows that are kept as columns. torch's own collate_fn makes the columns of them, another may take the rows."""
+
+    def __init__(self, columns: Columns, count: int) -> None:
+        self.columns, self._count = columns, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(f"row {index} of {self._count}")
+        return Row({name: _value(column[index]) for name, column in self.columns.items()})
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[i] for i in range(self._count))
+
+
+def _value(value: Any) -> Any:
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+def _collate(rows: Sequence[Row], *, collate_fn_map: object = None) -> Any:
+    """What torch's default_collate does with rows (its documentation, "in-place modify default_collate_fn_map")."""
+    if isinstance(rows, Rows):
+        return rows.columns
+    return default_collate([dict(row) for row in rows])
+
+
+default_collate_fn_map[Row] = _collate

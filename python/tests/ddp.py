@@ -1,0 +1,116 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a distributed training over gloo: trains a tiny model, and prints what it read and learnt as JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from kubeflow_datacache import DataCache
+from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
+
+SECONDS = 600  # for a whole training; a machine may be ten times slower than ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A training: the loader's words, and its workers."""
+
+    words: dict[str, Any]
+    workers: int = 0
+    epochs: int = 1
+
+
+@dataclass
+class Learnt:
+    """What a rank has of a training: the row ids of each step that count, and the model's weights at the end."""
+
+    steps: list[list[int]]
+    weights: list[float]
+
+
+def train(endpoint: str, runs: Sequence[Run], world: int, folder: Path) -> list[list[Learnt]]:
+    """Does the trainings with so many processes: [rank][run]."""
+    src = str(Path(__file__).parents[1] / "src")
+    own = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")]),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    meeting = f"file://{folder / f'meeting-{world}'}"
+    orders = [
+        {"endpoint": endpoint, "runs": [asdict(run) for run in runs], "rank": rank, "world": world, "at": meeting}
+        for rank in range(world)
+    ]
+    ranks = [
+        subprocess.Popen([sys.executable, __file__, json.dumps(order)], stdout=subprocess.PIPE, env=own)
+        for order in orders
+    ]
+    try:
+        said = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * world, "see the captured standard error"
+    return [[Learnt(**learnt) for learnt in json.loads(text.splitlines()[-1])] for text in said]
+
+
+def learn(cache: DataCache, run: Run) -> Learnt:
+    """One training in this rank."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(torch.nn.Linear(2, 1, dtype=torch.float64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    # Workers are forked, which is fast, and fine as long as this rank itself has not connected to the cache.
+    dataset = StreamingDataset(cache, **run.words)
+    loader = StreamingDataLoader(
+        dataset, num_workers=run.workers, multiprocessing_context="fork" if run.workers else None
+    )
+    steps: list[list[int]] = []
+    for epoch in range(run.epochs):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            counts = batch.valid.to(torch.float64)
+            rows = batch["id"].to(torch.float64) / 100
+            wrong = model(torch.stack([rows, rows**2], 1))[:, 0] - torch.sin(rows)
+            # DDP takes the mean over ranks: their shares are uneven, so that each divides by the whole step's rows.
+            whole = counts.sum()
+            dist.all_reduce(whole)
+            loss = (wrong**2 * counts).sum() * dist.get_world_size() / whole
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps.append(batch["id"][batch.valid].tolist())
+    return Learnt(steps, [value for part in model.parameters() for value in part.detach().flatten().tolist()])
+
+
+def main() -> None:
+    """Joins the others, trains, prints."""
+    order = json.loads(sys.argv[1])
+    dist.init_process_group(
+        "gloo",
+        init_method=order["at"],
+        rank=order["rank"],
+        world_size=order["world"],
+        timeout=dt.timedelta(seconds=SECONDS),
+    )
+    runs = [Run(**run) for run in order["runs"]]
+    cache = DataCache(order["endpoint"], retry_seconds=60)
+    print(json.dumps([asdict(learn(cache, run)) for run in runs]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Merging: whatever the nodes, messages, types and share, steps hold the order's rows, and marks are right."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from kubeflow_datacache.clock import Clock
+from kubeflow_datacache.feed import Feed
+from kubeflow_datacache.merge import Merge
+from kubeflow_datacache.order import Epoch, Share
+from kubeflow_datacache.slab import Slab
+from test_arrays import COLUMNS, TYPES
+
+ROWS = 90
+TABLE = pa.record_batch({n: pa.array([f(i) for i in range(ROWS)], TYPES.get(n)) for n, f in COLUMNS.items()})
+CASES = 150
+
+
+class Messages:
+    """A feed of what data nodes would send: messages of random lengths, of every column type."""
+
+    def __init__(self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...], rng: random.Random) -> None:
+        self.answer = SimpleNamespace(nodes=nodes, schema=TABLE.schema, row_bytes=rng.choice([1.0, 1e4, 1e6]))
+        self.marked, self.step, self.reconnects = Counter[int](), 0, 0
+        steps = range(share.worker, epoch.steps, share.workers)
+        wanted: list[int] = epoch.rows_of(steps, share).tolist()
+        self._rest = {i: [r for r in wanted if start <= r < end] for i, (start, end) in enumerate(nodes)}
+        self.sent = {i: len(rows) for i, rows in self._rest.items() if rows}
+        self._most, self._rng = rng.choice([1, 5, 40]), rng
+
+    def take(self, node: int, count: int) -> Iterator[pa.RecordBatch]:
+        """The next rows of a node, in parts."""
+        while count:
+            size = min(count, self._rng.randint(1, self._most))
+            yield TABLE.take(pa.array(self._rest[node][:size], pa.int64()))
+            self._rest[node], count = self._rest[node][size:], count - size
+
+    def mark(self, step: int, counts: Mapping[int, int]) -> None:
+        """Adds up what was marked."""
+        self.step = step
+        self.marked.update(counts)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _nodes(rng: random.Random) -> tuple[tuple[int, int], ...]:
+    cuts = sorted(rng.randint(0, ROWS) for _ in range(rng.choice([0, 1, 2, 12])))
+    return tuple(zip([0, *cuts], [*cuts, ROWS], strict=True))
+
+
+def _epoch(rng: random.Random) -> Epoch:
+    return Epoch(
+        rows=ROWS,
+        seed=rng.randrange(1000),
+        shuffle=rng.random() < 0.7,
+        clump=rng.choice([1, 1, 4]),
+        global_batch=rng.choice([1, 7, 30, 91]),
+        tail=rng.choice(["drop", "pad", "keep"]),
+    )
+
+
+def _share(rng: random.Random) -> Share:
+    world, workers = rng.randint(1, 3), rng.randint(1, 2)
+    return Share(rank=rng.randrange(world), world=world, worker=rng.randrange(workers), workers=workers)
+
+
+def test_steps_are_the_orders_whatever_the_nodes(rng: random.Random) -> None:
+    for _ in range(CASES):
+        epoch, share = _epoch(rng), _share(rng)
+        feed = Messages(epoch, share, _nodes(rng), rng)
+        merge = Merge(epoch, share, lambda *_, feed=feed: cast("Feed", feed), slab_bytes=1 << 20, clock=Clock())
+        steps: list[int] = []
+        for slab in merge.slabs(0):
+            assert feed.step == slab.steps[-1] + 1, "the mark lies behind the slab that is given out"
+            steps += slab.steps
+            _check(slab, epoch, share)
+        assert steps == list(range(share.worker, epoch.steps, share.workers))
+        assert dict(+feed.marked) == feed.sent
+
+
+def _check(slab: Slab, epoch: Epoch, share: Share) -> None:
+    for index, step in enumerate(slab.steps):
+        rows = slab.arrow(index)
+        rows.validate(full=True)
+        assert rows.equals(TABLE.take(pa.array(epoch.rows_of(range(step, step + 1), share))))
+
+
+def test_a_message_of_whole_steps_is_passed_on_as_it_is() -> None:
+    epoch, rng = Epoch(rows=ROWS, shuffle=False, global_batch=10), random.Random(1)
+    feed = Messages(epoch, Share(), ((0, ROWS),), rng)
+    parts = [TABLE.slice(0, 40), TABLE.slice(40, 25), TABLE.slice(65, 25)]
+    feed.take = lambda node, count: iter(parts)
+    merge = Merge(epoch, Share(), lambda *_: cast("Feed", feed), slab_bytes=1, clock=Clock())
+    slabs = list(merge.slabs(0))
+    assert [len(slab.steps) for slab in slabs] == [4, 2, 1, 2]
+    for slab, part in ((slabs[0], parts[0]), (slabs[3], parts[2])):
+        assert _values(slab.rows) == _values(part)
+
+
+def _values(rows: pa.RecordBatch) -> int:
+    return rows.column("int").buffers()[1].address
+
+
+def test_tensors_are_the_columns_memory() -> None:
+    torch: Any = pytest.importorskip("torch")
+    slab = Slab(range(70), 1, TABLE.select(["int", "even", "text"]).slice(0, 70))
+    for index in (0, 69, 3, 64, 63):  # in groups, and back
+        columns, arrays = slab.torch(index), slab.numpy(index)
+        assert list(columns) == ["int", "even", "text"]
+        assert torch.equal(columns["int"], torch.tensor([index]))
+        assert columns["even"].data_ptr() == arrays["even"].ctypes.data
+        assert columns["even"].shape == (1, 2)
+        assert columns["text"].equals(TABLE.column("text").slice(index, 1))
+        columns["int"] += 0  # may be written to

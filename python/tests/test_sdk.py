@@ -1,0 +1,144 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The real Kubeflow SDK posts our initializer's TrainJob: here to a listener, in test/controlplane to an API server."""
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kubeflow.trainer", reason="runs in the training environment: make test-loader")
+
+import yaml
+from kubeflow.trainer import CustomTrainerContainer, Initializer, TrainerClient
+from kubeflow.trainer.options import Name
+from kubernetes import client as kubernetes
+
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_RUNTIME = "torch-distributed-with-cache"
+_GOLDEN = Path(__file__).parent / "golden" / "sdk_trainjob.json"
+
+_TABLE: dict[str, Any] = {
+    "cluster_size": 3,
+    "metadata_loc": "s3://b/t/metadata/1.metadata.json",
+    "schema_name": "demo",
+    "table_name": "reviews",
+}
+
+
+class _ApiServer(BaseHTTPRequestHandler):
+    """Knows one runtime, and keeps what is posted."""
+
+    posted: list[dict[str, Any]]
+    runtime: dict[str, Any]
+
+    def do_GET(self) -> None:
+        """Answer with the runtime, or that there is no such thing."""
+        found = self.path.endswith(f"/clustertrainingruntimes/{_RUNTIME}")
+        self._answer(200 if found else 404, self.runtime if found else {"kind": "Status", "code": 404})
+
+    def do_POST(self) -> None:
+        """Keep the body."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.posted.append(body)
+        self._answer(201, body)
+
+    def _answer(self, code: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def posted() -> Iterator[tuple[TrainerClient, list[dict[str, Any]]]]:
+    """A client of the SDK, and the TrainJobs that it posted."""
+    from kubeflow.trainer import KubernetesBackendConfig
+
+    bodies: list[dict[str, Any]] = []
+    runtime = yaml.safe_load((_REPOSITORY / "runtimes" / f"{_RUNTIME}.yaml").read_text())
+    handler = type("Handler", (_ApiServer,), {"posted": bodies, "runtime": runtime})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        configuration = kubernetes.Configuration(host=f"http://127.0.0.1:{server.server_address[1]}")
+        yield TrainerClient(KubernetesBackendConfig(namespace="team-a", client_configuration=configuration)), bodies
+        server.shutdown()
+
+
+def test_the_sdk_posts_the_golden_trainjob(
+    posted: tuple[TrainerClient, list[dict[str, Any]]], request: pytest.FixtureRequest
+) -> None:
+    client, bodies = posted
+    dataset = ArrowCacheDatasetInitializer(
+        **_TABLE,
+        columns=["content", "label"],
+        filter="label >= 1",
+        snapshot_id=7,
+        cache_scope="namespace",
+        idle_ttl="30m",
+        ready_timeout="2h",
+        worker_mem="12Gi",
+        iam_role="arn:aws:iam::1:role/r",
+    )
+    name = client.train(
+        runtime=_RUNTIME,
+        initializer=Initializer(dataset=dataset),
+        trainer=CustomTrainerContainer(image="trainer:1", num_nodes=2),
+        options=[Name("reviews")],
+    )
+    assert name == "reviews"
+    if request.config.getoption("--update"):
+        _GOLDEN.write_text(json.dumps(bodies[0], indent=2) + "\n")
+    assert bodies == [json.loads(_GOLDEN.read_text())]
+
+
+def test_a_datacache_that_exists_is_named_alone(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, bodies = posted
+    dataset = ArrowCacheDatasetInitializer(storage_uri="datacache://team-b/reviews", ready_timeout="2h")
+    client.train(
+        runtime=_RUNTIME, initializer=Initializer(dataset=dataset), trainer=CustomTrainerContainer(image="trainer:1")
+    )
+    sent = bodies[0]["spec"]["initializer"]["dataset"]
+    assert sent["storageUri"] == "datacache://team-b/reviews"
+    assert {e["name"]: e.get("value", "") for e in sent["env"]} == {
+        "CLUSTER_SIZE": "1",
+        "METADATA_LOC": "",
+        "READY_TIMEOUT": "2h",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({**_TABLE, "cluster_size": 1}, ["cluster_size", "1", "at least 2"]),
+        ({**_TABLE, "cluster_size": "2.5"}, ["cluster_size", "'2.5'", "integer"]),
+        ({**_TABLE, "cluster_size": None}, ["cluster_size is missing"]),
+        ({**_TABLE, "schema_name": None}, ["schema_name", "storage_uri"]),
+        ({**_TABLE, "storage_uri": "cache://a/b"}, ["names the table already"]),
+        (
+            {"cluster_size": 3, "metadata_loc": "s3://m", "storage_uri": "cache://a"},
+            ["cache://<schema>/<table>", "'cache://a'"],
+        ),
+        ({**_TABLE, "metadata_loc": None}, ["metadata_loc", "catalog_uri"]),
+        ({**_TABLE, "catalog_uri": "https://c"}, ["metadata_loc", "catalog_uri"]),
+        ({**_TABLE, "head_cpu": 2}, ["head_cpu", "'2'"]),
+        ({"storage_uri": "datacache://reviews", "cluster_size": 3}, ["datacache://reviews", "leave"]),
+        ({"storage_uri": "datacache://reviews", "filter": "a = 1"}, ["datacache://reviews", "filter"]),
+    ],
+    ids=lambda value: "" if isinstance(value, list) else "-".join(value),
+)
+def test_refusals_name_the_field_and_the_mend(given: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        ArrowCacheDatasetInitializer(**given)
+    assert all(word in str(refused.value) for word in words)

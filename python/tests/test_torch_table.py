@@ -1,0 +1,130 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The table as a map-style torch dataset, under torch's own samplers and collate_fn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from small import ROWS, small_cache
+from wide import rows_of, tokens_of
+
+from kubeflow_datacache import DataCache
+
+pytest.importorskip("torch")
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+
+from kubeflow_datacache.torch import Columns, Row, TableDataset
+
+
+@pytest.fixture(scope="module")
+def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cache of the small table."""
+    with small_cache(server, tmp_path_factory.mktemp("small")) as one:
+        yield one
+
+
+@pytest.fixture
+def table(endpoint: str, connect: Callable[..., DataCache]) -> TableDataset:
+    """The whole table."""
+    return TableDataset(connect(endpoint))
+
+
+def is_rows(batch: Columns, ids: list[int]) -> None:
+    """The batch is the table's rows at ids: a column that torch has, a list column, and one that stays Arrow."""
+    assert batch["id"].tolist() == ids
+    assert batch["tokens"].dtype == torch.int32
+    assert np.array_equal(batch["tokens"].numpy(), tokens_of(np.array(ids)))
+    assert batch["text"].equals(rows_of(np.array(ids)).column("text"))
+
+
+def test_a_random_sampler(table: TableDataset) -> None:
+    def order() -> RandomSampler:
+        return RandomSampler(table, generator=torch.Generator().manual_seed(4))
+
+    ids = list(order())
+    parts = [ids[i : i + 32] for i in range(0, ROWS, 32)]
+    assert sorted(ids) == list(range(ROWS))
+    by_default = DataLoader(table, batch_size=32, sampler=order())
+    by_hand = DataLoader(table, batch_size=None, sampler=BatchSampler(order(), 32, drop_last=False))
+    for loader in (by_default, by_hand):
+        for batch, part in zip(loader, parts, strict=True):
+            is_rows(batch, part)
+
+
+def test_rows_by_index(table: TableDataset) -> None:
+    row = table[-1]
+    assert isinstance(row, Row)
+    assert (row["id"].item(), row["text"]) == (ROWS - 1, f"text of row {ROWS - 1}")
+    assert torch.equal(row["tokens"], torch.from_numpy(tokens_of(np.array([ROWS - 1]))[0]))
+    is_rows(table[[5, 3, 5]], [5, 3, 5])
+    is_rows(table[2:6], [2, 3, 4, 5])
+    is_rows(table[torch.tensor([7, 1])], [7, 1])
+    rows = table.__getitems__([4, 0])
+    assert [row["id"].item() for row in rows] == [4, 0]
+    assert len(rows) == 2
+    with pytest.raises(IndexError, match="outside the table"):
+        table[ROWS]
+
+
+def test_a_collate_fn_of_ones_own(table: TableDataset) -> None:
+    loader = DataLoader(table, batch_size=3, collate_fn=lambda rows: [row["text"] for row in rows])
+    assert next(iter(loader)) == [f"text of row {i}" for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("transform", "want"),
+    [
+        (lambda rows: rows.select(["id"]), {"id": [8, 2]}),
+        (lambda rows: {"twice": torch.from_numpy(rows["id"].to_numpy() * 2)}, {"twice": [16, 4]}),
+        (lambda rows: [{"one": i.as_py()} for i in rows["id"]], {"one": [8, 2]}),
+    ],
+    ids=["rows", "columns", "samples"],
+)
+def test_transforms(
+    endpoint: str, connect: Callable[..., DataCache], transform: Callable[[pa.RecordBatch], Any], want: dict[str, Any]
+) -> None:
+    table = TableDataset(connect(endpoint), columns=["id"], transform=transform)
+    (batch,) = DataLoader(table, batch_sampler=[[8, 2]])
+    assert {name: column.tolist() for name, column in batch.items()} == want
+
+
+WORKERS = """
+import json, multiprocessing, sys
+from torch.utils.data import DataLoader
+from kubeflow_datacache import DataCache
+from kubeflow_datacache.torch import TableDataset
+if __name__ == "__main__":
+    multiprocessing.set_forkserver_preload(["kubeflow_datacache.torch"])  # imports torch once for both
+    table = TableDataset(DataCache(sys.argv[1], retry_seconds=60))
+    loader = DataLoader(table, batch_size=20, num_workers=2, multiprocessing_context="forkserver")
+    print(json.dumps([[batch["id"].tolist(), batch["text"].to_pylist()] for batch in loader]))
+"""
+
+
+def test_workers_have_connections_of_their_own(endpoint: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(WORKERS)
+    src = str(Path(__file__).parents[1] / "src")
+    run = subprocess.run(
+        [sys.executable, script, endpoint],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")])},
+    )
+    assert run.returncode == 0, run.stderr
+    for number, (ids, text) in enumerate(json.loads(run.stdout)):
+        want = list(range(number * 20, min(ROWS, number * 20 + 20)))
+        assert (ids, text) == (want, [f"text of row {i}" for i in want])

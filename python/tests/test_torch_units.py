@@ -1,0 +1,225 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What travels between processes, where a loader stands, and what it says of the time."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from order import Epoch as Oracle
+from peer import Peer
+
+from kubeflow_datacache import DataCache, StateError, TransformError, World
+
+pytest.importorskip("torch")
+import torch
+
+from kubeflow_datacache.clock import STAGES, Stage
+from kubeflow_datacache.stats import Depth, Stats
+from kubeflow_datacache.torch import Columns, StreamingDataLoader, StreamingDataset, TensorBatch
+from kubeflow_datacache.torch.block import Blocks
+from kubeflow_datacache.torch.stateful import place_of
+from kubeflow_datacache.torch.tally import Tally
+
+WORDS: dict[str, Any] = {"global_batch_size": 7, "seed": 5, "world": World(0, 1)}
+
+
+def sent(value: Any) -> Any:
+    """What another process gets."""
+    return pickle.loads(ForkingPickler.dumps(value))
+
+
+def test_columns_travel_in_one_piece() -> None:
+    text = pa.array(["a", "b", "c", None] * 1000)
+    columns = {
+        "whole": torch.arange(6),
+        "every second": torch.arange(12)[::2],
+        "flags": torch.tensor([True, False]),
+        "none": torch.empty(0, 3),
+        "half": torch.ones(3, 5, dtype=torch.float16),
+        "scalar": torch.tensor(7),
+        "text": text.slice(2, 2),
+        "name": "as it is",
+    }
+    batch = sent(TensorBatch(columns, epoch=1, step=2, rows=6, padded=2))
+    assert isinstance(batch, TensorBatch)
+    assert list(batch) == list(columns)
+    assert (batch.epoch, batch.step, batch.rows) == (1, 2, 6)
+    assert batch.valid.tolist() == [True] * 4 + [False] * 2
+    for name, column in columns.items():
+        if isinstance(column, torch.Tensor):
+            assert batch[name].dtype == column.dtype
+            assert torch.equal(batch[name], column)
+            assert batch[name].is_shared()
+    assert batch["text"].to_pylist() == ["c", None]
+    assert batch["text"].get_total_buffer_size() < 200, "the rows around it stayed behind"
+    assert batch["name"] == "as it is"
+    assert len({batch[name].untyped_storage().data_ptr() for name in ("whole", "flags", "half")}) == 1
+    again = copy.copy(batch)
+    assert (type(again), again.step, list(again)) == (TensorBatch, 2, list(columns))
+    assert sent(Columns()) == {}
+
+
+def test_blocks_travel_in_one_piece(cache: DataCache) -> None:
+    dataset = StreamingDataset(cache, **WORDS, tail="pad", columns=["id", "name"])
+    blocks = [sent(block) for block in Blocks(dataset, 10_000)]
+    oracle = Oracle(rows=100, seed=5, global_batch=7, tail="pad").share()
+    steps = [step for block in blocks for step in block.steps()]
+    assert len(blocks) < len(steps) == len(oracle)
+    for step, want in zip(steps, oracle, strict=True):
+        assert (step.step, step.rows) == (want.number, len(want.rows))
+        assert step.item["id"].tolist() == want.rows
+        assert step.item["name"].to_pylist() == [f"row {row}" for row in want.rows]
+        assert step.item.valid.tolist() == want.valid
+
+
+def doubled(rows: pa.RecordBatch) -> dict[str, Any]:
+    """A transform."""
+    return {"twice": torch.from_numpy(rows["id"].to_numpy() * 2)}
+
+
+@pytest.mark.parametrize(
+    ("transform", "read"),
+    [
+        (doubled, lambda item: (item["twice"] // 2).tolist()),
+        (lambda rows: rows.select(["id"]), lambda item: item["id"].tolist()),
+        (lambda rows: rows["id"].to_pylist(), lambda item: item),
+    ],
+    ids=["columns", "rows", "anything"],
+)
+def test_what_transforms_make_travels(cache: DataCache, transform: Any, read: Callable[[Any], list[int]]) -> None:
+    dataset = StreamingDataset(cache, **WORDS, transform=transform)
+    want = [step.rows for step in Oracle(rows=100, seed=5, global_batch=7, tail="drop").share()]
+    assert [read(item) for item in dataset] == want
+    assert [read(step.item) for block in Blocks(dataset, 999) for step in sent(block).steps()] == want
+    assert [read(item) for item in StreamingDataLoader(dataset)] == want
+
+
+def test_where_an_iteration_begins(cache: DataCache) -> None:
+    loader = StreamingDataLoader(StreamingDataset(cache, **WORDS, tail="keep"))
+
+    def steps(most: int = 99) -> list[tuple[int, int]]:
+        out: list[tuple[int, int]] = []
+        for batch in loader:
+            out.append((batch.epoch, batch.step))
+            if len(out) == most:
+                break
+        return out
+
+    whole = list(range(15))
+    assert len(loader) == 15
+    assert loader.state_dict()["next_step"] == 0
+    assert steps(4) == [(0, s) for s in whole[:4]]
+    saved = loader.state_dict()
+    assert (saved["epoch"], saved["next_step"]) == (0, 4)
+    assert steps() == [(0, s) for s in whole[4:]], "a broken-off iteration goes on"
+    assert (loader.epoch, loader.state_dict()["next_step"]) == (1, 0), "the next epoch follows"
+    assert steps(2) == [(1, 0), (1, 1)]
+    loader.set_epoch(1)
+    assert steps(1) == [(1, 0)], "set_epoch goes to the begin, also of the same epoch"
+    loader.load_state_dict(saved)
+    assert loader.state_dict() == saved
+    loader.set_epoch(0)
+    assert steps(1) == [(0, 4)], "set_epoch of the saved epoch keeps the saved step"
+    loader.load_state_dict(saved)
+    loader.set_epoch(3)
+    assert steps(1) == [(3, 0)]
+    older = iter(loader)
+    assert next(older).step == 1
+    newer = iter(loader)
+    assert next(newer).step == 2
+    assert list(older) == [], "the older iteration has ended"
+    assert next(newer).step == 3
+    assert loader.state_dict()["next_step"] == 4
+
+
+@pytest.mark.parametrize(("field", "value"), [("seed", 6), ("fingerprint", "f-2"), ("global_batch_size", 8)])
+def test_a_state_of_another_order_is_refused_by_field(cache: DataCache, field: str, value: object) -> None:
+    loader = StreamingDataLoader(StreamingDataset(cache, **WORDS))
+    loader.load_state_dict({**loader.state_dict(), field: value})
+    with pytest.raises(StateError, match=rf"{field} = {value!r}, but this loader has"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 3}, {"epoch": "x", "next_step": "y"}])
+def test_what_is_no_state_is_refused(cache: DataCache, state: dict[str, Any]) -> None:
+    dataset = StreamingDataset(cache, **WORDS)
+    dataset.load_state_dict(state)
+    with pytest.raises(StateError, match="version is missing"):
+        iter(dataset)
+
+
+def test_a_state_of_more_workers_says_what_to_do(cache: DataCache) -> None:
+    stream = iter(StreamingDataset(cache, **WORDS))
+    with pytest.raises(StateError, match=r"workers = 2, but .* has 1: give the state to StreamingDataset"):
+        stream.load_state_dict({**stream.state_dict(), "workers": 2})
+
+
+def test_the_place_in_a_stateful_dataloaders_state() -> None:
+    def worker(step: int) -> dict[str, Any]:
+        return {"fetcher_state": {"dataset_iter_state": {"kubeflow_datacache": {"epoch": 2, "next_step": step}}}}
+
+    many = {"_snapshot": {"_worker_snapshots": {"worker_0": worker(5), "worker_1": worker(4)}}}
+    assert place_of({**many, "_steps_since_snapshot": 3}) == {"epoch": 2, "next_step": 8}
+    assert place_of({"_fetcher_state": worker(5)["fetcher_state"]}) == {"epoch": 2, "next_step": 5}
+    assert place_of({"epoch": 1, "next_step": 2}) == {"epoch": 1, "next_step": 2}
+
+
+def test_a_transform_that_raises_says_where(cache: DataCache) -> None:
+    def picky(rows: pa.RecordBatch) -> pa.RecordBatch:
+        raise KeyError("x")
+
+    with pytest.raises(TransformError, match=r"picky raised KeyError: 'x'; at epoch 0, step 0"):
+        next(iter(StreamingDataLoader(StreamingDataset(cache, **WORDS, transform=picky))))
+
+
+def said(head: float, server: float) -> Stats:
+    """A worker's numbers."""
+    seconds: dict[Stage, float] = {**dict.fromkeys(STAGES, 0.0), "head": head, "server": server, "consumer": 9.0}
+    return Stats(
+        seconds=seconds,
+        epoch=0,
+        next_step=0,
+        steps=0,
+        rows=0,
+        bytes=0,
+        raw_queue_depth=Depth(1, 10),
+        prefetch_queue_depth=Depth(2, 20),
+        reconnects=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("waited", "want"),
+    [(8.0, {"head": 2.0, "server": 4.0, "decode": 2.0}), (3.0, {"head": 1.0, "server": 2.0, "decode": 0.0})],
+    ids=["the rest is passing on", "workers waited more"],
+)
+def test_waiting_is_split_as_the_workers_waited(waited: float, want: dict[Stage, float]) -> None:
+    tally = Tally()
+    tally.begin()
+    tally.said(0, said(1.0, 8.0))
+    tally.said(1, said(3.0, 0.0))
+    tally.waited(waited)
+    for _ in range(2):  # also after the iteration, whose queues are gone
+        stats = tally.stats(0, 0, Depth(5, 50))
+        assert {stage: stats.seconds[stage] for stage in want} == pytest.approx(want)
+        assert stats.waited == pytest.approx(waited)
+        assert stats.reconnects == 2
+        tally.end()
+    assert tally.stats(0, 0, Depth(0, 0)).prefetch_queue_depth == Depth(0, 0)
+
+
+def test_stats_of_a_loader(cache: DataCache, peer: Peer) -> None:
+    loader = StreamingDataLoader(StreamingDataset(cache, **WORDS))
+    given = sum(batch.rows for batch in loader)
+    stats = loader.stats()
+    assert (stats.steps, stats.rows) == (14, given) == (14, 98)
+    assert stats.bytes > given * 8
+    assert stats.wall > 0
+    assert min(stats.seconds.values()) >= 0

@@ -1,0 +1,122 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A training process: does the jobs that it reads from standard input, and prints what it read as JSON.
+
+A process of its own, because pytest's has connected to servers: its forks could not. Scripts that start workers by
+forkserver need a main module that can be imported; so does this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from kubeflow_datacache import DataCache, World
+from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
+
+Kind = Literal["torch", "stateful", "streaming"]
+SECONDS = 600  # for a whole process; a machine may be ten times slower than ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One loader, and what to read with it.
+
+    kind: "torch" for torch's DataLoader, "stateful" for torchdata's, "streaming" for ours. context: how workers start.
+    state: where to begin; native: by StatefulDataLoader's own load_state_dict. epochs: each is set, then read; None is
+    read without being set. steps: how many of the last epoch. save: keep the state after each step of the last epoch.
+    connected: whether this process asks the cache something itself first.
+    """
+
+    kind: Kind
+    words: dict[str, Any]
+    rank: int = 0
+    world: int = 1
+    workers: int = 0
+    persistent: bool = False
+    context: str | None = "fork"
+    options: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] | None = None
+    native: bool = False
+    epochs: Sequence[int | None] = (None,)
+    steps: int = 1 << 30
+    save: bool = False
+    connected: bool = False
+
+
+@dataclass
+class Done:
+    """What a job read: the row ids of each step of each epoch, and the states."""
+
+    epochs: list[list[list[int]]]
+    states: list[dict[str, Any]]
+
+
+def train(endpoint: str, jobs: Sequence[Job]) -> list[Done]:
+    """Does the jobs in a fresh process, those without workers last: they connect it, and then no fork would work."""
+    src = str(Path(__file__).parents[1] / "src")
+    order = sorted(range(len(jobs)), key=lambda i: jobs[i].workers == 0)
+    run = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps({"endpoint": endpoint, "jobs": [asdict(jobs[i]) for i in order]}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")])},
+    )
+    assert run.returncode == 0, run.stderr
+    done = {i: Done(**done) for i, done in zip(order, json.loads(run.stdout.splitlines()[-1]), strict=True)}
+    return [done[i] for i in range(len(jobs))]
+
+
+def do(cache: DataCache, job: Job) -> Done:
+    """Does a job in this process."""
+    dataset = StreamingDataset(cache, **job.words, world=World(job.rank, job.world))
+    loader = _loader(job, dataset)
+    if job.state is not None:
+        (loader if job.native or job.kind == "streaming" else dataset).load_state_dict(job.state)
+    if job.connected:
+        cache.status()
+    done = Done([], [])
+    for at, epoch in enumerate(job.epochs):
+        if epoch is not None:
+            (loader if job.kind == "streaming" else dataset).set_epoch(epoch)
+        last = at == len(job.epochs) - 1
+        done.epochs.append([])
+        for batch in loader:
+            done.epochs[-1].append(batch["id"].tolist())
+            if job.save and last:
+                done.states.append(json.loads(json.dumps(loader.state_dict())))
+            if last and len(done.epochs[-1]) >= job.steps:
+                break
+    return done
+
+
+def _loader(job: Job, dataset: StreamingDataset) -> Any:
+    options: dict[str, Any] = {"num_workers": job.workers, "persistent_workers": job.persistent, **job.options}
+    if job.workers:
+        options["multiprocessing_context"] = job.context
+    if job.kind == "streaming":
+        return StreamingDataLoader(dataset, **options)
+    return (DataLoader if job.kind == "torch" else StatefulDataLoader)(dataset, batch_size=None, **options)
+
+
+def main() -> None:
+    """Reads jobs, prints what was done."""
+    orders = json.load(sys.stdin)
+    cache = DataCache(orders["endpoint"], retry_seconds=60)
+    print(json.dumps([asdict(do(cache, Job(**job))) for job in orders["jobs"]]))
+
+
+if __name__ == "__main__":
+    main()
