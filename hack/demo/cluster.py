@@ -54,7 +54,10 @@ class Cluster:
             if status and status["state"] == "Failed":
                 raise RuntimeError(f"the cache failed: {status.get('reason')}")
             if status and (splits := status.get("splits")) and splits["total"]:
-                progress.update(splits["done"] / splits["total"], f"{splits['done']}/{splits['total']} splits")
+                progress.update(
+                    splits["done"] / splits["total"],
+                    f"{splits['done']}/{splits['total']} splits",
+                )
             time.sleep(0.05)
         raise TimeoutError(f"not ready after {limit:.0f} s: {status}")
 
@@ -85,9 +88,25 @@ def start(binary: Path, metadata: str, nodes: int, logs: Path) -> Iterator[Clust
             cluster.processes[name] = subprocess.Popen([binary, *arguments], stdout=log, stderr=log)
 
     try:
-        run("head", "head", "--metadata", metadata, "--nodes", str(nodes), "--listen", head, "--http", http)
+        run(
+            "head",
+            "head",
+            "--metadata",
+            metadata,
+            "--nodes",
+            str(nodes),
+            "--listen",
+            head,
+            "--http",
+            http,
+        )
         for i in range(nodes):
-            listen = ["--listen", f"127.0.0.1:{_free_port()}", "--http", f"127.0.0.1:{_free_port()}"]
+            listen = [
+                "--listen",
+                f"127.0.0.1:{_free_port()}",
+                "--http",
+                f"127.0.0.1:{_free_port()}",
+            ]
             run(f"node-{i}", "node", "--head", head, "--index", str(i), *listen)
         yield cluster
     finally:

@@ -25,7 +25,11 @@ class Model:
         ]
         self._mean: Weights = [np.zeros_like(w) for w in self.weights]
         self._square: Weights = [np.zeros_like(w) for w in self.weights]
-        self._updates = 0
+        self.updates = 0
+
+    def parts(self) -> Weights:
+        """All that training changes, for a checkpoint: weights and Adam's two means; updates is the rest."""
+        return [*self.weights, *self._mean, *self._square]
 
     def gradient(self, x: Floats, y: Ints) -> tuple[float, int, Weights]:
         """The summed loss over the batch, how many rows were right, and the summed gradient of each weight."""
@@ -44,8 +48,8 @@ class Model:
 
     def update(self, gradient: Weights, rows: int, rate: float) -> None:
         """One step of Adam along the mean gradient over rows."""
-        self._updates += 1
-        fix = (1 - 0.999**self._updates) ** 0.5 / (1 - 0.9**self._updates)
+        self.updates += 1
+        fix = (1 - 0.999**self.updates) ** 0.5 / (1 - 0.9**self.updates)
         for w, g, mean, square in zip(self.weights, gradient, self._mean, self._square, strict=True):
             g = g / rows
             mean += 0.1 * (g - mean)

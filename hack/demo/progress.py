@@ -30,10 +30,17 @@ class Progress:
         share = done / self._total if self._total else 1.0
         if self._terminal:
             bar = "#" * round(24 * share)
-            print(f"\r\033[K{self._what}: [{bar:<24}] {share:4.0%}  {detail}", end="", flush=True)
+            print(
+                f"\r\033[K{self._what}: [{bar:<24}] {share:4.0%}  {detail}",
+                end="",
+                flush=True,
+            )
         else:
             print(f"{self._what}: {share:.0%}  {detail}", flush=True)
 
     def close(self, result: str) -> None:
         """Replaces the moving line by the result."""
-        print(("\r\033[K" if self._terminal else "") + f"{self._what}: {result} ({self.seconds:.1f} s)", flush=True)
+        print(
+            ("\r\033[K" if self._terminal else "") + f"{self._what}: {result} ({self.seconds:.1f} s)",
+            flush=True,
+        )

@@ -47,14 +47,20 @@ def make(cache: Path, rows: int) -> Table:
 
 
 def _write(folder: Path, rows: int) -> Table:
-    catalog = SqlCatalog("demo", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog = SqlCatalog(
+        "demo",
+        uri=f"sqlite:///{folder}/catalog.db",
+        warehouse=f"file://{folder}/warehouse",
+    )
     catalog.create_namespace("demo")
     random = np.random.default_rng(2026)
     rule = _HiddenRule(random)
     bounds = [rows * i // _FILES for i in range(_FILES + 1)]
     first = _rows(random, rule, 0, bounds[1])
     table = catalog.create_table(
-        "demo.examples", schema=first.schema, properties={"write.parquet.row-group-limit": str(_ROW_GROUP)}
+        "demo.examples",
+        schema=first.schema,
+        properties={"write.parquet.row-group-limit": str(_ROW_GROUP)},
     )
     progress = Progress("table", rows)
     for low, high in itertools.pairwise(bounds):
@@ -86,7 +92,10 @@ def _rows(random: np.random.Generator, rule: _HiddenRule, low: int, high: int) -
         {
             "id": ids,
             "features": pa.ListArray.from_arrays(offsets, pa.array(x.reshape(-1))),
-            "text": pc.call_function("binary_join_element_wise", ["example", ids.cast(pa.string()), moods, " "]),
+            "text": pc.call_function(
+                "binary_join_element_wise",
+                ["example", ids.cast(pa.string()), moods, " "],
+            ),
             "label": pa.array(rule.label(x)),
         }
     )

@@ -1,63 +1,111 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Data-parallel training over the cache: each rank streams its own rows, gradients are averaged step by step."""
+"""python -m demo.train: data-parallel training through the loader; it may be killed and started again at any time.
+
+Every rank has a loader of its own and streams its own rows; the ranks run in lockstep in this one process, and their
+gradients are added up as a collective would do. Started again, it goes on from its last checkpoint, in any world size.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import argparse
+import sys
+from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from demo.client import Cache
-from demo.model import Floats, Ints, Model
-from demo.order import Epoch
+from demo.checkpoint import Checkpoint, Tally
+from demo.model import Model
 from demo.progress import Progress
-from demo.table import FEATURES
+from demo.table import CLASSES, FEATURES
+from kubeflow_datacache import DataCache, Loader, World
 
 _COLUMNS = ["id", "features", "label"]
 
 
-@dataclass(frozen=True)
-class Result:
-    """What one epoch brought."""
+def main() -> int:
+    """Train to the last epoch's end."""
+    args = _arguments()
+    with DataCache(args.endpoint) as cache:
+        loaders = [_loader(cache, args, World(rank=rank, size=args.ranks)) for rank in range(args.ranks)]
+        model, rows = Model(FEATURES, CLASSES), cache.dataset.rows
+        checkpoint = Checkpoint(args.checkpoint)
+        tally = checkpoint.load(model, loaders) or Tally.new(rows)
+        while loaders[0].epoch < args.epochs:
+            _epoch(model, loaders, tally, checkpoint, every=args.checkpoint_steps)
+            tally = Tally.new(rows)
+            for loader in loaders:
+                loader.set_epoch(loader.epoch + 1)
+    return 0
 
-    loss: float
-    accuracy: float
-    seconds: float
-    bytes: int
-    seen: Ints  # how often each id came, by all ranks together
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="demo.train",
+        description="Train from a cache, from the last checkpoint on.",
+    )
+    parser.add_argument("--endpoint", required=True, help="grpc://host:port of the cache's head")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--global-batch", type=int, required=True, help="rows of a step, over all ranks")
+    parser.add_argument(
+        "--checkpoint-steps",
+        type=int,
+        default=50,
+        help="steps between two checkpoints (default: %(default)s)",
+    )
+    return parser.parse_args()
 
 
-def train(cache: Cache, model: Model, epoch: Epoch, world: int) -> Result:
-    """One epoch with world ranks in lockstep, as a collective would run them."""
-    progress = Progress(f"epoch {epoch.number + 1}", epoch.rows)
-    ranks = [cache.epoch(epoch, rank, world, _COLUMNS) for rank in range(world)]
-    seen = np.zeros(epoch.rows, np.int64)
-    loss, right, done, size = 0.0, 0, 0, 0
-    rate = 0.01 * 0.5**epoch.number
-    for shares in zip(*ranks, strict=True):
+def _loader(cache: DataCache, args: argparse.Namespace, world: World) -> Loader:
+    return cache.loader(
+        global_batch_size=args.global_batch,
+        seed=7,
+        tail="keep",
+        columns=_COLUMNS,
+        world=world,
+    )
+
+
+def _epoch(
+    model: Model,
+    loaders: list[Loader],
+    tally: Tally,
+    checkpoint: Checkpoint,
+    every: int,
+) -> None:
+    """Train from where the loaders stand to the epoch's end, with a checkpoint now and then, and one at the end."""
+    first = loaders[0]
+    epoch, steps, rows = first.epoch, first.steps, first.dataset.rows
+    progress, begun = (
+        Progress(f"epoch {epoch + 1}, {len(loaders)} ranks", rows),
+        tally.rows,
+    )
+    rate = 0.01 * 0.5**epoch
+    if first.next_step:
+        print(
+            f"epoch {epoch + 1}: goes on at step {first.next_step} of {steps}, now with {len(loaders)} ranks",
+            flush=True,
+        )
+    for shares in zip(*loaders, strict=True):
         total = [np.zeros_like(w) for w in model.weights]
-        rows = sum(share.rows.num_rows for share in shares)
         for share in shares:
-            ids, x, y = _arrays(share.rows)
-            part, hits, gradient = model.gradient(x, y)
-            loss, right = loss + part, right + hits
+            columns = share.numpy()  # lists of one length come as (rows, FEATURES)
+            loss, right, gradient = model.gradient(columns["features"], columns["label"])
             total = [a + b for a, b in zip(total, gradient, strict=True)]
-            np.add.at(seen, ids, 1)
-            size += share.rows.nbytes
-        model.update(total, rows, rate)
-        done += rows
-        spent = max(progress.seconds, 1e-9)
-        speed = f"{done / spent / 1e3:,.0f}k rows/s, {size / spent / 1e6:,.0f} MB/s"
-        progress.update(done, f"loss {loss / done:.4f}  accuracy {right / done:.2%}  {speed}")
-    result = Result(loss / done, right / done, progress.seconds, size, seen)
-    speed = f"{done / result.seconds / 1e3:,.0f}k rows/s, {size / result.seconds / 1e6:,.0f} MB/s"
-    progress.close(f"loss {result.loss:.4f}  accuracy {result.accuracy:.2%}  {done:,} rows, {speed}")
-    return result
+            tally.add(columns["id"], loss, right)
+        model.update(total, sum(share.rows for share in shares), rate)
+        if first.next_step % every == 0 or first.next_step == steps:
+            checkpoint.save(model, first, tally)
+        speed = f"{(tally.rows - begun) / max(progress.seconds, 1e-9) / 1e3:,.0f}k rows/s"
+        progress.update(tally.rows, f"{tally}  {speed}")
+    waited = {stage: seconds for stage, seconds in first.stats().seconds.items() if seconds >= 0.05}
+    times = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in waited.items())
+    rows_now = tally.rows - begun
+    speed = f"{rows_now:,} rows, {rows_now / progress.seconds / 1e3:,.0f}k rows/s"
+    progress.close(f"{tally}  {speed}; rank 0's time: {times}")
 
 
-def _arrays(rows: pa.RecordBatch) -> tuple[Ints, Floats, Ints]:
-    """The columns of a step as numpy, without copying."""
-    x = rows.column("features").flatten().to_numpy(zero_copy_only=True).reshape(-1, FEATURES)
-    return rows.column("id").to_numpy(), x, rows.column("label").to_numpy()
+if __name__ == "__main__":
+    sys.exit(main())

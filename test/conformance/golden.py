@@ -4,7 +4,7 @@
 
 'python golden.py write' writes them; the Python tests hold the server to them, the Go tests their parser and planner.
 Written from the contract by hand where a person must decide (wire_descriptors), computed by the oracle where arithmetic
-decides (wire_answers).
+decides (wire_answers). wire_metadata shows the JSON that answers, endpoints and batches carry.
 """
 
 from __future__ import annotations
@@ -181,7 +181,21 @@ def answer(nodes: list[list[int]], request: Case) -> Case:
     return {"total_records": len(rows), "endpoints": [part for part in parts if part["rows"]]}
 
 
-FILES = {"wire_descriptors.json": descriptors, "wire_answers.json": answers}
+def metadata() -> list[Case]:
+    """The app_metadata of answers, endpoints and record batches."""
+    uuid = "4f0a3c52-8f5e-4a57-9f0e-0d6d6f2c1b7a"
+    dataset = {"table_uuid": uuid, "snapshot": 7512387493822334123, "fingerprint": "f1"}
+    answer = {"v": 1, "dataset": {**dataset, "filter": ""}, "rows": ROWS, "nodes": [[0, 4], [4, 9]]}
+    text = "name = 'O''Brien' AND \"day\" >= DATE '2024-02-29'"
+    return [
+        {"name": "answer", "metadata": answer},
+        {"name": "answer with a filter", "metadata": {**answer, "dataset": {**dataset, "filter": text}}},
+        {"name": "endpoint", "metadata": {"node": 1}},
+        {"name": "batch", "metadata": {"busy_us": 1042}},
+    ]
+
+
+FILES = {"wire_descriptors.json": descriptors, "wire_answers.json": answers, "wire_metadata.json": metadata}
 
 
 def text(file: str) -> str:

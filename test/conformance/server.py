@@ -187,6 +187,15 @@ def s3_environment(properties: Mapping[str, str]) -> dict[str, str]:
 
 def _plain_environment() -> dict[str, str]:
     """This environment without anything that cacheserver or an SDK of a store would take for its own."""
-    ours = ("METADATA_LOC", "TABLE_NAME", "SCHEMA_NAME", "TABLE_COLUMNS", "FILTER", "MEMORY_LIMIT", "LISTEN", "HTTP_LISTEN")
+    ours = (
+        "METADATA_LOC",
+        "TABLE_NAME",
+        "SCHEMA_NAME",
+        "TABLE_COLUMNS",
+        "FILTER",
+        "MEMORY_LIMIT",
+        "LISTEN",
+        "HTTP_LISTEN",
+    )
     strange = ("AWS_", "LWS_", "CATALOG_", "SNAPSHOT_", "CACHE_", "TLS_", "LOG_")
     return {k: v for k, v in os.environ.items() if k not in ours and not k.startswith(strange)}

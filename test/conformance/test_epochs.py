@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from client import Client, command_descriptor, metadata, node_of
@@ -21,8 +20,6 @@ from lake import Made
 from order import Epoch, Permutation
 from server import Cache, Caches, Mode
 from test_wire import check_code, exchange
-
-import demo.order
 
 Table = Callable[[str], Made]
 Connect = Callable[[Cache], Client]
@@ -54,16 +51,6 @@ class TestOracle:
         images = [p.at(x) for x in range(n)]
         assert sorted(images) == list(range(n))
         assert [p.inverse(y) for y in images] == list(range(n))
-
-    @pytest.mark.parametrize("n", [0, 1, 2, 9, 4097, 30_000])
-    def test_the_demos_order_is_the_oracles(self, n: int) -> None:
-        mine = Epoch(rows=n, seed=2**64 - 1, epoch=3, global_batch=7)
-        theirs = demo.order.Epoch(rows=n, seed=2**64 - 1, number=3, global_batch=7)
-        assert np.array_equal(theirs.sequence(), mine.sequence())
-        assert theirs.steps == mine.steps()
-        for rank in range(3):
-            sizes = [hi - lo for lo, hi in (theirs.share(s, rank, 3) for s in range(theirs.steps))]
-            assert sizes == [len(step.rows) for step in mine.of(rank, 3).share()]
 
 
 def stream(client: Client, epoch: Epoch, columns: list[str] | None = None) -> tuple[list[list[int]], list[pa.Table]]:

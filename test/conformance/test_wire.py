@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow.flight as fl
 import pytest
 from canon import rows_of
 from client import Client, code_of, command_descriptor, metadata, node_of, path_descriptor
-from lake import Made
+from lake import Made, Selection
 from server import Cache, Caches, Mode
 
 Table = Callable[[str], Made]
@@ -102,9 +103,25 @@ class TestAnswers:
         assert said["dataset"]["table_uuid"] == str(made.metadata.table_uuid)
         assert said["dataset"]["snapshot"] == made.metadata.current_snapshot_id
         assert said["dataset"]["fingerprint"]
+        assert said["dataset"]["filter"] == ""
         starts, ends = zip(*said["nodes"], strict=True)
         assert (starts[0], ends[-1]) == (0, 10_001)
         assert starts[1:] == ends[:-1], "node ranges have a gap or overlap"
+
+    def test_the_filter_is_named_as_it_was_given(self, table: Table, caches: Caches, connect: Connect) -> None:
+        text = "id  <  5000 and name is not null"
+        client = connect(caches.of(table("plain"), Selection(where=text)))
+        assert metadata(client.path(0, 1))["dataset"]["filter"] == text
+
+    def test_metadata_has_the_fields_of_the_golden_file(self, plain: Client) -> None:
+        golden = {case["name"]: case["metadata"] for case in files.load("wire_metadata.json")}
+        info = plain.path(0, 1)
+        said = metadata(info)
+        assert list(said) == list(golden["answer"])
+        assert list(said["dataset"]) == list(golden["answer"]["dataset"])
+        assert list(json.loads(info.endpoints[0].app_metadata)) == list(golden["endpoint"])
+        chunk = plain.node(info.endpoints[0]).do_get(info.endpoints[0].ticket).read_chunk()
+        assert list(json.loads(chunk.app_metadata.to_pybytes())) == list(golden["batch"])
 
     def test_an_answer_counts_rows_and_bytes_and_is_ordered(self, plain: Client) -> None:
         info = plain.path(1, 3)
@@ -179,8 +196,61 @@ class TestShards:
             assert whole.select(columns).schema.equals(info.schema)
 
 
+EPOCH: dict[str, Any] = {"kind": "epoch", "seed": 7, "epoch": 2, "tail": "drop", "rank": 0, "world": 1}
+
+
 class TestStreams:
     """What a stream consists of. client.batches() itself asserts that no batch is empty or far over 4 MiB."""
+
+    @pytest.mark.parametrize("name", ["plain", "wide_values"])
+    @pytest.mark.parametrize(
+        "command",
+        [
+            {"kind": "shard", "index": 0, "total": 1},
+            {**EPOCH, "shuffle": True, "global_batch": 250},
+            {**EPOCH, "shuffle": False, "global_batch": 250},
+        ],
+        ids=["shard", "shuffled", "not shuffled"],
+    )
+    def test_buffers_of_large_messages_are_aligned(
+        self, name: str, command: dict[str, Any], mode: Mode, table: Table, caches: Caches, connect: Connect
+    ) -> None:
+        client = connect(caches.of(table(name), mode=mode))
+        addresses = [
+            buffer.address
+            for endpoint in client.command(**command).endpoints
+            for batch in client.batches(endpoint)[1]
+            if batch.nbytes > 16 << 10
+            for column in batch.columns
+            for buffer in column.buffers()
+            if buffer is not None and buffer.size
+        ]
+        assert addresses
+        assert not any(address % 16 for address in addresses)
+
+    def test_batches_say_how_long_the_node_worked(self, plain: Client) -> None:
+        for command in ({"kind": "shard", "index": 0, "total": 1}, {**EPOCH, "shuffle": True, "global_batch": 16}):
+            for endpoint in plain.command(**command).endpoints:
+                begin = time.perf_counter()
+                busy = [
+                    json.loads(chunk.app_metadata.to_pybytes())["busy_us"]
+                    for chunk in plain.node(endpoint).do_get(endpoint.ticket)
+                ]
+                assert busy
+                assert min(busy) >= 0
+                assert sum(busy) <= (time.perf_counter() - begin) * 1e6
+
+    @pytest.mark.parametrize("shuffle", [True, False])
+    @pytest.mark.parametrize("global_batch", [1, 7, 250, 2500])
+    def test_batches_of_an_epoch_end_with_steps(
+        self, shuffle: bool, global_batch: int, mode: Mode, table: Table, caches: Caches, connect: Connect
+    ) -> None:
+        client = connect(caches.of(table("plain"), mode=mode, nodes=1))
+        info = client.command(**EPOCH, shuffle=shuffle, global_batch=global_batch)
+        (endpoint,) = info.endpoints
+        _, batches = client.batches(endpoint)
+        assert sum(b.num_rows for b in batches) == info.total_records
+        assert not any(b.num_rows % global_batch for b in batches)
 
     def test_large_values_travel_in_batches_of_bounded_size(
         self, mode: Mode, table: Table, caches: Caches, connect: Connect

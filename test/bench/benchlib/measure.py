@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +89,7 @@ class Bench:
         """All samples of a table. Its server processes live no longer than this."""
         setup = self._setup
         with ExitStack() as stack:
-            warm_page_cache(table)
+            warm_page_cache(table.files)
             if setup.wants("load", "memory"):
                 yield from self._load(table)
             subjects: dict[str, Subject] = {}
@@ -200,9 +200,9 @@ class Bench:
         )
 
 
-def warm_page_cache(table: Table) -> None:
+def warm_page_cache(files: Iterable[str]) -> None:
     """Reads every file once, so that no measurement waits for the disk."""
-    for path in table.files:
+    for path in files:
         with Path(path).open("rb") as file:
             while file.read(1 << 24):
                 pass

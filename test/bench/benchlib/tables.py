@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -45,22 +45,26 @@ class Table:
 
 @dataclass(frozen=True)
 class Shape:
-    """How to make a table: its rows at scale 1, the rows of a row group, the rows themselves."""
+    """How to make a table: its rows at scale 1, the rows of a row group, the rows themselves.
+
+    Each file has a multiple of `multiple` rows.
+    """
 
     rows: int
     row_group: int
     schema: pa.Schema
     fill: Callable[[np.random.Generator, int, int], list[pa.Array]]
+    multiple: int = 1
 
 
-def _tokens(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
+def tokens(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
     """Zipf-like tokens: P(k) falls as k^-1.16, about 11.3 bits each in the file; and a label."""
     names = np.random.default_rng(1).permutation(VOCABULARY).astype(np.int32)
     tail = np.float32(1 - VOCABULARY**-0.16)
     ranks = (1 - rng.random(rows * SEQUENCE, np.float32) * tail) ** np.float32(-1 / 0.16)
-    tokens = names[np.minimum(ranks.astype(np.int32), VOCABULARY) - 1]
+    drawn = names[np.minimum(ranks.astype(np.int32), VOCABULARY) - 1]
     offsets = np.arange(0, (rows + 1) * SEQUENCE, SEQUENCE, dtype=np.int32)
-    return [pa.ListArray.from_arrays(offsets, tokens), pa.array(rng.integers(0, 1000, rows))]
+    return [pa.ListArray.from_arrays(offsets, drawn), pa.array(rng.integers(0, 1000, rows))]
 
 
 def _tabular(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
@@ -78,7 +82,7 @@ def _tabular(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
     return [*(pa.array(c) for c in [*ints, *floats]), text]
 
 
-def _images(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
+def images(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
     """Random bytes of 19 to 21 KB, as incompressible as JPEG, and a label."""
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(rng.integers(19_000, 21_001, rows), out=offsets[1:])
@@ -93,7 +97,7 @@ SHAPES = {
         524_292,
         16_384,
         pa.schema([("tokens", pa.list_(pa.int32())), ("label", pa.int64())]),
-        _tokens,
+        tokens,
     ),
     "tabular": Shape(
         12_192_000,
@@ -105,11 +109,13 @@ SHAPES = {
         ),
         _tabular,
     ),
-    "images": Shape(52_440, 2_048, pa.schema([("image", pa.binary()), ("label", pa.int32())]), _images),
+    "images": Shape(52_440, 2_048, pa.schema([("image", pa.binary()), ("label", pa.int32())]), images),
 }
 
 
-def ensure(name: str, scale: float, data: Path, progress: Callable[[str], None]) -> Table:
+def ensure(
+    name: str, scale: float, data: Path, progress: Callable[[str], None], shapes: Mapping[str, Shape] = SHAPES
+) -> Table:
     """The table `name` at `scale` under `data`: the one already there, or a new one."""
     root = data.resolve() / f"v{FORMAT}-scale-{scale:g}" / name
     record = root / "bench.json"
@@ -119,14 +125,13 @@ def ensure(name: str, scale: float, data: Path, progress: Callable[[str], None])
             return table
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    table = _make(name, scale, root, progress)
+    table = _make(name, shapes[name], scale, root, progress)
     record.write_text(json.dumps(asdict(table), indent=1))
     return table
 
 
-def _make(name: str, scale: float, root: Path, progress: Callable[[str], None]) -> Table:
-    shape = SHAPES[name]
-    per_file = max(1, round(shape.rows * scale / FILES))
+def _make(name: str, shape: Shape, scale: float, root: Path, progress: Callable[[str], None]) -> Table:
+    per_file = max(1, round(shape.rows * scale / FILES / shape.multiple)) * shape.multiple
     catalog = InMemoryCatalog("bench", warehouse=str(root))
     catalog.create_namespace("bench")
     table = catalog.create_table(

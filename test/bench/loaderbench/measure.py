@@ -1,0 +1,147 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements of one table: every loader has its turn in every round, in a fresh process each time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchlib.process import Server
+from benchlib.tables import Table
+from loaderbench.case import BATCH, Case
+from loaderbench.job import CHECKPOINT, EPOCH, RESUME, Checkpoint, Cost, Job, run
+
+OURS = "datacache"
+# The way to a checkpoint may take so many times the CPU of an epoch: slow loaders resume earlier in theirs.
+CHECKPOINT_CAPS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One measurement. client, server: CPU-seconds; gigabytes: 1e9 bytes of tensors.
+
+    share: how much of the epoch was read, or after how much of it the resume was. right: whether the batch after the
+    resume was the one that was due.
+    """
+
+    measure: str
+    table: str
+    loader: str
+    shuffle: bool
+    workers: int
+    wall: float
+    client: float
+    server: float
+    first: float = 0.0
+    rows: int = 0
+    gigabytes: float = 0.0
+    share: float = 1.0
+    right: bool = True
+    load_average: float = 0.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What to measure. cap: CPU-seconds of one reading."""
+
+    only: list[str]
+    workers: list[int]
+    rounds: int
+    cap: float
+
+
+class Bench:
+    """Measures tables. progress is told what comes next. failures: why a loader is missing, by what it was to do."""
+
+    def __init__(self, setup: Setup, progress: Callable[[str], None]) -> None:
+        self.failures: dict[str, str] = {}
+        self._setup, self._progress = setup, progress
+
+    def table(self, table: Table, formats: dict[str, Path], server: Server | None) -> Iterator[Sample]:
+        """All samples of a table. formats: where each loader finds it; server: ours, serving it."""
+        if EPOCH in self._setup.only:
+            for workers in self._setup.workers:
+                for shuffle in (False, True):
+                    yield from self._epochs(self._jobs(table, formats, server, shuffle=shuffle, workers=workers))
+        if RESUME in self._setup.only:
+            yield from self._resumes(self._jobs(table, formats, server, shuffle=True, workers=0))
+
+    def _jobs(self, table: Table, formats: dict[str, Path], server: Server | None, **how: Any) -> list[Job]:
+        jobs: list[Job] = []
+        for loader in formats:
+            ours = server if loader == OURS else None
+            case = Case(table=table, data=formats[loader], uri=ours.uri if ours else "", **how)
+            jobs.append(Job(kind=EPOCH, loader=loader, case=case, cap=self._setup.cap, server=ours.pid if ours else 0))
+        return jobs
+
+    def _epochs(self, jobs: list[Job]) -> Iterator[Sample]:
+        for number in range(1, self._setup.rounds + 1):
+            for job in jobs:
+                got = self._run(job, f"round {number} of {self._setup.rounds}")
+                if got is None:
+                    continue
+                yield self._sample(
+                    job,
+                    Cost(**got["cost"]),
+                    first=got["first"],
+                    rows=got["rows"],
+                    gigabytes=got["bytes"] / 1e9,
+                    share=got["rows"] / job.case.table.rows,
+                )
+
+    def _resumes(self, jobs: list[Job]) -> Iterator[Sample]:
+        """States of half an epoch, then, in processes of their own, the first batch after each."""
+        kept: list[tuple[Job, Checkpoint]] = []
+        for job in jobs:
+            job = replace(
+                job, kind=CHECKPOINT, cap=self._setup.cap * CHECKPOINT_CAPS, case=replace(job.case, resumable=True)
+            )
+            if got := self._run(job, "once"):
+                kept.append((replace(job, kind=RESUME, state=got["state"]), Checkpoint(**got)))
+        for number in range(1, self._setup.rounds + 1):
+            for job, checkpoint in kept:
+                if got := self._run(job, f"round {number} of {self._setup.rounds}"):
+                    share = checkpoint.batches * BATCH / job.case.table.rows
+                    right = got["following"] == checkpoint.following
+                    yield self._sample(job, Cost(**got["cost"]), share=share, right=right)
+
+    def _run(self, job: Job, turn: str) -> dict[str, Any] | None:
+        """The answer of a fresh process. What failed once is not tried again."""
+        what = name(job.loader, job.case.table.name, job.case.shuffle, job.case.workers) + f", {job.kind}"
+        if what in self.failures:
+            return None
+        self._progress(f"{what}, {turn}")
+        try:
+            return run(job)
+        except RuntimeError as error:
+            self.failures[what] = str(error)
+            self._progress(f"{what}: left out: {error}")
+            return None
+
+    def _sample(self, job: Job, cost: Cost, **more: Any) -> Sample:
+        return Sample(
+            measure=job.kind,
+            table=job.case.table.name,
+            loader=job.loader,
+            shuffle=job.case.shuffle,
+            workers=job.case.workers,
+            wall=cost.wall,
+            client=cost.client,
+            server=cost.server,
+            load_average=os.getloadavg()[0],
+            **more,
+        )
+
+
+def name(loader: str, table: str, shuffle: bool, workers: int) -> str:
+    """A measurement in words."""
+    return f"{loader}, {table}, {order(shuffle)}, {workers} workers"
+
+
+def order(shuffle: bool) -> str:
+    """The order of an epoch in a word."""
+    return "shuffled" if shuffle else "in order"

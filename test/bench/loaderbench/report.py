@@ -1,0 +1,149 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From samples to the printed table: medians and extremes of the rounds, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from loaderbench.job import EPOCH
+from loaderbench.measure import OURS, Sample, order
+
+# Issue 4, item 8: CPU-seconds per GB of tensors in batches of 128, by table and whether it is shuffled.
+CPU_BARS = {
+    ("tokens", False): 1.0,
+    ("tokens", True): 1.3,
+    ("tabular", False): 1.5,
+    ("tabular", True): 3.0,
+    ("images", False): 0.8,
+    ("images", True): 1.0,
+}
+BAR_WORKERS = 0
+# Seconds, and CPU-seconds, from a state in mid-epoch to the first batch.
+RESUME_BAR = 0.1
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure of several rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, samples: list[Sample], figure: Callable[[Sample], float]) -> Spread:
+        values = [figure(s) for s in samples]
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a figure is held to: at most limit."""
+
+    what: str
+    figure: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        return self.figure <= self.limit
+
+    def text(self) -> str:
+        return f"{self.what} {'met' if self.met else 'MISSED'}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table and the bars that it is held to."""
+
+    section: str
+    group: str
+    text: str
+    bars: list[Bar]
+
+    def line(self) -> str:
+        if not self.bars:
+            return self.text
+        limits = " ".join(dict.fromkeys(f"<= {bar.limit:g}" for bar in self.bars))
+        return f"{self.text} {limits:>7}  {', '.join(bar.text() for bar in self.bars)}"
+
+
+EPOCH_SECTION = "Epochs"
+RESUME_SECTION = "Resume in mid-epoch, shuffled, 0 workers"
+HEADERS = {
+    EPOCH_SECTION: "\n".join(
+        [
+            f"{'':<44}|{'CPU-s/GB':>10}{'':>31}|{'wall':>7}{'':>18}|{'of the':>7} |",
+            f"{'table':<9}{'order':<9}{'workers':>7} {'loader':<18}|{'client':>8}{'server':>8}{'total':>8}"
+            f"{'rounds':>16} |{'s/GB':>7}{'GB/s':>6}{'rows/s':>11} |{'epoch':>7} |    bar",
+        ]
+    ),
+    RESUME_SECTION: "\n".join(
+        [
+            f"{'':<28}|{'to the first batch, seconds':>31}{'':>22}|{'after of':>9} |",
+            f"{'table':<9} {'loader':<18}|{'wall':>8}{'rounds':>14}{'client':>9}{'server':>8}{'rounds':>13} |"
+            f"{'the epoch':>9} | {'batch':<6}|    bar",
+        ]
+    ),
+}
+
+
+def rows(samples: Iterable[Sample]) -> list[Row]:
+    """The lines of the table, in the order of the samples."""
+    groups: dict[tuple[object, ...], list[Sample]] = {}
+    for s in samples:
+        groups.setdefault((s.measure, s.table, s.workers, s.shuffle, s.loader), []).append(s)
+    made = [(epoch_row if key[0] == EPOCH else resume_row)(group) for key, group in groups.items()]
+    return sorted(made, key=lambda row: row.section == RESUME_SECTION)
+
+
+def epoch_row(group: list[Sample]) -> Row:
+    one = group[0]
+    client = Spread.of(group, lambda s: s.client / s.gigabytes)
+    server = Spread.of(group, lambda s: s.server / s.gigabytes)
+    total = Spread.of(group, lambda s: (s.client + s.server) / s.gigabytes)
+    wall = Spread.of(group, lambda s: s.wall / s.gigabytes)
+    share = Spread.of(group, lambda s: s.share).median
+    limit = CPU_BARS.get((one.table, one.shuffle)) if (one.loader, one.workers) == (OURS, BAR_WORKERS) else None
+    bars = [Bar("client", client.median, limit), Bar("total", total.median, limit)] if limit else []
+    served = f"{server.median:8.2f}" if one.loader == OURS else f"{'-':>8}"
+    text = f"{one.table:<9}{order(one.shuffle):<9}{one.workers:>7} {one.loader:<18}|{client.median:8.2f}{served}"
+    text += f"{total.median:8.2f}{between(total):>16} |{wall.median:7.2f}{1 / wall.median:6.2f}"
+    text += f"{Spread.of(group, lambda s: s.rows / s.wall).median:11,.0f} |{share:7.1%} |"
+    return Row(EPOCH_SECTION, f"{one.table}{one.shuffle}{one.workers}", text, bars)
+
+
+def resume_row(group: list[Sample]) -> Row:
+    one = group[0]
+    wall = Spread.of(group, lambda s: s.wall)
+    client = Spread.of(group, lambda s: s.client)
+    server = Spread.of(group, lambda s: s.server)
+    total = Spread.of(group, lambda s: s.client + s.server)
+    bars = [Bar("wall", wall.median, RESUME_BAR), Bar("client", client.median, RESUME_BAR)]
+    bars.append(Bar("total", total.median, RESUME_BAR))
+    served = f"{server.median:8.3f}" if one.loader == OURS else f"{'-':>8}"
+    text = f"{one.table:<9} {one.loader:<18}|{wall.median:8.3f}{between(wall):>14}{client.median:9.3f}{served}"
+    text += f"{between(total):>13} |{one.share:9.1%} | {'right' if all(s.right for s in group) else 'WRONG':<6}|"
+    return Row(RESUME_SECTION, one.table, text, bars if one.loader == OURS else [])
+
+
+def between(spread: Spread) -> str:
+    digits = 3 if spread.high < 1 else 2 if spread.high < 100 else 0
+    return f"{spread.low:.{digits}f}-{spread.high:.{digits}f}"
+
+
+def text(lines: list[Row]) -> str:
+    """The table, with a heading for every section and a line between groups."""
+    out: list[str] = []
+    section = group = ""
+    for row in lines:
+        if row.section != section:
+            out += ["", f"-- {row.section} ".ljust(136, "-"), HEADERS[row.section]]
+        elif row.group != group:
+            out.append("")
+        section, group = row.section, row.group
+        out.append(row.line())
+    return "\n".join(out).lstrip("\n")

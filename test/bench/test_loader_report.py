@@ -1,0 +1,81 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of the loader bench's table."""
+
+from __future__ import annotations
+
+import pytest
+
+from loaderbench.job import EPOCH, RESUME
+from loaderbench.measure import OURS, Sample
+from loaderbench.report import Bar, Spread, rows, text
+
+
+def epoch(loader: str, client: float, *, server: float = 0.0, shuffle: bool = False, workers: int = 0) -> Sample:
+    return Sample(
+        measure=EPOCH,
+        table="tokens",
+        loader=loader,
+        shuffle=shuffle,
+        workers=workers,
+        wall=4.0,
+        client=client,
+        server=server,
+        rows=1000,
+        gigabytes=2.0,
+    )
+
+
+def resume(wall: float, client: float, *, server: float = 0.0, right: bool = True) -> Sample:
+    return Sample(
+        measure=RESUME,
+        table="tokens",
+        loader=OURS,
+        shuffle=True,
+        workers=0,
+        wall=wall,
+        client=client,
+        server=server,
+        share=0.5,
+        right=right,
+    )
+
+
+def test_spread_is_the_median_and_the_extremes() -> None:
+    samples = [epoch("a", cpu) for cpu in (9.0, 1.0, 4.0)]
+    assert Spread.of(samples, lambda s: s.client / s.gigabytes) == Spread(2.0, 0.5, 4.5)
+
+
+def test_bars_hold_client_and_total_per_gigabyte() -> None:
+    (row,) = rows([epoch(OURS, 1.8, server=1.0)])
+    assert row.bars == [Bar("client", 0.9, 1.0), Bar("total", 1.4, 1.0)]
+    assert [bar.met for bar in row.bars] == [True, False]
+    assert "client met, total MISSED" in row.line()
+
+
+@pytest.mark.parametrize("sample", [epoch("litdata", 1.0), epoch(OURS, 1.0, workers=2)], ids=["a peer", "with workers"])
+def test_only_ours_without_workers_has_bars(sample: Sample) -> None:
+    (row,) = rows([sample])
+    assert row.bars == []
+
+
+def test_shuffled_epochs_have_bars_of_their_own() -> None:
+    (row,) = rows([epoch(OURS, 2.0, shuffle=True)])
+    assert {bar.limit for bar in row.bars} == {1.3}
+
+
+def test_resume_holds_wall_client_and_total() -> None:
+    (row,) = rows([resume(0.2, 0.05, server=0.06), resume(0.09, 0.05, server=0.06), resume(0.08, 0.05, server=0.06)])
+    assert [(bar.what, bar.met) for bar in row.bars] == [("wall", True), ("client", True), ("total", False)]
+    assert "50.0%" in row.text
+
+
+def test_one_wrong_batch_makes_the_row_wrong() -> None:
+    (row,) = rows([resume(0.1, 0.1), resume(0.1, 0.1, right=False)])
+    assert "WRONG" in row.text
+
+
+def test_sections_follow_each_other_whatever_the_order_of_tables() -> None:
+    lines = rows([resume(0.1, 0.1), epoch(OURS, 1.0), epoch("litdata", 1.0)])
+    assert [row.section.split()[0] for row in lines] == ["Epochs", "Epochs", "Resume"]
+    assert text(lines).index("Epochs") < text(lines).index("Resume in mid-epoch")
