@@ -27,7 +27,7 @@ type Sealed struct {
 	Chunks []*Chunk
 	Rows   int64
 	Bytes  int64    // of bodies
-	Hash   [16]byte // XXH3-128 of the chunks' headers (row and null counts, buffer lengths) and bodies
+	Hash   [16]byte // XXH3-128 of the chunks' row and null counts, spans of buffers, and bodies
 }
 
 // Builder lays out record batches as chunks of about the target's size, at least one row each. The same rows
@@ -46,7 +46,7 @@ type Builder struct {
 
 	seen   *arrow.Schema // last schema that matched
 	plan   *plan
-	hash   []byte // digests of headers and bodies
+	hash   []byte // digests of what makes up the chunks
 	sealed Sealed
 	err    error
 }
@@ -316,11 +316,14 @@ func (b *Builder) take(i int, end int64) {
 
 // emit seals the rows of the plan as a chunk.
 func (b *Builder) emit() error {
+	b.plan.packed = true
 	s, err := b.build(b.arena.alloc)
+	b.plan.packed = false
 	if err != nil {
 		return err
 	}
-	b.digest(s.header)
+	b.digest(bytesOf(b.plan.fields))
+	b.digest(bytesOf(s.spans))
 	b.digest(s.body)
 	b.sealed.Chunks = append(b.sealed.Chunks, &Chunk{slab: s, layout: b.layout, arena: b.arena})
 	b.sealed.Rows += s.rows
@@ -350,7 +353,6 @@ func (b *Builder) build(alloc func(int64) ([]byte, error)) (slab, error) {
 	s := newSlab(b.layout, memory, rows, length)
 	p.place(nodes)
 	p.fill(nodes, s.body)
-	copy(s.nodes, p.fields)
 	copy(s.spans, p.spans)
 	return s, nil
 }

@@ -13,45 +13,64 @@ import (
 // The null counts in p.fields are exact afterwards.
 func (p *plan) fill(nodes []*node, body []byte) {
 	p.body = body
+	p.fillStrips(nodes)
 	buf := 0
 	for i, n := range nodes {
-		p.fillNode(n, &p.fields[i], p.spans[buf:buf+n.kind.buffers()])
+		p.fillNode(n, &p.fields[i], buf)
 		buf += n.kind.buffers()
 	}
 	p.body = nil
 }
 
-func (p *plan) fillNode(n *node, f *fieldNode, spans []span) {
+// fillNode fills the buffers of a node from number buf on.
+func (p *plan) fillNode(n *node, f *fieldNode, buf int) {
 	ps, ln := p.of[n.id], &p.lanes[n.id]
 	if n.kind == kindNull {
 		return
 	}
-	valid := p.buffer(spans[0])
+	valid := p.buffer(buf)
 	if len(valid) > 0 {
 		f.nulls = f.length - int64(writeValidity(valid, ln, ps))
 	}
-	if len(spans) == 1 {
-		return
-	}
-	dst := p.buffer(spans[1])
 	switch n.kind {
 	case kindBool:
+		dst := p.buffer(buf + 1)
 		writeBits(dst, ln, ps)
 		if len(valid) > 0 && !p.clean {
 			keepValid(dst, valid)
 		}
 	case kindFixed:
-		tail := writeValues(dst, n.width, ln.a, ps)
-		clear(dst[tail:])
-		if f.nulls > 0 && !p.clean {
-			zeroNulls(dst, valid, int(f.length), n.width)
-		}
+		p.fillFixed(n, f, valid, buf+1)
 	case kindVar:
-		p.fillOffsets(n, dst, ln, ps)
-		data := p.buffer(spans[2])
-		clear(data[copyBytes(data, 1, ln.b, p.items[n.id]):])
+		p.fillOffsets(n, p.buffer(buf+1), ln, ps)
+		data := p.buffer(buf + 2)
+		if data != nil {
+			clear(data[copyBytes(data, 1, ln.b, p.items[n.id]):])
+		}
 	case kindList:
-		p.fillOffsets(n, dst, ln, ps)
+		p.fillOffsets(n, p.buffer(buf+1), ln, ps)
+	}
+}
+
+// fillFixed fills the values of a node of kindFixed, unless they are referred to or fillStrips did.
+func (p *plan) fillFixed(n *node, f *fieldNode, valid []byte, buf int) {
+	if n.strip != nil && p.packed {
+		if f.nulls > 0 {
+			zeroStripNulls(p.body[p.homes[buf]:], valid, int(f.length), n)
+		}
+		return
+	}
+	dst := p.buffer(buf)
+	switch {
+	case dst == nil:
+		return
+	case n.strip != nil && p.clean:
+		clear(dst[int(f.length)*n.width:])
+	default:
+		clear(dst[writeValues(dst, n.width, p.lanes[n.id].a, p.of[n.id]):])
+	}
+	if f.nulls > 0 && !p.clean {
+		zeroNulls(dst, valid, int(f.length), n.width)
 	}
 }
 
@@ -65,9 +84,13 @@ func (p *plan) fillOffsets(n *node, dst []byte, ln *lane, ps []piece) {
 	clear(dst[tail:])
 }
 
-// buffer is a buffer of the body with its padding.
-func (p *plan) buffer(s span) []byte {
-	return p.body[s.offset : s.offset+padded(s.length)]
+// buffer is a buffer of the body with its padding; nil when it is referred to.
+func (p *plan) buffer(buf int) []byte {
+	home := p.homes[buf]
+	if home == referred {
+		return nil
+	}
+	return p.body[home : home+padded(p.spans[buf].length)]
 }
 
 // writeValidity writes the bitmap of the pieces and returns the number of valid slots.
@@ -144,7 +167,7 @@ func copyValues[T any](dst []byte, src []unsafe.Pointer, ps []piece) int {
 }
 
 // touchPieces is how many pieces are touched before the first of them is copied.
-const touchPieces = 16
+const touchPieces = 64
 
 // copyBytes writes the pieces' values of width bytes one after the other and returns where they end.
 func copyBytes(dst []byte, width int, src []unsafe.Pointer, ps []piece) int {
@@ -176,7 +199,8 @@ func touch(width int, src []unsafe.Pointer, ps []piece) {
 	var x byte
 	for i := range ps {
 		if q := &ps[i]; q.src >= 0 && q.n > 0 {
-			x ^= *(*byte)(unsafe.Add(src[q.src], uintptr(q.start)*uintptr(width)))
+			first := unsafe.Add(src[q.src], uintptr(q.start)*uintptr(width))
+			x ^= *(*byte)(first) ^ *(*byte)(unsafe.Add(first, int(q.n)*width-1))
 		}
 	}
 	runtime.KeepAlive(x)

@@ -3,27 +3,30 @@
 
 package chunk
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // maxGatherRows keeps the row count of one message within bounds when its columns take next to no memory.
 const maxGatherRows = 1 << 24
 
-// Gather copies rows into one message, in the order asked; a row may be asked twice. It takes as many of the
+// Gather makes one message of rows, in the order asked; a row may be asked twice. It takes as many of the
 // first rows as fit in maxBytes of body, but at least one, and returns their number; no rows give a message
 // without rows. An index outside [0, Len()) is an error.
 func (r *Rows) Gather(p *Projection, rows []int64, maxBytes int) (m Message, n int, err error) {
 	if err := r.enter(p); err != nil {
 		return Message{}, 0, err
 	}
-	defer r.Release()
 	g := r.gatherer(p)
 	defer r.done(g)
 	limit := int64(min(max(maxBytes, 0), maxBody))
-	n, length, err := g.collect(r, p, rows[:min(len(rows), maxGatherRows)], limit)
+	n, err = g.collect(r, p, rows[:min(len(rows), maxGatherRows)], limit)
 	if err != nil {
+		r.Release()
 		return Message{}, 0, err
 	}
-	return r.copyOut(p, g, n, int(length)), n, nil
+	return r.message(p, g, n), n, nil
 }
 
 // gatherer is scratch for one gather.
@@ -80,14 +83,14 @@ func (r *Rows) missing(p *Projection) bool {
 }
 
 // collect locates and measures as many of the rows as fit in limit, at least one.
-func (g *gatherer) collect(r *Rows, p *Projection, rows []int64, limit int64) (n int, length int64, err error) {
-	most := len(rows) // rows that may still fit
+func (g *gatherer) collect(r *Rows, p *Projection, rows []int64, limit int64) (n int, err error) {
+	most, length := len(rows), int64(0) // rows that may still fit; of those that do
 	step := r.guess(limit)
 	for tight := false; most > 0; {
 		step = min(step, most)
 		from := len(g.rows)
 		if err := g.locate(r, rows[n:n+step]); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 		g.kept = append(g.kept[:0], g.sums...)
 		g.measure(p.nodes, from)
@@ -97,7 +100,7 @@ func (g *gatherer) collect(r *Rows, p *Projection, rows []int64, limit int64) (n
 		case ok && (total <= limit || first):
 			n, most, length = n+step, most-step, total
 		case first:
-			return 0, 0, fmt.Errorf("row %d takes %s: the limit is %s", rows[0], humanBytes(total), humanBytes(maxBody))
+			return 0, fmt.Errorf("row %d takes %s: the limit is %s", rows[0], humanBytes(total), humanBytes(maxBody))
 		default:
 			g.undo(p, from)
 			most, tight = step-1, true
@@ -108,7 +111,7 @@ func (g *gatherer) collect(r *Rows, p *Projection, rows []int64, limit int64) (n
 			step = int((limit-length)*int64(n)/max(length, 1)) + 1
 		}
 	}
-	return n, length, nil
+	return n, nil
 }
 
 // guess is a number of rows that fit in nine tenths of limit when rows are of average length.
@@ -146,44 +149,75 @@ func (g *gatherer) undo(p *Projection, from int) {
 	}
 }
 
-// copyOut makes the message of rows that were measured: length bytes are enough for the body.
-func (r *Rows) copyOut(p *Projection, g *gatherer, rows, length int) Message {
-	buf := r.pool.get(length)
-	g.place(p.nodes)
+// message makes the message of rows that were measured. It takes over a reference on r.
+func (r *Rows) message(p *Projection, g *gatherer, rows int) Message {
+	var buf []byte
+	if length := g.place(p.nodes); length > 0 {
+		buf = r.pool.get(int(length))
+	}
 	g.fill(p.nodes, buf)
 	m := Message{Header: make([]byte, p.headers.size()), Rows: rows, lease: &lease{rows: r, buf: buf}}
-	m.Body, m.BodyLen = g.compact(p.nodes, buf)
+	m.Body, m.BodyLen = g.assemble(p.nodes, buf)
 	nodes, spans := p.headers.begin(m.Header, int64(rows), int64(m.BodyLen))
 	copy(nodes, g.fields)
 	copy(spans, g.spans)
 	return m
 }
 
-// compact leaves out the bitmaps that turned out to have no null: the body is what lies between them. The
-// spans are then those of the body.
-func (g *gatherer) compact(nodes []*node, buf []byte) (body [][]byte, length int) {
-	start, end := int64(0), int64(0) // of the stretch of buf that the body takes next
-	removed, i := int64(0), 0
+// assemble strings together what was copied and what is referred to, and settles where each buffer starts. It
+// leaves out the bitmaps that turned out to have no null.
+func (g *gatherer) assemble(nodes []*node, buf []byte) (body [][]byte, length int) {
+	var copied [2]int64 // stretch of buf that the body takes next
+	flush := func() {
+		if copied[0] < copied[1] {
+			body = append(body, buf[copied[0]:copied[1]:copied[1]])
+		}
+		copied = [2]int64{}
+	}
+	i, at := 0, int64(0)
 	for k, n := range nodes {
 		for b := range n.kind.buffers() {
-			s := &g.spans[i]
-			size := padded(s.length)
-			if b == 0 && g.fields[k].nulls == 0 && size > 0 {
-				if start < end {
-					body = append(body, buf[start:end:end])
-				}
-				start, removed = s.offset+size, removed+size
-				s.length = 0
-				s.offset -= removed - size
-			} else {
-				s.offset -= removed
-			}
-			end += size
+			s, home := &g.spans[i], g.homes[i]
 			i++
+			if b == 0 && g.fields[k].nulls == 0 {
+				s.length = 0
+			}
+			s.offset = at
+			size := padded(s.length)
+			at += size
+			switch {
+			case size == 0:
+			case home == referred:
+				flush()
+				body = g.refer(body, n)
+				if pad := size - s.length; pad > 0 {
+					body = append(body, zeros[:pad:pad])
+				}
+			case home == copied[1]:
+				copied[1] += size
+			default:
+				flush()
+				copied = [2]int64{home, home + size}
+			}
 		}
 	}
-	if start < end {
-		body = append(body, buf[start:end:end])
+	flush()
+	return body, int(at)
+}
+
+// zeros pads what is referred to.
+var zeros [align]byte
+
+// refer appends the values, or the data, of a node where they lie.
+func (g *gatherer) refer(body [][]byte, n *node) [][]byte {
+	pieces, width, from := g.of[n.id], n.width, g.lanes[n.id].a
+	if n.kind == kindVar {
+		pieces, width, from = g.items[n.id], 1, g.lanes[n.id].b
 	}
-	return body, int(end - removed)
+	for _, q := range pieces {
+		if q.n > 0 && q.src >= 0 {
+			body = append(body, unsafe.Slice((*byte)(unsafe.Add(from[q.src], int(q.start)*width)), int(q.n)*width))
+		}
+	}
+	return body
 }

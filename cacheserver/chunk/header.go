@@ -103,10 +103,18 @@ func (h *headers) begin(dst []byte, rows, bodyLength int64) ([]fieldNode, []span
 
 // tables are the nodes and buffers of a header, in place.
 func (h *headers) tables(header []byte) ([]fieldNode, []span) {
-	nodes := header[h.nodes : h.nodes+16*h.nodeCount]
-	buffers := header[h.buffers : h.buffers+16*h.bufferCount]
-	return unsafe.Slice((*fieldNode)(unsafe.Pointer(unsafe.SliceData(nodes))), h.nodeCount),
-		unsafe.Slice((*span)(unsafe.Pointer(unsafe.SliceData(buffers))), h.bufferCount)
+	return structsOf[fieldNode](header[h.nodes:], h.nodeCount), structsOf[span](header[h.buffers:], h.bufferCount)
+}
+
+// structsOf is the first n structs in memory that starts at a multiple of 8.
+func structsOf[T fieldNode | span](memory []byte, n int) []T {
+	memory = memory[:n*int(unsafe.Sizeof(*new(T)))]
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(memory))), n)
+}
+
+// bytesOf is the memory of structs.
+func bytesOf[T fieldNode | span](structs []T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(structs))), len(structs)*int(unsafe.Sizeof(*new(T))))
 }
 
 // SchemaHeader is the IPC Message flatbuffer of a schema, without the stream's length prefix.

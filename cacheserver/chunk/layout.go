@@ -37,6 +37,8 @@ type node struct {
 	kids  []*node
 	typ   arrow.DataType // storage type, plain
 	path  string         // "a.b.element", for errors
+	strip *strip         // nil: its values lie one after the other
+	at    int            // bytes from the start of a strip's row
 }
 
 // column is one top-level field: its nodes and buffers are consecutive.
@@ -51,6 +53,7 @@ type Layout struct {
 	columns []column
 	nodes   []*node
 	buffers int
+	strips  []*strip
 	all     *Projection
 }
 
@@ -71,6 +74,7 @@ func NewLayout(schema *arrow.Schema) (*Layout, error) {
 		c.root, c.nodes[1], c.buffers[1] = root, len(l.nodes), l.buffers
 		l.columns = append(l.columns, c)
 	}
+	l.findStrips()
 	meta := schema.Metadata()
 	l.schema = arrow.NewSchema(fields, &meta)
 	all := make([]int, len(fields))

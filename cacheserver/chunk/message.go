@@ -27,7 +27,7 @@ func (m Message) Release() {
 	}
 }
 
-// lease is what a message holds: a reference on the rows whose arenas it points into, or a pooled buffer.
+// lease is what a message holds: a reference on the rows whose arenas it points into, and maybe a pooled buffer.
 type lease struct {
 	rows *Rows
 	buf  []byte
@@ -37,7 +37,6 @@ type lease struct {
 func (l *lease) drop() {
 	if l.buf != nil {
 		l.rows.pool.put(l.buf)
-		return
 	}
 	l.rows.Release()
 }

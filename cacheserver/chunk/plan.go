@@ -35,9 +35,10 @@ type sum struct {
 type plan struct {
 	lanes []lane // by node of the layout
 
-	exact bool // count nulls when measuring, so that no bitmap is placed in vain
-	clean bool // the sources are slabs: nothing but zeros below a null
-	split bool // cut pieces so that nothing below a null is copied; see normal.go
+	exact  bool // count nulls when measuring, so that no bitmap is placed in vain
+	clean  bool // the sources are chunks: nothing but zeros below a null, columns in strips, memory to refer to
+	packed bool // the body is a chunk's: columns lie in strips
+	split  bool // cut pieces so that nothing below a null is copied; see normal.go
 
 	rows  []piece   // what to copy
 	items [][]piece // by node: child slots of each of its pieces (bytes of kindVar)
@@ -46,13 +47,26 @@ type plan struct {
 	sums  []sum     // by node
 
 	fields []fieldNode // by node of the projection
-	spans  []span      // by buffer of the projection
-	body   []byte
+	spans  []span      // by buffer of the projection: where in the message's body or in the slab
+	homes  []int64     // by buffer of the projection: where in body, or referred
+	starts []int64     // by strip: where in body
+	parts  [][]part    // by strip
+	body   []byte      // what is copied
 }
+
+// referred is the home of a buffer that is not copied: the message refers to the chunks.
+const referred = int64(-1)
+
+// referBytes is how long pieces are, on average, from which on they are referred to. Each costs a few
+// allocations on its way through gRPC; below, a copy is cheaper.
+const referBytes = 4 << 10
 
 func newPlan(l *Layout) *plan {
 	n := len(l.nodes)
-	return &plan{items: make([][]piece, n), cuts: make([][]piece, n), of: make([][]piece, n), sums: make([]sum, n)}
+	return &plan{
+		items: make([][]piece, n), cuts: make([][]piece, n), of: make([][]piece, n), sums: make([]sum, n),
+		starts: make([]int64, len(l.strips)), parts: make([][]part, len(l.strips)),
+	}
 }
 
 // reset forgets the rows and sums.
@@ -167,7 +181,7 @@ func (p *plan) bytes(nodes []*node) (total int64, ok bool) {
 		case kindBool:
 			total += padded((s.slots + 7) / 8)
 		case kindFixed:
-			total += padded(s.slots * int64(n.width))
+			total += padded(s.slots * p.take(n))
 		case kindList:
 			total += padded((s.slots + 1) * int64(n.width))
 		case kindVar:
@@ -177,13 +191,43 @@ func (p *plan) bytes(nodes []*node) (total int64, ok bool) {
 	return total, total <= maxBody
 }
 
-// place decides where in the body each buffer goes.
-func (p *plan) place(nodes []*node) {
-	p.fields, p.spans = p.fields[:0], p.spans[:0]
+// take is what a slot of kindFixed takes of the body: the first column of a strip takes all of its row.
+func (p *plan) take(n *node) int64 {
+	switch {
+	case !p.packed || n.strip == nil:
+		return int64(n.width)
+	case n == n.strip.nodes[0]:
+		return int64(n.strip.stride)
+	}
+	return 0
+}
+
+// place decides where in the body each buffer goes, and returns the body's length. What is referred to has
+// no place there; its span's offset is settled with the message.
+func (p *plan) place(nodes []*node) int64 {
+	p.fields, p.spans, p.homes = p.fields[:0], p.spans[:0], p.homes[:0]
 	at := int64(0)
 	put := func(length int64) {
 		p.spans = append(p.spans, span{offset: at, length: length})
+		p.homes = append(p.homes, at)
 		at += padded(length)
+	}
+	values := func(n *node, length int64, pieces int) {
+		switch {
+		case p.packed && n.strip != nil:
+			if n == n.strip.nodes[0] {
+				p.starts[n.strip.id] = at
+			}
+			home := p.starts[n.strip.id] + int64(n.at)
+			p.spans = append(p.spans, span{offset: home, length: length})
+			p.homes = append(p.homes, home)
+			at += padded(length / int64(n.width) * p.take(n))
+		case p.clean && n.strip == nil && length >= referBytes*int64(pieces):
+			p.spans = append(p.spans, span{length: length})
+			p.homes = append(p.homes, referred)
+		default:
+			put(length)
+		}
 	}
 	for _, n := range nodes {
 		s := &p.sums[n.id]
@@ -195,14 +239,15 @@ func (p *plan) place(nodes []*node) {
 		case kindBool:
 			put((s.slots + 7) / 8)
 		case kindFixed:
-			put(s.slots * int64(n.width))
+			values(n, s.slots*int64(n.width), len(p.of[n.id]))
 		case kindList:
 			put((s.slots + 1) * int64(n.width))
 		case kindVar:
 			put((s.slots + 1) * int64(n.width))
-			put(s.bytes)
+			values(n, s.bytes, len(p.items[n.id]))
 		}
 	}
+	return at
 }
 
 func bitmapBytes(s *sum) int64 {

@@ -14,7 +14,6 @@ type Projection struct {
 	layout  *Layout
 	schema  *arrow.Schema
 	columns []int
-	runs    [][2]int // columns that lie one after the other in a chunk, as half-open ranges
 	nodes   []*node
 	buffers int
 	headers headers
@@ -54,14 +53,4 @@ func (p *Projection) add(c int) {
 	p.columns = append(p.columns, c)
 	p.nodes = append(p.nodes, p.layout.nodes[col.nodes[0]:col.nodes[1]]...)
 	p.buffers += col.buffers[1] - col.buffers[0]
-	if last := len(p.runs) - 1; last >= 0 && p.runs[last][1] == c {
-		p.runs[last][1] = c + 1
-		return
-	}
-	p.runs = append(p.runs, [2]int{c, c + 1})
-}
-
-// whole reports whether the projection is every column in order.
-func (p *Projection) whole() bool {
-	return len(p.columns) == len(p.layout.columns) && len(p.runs) <= 1
 }

@@ -18,12 +18,13 @@ import (
 // It starts with one reference, the caller's, and holds one on each arena that its chunks lie in. A message
 // that points into an arena holds a reference on the Rows.
 type Rows struct {
-	layout *Layout
-	chunks []*Chunk
-	starts []int64 // of each chunk, and the end
-	bytes  int64
-	arenas []*Arena
-	refs   atomic.Int64
+	layout  *Layout
+	chunks  []*Chunk
+	starts  []int64 // of each chunk, and the end
+	bytes   int64
+	columns []int64 // bytes, by column
+	arenas  []*Arena
+	refs    atomic.Int64
 
 	stride    uint    // log2 of the rows that share an entry of directory
 	directory []int32 // the chunk of rows 0, 1<<stride, 2<<stride, ...
@@ -42,6 +43,7 @@ func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 	r := &Rows{layout: l, chunks: slices.Clone(chunks), starts: make([]int64, 1, len(chunks)+1)}
 	r.refs.Store(1)
 	r.lanes, r.ready = make([]lane, len(l.nodes)), make([]bool, len(l.columns))
+	r.columns = make([]int64, len(l.columns))
 	held := map[*Arena]bool{}
 	for i, c := range chunks {
 		if !l.equal(c.layout) {
@@ -57,6 +59,7 @@ func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 			r.arenas = append(r.arenas, c.arena)
 		}
 		r.bytes += c.Bytes()
+		r.countColumns(c)
 		r.starts = append(r.starts, r.starts[i]+c.rows)
 	}
 	r.index()
@@ -113,16 +116,21 @@ func (r *Rows) find(row int64) int {
 	return lo
 }
 
-// Range yields rows [lo, hi) as messages: whole chunks as they lie in the arena, what is cut off at the two
-// edges as a copy. The consumer releases each message. The first error ends the sequence.
+// messageBytes is about how long a message of Range is. What is unpacked from strips is then in the L2 cache still
+// when the transport copies it; and memory for longer ones glibc gives clients anew for each, page by page.
+const messageBytes = 1 << 20
+
+// Range yields rows [lo, hi) as messages of about 1 MiB, each of rows of one chunk. What is long refers to the
+// arena, the rest is copied. The consumer releases each message. The first error ends the sequence.
 func (r *Rows) Range(p *Projection, lo, hi int64) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
 		if lo < 0 || lo > hi || hi > r.Len() {
 			yield(Message{}, fmt.Errorf("rows [%d, %d): there are rows [0, %d)", lo, hi, r.Len()))
 			return
 		}
+		mean := r.MeanBytes(p)
 		for lo < hi {
-			m, err := r.next(p, lo, hi)
+			m, err := r.next(p, lo, hi, mean)
 			if !yield(m, err) || err != nil {
 				return
 			}
@@ -131,23 +139,19 @@ func (r *Rows) Range(p *Projection, lo, hi int64) iter.Seq2[Message, error] {
 	}
 }
 
-// next is the message of the rows from lo on that lie in one chunk.
-func (r *Rows) next(p *Projection, lo, hi int64) (Message, error) {
-	c := r.find(lo)
-	n := min(hi, r.starts[c+1]) - lo
+// next is a message of the rows from lo on, of mean bytes, that lie in one chunk: the first of equal ones.
+func (r *Rows) next(p *Projection, lo, hi, mean int64) (Message, error) {
 	if err := r.enter(p); err != nil {
 		return Message{}, err
 	}
-	if n == r.chunks[c].rows {
-		return r.whole(p, r.chunks[c]), nil
-	}
-	defer r.Release()
+	c := r.find(lo)
+	n := min(hi, r.starts[c+1]) - lo
+	messages := max(1, n*mean/messageBytes)
 	g := r.gatherer(p)
 	defer r.done(g)
-	g.rows = append(g.rows, piece{start: lo - r.starts[c], n: int32(n), src: int32(c)})
+	g.rows = append(g.rows, piece{start: lo - r.starts[c], n: int32((n + messages - 1) / messages), src: int32(c)})
 	g.measure(p.nodes, 0)
-	length, _ := g.bytes(p.nodes)
-	return r.copyOut(p, g, int(n), int(length)), nil
+	return r.message(p, g, int(g.rows[0].n)), nil
 }
 
 // enter retains r for a call with p.
@@ -159,38 +163,4 @@ func (r *Rows) enter(p *Projection) error {
 		return ErrReleased
 	}
 	return nil
-}
-
-// whole is the message of a chunk, which takes over a reference on r.
-func (r *Rows) whole(p *Projection, c *Chunk) Message {
-	m := Message{Rows: int(c.rows), lease: &lease{rows: r}}
-	if p.whole() {
-		m.Header, m.BodyLen = c.header, len(c.body)
-		if len(c.body) > 0 {
-			m.Body = [][]byte{c.body}
-		}
-		return m
-	}
-	m.Body = make([][]byte, 0, len(p.runs))
-	for _, run := range p.runs {
-		from, to := c.extent(p.layout, run[0], run[1])
-		if from < to {
-			m.Body = append(m.Body, c.body[from:to:to])
-		}
-		m.BodyLen += int(to - from)
-	}
-	m.Header = make([]byte, p.headers.size())
-	nodes, spans := p.headers.begin(m.Header, c.rows, int64(m.BodyLen))
-	end := int64(0)
-	for _, i := range p.columns {
-		col := p.layout.columns[i]
-		nodes = nodes[copy(nodes, c.nodes[col.nodes[0]:col.nodes[1]]):]
-		from, to := c.extent(p.layout, i, i+1)
-		for k, s := range c.spans[col.buffers[0]:col.buffers[1]] {
-			spans[k] = span{offset: s.offset - from + end, length: s.length}
-		}
-		spans = spans[col.buffers[1]-col.buffers[0]:]
-		end += to - from
-	}
-	return m
 }

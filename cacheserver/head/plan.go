@@ -85,7 +85,7 @@ func (h *Head) name(p *tablePlan) error {
 	if err != nil {
 		return err
 	}
-	p.dataset = wire.Dataset{TableUUID: p.pin.UUID, Snapshot: p.pin.SnapshotID, Fingerprint: dataset}
+	p.dataset = wire.Dataset{TableUUID: p.pin.UUID, Snapshot: p.pin.SnapshotID, Fingerprint: dataset, Filter: p.selection.Filter}
 	p.question = h.question
 	p.fingerprint, err = plan.Fingerprint(struct {
 		Dataset string

@@ -91,7 +91,7 @@ func catalogOptions(src Source, heard *listener) ([]rest.Option, error) {
 			}
 			options = append(options, rest.WithAuthURI(u))
 		case "rest.tls.skip-verify":
-			heard.transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: value == "true"} //nolint:gosec // the user's own choice, by name
+			heard.transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: value == "true"} // the user's own choice, by name
 		case "rest.sigv4-enabled", "rest.signing-region", "rest.signing-name": // below
 		default:
 			others[name] = value

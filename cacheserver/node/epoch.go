@@ -4,11 +4,24 @@
 package node
 
 import (
+	"math"
+
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/order"
+)
+
+const (
+	// usualBytes is about how long a batch of an epoch is: each costs the client's threads a wake-up and its columns a
+	// conversion. Rows longer than the mean must still fit in mostBytes. A client that stops reading keeps two batches
+	// in memory.
+	usualBytes = 3 << 20
+	// mostBytes is what a batch may reach if that makes it end with a step.
+	mostBytes = 4 << 20
+	// mostRows bounds the rows of a batch, however narrow they are.
+	mostRows = 1 << 16
 )
 
 // epoch streams this node's share of a rank's sequence, in sequence order.
@@ -17,117 +30,64 @@ func (s *sender) epoch(l serving, p *chunk.Projection) error {
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
-	g := newGatherer(s, l, p)
 	var block [4096]uint64
-	for {
-		n := cursor.Next(block[:])
-		if n == 0 {
-			return g.finish()
-		}
+	var rows []int64
+	every := l.batchPositions(l.rows.MeanBytes(p))
+	for left := every; ; {
 		if err := s.stream.Context().Err(); err != nil {
 			return status.FromContextError(err).Err()
 		}
-		if err := g.add(block[:n]); err != nil {
-			return err
-		}
-	}
-}
-
-// gatherer turns a node's rows of an epoch into batches. Rows that lie one after the other for long enough
-// are sent as they lie; the others are collected until they fill a batch.
-type gatherer struct {
-	sender     *sender
-	lent       serving
-	projection *chunk.Projection
-	full       int      // rows of about one full batch
-	long       int64    // rows from which a run is sent as it lies
-	run        [2]int64 // consecutive rows seen last, half-open
-	rows       []int64  // collected before run
-}
-
-const (
-	// gatherBytes is about how long a gathered batch is. A client that stops reading keeps two of them in memory.
-	gatherBytes = 1 << 20
-	// mostGathered bounds the rows that a stream collects, however narrow they are.
-	mostGathered = 1 << 16
-	// longestRun bounds the rows of a run before they are sent: later batches would come late.
-	longestRun = 1 << 26
-)
-
-func newGatherer(s *sender, l serving, p *chunk.Projection) *gatherer {
-	mean := max(l.rows.Bytes()/max(l.rows.Len(), 1), 1)
-	full := min(max(gatherBytes/mean, 1), mostGathered)
-	return &gatherer{sender: s, lent: l, projection: p, full: int(full), long: max(full/4, 2)}
-}
-
-// add keeps those of the epoch's rows that this node holds.
-func (g *gatherer) add(rows []uint64) error {
-	bounds := g.lent.ticket.Bounds
-	for _, row := range rows {
-		local := int64(row) - bounds[0]
-		if int64(row) >= bounds[1] || local < 0 {
+		n := cursor.Next(block[:min(len(block), left)])
+		rows = l.keep(rows, block[:n])
+		if left -= n; n > 0 && left > 0 {
 			continue
 		}
-		if local == g.run[1] && local-g.run[0] < longestRun {
-			g.run[1]++
-			continue
-		}
-		if err := g.endRun(); err != nil {
+		if err := s.picked(l, p, rows); err != nil || n == 0 {
 			return err
 		}
-		g.run = [2]int64{local, local + 1}
+		rows, left = rows[:0], every
 	}
-	return nil
 }
 
-// endRun sends the current run as it lies or adds it to the collected rows.
-func (g *gatherer) endRun() error {
-	lo, hi := g.run[0], g.run[1]
-	g.run = [2]int64{}
-	if hi-lo >= g.long {
-		if err := g.flush(); err != nil {
-			return err
-		}
-		return g.sender.between(g.lent, g.projection, lo, hi)
+// batchPositions is how many positions of the rank's sequence make up one batch: whole steps, so that the client
+// need not put a step together from two batches, or if a step is too long, what gives a batch of usual length.
+// mean is the bytes of a row.
+func (l serving) batchPositions(mean int64) int {
+	lo, hi := order.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
+	step := float64(hi - lo)
+	here := float64(max(l.ticket.Bounds.Len(), 1)) / float64(max(l.ticket.Epoch.Rows, 1)) // rows a position
+	positions := func(bytes int64) float64 {
+		return float64(min(max(bytes/max(mean, 1), 1), mostRows)) / here
 	}
-	for row := lo; row < hi; row++ {
-		g.rows = append(g.rows, row)
+	usual := positions(usualBytes)
+	if step == 0 || step > positions(mostBytes) {
+		return int(usual)
 	}
-	for len(g.rows) >= g.full {
-		if err := g.send(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return int(max(math.Floor(usual/step), 1) * step)
 }
 
-// finish sends what is left.
-func (g *gatherer) finish() error {
-	if err := g.endRun(); err != nil {
-		return err
-	}
-	return g.flush()
-}
-
-// flush sends all that was collected.
-func (g *gatherer) flush() error {
-	for len(g.rows) > 0 {
-		if err := g.send(); err != nil {
-			return err
+// keep appends those of the epoch's rows that this node holds, by its own numbers.
+func (l serving) keep(rows []int64, epoch []uint64) []int64 {
+	bounds := l.ticket.Bounds
+	for _, row := range epoch {
+		if row := int64(row); row >= bounds[0] && row < bounds[1] {
+			rows = append(rows, row-bounds[0])
 		}
 	}
-	return nil
+	return rows
 }
 
-// send sends as many of the collected rows as fit one batch; the others begin the next.
-func (g *gatherer) send() error {
-	message, n, err := g.lent.rows.Gather(g.projection, g.rows, gatherBytes)
-	if err != nil {
-		return status.Errorf(codes.Internal, "gather %d rows: %v", len(g.rows), err)
+// picked streams the node's own rows in the order given, in one batch if they fit.
+func (s *sender) picked(l serving, p *chunk.Projection, rows []int64) error {
+	for len(rows) > 0 {
+		message, n, err := l.rows.Gather(p, rows, mostBytes)
+		if err != nil {
+			return status.Errorf(codes.Internal, "gather %d rows: %v", len(rows), err)
+		}
+		if err := s.batch(message); err != nil {
+			return err
+		}
+		rows = rows[n:]
 	}
-	if err := g.sender.batch(message); err != nil {
-		return err
-	}
-	g.rows = append(g.rows[:0], g.rows[n:]...)
 	return nil
 }

@@ -90,6 +90,7 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 		return err
 	}
 	for requests.Next() {
+		out.work()
 		rows, err := lent.rowNumbers(requests.RecordBatch())
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@
 package node
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +19,7 @@ import (
 // sender writes one stream's messages and counts them.
 type sender struct {
 	stream grpc.ServerStream
+	begin  time.Time // of the work on the next message
 	open   prometheus.Gauge
 	bytes  prometheus.Counter
 	rows   prometheus.Counter
@@ -28,7 +30,7 @@ func (n *Node) newSender(stream grpc.ServerStream, kind wire.Kind) *sender {
 	m, label := n.cfg.Metrics, string(kind)
 	m.StreamsOpened.WithLabelValues(label).Inc()
 	s := &sender{
-		stream: stream, open: m.Streams.WithLabelValues(label), bytes: m.SentBytes.WithLabelValues(label),
+		stream: stream, begin: time.Now(), open: m.Streams.WithLabelValues(label), bytes: m.SentBytes.WithLabelValues(label),
 		rows: m.SentRows.WithLabelValues(label), wait: m.SendWait.WithLabelValues(label),
 	}
 	s.open.Inc()
@@ -39,14 +41,23 @@ func (s *sender) close() { s.open.Dec() }
 
 // schema sends the stream's first message.
 func (s *sender) schema(p *chunk.Projection) error {
-	return s.frame(wire.NewFrame(chunk.SchemaHeader(p.Schema()), nil, 0, nil))
+	return s.frame(wire.NewFrame(chunk.SchemaHeader(p.Schema()), nil, nil, 0, nil))
 }
 
-// batch sends one record batch.
+// work notes that the node works on the next message from now on.
+func (s *sender) work() { s.begin = time.Now() }
+
+// batch sends one record batch, and with it how long the node worked on it.
 func (s *sender) batch(m chunk.Message) error {
-	if err := s.frame(wire.NewFrame(m.Header, m.Body, m.BodyLen, m.Release)); err != nil {
+	metadata, err := json.Marshal(wire.BatchMetadata{Busy: time.Since(s.begin).Microseconds()})
+	if err != nil {
+		m.Release()
+		return status.Errorf(codes.Internal, "encode metadata: %v", err)
+	}
+	if err := s.frame(wire.NewFrame(m.Header, metadata, m.Body, m.BodyLen, m.Release)); err != nil {
 		return err
 	}
+	s.work()
 	s.rows.Add(float64(m.Rows))
 	return nil
 }

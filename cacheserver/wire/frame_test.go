@@ -34,7 +34,7 @@ func TestFrameIsFlightData(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			want := bytes.Join(tt.body, nil)
 			released := 0
-			f := NewFrame([]byte("header"), tt.body, len(want), func() { released++ })
+			f := NewFrame([]byte("header"), []byte("more"), tt.body, len(want), func() { released++ })
 			data, err := NewCodec().Marshal(f)
 			if err != nil {
 				t.Fatal(err)
@@ -43,14 +43,30 @@ func TestFrameIsFlightData(t *testing.T) {
 			if err := proto.Unmarshal(data.Materialize(), &got); err != nil {
 				t.Fatal(err)
 			}
-			if data.Len() != f.Size() || string(got.DataHeader) != "header" || !bytes.Equal(got.DataBody, want) {
-				t.Errorf("%d bytes of %d, header %q, body of %d bytes, want %d", data.Len(), f.Size(), got.DataHeader, len(got.DataBody), len(want))
+			if header := string(bytes.TrimRight(got.DataHeader, "\x00")); header != "header" || string(got.AppMetadata) != "more" {
+				t.Errorf("header %q, metadata %q", header, got.AppMetadata)
+			}
+			if data.Len() != f.Size() || !bytes.Equal(got.DataBody, want) {
+				t.Errorf("%d bytes of %d, body of %d bytes, want %d", data.Len(), f.Size(), len(got.DataBody), len(want))
 			}
 			data.Free()
 			if released != 1 {
 				t.Errorf("released %d times", released)
 			}
 		})
+	}
+}
+
+// TestFrameBodyIsAligned covers the lengths around which the header's own length takes a byte more.
+func TestFrameBodyIsAligned(t *testing.T) {
+	for _, metadata := range [][]byte{nil, []byte(`{"busy_us":7}`)} {
+		for length := range 300 {
+			header := bytes.Repeat([]byte{1}, 8*length)
+			f := NewFrame(header, metadata, [][]byte{make([]byte, 64)}, 64, nil)
+			if at := f.Size() - 64; at%bodyAlign != 0 || at > len(header)+len(metadata)+32 {
+				t.Errorf("a header of %d bytes: the body starts at %d", len(header), at)
+			}
+		}
 	}
 }
 
@@ -97,7 +113,7 @@ func TestSendReleasesOnce(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := Connections{}.TagConn(t.Context(), nil)
 			released := 0
-			f := NewFrame(nil, [][]byte{make([]byte, 4096), make([]byte, 8192)}, 12288, func() { released++ })
+			f := NewFrame(nil, nil, [][]byte{make([]byte, 4096), make([]byte, 8192)}, 12288, func() { released++ })
 			stream := &silentStream{ctx: ctx, encode: tt.encode, err: tt.err}
 			if err := Send(stream, f); !errors.Is(err, tt.err) {
 				t.Fatalf("error %v, want %v", err, tt.err)
@@ -114,7 +130,7 @@ func TestSendOnAnEndedConnection(t *testing.T) {
 	ctx := Connections{}.TagConn(t.Context(), nil)
 	Connections{}.HandleConn(ctx, &stats.ConnEnd{})
 	released := 0
-	err := Send(&silentStream{ctx: ctx, encode: true}, NewFrame(nil, nil, 0, func() { released++ }))
+	err := Send(&silentStream{ctx: ctx, encode: true}, NewFrame(nil, nil, nil, 0, func() { released++ }))
 	if status.Code(err) != codes.Unavailable || released != 1 {
 		t.Errorf("error %v, released %d times", err, released)
 	}

@@ -12,6 +12,7 @@ type Dataset struct {
 	TableUUID   string `json:"table_uuid"`
 	Snapshot    int64  `json:"snapshot"` // 0 for a table without a snapshot
 	Fingerprint string `json:"fingerprint"`
+	Filter      string `json:"filter"` // as it was given; "" without one
 }
 
 // InfoMetadata is the app_metadata of a FlightInfo, as JSON.
@@ -25,4 +26,11 @@ type InfoMetadata struct {
 // EndpointMetadata is the app_metadata of a FlightEndpoint, as JSON.
 type EndpointMetadata struct {
 	Node int `json:"node"` // index into InfoMetadata.Nodes
+}
+
+// BatchMetadata is the app_metadata of a record batch, as JSON.
+type BatchMetadata struct {
+	// Busy is how many microseconds the data node worked since the stream's last message, or since the request;
+	// what it waited for the client to take messages, or to ask for more, does not count.
+	Busy int64 `json:"busy_us"`
 }
