@@ -10,28 +10,44 @@ MAKEFLAGS += --no-print-directory
 
 # ---- Pinned tools: every version in this block. Python packages: hack/python/requirements.txt.
 # Apache Iceberg's REST catalog server, for tests: hack/rest-catalog/pom.xml.
-GOLANGCI_LINT_VERSION := v2.12.2
-MINIO_VERSION         := v0.0.0-20260212201848-7aac2a2c5b7c
+GOLANGCI_LINT_VERSION  := v2.12.2
+MINIO_VERSION          := v0.0.0-20260212201848-7aac2a2c5b7c
+CONTROLLER_GEN_VERSION := v0.21.0
 
 # ---- Where things go. Nothing big lands in the checkout; Go keeps its own caches.
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/datacache
 PYTHON3 ?= python3
 LOCK    := hack/python/requirements.txt
-VENV    := $(CACHE)/venv-$(shell { $(PYTHON3) -V; cat $(LOCK); } 2>/dev/null | sha256sum | cut -c1-12)
+venv_of  = $(CACHE)/$(1)-$(shell { $(PYTHON3) -V; cat $(2); } 2>/dev/null | sha256sum | cut -c1-12)
+VENV    := $(call venv_of,venv,$(LOCK))
 PYTHON  := $(VENV)/bin/python
+# Beside it: torch and the Kubeflow SDK, for the loader's adaptors and the end-to-end tests; and the loaders that bench-loader compares with.
+TRAINING_LOCK := hack/python/training.txt
+TRAINING_VENV := $(call venv_of,training,$(LOCK) $(TRAINING_LOCK))
+TRAINING      := $(TRAINING_VENV)/bin/python
+PEERS_LOCK    := hack/python/peers.txt
+PEERS_VENV    := $(call venv_of,peers,$(PEERS_LOCK)) # a lock of its own: some of them want older packages than ours
+PEERS         := $(PEERS_VENV)/bin/python
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio
+CONTROLLER_GEN := $(CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
 POM     := hack/rest-catalog/pom.xml
 CATALOG := $(CACHE)/tools/iceberg-rest-catalog-$(shell sha256sum $(POM) 2>/dev/null | cut -c1-12)
 SERVER  := bin/cacheserver
+# Kubernetes, JobSet, LWS and Trainer for the tests of the control plane; their versions are in the two go.mod files.
+KUBE_SOURCE := $(addprefix hack/kube/,build main.go go.mod go.sum managers/go.mod managers/go.sum)
+KUBE        := $(CACHE)/tools/kube-$(shell cat $(KUBE_SOURCE) 2>/dev/null | sha256sum | cut -c1-12)
+KUBERNETES  ?=
+export DATACACHE_KUBE := $(KUBE)
+export DATACACHE_TRAINING_PYTHON := $(TRAINING)
 PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
 
-# ---- What a run may change: make test PYTEST='-k wire', make fuzz FUZZTIME=5m
-FUZZTIME ?= 30s
+# ---- What a run may change: make test PYTEST='-k wire', make fuzz FUZZTIME=1000000x
+FUZZTIME ?= 5000x
 PYTEST   ?=
 GOTEST   ?=
 BENCH    ?=
@@ -52,7 +68,18 @@ bootstrap: # what the machine itself must have
 
 .PHONY: venv
 venv: bootstrap
-	@hack/venv $(VENV)
+	@hack/venv $(VENV) $(LOCK)
+
+.PHONY: training-venv
+training-venv: bootstrap ## The virtual environment with torch and the Kubeflow SDK (about 3 min, once).
+	@hack/venv $(TRAINING_VENV) $(LOCK) $(TRAINING_LOCK)
+
+.PHONY: peers-venv
+peers-venv: bootstrap ## The virtual environment with the loaders that bench-loader compares with (about 5 min, once).
+	@hack/venv $(PEERS_VENV) $(PEERS_LOCK)
+
+print-%: # the value of a variable: make -s print-PYTHON
+	@echo $($*)
 
 $(LINT): | bootstrap
 	@echo "==> golangci-lint $(GOLANGCI_LINT_VERSION): building (about 5 min, once)"
@@ -61,6 +88,10 @@ $(LINT): | bootstrap
 $(MINIO): | bootstrap
 	@echo "==> minio $(MINIO_VERSION): building (about 3 min, once)"
 	@GOBIN=$(@D) go install github.com/minio/minio@$(MINIO_VERSION)
+
+$(CONTROLLER_GEN): | bootstrap
+	@echo "==> controller-gen $(CONTROLLER_GEN_VERSION): building (about 1 min, once)"
+	@GOBIN=$(@D) go install sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)
 
 $(CATALOG)/complete: | bootstrap
 	@hack/bootstrap java
@@ -71,16 +102,33 @@ $(CATALOG)/complete: | bootstrap
 .PHONY: tools
 tools: venv $(LINT) $(MINIO) $(CATALOG)/complete ## Build and install the pinned tools into the cache (about 9 min, once; others call it as needed).
 
+.PHONY: kube-tools
+kube-tools: bootstrap ## Build Kubernetes and the stock managers for the tests of the control plane (about 15 min, once).
+	@hack/kube/build $(KUBE)
+
+.PHONY: kube-pin
+kube-pin: bootstrap ## Move hack/kube to another release of Kubernetes: KUBERNETES=v1.36.3.
+	@hack/kube/pin $(KUBERNETES)
+
 .PHONY: build
 build: bootstrap ## Build bin/cacheserver (about 3 min cold, seconds after).
 	@echo "==> build: $(SERVER) (about 3 min cold, seconds after)"
 	@mkdir -p bin
 	@go build -ldflags '$(LDFLAGS)' -o $(SERVER) ./cmd/cacheserver
 
+.PHONY: managers
+managers: bootstrap ## Build bin/manager and bin/trainer-manager, the control plane (about 5 min cold, seconds after).
+	@echo "==> managers: bin/manager, bin/trainer-manager (about 5 min cold, seconds after)"
+	@mkdir -p bin
+	@go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manager ./cmd/trainer-manager
+
 .PHONY: generate
-generate: venv ## Write the golden files of the wire contract and the epochs anew (seconds).
-	@echo "==> generate: test/golden/wire_*.json (seconds)"
+generate: venv $(CONTROLLER_GEN) ## Write anew what is generated: the wire's golden files, the DataCache's deep copies and CRD, the runtimes (about 1 min).
+	@echo "==> generate: test/golden/wire_*.json, api/v1alpha1, manifests/base/crds, runtimes (about 1 min)"
 	@$(PYTHON) test/conformance/golden.py write
+	@$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./api/...
+	@$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=manifests/base/crds
+	@go test ./internal/inject -run 'Twins|Shipped' -count=1 -update
 
 .PHONY: fmt
 fmt: venv $(LINT) ## Format Go and Python (seconds).
@@ -88,51 +136,62 @@ fmt: venv $(LINT) ## Format Go and Python (seconds).
 	@$(LINT) fmt ./...
 	@$(PYTHON) -m ruff format --quiet --config $(PYCONF) $(PYCODE)
 	@$(PYTHON) -m ruff check --quiet --config $(PYCONF) --fix-only $(PYCODE)
+	@$(PYTHON) -m ruff format --quiet python
+	@$(PYTHON) -m ruff check --quiet --fix-only python
 
 .PHONY: lint
-lint: venv $(LINT) ## Check Go and Python: golangci-lint, ruff, pyright (about 8 min cold, 30 s after).
+lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, pyright (about 8 min cold, 30 s after).
 	@echo "==> lint: golangci-lint (about 2 min cold, seconds after)"
 	@$(LINT) run ./...
-	@echo "==> lint: ruff and pyright (about 20 s)"
+	@echo "==> lint: ruff and pyright (about 1 min)"
 	@$(PYTHON) -m ruff format --check --quiet --config $(PYCONF) $(PYCODE)
 	@$(PYTHON) -m ruff check --quiet --config $(PYCONF) $(PYCODE)
-	@$(VENV)/bin/basedpyright -p $(PYCONF) --pythonpath $(PYTHON)
+	@$(PYTHON) -m ruff format --check --quiet python
+	@$(PYTHON) -m ruff check --quiet python
+	@$(VENV)/bin/basedpyright -p $(PYCONF) --pythonpath $(TRAINING)
+	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(TRAINING)
 
 .PHONY: test
-test: test-go test-conformance ## Everything that must hold: go vet, go test -race, pytest on the real binary (about 15 min cold, 5 min after a change, a minute without).
+test: test-go test-conformance test-loader ## Everything that must hold: go vet, go test -race, pytest on the real binary (about 35 min cold, 10 min after a change, a minute without).
 
 .PHONY: test-go
-test-go: bootstrap ## The Go half of test (about 8 min cold, 1 min after).
-	@echo "==> test: go vet (about 1 min cold, seconds after)"
+test-go: kube-tools training-venv ## The Go part of test; the control plane on a real API server (about 25 min cold, 4 min after).
+	@echo "==> test: go vet (about 2 min cold, seconds after)"
 	@go vet ./...
-	@echo "==> test: go test -race (about 8 min cold, 1 min after)"
-	@go test -race $(GOTEST) ./...
+	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
+	@go test -race -timeout=30m $(GOTEST) ./...
 
 .PHONY: test-conformance
-test-conformance: build venv $(MINIO) $(CATALOG)/complete ## The Python half of test: pyarrow, pyiceberg and DuckDB against bin/cacheserver (about 3 min; nothing to do while nothing changed).
-	@echo "==> test: pytest against $(SERVER) (about 4 min)"
+test-conformance: build venv $(MINIO) $(CATALOG)/complete ## The cache server's Python part of test: pyarrow, pyiceberg and DuckDB against bin/cacheserver (about 3 min; nothing to do while nothing changed).
+	@echo "==> test: pytest against $(SERVER) (about 3 min)"
 	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden $(LOCK) -- \
 		$(PYTHON) -m pytest test/conformance --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) $(PYTEST)
 
 .PHONY: test-loader
-test-loader: build venv ## The Python loader's own tests against bin/cacheserver (about 2 min); not part of test yet.
-	@echo "==> test: the loader against $(SERVER) (about 2 min)"
-	@PYTHONPATH=python/src $(PYTHON) -m pytest python/tests --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+test-loader: build training-venv ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).
+	@echo "==> test: the loader against $(SERVER) (about 4 min)"
+	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python runtimes test/conformance test/golden $(LOCK) $(TRAINING_LOCK) -- \
+		$(TRAINING) -m pytest python/tests --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz
-fuzz: bootstrap ## Run every fuzz target for FUZZTIME=30s each (about 4 min; 8 more cold: instrumented dependencies).
-	@echo "==> fuzz: $(FUZZTIME) a target"
+fuzz: bootstrap ## Run every fuzz target FUZZTIME=5000x times each (about 3 min; 8 more cold: instrumented dependencies).
+	@echo "==> fuzz: $(FUZZTIME) a target (about 3 min; 8 more cold)"
 	@hack/fuzz $(FUZZTIME)
 
 .PHONY: demo
 demo: build venv ## Train a small model from one head and two data nodes (about 1 min; 2 more the first time).
 	@echo "==> demo: table, head and two data nodes, training (about 1 min; the table is made once)"
-	@PYTHONPATH=hack $(PYTHON) -m demo --server $(SERVER) --cache $(CACHE)/demo $(DEMO)
+	@PYTHONPATH=hack:python/src $(PYTHON) -m demo --server $(SERVER) --cache $(CACHE)/demo $(DEMO)
 
 .PHONY: bench
 bench: build venv ## Print the table of speed and memory beside peers (about 6 min; BENCH='--scale 0.1' for a quick look).
 	@echo "==> bench: load, stream, shuffle, memory (about 6 min on idle cores)"
 	@PATH="$(VENV)/bin:$$PATH" test/bench/run $(BENCH)
+
+.PHONY: bench-loader
+bench-loader: build peers-venv ## Print the loader's table beside other loaders (about 75 min; BENCH='--scale 0.2 --repeat 1' for a quick look; 5 min and 8 GB for their environment, once).
+	@echo "==> bench-loader: epochs and resumes through to torch (about 75 min on idle cores)"
+	@PYTHONPATH=test/bench $(PEERS) -m loaderbench --server $(SERVER) --data $(CACHE)/bench-loader $(BENCH)
 
 .PHONY: soak
 soak: bootstrap ## Kill, stop and freeze servers at random while clients read, SOAK=200 times (about 30 min; not part of CI).
