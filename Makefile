@@ -52,6 +52,7 @@ PYTEST   ?=
 GOTEST   ?=
 BENCH    ?=
 SOAK     ?= 200
+CACHES   ?= 500
 DEMO     ?=
 
 export PYTHON3
@@ -197,6 +198,11 @@ bench-loader: build peers-venv ## Print the loader's table beside other loaders 
 soak: bootstrap ## Kill, stop and freeze servers at random while clients read, SOAK=200 times (about 30 min; not part of CI).
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
+
+.PHONY: scale
+scale: kube-tools ## Create CACHES=500 TrainJobs with caches at once: requests each, time, memory (about 15 min; not part of CI, which makes 20).
+	@echo "==> scale: $(CACHES) TrainJobs at once (about 15 min)"
+	@CACHES=$(CACHES) go test ./test/controlplane -run '^TestRequestsPerJob$$' -count=1 -timeout=0 -v
 
 .PHONY: verify
 verify: generate fmt lint ## What CI wants of a change: generated and formatted files are in the commit, lint is clean (about 1 min).

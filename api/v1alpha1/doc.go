@@ -8,18 +8,17 @@
 package v1alpha1
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/scheme"
 )
 
 // GroupVersion is the group and version of everything in this package.
 var GroupVersion = schema.GroupVersion{Group: "datacache.kubeflow.org", Version: "v1alpha1"}
 
-var builder = &scheme.Builder{GroupVersion: GroupVersion}
-
 // AddToScheme registers DataCache and DataCacheList.
-var AddToScheme = builder.AddToScheme
-
-func init() {
-	builder.Register(&DataCache{}, &DataCacheList{})
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &DataCache{}, &DataCacheList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
 }

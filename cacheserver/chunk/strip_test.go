@@ -5,6 +5,7 @@ package chunk
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -35,7 +36,7 @@ func TestFindStrips(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := ""
+		var got strings.Builder
 		for _, s := range l.strips {
 			var columns []int
 			for i, column := range l.columns {
@@ -43,10 +44,10 @@ func TestFindStrips(t *testing.T) {
 					columns = append(columns, i)
 				}
 			}
-			got += fmt.Sprintf("%d:%d ", columns, s.stride)
+			fmt.Fprintf(&got, "%d:%d ", columns, s.stride)
 		}
-		if got != c.want {
-			t.Errorf("%s: strips %q, want %q", c.name, got, c.want)
+		if got.String() != c.want {
+			t.Errorf("%s: strips %q, want %q", c.name, got.String(), c.want)
 		}
 	}
 }

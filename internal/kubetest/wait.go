@@ -14,21 +14,27 @@ import (
 )
 
 // Deadline is how long Eventually waits: far more than anything needs on an idle machine, for those that are not.
-const Deadline = 2 * time.Minute
+const Deadline = 5 * time.Minute
 
 const pollInterval = 50 * time.Millisecond
 
 // Eventually asks check each 50 ms until it returns nil. After Deadline it fails the test with the last error.
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	last := time.Now().Add(Deadline)
+	EventuallyWithin(t, Deadline, what, check)
+}
+
+// EventuallyWithin is Eventually with another deadline.
+func EventuallyWithin(t testing.TB, deadline time.Duration, what string, check func() error) {
+	t.Helper()
+	last := time.Now().Add(deadline)
 	for {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(last) {
-			t.Fatalf("%s: not within %v: %v", what, Deadline, err)
+			t.Fatalf("%s: not within %v: %v", what, deadline, err)
 		}
 		time.Sleep(pollInterval)
 	}

@@ -16,7 +16,8 @@ _PYTHON = Path(__file__).resolve().parents[1]
 
 
 def test_the_example_learns_from_a_cache(pytestconfig: pytest.Config) -> None:
-    command = [sys.executable, _PYTHON / "examples/reviews.py", "--server", pytestconfig.getoption("--server")]
+    server = str(pytestconfig.getoption("--server"))
+    command = [sys.executable, str(_PYTHON / "examples/reviews.py"), "--server", server]
     environment = {**os.environ, "PYTHONPATH": str(_PYTHON / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--rows", "6000", "--epochs", "2"],

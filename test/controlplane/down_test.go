@@ -1,0 +1,81 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/kubetest"
+)
+
+// TestWebhookIsDown: TrainJobs without a cache don't notice, those with one are refused rather than left to train without it.
+// What is down is a copy of one of our webhook configurations, for one namespace: the real ones serve the other tests.
+func TestWebhookIsDown(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	tests := map[string]func(t *testing.T, copied metav1.ObjectMeta, here *metav1.LabelSelector, nowhere admissionv1.WebhookClientConfig) client.Object{
+		"mutating":   mutatingCopy,
+		"validating": validatingCopy,
+	}
+	for kind, copyOf := range tests {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			ns := cluster.Namespace(t)
+			name := ns + ".down." + inject.Group
+			here := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: ns}}
+			// Nothing of ours listens at port 1.
+			configuration := copyOf(t, metav1.ObjectMeta{Name: name}, here, admissionv1.WebhookClientConfig{URL: new("https://" + cluster.Address + ":1")})
+			create(t, configuration)
+			t.Cleanup(func() {
+				if err := cluster.Client.Delete(context.WithoutCancel(t.Context()), configuration); err != nil {
+					t.Error(err)
+				}
+			})
+			kubetest.Eventually(t, "the API server calls the webhook that is down", func() error {
+				err := cluster.Client.Create(t.Context(), cacheJob(ns, "cached", table, tableEnv()...), client.DryRunAll)
+				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("failed calling webhook %q", name)) {
+					return errors.Join(errors.New("a TrainJob with a cache is not refused for it"), err)
+				}
+				return nil
+			})
+			bare := cacheJob(ns, "bare", table)
+			bare.Spec.Initializer = nil
+			create(t, bare)
+			change(t, bare, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
+		})
+	}
+}
+
+func mutatingCopy(t *testing.T, copied metav1.ObjectMeta, here *metav1.LabelSelector, nowhere admissionv1.WebhookClientConfig) client.Object {
+	t.Helper()
+	ours := appears(t, &admissionv1.MutatingWebhookConfiguration{}, "", inject.Group)
+	ours.ObjectMeta = copied
+	for i := range ours.Webhooks {
+		w := &ours.Webhooks[i]
+		w.Name, w.NamespaceSelector, w.ClientConfig = copied.Name, here, nowhere
+	}
+	return ours
+}
+
+func validatingCopy(t *testing.T, copied metav1.ObjectMeta, here *metav1.LabelSelector, nowhere admissionv1.WebhookClientConfig) client.Object {
+	t.Helper()
+	ours := appears(t, &admissionv1.ValidatingWebhookConfiguration{}, "", inject.Group)
+	ours.ObjectMeta = copied
+	for i := range ours.Webhooks {
+		w := &ours.Webhooks[i]
+		w.Name, w.NamespaceSelector, w.ClientConfig = copied.Name, here, nowhere
+	}
+	return ours
+}

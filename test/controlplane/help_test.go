@@ -1,0 +1,203 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	ice "github.com/apache/iceberg-go"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/local"
+	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/kubetest"
+)
+
+// variables is an environment in the order given, as name, value, name, value, ...
+func variables(pairs ...string) []corev1.EnvVar {
+	var env []corev1.EnvVar
+	for i := 0; i+1 < len(pairs); i += 2 {
+		env = append(env, corev1.EnvVar{Name: pairs[i], Value: pairs[i+1]})
+	}
+	return env
+}
+
+// cacheJob is a TrainJob with a cache on the stock runtime torch-distributed.
+func cacheJob(namespace, name, uri string, env ...corev1.EnvVar) *trainer.TrainJob {
+	return &trainer.TrainJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: trainer.TrainJobSpec{
+			RuntimeRef:  trainer.RuntimeRef{Name: "torch-distributed"},
+			Trainer:     &trainer.Trainer{NumNodes: new(int32(1))},
+			Initializer: &trainer.Initializer{Dataset: &trainer.DatasetInitializer{StorageUri: &uri, Env: env}},
+		},
+	}
+}
+
+// tableEnv is what a job of the tests says of its table. Nobody opens it: the head is the test's own.
+func tableEnv() []corev1.EnvVar {
+	return variables("METADATA_LOC", "s3://lake/reviews/metadata/00001.metadata.json", "CLUSTER_SIZE", "3")
+}
+
+// runtimes installs the stock runtime and waits for its twin.
+func runtimes(t *testing.T) {
+	t.Helper()
+	if err := cluster.InstallRuntimes(t.Context(), "torch-distributed"); err != nil {
+		t.Fatal(err)
+	}
+	appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+}
+
+func create(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := cluster.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// change edits an object until it is written.
+func change[T client.Object](t *testing.T, object T, edit func(T)) {
+	t.Helper()
+	kubetest.Eventually(t, "change "+object.GetName(), func() error {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+			return err
+		}
+		edit(object)
+		return cluster.Client.Update(t.Context(), object)
+	})
+}
+
+// remove deletes an object in the background, as kubectl does.
+func remove(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := cluster.Client.Delete(t.Context(), object, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// appears waits for an object and reads it.
+func appears[T client.Object](t *testing.T, object T, namespace, name string) T {
+	t.Helper()
+	kubetest.Eventually(t, fmt.Sprintf("%T %s", object, name), func() error {
+		return cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
+	})
+	return object
+}
+
+// vanishes waits until there is no such object.
+func vanishes(t *testing.T, object client.Object, namespace, name string) {
+	t.Helper()
+	kubetest.Eventually(t, fmt.Sprintf("%T %s is gone", object, name), func() error {
+		err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("it is still there"))
+	})
+}
+
+// becomes waits until the DataCache is in the state.
+func becomes(t *testing.T, namespace, name string, state v1alpha1.State) *v1alpha1.DataCache {
+	t.Helper()
+	dc := &v1alpha1.DataCache{}
+	kubetest.Eventually(t, fmt.Sprintf("DataCache %s is %s", name, state), func() error {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, dc); err != nil {
+			return err
+		}
+		if dc.Status.State != state {
+			return fmt.Errorf("it is %q: %+v", dc.Status.State, dc.Status.Conditions)
+		}
+		return nil
+	})
+	return dc
+}
+
+// told waits until an event of the reason was said of the TrainJob in the form that the Kubeflow SDK reads, and gives its message.
+func told(t *testing.T, job *trainer.TrainJob, reason string) string {
+	t.Helper()
+	message := ""
+	kubetest.Eventually(t, fmt.Sprintf("event %s of TrainJob %s", reason, job.Name), func() error {
+		var events corev1.EventList
+		if err := cluster.Client.List(t.Context(), &events, client.InNamespace(job.Namespace)); err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.InvolvedObject.Kind == "TrainJob" && e.InvolvedObject.Name == job.Name && e.Reason == reason && !e.FirstTimestamp.IsZero() {
+				message = e.Message
+				return nil
+			}
+		}
+		return fmt.Errorf("there are %d other events", len(events.Items))
+	})
+	return message
+}
+
+// rows of the table that served loads.
+const rows = 1000
+
+// served runs a real head with two data nodes as the caches', until the test ends.
+func served(t *testing.T, namespace string, caches ...string) {
+	t.Helper()
+	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
+	many := make([]icetest.Row, rows)
+	for i := range many {
+		many[i] = icetest.Row{"id": i}
+	}
+	table.Append(many...)
+	runHead(t, table.Metadata(), namespace, caches...)
+}
+
+// runHead runs a real head of the table at metadata as the caches', until the test ends.
+func runHead(t *testing.T, metadata, namespace string, caches ...string) {
+	t.Helper()
+	flight, http := listen(t), listen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	server, err := local.New(ctx, local.Config{
+		Flight: flight, HTTP: http, Nodes: 2, Budget: chunk.NewBudget(1 << 28), Store: objstore.New(objstore.Config{}),
+		Source: iceberg.Source{Metadata: metadata}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(),
+	})
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Start(ctx) }()
+	t.Cleanup(func() {
+		for _, cache := range caches {
+			heads.serve(namespace, cache, "")
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the head: %v", err)
+		}
+	})
+	for _, cache := range caches {
+		heads.serve(namespace, cache, http.Addr().String())
+	}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener
+}

@@ -1,0 +1,161 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller"
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/kubetest"
+	"github.com/kubeflow/datacache/webhook"
+)
+
+const (
+	image           = "example.com/cacheserver:test"
+	systemNamespace = "datacache-system"
+	webhookPort     = 19450
+	// overlay is what is installed, but for the Deployment: the manager runs in this process.
+	overlay = "../../manifests/overlays/without-runtime"
+)
+
+var (
+	cluster *kubetest.Cluster
+	heads   = &network{servers: map[string]string{}}
+	asked   = &requests{counts: map[string]int{}}
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	options := kubetest.Options{
+		Tools:  os.Getenv("DATACACHE_KUBE"),
+		CRDs:   []string{"../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"},
+		Scheme: v1alpha1.AddToScheme,
+	}
+	os.Exit(kubetest.Run(options, func(c *kubetest.Cluster) int {
+		cluster = c
+		stop, err := startManager(c)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "controlplane:", err)
+			return 1
+		}
+		code := m.Run()
+		if err := stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "controlplane: the manager:", err)
+			return 1
+		}
+		return code
+	}))
+}
+
+// startManager installs the overlay and runs webhook and controllers with the rights of the manager's own service account. stop ends
+// them and gives what they ended with.
+func startManager(c *kubetest.Cluster) (stop func() error, err error) {
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // under TestMain, which has no context
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	if err := install(ctx, c); err != nil {
+		return nil, err
+	}
+	mgr, err := newManager(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	if !mgr.GetCache().WaitForCacheSync(ctx) {
+		return nil, errors.Join(errors.New("the manager's informers did not sync"), <-ended)
+	}
+	return func() error { cancel(); return <-ended }, nil
+}
+
+func install(ctx context.Context, c *kubetest.Cluster) error {
+	rendered, err := exec.CommandContext(ctx, c.Kubectl(), "kustomize", overlay).Output()
+	if err != nil {
+		return fmt.Errorf("render %s: %w", overlay, err)
+	}
+	dir, err := os.MkdirTemp("", "controlplane-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	file := filepath.Join(dir, "overlay.yaml")
+	if err := os.WriteFile(file, rendered, 0o600); err != nil {
+		return err
+	}
+	return c.Install(ctx, file, fmt.Sprintf("%s:%d", c.Address, webhookPort))
+}
+
+func newManager(ctx context.Context, c *kubetest.Cluster) (ctrl.Manager, error) {
+	reach, err := c.ConfigFor("system:serviceaccount:"+systemNamespace+":datacache-manager", "system:serviceaccounts", "system:authenticated")
+	if err != nil {
+		return nil, err
+	}
+	reach.QPS, reach.Burst = 200, 400 // as cmd/manager's flags have it
+	reach.Wrap(asked.count)
+	scheme := runtime.NewScheme()
+	if err := controller.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(reach, ctrl.Options{
+		Scheme:        scheme,
+		Cache:         controller.CacheOptions(),
+		Metrics:       metricsserver.Options{BindAddress: "0"},
+		Controller:    config.Controller{SkipNameValidation: new(true)},
+		WebhookServer: ctrlwebhook.NewServer(ctrlwebhook.Options{Host: c.Address, Port: webhookPort, CertDir: c.CertDir}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := webhook.Setup(mgr, inject.Settings{}); err != nil {
+		return nil, err
+	}
+	return mgr, controller.Setup(ctx, mgr, controller.Options{
+		Image: image, Namespace: systemNamespace, Dial: heads.dial, Registry: prometheus.NewRegistry(),
+	})
+}
+
+// network stands in for cluster DNS and pod network: it leads the controller to the heads that tests run. Safe for concurrent use.
+type network struct {
+	mu      sync.Mutex
+	servers map[string]string // host:port by the address of a head's HTTP port in the cluster
+}
+
+func (n *network) dial(ctx context.Context, kind, address string) (net.Conn, error) {
+	n.mu.Lock()
+	server := n.servers[address]
+	n.mu.Unlock()
+	if server == "" {
+		return nil, fmt.Errorf("nothing listens at %s", address)
+	}
+	return (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, kind, server)
+}
+
+// serve leads to the server from now on; "" to none.
+func (n *network) serve(namespace, cache, server string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.servers[fmt.Sprintf("%s-cache-0.%s-cache.%s.svc:8080", cache, cache, namespace)] = server
+}

@@ -1,0 +1,153 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+const (
+	table    = "cache://demo/reviews"
+	location = "s3://lake/reviews/metadata/00001.metadata.json"
+)
+
+// refused creates a TrainJob that must not be admitted, and looks for the parts of what its user reads: field, value and mend.
+func refused(t *testing.T, job *trainer.TrainJob, parts ...string) {
+	t.Helper()
+	err := cluster.Client.Create(t.Context(), job)
+	if err == nil {
+		t.Fatalf("the TrainJob was admitted, want a refusal that says %q", parts)
+	}
+	// The API server names the webhook that refuses: it must be ours, not Trainer's.
+	for _, part := range append(parts, "trainjob.datacache.kubeflow.org", "denied the request") {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the refusal lacks %q:\n%v", part, err)
+		}
+	}
+}
+
+// TestRefusals: what can't be served is refused when the TrainJob is created, in words that its user can act on.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	const (
+		uri = "spec.initializer.dataset.storageUri: Invalid value: "
+		env = "spec.initializer.dataset.env[1].value: Invalid value: "
+	)
+	with := func(pairs ...string) []corev1.EnvVar {
+		return append(variables("METADATA_LOC", location), variables(pairs...)...)
+	}
+	tests := map[string]struct {
+		uri  string
+		env  []corev1.EnvVar
+		want []string
+	}{
+		"no slash":          {"cache://demo", with(), []string{uri, `"cache://demo"`, "must be cache://<schema>/<table>"}},
+		"no schema":         {"cache:///reviews", with(), []string{uri, `"cache:///reviews"`, `the schema "" has an empty name`}},
+		"unknown query":     {table + "?colums=a", with(), []string{uri, `"colums"`, "columns, filter, snapshot"}},
+		"CLUSTER_SIZE 2.5":  {table, with("CLUSTER_SIZE", "2.5"), []string{env, `"2.5"`, "must be an integer from 2", "the head and at least one data node"}},
+		"CLUSTER_SIZE 1":    {table, with("CLUSTER_SIZE", "1"), []string{env, `"1"`, "must be an integer from 2"}},
+		"quantity":          {table, with("WORKER_MEM", "2 Gb"), []string{env, `"2 Gb"`, "must be a Kubernetes quantity", `write "2Gi"`}},
+		"CACHE_IMAGE":       {table, with("CACHE_IMAGE", "evil"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "CACHE_IMAGE can't be set by a TrainJob", "leave it out"}},
+		"TRAIN_JOB_NAME":    {table, with("TRAIN_JOB_NAME", "other"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "TRAIN_JOB_NAME can't be set by a TrainJob", "leave it out"}},
+		"misspelt variable": {table, with("CLUSTERSIZE", "3"), []string{"spec.initializer.dataset.env[1].name: Invalid value: ", `"CLUSTERSIZE"`, "CLUSTER_SIZE"}},
+		"filter":            {table, with("FILTER", "label >="), []string{env, `"label >="`, "does not parse", "column 9", "expected a literal"}},
+		"filter of the URI": {table + "?filter=label%20%3E%3D", with(), []string{uri, `"filter=label >="`, "does not parse", "column 9"}},
+		"no source":         {table, variables("METADATA_LOC", ""), []string{"spec.initializer.dataset.env", "METADATA_LOC"}},
+		"KEP's empty schema": {"", with("SCHEMA_NAME", "", "TABLE_NAME", "reviews"),
+			[]string{"spec.initializer.dataset.env: Required value", "SCHEMA_NAME and TABLE_NAME"}},
+		"unknown datacache://":    {"datacache://nowhere", nil, []string{uri, `"datacache://` + ns + `/nowhere"`, "there is no DataCache nowhere", "kubectl get datacaches -n " + ns}},
+		"datacache:// of 3 parts": {"datacache://a/b/c", nil, []string{uri, `"datacache://a/b/c"`, "must be datacache://<name> or datacache://<namespace>/<name>"}},
+		"datacache:// with a size": {"datacache://nowhere", variables("CLUSTER_SIZE", "3"),
+			[]string{"spec.initializer.dataset.env[0].value: Invalid value: ", `"3"`, "has no effect", "leave CLUSTER_SIZE out"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused(t, cacheJob(ns, "train", tt.uri, tt.env...), tt.want...)
+		})
+	}
+}
+
+// TestNamesThatAreTooLong: pods of the step are named after the TrainJob, and JobSet would not make them; nobody but us would say so.
+func TestNamesThatAreTooLong(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	long := "a" + strings.Repeat("b", 33)
+	refused(t, cacheJob(ns, long, table, tableEnv()...), "metadata.name: Invalid value: ", long, "has 34 characters, at most 33 are allowed", "shorten it")
+
+	generated := cacheJob(ns, "", table, tableEnv()...)
+	generated.GenerateName = long[:29]
+	refused(t, generated, "metadata.name: Invalid value: ", long[:29], "has 34 characters, at most 33 are allowed", "shorten it")
+
+	create(t, cacheJob(ns, long[:33], table, tableEnv()...))
+	generated = cacheJob(ns, "", table, tableEnv()...)
+	generated.GenerateName = long[:28]
+	create(t, generated)
+	if len(generated.Name) != 33 {
+		t.Errorf("the generated name %s has %d characters, want 33", generated.Name, len(generated.Name))
+	}
+}
+
+// TestRuntimesThatCannotServe: gangs would wait for themselves, and others are not there or don't want copies.
+func TestRuntimesThatCannotServe(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	stock := appears(t, &trainer.ClusterTrainingRuntime{}, "", "torch-distributed")
+	gang := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "gang"}, Spec: *stock.Spec.DeepCopy()}
+	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{PodGroupPolicySource: trainer.PodGroupPolicySource{Coscheduling: &trainer.CoschedulingPodGroupPolicySource{}}}
+	create(t, gang)
+	own := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own", Labels: map[string]string{inject.LabelDerive: "false"}}, Spec: stock.Spec}
+	create(t, own)
+	tests := map[string][]string{
+		"gang":    {`"gang"`, "the runtime can't be used with a cache: spec.podGroupPolicy is set", "use a runtime without podGroupPolicy"},
+		"own":     {`"own"`, inject.LabelDerive + "=false forbids a copy", "name another runtime"},
+		"missing": {`"missing"`, "there is no such TrainingRuntime", "install it or name another"},
+	}
+	for name, want := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			job := cacheJob(ns, "train", table, tableEnv()...)
+			job.Spec.RuntimeRef = trainer.RuntimeRef{Kind: new("TrainingRuntime"), Name: name}
+			refused(t, job, append(want, "spec.runtimeRef.name: Invalid value: ")...)
+		})
+	}
+}
+
+// TestCacheOfANamespaceThatDoesNotAllow: whose rows they are says who reads them.
+func TestCacheOfANamespaceThatDoesNotAllow(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	theirs, ns := cluster.Namespace(t), cluster.Namespace(t)
+	create(t, &v1alpha1.DataCache{
+		ObjectMeta: metav1.ObjectMeta{Namespace: theirs, Name: "reviews"},
+		Spec:       v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{Table: "demo.reviews", MetadataLocation: new(location), DataNodes: 1, Replicas: 1}},
+	})
+	refused(t, cacheJob(ns, "train", "datacache://"+theirs+"/reviews"),
+		"spec.initializer.dataset.storageUri: Forbidden", "the DataCache "+theirs+"/reviews is not for the namespace "+ns, "its owner must add it to spec.allowNamespaces")
+	create(t, cacheJob(theirs, "train", "datacache://reviews"))
+}
+
+// TestEmptyValuesAreUnset: the Kubeflow SDK posts variables of its initializer that nobody set as empty ones.
+func TestEmptyValuesAreUnset(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	create(t, cacheJob(ns, "train", table, variables("CLUSTER_SIZE", "", "METADATA_LOC", location, "HEAD_CPU", "", "WORKER_MEM", "", "IAM_ROLE", "", "FILTER", "")...))
+	dc := appears(t, &v1alpha1.DataCache{}, ns, "train")
+	if arrow := dc.Spec.Arrow; arrow.DataNodes != 2 || arrow.Filter != nil || len(arrow.ServiceAccount.Annotations) > 0 {
+		t.Errorf("the cache is %+v, want upstream's default of a head and two data nodes, no filter, no role", arrow)
+	}
+}

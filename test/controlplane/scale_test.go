@@ -1,0 +1,152 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"regexp"
+	goruntime "runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/kubetest"
+)
+
+// requests counts what the manager asks of the API server, watches and leases aside, by verb and resource.
+type requests struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// count wraps a transport.
+func (q *requests) count(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Query().Get("watch") == "" {
+			q.mu.Lock()
+			q.counts[r.Method+" "+resourceOf(r.URL.Path)]++
+			q.mu.Unlock()
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+var inNamespace = regexp.MustCompile(`/namespaces/[^/]+/([a-z]+)(?:/[^/]+)?(/[a-z]+)?$`)
+
+// resourceOf is the resource, with its subresource, of a path in a namespace; else the path.
+func resourceOf(path string) string {
+	if m := inNamespace.FindStringSubmatch(path); m != nil {
+		return m[1] + m[2]
+	}
+	return path
+}
+
+// take gives the counts and starts anew.
+func (q *requests) take() map[string]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	counts := q.counts
+	q.counts = map[string]int{}
+	return counts
+}
+
+// mostRequests are what a TrainJob may cost the API server in its whole life. 18 are usual: 7 objects made and 1 deleted, 5 events or
+// more, a status for each step that is seen; a slow machine sees more steps, a loop of reconciliations many more.
+const mostRequests = 40
+
+// jobsAtOnce is how many TrainJobs come at once; 'make scale' sets it to 500.
+func jobsAtOnce(t *testing.T) int {
+	t.Helper()
+	text := cmp.Or(os.Getenv("CACHES"), "20")
+	jobs, err := strconv.Atoi(text)
+	if err != nil || jobs < 1 {
+		t.Fatalf("CACHES=%q, want a number of TrainJobs", text)
+	}
+	return jobs
+}
+
+// TestRequestsPerJob counts what jobs cost that all come at once. It is not parallel: others' requests would be counted too.
+func TestRequestsPerJob(t *testing.T) {
+	jobs := jobsAtOnce(t)
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	var trained atomic.Bool
+	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
+		if !isCachePod(pod) && trained.Load() {
+			return kubetest.Act{Exit: new(int32(0))}
+		}
+		return kubetest.Act{}
+	})
+	var names []string
+	for i := range jobs {
+		names = append(names, fmt.Sprintf("train-%d", i))
+	}
+	served(t, ns, names...)
+	asked.take()
+	begun := time.Now()
+	for _, name := range names {
+		create(t, cacheJob(ns, name, "cache://demo/reviews", tableEnv()...))
+	}
+	t.Logf("%d TrainJobs created after %v", jobs, time.Since(begun).Round(time.Millisecond))
+	all(t, ns, jobs, v1alpha1.StateReady)
+	t.Logf("all caches ready after %v", time.Since(begun).Round(time.Millisecond))
+	trained.Store(true)
+	all(t, ns, jobs, v1alpha1.StateReleased)
+	counts := asked.take()
+	total := 0
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		total += counts[what]
+		t.Logf("%5.1f per job: %s", float64(counts[what])/float64(jobs), what)
+	}
+	t.Logf("%5.1f requests per TrainJob", float64(total)/float64(jobs))
+	var memory goruntime.MemStats
+	goruntime.ReadMemStats(&memory)
+	t.Logf("%d MiB of memory from the system: the manager, the played kubelet and this test", (memory.Sys-memory.HeapReleased)>>20)
+	if total > jobs*mostRequests {
+		t.Errorf("%d requests for %d TrainJobs, want at most %d each", total, jobs, mostRequests)
+	}
+	for what := range counts {
+		if strings.HasPrefix(what, "GET ") && counts[what] > jobs {
+			t.Errorf("%d times %s: reading is for informers", counts[what], what)
+		}
+	}
+}
+
+// all waits until every DataCache of the namespace is in the state.
+func all(t *testing.T, namespace string, count int, state v1alpha1.State) {
+	t.Helper()
+	deadline := kubetest.Deadline + time.Duration(count)*2*time.Second
+	kubetest.EventuallyWithin(t, deadline, fmt.Sprintf("%d DataCaches are %s", count, state), func() error {
+		var caches v1alpha1.DataCacheList
+		if err := cluster.Client.List(t.Context(), &caches, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		is := 0
+		for _, dc := range caches.Items {
+			if dc.Status.State == state {
+				is++
+			}
+		}
+		if is != count {
+			return fmt.Errorf("%d of %d are", is, len(caches.Items))
+		}
+		return nil
+	})
+}

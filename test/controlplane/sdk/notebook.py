@@ -1,0 +1,147 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""notebook.py NAMESPACE: what people do in a notebook with the Kubeflow SDK, told as JSON for the Go test beside it.
+
+The API server is that of KUBECONFIG. It runs in the training environment (make training-venv), with python/src on
+PYTHONPATH.
+"""
+# pyright: reportMissingImports=false
+# The SDK is in the training environment alone, which lint does without.
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kubeflow.common.types import KubernetesBackendConfig
+from kubeflow.trainer import CustomTrainer, DataCacheInitializer, Initializer, TrainerClient
+from kubeflow.trainer.options import Name
+
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs, cache_status
+
+METADATA = "s3://lake/reviews/metadata/00001.metadata.json"
+WAIT = 120  # seconds, for what comes when the controllers get to it
+
+T = TypeVar("T")
+
+
+def train() -> None:
+    """Train nothing: it never runs."""
+
+
+def eventually(ask: Callable[[], T], good: Callable[[T], bool]) -> T:
+    """Ask until the answer is good; the last one after WAIT seconds."""
+    end = time.monotonic() + WAIT
+    while not good(answer := ask()) and time.monotonic() < end:
+        time.sleep(0.2)
+    return answer
+
+
+def by_hand(client: TrainerClient, namespace: str, metadata: dict[str, str], dataset: dict[str, Any]) -> str:
+    """Create a TrainJob as one who writes its YAML, and give its name."""
+    body = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": metadata,
+        "spec": {
+            "runtimeRef": {"name": "torch-distributed"},
+            "trainer": {"numNodes": 1},
+            "initializer": {"dataset": dataset},
+        },
+    }
+    backend: Any = client.backend
+    made = backend.custom_api.create_namespaced_custom_object(
+        "trainer.kubeflow.org", "v1alpha1", namespace, "trainjobs", body
+    )
+    return made["metadata"]["name"]
+
+
+def create(client: TrainerClient, namespace: str) -> dict[str, str]:
+    """Create a TrainJob of every form that there is; their names by what they show."""
+    drop_in = DataCacheInitializer(storage_uri="cache://demo/reviews", metadata_loc=METADATA, num_data_nodes=2)
+    arrow = ArrowCacheDatasetInitializer(
+        cluster_size=3,
+        metadata_loc=METADATA,
+        schema_name="demo",
+        table_name="reviews",
+        columns=["id"],
+        filter="id >= 0",
+    )
+    shared = ArrowCacheDatasetInitializer(
+        cluster_size=3,
+        metadata_loc=METADATA,
+        storage_uri="cache://demo/reviews",
+        cache_scope="namespace",
+        idle_ttl="1h",
+    )
+    fields = {"SCHEMA_NAME": "demo", "TABLE_NAME": "reviews", "METADATA_LOC": METADATA, "CLUSTER_SIZE": "3"}
+    kep = {"env": [{"name": name, "value": value} for name, value in fields.items()]}
+    trainer = CustomTrainer(func=train, num_nodes=2)
+
+    def run(initializer: DataCacheInitializer, runtime: str | None, *options: object) -> str:
+        return client.train(
+            runtime=runtime, initializer=Initializer(dataset=initializer), trainer=trainer, options=list(options)
+        )
+
+    return {
+        "a runtime with a cache step": run(drop_in, "torch-distributed-with-cache", Name("step")),
+        "a runtime without one": run(arrow, "torch-distributed", Name("without-step")),
+        "no runtime, a name that the SDK chose": run(drop_in, None),
+        "a cache of the namespace": run(shared, "torch-distributed-with-cache", Name("shared")),
+        "the KEP's variables": by_hand(client, namespace, {"name": "kep"}, kep),
+        "a generated name": by_hand(client, namespace, {"generateName": "made-"}, kep),
+    }
+
+
+def look(client: TrainerClient, name: str) -> dict[str, Any]:
+    """Tell what the SDK says of a TrainJob once it runs and its cache is ready."""
+    running = client.wait_for_job_status(name, status={"Running"}, timeout=WAIT, polling_interval=1)
+    status = eventually(lambda: cache_status(client, name), lambda s: s.state == "Ready")
+    reasons = eventually(
+        lambda: sorted({e.reason for e in client.get_job_events(name) if e.involved_object_kind == "TrainJob"}),
+        lambda reasons: {"CacheProvisioning", "CacheReady"} <= set(reasons),
+    )
+    return {
+        "name": name,
+        "status": running.status,
+        "runtime": running.runtime.name,
+        "steps": {step.name: step.status for step in client.get_job(name).steps},
+        "log": list(client.get_job_logs(name, step="dataset-initializer")),
+        "followed": list(cache_logs(client, name, follow=True)),
+        "reasons": reasons,
+        "cache": {"state": status.state, "rows": status.rows, "endpoint": status.endpoint, "text": str(status)},
+    }
+
+
+def refusal(client: TrainerClient) -> str:
+    """Give what the user of a TrainJob that is refused reads."""
+    wrong = DataCacheInitializer(storage_uri="cache:///reviews", metadata_loc=METADATA, num_data_nodes=2)
+    try:
+        client.train(
+            runtime="torch-distributed", initializer=Initializer(dataset=wrong), trainer=CustomTrainer(func=train)
+        )
+    except RuntimeError as e:
+        return f"{e}: {e.__cause__}"
+    return ""
+
+
+def main(namespace: str) -> None:
+    """Print what the SDK says of everything."""
+    client = TrainerClient(KubernetesBackendConfig(namespace=namespace, config_file=os.environ["KUBECONFIG"]))
+    names = create(client, namespace)
+    jobs = {form: look(client, name) for form, name in names.items()}
+    listed = {job.name: job.status for job in client.list_jobs()}
+    client.delete_job(names["the KEP's variables"])
+    told = {
+        "jobs": jobs,
+        "listed": listed,
+        "runtimes": sorted(runtime.name for runtime in client.list_runtimes()),
+        "refusal": refusal(client),
+    }
+    json.dump(told, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,213 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/kubetest"
+)
+
+// notebook is what sdk/notebook.py prints.
+type notebook struct {
+	Jobs map[string]struct {
+		Name, Status, Runtime string
+		Steps                 map[string]string
+		Log, Followed         []string
+		Reasons               []string
+		Cache                 struct {
+			State, Endpoint, Text string
+			Rows                  int
+		}
+	}
+	Listed   map[string]string
+	Runtimes []string
+	Refusal  string
+}
+
+// TestKubeflowSDK: the SDK 0.5.0, as it is, with no more rights than its user needs, makes TrainJobs with caches and sees how they do.
+func TestKubeflowSDK(t *testing.T) {
+	t.Parallel()
+	python := os.Getenv("DATACACHE_TRAINING_PYTHON")
+	if _, err := os.Stat(python); err != nil {
+		t.Fatalf("DATACACHE_TRAINING_PYTHON=%q: %v: run make training-venv", python, err)
+	}
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	shipped(t, ns, "torch-distributed-with-cache")
+	headsFollowPods(t, ns)
+	told := runNotebook(t, python, ns)
+
+	type expected struct {
+		runtime string
+		nodes   int
+	}
+	want := map[string]expected{
+		"a runtime with a cache step":           {"torch-distributed-with-cache", 2},
+		"a cache of the namespace":              {"torch-distributed-with-cache", 2},
+		"a runtime without one":                 {"torch-distributed-data-cache", 2},
+		"no runtime, a name that the SDK chose": {"torch-distributed-data-cache", 2},
+		"the KEP's variables":                   {"torch-distributed-data-cache", 1},
+		"a generated name":                      {"torch-distributed-data-cache", 1},
+	}
+	if len(told.Jobs) != len(want) || len(told.Listed) != len(want) {
+		t.Errorf("there are %d TrainJobs, %d are listed, want %d", len(told.Jobs), len(told.Listed), len(want))
+	}
+	for form, of := range want {
+		job := told.Jobs[form]
+		steps := map[string]string{inject.StepName: "Succeeded"}
+		for node := range of.nodes {
+			steps[fmt.Sprintf("node-%d", node)] = "Running"
+		}
+		if job.Status != "Running" || told.Listed[job.Name] != "Running" || job.Runtime != of.runtime {
+			t.Errorf("%s: %q is %q, listed as %q, on %q, want Running on %q", form, job.Name, job.Status, told.Listed[job.Name], job.Runtime, of.runtime)
+		}
+		if diff := cmp.Diff(steps, job.Steps); diff != "" {
+			t.Errorf("%s: its steps differ (-want +got):\n%s", form, diff)
+		}
+		if lines := strings.Split(gateLog, "\n"); !slices.Equal(job.Log, lines) || !slices.Equal(job.Followed, lines) {
+			t.Errorf("%s: the log of its step is %q, followed %q, want %q", form, job.Log, job.Followed, lines)
+		}
+		for _, reason := range []string{"CacheProvisioning", "CacheReady"} {
+			if !slices.Contains(job.Reasons, reason) {
+				t.Errorf("%s: its events are %q, want %s among them", form, job.Reasons, reason)
+			}
+		}
+		if job.Cache.State != "Ready" || job.Cache.Rows != rows || !strings.HasPrefix(job.Cache.Endpoint, "grpc://") {
+			t.Errorf("%s: its cache is %+v, want it Ready with %d rows at a grpc:// endpoint", form, job.Cache, rows)
+		}
+	}
+	for _, name := range []string{"torch-distributed", "torch-distributed-data-cache", "torch-distributed-with-cache"} {
+		if !slices.Contains(told.Runtimes, name) {
+			t.Errorf("the runtimes are %q, want %s among them", told.Runtimes, name)
+		}
+	}
+	if !strings.Contains(told.Refusal, `the schema \"\" has an empty name`) {
+		t.Errorf("who asks for cache:///reviews reads %q, want what is wrong with it", told.Refusal)
+	}
+	vanishes(t, &v1alpha1.DataCache{}, ns, "kep")
+}
+
+// shipped installs a runtime of ours, in a namespace: other tests have the one of the same name that is Trainer's.
+func shipped(t *testing.T, namespace, name string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "runtimes", name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := &trainer.ClusterTrainingRuntime{}
+	if err := yaml.UnmarshalStrict(text, ours); err != nil {
+		t.Fatal(err)
+	}
+	create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: ours.Labels}, Spec: ours.Spec})
+}
+
+// gateLog is what the step of every TrainJob of headsFollowPods has written.
+const gateLog = "waiting for the cache\nthe cache is ready"
+
+// headsFollowPods runs one real head and leads to it for every cache of the namespace, whose names the test need not know. Steps end
+// when they are started, training runs.
+func headsFollowPods(t *testing.T, namespace string) {
+	t.Helper()
+	served(t, namespace, "any")
+	server := heads.of(namespace, "any")
+	cluster.Kubelet.Play(namespace, func(pod *corev1.Pod) kubetest.Act {
+		switch {
+		case isCachePod(pod):
+			heads.serve(namespace, pod.Labels[inject.LabelCache], server)
+			return kubetest.Act{}
+		case pod.Spec.Containers[0].Name == inject.StepName:
+			return kubetest.Act{Exit: new(int32(0)), Log: gateLog + "\n"}
+		}
+		return kubetest.Act{}
+	})
+}
+
+// of is where serve leads to for a cache.
+func (n *network) of(namespace, cache string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.servers[fmt.Sprintf("%s-cache-0.%s-cache.%s.svc:8080", cache, cache, namespace)]
+}
+
+// runNotebook runs the script as a user of the namespace.
+func runNotebook(t *testing.T, python, namespace string) *notebook {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	source, err := filepath.Abs(filepath.Join("..", "..", "python", "src"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var printed, said bytes.Buffer
+	cmd := exec.CommandContext(ctx, python, filepath.Join("sdk", "notebook.py"), namespace)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+user(t, namespace), "PYTHONPATH="+source, "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Stdout, cmd.Stderr = &printed, &said
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("sdk/notebook.py: %v\n%s", err, &said)
+	}
+	told := &notebook{}
+	if err := json.Unmarshal(printed.Bytes(), told); err != nil {
+		t.Fatalf("sdk/notebook.py printed %q: %v", &printed, err)
+	}
+	if strings.Contains(said.String(), "Unknown device") || strings.Contains(said.String(), "Traceback") {
+		t.Errorf("the SDK complains:\n%s", &said)
+	}
+	return told
+}
+
+// user is the kubeconfig of one who may do in the namespace what the SDK does there, and nothing else. People of a real cluster have
+// these rights by the aggregated role edit, which nobody aggregates here.
+func user(t *testing.T, namespace string) string {
+	t.Helper()
+	name := "user-of-" + namespace
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{trainer.GroupVersion.Group}, Resources: []string{"trainjobs"}, Verbs: []string{"create", "get", "list", "delete"}},
+			{APIGroups: []string{trainer.GroupVersion.Group}, Resources: []string{"trainingruntimes"}, Verbs: []string{"get", "list"}},
+			{APIGroups: []string{""}, Resources: []string{"pods", "pods/log", "events", "services"}, Verbs: []string{"get", "list", "watch"}},
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"datacaches"}, Verbs: []string{"get"}},
+		},
+	}
+	everywhere := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: name + "-runtimes"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{trainer.GroupVersion.Group}, Resources: []string{"clustertrainingruntimes"}, Verbs: []string{"get", "list"}}},
+	}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}}
+	create(t, role)
+	create(t, everywhere)
+	create(t, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+	})
+	create(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: everywhere.Name}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: everywhere.Name},
+	})
+	file, err := cluster.Kubeconfig(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}

@@ -1,0 +1,146 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/kubetest"
+)
+
+// usedBy waits until exactly these TrainJobs use the DataCache.
+func usedBy(t *testing.T, dc *v1alpha1.DataCache, users ...string) {
+	t.Helper()
+	kubetest.Eventually(t, fmt.Sprintf("DataCache %s is used by %q", dc.Name, users), func() error {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(dc), dc); err != nil {
+			return err
+		}
+		if !slices.Equal(dc.Status.UsedBy, users) || int(dc.Status.Users) != len(users) {
+			return fmt.Errorf("it is used by %d: %q", dc.Status.Users, dc.Status.UsedBy)
+		}
+		return nil
+	})
+}
+
+// leadsTo waits for the job's Service and checks where it leads.
+func leadsTo(t *testing.T, job *trainer.TrainJob, dc *v1alpha1.DataCache) {
+	t.Helper()
+	service := appears(t, &corev1.Service{}, job.Namespace, job.Name+"-cache-service")
+	want := fmt.Sprintf("%s-cache-service.%s.svc.cluster.local", dc.Name, dc.Namespace)
+	if service.Spec.Type != corev1.ServiceTypeExternalName || service.Spec.ExternalName != want {
+		t.Errorf("Service of TrainJob %s is %s to %q, want ExternalName to %q", job.Name, service.Spec.Type, service.Spec.ExternalName, want)
+	}
+}
+
+// TestJobsShareACache: the first job of a namespace makes it, others join it, and it is freed when it was idle for its time.
+func TestJobsShareACache(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	env := append(tableEnv(), variables("CACHE_SCOPE", "namespace", "IDLE_TTL", "1s")...)
+	one, two := cacheJob(ns, "one", "cache://demo/reviews", env...), cacheJob(ns, "two", "cache://demo/reviews", env...)
+	other := cacheJob(ns, "other", "cache://demo/reviews", append(slices.Clone(env), variables("COLUMNS", "label")...)...)
+	create(t, one)
+	create(t, two)
+	create(t, other)
+
+	var caches v1alpha1.DataCacheList
+	kubetest.Eventually(t, "one DataCache for two jobs, another for other columns", func() error {
+		if err := cluster.Client.List(t.Context(), &caches, client.InNamespace(ns)); err != nil {
+			return err
+		}
+		if len(caches.Items) != 2 {
+			return fmt.Errorf("there are %d", len(caches.Items))
+		}
+		return nil
+	})
+	dc := &caches.Items[0]
+	if len(dc.Spec.Arrow.Columns) > 0 {
+		dc = &caches.Items[1]
+	}
+	if !strings.HasPrefix(dc.Name, "shared-") || len(dc.OwnerReferences) > 0 {
+		t.Errorf("the shared DataCache is %s with owners %v, want shared-... without any", dc.Name, dc.OwnerReferences)
+	}
+	usedBy(t, dc, ns+"/one", ns+"/two")
+	leadsTo(t, one, dc)
+	leadsTo(t, two, dc)
+	told(t, one, "CacheProvisioning")
+	served(t, ns, dc.Name)
+	becomes(t, ns, dc.Name, v1alpha1.StateReady)
+	told(t, two, "CacheReady")
+
+	remove(t, one)
+	usedBy(t, dc, ns+"/two")
+	change(t, two, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
+	usedBy(t, dc)
+	vanishes(t, &corev1.Service{}, ns, "two-cache-service")
+	becomes(t, ns, dc.Name, v1alpha1.StateReleased)
+	vanishes(t, &lws.LeaderWorkerSet{}, ns, dc.Name+"-cache")
+
+	change(t, two, func(j *trainer.TrainJob) { j.Spec.Suspend = new(false) })
+	usedBy(t, dc, ns+"/two")
+	becomes(t, ns, dc.Name, v1alpha1.StateReady)
+}
+
+// TestNamedCache: a DataCache that people made serves jobs of its own namespace, and of those that it allows.
+func TestNamedCache(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns, allowedNS := cluster.Namespace(t), cluster.Namespace(t)
+	dc := &v1alpha1.DataCache{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "reviews"},
+		Spec: v1alpha1.DataCacheSpec{
+			Arrow: &v1alpha1.ArrowCache{
+				Table: "demo.reviews", MetadataLocation: new("s3://lake/reviews/metadata/00001.metadata.json"), DataNodes: 2, Replicas: 1,
+			},
+			AllowNamespaces: []string{allowedNS},
+			IdleTTL:         &metav1.Duration{Duration: time.Hour},
+		},
+	}
+	create(t, dc)
+	served(t, ns, "reviews")
+	becomes(t, ns, "reviews", v1alpha1.StateReady)
+
+	local := cacheJob(ns, "local", "datacache://reviews")
+	namesake := cacheJob(ns, "reviews", "datacache://reviews")
+	remote := cacheJob(allowedNS, "remote", "datacache://"+ns+"/reviews")
+	create(t, local)
+	create(t, namesake)
+	create(t, remote)
+	users := []string{ns + "/local", ns + "/reviews", allowedNS + "/remote"}
+	slices.Sort(users)
+	usedBy(t, dc, users...)
+	leadsTo(t, local, dc)
+	leadsTo(t, remote, dc)
+
+	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.AllowNamespaces = nil })
+	usedBy(t, dc, ns+"/local", ns+"/reviews")
+	vanishes(t, &corev1.Service{}, allowedNS, "remote-cache-service")
+	if message := told(t, remote, "CacheFailed"); !strings.Contains(message, "may not be used from namespace "+allowedNS) {
+		t.Errorf("event CacheFailed says %q", message)
+	}
+
+	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Replicas = 2 })
+	kubetest.Eventually(t, "two groups", func() error {
+		set := &lws.LeaderWorkerSet{}
+		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "reviews-cache"}, set); err != nil {
+			return err
+		}
+		if *set.Spec.Replicas != 2 || set.Status.ReadyReplicas != 2 {
+			return fmt.Errorf("it has %d replicas, %d are ready", *set.Spec.Replicas, set.Status.ReadyReplicas)
+		}
+		return nil
+	})
+}

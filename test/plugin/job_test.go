@@ -1,0 +1,155 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/kubetest"
+)
+
+// cacheJob is a TrainJob with a cache on the stock runtime, whose twin is there when it returns.
+func cacheJob(t *testing.T, namespace, size string) *trainer.TrainJob {
+	t.Helper()
+	const stock = "torch-distributed"
+	if err := cluster.InstallRuntimes(t.Context(), stock); err != nil {
+		t.Fatal(err)
+	}
+	found(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName(stock))
+	return &trainer.TrainJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "train"},
+		Spec: trainer.TrainJobSpec{
+			RuntimeRef: trainer.RuntimeRef{Name: stock},
+			Trainer:    &trainer.Trainer{NumNodes: new(int32(1))},
+			Initializer: &trainer.Initializer{Dataset: &trainer.DatasetInitializer{
+				StorageUri: new("cache://demo/reviews"),
+				Env:        []corev1.EnvVar{{Name: "METADATA_LOC", Value: "s3://lake/reviews/metadata/00001.metadata.json"}, {Name: "CLUSTER_SIZE", Value: size}},
+			}},
+		},
+	}
+}
+
+// found waits for an object and reads it.
+func found(t *testing.T, object client.Object, namespace, name string) {
+	t.Helper()
+	kubetest.Eventually(t, fmt.Sprintf("%T %s", object, name), func() error {
+		return cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
+	})
+}
+
+// TestJobIsServedByTrainerItself: the TrainJob stays as its user wrote it, and gets its cache, trains and frees it.
+func TestJobIsServedByTrainerItself(t *testing.T) {
+	t.Parallel()
+	namespace := cluster.Namespace(t)
+	var seen atomic.Bool // a job that ends at once may be over before its cache is made
+	cluster.Kubelet.Play(namespace, func(pod *corev1.Pod) kubetest.Act {
+		if seen.Load() {
+			return kubetest.Succeed(pod)
+		}
+		return kubetest.Act{}
+	})
+	job := cacheJob(t, namespace, "3")
+	if err := cluster.Client.Create(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	if job.Spec.RuntimeRef.Name != "torch-distributed" || len(job.Annotations) > 0 || len(job.Spec.RuntimePatches) > 0 {
+		t.Errorf("the TrainJob was edited: runtimeRef %+v, annotations %v, runtimePatches %+v", job.Spec.RuntimeRef, job.Annotations, job.Spec.RuntimePatches)
+	}
+	dc := &v1alpha1.DataCache{}
+	found(t, dc, namespace, "train")
+	if dc.Spec.Arrow.DataNodes != 2 || dc.Spec.Arrow.Table != "demo.reviews" {
+		t.Errorf("its cache is %+v, want two data nodes for demo.reviews", dc.Spec.Arrow)
+	}
+	made := &jobset.JobSet{}
+	found(t, made, namespace, "train")
+	waits(t, made)
+	found(t, &lws.LeaderWorkerSet{}, namespace, "train-cache")
+	seen.Store(true)
+	kubetest.Eventually(t, "the TrainJob is complete and its cache freed", func() error {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionTrue(job.Status.Conditions, trainer.TrainJobComplete) {
+			return fmt.Errorf("its conditions are %+v", job.Status.Conditions)
+		}
+		err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "train-cache"}, &lws.LeaderWorkerSet{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("its LeaderWorkerSet is there"))
+	})
+}
+
+// waits checks that training waits for our gate.
+func waits(t *testing.T, made *jobset.JobSet) {
+	t.Helper()
+	jobs := made.Spec.ReplicatedJobs
+	if len(jobs) != 2 || jobs[0].Name != inject.StepName || jobs[1].Name != inject.NodeName {
+		t.Fatalf("the JobSet has %d jobs, want our step and training", len(jobs))
+	}
+	if got := jobs[0].Template.Spec.Template.Spec.Containers[0].Image; got != image {
+		t.Errorf("the step runs %s, want %s", got, image)
+	}
+	if want := (jobset.DependsOn{Name: inject.StepName, Status: jobset.DependencyComplete}); !slices.Contains(jobs[1].DependsOn, want) {
+		t.Errorf("training waits for %+v, want %+v", jobs[1].DependsOn, want)
+	}
+	if env := jobs[0].Template.Spec.Template.Spec.Containers[0].Env; !slices.ContainsFunc(env, func(v corev1.EnvVar) bool { return v.Name == "STORAGE_URI" }) {
+		t.Errorf("the step's environment is %v: Trainer took it for no dataset initializer", env)
+	}
+}
+
+// TestJobIsRefusedByTrainerItself: in the words of our webhook, which is not installed.
+func TestJobIsRefusedByTrainerItself(t *testing.T) {
+	t.Parallel()
+	err := cluster.Client.Create(t.Context(), cacheJob(t, cluster.Namespace(t), "2.5"))
+	if err == nil {
+		t.Fatal("the TrainJob was admitted")
+	}
+	for _, part := range []string{"spec.initializer.dataset.env[1].value: Invalid value: ", `"2.5"`, "must be an integer from 2", "trainer.kubeflow.org"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the refusal lacks %q:\n%v", part, err)
+		}
+	}
+}
+
+// TestComponent: trainer-manager takes the place of Trainer's own program in Trainer's own Deployment.
+func TestComponent(t *testing.T) {
+	t.Parallel()
+	at := slices.IndexFunc(platform, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "Deployment" && o.GetName() == "kubeflow-trainer-controller-manager"
+	})
+	if at < 0 {
+		t.Fatal("there is no Deployment kubeflow-trainer-controller-manager")
+	}
+	deployment := &appsv1.Deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(platform[at].Object, deployment, true); err != nil {
+		t.Fatal(err)
+	}
+	containers := deployment.Spec.Template.Spec.Containers
+	if len(containers) != 1 || containers[0].Image != "datacache/trainer-manager" {
+		t.Fatalf("its containers are %+v, want one that runs datacache/trainer-manager", containers)
+	}
+	if want := (corev1.EnvVar{Name: "CACHE_IMAGE", Value: "datacache/cacheserver"}); !slices.Contains(containers[0].Env, want) {
+		t.Errorf("its environment is %v, want %v in it", containers[0].Env, want)
+	}
+}
