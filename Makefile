@@ -167,6 +167,8 @@ test-conformance: build venv $(MINIO) $(CATALOG)/complete ## The cache server's 
 	@echo "==> test: pytest against $(SERVER) (about 3 min)"
 	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden $(LOCK) -- \
 		$(PYTHON) -m pytest test/conformance --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) $(PYTEST)
+	@echo "==> test: the benches' own arithmetic (seconds)"
+	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
 
 .PHONY: test-loader
 test-loader: build training-venv ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).

@@ -69,6 +69,7 @@ def _within(view: Any, array: pa.Array) -> bool:
         (pa.array([DAY, None]), np.array([DAY, "NaT"], "datetime64[D]")),
         (pa.array([], pa.int32()), np.array([], np.int32)),
         (pa.array([], pa.binary(3)), np.empty((0, 3), np.uint8)),
+        (pa.array([], pa.list_(pa.int64(), 3)), np.empty((0, 3), np.int64)),
     ],
 )
 def test_copies(array: pa.Array, want: Any) -> None:
@@ -87,6 +88,7 @@ def test_copies(array: pa.Array, want: Any) -> None:
         pa.array([Decimal("1.5")]),
         pa.array([[1, 2], [3]]),
         pa.array([[1, 2], None]),
+        pa.array([], VECTORS),
         pa.array([[1, None]]),
         pa.array([{"x": 1}]),
         pa.array([["a"]]),

@@ -81,7 +81,9 @@ def values(array: pa.Array, name: str) -> Array | pa.Array:
     | everything else: strings, binary, decimals, structs, maps, ragged lists | stays an Arrow array |
 
     Nulls: a float is NaN (copied), a date, timestamp or duration NaT (copied); a null integer, bool or time is a
-    ColumnError, for no value of its dtype could stand for it; null lists stay Arrow.
+    ColumnError, for no value of its dtype could stand for it; null lists stay Arrow. So does a list column without
+    rows (a rank's share of a step where the world is larger than the batch): nothing says how long its lists would be,
+    unless its type is fixed_size_list.
     """
     type_ = array.type
     if kind.is_boolean(type_) or plain(type_):

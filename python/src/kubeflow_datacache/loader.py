@@ -42,7 +42,7 @@ class Loader:
     Batch.data. transform_threads: how many batches it works on at once; 0 for none beside the merging thread, None for
     one a CPU. transform_processes: that many processes instead, for a transform that holds Python's lock; they import
     it, so that it must be of a module's top level. Order is kept.
-    prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (about 2 MiB) a data
+    prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (about 3 MiB) a data
     node, and the block of steps (8 MiB, at most a quarter of this, at least a step) that is just being merged. glibc
     keeps as much memory again for reuse (heap.keep). More helps only where batches take unevenly long: memory that is
     used again soon is cheaper than more of it.
