@@ -74,7 +74,7 @@ class Cluster:
         for name in names:
             self.start(name)
 
-    def wait_ready(self, seconds: float = 60.0) -> None:
+    def wait_ready(self, seconds: float = 180.0) -> None:
         """Waits until the head is Ready."""
         end = time.monotonic() + seconds
         with DataCache(self.endpoint, retry_seconds=seconds) as cache:

@@ -74,7 +74,7 @@ def connect() -> Iterator[Callable[..., DataCache]]:
     """Connects clients that are closed after the test."""
     opened: list[DataCache] = []
 
-    def open_cache(endpoint: str, retry_seconds: float = 20.0) -> DataCache:
+    def open_cache(endpoint: str, retry_seconds: float = 120.0) -> DataCache:
         opened.append(DataCache(endpoint, retry_seconds=retry_seconds))
         return opened[-1]
 

@@ -100,7 +100,7 @@ def test_a_state_does_not_count_what_is_read_ahead(cache: DataCache) -> None:
 
 def wait_for_rows(loader: Loader) -> None:
     """Waits until something is read ahead."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not loader.stats().prefetch_queue_depth.rows:
         assert time.monotonic() < end, f"nothing is read ahead:\n{loader.stats()}"
         time.sleep(0.005)

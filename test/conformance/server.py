@@ -25,8 +25,8 @@ from lake import ALL, Made, Selection
 Mode = Literal["local", "cluster"]
 MODES: tuple[Mode, ...] = ("local", "cluster")
 
-_READY_LIMIT = 60.0
-_STOP_LIMIT = 30.0
+_READY_LIMIT = 180.0
+_STOP_LIMIT = 60.0
 
 
 def free_port() -> int:

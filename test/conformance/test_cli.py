@@ -60,7 +60,7 @@ def test_what_is_wrong_is_said_with_its_name_and_a_code(arguments: list[str], sa
 def test_ready_is_one_line_on_standard_output(table: Table, private: Callable[..., Cache]) -> None:
     cache = private(["--metadata", table("one_file").metadata])
     line = f"ready {cache.endpoint} {cache.http}\n"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while cache.output("local") != line and time.monotonic() < deadline:
         time.sleep(0.05)
     with cache.client() as client:

@@ -40,6 +40,7 @@ const (
 
 var (
 	cluster *kubetest.Cluster
+	leader  *running
 	heads   = &network{servers: map[string]string{}}
 	asked   = &requests{counts: map[string]int{}}
 )
@@ -53,7 +54,7 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(kubetest.Run(options, func(c *kubetest.Cluster) int {
 		cluster = c
-		stop, err := startManager(c)
+		stop, err := startManagers(c)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "controlplane:", err)
 			return 1
@@ -67,9 +68,9 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// startManager installs the overlay and runs webhook and controllers with the rights of the manager's own service account. stop ends
-// them and gives what they ended with.
-func startManager(c *kubetest.Cluster) (stop func() error, err error) {
+// startManagers installs the overlay and runs two managers, as its Deployment does, with the rights of the manager's own service account:
+// the first one leads, the second one answers the webhook. stop ends them and gives what they ended with.
+func startManagers(c *kubetest.Cluster) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // under TestMain, which has no context
 	defer func() {
 		if err != nil {
@@ -79,16 +80,40 @@ func startManager(c *kubetest.Cluster) (stop func() error, err error) {
 	if err := install(ctx, c); err != nil {
 		return nil, err
 	}
-	mgr, err := newManager(ctx, c)
+	if leader, err = startManager(ctx, c, webhookPort+1); err != nil {
+		return nil, err
+	}
+	select {
+	case <-leader.Elected():
+	case <-time.After(kubetest.Deadline):
+		return nil, errors.New("the first manager does not lead")
+	}
+	other, err := startManager(ctx, c, webhookPort)
 	if err != nil {
 		return nil, err
 	}
+	return func() error { cancel(); return errors.Join(leader.stop(), other.stop()) }, nil
+}
+
+// running is a manager that runs.
+type running struct {
+	ctrl.Manager
+	stop func() error // ends it, the first time, and gives what it ended with
+}
+
+func startManager(ctx context.Context, c *kubetest.Cluster, port int) (*running, error) {
+	mgr, err := newManager(ctx, c, port)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
+	stop := sync.OnceValue(func() error { cancel(); return <-ended })
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
-		return nil, errors.Join(errors.New("the manager's informers did not sync"), <-ended)
+		return nil, errors.Join(errors.New("the manager's informers did not sync"), stop())
 	}
-	return func() error { cancel(); return <-ended }, nil
+	return &running{mgr, stop}, nil
 }
 
 func install(ctx context.Context, c *kubetest.Cluster) error {
@@ -108,7 +133,7 @@ func install(ctx context.Context, c *kubetest.Cluster) error {
 	return c.Install(ctx, file, fmt.Sprintf("%s:%d", c.Address, webhookPort))
 }
 
-func newManager(ctx context.Context, c *kubetest.Cluster) (ctrl.Manager, error) {
+func newManager(ctx context.Context, c *kubetest.Cluster, port int) (ctrl.Manager, error) {
 	reach, err := c.ConfigFor("system:serviceaccount:"+systemNamespace+":datacache-manager", "system:serviceaccounts", "system:authenticated")
 	if err != nil {
 		return nil, err
@@ -124,7 +149,12 @@ func newManager(ctx context.Context, c *kubetest.Cluster) (ctrl.Manager, error) 
 		Cache:         controller.CacheOptions(),
 		Metrics:       metricsserver.Options{BindAddress: "0"},
 		Controller:    config.Controller{SkipNameValidation: new(true)},
-		WebhookServer: ctrlwebhook.NewServer(ctrlwebhook.Options{Host: c.Address, Port: webhookPort, CertDir: c.CertDir}),
+		WebhookServer: ctrlwebhook.NewServer(ctrlwebhook.Options{Host: c.Address, Port: port, CertDir: c.CertDir}),
+
+		LeaderElection:                true, // as cmd/manager has it
+		LeaderElectionID:              "datacache-manager",
+		LeaderElectionNamespace:       systemNamespace,
+		LeaderElectionReleaseOnCancel: true,
 	})
 	if err != nil {
 		return nil, err

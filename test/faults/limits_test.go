@@ -50,11 +50,11 @@ func TestMemoryLimitTooSmall(t *testing.T) {
 func TestNodesThatNeverCome(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, onS3(t, 2, 50, 25), 3)
-	c.headArgs = append(c.headArgs, "--join-timeout", "2s")
+	c.headArgs = append(c.headArgs, "--join-timeout", "20s")
 	c.startNode(1)
 	c.awaitNode(1, "Waiting", "waiting for the head", soon) // it joins as soon as there is a head
 	c.startHead()
-	s := c.await(head.Failed, "1 of 3 data nodes joined within 2s; missing: 0, 2", soon)
+	s := c.await(head.Failed, "1 of 3 data nodes joined within 20s; missing: 0, 2", soon)
 	c.refused("missing: 0, 2")
 	if s.Nodes[1].Rows == 0 {
 		t.Logf("data node 1 had loaded nothing: %+v", s.Nodes[1])

@@ -1,0 +1,30 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"testing"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// TestAnotherManagerTakesOver ends the manager that leads. The other one, which answered the webhook alone until then, gives the next
+// TrainJob its cache, and frees the one that the first manager made. It is not parallel: there is one leader to end.
+func TestAnotherManagerTakesOver(t *testing.T) {
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	served(t, ns, "before", "after")
+	before := cacheJob(ns, "before", "cache://demo/reviews", tableEnv()...)
+	create(t, before)
+	all(t, ns, 1, v1alpha1.StateReady)
+	if err := leader.stop(); err != nil {
+		t.Fatalf("the leader ended with %v", err)
+	}
+	create(t, cacheJob(ns, "after", "cache://demo/reviews", tableEnv()...))
+	all(t, ns, 2, v1alpha1.StateReady)
+	if err := cluster.Client.Delete(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	all(t, ns, 1, v1alpha1.StateReady)
+}
