@@ -126,17 +126,7 @@ func objectsAreThere(t *testing.T, dc *v1alpha1.DataCache) {
 // podsKnowTheirPlaces waits for the head and the data nodes that LWS makes and checks what it tells them.
 func podsKnowTheirPlaces(t *testing.T, dc *v1alpha1.DataCache) {
 	t.Helper()
-	var pods corev1.PodList
-	kubetest.Eventually(t, "three pods of the cache", func() error {
-		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(dc.Namespace), client.MatchingLabels{inject.LabelCache: dc.Name}); err != nil {
-			return err
-		}
-		if len(pods.Items) != 3 {
-			return fmt.Errorf("there are %d", len(pods.Items))
-		}
-		return nil
-	})
-	for i, pod := range pods.Items {
+	for i, pod := range cachePods(t, dc.Namespace, 3) {
 		env := map[string]string{}
 		for _, v := range pod.Spec.Containers[0].Env {
 			env[v.Name] = v.Value
