@@ -19,8 +19,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/kubetest"
@@ -100,9 +102,16 @@ func TestRequestsPerJob(t *testing.T) {
 	}
 	served(t, ns, names...)
 	asked.take()
-	begun := time.Now()
+	failed, begun := reconcileErrors(t), time.Now()
+	creators, ctx := errgroup.WithContext(t.Context())
+	creators.SetLimit(8)
 	for _, name := range names {
-		create(t, cacheJob(ns, name, "cache://demo/reviews", tableEnv()...))
+		creators.Go(func() error {
+			return cluster.Client.Create(ctx, cacheJob(ns, name, "cache://demo/reviews", tableEnv()...))
+		})
+	}
+	if err := creators.Wait(); err != nil {
+		t.Fatal(err)
 	}
 	t.Logf("%d TrainJobs created after %v", jobs, time.Since(begun).Round(time.Millisecond))
 	all(t, ns, jobs, v1alpha1.StateReady)
@@ -116,6 +125,7 @@ func TestRequestsPerJob(t *testing.T) {
 		t.Logf("%5.1f per job: %s", float64(counts[what])/float64(jobs), what)
 	}
 	t.Logf("%5.1f requests per TrainJob", float64(total)/float64(jobs))
+	t.Logf("%5.0f reconciliations ended with an error, and were done again", reconcileErrors(t)-failed)
 	var memory goruntime.MemStats
 	goruntime.ReadMemStats(&memory)
 	t.Logf("%d MiB of memory from the system: the manager, the played kubelet and this test", (memory.Sys-memory.HeapReleased)>>20)
@@ -127,6 +137,25 @@ func TestRequestsPerJob(t *testing.T) {
 			t.Errorf("%d times %s: reading is for informers", counts[what], what)
 		}
 	}
+}
+
+// reconcileErrors is what the managers of this process count of reconciliations that ended with an error.
+func reconcileErrors(t *testing.T) float64 {
+	t.Helper()
+	families, err := ctrlmetrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for _, family := range families {
+		if family.GetName() != "controller_runtime_reconcile_errors_total" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			sum += m.GetCounter().GetValue()
+		}
+	}
+	return sum
 }
 
 // all waits until every DataCache of the namespace is in the state.
