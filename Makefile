@@ -39,7 +39,12 @@ KUBE_SOURCE := $(addprefix hack/kube/,build main.go go.mod go.sum managers/go.mo
 KUBE        := $(CACHE)/tools/kube-$(shell cat $(KUBE_SOURCE) 2>/dev/null | sha256sum | cut -c1-12)
 KUBERNETES  ?=
 export DATACACHE_KUBE := $(KUBE)
+export DATACACHE_MINIO := $(MINIO)
 export DATACACHE_TRAINING_PYTHON := $(TRAINING)
+# A whole cluster on this machine: its images, and the folder that is all it leaves on disk.
+IMAGES  := $(CACHE)/images
+CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
+export DATACACHE_IMAGES := $(IMAGES)
 PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
 
@@ -54,6 +59,7 @@ BENCH    ?=
 SOAK     ?= 200
 CACHES   ?= 500
 DEMO     ?=
+E2E      ?=
 
 export PYTHON3
 # golangci-lint remembers findings with the paths of the checkout that it saw first: each checkout has its own memory.
@@ -61,7 +67,7 @@ export GOLANGCI_LINT_CACHE := $(CACHE)/lint-$(shell pwd | sha256sum | cut -c1-12
 
 .PHONY: help
 help: ## List the targets.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  \1\t\2/' | expand -t 20
 
 .PHONY: bootstrap
 bootstrap: # what the machine itself must have
@@ -161,6 +167,7 @@ test-go: kube-tools training-venv ## The Go part of test; the control plane on a
 	@go vet ./...
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
 	@go test -race -timeout=30m $(GOTEST) ./...
+	@go -C hack/images test ./...
 
 .PHONY: test-conformance
 test-conformance: build venv $(MINIO) $(CATALOG)/complete ## The cache server's Python part of test: pyarrow, pyiceberg and DuckDB against bin/cacheserver (about 3 min; nothing to do while nothing changed).
@@ -185,6 +192,34 @@ fuzz: bootstrap ## Run every fuzz target FUZZTIME=5000x times each (about 3 min;
 demo: build venv ## Train a small model from one head and two data nodes (about 1 min; 2 more the first time).
 	@echo "==> demo: table, head and two data nodes, training (about 1 min; the table is made once)"
 	@PYTHONPATH=hack:python/src $(PYTHON) -m demo --server $(SERVER) --cache $(CACHE)/demo $(DEMO)
+
+.PHONY: images
+images: kube-tools $(MINIO) ## Build the container images as tarballs, without Docker (about 3 min; 6 more cold).
+	@hack/bootstrap cluster
+	@hack/images/build $(IMAGES)
+
+.PHONY: cluster
+cluster: kube-tools $(MINIO) ## Bring up a real Kubernetes of two nodes on this machine, with datacache installed (about 2 min; 25 more cold; as root).
+	@DATACACHE_CLUSTER=$(CLUSTER) hack/cluster/cluster up
+	@DATACACHE_CLUSTER=$(CLUSTER) hack/cluster/cluster install
+
+.PHONY: cluster-down
+cluster-down: ## Stop that cluster and remove all that it made (seconds).
+	@DATACACHE_CLUSTER=$(CLUSTER) hack/cluster/cluster down
+
+.PHONY: cluster-check
+cluster-check: kube-tools ## Prove that such a cluster leaves nothing behind, killed at any point (about 2 min).
+	@hack/cluster/check
+
+.PHONY: demo-cluster
+demo-cluster: training-venv cluster ## Train on that cluster with the Kubeflow SDK: logs, rows a second, time to the first batch (about 3 min; 30 more cold).
+	@echo "==> demo-cluster: a TrainJob on $(CLUSTER) (about 1 min)"
+	@DATACACHE_CLUSTER=$(CLUSTER) PYTHONPATH=hack:python/src hack/cluster/cluster run $(TRAINING) -m demo_cluster --image datacache/trainer:dev $(DEMO)
+
+.PHONY: e2e
+e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with the Kubeflow SDK, on that cluster or on E2E_KUBECONFIG=FILE's (about 15 min; E2E='-run Kill' for a part).
+	@echo "==> e2e: training jobs on $(or $(E2E_KUBECONFIG),$(CLUSTER)) (about 15 min)"
+	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) go test ./test/e2e -count=1 -timeout=0 -parallel=6 -v $(E2E)
 
 .PHONY: bench
 bench: build venv ## Print the table of speed and memory beside peers (about 6 min; BENCH='--scale 0.1' for a quick look).

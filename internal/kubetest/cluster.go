@@ -154,7 +154,7 @@ func (c *Cluster) start(ctx context.Context, options Options) error {
 	if err := c.startStore(ctx); err != nil {
 		return err
 	}
-	scheme, err := schemeOf(options)
+	scheme, err := NewScheme(options.Scheme)
 	if err != nil {
 		return err
 	}
@@ -183,13 +183,14 @@ func (c *Cluster) start(ctx context.Context, options Options) error {
 	return c.awaitManagers(ctx, options.Programs)
 }
 
-func schemeOf(options Options) (*runtime.Scheme, error) {
+// NewScheme returns a scheme of all types of a cluster with Trainer, and of what more adds; that may be nil.
+func NewScheme(more func(*runtime.Scheme) error) (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	adders := []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensions.AddToScheme, trainer.AddToScheme, jobset.AddToScheme, lws.AddToScheme,
 	}
-	if options.Scheme != nil {
-		adders = append(adders, options.Scheme)
+	if more != nil {
+		adders = append(adders, more)
 	}
 	for _, add := range adders {
 		if err := add(scheme); err != nil {

@@ -70,24 +70,29 @@ func (c *Cluster) Namespace(t testing.TB) string {
 
 // explain logs what may tell why a test failed.
 func (c *Cluster) explain(ctx context.Context, t testing.TB, namespace string) {
+	Explain(ctx, t, c.Client, namespace)
+	if err := c.processes.check(); err != nil {
+		t.Log(err)
+	}
+	for _, m := range c.managers {
+		t.Logf("%s said of %s:\n%s", m.name, namespace, m.tail(30, namespace))
+	}
+}
+
+// Explain logs the pods and events of a namespace.
+func Explain(ctx context.Context, t testing.TB, c client.Client, namespace string) {
 	var pods corev1.PodList
-	if err := c.Client.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+	if err := c.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
 		t.Log(err)
 	}
 	for _, pod := range pods.Items {
 		t.Logf("pod %s on %q: %s %s", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message)
 	}
 	var events corev1.EventList
-	if err := c.Client.List(ctx, &events, client.InNamespace(namespace)); err != nil {
+	if err := c.List(ctx, &events, client.InNamespace(namespace)); err != nil {
 		t.Log(err)
 	}
 	for _, e := range events.Items {
 		t.Logf("event %s %s/%s: %s: %s", e.Type, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
-	}
-	if err := c.processes.check(); err != nil {
-		t.Log(err)
-	}
-	for _, m := range c.managers {
-		t.Logf("%s said of %s:\n%s", m.name, namespace, m.tail(30, namespace))
 	}
 }

@@ -1,0 +1,157 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""python -m demo_cluster: see __init__.py, or --help."""
+# pyright: reportMissingImports=false
+# The SDK is in the training environment alone, which lint does without.
+
+import argparse
+import base64
+import json
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from kubeflow.common.types import KubernetesBackendConfig
+from kubeflow.trainer import CustomTrainer, Initializer, TrainerClient
+from kubeflow.trainer.options import Annotations
+from kubernetes import client, config
+
+from demo_cluster import table
+from demo_cluster.train import train
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs
+
+NAMESPACE = "demo"
+LIMIT = 600  # seconds, of every wait
+GATE = "dataset-initializer"
+
+
+def main() -> int:
+    """Run the demo; 0 when the TrainJob completed."""
+    args = _arguments()
+    config.load_kube_config(os.environ["KUBECONFIG"])
+    core = client.CoreV1Api()
+    keys = _namespace(core)
+    print(f"table: {args.rows:,} rows of {table.FEATURES} features and a class, into the object store", flush=True)
+    metadata = table.write(args.rows, keys)
+    trainer = TrainerClient(KubernetesBackendConfig(namespace=NAMESPACE, config_file=os.environ["KUBECONFIG"]))
+    created = time.time()
+    job = _submit(trainer, metadata, args)
+    print(f"TrainJob {NAMESPACE}/{job} at {time.strftime('%T')}", flush=True)
+    try:
+        return _watch(trainer, core, job, created, args)
+    finally:
+        trainer.delete_job(job)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="demo_cluster", description="Train on a cluster from a cached Iceberg table.")
+    parser.add_argument("--image", required=True, help="the image to train in: Python with the loader")
+    parser.add_argument("--rows", type=int, default=500_000, help="rows of the table (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, default=2, help="training pods (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=3, help="epochs (default: %(default)s)")
+    return parser.parse_args()
+
+
+def _namespace(core: client.CoreV1Api) -> dict[str, str]:
+    """Make the namespace with the object store's keys, unless it is there; give the keys."""
+    secret: Any = core.read_namespaced_secret("store", "object-store")
+    wanted: tuple[tuple[Any, list[Any]], ...] = (
+        (core.create_namespace, [client.V1Namespace(metadata=client.V1ObjectMeta(name=NAMESPACE))]),
+        (
+            core.create_namespaced_secret,
+            [NAMESPACE, client.V1Secret(metadata=client.V1ObjectMeta(name="store"), data=secret.data)],
+        ),
+    )
+    for create, arguments in wanted:
+        try:
+            create(*arguments)
+        except client.ApiException as e:
+            if e.reason != "Conflict":
+                raise
+    return {name: base64.b64decode(value).decode() for name, value in secret.data.items()}
+
+
+def _submit(trainer: TrainerClient, metadata: str, args: argparse.Namespace) -> str:
+    dataset = ArrowCacheDatasetInitializer(
+        cluster_size=3,
+        metadata_loc=metadata,
+        schema_name="demo",
+        table_name="points",
+        head_cpu="50m",
+        head_mem="128Mi",
+        worker_cpu="100m",
+        worker_mem="512Mi",
+    )
+    return trainer.train(
+        runtime="torch-distributed",
+        initializer=Initializer(dataset=dataset),
+        trainer=CustomTrainer(
+            func=train,
+            func_args={"global_batch": 1024, "epochs": args.epochs},
+            image=args.image,
+            num_nodes=args.ranks,
+        ),
+        options=[Annotations({"datacache.kubeflow.org/credentials-secret": "store"})],
+    )
+
+
+def _watch(trainer: TrainerClient, core: client.CoreV1Api, job: str, created: float, args: argparse.Namespace) -> int:
+    """Show the TrainJob's logs as they come, then the numbers."""
+    _await_step(trainer, job, GATE)
+    for line in cache_logs(trainer, job, follow=True):
+        print(f"  {GATE}: {line}", flush=True)
+    read = sum(_counter(pod, "datacache_load_read_bytes_total") for pod in _cache_pods(core, job))
+    told = []
+    for rank in range(args.ranks):
+        step = f"node-{rank}"
+        _await_step(trainer, job, step)
+        for line in trainer.get_job_logs(job, step=step, follow=True):
+            if line.startswith("{"):
+                told.append(json.loads(line))
+            else:
+                print(f"  {step}: {line}", flush=True)
+    status = trainer.wait_for_job_status(job, status={"Complete", "Failed"}, timeout=LIMIT, polling_interval=1).status
+    print(f"\nTrainJob {job} is {status} after {time.time() - created:.1f} s", flush=True)
+    if status != "Complete":
+        return 1
+    rows, size = (sum(each[what] for each in told) for what in ("rows", "bytes"))
+    seconds = max(each["seconds"] for each in told)
+    first = min(each["first_batch"] for each in told) - created
+    print(f"  create to first batch  {first:.1f} s")
+    print(f"  read from the store    {read / 1e6:.1f} MB, once")
+    print(f"  streamed to training   {size / 1e6:.1f} MB, {rows:,} rows in {args.epochs} epochs")
+    print(
+        f"  speed                  {rows / seconds:,.0f} rows/s over {args.ranks} ranks, training included", flush=True
+    )
+    return 0
+
+
+def _await_step(trainer: TrainerClient, job: str, step: str) -> None:
+    """Wait until a step's pod has begun: the SDK has no log of it before."""
+    end = time.monotonic() + LIMIT
+    while not any(
+        s.name == step and s.status in {"Running", "Succeeded", "Failed"} for s in trainer.get_job(job).steps
+    ):
+        if time.monotonic() > end:
+            raise TimeoutError(f"the step {step} of TrainJob {job} has not begun within {LIMIT} s")
+        time.sleep(0.2)
+
+
+def _cache_pods(core: client.CoreV1Api, job: str) -> Iterator[str]:
+    """Give the addresses of the cache's pods."""
+    pods: Any = core.list_namespaced_pod(NAMESPACE, label_selector=f"datacache.kubeflow.org/cache={job}")
+    return (pod.status.pod_ip for pod in pods.items)
+
+
+def _counter(address: str, name: str) -> float:
+    """Give one counter of a cache's pod."""
+    with urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=60) as page:
+        values = [line.split()[1] for line in page.read().decode().splitlines() if line.startswith(f"{name} ")]
+    return sum(map(float, values))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2e runs training jobs on a real cluster, from the Kubeflow SDK to the rows that ranks got.
+//
+// The cluster has stock JobSet, LeaderWorkerSet and Trainer with upstream's data-cache overlay, datacache from manifests/
+// (overlay without-runtime), the images of hack/images, and an object store that the Secret object-store/store tells of:
+// AWS_ENDPOINT_URL, AWS_REGION and keys. 'hack/cluster/cluster up' and 'install' make one on a single machine.
+//
+//	DATACACHE_CLUSTER=DIR go test ./test/e2e     the cluster that hack/cluster has in the folder
+//	E2E_KUBECONFIG=FILE go test ./test/e2e       any other, whose Services can be reached from here; where the object
+//	                                             store's can't, E2E_STORE=URL says how it is reached
+//
+// With neither set every test skips; with one of them set no test may, but those that power nodes off.
+package e2e

@@ -1,0 +1,115 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/kubetest"
+)
+
+const (
+	deadline       = 10 * time.Minute // of every wait: what takes seconds on an idle machine may take long on a busy one
+	storeNamespace = "object-store"
+	storeSecret    = "store" // in storeNamespace, and in every test's namespace
+)
+
+// await waits until check returns nil and logs how long that took.
+func await(t *testing.T, what string, check func() error) {
+	t.Helper()
+	began := time.Now()
+	kubetest.EventuallyWithin(t, deadline, what, check)
+	t.Logf("waited %5.1f s for %s", time.Since(began).Seconds(), what)
+}
+
+// namespace makes a namespace for the test, with the keys of the object store, and deletes it when the test ends.
+func namespace(t *testing.T) string {
+	t.Helper()
+	needsCluster(t)
+	made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}
+	create(t, made)
+	ctx := context.WithoutCancel(t.Context()) // which is over when cleanup starts
+	t.Cleanup(func() {
+		if t.Failed() {
+			kubetest.Explain(ctx, t, cluster.client, made.Name)
+		}
+		if err := cluster.client.Delete(ctx, made); err != nil {
+			t.Errorf("deleting the test's namespace: %v", err)
+		}
+	})
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: made.Name, Name: storeSecret}, Data: storeKeys(t)})
+	return made.Name
+}
+
+// storeKeys is how to reach the object store from within the cluster.
+func storeKeys(t *testing.T) map[string][]byte {
+	t.Helper()
+	keys := &corev1.Secret{}
+	if err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: storeNamespace, Name: storeSecret}, keys); err != nil {
+		t.Fatal(err)
+	}
+	return keys.Data
+}
+
+func create(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := cluster.client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// remove deletes an object in the background, as kubectl does.
+func remove(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := cluster.client.Delete(t.Context(), object, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// appears waits for an object and reads it.
+func appears[T client.Object](t *testing.T, object T, namespace, name string) T {
+	t.Helper()
+	await(t, fmt.Sprintf("%T %s", object, name), func() error {
+		return cluster.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
+	})
+	return object
+}
+
+// vanishes waits until there is no such object.
+func vanishes(t *testing.T, object client.Object, namespace, name string) {
+	t.Helper()
+	await(t, fmt.Sprintf("%T %s to go", object, name), func() error {
+		err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("it is still there"))
+	})
+}
+
+// becomes waits until the DataCache is in the state.
+func becomes(t *testing.T, namespace, name string, state v1alpha1.State) *v1alpha1.DataCache {
+	t.Helper()
+	dc := &v1alpha1.DataCache{}
+	await(t, fmt.Sprintf("DataCache %s to be %s", name, state), func() error {
+		if err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, dc); err != nil {
+			return err
+		}
+		if dc.Status.State != state {
+			return fmt.Errorf("it is %q: %+v", dc.Status.State, dc.Status.Conditions)
+		}
+		return nil
+	})
+	return dc
+}

@@ -1,0 +1,128 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// TestSuspendResumeFinish: a TrainJob's cache goes with it and comes back with it, of the same snapshot.
+func TestSuspendResumeFinish(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	before := objects(t, ns)
+	r := train(t, ns, slowJob(t, "pausing"))
+	r.passes(t, 2, 5)
+	pinned := becomes(t, ns, r.name, v1alpha1.StateReady).Status.SnapshotID
+
+	r.suspend(t, true)
+	becomes(t, ns, r.name, v1alpha1.StateReleased)
+	await(t, "the cache's memory to go", func() error { return nothingRuns(t, ns, client.HasLabels{inject.LabelCache}) })
+	await(t, "the training to end", func() error { return nothingRuns(t, ns) })
+
+	r.suspend(t, false)
+	again := becomes(t, ns, r.name, v1alpha1.StateReady).Status.SnapshotID
+	if pinned == nil || again == nil || *again != *pinned {
+		t.Errorf("the TrainJob came back to snapshot %v, it had %v", again, pinned)
+	}
+	r.ends(t, trainer.TrainJobComplete)
+	readOnce(t, r, r.look(t), 2, wide.Rows)
+	await(t, "the cache's memory to go", func() error { return nothingRuns(t, ns) })
+
+	remove(t, r.get(t))
+	nothingNew(t, ns, before)
+}
+
+// TestDeleteInMidTraining: who deletes a TrainJob finds nothing of it in the namespace.
+func TestDeleteInMidTraining(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	before := objects(t, ns)
+	r := train(t, ns, slowJob(t, "unwanted"))
+	r.passes(t, 2, 5)
+	remove(t, r.get(t))
+	nothingNew(t, ns, before)
+}
+
+func (r *run) suspend(t *testing.T, suspend bool) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, suspend)
+	if err := cluster.client.Patch(t.Context(), r.get(t), client.RawPatch("application/merge-patch+json", patch)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nothingRuns fails while the namespace has such pods, apart from those that have ended.
+func nothingRuns(t *testing.T, namespace string, options ...client.ListOption) error {
+	t.Helper()
+	var pods corev1.PodList
+	if err := cluster.client.List(t.Context(), &pods, append(options, client.InNamespace(namespace))...); err != nil {
+		return err
+	}
+	for _, pod := range pods.Items {
+		if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			return fmt.Errorf("pod %s is %s", pod.Name, pod.Status.Phase)
+		}
+	}
+	return nil
+}
+
+// nothingNew waits until the namespace has no objects but those from before.
+func nothingNew(t *testing.T, namespace string, before []string) {
+	t.Helper()
+	await(t, "nothing to be left in the namespace", func() error {
+		if diff := cmp.Diff(before, objects(t, namespace)); diff != "" {
+			return fmt.Errorf("objects (-before +now):\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// objects lists all objects of the namespace, of every kind that the cluster knows, as kind/name. Left out is what Kubernetes itself puts
+// into each namespace in its own time, and events, which end by themselves.
+func objects(t *testing.T, namespace string) []string {
+	t.Helper()
+	known, err := cluster.logs.Discovery().ServerPreferredNamespacedResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, group := range known {
+		version, err := schema.ParseGroupVersion(group.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, resource := range group.APIResources {
+			if resource.Kind == "Event" || !slices.Contains(resource.Verbs, "list") {
+				continue
+			}
+			list := &metav1.PartialObjectMetadataList{}
+			list.SetGroupVersionKind(version.WithKind(resource.Kind + "List"))
+			if err := cluster.client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
+				t.Fatalf("listing %s: %v", resource.Name, err)
+			}
+			for _, object := range list.Items {
+				names = append(names, strings.ToLower(resource.Kind)+"/"+object.Name)
+			}
+		}
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return name == "configmap/kube-root-ca.crt" || name == "serviceaccount/default"
+	})
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,188 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// TestDataNodeDies: a data node dies in mid-training. The same rows come back into memory, and training goes on and gets each once.
+func TestDataNodeDies(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T, pod *corev1.Pod){
+		"its container is killed": killContainer,
+		"its pod is deleted": func(t *testing.T, pod *corev1.Pod) {
+			t.Helper()
+			if err := cluster.client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for name, kill := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns := namespace(t)
+			r := train(t, ns, slowJob(t, "slow"))
+			r.passes(t, 2, 10)
+			victim := appears(t, &corev1.Pod{}, ns, "slow-cache-0-1")
+			began := time.Now()
+			kill(t, victim)
+			isBack(t, ns, "slow", began)
+			r.ends(t, trainer.TrainJobComplete)
+			readOnce(t, r, r.look(t), 2, wide.Rows)
+		})
+	}
+}
+
+// TestNodeIsLost: a whole node loses its power in mid-training, with one of a cache's two data nodes on it, and comes back. Not parallel:
+// other tests have pods there too.
+func TestNodeIsLost(t *testing.T) {
+	ns := namespace(t)
+	onCluster(t, "status")
+	dc := sharedCache(ns, wide.write(t), ns)
+	dc.Spec.IdleTTL = nil // it is to stay while it has no user yet
+	dc.Spec.Arrow.Head.NodeSelector = map[string]string{corev1.LabelHostname: "n1"}
+	apart := metav1.LabelSelector{MatchLabels: map[string]string{inject.LabelCache: dc.Name, controller.LabelRole: controller.RoleNode}}
+	dc.Spec.Arrow.DataNode.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &apart}},
+	}}
+	create(t, dc)
+	becomes(t, ns, dc.Name, v1alpha1.StateReady)
+	cordon(t, "n2") // training shall live
+	j := referring("through", ns, dc.Name)
+	j.Nodes, j.Args = 2, slowArgs()
+	r := train(t, ns, j)
+	r.passes(t, 2, 10)
+
+	began := time.Now()
+	powerOn := powerOff(t, "2")
+	becomes(t, ns, dc.Name, v1alpha1.StateDegraded)
+	powerOn()
+	isBack(t, ns, dc.Name, began)
+	for rank := range 2 {
+		lines, err := r.now(t, rank)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(lines, func(l told) bool { return l.Rows > 0 }) {
+			t.Errorf("rank %d was through with its epoch while half the rows were lost", rank)
+		}
+	}
+	becomes(t, ns, dc.Name, v1alpha1.StateReady)
+	r.ends(t, trainer.TrainJobComplete)
+	readOnce(t, r, r.look(t), 2, wide.Rows)
+}
+
+// wide is a table of which a rank of a slow job has but a small part in its buffers.
+var wide = table{Name: "reviews", Rows: 20_000, Files: 4, Width: 4_000}
+
+// slowJob reads the wide table by our loader on two ranks, for most of a minute: time to do something to its cache.
+func slowJob(t *testing.T, name string) job {
+	t.Helper()
+	j := cacheJob(name, wide.write(t), 2, "loader")
+	j.Args = slowArgs()
+	return j
+}
+
+func slowArgs() map[string]any { return map[string]any{"batch": 100, "pause": 0.2, "ahead": 2 << 20} }
+
+// killContainer sends SIGKILL to the server itself, past kubelet, as the kernel does when memory is short.
+func killContainer(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	task(t, pod, "kill", "--signal", "SIGKILL")
+}
+
+// task has the node's containerd do something to the task of the pod's only container.
+func task(t *testing.T, pod *corev1.Pod, verb ...string) {
+	t.Helper()
+	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	ctr := []string{"node", strings.TrimPrefix(pod.Spec.NodeName, "n"), "ctr", "--namespace", "k8s.io", "tasks"}
+	onCluster(t, append(append(ctr, verb...), id)...)
+}
+
+// headStatus is what a head says of itself at /status (cacheserver/head).
+type headStatus struct {
+	State, Reason string
+	Rows, Bytes   int64
+	Nodes         []struct {
+		Index       int
+		State       string
+		Rows, Bytes int64
+		Restarts    int
+	}
+}
+
+// isBack waits until a data node of the cache has died and all rows are in memory again, and logs how long that took since began and what
+// was read anew.
+func isBack(t *testing.T, namespace, cache string, began time.Time) {
+	t.Helper()
+	var s headStatus
+	await(t, "cache "+cache+" to be whole again", func() error {
+		service := inject.ServiceName(cache)
+		text, err := cluster.logs.CoreV1().Services(namespace).ProxyGet("http", service, fmt.Sprint(inject.HTTPPort), "status", nil).DoRaw(t.Context())
+		if err != nil {
+			return err
+		}
+		s = headStatus{}
+		if err := json.Unmarshal(text, &s); err != nil {
+			return fmt.Errorf("/status of %s is %q: %w", service, text, err)
+		}
+		for _, node := range s.Nodes {
+			if node.Restarts > 0 && s.State == string(v1alpha1.StateReady) {
+				return nil
+			}
+		}
+		return fmt.Errorf("the head says %s", text)
+	})
+	for _, node := range s.Nodes {
+		if node.Restarts > 0 {
+			t.Logf("Ready again %.1f s after the blow: data node %d loaded %d of %d rows anew, %d of %d bytes",
+				time.Since(began).Seconds(), node.Index, node.Rows, s.Rows, node.Bytes, s.Bytes)
+		}
+	}
+}
+
+// powerOff cuts a node's power and returns what turns it on again, which the end of the test does at the latest.
+func powerOff(t *testing.T, node string) (on func()) {
+	t.Helper()
+	onCluster(t, "cut", node)
+	on = sync.OnceFunc(func() { onCluster(t, "join", node) })
+	t.Cleanup(on)
+	return on
+}
+
+// cordon keeps new pods from a node until the test ends.
+func cordon(t *testing.T, name string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	set := func(unschedulable bool) error {
+		patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, unschedulable)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		return cluster.client.Patch(ctx, node, client.RawPatch("application/merge-patch+json", patch))
+	}
+	if err := set(true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := set(false); err != nil {
+			t.Error(err)
+		}
+	})
+}

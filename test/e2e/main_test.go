@@ -1,0 +1,133 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/kubetest"
+)
+
+const clusterScript = "../../hack/cluster/cluster"
+
+// cluster is where the tests run; nil: no cluster was named, and they skip.
+var cluster *site
+
+// site is a cluster and the ways to it. Safe for concurrent use.
+type site struct {
+	client client.Client // the administrator's, uncached
+	logs   kubernetes.Interface
+	sdk    *notebook
+	python string // with the Kubeflow SDK
+	folder string // of hack/cluster; "" = some other cluster
+}
+
+func TestMain(m *testing.M) {
+	file, folder := os.Getenv("E2E_KUBECONFIG"), os.Getenv("DATACACHE_CLUSTER")
+	if file == "" && folder != "" {
+		fmt.Fprintln(os.Stderr, "e2e:", runInside(folder)) // returns only when it failed
+		os.Exit(1)
+	}
+	if file != "" {
+		var err error
+		if cluster, err = connect(file, folder); err != nil {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
+			os.Exit(1)
+		}
+	}
+	code := m.Run()
+	if cluster != nil {
+		if err := cluster.sdk.close(); err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, "e2e: sdk/client.py:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// runInside replaces this process by itself inside the cluster's network, which nothing outside can reach.
+func runInside(folder string) error {
+	script, err := filepath.Abs(clusterScript)
+	if err != nil {
+		return err
+	}
+	if folder, err = filepath.Abs(folder); err != nil {
+		return err
+	}
+	environment := append(os.Environ(), "E2E_KUBECONFIG="+filepath.Join(folder, "admin.kubeconfig"), "DATACACHE_CLUSTER="+folder)
+	err = syscall.Exec(script, append([]string{script, "run"}, os.Args...), environment)
+	return fmt.Errorf("%s run: %w", script, err)
+}
+
+// connect looks whether the cluster has what the tests need.
+func connect(kubeconfig, folder string) (*site, error) {
+	s := &site{folder: folder, python: os.Getenv("DATACACHE_TRAINING_PYTHON")}
+	if _, err := os.Stat(s.python); err != nil {
+		return nil, fmt.Errorf("DATACACHE_TRAINING_PYTHON=%q: %w: run 'make training-venv', and the tests by make", s.python, err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("E2E_KUBECONFIG=%s: %w", kubeconfig, err)
+	}
+	config.QPS = -1
+	config.WarningHandler = rest.NoWarnings{} // of kinds that are going to be dropped
+	if s.logs, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if s.client, err = newClient(config); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // under TestMain, which has no context
+	defer cancel()
+	if err := s.client.List(ctx, &v1alpha1.DataCacheList{}, client.Limit(1)); err != nil {
+		return nil, fmt.Errorf("E2E_KUBECONFIG=%s: datacache isn't installed or can't be asked: %w", kubeconfig, err)
+	}
+	s.sdk, err = openNotebook(s.python, kubeconfig)
+	return s, err
+}
+
+func newClient(config *rest.Config) (client.Client, error) {
+	scheme, err := kubetest.NewScheme(v1alpha1.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}
+
+// needsCluster skips the test where no cluster is named.
+func needsCluster(t *testing.T) {
+	t.Helper()
+	if cluster == nil {
+		t.Skip("no cluster: set DATACACHE_CLUSTER or E2E_KUBECONFIG, as 'make e2e' does")
+	}
+}
+
+// onCluster runs a command of hack/cluster, such as "cut", "2"; other clusters have none, and the test skips.
+// A test's cleanup may call it too.
+func onCluster(t *testing.T, arguments ...string) {
+	t.Helper()
+	if cluster.folder == "" {
+		t.Skipf("%v needs a cluster of hack/cluster: set DATACACHE_CLUSTER", arguments)
+	}
+	began := time.Now()
+	out, err := exec.CommandContext(context.WithoutCancel(t.Context()), clusterScript, arguments...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("cluster %s: %v\n%s", strings.Join(arguments, " "), err, out)
+	}
+	t.Logf("%.1f s: cluster %s", time.Since(began).Seconds(), strings.Join(arguments, " "))
+}

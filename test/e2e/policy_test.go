@@ -1,0 +1,186 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// TestNetworkPolicies: who may reach a cache's pods and who may not, by the rules of the cluster's own policies applied to the labels of
+// real pods; and tried out, where the cluster's network obeys policies.
+func TestNetworkPolicies(t *testing.T) {
+	t.Parallel()
+	own, allowed, stranger := namespace(t), namespace(t), namespace(t)
+	dc := sharedCache(own, reviews.write(t), allowed)
+	dc.Spec.IdleTTL = nil // it is to outlive its users
+	create(t, dc)
+	for _, ns := range []string{own, allowed} {
+		j := referring("through", own, dc.Name)
+		j.Args = slowArgs()
+		train(t, ns, j).passes(t, 1, 1)
+	}
+	head := appears(t, &corev1.Pod{}, own, inject.CacheName(dc.Name)+"-0")
+	flight, http := int32(inject.FlightPort), int32(inject.HTTPPort)
+	training := client.MatchingLabels{"jobset.sigs.k8s.io/jobset-name": "through", "jobset.sigs.k8s.io/replicatedjob-name": inject.NodeName}
+
+	for _, cache := range pods(t, own, client.MatchingLabels{inject.LabelCache: dc.Name}) {
+		for _, from := range pods(t, own, client.HasLabels{inject.LabelCache}) {
+			admits(t, &cache, &from, true, flight, http)
+		}
+		for _, ns := range []string{own, allowed} {
+			for _, from := range pods(t, ns, training) {
+				admits(t, &cache, &from, true, flight)
+			}
+		}
+		for _, from := range pods(t, manager(t).Namespace, managerLabels) {
+			admits(t, &cache, &from, true, http)
+			admits(t, &cache, &from, false, flight)
+		}
+		for _, from := range pods(t, storeNamespace) {
+			admits(t, &cache, &from, false, flight, http)
+		}
+		admits(t, &cache, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: stranger, Name: "a stranger's"}}, false, flight, http)
+	}
+
+	address := head.Status.PodIP
+	if !connects(t, own, "neighbour", address, flight) || !connects(t, allowed, "guest", address, flight) {
+		t.Error("a pod of the cache's own namespace or of an allowed one can't connect to its head")
+	}
+	if !obeysPolicies(t, stranger, address, flight) {
+		t.Log("not tried: this cluster's network lets a pod out whose policy allows nothing, so it obeys none")
+		return
+	}
+	if connects(t, stranger, "stranger", address, flight) {
+		t.Error("a pod of a namespace that isn't allowed connects to the head")
+	}
+}
+
+// pods are the pods of a namespace that carry the labels; there must be some.
+func pods(t *testing.T, namespace string, options ...client.ListOption) []corev1.Pod {
+	t.Helper()
+	var list corev1.PodList
+	if err := cluster.client.List(t.Context(), &list, append(options, client.InNamespace(namespace))...); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) == 0 {
+		t.Fatalf("namespace %s has no pods with %v", namespace, options)
+	}
+	return list.Items
+}
+
+// admits checks that the NetworkPolicies let a pod's traffic in from another pod to the ports, or don't: as the API has it, traffic is
+// refused when a policy of the pod's namespace selects the pod and none of those that do has a rule that allows it.
+func admits(t *testing.T, to, from *corev1.Pod, want bool, ports ...int32) {
+	t.Helper()
+	var policies networkingv1.NetworkPolicyList
+	if err := cluster.client.List(t.Context(), &policies, client.InNamespace(to.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range ports {
+		selected, allowed := false, false
+		for _, policy := range policies.Items {
+			if !slices.Contains(policy.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) || !selects(t, &policy.Spec.PodSelector, to.Labels) {
+				continue
+			}
+			selected = true
+			for _, rule := range policy.Spec.Ingress {
+				allowed = allowed || rulesPort(t, rule, port) && rulesPeer(t, policy.Namespace, rule, from)
+			}
+		}
+		if got := !selected || allowed; got != want {
+			t.Errorf("pod %s/%s may connect to port %d of %s: %t, want %t", from.Namespace, from.Name, port, to.Name, got, want)
+		}
+	}
+}
+
+// rulesPort tells whether the rule is for the TCP port.
+func rulesPort(t *testing.T, rule networkingv1.NetworkPolicyIngressRule, port int32) bool {
+	t.Helper()
+	return len(rule.Ports) == 0 || slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool {
+		if p.EndPort != nil || p.Port != nil && p.Port.IntValue() == 0 {
+			t.Fatalf("a policy has the port %v: this test knows numbers alone", p)
+		}
+		return (p.Protocol == nil || *p.Protocol == corev1.ProtocolTCP) && (p.Port == nil || p.Port.IntValue() == int(port))
+	})
+}
+
+// rulesPeer tells whether the rule of a policy in the namespace is for the pod.
+func rulesPeer(t *testing.T, namespace string, rule networkingv1.NetworkPolicyIngressRule, from *corev1.Pod) bool {
+	t.Helper()
+	return len(rule.From) == 0 || slices.ContainsFunc(rule.From, func(peer networkingv1.NetworkPolicyPeer) bool {
+		if peer.IPBlock != nil {
+			t.Fatalf("a policy has the block %v: this test knows pods and namespaces alone", peer.IPBlock)
+		}
+		if peer.PodSelector != nil && !selects(t, peer.PodSelector, from.Labels) {
+			return false
+		}
+		if peer.NamespaceSelector == nil {
+			return from.Namespace == namespace
+		}
+		home := &corev1.Namespace{}
+		if err := cluster.client.Get(t.Context(), client.ObjectKey{Name: from.Namespace}, home); err != nil {
+			t.Fatal(err)
+		}
+		return selects(t, peer.NamespaceSelector, home.Labels)
+	})
+}
+
+func selects(t *testing.T, selector *metav1.LabelSelector, carried map[string]string) bool {
+	t.Helper()
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Matches(labels.Set(carried))
+}
+
+// obeysPolicies tells whether the network keeps a pod in whose policy lets nothing out.
+func obeysPolicies(t *testing.T, namespace, address string, port int32) bool {
+	t.Helper()
+	create(t, &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "locked-in"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pod": "locked-in"}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+		},
+	})
+	return !connects(t, namespace, "locked-in", address, port)
+}
+
+// connects tries from a pod of the namespace whether the address can be connected to.
+func connects(t *testing.T, namespace, name, address string, port int32) bool {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"pod": name}},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{
+				Name: "connect", Image: trainerImage, Command: []string{"python3", "-c"},
+				Args: []string{"import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)", address, strconv.Itoa(int(port))},
+			}},
+		},
+	}
+	create(t, pod)
+	await(t, "pod "+name+" to have tried", func() error {
+		if err := cluster.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err
+		}
+		if phase := pod.Status.Phase; phase != corev1.PodSucceeded && phase != corev1.PodFailed {
+			return fmt.Errorf("it is %s", phase)
+		}
+		return nil
+	})
+	return pod.Status.Phase == corev1.PodSucceeded
+}

@@ -1,0 +1,118 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// TestRuntimes: the same training on every kind of runtime, and asked for in every form.
+func TestRuntimes(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T, string) *run{
+		"upstream's with a cache, as it is": onUpstreams,
+		"ours with a cache":                 onOurs,
+		"one without a cache step":          func(t *testing.T, ns string) *run { return train(t, ns, small(t)) },
+		"the proposal's variables":          byVariables,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, namespace(t))
+			r.ends(t, trainer.TrainJobComplete)
+			readOnce(t, r, r.look(t), 1, reviews.Rows)
+		})
+	}
+}
+
+// small is one pod of the proposal's sample client, on the stock runtime torch-distributed.
+func small(t *testing.T) job {
+	t.Helper()
+	return cacheJob("small", reviews.write(t), 1, "sample_client")
+}
+
+const withCache = "torch-distributed-with-cache" // upstream's and ours, the latter in the test's namespace
+
+func onUpstreams(t *testing.T, ns string) *run {
+	runtime := &trainer.ClusterTrainingRuntime{}
+	if err := cluster.client.Get(t.Context(), client.ObjectKey{Name: withCache}, runtime); err != nil {
+		t.Fatal(err)
+	}
+	if image := stepOf(t, runtime.Spec).Image; !strings.Contains(image, "kubeflow/trainer/dataset-initializer") {
+		t.Fatalf("the step of the cluster's %s runs %s, want upstream's own", withCache, image)
+	}
+	j := small(t)
+	j.Runtime = withCache
+	return train(t, ns, j)
+}
+
+// onOurs installs our runtime of the name, with the gate's image set as an overlay does.
+func onOurs(t *testing.T, ns string) *run {
+	text, err := os.ReadFile(filepath.Join("..", "..", "runtimes", withCache+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := &trainer.ClusterTrainingRuntime{}
+	if err := yaml.UnmarshalStrict(text, ours); err != nil {
+		t.Fatal(err)
+	}
+	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+	stepOf(t, ours.Spec).Image = stepOf(t, twin.Spec).Image
+	create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: withCache, Labels: ours.Labels}, Spec: ours.Spec})
+	j := small(t)
+	j.Runtime = withCache
+	return train(t, ns, j)
+}
+
+// stepOf is the container of the runtime's step dataset-initializer.
+func stepOf(t *testing.T, runtime trainer.TrainingRuntimeSpec) *corev1.Container {
+	t.Helper()
+	for _, replicated := range runtime.Template.Spec.ReplicatedJobs {
+		if replicated.Name == inject.StepName {
+			return &replicated.Template.Spec.Template.Spec.Containers[0]
+		}
+	}
+	t.Fatalf("the runtime has no step %s", inject.StepName)
+	return nil
+}
+
+// byVariables names the table by variables alone, as YAML of Kubeflow's enhancement proposal 2655 has it.
+func byVariables(t *testing.T, ns string) *run {
+	source, err := os.ReadFile(filepath.Join("sdk", "functions.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var env []corev1.EnvVar
+	for name, value := range map[string]string{
+		"METADATA_LOC": reviews.write(t), "SCHEMA_NAME": "demo", "TABLE_NAME": "reviews", "CLUSTER_SIZE": "3",
+		"HEAD_CPU": "50m", "HEAD_MEM": "128Mi", "WORKER_CPU": "50m", "WORKER_MEM": "256Mi",
+	} {
+		env = append(env, corev1.EnvVar{Name: name, Value: value})
+	}
+	tj := &trainer.TrainJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "variables"},
+		Spec: trainer.TrainJobSpec{
+			RuntimeRef: trainer.RuntimeRef{Name: "torch-distributed"},
+			Initializer: &trainer.Initializer{Dataset: &trainer.DatasetInitializer{
+				Env: env, SecretRef: &corev1.LocalObjectReference{Name: storeSecret},
+			}},
+			Trainer: &trainer.Trainer{
+				NumNodes: new(int32(1)), Image: new(trainerImage),
+				Command: []string{"bash", "-c", `printf %s "$0" >train.py && torchrun train.py`, string(source) + "\nsample_client()\n"},
+			},
+		},
+	}
+	create(t, tj)
+	return &run{namespace: ns, name: tj.Name, created: tj.CreationTimestamp.Time}
+}

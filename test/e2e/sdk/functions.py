@@ -1,0 +1,98 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the TrainJobs of the tests run. The SDK sends a function's source: each is whole in itself, imports included.
+
+They write JSON lines: the rows' ids in the order in which training got them, and what a test measures.
+"""
+
+
+def sample_client(chunk_rows: int = 128) -> None:
+    """Read this rank's shard as the sample client of Kubeflow's enhancement proposal 2655 does.
+
+    One PATH descriptor of rank and world size; every location of every endpoint, one after the other; batches cut anew.
+    """
+    import json
+    import os
+    import time
+
+    import pyarrow as pa
+    from pyarrow import flight
+
+    def cut(batches, rows):
+        rest = None
+        for batch in batches:
+            if rest is not None:
+                columns = [pa.concat_arrays([rest.column(i), batch.column(i)]) for i in range(batch.num_columns)]
+                batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+            whole = batch.num_rows - batch.num_rows % rows
+            for begin in range(0, whole, rows):
+                yield batch.slice(begin, rows)
+            rest = batch.slice(whole) if whole < batch.num_rows else None
+        if rest is not None:
+            yield rest
+
+    def say(**fields):
+        print(json.dumps(fields), flush=True)
+
+    began = time.time()
+    rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    head = flight.connect(f"grpc://{os.environ['TRAIN_JOB_NAME']}-cache-service:50051")
+    info = head.get_flight_info(flight.FlightDescriptor.for_path(rank, world))
+    rows = 0
+    for endpoint in info.endpoints:
+        for location in endpoint.locations:
+            reader = flight.connect(location.uri).do_get(endpoint.ticket)
+            for chunk in cut((message.data for message in reader), chunk_rows):
+                if rows == 0:
+                    say(first_batch=time.time())
+                columns = chunk.to_pydict()
+                for row, content, label in zip(columns["id"], columns["content"], columns["label"], strict=True):
+                    if not content.startswith(f"review {row} ") or label != row % 5:
+                        raise ValueError(f"row {row} has the label {label} and begins with {content[:40]!r}")
+                rows += chunk.num_rows
+                say(ids=columns["id"])
+    say(rank=int(rank), rows=rows, seconds=time.time() - began)
+
+
+def loader(
+    batch: int = 100,
+    seed: int = 7,
+    pause: float = 0.0,
+    checkpoint_every: int = 10,
+    state: str = "",
+    order: bool = False,
+    ahead: int = 64 << 20,
+) -> None:
+    """Train an epoch through the loader, from a checkpoint where there is one; write one every so many steps.
+
+    pause: how long a step takes, in seconds. order: whether rank 0 first tells all ids in the order of their rows.
+    ahead: how many bytes the loader may hold that training has not had yet.
+    """
+    import json
+    import time
+
+    from kubeflow_datacache import DataCache, World
+
+    def say(**fields):
+        print(json.dumps(fields), flush=True)
+
+    began = time.time()
+    cache = DataCache.from_env()
+    rank = World.detect().rank
+    if order and rank == 0:
+        for part in cache.loader(global_batch_size=1000, shuffle=False, tail="keep", columns=["id"], world=World(0, 1)):
+            say(order=part.arrow()["id"].to_pylist())
+    columns = ["id", "content"]
+    rows = cache.loader(global_batch_size=batch, seed=seed, tail="keep", columns=columns, prefetch_bytes=ahead)
+    if state:
+        rows.load_state_dict(json.loads(state))
+    count = 0
+    for step in rows:
+        if count == 0:
+            say(first_batch=time.time())
+        count += step.rows
+        say(step=step.step, ids=step.arrow()["id"].to_pylist())
+        if rank == 0 and (step.step + 1) % checkpoint_every == 0:
+            say(checkpoint=step.step + 1, state=json.dumps(rows.state_dict()))
+        time.sleep(pause)
+    say(rank=rank, rows=count, seconds=time.time() - began)

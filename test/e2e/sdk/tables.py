@@ -1,0 +1,90 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""tables.py < JSON: writes an Iceberg table into the bucket "tables" and prints the URI of its metadata file.
+
+{"name": ..., "rows": ..., "files": ..., "width": ...}: so many rows in so many files, contents of about width bytes.
+"truncate": true cuts the last file short, as an upload does that broke off.
+
+Row i has id i, a content that begins with "review i " and the label i % 5. The store is that of AWS_ENDPOINT_URL and
+the keys beside it.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow.fs import S3FileSystem
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+BUCKET = "tables"
+
+
+def rows(first: int, count: int, width: int) -> pa.Table:
+    """Rows of the ids from first on. What fills the content up differs from row to row, so that it stays large."""
+    ids = range(first, first + count)
+    contents = [f"review {i} " + f"{i * 0x9E3779B97F4A7C15 % 2**64:016x}" * (width // 16) for i in ids]
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "content": pa.array(contents, pa.string()),
+            "label": pa.array([i % 5 for i in ids], pa.int32()),
+        }
+    )
+
+
+def write(catalog: SqlCatalog, spec: dict[str, Any]) -> Table:
+    """Write the table, a file an append, several row groups a file."""
+    each = -(-spec["rows"] // spec["files"])
+    first = rows(0, min(each, spec["rows"]), spec["width"])
+    table = catalog.create_table(
+        ("demo", spec["name"]), first.schema, properties={"write.parquet.row-group-limit": str(max(1, each // 4))}
+    )
+    for begin in range(0, spec["rows"], each):
+        table.append(rows(begin, min(each, spec["rows"] - begin), spec["width"]))
+    return table
+
+
+def truncate(store: S3FileSystem, table: Table) -> None:
+    """Leave three quarters of the table's last file."""
+    file = [task.file for task in table.scan().plan_files()][-1].file_path.removeprefix("s3://")
+    with store.open_input_file(file) as source:
+        content = source.read()
+    with store.open_output_stream(file) as target:
+        target.write(content[: len(content) * 3 // 4])
+
+
+def main() -> None:
+    """Write what standard input asks for."""
+    spec = json.load(sys.stdin)
+    endpoint, key = os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_ACCESS_KEY_ID"]
+    secret, region = os.environ["AWS_SECRET_ACCESS_KEY"], os.environ["AWS_REGION"]
+    store = S3FileSystem(
+        endpoint_override=endpoint, access_key=key, secret_key=secret, region=region, allow_bucket_creation=True
+    )
+    store.create_dir(BUCKET)
+    with tempfile.TemporaryDirectory() as folder:
+        catalog = SqlCatalog(
+            "lake",
+            uri=f"sqlite:///{Path(folder)}/catalog.db",
+            warehouse=f"s3://{BUCKET}/{os.urandom(4).hex()}",
+            **{
+                "s3.endpoint": endpoint,
+                "s3.access-key-id": key,
+                "s3.secret-access-key": secret,
+                "s3.region": region,
+            },
+        )
+        catalog.create_namespace("demo")
+        table = write(catalog, spec)
+        if spec.get("truncate"):
+            truncate(store, table)
+        print(table.metadata_location)
+
+
+if __name__ == "__main__":
+    main()

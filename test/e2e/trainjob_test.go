@@ -1,0 +1,179 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// trainerImage has Python, pyarrow and the loader (hack/images).
+const trainerImage = "datacache/trainer:dev"
+
+// job is what sdk/client.py makes a TrainJob of.
+type job struct {
+	Name        string            `json:"name"`
+	Runtime     string            `json:"runtime"`
+	Initializer string            `json:"initializer"` // the class: DataCacheInitializer, or Arrow for ours
+	Dataset     map[string]any    `json:"dataset"`     // its fields
+	Func        string            `json:"func"`        // of sdk/functions.py
+	Args        map[string]any    `json:"args,omitempty"`
+	Image       string            `json:"image"`
+	Nodes       int               `json:"nodes"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// cacheJob is a TrainJob that reads the table through a cache of two small data nodes, made with the SDK's own class.
+func cacheJob(name, metadata string, nodes int, function string) job {
+	return job{
+		Name: name, Runtime: "torch-distributed", Initializer: "DataCacheInitializer", Func: function, Image: trainerImage, Nodes: nodes,
+		Dataset: map[string]any{
+			"storage_uri": "cache://demo/reviews", "metadata_loc": metadata, "num_data_nodes": 2,
+			"head_cpu": "50m", "head_mem": "128Mi", "worker_cpu": "50m", "worker_mem": "256Mi",
+		},
+		Annotations: map[string]string{inject.AnnotationSecret: storeSecret}, // the SDK has no field for a secretRef
+	}
+}
+
+// run is a TrainJob that was created.
+type run struct {
+	namespace, name string
+	created         time.Time
+}
+
+// train creates the TrainJob as people do, by the SDK.
+func train(t *testing.T, namespace string, j job) *run {
+	t.Helper()
+	answer := submit(t, namespace, j)
+	if answer.Refused != "" {
+		t.Fatalf("TrainJob %s was refused: %s", j.Name, answer.Refused)
+	}
+	r := &run{namespace: namespace, name: answer.Name}
+	r.created = r.get(t).CreationTimestamp.Time
+	return r
+}
+
+// submitted is the answer to a TrainJob: its name, or the words that refuse it.
+type submitted struct{ Name, Refused string }
+
+func submit(t *testing.T, namespace string, j job) submitted {
+	t.Helper()
+	var answer submitted
+	cluster.sdk.call(t, namespace, "train", j, &answer)
+	return answer
+}
+
+func (r *run) get(t *testing.T) *trainer.TrainJob {
+	t.Helper()
+	tj := &trainer.TrainJob{}
+	if err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: r.name}, tj); err != nil {
+		t.Fatal(err)
+	}
+	return tj
+}
+
+// ends waits until the TrainJob has the condition, trainer.TrainJobComplete or trainer.TrainJobFailed, and fails the test at once when
+// it has the other one.
+func (r *run) ends(t *testing.T, want string) *trainer.TrainJob {
+	t.Helper()
+	tj := &trainer.TrainJob{}
+	other := ""
+	await(t, fmt.Sprintf("TrainJob %s to be %s", r.name, want), func() error {
+		if err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: r.name}, tj); err != nil {
+			return err
+		}
+		for _, end := range []string{trainer.TrainJobComplete, trainer.TrainJobFailed} {
+			if c := meta.FindStatusCondition(tj.Status.Conditions, end); c != nil && c.Status == "True" && end != want {
+				other = fmt.Sprintf("%s: %s: %s", end, c.Reason, c.Message)
+				return nil
+			}
+		}
+		if !meta.IsStatusConditionTrue(tj.Status.Conditions, want) {
+			return fmt.Errorf("its conditions are %+v", tj.Status.Conditions)
+		}
+		return nil
+	})
+	if other != "" {
+		t.Fatalf("TrainJob %s is %s; the SDK says %+v", r.name, other, r.look(t))
+	}
+	return tj
+}
+
+// seen is what the SDK tells of a TrainJob.
+type seen struct {
+	Status string
+	Steps  map[string]string
+	Logs   map[string][]string // by step: dataset-initializer, node-0, ...
+	Events []string            // "Reason: message", of the TrainJob itself
+	Cache  string
+}
+
+func (r *run) look(t *testing.T) seen {
+	t.Helper()
+	var s seen
+	cluster.sdk.call(t, r.namespace, "look", r.name, &s)
+	return s
+}
+
+// told is a line that training wrote (sdk/functions.py).
+type told struct {
+	IDs        []int64 `json:"ids"`
+	Order      []int64 `json:"order"`
+	Step       *int    `json:"step"`
+	Checkpoint int     `json:"checkpoint"`
+	State      string  `json:"state"`
+	FirstBatch float64 `json:"first_batch"` // seconds since 1970
+	Rows       int     `json:"rows"`
+	Seconds    float64 `json:"seconds"`
+}
+
+// parse reads the lines that are JSON objects; libraries may have written others.
+func parse(t *testing.T, lines []string) []told {
+	t.Helper()
+	var all []told
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "{") {
+			continue
+		}
+		var one told
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Fatalf("training wrote %q: %v", line, err)
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// now is what a rank has written so far, read past the SDK, which can't tell it of a job that runs.
+func (r *run) now(t *testing.T, rank int) ([]told, error) {
+	t.Helper()
+	var pods corev1.PodList
+	labels := client.MatchingLabels{
+		"jobset.sigs.k8s.io/jobset-name": r.name, "jobset.sigs.k8s.io/replicatedjob-name": "node",
+		"batch.kubernetes.io/job-completion-index": fmt.Sprint(rank),
+	}
+	if err := cluster.client.List(t.Context(), &pods, client.InNamespace(r.namespace), labels); err != nil {
+		return nil, err
+	}
+	if len(pods.Items) == 0 {
+		return nil, fmt.Errorf("rank %d has no pod", rank)
+	}
+	text, err := cluster.logs.CoreV1().Pods(r.namespace).GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(t.Context())
+	if err != nil {
+		return nil, err
+	}
+	whole := text[:bytes.LastIndexByte(text, '\n')+1] // the last line may be half written
+	return parse(t, strings.Split(string(whole), "\n")), nil
+}
