@@ -9,3 +9,6 @@ const mapNoReserve = 0
 
 // advisePages does nothing: only Linux has MADV_NOHUGEPAGE.
 func advisePages([]byte) {}
+
+// populate does nothing: only Linux has MADV_POPULATE_WRITE.
+func populate([]byte) {}

@@ -73,7 +73,19 @@ func (a *Arena) alloc(n int64) ([]byte, error) {
 		a.budget.Release(n)
 		return nil, fmt.Errorf("map %s: %w", humanBytes(n), err)
 	}
+	populate(wholePages(b))
 	return b, nil
+}
+
+// wholePages is the pages that lie in b from start to end.
+func wholePages(b []byte) []byte {
+	page := uintptr(unix.Getpagesize())
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	skip, end := -at&(page-1), (at+uintptr(len(b)))&(page-1)
+	if skip+end >= uintptr(len(b)) {
+		return nil
+	}
+	return b[skip : uintptr(len(b))-end]
 }
 
 func (a *Arena) take(n int) ([]byte, error) {

@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/zeebo/xxh3"
@@ -56,7 +56,8 @@ type source struct {
 	release func() // nil for a slab
 	next    int64  // first row that is not sealed
 	rows    int64
-	raw     int64 // size of [next, rows)
+	keep    []byte // a bit for each row: those without are passed over; nil: none is
+	raw     int64  // size of what is kept of [next, rows)
 }
 
 // NewBuilder fills the arena with chunks of about targetBytes of body; 0 stands for [TargetBytes], 128 MiB is
@@ -75,13 +76,24 @@ func NewBuilder(l *Layout, a *Arena, targetBytes int) *Builder {
 // Append adds a batch of any size, sliced or not, whose columns are the layout's in order. It retains the batch
 // as long as it needs it. A full budget is an *[ExhaustedError].
 func (b *Builder) Append(batch arrow.RecordBatch) error {
+	return b.AppendKept(batch, nil)
+}
+
+// AppendKept adds those rows of a batch whose bits in keep, the lowest of a byte first, are set; nil stands for all.
+// The others are left behind when the rows are copied into a chunk. keep must not change as long as the batch is
+// retained.
+func (b *Builder) AppendKept(batch arrow.RecordBatch, keep []byte) error {
 	if b.err != nil {
 		return b.err
 	}
-	if batch.NumRows() == 0 {
+	rows := batch.NumRows()
+	if keep != nil && int64(len(keep)) < (rows+7)/8 {
+		return fmt.Errorf("%d bytes of bits for %d rows", len(keep), rows)
+	}
+	if rows == 0 || keep != nil && ones(unsafe.Pointer(unsafe.SliceData(keep)), 0, int(rows)) == 0 {
 		return nil
 	}
-	if err := b.append(batch); err != nil {
+	if err := b.append(batch, keep); err != nil {
 		b.Close()
 		b.err = err
 	}
@@ -111,12 +123,12 @@ func (b *Builder) Close() {
 	}
 }
 
-func (b *Builder) append(batch arrow.RecordBatch) error {
+func (b *Builder) append(batch arrow.RecordBatch, keep []byte) error {
 	if err := b.match(batch.Schema()); err != nil {
 		return err
 	}
 	before, at := b.raw, len(b.sources)
-	if err := b.add(batch); err != nil {
+	if err := b.add(batch, keep); err != nil {
 		return err
 	}
 	switch {
@@ -146,7 +158,7 @@ func (b *Builder) match(s *arrow.Schema) error {
 }
 
 // add checks a batch and makes it the last source.
-func (b *Builder) add(batch arrow.RecordBatch) error {
+func (b *Builder) add(batch arrow.RecordBatch, keep []byte) error {
 	rows := int(batch.NumRows())
 	kept := make([]arrow.ArrayData, 0, batch.NumCols())
 	release := func() {
@@ -170,11 +182,13 @@ func (b *Builder) add(batch arrow.RecordBatch) error {
 	for i, col := range b.layout.columns {
 		addArray(b.lanes, col.root, kept[i], 0, 0, rows)
 	}
-	b.push(source{release: release, rows: int64(rows)})
-	if !c.dirty {
+	s := source{release: release, rows: int64(rows), keep: keep}
+	s.next = s.kept(0)
+	b.push(s)
+	if !c.dirty && !sparse(keep, rows) {
 		return nil
 	}
-	b.plan.split = true
+	b.plan.split = c.dirty
 	defer func() { b.plan.split = false }()
 	return b.merge(len(b.sources) - 1)
 }
@@ -192,9 +206,10 @@ func (b *Builder) check(c *checker, column int, d arrow.ArrayData, rows int) err
 
 // push makes s, which is in the lanes already, the last source.
 func (b *Builder) push(s source) {
-	s.raw = b.rawRows(len(b.sources), s.next, s.rows)
 	b.sources = append(b.sources, s)
-	b.raw += s.raw
+	last := &b.sources[len(b.sources)-1]
+	last.raw = b.rawKept(len(b.sources)-1, s.next, s.rows)
+	b.raw += last.raw
 }
 
 // drop forgets sources [lo, hi).
@@ -289,13 +304,11 @@ func (b *Builder) pick(from int, want int64) (done bool) {
 			b.take(i, s.rows)
 			continue
 		}
-		fit := sort.Search(int(s.rows-s.next), func(k int) bool {
-			return taken+b.rawRows(i, s.next, s.next+int64(k)+1) > want
-		})
-		if taken == 0 && fit == 0 {
-			fit = 1
+		end := b.fit(i, want-taken)
+		if taken == 0 && end == s.next {
+			end++
 		}
-		b.take(i, s.next+int64(fit))
+		b.take(i, end)
 		return i == len(b.sources)-1 && s.next == s.rows
 	}
 	return true
@@ -307,9 +320,11 @@ func (b *Builder) take(i int, end int64) {
 	if s.next == end {
 		return
 	}
-	b.plan.rows = append(b.plan.rows, piece{start: s.next, n: int32(end - s.next), src: int32(i)})
-	s.next = end
-	left := b.rawRows(i, s.next, s.rows)
+	for at, n := range s.runs(s.next, end) {
+		b.plan.rows = append(b.plan.rows, piece{start: at, n: int32(n), src: int32(i)})
+	}
+	s.next = s.kept(end)
+	left := b.rawKept(i, s.next, s.rows)
 	b.raw -= s.raw - left
 	s.raw = left
 }

@@ -206,10 +206,18 @@ func load(t testing.TB, s *arrow.Schema, target int, batches ...arrow.RecordBatc
 			t.Fatalf("append batch %d: %v", i, err)
 		}
 	}
+	st.finish(t, b)
+	return st
+}
+
+// finish makes rows of what the builder has.
+func (st *store) finish(t testing.TB, b *Builder) {
+	t.Helper()
+	var err error
 	if st.sealed, err = b.Finish(); err != nil {
 		t.Fatalf("finish: %v", err)
 	}
-	if st.rows, err = NewRows(l, st.sealed.Chunks); err != nil {
+	if st.rows, err = NewRows(st.layout, st.sealed.Chunks); err != nil {
 		t.Fatalf("rows: %v", err)
 	}
 	t.Cleanup(func() {
@@ -219,7 +227,6 @@ func load(t testing.TB, s *arrow.Schema, target int, batches ...arrow.RecordBatc
 			t.Errorf("%d bytes are reserved after the last release: a message was not released", used)
 		}
 	})
-	return st
 }
 
 // readRange is rows [lo, hi) by way of Range.

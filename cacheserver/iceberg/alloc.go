@@ -118,6 +118,35 @@ func (r *Buffers) Reallocate(size int, b []byte) []byte {
 	return out
 }
 
+// unzeroed is Buffers whose bytes hold anything until they are written: for those
+// who write every byte before they read it.
+type unzeroed struct{ *Buffers }
+
+// Allocate returns size bytes of any content.
+func (u unzeroed) Allocate(size int) []byte {
+	b, _ := u.take(size)
+	return b
+}
+
+// Reallocate returns size bytes that begin with b's.
+func (u unzeroed) Reallocate(size int, b []byte) []byte {
+	if size <= cap(b) && cap(b) <= 2*size {
+		return b[:size]
+	}
+	out, _ := u.take(size)
+	copy(out, b)
+	u.Free(b)
+	return out
+}
+
+// withoutZeros is mem without its clearing, if it can do without.
+func withoutZeros(mem allocator) allocator {
+	if b, ok := mem.(*Buffers); ok {
+		return unzeroed{b}
+	}
+	return mem
+}
+
 // Free takes b back.
 func (r *Buffers) Free(b []byte) {
 	b = b[:cap(b)]

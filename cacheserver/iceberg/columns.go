@@ -142,6 +142,17 @@ func (c *fileColumn) anyLeaf(leaves map[int]bool) bool {
 	return false
 }
 
+// readLeaves appends those of c's Parquet columns to all that are in leaves.
+func (c *fileColumn) readLeaves(all []int, leaves map[int]bool) []int {
+	if c.leaf >= 0 && leaves[c.leaf] {
+		all = append(all, c.leaf)
+	}
+	for _, k := range c.kids {
+		all = k.readLeaves(all, leaves)
+	}
+	return all
+}
+
 // firstLeaf is the Parquet column of c that comes first.
 func (c *fileColumn) firstLeaf() int {
 	for c.leaf < 0 && len(c.kids) > 0 {

@@ -8,11 +8,10 @@ import (
 	"fmt"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/pagecrc"
 )
 
 // Fetched is a split whose bytes are near. It is for one goroutine. Close it
-// after its Records are read, or unread.
+// after its Batches are read, or unread.
 type Fetched struct {
 	table  *Table
 	split  Split
@@ -20,11 +19,13 @@ type Fetched struct {
 	footer *footer
 	way    *way
 	file   *objstore.File
+
+	own, general int // columns that Batches decoded; see Decoders
 }
 
 // Fetch brings the column chunks that s needs near: those of the served columns
 // and of those that filter and equality deletes compare. Nothing is decoded. Of
-// a local file nothing is read. ctx also governs the reads of Records: do not
+// a local file nothing is read. ctx also governs the reads of Batches: do not
 // cancel it before they are done.
 func (t *Table) Fetch(ctx context.Context, s Split) (*Fetched, error) {
 	f, err := t.fetch(ctx, s)
@@ -91,11 +92,6 @@ func (f *Fetched) bring(ctx context.Context) (err error) {
 	if err := f.file.Prefetch(ctx, ranges); err != nil {
 		return fmt.Errorf("data file %s row group %d: %w", s.File, s.RowGroup, err)
 	}
-	for _, r := range ranges {
-		if err := pagecrc.Check(ctx, f.file, r.Offset, r.Length); err != nil {
-			return fmt.Errorf("data file %s row group %d: %w: restore the file", s.File, s.RowGroup, err)
-		}
-	}
 	return nil
 }
 
@@ -103,7 +99,7 @@ func (f *Fetched) bring(ctx context.Context) (err error) {
 // none.
 func (f *Fetched) Bytes() int64 { return f.file.Buffered() }
 
-// Close forgets the bytes. Batches that Records gave stay good.
+// Close forgets the bytes. What Batches gave stays good.
 func (f *Fetched) Close() {
 	_ = f.file.Close() // opened for reading: nothing can be lost
 }

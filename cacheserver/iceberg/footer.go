@@ -71,27 +71,29 @@ func (t *Table) footerOf(ctx context.Context, uri string, size int64) (*footer, 
 	})
 }
 
-// arrowReader returns a reader of one row group of an open file whose footer is
-// known. It decodes on the caller's goroutine.
-func (f *footer) arrowReader(from *objstore.File, group int, batchRows int64, mem allocator) (*pqarrow.FileReader, error) {
-	props := parquet.NewReaderProperties(mem)
-	props.BufferedStreamEnabled = true
-	props.BufferSize = streamBuffer
+// records returns a reader of some Parquet columns of a row group by pqarrow. It
+// decodes on the caller's goroutine.
+func (f *footer) records(ctx context.Context, from *objstore.File, group int, leaves []int, batchRows int64, mem allocator) (pqarrow.RecordReader, error) {
+	pages := parquet.NewReaderProperties(mem)
+	pages.BufferedStreamEnabled = true
+	pages.BufferSize = streamBuffer
 	// No page is larger than its column chunk: writers make pages of 1024 values
 	// at least, which is past arrow-go's own limits if the values are images. And
 	// a page header that is corrupt must not ask for any amount of memory.
-	props.MaxCompressedPageSize, props.MaxUncompressedPageSize = f.largestChunk(group)
-	r, err := file.NewParquetReader(from, file.WithMetadata(f.meta), file.WithReadProps(props))
+	pages.MaxCompressedPageSize, pages.MaxUncompressedPageSize = f.largestChunk(group)
+	r, err := file.NewParquetReader(from, file.WithMetadata(f.meta), file.WithReadProps(pages))
 	if err != nil {
 		return nil, err
 	}
-	arrowProps := pqarrow.ArrowReadProperties{BatchSize: batchRows}
-	reader, err := pqarrow.NewFileReader(r, arrowProps, mem)
+	props := pqarrow.ArrowReadProperties{BatchSize: batchRows}
+	reader, err := pqarrow.NewFileReader(r, props, mem)
 	if err != nil {
 		return nil, err
 	}
-	reader.Manifest, err = pqarrow.NewSchemaManifest(f.meta.Schema, nil, &arrowProps)
-	return reader, err
+	if reader.Manifest, err = pqarrow.NewSchemaManifest(f.meta.Schema, nil, &props); err != nil {
+		return nil, err
+	}
+	return reader.GetRecordReader(ctx, leaves, []int{group})
 }
 
 // largestChunk returns the most bytes that a column chunk of a row group has, as

@@ -4,9 +4,16 @@
 package iceberg
 
 import (
+	"context"
+	"iter"
 	"os"
 	"slices"
 	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/compute"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
@@ -37,4 +44,31 @@ func newStore() *objstore.Store { return objstore.New(objstore.Config{}) }
 func sorted(rows []string) []string {
 	slices.Sort(rows)
 	return rows
+}
+
+// Records decodes a split to batches of the rows that stay, nothing marked.
+func (f *Fetched) Records(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
+	return func(yield func(arrow.RecordBatch, error) bool) {
+		for b, err := range f.Batches(ctx) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			rec, err := b.rest(compute.WithAllocator(ctx, f.table.mem))
+			if !yield(rec, err) {
+				return
+			}
+		}
+	}
+}
+
+// rest is the rows that stay, in the batch's place.
+func (b Batch) rest(ctx context.Context) (arrow.RecordBatch, error) {
+	if b.Keep == nil {
+		return b.RecordBatch, nil
+	}
+	defer b.Release()
+	keep := array.NewBoolean(int(b.NumRows()), memory.NewBufferBytes(b.Keep), nil, 0)
+	defer keep.Release()
+	return compute.FilterRecordBatch(ctx, b.RecordBatch, keep, compute.DefaultFilterOptions())
 }

@@ -5,16 +5,17 @@
 //
 // Open pins one snapshot of a table. Plan names its splits, one a Parquet row
 // group, in an order that depends on the snapshot and the filter alone. Fetch
-// brings a split's bytes near, and Fetched.Records decodes them: rows that
-// positional deletes, deletion vectors and equality deletes remove are gone,
+// brings a split's bytes near, and Fetched.Batches decodes them: rows that
+// positional deletes, deletion vectors and equality deletes remove are marked,
 // columns are found by field id through every schema the table ever had, and
 // the filter is applied row by row with the logic of SQL (a comparison with
 // null keeps no row).
 //
 // iceberg-go reads metadata and manifests and prunes files. Row groups are read
-// by this package over pqarrow, on the caller's goroutine, so that a panic on a
-// corrupt page is an error of that split and so that a file's footer and deletes
-// are read once and not once a row group.
+// by this package over package leaf, and over pqarrow what that does not cover, on
+// the caller's goroutine, so that a panic on a corrupt page is an error of that
+// split and so that a file's footer and deletes are read once and not once a row
+// group.
 package iceberg
 
 import (
@@ -184,7 +185,7 @@ func (t *Table) restrict(sel Selection) error {
 // Pin returns what Open pinned.
 func (t *Table) Pin() Pin { return t.pin }
 
-// Schema returns the schema of the served rows, which every batch of Records has
+// Schema returns the schema of the served rows, which every batch of Batches has
 // exactly: the selected columns in the table's order, 32-bit offsets, no field
 // metadata. Do not change it.
 func (t *Table) Schema() *arrow.Schema { return t.served }

@@ -3,16 +3,7 @@
 
 package iceberg
 
-import (
-	"context"
-	"fmt"
-
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/bitutil"
-	"github.com/apache/arrow-go/v18/arrow/compute"
-	"github.com/apache/arrow-go/v18/arrow/memory"
-)
+import "github.com/apache/arrow-go/v18/arrow/bitutil"
 
 // mask has a bit for every row of a batch; 1: the row stays.
 type mask struct {
@@ -36,21 +27,5 @@ func (m *mask) has(i int) bool { return bitutil.BitIsSet(m.bits, i) }
 
 func (m *mask) clear(i int) { bitutil.ClearBit(m.bits, i) }
 
-// apply returns the rows of rec that stay, nil if none does. The caller releases
-// the result and keeps rec.
-func (m *mask) apply(ctx context.Context, rec arrow.RecordBatch) (arrow.RecordBatch, error) {
-	switch bitutil.CountSetBits(m.bits, 0, m.n) {
-	case 0:
-		return nil, nil
-	case m.n:
-		rec.Retain()
-		return rec, nil
-	}
-	keep := array.NewBoolean(m.n, memory.NewBufferBytes(m.bits), nil, 0)
-	defer keep.Release()
-	out, err := compute.FilterRecordBatch(ctx, rec, keep, compute.DefaultFilterOptions())
-	if err != nil {
-		return nil, fmt.Errorf("drop rows: %w", err)
-	}
-	return out, nil
-}
+// kept is how many rows stay.
+func (m *mask) kept() int { return bitutil.CountSetBits(m.bits, 0, m.n) }

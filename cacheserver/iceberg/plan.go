@@ -37,7 +37,7 @@ type Split struct {
 	// Bytes is about what the served columns take as Arrow before deletes and
 	// filter: a weight, not a promise.
 	Bytes int64 `json:"bytes"`
-	// Exact says that no deletes and no filter apply: Records yields Rows rows or
+	// Exact says that no deletes and no filter apply: Batches yields Rows rows or
 	// an error.
 	Exact bool `json:"exact"`
 }

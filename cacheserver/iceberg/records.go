@@ -15,30 +15,38 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/compute"
 )
 
-// Records decodes the split's rows in their order, as batches of about 4 MiB,
-// each with Table.Schema and at least one row. The caller releases every batch.
-// It ends with an error, or when every row was given: a row group with fewer or
-// more rows than its footer says is an error, whatever else applies. Each call
-// decodes anew and gives the same batches.
-func (f *Fetched) Records(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
-	return func(yield func(arrow.RecordBatch, error) bool) {
+// Batch is rows of a split. Whoever gets one releases it.
+type Batch struct {
+	// RecordBatch has Table.Schema and at least one row.
+	arrow.RecordBatch
+	// Keep has a bit for every row, the lowest of a byte first: rows without are
+	// deleted or do not match the filter. At least one is set. Nil: all rows count.
+	Keep []byte
+}
+
+// Batches decodes the split's rows in their order, about 4 MiB at a time. It ends
+// with an error, or when every row was given: a row group with fewer or more rows
+// than its footer says is an error, whatever else applies. Each call decodes anew
+// and gives the same batches.
+func (f *Fetched) Batches(ctx context.Context) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
 		ctx := compute.WithAllocator(ctx, f.table.mem)
 		d, err := f.decoder(ctx)
 		if err != nil {
-			yield(nil, f.failed(err))
+			yield(Batch{}, f.failed(err))
 			return
 		}
 		defer d.rows.close()
 		for {
-			rec, err := d.next(ctx)
+			b, err := d.next(ctx)
 			if errors.Is(err, io.EOF) {
 				return
 			}
 			if err != nil {
-				yield(nil, f.failed(err))
+				yield(Batch{}, f.failed(err))
 				return
 			}
-			if rec != nil && !yield(rec, nil) {
+			if b.RecordBatch != nil && !yield(b, nil) {
 				return
 			}
 		}
@@ -68,35 +76,59 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 		return nil, err
 	}
 	batch := batchRows(f.way.weight(f.footer, f.split.RowGroup), f.split.Rows)
-	d.rows, err = newRowReader(ctx, f.footer, f.file, f.way, f.split.RowGroup, batch, f.table.mem)
-	return d, err
+	if d.rows, err = newRowReader(ctx, f.footer, f.file, f.way, f.split.RowGroup, batch, f.table.mem); err != nil {
+		return nil, err
+	}
+	f.own, f.general = 0, 0
+	for _, c := range d.rows.own {
+		if c == nil {
+			f.general++
+		}
+	}
+	f.own = len(d.rows.own) - f.general
+	return d, nil
 }
 
-// next returns the next batch, nil if no row of it stays, or io.EOF.
-func (d *decoder) next(ctx context.Context) (_ arrow.RecordBatch, err error) {
+// Decoders tells how many columns of the split Batches decoded by package leaf,
+// and how many it left to the general reader, pqarrow.
+func (f *Fetched) Decoders() (leaf, general int) { return f.own, f.general }
+
+// next returns the next batch, none if no row of it stays, or io.EOF.
+func (d *decoder) next(ctx context.Context) (_ Batch, err error) {
 	defer recovered(&err)
 	at := d.first + d.rows.read
 	columns, n, err := d.rows.next(ctx)
 	if err != nil {
-		return nil, err
+		return Batch{}, err
 	}
 	defer releaseAll(columns)
-	rec := array.NewRecordBatch(d.fetched.table.served, columns[:d.fetched.way.served], int64(n))
-	if d.keep == nil && d.equal == nil && d.fetched.table.filter == nil {
-		return rec, nil
+	keep, kept, err := d.mask(columns, int(at), n)
+	if err != nil || kept == 0 {
+		return Batch{}, err
 	}
-	defer rec.Release()
+	rec := array.NewRecordBatch(d.fetched.table.served, columns[:d.fetched.way.served], int64(n))
+	if kept == n {
+		keep = nil
+	}
+	return Batch{RecordBatch: rec, Keep: keep}, nil
+}
+
+// mask says which of n rows from position at on stay, and how many they are.
+func (d *decoder) mask(columns []arrow.Array, at, n int) (keep []byte, kept int, err error) {
+	if d.keep == nil && d.equal == nil && d.fetched.table.filter == nil {
+		return nil, n, nil
+	}
 	m := newMask(n)
 	if d.keep != nil {
-		m.copyFrom(d.keep, int(at))
+		m.copyFrom(d.keep, at)
 	}
 	for _, e := range d.equal {
 		if err := e.clear(m, columns); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	if err := d.fetched.table.clearUnmatched(m, d.fetched.way, columns); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return m.apply(ctx, rec)
+	return m.bits, m.kept(), nil
 }

@@ -19,12 +19,19 @@ const (
 	StageCopy   = "copy"   // Arrow into chunks
 )
 
+// The decoders of a load, as the label "decoder" has them.
+const (
+	DecoderLeaf    = "leaf"    // package leaf
+	DecoderGeneral = "general" // pqarrow, for what leaf does not cover: slower
+)
+
 // Metrics holds the counters of one process. Make it with New; it is safe for concurrent use.
 type Metrics struct {
 	LoadSeconds   *prometheus.CounterVec // by stage, summed over the load's workers
 	DecodedBytes  prometheus.Counter     // Arrow bytes that became chunks
 	DecodedRows   prometheus.Counter
 	SplitsLoaded  prometheus.Counter
+	LoadColumns   *prometheus.CounterVec // columns of splits, by decoder
 	Streams       *prometheus.GaugeVec   // open now, by kind
 	StreamsOpened *prometheus.CounterVec // by kind
 	SentBytes     *prometheus.CounterVec // FlightData bytes, by kind
@@ -42,6 +49,7 @@ func New() *Metrics {
 	m.DecodedBytes = m.counter("load_decoded_bytes_total", "Arrow bytes written into memory by loads.")
 	m.DecodedRows = m.counter("load_rows_total", "Rows written into memory by loads.")
 	m.SplitsLoaded = m.counter("load_splits_total", "Splits loaded.")
+	m.LoadColumns = m.counterVec("load_columns_total", "Columns of splits decoded, by decoder (leaf, general): the general one is slower.", "decoder")
 	m.Streams = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "streams", Help: "Data streams open now, by kind (shard, epoch, take)."}, []string{"kind"})
 	m.registry.MustRegister(m.Streams)
 	m.StreamsOpened = m.counterVec("streams_opened_total", "Data streams opened, by kind.", "kind")

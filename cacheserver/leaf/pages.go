@@ -1,0 +1,267 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package leaf
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+
+	"github.com/kubeflow/datacache/cacheserver/pagecrc"
+)
+
+// pages reads the pages of a column chunk one after the other: checks their CRC, uncompresses them.
+//
+// A page is good until the next, but a dictionary's bytes until close.
+type pages struct {
+	from    io.ReaderAt
+	at, end int64
+	most    int64 // bytes of a page, uncompressed
+	codec   compress.Codec
+	mem     memory.Allocator
+
+	window []byte // bytes of the file
+	start  int64  // where they are
+	buffer []byte // all of window's memory
+
+	body  []byte   // as the file has it, where window does not have all of it
+	plain []byte   // uncompressed
+	kept  [][]byte // of dictionaries
+}
+
+const (
+	windowBytes = 64 << 10 // read at a time, for headers and small pages
+	mostHeader  = 16 << 20 // statistics may be long
+	largeBytes  = 1 << 20  // of a buffer that is not held longer than it is used
+)
+
+// page is a page of any kind that holds values.
+type page struct {
+	kind     int64
+	n        int // values, nulls included
+	encoding parquet.Encoding
+
+	defEncoding, repEncoding parquet.Encoding // of version 1; its levels lie in data
+
+	reps, defs []byte // levels of version 2
+	data       []byte // uncompressed
+}
+
+// next returns the next page, or io.EOF.
+func (p *pages) next() (page, error) {
+	for p.at < p.end {
+		at := p.at
+		pg, err := p.read()
+		if err != nil {
+			return page{}, fmt.Errorf("page at offset %d: %w", at, err)
+		}
+		if pg.kind == kindDataV1 || pg.kind == kindDataV2 || pg.kind == kindDictionary {
+			return pg, nil
+		}
+	}
+	return page{}, io.EOF
+}
+
+// read reads the page at p.at.
+func (p *pages) read() (page, error) {
+	h, err := p.header()
+	if err != nil {
+		return page{}, err
+	}
+	body, err := p.bytes(h.page.value[pageCompressed])
+	if err != nil {
+		return page{}, err
+	}
+	if h.page.has(pageCRC) && crc32.ChecksumIEEE(body) != uint32(h.page.value[pageCRC]) {
+		return page{}, fmt.Errorf("%w: restore the file", pagecrc.ErrMismatch)
+	}
+	size := h.page.value[pageUncompressed]
+	if size < 0 || size > p.most {
+		return page{}, corrupt("%d bytes uncompressed where its column chunk has %d", size, p.most)
+	}
+	d := &h.data
+	pg := page{kind: h.page.value[pageKind], n: int(d.value[dataValues]), encoding: parquet.Encoding(d.value[v1Encoding])}
+	if pg.n < 0 {
+		return page{}, errHeader
+	}
+	switch pg.kind {
+	case kindDataV2:
+		return p.readV2(pg, d, body, int(size))
+	case kindDataV1:
+		if !d.has(dataValues, v1Encoding, v1DefEncoding, v1RepEncoding) {
+			return page{}, errHeader
+		}
+		pg.defEncoding, pg.repEncoding = parquet.Encoding(d.value[v1DefEncoding]), parquet.Encoding(d.value[v1RepEncoding])
+	case kindDictionary:
+		if !d.has(dataValues, v1Encoding) {
+			return page{}, errHeader
+		}
+	default:
+		return pg, nil
+	}
+	if pg.data, err = p.uncompress(body, int(size), true); err != nil {
+		return page{}, err
+	}
+	if p.codec != nil && len(p.body) > largeBytes {
+		p.free(&p.body) // another column chunk can use it while this page is decoded
+	}
+	if pg.kind == kindDictionary {
+		pg.data = p.keep(pg.data)
+	}
+	return pg, nil
+}
+
+// readV2 takes the levels, which are not compressed, off the body.
+func (p *pages) readV2(pg page, d *fields, body []byte, size int) (page, error) {
+	reps, defs := d.value[v2RepBytes], d.value[v2DefBytes]
+	if !d.has(dataValues, v2Encoding, v2RepBytes, v2DefBytes) || reps < 0 || defs < 0 || reps+defs > int64(min(len(body), size)) {
+		return page{}, errHeader
+	}
+	pg.encoding = parquet.Encoding(d.value[v2Encoding])
+	pg.reps, pg.defs = body[:reps], body[reps:reps+defs]
+	var err error
+	compressed := !d.has(v2Compressed) || d.value[v2Compressed] != 0
+	pg.data, err = p.uncompress(body[reps+defs:], size-int(reps+defs), compressed)
+	return pg, err
+}
+
+// header reads the header at p.at and goes past it.
+func (p *pages) header() (header, error) {
+	for want := int64(512); ; want *= 8 {
+		text, err := p.peek(min(want, p.end-p.at))
+		if err != nil {
+			return header{}, err
+		}
+		h, size, err := parseHeader(text)
+		switch {
+		case err == nil && !h.page.has(pageKind, pageUncompressed, pageCompressed):
+			return header{}, errHeader
+		case err == nil:
+			p.at += int64(size)
+			return h, nil
+		case !errors.Is(err, errShort) || want >= min(mostHeader, p.end-p.at):
+			return header{}, errHeader
+		}
+	}
+}
+
+// peek returns at least n bytes from p.at on, which the column chunk has.
+func (p *pages) peek(n int64) ([]byte, error) {
+	if near := p.near(); int64(len(near)) >= n {
+		return near, nil
+	}
+	if int64(len(p.buffer)) < n {
+		p.free(&p.buffer)
+		p.buffer = p.mem.Allocate(int(max(n, min(windowBytes, p.end-p.at))))
+	}
+	p.window, p.start = p.buffer[:min(int64(len(p.buffer)), p.end-p.at)], p.at
+	if err := readFull(p.from, p.window, p.at); err != nil {
+		p.window = nil
+		return nil, err
+	}
+	return p.window, nil
+}
+
+// near is what the window has from p.at on.
+func (p *pages) near() []byte {
+	if p.at < p.start || p.at >= p.start+int64(len(p.window)) {
+		return nil
+	}
+	return p.window[p.at-p.start:]
+}
+
+// bytes reads the next n bytes and goes past them. They are good until the next page.
+func (p *pages) bytes(n int64) ([]byte, error) {
+	if n < 0 || n > p.end-p.at {
+		return nil, corrupt("%d bytes where its column chunk has %d left", n, p.end-p.at)
+	}
+	near := p.near()
+	if int64(len(near)) >= n {
+		p.at += n
+		return near[:n:n], nil
+	}
+	body := p.sized(&p.body, int(n))
+	have := copy(body, near)
+	if err := readFull(p.from, body[have:], p.at+int64(have)); err != nil {
+		return nil, err
+	}
+	p.at += n
+	return body, nil
+}
+
+// uncompress returns the size bytes that a page's body stands for.
+func (p *pages) uncompress(body []byte, size int, compressed bool) ([]byte, error) {
+	if p.codec == nil || !compressed {
+		if len(body) != size {
+			return nil, corrupt("%d bytes where its header says %d", len(body), size)
+		}
+		return body, nil
+	}
+	if size == 0 {
+		return nil, nil
+	}
+	out, err := compress.Decode(p.codec, p.sized(&p.plain, size), body)
+	if err != nil {
+		return nil, fmt.Errorf("corrupt page: it cannot be uncompressed: %w: restore or rewrite the file", err)
+	}
+	if len(out) != size {
+		return nil, corrupt("%d bytes uncompressed where its header says %d", len(out), size)
+	}
+	return out, nil
+}
+
+// keep makes the bytes of a page good until close.
+func (p *pages) keep(data []byte) []byte {
+	if len(data) == 0 {
+		return nil
+	}
+	kept := p.mem.Allocate(len(data))
+	copy(kept, data)
+	p.kept = append(p.kept, kept)
+	return kept
+}
+
+// sized returns n bytes of a buffer that is as long or made so; what it had is lost.
+func (p *pages) sized(b *[]byte, n int) []byte {
+	if n > len(*b) {
+		p.free(b)
+		*b = p.mem.Allocate(n)
+	}
+	return (*b)[:n:n]
+}
+
+func (p *pages) free(b *[]byte) {
+	if *b != nil {
+		p.mem.Free(*b)
+		*b = nil
+	}
+}
+
+// close gives back all memory.
+func (p *pages) close() {
+	p.window = nil
+	p.free(&p.buffer)
+	p.free(&p.body)
+	p.free(&p.plain)
+	for i := range p.kept {
+		p.free(&p.kept[i])
+	}
+	p.kept = nil
+}
+
+func readFull(from io.ReaderAt, b []byte, at int64) error {
+	n, err := from.ReadAt(b, at)
+	if n == len(b) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("read %d bytes at %d: %w", len(b), at, err)
+}
