@@ -17,6 +17,7 @@ from peer import Peer, Table
 from wide import wide_table
 
 from kubeflow_datacache import DataCache
+from kubeflow_datacache.cache import Transport
 
 NOTES = pytest.StashKey[list[str]]()
 REPOSITORY = Path(__file__).parents[2]
@@ -74,8 +75,8 @@ def connect() -> Iterator[Callable[..., DataCache]]:
     """Connects clients that are closed after the test."""
     opened: list[DataCache] = []
 
-    def open_cache(endpoint: str, retry_seconds: float = 120.0) -> DataCache:
-        opened.append(DataCache(endpoint, retry_seconds=retry_seconds))
+    def open_cache(endpoint: str, retry_seconds: float = 120.0, transport: Transport = "h2") -> DataCache:
+        opened.append(DataCache(endpoint, retry_seconds=retry_seconds, transport=transport))
         return opened[-1]
 
     yield open_cache

@@ -129,8 +129,16 @@ COLUMNS: dict[str, Any] = {
     "holes": lambda i: [i, None],
     "struct": lambda i: {"a": i, "b": str(i)},
     "none": lambda i: [],
+    "page": lambda i: f"row {i} " * 700,
+    "image": lambda i: bytes([i]) * (i % 3 * 5000),
+    "long holes": lambda i: None if i % 5 == 0 else "x" * 4000,
 }
-TYPES = {"decimal": pa.decimal128(12, 2), "none": pa.list_(pa.int8()), "even": pa.list_(pa.int16())}
+TYPES = {
+    "decimal": pa.decimal128(12, 2),
+    "none": pa.list_(pa.int8()),
+    "even": pa.list_(pa.int16()),
+    "image": pa.large_binary(),
+}
 
 
 def test_gather_is_take(rng: random.Random) -> None:

@@ -18,25 +18,31 @@ from lake import Lake
 from wide import ROWS, rows_of, tokens_of, wide_table
 
 from kubeflow_datacache import Batch, DataCache, Loader, World
+from kubeflow_datacache.cache import Transport
 from kubeflow_datacache.order import Epoch, Share
 
 Connect = Callable[..., DataCache]
 WHOLE = Share()
 
 
-@pytest.mark.parametrize(("rows", "count"), [(ROWS, 2), (9_973, 1), (1, 1), (0, 1)])
+@pytest.mark.parametrize(
+    ("rows", "count", "transport"),
+    [(ROWS, 2, "h2"), (9_973, 1, "grpc"), (9_973, 1, "h2"), (1, 1, "h2"), (0, 1, "grpc")],
+)
 def test_no_row_is_lost_when_servers_are_killed(
-    server: Path, tmp_path: Path, connect: Connect, chance: Chance, rows: int, count: int
+    server: Path, tmp_path: Path, connect: Connect, chance: Chance, rows: int, count: int, transport: Transport
 ) -> None:
     metadata, seen = wide_table(Lake(tmp_path), rows), Counter[str]()
     with Cluster(server, metadata, tmp_path) as cluster:
         cluster.wait_ready()
-        cache = connect(cluster.endpoint, retry_seconds=120)
+        cache = connect(cluster.endpoint, retry_seconds=120, transport=transport)
         for number, rng in chance.schedules(count):
             training = Training(cluster, cache, rows, number, rng)
             training.run()
             seen.update({"schedules": 1, **training.seen})
-    chance.note(f"kills with {rows} rows, no mismatch: {', '.join(f'{n} {name}' for name, n in seen.items())}")
+    chance.note(
+        f"kills with {rows} rows over {transport}, no mismatch: {', '.join(f'{n} {name}' for name, n in seen.items())}"
+    )
     assert rows < ROWS or seen["reconnects"] > 0, "no kill has hit a stream"
 
 

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -19,6 +19,7 @@ from order import Epoch as Oracle
 from peer import Peer, Table, rows_of
 
 from kubeflow_datacache import Batch, DataCache, Loader, World, retry
+from kubeflow_datacache.cache import Transport
 
 SIZES = (0, 1, 2, 3, 7, 30, 64, 97, 101, 128)  # rows; every other schedule has one of these in turn
 
@@ -169,10 +170,11 @@ def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.Mo
     for number, rng in chance.schedules(200):
         plan = schedule(number, rng)
         table = Table.random(plan.rows, rng)
-        with Peer(table) as peer, DataCache(peer.endpoint, retry_seconds=60) as cache:
+        transport = rng.choice(get_args(Transport))
+        with Peer(table) as peer, DataCache(peer.endpoint, retry_seconds=60, transport=transport) as cache:
             ledger, reconnects = train(cache, plan, functools.partial(disturb, peer, rng))
         check(plan, ledger)
-        seen.update({**plan.traits(), "steps": len(ledger), "reconnects": reconnects})
+        seen.update({**plan.traits(), "steps": len(ledger), "reconnects": reconnects, f"over {transport}": 1})
     said = ", ".join(f"{count} {name}" for name, count in seen.most_common())
     chance.note(f"ledger, no mismatch: {said}")
     assert chance.only is not None or all(seen.values()), f"the schedules left something out: {said}"

@@ -34,6 +34,11 @@ def listed(type_: pa.DataType) -> bool:
     return lists and plain(type_.value_type)
 
 
+def worded(type_: pa.DataType) -> bool:
+    """Whether the type is strings or bytes of any length, that lie in one buffer."""
+    return kind.is_string(type_) or kind.is_large_string(type_) or kind.is_binary(type_) or kind.is_large_binary(type_)
+
+
 def raw(array: pa.Array) -> Array | None:
     """A plain array's values as opaque items (dtype void, one a row), without a copy; None where there are nulls."""
     if array.null_count:
@@ -63,6 +68,8 @@ def offsets(array: pa.Array) -> Array:
     """The len(array) + 1 offsets of a list, string or binary array, without a copy."""
     large = kind.is_large_list(array.type) or kind.is_large_string(array.type) or kind.is_large_binary(array.type)
     dtype = _OFFSETS[8 if large else 4]
+    if len(array) == 0:  # Arrow may leave the one offset out
+        return np.zeros(1, dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
 
 

@@ -12,7 +12,16 @@ import pyarrow.flight as fl
 from kubeflow_datacache.errors import CacheFailedError, DataCacheError, RefusedError
 
 FAULTS = (pa.ArrowException, fl.FlightError, OSError)  # what a call to a server may raise
-_SAID = re.compile(r"(?:gRPC|Flight) returned ([a-z -]+) error(?:, with message: |[.:] ?)?")
+_SAID = re.compile(
+    r"(?:Unknown: )?(?:gRPC|Flight) returned ([a-z -]+) error(?:, with message: |[.:] ?)?"
+    r"|Flight (?:cancelled call,|RPC failed) with message: "
+)
+_WORDS = {  # pyarrow's own for some codes
+    "PRECONDITION_FAILED": "FAILED_PRECONDITION",
+    "INVALID": "INVALID_ARGUMENT",
+    "TIMEOUT": "DEADLINE_EXCEEDED",
+    "UNAUTHORIZED": "PERMISSION_DENIED",
+}
 _TAIL = re.compile(r"\. gRPC client debug context:.*|\. Client context:.*|\. Detail: .*", re.DOTALL)
 _OF_CLASS = {
     "ArrowInvalid": "INVALID_ARGUMENT",
@@ -24,6 +33,7 @@ _OF_CLASS = {
     "FlightTimedOutError": "DEADLINE_EXCEEDED",
     "FlightCancelledError": "CANCELLED",
     "FlightInternalError": "INTERNAL",
+    "FlightServerError": "UNKNOWN",
 }
 _FINAL = {"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND", "OUT_OF_RANGE", "PERMISSION_DENIED"}
 _FAILED = "the cache failed:"  # wire contract, GetFlightInfo: the reason of a cache that is Failed for good
@@ -31,9 +41,9 @@ _FAILED = "the cache failed:"  # wire contract, GetFlightInfo: the reason of a c
 
 def code_of(error: BaseException) -> str:
     """The gRPC code of an error of pyarrow.flight, such as "UNAVAILABLE"; the class name of any other error."""
-    if said := _SAID.search(str(error)):
+    if (said := _SAID.search(str(error))) and said[1]:
         code = re.sub("[ -]", "_", said[1]).upper()
-        return {"PRECONDITION_FAILED": "FAILED_PRECONDITION", "INVALID": "INVALID_ARGUMENT"}.get(code, code)
+        return _WORDS.get(code, code)
     return _OF_CLASS.get(type(error).__name__, type(error).__name__)
 
 

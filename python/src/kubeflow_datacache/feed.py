@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kubeflow_datacache.answer import Answer
+from kubeflow_datacache.answer import Answer, Endpoint
 from kubeflow_datacache.clock import Clock
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
@@ -81,8 +82,8 @@ class Feed:
 
     def depth(self) -> tuple[int, int]:
         """Rows and bytes that were read ahead."""
-        streams = list(self._streams.values())
-        return sum(s.rows for s in streams), sum(s.bytes for s in streams)
+        depths = [stream.depth() for stream in list(self._streams.values())]
+        return sum(rows for rows, _ in depths), sum(nbytes for _, nbytes in depths)
 
     @property
     def reconnects(self) -> int:
@@ -111,7 +112,7 @@ class Feed:
             endpoint = self._waiting.pop(node)
             self._streams[node] = Stream(
                 node,
-                Opening(self._cache.connect(endpoint.location), endpoint.ticket, 0),
+                self._opening(endpoint, 0),
                 reopen=self._reopen,
                 quota=self._quota,
                 ended=self._open_next,
@@ -122,6 +123,9 @@ class Feed:
                 clock=self._clock,
             )
 
+    def _opening(self, endpoint: Endpoint, skip: int) -> Opening:
+        return Opening(functools.partial(self._cache.stream, endpoint.location, endpoint.ticket), skip)
+
     def _open_next(self) -> None:
         """Without shuffling, nodes' turns come one after the other: the next one's stream begins when one has ended."""
         with self._lock:
@@ -130,8 +134,9 @@ class Feed:
             self._open(following)
 
     def _quota(self) -> float:
-        running = sum(not s.ended for s in list(self._streams.values()))
-        return self._prefetch_bytes / max(1, running)
+        """How much each stream may hold: those that have ended hold what they have until it is taken."""
+        holding = sum(not stream.drained for stream in list(self._streams.values()))
+        return self._prefetch_bytes / max(1, holding)
 
     def _ask(self, start_step: int) -> Answer:
         answer = self._cache.ask({**self._request, "start_step": start_step}, self._stop)
@@ -153,7 +158,7 @@ class Feed:
         skip = received - mark.taken.get(node, 0)
         for endpoint in answer.endpoints:
             if endpoint.node == node:
-                return Opening(self._cache.connect(endpoint.location), endpoint.ticket, skip)
+                return self._opening(endpoint, skip)
         if skip:
             raise DataCacheError(
                 f"the head names no stream of data node {node} any more, {skip} rows of which are still to be used:"

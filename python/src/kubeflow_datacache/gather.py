@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from kubeflow_datacache.arrays import Array, length, listed, plain, raw
+from kubeflow_datacache import heap
+from kubeflow_datacache.arrays import Array, length, listed, offsets, plain, raw, worded
 from kubeflow_datacache.plan import Places
 
 _WORDS: Final = (1, 2, 4, 8)
+_LONG: Final = 2048  # bytes of a mean row, from which a copy costs more than a turn of a loop in Python
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:
@@ -30,7 +32,7 @@ def concatenate(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatc
         return empty(schema)
     if len(parts) == 1:
         return parts[0]
-    columns = [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(schema))]
+    columns = [pa.concat_arrays([part.column(i) for part in parts], heap.pool()) for i in range(len(schema))]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -38,7 +40,8 @@ class Gather:
     """Brings rows of several parts into one order: the i-th row of all parts laid end to end becomes row places[i].
 
     Columns of fixed width, and lists of such that are equally long, are written straight to their places (one copy, no
-    work per row in Python); the others, and those with nulls, are concatenated and taken by Arrow (two copies).
+    work per row in Python); so are long strings and bytes, row by row, which costs less than another copy. The others,
+    and those with nulls, are concatenated and taken by Arrow (two copies).
     """
 
     def __init__(self, parts: list[pa.RecordBatch], places: Places) -> None:
@@ -59,7 +62,12 @@ class Gather:
             moved = self._plain(arrays, type_)
         elif listed(type_):
             moved = self._lists(arrays, type_)
-        return moved if moved is not None else pc.take(pa.concat_arrays(arrays), self._order, boundscheck=False)
+        elif worded(type_):
+            moved = self._words(arrays, type_)
+        if moved is not None:
+            return moved
+        laid = pa.concat_arrays(arrays, memory_pool=heap.pool())
+        return pc.take(laid, self._order, boundscheck=False, memory_pool=heap.pool())
 
     @functools.cached_property
     def _order(self) -> pa.Array:
@@ -91,10 +99,29 @@ class Gather:
         ends = np.arange(0, (rows + 1) * size, size).astype(np.int64 if kind.is_large_list(type_) else np.int32)
         return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(ends)], children=[child])
 
+    def _words(self, arrays: list[pa.Array], type_: pa.DataType) -> pa.Array | None:
+        if any(array.null_count for array in arrays):
+            return None
+        bounds = [offsets(array) for array in arrays]
+        sizes = np.empty(self._rows, np.int64)
+        for target, old in zip(self._targets, bounds, strict=True):
+            sizes[target] = np.diff(old)
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        if ends[-1] < _LONG * self._rows or ends[-1] > np.iinfo(bounds[0].dtype).max:
+            return None
+        body = pa.allocate_buffer(int(ends[-1]), memory_pool=heap.pool())
+        out = memoryview(body).cast("B")
+        for target, old, array in zip(self._targets, bounds, arrays, strict=True):
+            values = array.buffers()[2]
+            data = memoryview(b"" if values is None else values).cast("B")
+            for at, (first, last) in zip(ends[target].tolist(), itertools.pairwise(old.tolist()), strict=True):
+                out[at : at + last - first] = data[first:last]
+        return pa.Array.from_buffers(type_, self._rows, [None, pa.py_buffer(ends.astype(bounds[0].dtype)), body])
+
     def _scatter(self, views: list[Array]) -> pa.Buffer:
         width = views[0].dtype.itemsize
         dtype = np.dtype(f"u{width}" if width in _WORDS else f"V{width}")
-        body = pa.allocate_buffer(self._rows * width)  # Arrow's pool hands memory out again; malloc would map anew
+        body = pa.allocate_buffer(self._rows * width, memory_pool=heap.pool())
         out = np.frombuffer(body, dtype)
         for target, view in zip(self._targets, views, strict=True):
             words = view.view(dtype)

@@ -20,17 +20,17 @@ class Pipe(Generic[Item]):
         self._items: deque[tuple[Item, int, int]] = deque()
         self._ended = False
         self._error: BaseException | None = None
-        self.rows = self.bytes = 0
+        self._rows = self._bytes = 0
 
     def put(self, item: Item, rows: int, nbytes: int) -> bool:
         """Waits for room and appends; False once the pipe is closed."""
         with self._changed:
-            while self._items and self.bytes + nbytes > self._limit and not self._ended:
+            while self._items and self._bytes + nbytes > self._limit and not self._ended:
                 self._changed.wait()
             if self._ended:
                 return False
             self._items.append((item, rows, nbytes))
-            self.rows, self.bytes = self.rows + rows, self.bytes + nbytes
+            self._rows, self._bytes = self._rows + rows, self._bytes + nbytes
             self._changed.notify_all()
             return True
 
@@ -39,6 +39,11 @@ class Pipe(Generic[Item]):
         with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
+
+    def depth(self) -> tuple[int, int]:
+        """Rows and bytes that are in the pipe."""
+        with self._changed:
+            return self._rows, self._bytes
 
     @property
     def waiting(self) -> bool:
@@ -55,6 +60,6 @@ class Pipe(Generic[Item]):
                     raise self._error
                 return None
             item, rows, nbytes = self._items.popleft()
-            self.rows, self.bytes = self.rows - rows, self.bytes - nbytes
+            self._rows, self._bytes = self._rows - rows, self._bytes - nbytes
             self._changed.notify_all()
             return item

@@ -57,7 +57,7 @@ class Reading:
 
     def ready(self) -> tuple[int, int]:
         """Rows and bytes that are merged, and not given out yet."""
-        return self._pipe.rows, self._pipe.bytes
+        return self._pipe.depth()
 
     def raw(self) -> tuple[int, int]:
         """Rows and bytes as they came from the data nodes, not merged yet."""

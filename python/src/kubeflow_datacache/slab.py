@@ -25,7 +25,7 @@ class Slab:
         self.nbytes: int = rows.nbytes
         self.step_bytes = self.nbytes // len(steps)
         self._names: list[str] = rows.schema.names
-        self._tensors: tuple[int, list[tuple[Any, ...]]] = (0, [])  # of steps from an index on, by column
+        self._made: dict[int, dict[str, Any]] = {}  # tensors of steps that nobody has asked for yet, by their index
 
     def arrow(self, index: int) -> pa.RecordBatch:
         """The rows of the index-th step."""
@@ -37,16 +37,17 @@ class Slab:
 
     def torch(self, index: int) -> dict[str, Any]:
         """The columns of the index-th step, tensors where numpy would have numbers."""
-        first, steps = self._tensors
-        if not first <= index < first + len(steps):
-            first, steps = self._tensors = index, self._tensors_of(index)
-        return dict(zip(self._names, steps[index - first], strict=True))
+        return self._made.pop(index, None) or self._make(index)
 
-    def _tensors_of(self, first: int) -> list[tuple[Any, ...]]:
-        """The columns of each of some steps."""
+    def _make(self, first: int) -> dict[str, Any]:
+        """The columns of a step as tensors, and with little more work those of the steps after it."""
         last = min(first + _TENSOR_STEPS, len(self.steps))
-        columns = [column.steps(first, last) for column in self._tensor_columns]
-        return list(zip(*columns, strict=True)) if columns else [()] * (last - first)
+        made: list[dict[str, Any]] = [{} for _ in range(first, last)]
+        for name, column in self._tensor_columns:
+            for step, part in zip(made, column.steps(first, last), strict=True):
+                step[name] = part
+        self._made = dict(enumerate(made[1:], first + 1))
+        return made[0]
 
     @functools.cached_property
     def _columns(self) -> list[tuple[str, Any]]:
@@ -54,10 +55,10 @@ class Slab:
         return [(name, self._steps_of(self.rows.column(i), name)) for i, name in enumerate(self._names)]
 
     @functools.cached_property
-    def _tensor_columns(self) -> list[Any]:
+    def _tensor_columns(self) -> list[tuple[str, Any]]:
         from kubeflow_datacache import tensors
 
-        return [tensors.Column(column) for _, column in self._columns]
+        return [(name, tensors.Column(column)) for name, column in self._columns]
 
     def _steps_of(self, array: pa.Array, name: str) -> Any:
         if _differ(array):

@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.flight as fl
 
 from kubeflow_datacache.clock import Clock
 from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.errors import DataCacheError
+from kubeflow_datacache.h2.reader import Chunks
 from kubeflow_datacache.retry import Attempts
 
 
 class Opening(NamedTuple):
-    """Where a stream begins or goes on: a connection, a ticket, and how many of its first rows are known already."""
+    """Where a stream begins or goes on: how to open it, and how many of its first rows are known already."""
 
-    client: fl.FlightClient
-    ticket: bytes
+    read: Callable[[], Chunks]
     skip: int
 
 
@@ -51,16 +50,15 @@ class Stream:
     ) -> None:
         self.node = node
         self.reconnects = 0
-        self.ended = False
-        self.bytes = 0  # in the queue
-        self.rows = 0
+        self._ended = False
+        self._rows = self._bytes = 0  # in the queue
         self._opening, self._reopen, self._quota, self._on_end = opening, reopen, quota, ended
         self._attempts, self._stop, self._clock = attempts, stop, clock
         self._ready: deque[tuple[pa.RecordBatch, int]] = deque()
         self._changed = threading.Condition()
         self._received = 0
         self._error: Exception | None = None
-        self._reader: fl.FlightStreamReader | None = None
+        self._reader: Chunks | None = None
         self._thread = threading.Thread(target=self._run, name=f"datacache-node-{node}", daemon=True)
         self._thread.start()
 
@@ -73,6 +71,16 @@ class Stream:
             batch = self._next(count)
             count -= batch.num_rows
             yield batch
+
+    def depth(self) -> tuple[int, int]:
+        """Rows and bytes that were read ahead."""
+        with self._changed:
+            return self._rows, self._bytes
+
+    @property
+    def drained(self) -> bool:
+        """Whether all was received and taken."""
+        return self._ended and not self._ready
 
     def close(self) -> None:
         """Stops reading; the thread ends soon after. The stop event must be set before."""
@@ -96,7 +104,7 @@ class Stream:
                         raise DataCacheError("the loader was closed while it read")
                     if self._error is not None:
                         raise self._error
-                    if self.ended:
+                    if self._ended:
                         raise DataCacheError(
                             f"data node {self.node} ended its stream {most} or more rows early: a fault of the server,"
                             " no row was passed on in their place"
@@ -108,8 +116,8 @@ class Stream:
                 rest = size - size * most // batch.num_rows
                 self._ready.appendleft((batch.slice(most), rest))
                 batch, size = batch.slice(0, most), size - rest
-            self.bytes -= size
-            self.rows -= batch.num_rows
+            self._bytes -= size
+            self._rows -= batch.num_rows
             self._changed.notify_all()
             return batch
 
@@ -125,7 +133,7 @@ class Stream:
         except Exception as error:
             self._error = error
         with self._changed:
-            self.ended = True
+            self._ended = True
             self._changed.notify_all()
         self._on_end()
 
@@ -144,7 +152,7 @@ class Stream:
         return True
 
     def _read(self, opening: Opening) -> None:
-        reader = opening.client.do_get(fl.Ticket(opening.ticket))
+        reader = opening.read()
         with self._changed:
             self._reader = reader
         skip = opening.skip
@@ -177,10 +185,10 @@ class Stream:
         with self._changed:
             self._received += batch.num_rows
             self._ready.append((batch, size))
-            self.bytes += size
-            self.rows += batch.num_rows
+            self._bytes += size
+            self._rows += batch.num_rows
             self._changed.notify_all()
-            while self.bytes >= self._quota() and self._ready and not self._stop.is_set():
+            while self._bytes >= self._quota() and self._ready and not self._stop.is_set():
                 self._changed.wait()
 
 

@@ -1,0 +1,192 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One gRPC call (PROTOCOL-HTTP2.md) on a connection of its own."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import SplitResult
+
+from kubeflow_datacache.h2 import frames, hpack, status
+from kubeflow_datacache.h2.errors import ProtocolError
+from kubeflow_datacache.h2.wire import Wire
+
+_STREAM: Final = 1
+_PREFIX: Final = struct.Struct("!BI")  # of a message: whether it is compressed, and its length
+_MOST_CONTROL: Final = 1 << 20  # bytes of a header block, and of any frame's payload but DATA
+
+
+class Call:
+    """Sends one request and gives out the bytes of the answer's messages. For one thread, but for cancel.
+
+    Raises OSError where the connection breaks, ProtocolError where the server breaks the rules, and what
+    pyarrow.flight would raise for the status that the server ends with. Not reading holds the server back.
+    """
+
+    def __init__(self, address: SplitResult, tls_roots: bytes | None, path: str, request: bytes) -> None:
+        message = _PREFIX.pack(0, len(request)) + request
+        if len(message) > frames.FIRST_WINDOW:
+            raise status.fault(status.RESOURCE_EXHAUSTED, f"a request of {len(request)} bytes does not fit the window")
+        self._left = 0  # bytes of the DATA frame that is being read
+        self._padding = 0  # after them
+        self._taken = 0  # of the windows, since they were made whole
+        self._answered = self._ended = self._whole = False
+        self.goodbye = ""  # what a GOAWAY said
+        block = hpack.encode(_headers(address, path))
+        self._wire = Wire(address, tls_roots, frames.frame(frames.PING, 0, 0, bytes(8)))
+        self._wire.send(
+            frames.opening()
+            + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
+            + frames.data(_STREAM, message)
+        )
+
+    def message(self) -> int | None:
+        """The length of the next message, which must be read to its end; None when all have come, with status OK."""
+        if not self._advance():
+            return None
+        compressed, size = _PREFIX.unpack(self.read(_PREFIX.size))
+        if compressed:
+            raise status.fault(status.UNIMPLEMENTED, "a compressed message, though we accept none")
+        return size
+
+    def read(self, count: int) -> bytes:
+        """The next count bytes of messages."""
+        if count <= self._left:
+            self._left -= count
+            return self._wire.read(count)
+        out = bytearray(count)
+        self.read_into(memoryview(out))
+        return bytes(out)
+
+    def read_into(self, out: memoryview) -> None:
+        """The next len(out) bytes of messages."""
+        done = 0
+        while done < len(out):
+            if not self._advance():
+                raise ProtocolError("the answer ends in the middle of a message")
+            here = min(len(out) - done, self._left)
+            self._wire.read_into(out[done : done + here])
+            self._left -= here
+            done += here
+
+    def cancel(self) -> None:
+        """Makes reads end at once; the server notices that the connection is gone."""
+        self._wire.cancel()
+
+    def close(self) -> None:
+        """Gives the socket back."""
+        self._wire.close()
+
+    def _advance(self) -> bool:
+        """Goes on to DATA that has bytes; False at the answer's end."""
+        while not self._left:
+            if self._ended:
+                if not self._whole:
+                    raise ProtocolError("the answer ends without a status")
+                return False
+            if self._padding:
+                self._wire.read(self._padding)
+                self._padding = 0
+            self._frame()
+        return True
+
+    def _frame(self) -> None:
+        size, kind, flags, stream = frames.head(self._wire.read(frames.HEAD_BYTES))
+        if kind == frames.DATA:
+            self._data(size, flags, stream)
+            return
+        if size > _MOST_CONTROL:
+            raise ProtocolError(f"a frame of kind {kind} and {size} bytes, want at most {_MOST_CONTROL}")
+        payload = self._wire.read(size)
+        if kind == frames.HEADERS:
+            self._fields(payload, flags, stream)
+        elif kind == frames.RST_STREAM:
+            raise status.of_reset(_number(payload, 0))
+        elif kind == frames.SETTINGS and not flags & frames.ACK:
+            self._wire.send(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
+        elif kind == frames.PING and not flags & frames.ACK:
+            self._wire.send(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif kind == frames.GOAWAY:
+            self._goaway(payload)
+        elif kind in (frames.PUSH_PROMISE, frames.CONTINUATION):
+            raise ProtocolError(f"a frame of kind {kind} out of place")
+
+    def _data(self, size: int, flags: int, stream: int) -> None:
+        if stream != _STREAM or not self._answered:
+            raise ProtocolError(f"DATA on stream {stream} before its headers")
+        self._room(size)
+        if flags & frames.PADDED:
+            self._padding = self._wire.read(1)[0]
+            size -= 1 + self._padding
+            if size < 0:
+                raise ProtocolError(f"DATA with {self._padding} bytes of padding, more than it has")
+        self._left = size
+        self._ended = bool(flags & frames.END_STREAM)
+
+    def _room(self, size: int) -> None:
+        """Makes the windows whole again when half is used: they never hold the server back, slow reading does."""
+        self._taken += size
+        if self._taken > frames.WINDOW // 2:
+            self._wire.send(frames.window_update(0, self._taken) + frames.window_update(_STREAM, self._taken))
+            self._taken = 0
+
+    def _fields(self, payload: bytes, flags: int, stream: int) -> None:
+        """Headers or trailers, in one frame or several."""
+        if stream != _STREAM:
+            raise ProtocolError(f"HEADERS on stream {stream}")
+        block = _unpadded(payload, flags)
+        while not flags & frames.END_HEADERS:
+            size, kind, more, stream = frames.head(self._wire.read(frames.HEAD_BYTES))
+            if kind != frames.CONTINUATION or stream != _STREAM or len(block) + size > _MOST_CONTROL:
+                raise ProtocolError(f"a header block of more than {_MOST_CONTROL} bytes, or broken off")
+            block, flags = block + self._wire.read(size), flags | more
+        fields = dict(hpack.decode(block))
+        if not self._answered and "grpc-status" not in fields:
+            if fields.get(":status", "").startswith("1"):  # an interim response
+                return
+            if error := status.of_http(fields):
+                raise error
+        self._answered = True
+        if flags & frames.END_STREAM:
+            if error := status.of_trailers(fields):
+                raise error
+            self._ended = self._whole = True
+
+    def _goaway(self, payload: bytes) -> None:
+        """The server ends the connection, perhaps after this stream."""
+        name, said = frames.error_name(_number(payload, 4)), payload[8:].decode(errors="replace")
+        self.goodbye = f"the server ends the connection: {name} {said}"
+        if _number(payload, 0) & frames.STREAM_BITS < _STREAM:
+            raise ConnectionResetError(self.goodbye)
+
+
+def _headers(address: SplitResult, path: str) -> Iterable[hpack.Header]:
+    return (
+        (":method", "POST"),
+        (":scheme", "https" if address.scheme == "grpc+tls" else "http"),
+        (":path", path),
+        (":authority", address.netloc),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("user-agent", "kubeflow-datacache"),
+    )
+
+
+def _unpadded(payload: bytes, flags: int) -> bytes:
+    """The header block of a HEADERS frame."""
+    first = last = 0
+    if flags & frames.PADDED:
+        first, last = 1, payload[0] if payload else 0
+    if flags & frames.WITH_PRIORITY:
+        first += 5
+    if first + last > len(payload):
+        raise ProtocolError(f"HEADERS with {last} bytes of padding, more than it has")
+    return payload[first : len(payload) - last]
+
+
+def _number(payload: bytes, at: int) -> int:
+    if len(payload) < at + 4:
+        raise ProtocolError(f"a frame of {len(payload)} bytes, want {at + 4} or more")
+    return int.from_bytes(payload[at : at + 4])

@@ -1,0 +1,77 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP/2's frames (RFC 9113), as this client writes them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEAD: Final = struct.Struct("!HBBBI")  # the length has three bytes
+HEAD_BYTES: Final = _HEAD.size
+LARGEST: Final = (1 << 24) - 1  # of a frame's payload, and what our SETTINGS allow
+WINDOW: Final = (1 << 31) - 1  # the largest flow-control window
+STREAM_BITS: Final = (1 << 31) - 1  # of a stream's number; the bit above them means nothing
+FIRST_WINDOW: Final = 65_535  # before anything else is said
+FIRST_LARGEST: Final = 16_384  # payload of a frame that every peer takes
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
+
+_HEADER_TABLE_SIZE, _ENABLE_PUSH, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 1, 2, 4, 5
+_ERRORS: Final = {
+    0: "NO_ERROR",
+    1: "PROTOCOL_ERROR",
+    2: "INTERNAL_ERROR",
+    3: "FLOW_CONTROL_ERROR",
+    4: "SETTINGS_TIMEOUT",
+    5: "STREAM_CLOSED",
+    6: "FRAME_SIZE_ERROR",
+    7: "REFUSED_STREAM",
+    8: "CANCEL",
+    9: "COMPRESSION_ERROR",
+    10: "CONNECT_ERROR",
+    11: "ENHANCE_YOUR_CALM",
+    12: "INADEQUATE_SECURITY",
+    13: "HTTP_1_1_REQUIRED",
+}
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """A whole frame."""
+    return len(payload).to_bytes(3) + struct.pack("!BBI", kind, flags, stream) + payload
+
+
+def head(raw: bytes) -> tuple[int, int, int, int]:
+    """Payload length, kind, flags and stream of a frame, by its HEAD_BYTES."""
+    high, low, kind, flags, stream = _HEAD.unpack(raw)
+    return high << 8 | low, kind, flags, stream & STREAM_BITS
+
+
+def opening() -> bytes:
+    """What a client sends first: windows and frames as large as there are, no dynamic header table, no pushes."""
+    settings = {
+        _HEADER_TABLE_SIZE: 0,
+        _ENABLE_PUSH: 0,
+        _INITIAL_WINDOW_SIZE: WINDOW,
+        _MAX_FRAME_SIZE: LARGEST,
+    }
+    payload = b"".join(struct.pack("!HI", name, value) for name, value in settings.items())
+    return PREFACE + frame(SETTINGS, 0, 0, payload) + window_update(0, WINDOW - FIRST_WINDOW)
+
+
+def window_update(stream: int, count: int) -> bytes:
+    """Room for count more bytes of a stream, or of the connection as stream 0."""
+    return frame(WINDOW_UPDATE, 0, stream, struct.pack("!I", count))
+
+
+def data(stream: int, payload: bytes) -> bytes:
+    """The last DATA of a stream, in frames that every peer takes."""
+    parts = [payload[i : i + FIRST_LARGEST] for i in range(0, len(payload), FIRST_LARGEST)] or [b""]
+    return b"".join(frame(DATA, END_STREAM if i == len(parts) - 1 else 0, stream, part) for i, part in enumerate(parts))
+
+
+def error_name(code: int) -> str:
+    """An error code of RST_STREAM or GOAWAY in words."""
+    return _ERRORS.get(code, f"error {code}")

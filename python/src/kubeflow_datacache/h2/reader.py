@@ -1,0 +1,109 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A DoGet stream as record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from kubeflow_datacache.h2 import message, status
+from kubeflow_datacache.h2.call import Call
+from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
+
+_DO_GET: Final = "/arrow.flight.protocol.FlightService/DoGet"
+_SCHEMA, _DICTIONARY = "schema", "dictionary"  # pyarrow's names of IPC messages
+
+
+class Chunks(Protocol):
+    """What a stream is read with: this package's Reader, or pyarrow's FlightStreamReader."""
+
+    def read_chunk(self) -> tuple[pa.RecordBatch, pa.Buffer | None]:
+        """The next batch and its app_metadata; StopIteration after the last."""
+        ...
+
+    def cancel(self) -> None:
+        """Ends the stream, from any thread."""
+        ...
+
+
+class Reader:
+    """Reads one stream on a connection of its own, which the first read opens. One thread reads, any may cancel.
+
+    Raises what pyarrow.flight raises, by gRPC's status; FlightUnavailableError where the connection can't be made or
+    breaks, FlightInternalError where the server breaks the protocol. Messages without a batch are skipped. A stream
+    with dictionaries is read anew through other(), a reader of pyarrow's: no batch comes before the first of them.
+    """
+
+    def __init__(self, location: str, ticket: bytes, *, tls_roots: bytes | None, other: Callable[[], Chunks]) -> None:
+        self._location, self._ticket, self._tls_roots, self._open_other = location, ticket, tls_roots, other
+        self._call: Call | None = None
+        self._schema: pa.Schema | None = None
+        self._other: Chunks | None = None
+        self._cancelled = False
+
+    def read_chunk(self) -> tuple[pa.RecordBatch, pa.Buffer | None]:
+        """The next batch and its app_metadata; StopIteration after the last."""
+        if self._other is not None:
+            return self._other.read_chunk()
+        try:
+            return self._read(self._call or self._connect())
+        except DictionaryError:
+            self._close()
+            self._other = self._open_other()
+            return self._other.read_chunk()
+        except (OSError, ProtocolError) as error:
+            self._close()
+            raise self._fault(error) from error
+        except BaseException:
+            self._close()
+            raise
+
+    def cancel(self) -> None:
+        """Ends the stream: a read that waits raises FlightCancelledError."""
+        self._cancelled = True
+        if self._other is not None:
+            self._other.cancel()
+        if self._call is not None:
+            self._call.cancel()
+
+    def _connect(self) -> Call:
+        call = Call(urlsplit(self._location), self._tls_roots, _DO_GET, message.ticket(self._ticket))
+        self._call = call
+        if self._cancelled:  # before the line above
+            call.cancel()
+        return call
+
+    def _read(self, call: Call) -> tuple[pa.RecordBatch, pa.Buffer | None]:
+        while (size := call.message()) is not None:
+            ipc, said = message.receive(call, size)
+            if ipc is None:
+                continue
+            decoded = pa.ipc.read_message(ipc)
+            if decoded.type == _DICTIONARY:
+                raise DictionaryError
+            if decoded.type == _SCHEMA:
+                self._schema = pa.ipc.read_schema(decoded)
+            elif self._schema is None:
+                raise ProtocolError(f"Flight: a {decoded.type} before the schema")
+            else:
+                return pa.ipc.read_record_batch(decoded, self._schema), said
+        if self._schema is None:
+            raise ProtocolError("Flight: a stream without a schema")
+        raise StopIteration
+
+    def _fault(self, error: Exception) -> Exception:
+        if self._cancelled:
+            return status.fault(status.CANCELLED, "the stream was cancelled")
+        if isinstance(error, ProtocolError):
+            return status.fault(status.INTERNAL, str(error))
+        if self._call is None:
+            return status.fault(status.UNAVAILABLE, f"failed to connect: {error}")
+        return status.fault(status.UNAVAILABLE, f"the stream broke: {error}; {self._call.goodbye}".rstrip("; "))
+
+    def _close(self) -> None:
+        if self._call is not None:
+            self._call.close()

@@ -1,0 +1,85 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC's status as the exceptions that pyarrow.flight raises for it, which the rest of the package tells apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from kubeflow_datacache.h2 import frames
+
+OK, CANCELLED, UNKNOWN, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 0, 1, 2, 7, 8
+UNIMPLEMENTED, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 12, 13, 14, 16
+
+# By code: its name, and the class.
+_FAULTS: Final[dict[int, tuple[str, type[Exception]]]] = {
+    CANCELLED: ("cancelled", fl.FlightCancelledError),
+    UNKNOWN: ("unknown", fl.FlightServerError),
+    3: ("invalid argument", pa.ArrowInvalid),
+    4: ("deadline exceeded", fl.FlightTimedOutError),
+    5: ("not found", pa.ArrowKeyError),
+    6: ("already exists", pa.ArrowException),
+    PERMISSION_DENIED: ("permission denied", fl.FlightUnauthorizedError),
+    RESOURCE_EXHAUSTED: ("resource exhausted", pa.ArrowInvalid),
+    9: ("failed precondition", pa.ArrowInvalid),
+    10: ("aborted", fl.FlightInternalError),
+    11: ("out of range", pa.ArrowInvalid),
+    UNIMPLEMENTED: ("unimplemented", pa.ArrowNotImplementedError),
+    INTERNAL: ("internal", fl.FlightInternalError),
+    UNAVAILABLE: ("unavailable", fl.FlightUnavailableError),
+    15: ("data loss", fl.FlightInternalError),
+    UNAUTHENTICATED: ("unauthenticated", fl.FlightUnauthenticatedError),
+}
+# gRPC's http-grpc-status-mapping.md, for answers that no gRPC server gave.
+_OF_HTTP: Final = {
+    "400": INTERNAL,
+    "401": UNAUTHENTICATED,
+    "403": PERMISSION_DENIED,
+    "404": UNIMPLEMENTED,
+    "429": UNAVAILABLE,
+    "502": UNAVAILABLE,
+    "503": UNAVAILABLE,
+    "504": UNAVAILABLE,
+}
+# gRPC's PROTOCOL-HTTP2.md, "Errors".
+_OF_RESET: Final = {
+    "REFUSED_STREAM": UNAVAILABLE,
+    "CANCEL": CANCELLED,
+    "ENHANCE_YOUR_CALM": RESOURCE_EXHAUSTED,
+    "INADEQUATE_SECURITY": PERMISSION_DENIED,
+}
+
+
+def fault(code: int, message: str) -> Exception:
+    """The exception for a status other than OK."""
+    name, kind = _FAULTS.get(code, _FAULTS[UNKNOWN])
+    return kind(f"gRPC returned {name} error, with message: {message}")
+
+
+def of_trailers(trailers: Mapping[str, str]) -> Exception | None:
+    """The exception that a response ended with; None where all went well."""
+    said = trailers.get("grpc-status", "")
+    if said == str(OK):
+        return None
+    if said.isdecimal():
+        return fault(int(said), unquote(trailers.get("grpc-message", ""), errors="replace"))
+    return fault(UNKNOWN, f"the server ended the stream with grpc-status {said!r}")
+
+
+def of_http(headers: Mapping[str, str]) -> Exception | None:
+    """The exception for response headers that no gRPC server sends; None for those that one does."""
+    http, content = headers.get(":status", ""), headers.get("content-type", "")
+    if http == "200" and content.startswith("application/grpc"):
+        return None
+    return fault(_OF_HTTP.get(http, UNKNOWN), f"no gRPC server: HTTP status {http!r}, content-type {content!r}")
+
+
+def of_reset(code: int) -> Exception:
+    """The exception for a stream that the server broke off."""
+    name = frames.error_name(code)
+    return fault(_OF_RESET.get(name, INTERNAL), f"the server reset the stream: {name}")

@@ -1,0 +1,126 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes from and to a server: TCP or TLS, and whether it still lives."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import sys
+import weakref
+from typing import Final
+from urllib.parse import SplitResult
+
+_CONNECT_SECONDS: Final = 10.0
+_SILENT_SECONDS: Final = 7.5  # without a byte: then the server is asked for a sign of life, and has as long again
+_SCRATCH: Final = 1 << 16  # read ahead of what is asked for: saves a system call for each small piece
+_LARGE: Final = 1 << 16  # from so many bytes on the kernel is to wait for all of them: one call, one turn of the lock
+
+
+class Wire:
+    """A connection for one reading thread. ping: what makes a server that lives send something.
+
+    Reading raises OSError once the connection is broken, closed, or silent in spite of a ping. cancel and close are
+    for any thread.
+    """
+
+    def __init__(self, address: SplitResult, tls_roots: bytes | None, ping: bytes) -> None:
+        self._ping = ping
+        self._socket = _open(address, tls_roots)
+        self.close = weakref.finalize(self, self._socket.close)  # at the latest when nobody reads any more
+        self._tls = isinstance(self._socket, ssl.SSLSocket)
+        self._memory = bytearray(_SCRATCH)
+        self._scratch = memoryview(self._memory)
+        self._first = self._last = 0  # of the scratch, what is read and not yet given out
+
+    def send(self, data: bytes) -> None:
+        """Sends all of it."""
+        self._socket.sendall(data)
+
+    def read(self, count: int) -> bytes:
+        """The next count bytes."""
+        if count <= self._last - self._first:
+            first = self._first
+            self._first = first + count
+            return bytes(self._scratch[first : self._first])
+        out = bytearray(count)
+        self.read_into(memoryview(out))
+        return bytes(out)
+
+    def read_into(self, out: memoryview) -> None:
+        """The next len(out) bytes, without a copy where they are many."""
+        done = min(len(out), self._last - self._first)
+        out[:done] = self._scratch[self._first : self._first + done]
+        self._first += done
+        while done < len(out):
+            rest = out[done:]
+            got = self._receive(rest)
+            done += got
+            if got > len(rest):
+                self._first, self._last, done = 0, got - len(rest), len(out)
+
+    def cancel(self) -> None:
+        """Makes reads end at once."""
+        with contextlib.suppress(OSError):  # it may have ended already
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would wait for the other side
+
+    def _receive(self, out: memoryview) -> int:
+        """Some bytes into out, and what comes after them into the scratch, which must be empty."""
+        asked = False
+        while True:
+            try:
+                if self._tls:
+                    got = self._receive_tls(out)
+                elif len(out) >= _LARGE:
+                    got = self._socket.recv_into(out, len(out), socket.MSG_WAITALL)
+                else:
+                    got = self._socket.recvmsg_into([out, self._scratch])[0]
+            except (BlockingIOError, TimeoutError):
+                if asked:
+                    raise TimeoutError(f"no sign of life for {2 * _SILENT_SECONDS:g} s") from None
+                asked = True
+                self.send(self._ping)
+                continue
+            if not got:
+                raise ConnectionResetError("the connection was closed")
+            return got
+
+    def _receive_tls(self, out: memoryview) -> int:
+        if len(out) >= _SCRATCH:
+            return self._socket.recv_into(out)
+        got = self._socket.recv_into(self._scratch)
+        here = min(got, len(out))
+        out[:here] = self._scratch[:here]
+        self._scratch[: got - here] = self._scratch[here:got]
+        return got
+
+
+def _open(address: SplitResult, tls_roots: bytes | None) -> socket.socket:
+    host, port = address.hostname or "", address.port or 0
+    plain = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
+    try:
+        _tune(plain)
+        if address.scheme != "grpc+tls":
+            # Not settimeout, under which Python polls before each call and the kernel does not wait for all bytes.
+            plain.settimeout(None)
+            seconds, micros = divmod(round(_SILENT_SECONDS * 1e6), 1_000_000)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, micros))
+            return plain
+        context = ssl.create_default_context(cadata=tls_roots.decode() if tls_roots else None)
+        context.set_alpn_protocols(["h2"])
+        secured = context.wrap_socket(plain, server_hostname=host)
+        secured.settimeout(_SILENT_SECONDS)
+    except BaseException:
+        plain.close()
+        raise
+    return secured
+
+
+def _tune(plain: socket.socket) -> None:
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a reader that waits for its consumer stays connected
+    if sys.platform == "linux":
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2 * _SILENT_SECONDS * 1000))
