@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow/flight"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/iceberg"
@@ -38,6 +37,7 @@ type Config struct {
 
 	Secret      string        // nodes must show it to join; empty admits all
 	TLS         rpc.TLS       // zero: plain text
+	Transport   rpc.Transport // zero: rpc.H2
 	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
 	NodeTimeout time.Duration // silence after which a node counts as lost; 0: ten seconds
 	JoinTimeout time.Duration // time for every node to join once; 0: ten minutes
@@ -86,11 +86,11 @@ func New(cfg Config) (*Head, error) {
 // Start serves until ctx ends, then stops in order: not ready, sessions closed, calls drained.
 // A cache that fails does not end Start: its reason must stay there to be read.
 func (h *Head) Start(ctx context.Context) error {
-	server, err := rpc.NewServer(h.cfg.TLS, h.cfg.Metrics, h.cfg.Log)
+	server, err := rpc.NewServer(h.cfg.Transport, h.cfg.TLS, h.cfg.Metrics, h.cfg.Log)
 	if err != nil {
 		return err
 	}
-	flight.RegisterFlightServiceServer(server, &service{Flight: rpc.Flight{Status: h.Status}, head: h})
+	rpc.RegisterFlight(server, &service{Flight: rpc.Flight{Status: h.Status}, head: h})
 	peer.Register(server, h.cfg.Secret, h.serveNode)
 	stopWatch := context.AfterFunc(ctx, h.cluster.stop)
 	defer stopWatch()

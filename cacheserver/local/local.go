@@ -35,6 +35,7 @@ type Config struct {
 	Selection iceberg.Selection
 	Secret    string
 	TLS       rpc.TLS
+	Transport rpc.Transport // zero: rpc.H2
 	Grace     time.Duration // 0: the parts' own default
 	Log       *slog.Logger
 	Metrics   *metrics.Metrics
@@ -51,7 +52,7 @@ type Cache struct {
 func New(ctx context.Context, cfg Config) (*Cache, error) {
 	h, err := head.New(head.Config{
 		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Store: cfg.Store, Source: cfg.Source, Selection: cfg.Selection,
-		Secret: cfg.Secret, TLS: cfg.TLS, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
+		Secret: cfg.Secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
 		Profiles: cfg.Profiles,
 	})
 	if err != nil {
@@ -72,7 +73,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
 			Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
 			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Work: work,
-			Secret: cfg.Secret, TLS: cfg.TLS, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
+			Secret: cfg.Secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
 		})
 		if err != nil {
 			return nil, err

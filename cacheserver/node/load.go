@@ -136,12 +136,12 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 	defer builder.Close()
 	var copying time.Duration
 	begin := time.Now()
-	for batch, err := range j.fetched.Records(ctx) {
+	for batch, err := range j.fetched.Batches(ctx) {
 		if err != nil {
 			return err
 		}
 		start := time.Now()
-		err = builder.Append(batch)
+		err = builder.AppendKept(batch.RecordBatch, batch.Keep)
 		batch.Release()
 		copying += time.Since(start)
 		if err != nil {
@@ -156,6 +156,9 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 	}
 	p.metrics.LoadSeconds.WithLabelValues(metrics.StageDecode).Add((time.Since(begin) - copying).Seconds())
 	p.metrics.LoadSeconds.WithLabelValues(metrics.StageCopy).Add(copying.Seconds())
+	leaf, general := j.fetched.Decoders()
+	p.metrics.LoadColumns.WithLabelValues(metrics.DecoderLeaf).Add(float64(leaf))
+	p.metrics.LoadColumns.WithLabelValues(metrics.DecoderGeneral).Add(float64(general))
 	p.keep(j.index, sealed)
 	return nil
 }

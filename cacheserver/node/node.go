@@ -20,7 +20,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow/flight"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -48,9 +47,10 @@ type Config struct {
 	Workers   int            // row groups decoded at a time; 0: one a core
 	Work      *Work          // shared by the nodes of one process; nil: this node's own
 
-	Secret string  // shown to the head
-	TLS    rpc.TLS // zero: plain text
-	Grace  time.Duration
+	Secret    string  // shown to the head
+	TLS       rpc.TLS // zero: plain text
+	Grace     time.Duration
+	Transport rpc.Transport // zero: rpc.H2
 
 	Log      *slog.Logger
 	Metrics  *metrics.Metrics
@@ -91,11 +91,11 @@ func New(cfg Config) (*Node, error) {
 // Start serves until ctx ends or the head says that this process is not wanted any more. It then stops in
 // order: not ready, the head told, streams drained, memory freed. A failed load does not end it.
 func (n *Node) Start(ctx context.Context) error {
-	server, err := rpc.NewServer(n.cfg.TLS, n.cfg.Metrics, n.cfg.Log)
+	server, err := rpc.NewServer(n.cfg.Transport, n.cfg.TLS, n.cfg.Metrics, n.cfg.Log)
 	if err != nil {
 		return err
 	}
-	flight.RegisterFlightServiceServer(server, &service{Flight: rpc.Flight{Status: n.Status}, node: n})
+	rpc.RegisterFlight(server, &service{Flight: rpc.Flight{Status: n.Status}, node: n})
 	stopping := context.AfterFunc(ctx, func() { n.setStopping() })
 	defer stopping()
 

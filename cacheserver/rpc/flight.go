@@ -8,9 +8,16 @@ import (
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	flightpb "github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
+
+// RegisterFlight has the service answered by the server. (flight.RegisterFlightServiceServer takes grpc-go's alone.)
+func RegisterFlight(server grpc.ServiceRegistrar, service flight.FlightServer) {
+	server.RegisterService(&flightpb.FlightService_ServiceDesc, service)
+}
 
 // Flight is what head and data nodes answer alike: the action "status", in every state, and UNIMPLEMENTED to
 // all that the embedding service does not define.

@@ -18,7 +18,8 @@ import (
 // then lie as their types want, and numpy writes through them at full speed.
 //
 // A frame is sent once, by Send. Its release function runs exactly once: when the transport has let go of
-// the last body slice, when the connection has ended, or when the frame could not be sent.
+// the last body slice, when the connection has ended, or when the frame could not be sent. The server of package
+// h2 sends it as it is (h2.Message), grpc-go by way of Codec.
 type Frame struct {
 	prefix   []byte
 	body     [][]byte
@@ -78,7 +79,10 @@ func padding(header, tail int) int {
 // Size is the length of the encoded message in bytes.
 func (f *Frame) Size() int { return f.size }
 
-// buffers hands the frame to the transport without copying any but the smallest slices.
+// AppendSlices appends the encoded message in order, as it lies.
+func (f *Frame) AppendSlices(to [][]byte) [][]byte { return append(append(to, f.prefix), f.body...) }
+
+// buffers hands the frame to grpc-go's transport without copying any but the smallest slices.
 func (f *Frame) buffers() mem.BufferSlice {
 	f.sent = true
 	out := make(mem.BufferSlice, 0, 1+len(f.body))
@@ -99,12 +103,12 @@ func (f *Frame) buffers() mem.BufferSlice {
 
 func (f *Frame) done() {
 	if f.pending.Add(-1) == 0 {
-		f.free()
+		f.Release()
 	}
 }
 
-// free runs the release function, the first time that it is called.
-func (f *Frame) free() {
+// Release runs the release function, the first time that it is called.
+func (f *Frame) Release() {
 	if f.released.Swap(true) {
 		return
 	}

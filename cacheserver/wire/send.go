@@ -13,16 +13,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Send hands a frame to a stream of a server that has Connections as its stats handler. It blocks while the
-// stream's flow control lets nothing through. The frame is released in any case, see Frame.
+// Send hands a frame to a stream of package h2's server, or of a grpc-go server that has Connections as its stats
+// handler. It blocks while the stream's flow control lets nothing through. The frame is released in any case, see Frame.
 func Send(stream grpc.ServerStream, f *Frame) error {
 	if c, ok := stream.Context().Value(connectionKey{}).(*connection); ok && !c.hold(f) {
-		f.free()
+		f.Release()
 		return status.Error(codes.Unavailable, "the connection has ended")
 	}
 	err := stream.SendMsg(f)
 	if err != nil && !f.sent {
-		f.free()
+		f.Release()
 	}
 	return err
 }
@@ -71,7 +71,7 @@ func (c *connection) end() {
 	}
 	c.mu.Unlock()
 	for _, f := range left {
-		f.free()
+		f.Release()
 	}
 }
 

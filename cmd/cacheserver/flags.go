@@ -37,6 +37,7 @@ type sourceFlags struct {
 	properties map[string]string
 	stall      time.Duration
 	retry      time.Duration
+	through    objstore.ObjectCache
 }
 
 func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
@@ -53,6 +54,10 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
 			"the REST catalog's to env CATALOG_TOKEN or CATALOG_CREDENTIAL (client-id:secret)")
 	flags.DurationVar(&f.stall, "stall-timeout", 0, "try a read from the object store again after it has brought no byte for this long (default 30s)")
 	flags.DurationVar(&f.retry, "retry-time", 0, "give a read from the object store up after trying for this long (default 3m)")
+	flags.StringVar(&f.through.URL, "object-cache", env("OBJECT_CACHE"), "read through the object cache at this URL, such as http://host:port (env OBJECT_CACHE)")
+	flags.StringVar(&f.through.Bucket, "object-cache-bucket", env("OBJECT_CACHE_BUCKET"), "its bucket for the tables' blocks (env OBJECT_CACHE_BUCKET)")
+	flags.StringVar(&f.through.TokenFile, "object-cache-token-file", env("OBJECT_CACHE_TOKEN_FILE"), "file of the bearer token for it (env OBJECT_CACHE_TOKEN_FILE)")
+	flags.DurationVar(&f.through.Timeout, "object-cache-timeout", 0, "read a block from the object store itself after waiting for the object cache this long (default 10s)")
 }
 
 // named refuses flags that name no table.
@@ -71,10 +76,14 @@ func (f *sourceFlags) open(env environment) (iceberg.Source, *objstore.Store, er
 		// With METADATA_LOC the table's names only label it; the file alone says what it is.
 		source.CatalogURI, source.Warehouse = "", ""
 	}
+	if err := f.through.Check(); err != nil {
+		return source, nil, fmt.Errorf("--object-cache, --object-cache-bucket, --object-cache-token-file: %w", err)
+	}
 	cfg, err := objstore.Config{
 		S3:     objstore.S3{Endpoint: env.or("AWS_ENDPOINT_URL_S3", env.or("AWS_ENDPOINT_URL", env("AWS_S3_ENDPOINT")))},
 		CAFile: env("AWS_CA_BUNDLE"),
 
+		ObjectCache:  f.through,
 		StallTimeout: f.stall,
 		Retry:        objstore.Retry{MaxTime: f.retry},
 	}.WithProperties(f.properties)
@@ -142,6 +151,7 @@ func (f *selectionFlags) selection() (iceberg.Selection, error) {
 // serveFlags say where a process listens and what keeps strangers out.
 type serveFlags struct {
 	listen, http string
+	transport    string
 	tls          rpc.TLS
 	secret       string
 	grace        time.Duration
@@ -155,6 +165,8 @@ func (f *serveFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.tls.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate; turns TLS on (env TLS_CERT)")
 	flags.StringVar(&f.tls.Key, "tls-key", env("TLS_KEY"), "PEM file of its private key (env TLS_KEY)")
 	flags.StringVar(&f.tls.CA, "tls-ca", env("TLS_CA"), "PEM file of the CA that the other servers' certificates are checked against (env TLS_CA)")
+	flags.StringVar(&f.transport, "transport", env.or("TRANSPORT", string(rpc.H2)),
+		"what carries Arrow Flight: h2, the server's own, or grpc, which is grpc-go and takes about twice the CPU time (env TRANSPORT)")
 	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running streams get to end after SIGTERM")
 	flags.BoolVar(&f.profiles, "profiles", false, "serve Go's profiles under /debug/pprof/ on the --http port")
 	f.secret = env("CACHE_SECRET")

@@ -42,7 +42,7 @@ func headCommand(env environment) *cobra.Command {
 			}
 			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, store, p.flight, p.http
 			cfg.Secret, cfg.TLS, cfg.Grace, cfg.Log, cfg.Metrics = serve.secret, serve.tls, serve.grace, p.log, p.metrics
-			cfg.Profiles = serve.profiles
+			cfg.Profiles, cfg.Transport = serve.profiles, p.transport
 			h, err := head.New(cfg)
 			if err != nil {
 				return err

@@ -42,6 +42,6 @@ One head plans the table and tells clients where their rows are; data nodes hold
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), initializerCommand(env), versionCommand())
+	root.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), initializerCommand(env), objectCacheCommand(env), versionCommand())
 	return root
 }

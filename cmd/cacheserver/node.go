@@ -55,7 +55,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			p.countMemory(budget)
 			n, err := node.New(node.Config{
 				Index: index, Head: headAddr, Advertise: advertise, Flight: p.flight, HTTP: p.http, Budget: budget,
-				Store: store, Source: src, Secret: serve.secret, TLS: serve.tls, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
+				Store: store, Source: src, Secret: serve.secret, TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
 			})
 			if err != nil {
 				return err

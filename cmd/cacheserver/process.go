@@ -13,12 +13,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
 )
 
 // process is what every serving command opens first.
 type process struct {
 	flight, http net.Listener // http is nil where none is wanted
 	scheme       string
+	transport    rpc.Transport
 	log          *slog.Logger
 	metrics      *metrics.Metrics
 }
@@ -29,7 +31,11 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 	if err != nil {
 		return nil, err
 	}
-	p := &process{scheme: f.tls.Scheme(), log: log, metrics: metrics.New()}
+	transport, err := rpc.ParseTransport(f.transport)
+	if err != nil {
+		return nil, fmt.Errorf("--transport: %w", err)
+	}
+	p := &process{scheme: f.tls.Scheme(), transport: transport, log: log, metrics: metrics.New()}
 	var listen net.ListenConfig
 	if p.flight, err = listen.Listen(ctx, "tcp", f.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -43,6 +49,10 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 	p.metrics.Counter("objstore_requests_total", "Requests to the object store.", func() float64 { return float64(store.Stats().Requests) })
 	p.metrics.Counter("objstore_retries_total", "Requests to the object store that were tried again.", func() float64 { return float64(store.Stats().Retries) })
 	p.metrics.Counter("objstore_failures_total", "Reads from the object store that failed for good.", func() float64 { return float64(store.Stats().Failures) })
+	p.metrics.Counter("load_cached_bytes_total", "Bytes read from the object cache.", func() float64 { return float64(store.Stats().CacheBytes) })
+	p.metrics.Counter("object_cache_hits_total", "Reads that the object cache served.", func() float64 { return float64(store.Stats().CacheHits) })
+	p.metrics.Counter("object_cache_misses_total", "Blocks that the object cache did not have.", func() float64 { return float64(store.Stats().CacheMisses) })
+	p.metrics.Counter("object_cache_failures_total", "Requests to the object cache that failed, and answers of it that were damaged.", func() float64 { return float64(store.Stats().CacheFailures) })
 	return p, nil
 }
 

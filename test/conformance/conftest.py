@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from client import Client
 from lake import Lake, Made
-from server import MODES, Cache, Caches, Mode
+from server import MODES, WIRE_MODES, Cache, Caches, Mode
 from tables import BY_NAME
 
 REPOSITORY = Path(__file__).parents[2]
@@ -47,9 +47,20 @@ def table(lake: Lake) -> Callable[[str], Made]:
     return lambda name: lake.table(name, BY_NAME[name])
 
 
-@pytest.fixture(scope="session", params=MODES)
+# What asks for bytes on the wire asks the reference transport too; rows are the same on either.
+_ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Gives every test that runs in a mode its modes."""
+    if "mode" in metafunc.fixturenames:
+        modes = WIRE_MODES if metafunc.module.__name__ in _ON_EVERY_TRANSPORT else MODES
+        metafunc.parametrize("mode", modes, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def mode(request: pytest.FixtureRequest) -> Mode:
-    """How the cache runs: in one process, or as separate ones."""
+    """How the cache runs: in one process, as separate ones, or on the reference transport."""
     return request.param
 
 

@@ -22,8 +22,10 @@ from typing import Any, Literal
 from client import Client
 from lake import ALL, Made, Selection
 
-Mode = Literal["local", "cluster"]
+# One process, or one each for head and nodes; "grpc-go" is one process on the reference transport.
+Mode = Literal["local", "cluster", "grpc-go"]
 MODES: tuple[Mode, ...] = ("local", "cluster")
+WIRE_MODES: tuple[Mode, ...] = (*MODES, "grpc-go")
 
 _READY_LIMIT = 180.0
 _STOP_LIMIT = 60.0
@@ -151,8 +153,9 @@ class Caches:
                 cache.processes[name] = subprocess.Popen([self._binary, *arguments], stdout=out, stderr=log, env=own)
 
         place = ["--nodes", str(nodes), "--listen", head, "--http", http]
-        if mode == "local":
-            run("local", "local", *source, *place)
+        if mode != "cluster":
+            transport = ["--transport", "grpc"] if mode == "grpc-go" else []
+            run("local", "local", *source, *place, *transport)
             return cache
         own["CACHE_SECRET"] = "of the tests alone"
         run("head", "head", *source, *place)
@@ -196,6 +199,7 @@ def _plain_environment() -> dict[str, str]:
         "MEMORY_LIMIT",
         "LISTEN",
         "HTTP_LISTEN",
+        "TRANSPORT",
     )
     strange = ("AWS_", "LWS_", "CATALOG_", "SNAPSHOT_", "CACHE_", "TLS_", "LOG_")
     return {k: v for k, v in os.environ.items() if k not in ours and not k.startswith(strange)}

@@ -31,6 +31,7 @@ def minio(binary: Path, folder: Path) -> Iterator[dict[str, str]]:
         "MINIO_ROOT_PASSWORD": password,
         "MINIO_BROWSER": "off",
         "MINIO_UPDATE": "off",
+        "MINIO_PROMETHEUS_AUTH_TYPE": "public",
     }
     command = [binary, "server", "--quiet", "--address", address, folder / "data"]
     with _running(command, folder / "minio.log", f"http://{address}/minio/health/live", environment):

@@ -33,9 +33,10 @@ load: `cacheserver local --nodes {nodes}` from start to ready, against pqread fr
 memory: the largest of the rounds; peak is VmHWM, resident is VmRSS 3 s after ready. The bar on the
   peak is held for tables from 500 MB, the other bars at any size; scale 1 is what counts.
 stream: the whole table, split over the clients, all read by the same pyarrow client (read_chunk,
-  connect included). The references hold the same files' rows in batches of about 4 MiB: arrow-go's
-  flight.Writer (grpc-go, default options), pyarrow's RecordBatchStream (C++), and a Go server that
-  writes the bare buffers to TCP, 512 KiB a write, to a Python reader.
+  connect included). The references hold the same files' rows in batches of about 4 MiB: pyarrow's
+  RecordBatchStream (C++), our own server over grpc-go (--transport grpc), arrow-go's flight.Writer
+  (grpc-go, default options), and a Go server that writes the bare buffers to TCP, 512 KiB a write,
+  to a Python reader.
 shuffled epoch: kind epoch, world 1, global batch 1024, tail keep, one client."""
 
 
@@ -78,7 +79,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
         "--data",
         type=Path,
         default=Path(cache) / "datacache" / "bench",
-        help="where the tables are kept (2.2 GB at scale 1; default %(default)s)",
+        help="where the tables are kept (2.8 GB at scale 1; default %(default)s)",
     )
     parser.add_argument("--json", type=Path, help="also write machine, samples and lines to this file")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")

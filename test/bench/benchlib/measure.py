@@ -17,6 +17,7 @@ from pathlib import Path
 from benchlib.clients import Clients
 from benchlib.process import Server, run
 from benchlib.subjects import (
+    GRPC_GO,
     OURS,
     REFERENCES,
     TCP,
@@ -100,8 +101,12 @@ class Bench:
             if setup.wants("stream"):
                 for name in REFERENCES:
                     self._step(f"{table.name}: starting {name}")
-                    server = stack.enter_context(start_reference(name, setup.tools, table, setup.logs))
-                    subjects[name] = Subject(name, server, part(name, server))
+                    if name != GRPC_GO:
+                        server = stack.enter_context(start_reference(name, setup.tools, table, setup.logs))
+                        subjects[name] = Subject(name, server, part(name, server))
+                    elif setup.server:
+                        server = stack.enter_context(start_ours(setup.server, setup.nodes, table, setup.logs, "grpc"))
+                        subjects[name] = Subject(name, server, shard(server))
                 yield from self._stream(table, list(subjects.values()))
             if OURS in subjects and setup.wants("shuffle"):
                 yield from self._shuffle(table, subjects[OURS].server)

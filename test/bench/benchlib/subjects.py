@@ -17,7 +17,8 @@ OURS = "datacache"
 FLIGHT_WRITER = "arrow-go flight.Writer"
 PYARROW = "pyarrow (C++) server"
 TCP = "plain TCP copy"
-REFERENCES = (FLIGHT_WRITER, PYARROW, TCP)
+GRPC_GO = "our rows over grpc-go"
+REFERENCES = (PYARROW, GRPC_GO, FLIGHT_WRITER, TCP)
 
 GLOBAL_BATCH = 1024
 
@@ -34,11 +35,11 @@ class Subject:
     request: Request
 
 
-def start_ours(server: Path, nodes: int, table: Table, logs: Path) -> Server:
+def start_ours(server: Path, nodes: int, table: Table, logs: Path, transport: str = "h2") -> Server:
     """`cacheserver local` on free ports of the loopback; returns when every row is in memory."""
     command = [str(server), "local", "--metadata", table.metadata, "--nodes", str(nodes)]
-    command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    return Server(OURS, command, logs / f"{table.name}-cacheserver.log")
+    command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--transport", transport]
+    return Server(OURS, command, logs / f"{table.name}-cacheserver-{transport}.log")
 
 
 def start_reference(name: str, tools: Path, table: Table, logs: Path) -> Server:

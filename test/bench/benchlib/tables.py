@@ -92,6 +92,15 @@ def images(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
     return [body, pa.array(rng.integers(0, 1000, rows).astype(np.int32))]
 
 
+def _reviews(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
+    """Text of 216 to 270 bytes, half as long compressed, and a label: rows of 256 bytes."""
+    offsets = np.zeros(rows + 1, np.int32)
+    np.cumsum(rng.integers(216, 271, rows), out=offsets[1:])
+    letters = np.frombuffer(b"etaoinshrdlucmfw", np.uint8)[rng.integers(0, 16, int(offsets[-1]), np.uint8)]
+    text = pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))
+    return [text, pa.array(rng.integers(0, 5, rows))]
+
+
 SHAPES = {
     "tokens": Shape(
         524_292,
@@ -110,6 +119,7 @@ SHAPES = {
         _tabular,
     ),
     "images": Shape(52_440, 2_048, pa.schema([("image", pa.binary()), ("label", pa.int32())]), images),
+    "reviews": Shape(4_080_000, 170_000, pa.schema([("text", pa.string()), ("label", pa.int64())]), _reviews),
 }
 
 

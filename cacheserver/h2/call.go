@@ -1,0 +1,137 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// open begins a call on a new stream; ended says that the request has no body.
+func (c *conn) open(id uint32, r request, ended bool) error {
+	s := &stream{conn: c, id: id, request: r, in: newInbox()}
+	s.window.Store(defaultWindow)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.failed != nil, c.drained: // the client was told by GOAWAY
+		return nil
+	case c.running >= maxStreams:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream, Cause: errors.New("too many streams")}
+	}
+	ctx := metadata.NewIncomingContext(c.ctx, r.metadata)
+	if r.timeout >= 0 {
+		ctx, s.cancel = context.WithTimeout(ctx, r.timeout)
+	} else {
+		ctx, s.cancel = context.WithCancel(ctx)
+	}
+	s.ctx = grpc.NewContextWithServerTransportStream(ctx, transportStream{s})
+	s.sendable = c.peerWindow
+	if ended {
+		s.remote = true
+		s.in.finish()
+	}
+	c.streams[id], c.opened = s, id
+	c.running++
+	c.calls.Go(s.run)
+	return nil
+}
+
+// run makes the call and answers it.
+func (s *stream) run() {
+	defer s.conn.done(s)
+	m, known := s.conn.server.methods[s.path]
+	switch {
+	case s.refusal != nil:
+		s.refuse()
+	case !known:
+		_ = s.finish(status.Newf(codes.Unimplemented, "unknown method %.256s", s.path), &outgoing{})
+	case m.unary != nil:
+		s.unary(m)
+	default:
+		s.streaming(m)
+	}
+}
+
+// refuse answers what is no gRPC call, once it is there, and in words where no gRPC client asks.
+func (s *stream) refuse() {
+	for scrap := make([]byte, 1<<10); ; {
+		if _, err := s.readFull(scrap); err != nil {
+			break
+		}
+	}
+	var o outgoing
+	if s.contentType == plainType {
+		text := []byte(s.refusal.Message() + "\n")
+		o.data, o.left = [][]byte{text}, len(text)
+	}
+	_ = s.finish(s.refusal, &o)
+}
+
+// done forgets a call that has returned.
+func (c *conn) done(s *stream) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(s, errCallEnded)
+	c.running--
+	if c.drained && c.running == 0 {
+		c.fail(errDrained)
+	}
+}
+
+// unary makes a call of one request and one response. Response and status go out in one piece.
+func (s *stream) unary(m method) {
+	reply, err := m.unary(m.service, s.ctx, s.recvOne, s.conn.server.cfg.Unary)
+	if err == nil {
+		err = s.reply(reply)
+	}
+	if err != nil {
+		_ = s.finish(statusOf(err), &outgoing{})
+	}
+}
+
+// recvOne receives the one request of a unary call.
+func (s *stream) recvOne(m any) error {
+	err := s.RecvMsg(m)
+	if errors.Is(err, io.EOF) {
+		return status.Error(codes.Internal, "the call has no request")
+	}
+	return err
+}
+
+func (s *stream) reply(m any) error {
+	o, err := s.encode(m)
+	if err != nil {
+		return err
+	}
+	defer s.release(o)
+	return s.finish(status.New(codes.OK, ""), o)
+}
+
+// streaming makes a call whose handler sends and receives as it likes.
+func (s *stream) streaming(m method) {
+	var err error
+	if intercept := s.conn.server.cfg.Stream; intercept == nil {
+		err = m.stream.Handler(m.service, s)
+	} else {
+		info := &grpc.StreamServerInfo{FullMethod: s.path, IsClientStream: m.stream.ClientStreams, IsServerStream: m.stream.ServerStreams}
+		err = intercept(m.service, s, info, m.stream.Handler)
+	}
+	_ = s.finish(statusOf(err), &outgoing{}) // nobody is left to be told
+}
+
+// statusOf is what a client is told of a handler's error: its status, or that of a context's end, or UNKNOWN.
+func statusOf(err error) *status.Status {
+	if st, ok := status.FromError(err); ok {
+		return st
+	}
+	return status.FromContextError(err)
+}

@@ -1,0 +1,59 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// What handlers get when they send or receive too late.
+var (
+	errBroken    = status.Error(codes.Unavailable, "the connection has ended")
+	errReset     = status.Error(codes.Canceled, "the client cancelled the call")
+	errViolation = status.Error(codes.Internal, "the client broke the protocol")
+	errCallEnded = status.Error(codes.Internal, "the call has ended")
+)
+
+// Why connections end that did nothing wrong.
+var (
+	errDrained = errors.New("drained")
+	errSilent  = errors.New("the client does not answer pings")
+)
+
+// violation is what a peer did that costs it the connection; the text goes into GOAWAY.
+type violation struct {
+	code   http2.ErrCode
+	reason string
+}
+
+// Error implements error.
+func (v violation) Error() string { return fmt.Sprintf("%v: %s", v.code, v.reason) }
+
+func violated(code http2.ErrCode, format string, args ...any) error {
+	return violation{code, fmt.Sprintf(format, args...)}
+}
+
+// asViolation turns the errors of http2.Framer into a violation where they are one.
+func (c *conn) asViolation(err error) error {
+	var code http2.ConnectionError
+	switch {
+	case c.bound.N <= 0 && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
+		return violated(http2.ErrCodeEnhanceYourCalm, "a header block with its CONTINUATION frames of more than %d bytes", maxRead)
+	case errors.Is(err, http2.ErrFrameTooLarge):
+		return violated(http2.ErrCodeFrameSize, "a frame longer than %d bytes", defaultFrame)
+	case errors.As(err, &code):
+		reason := "a malformed frame"
+		if detail := c.frames.ErrorDetail(); detail != nil {
+			reason = detail.Error()
+		}
+		return violation{http2.ErrCode(code), reason}
+	}
+	return err
+}

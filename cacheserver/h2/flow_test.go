@@ -1,0 +1,175 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+)
+
+// longest is the longest frame that HTTP/2 has.
+const longest = 1<<24 - 1
+
+// endless sends messages of 1 MiB for as long as it can.
+func endless(of *counter) grpc.StreamHandler {
+	message := pattern(1 << 20)
+	return func(_ any, stream grpc.ServerStream) error {
+		for {
+			if err := stream.SendMsg(of.message(message[:100], message[100:])); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// TestWindows reads messages with random windows and frame sizes: no byte comes that was not allowed, no frame is too
+// long, and what comes is what was sent.
+func TestWindows(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	sizes := []int{0, 1, 20000, 1 << 20, 3}
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Five": func(_ any, stream grpc.ServerStream) error {
+		for _, size := range sizes {
+			var of counter
+			if err := stream.SendMsg(of.message(slicesOf(pattern(size))...)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	var want []byte
+	for _, size := range sizes {
+		want = binary.BigEndian.AppendUint32(append(want, 0), uint32(size))
+		want = append(want, pattern(size)...)
+	}
+	for range 20 {
+		frame, window := uint32(defaultFrame+random.IntN(1<<20)), uint32(random.IntN(1<<random.IntN(22)))
+		s := server.connect(t, http2.Setting{ID: http2.SettingMaxFrameSize, Val: frame}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+		s.SetMaxReadFrameSize(longest)
+		s.call(1, "Five", true)
+		await[*http2.MetaHeadersFrame](s)
+		var got []byte
+		// What the server may send: of the stream, of the connection.
+		for windows := []int{int(window), defaultWindow}; len(got) < len(want); {
+			for i, stream := range []uint32{1, 0} {
+				if windows[i] == 0 || random.IntN(3) == 0 {
+					more := 1 + random.IntN(200_000)
+					s.must(s.WriteWindowUpdate(stream, uint32(more)))
+					windows[i] += more
+				}
+			}
+			data := await[*http2.DataFrame](s)
+			got = append(got, data.Data()...)
+			windows[0], windows[1] = windows[0]-int(data.Length), windows[1]-int(data.Length)
+			if windows[0] < 0 || windows[1] < 0 || data.Length > frame {
+				t.Fatalf("a frame of %d bytes, longest %d, leaves windows of %v", data.Length, frame, windows)
+			}
+		}
+		if end := await[*http2.MetaHeadersFrame](s); !end.StreamEnded() || !bytes.Equal(got, want) {
+			t.Fatalf("%d bytes of %d, windows of %d, frames of %d; the stream has ended: %v", len(got), len(want), window, frame, end.StreamEnded())
+		}
+	}
+}
+
+// TestNegativeWindow takes back window that was given, RFC 9113 section 6.9.2.
+func TestNegativeWindow(t *testing.T) {
+	var of counter
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
+	s := server.connect(t)
+	s.call(1, "Endless", true)
+	for got := 0; got < defaultWindow; {
+		got += int(await[*http2.DataFrame](s).Length)
+	}
+	s.must(s.WriteWindowUpdate(0, 1<<20))
+	s.must(s.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})) // the stream's is now -65535
+	s.must(s.WriteWindowUpdate(1, defaultWindow+10))
+	if got := await[*http2.DataFrame](s).Length; got != 10 {
+		t.Errorf("%d bytes, want 10", got)
+	}
+}
+
+// TestLongestFrames asks for frames of 16 MiB: a message is one.
+func TestLongestFrames(t *testing.T) {
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(new(counter))})
+	s := server.connect(t, http2.Setting{ID: http2.SettingMaxFrameSize, Val: longest}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
+	s.must(s.WriteWindowUpdate(0, maxWindow-defaultWindow))
+	s.must(s.WritePing(false, [8]byte{})) // its answer says that the settings are taken
+	await[*http2.PingFrame](s)
+	s.SetMaxReadFrameSize(longest)
+	s.call(1, "Endless", true)
+	for range 5 {
+		if got := await[*http2.DataFrame](s).Length; got != 1<<20+leadSize {
+			t.Errorf("a frame of %d bytes, want the message's %d and %d", got, 1<<20, leadSize)
+		}
+	}
+}
+
+// TestTurns opens endless streams on one connection: all of them get on, also when one is out of window.
+func TestTurns(t *testing.T) {
+	const streams, rounds = 5, 20
+	var of counter
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
+	s := server.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	s.must(s.WriteWindowUpdate(0, maxWindow-defaultWindow))
+	s.call(1, "Endless", true) // stream 1 never has a window
+	for i := range streams {
+		s.call(uint32(2*i+3), "Endless", true)
+		s.must(s.WriteWindowUpdate(uint32(2*i+3), maxWindow))
+	}
+	got := map[uint32]int{}
+	// The first streams are ahead by what they sent alone; from when all have begun, they are to stay together.
+	for len(got) < streams {
+		got[await[*http2.DataFrame](s).StreamID]++
+	}
+	clear(got)
+	for total := 0; total < streams*rounds*quantum; {
+		f := await[*http2.DataFrame](s)
+		got[f.StreamID] += int(f.Length)
+		total += int(f.Length)
+	}
+	least, most := got[3], got[3]
+	for _, n := range got {
+		least, most = min(least, n), max(most, n)
+	}
+	// A handler that the busy machine does not let run asks late, and misses turns.
+	if len(got) < streams || least < most/10 {
+		t.Errorf("the streams got %v bytes: %d to %d", got, least, most)
+	}
+}
+
+// TestBrokenConnections cuts connections in the middle of streams: every message is released, once.
+func TestBrokenConnections(t *testing.T) {
+	var of counter
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
+	for i := range 20 {
+		s := server.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
+		if i%2 == 0 { // else the connection's window holds them up
+			s.must(s.WriteWindowUpdate(0, maxWindow-defaultWindow))
+		}
+		for stream := range uint32(8) {
+			s.call(2*stream+1, "Endless", true)
+		}
+		for range i {
+			await[*http2.DataFrame](s)
+			if i >= 3 { // no more may come
+				break
+			}
+		}
+		s.conn.Close()
+	}
+	eventually(t, "every connection has gone", func() bool {
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		return len(server.conns) == 0
+	})
+	if made, ok := of.balanced(); !ok || made == 0 {
+		t.Errorf("%d messages made, %d released", made, of.released.Load())
+	}
+}

@@ -1,0 +1,60 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+)
+
+// FuzzConnection has a client say anything: the server neither panics nor keeps the connection, a call or a message
+// when the client has gone.
+func FuzzConnection(f *testing.F) {
+	var block, said bytes.Buffer
+	encoder, framer := hpack.NewEncoder(&block), http2.NewFramer(&said, nil)
+	for _, field := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/t/Send"}, {":authority", "a"}, {"content-type", "application/grpc"}} {
+		_ = encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
+	}
+	_ = framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 100})
+	f.Add(bytes.Clone(said.Bytes()))
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
+	_ = framer.WriteData(1, false, []byte{0, 0, 0, 0, 3, '9', '9', '9'})
+	_ = framer.WriteWindowUpdate(1, 1000)
+	_ = framer.WritePing(false, [8]byte{})
+	f.Add(bytes.Clone(said.Bytes()))
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block.Bytes()[:5]})
+	_ = framer.WriteContinuation(3, true, block.Bytes()[5:])
+	_ = framer.WriteRSTStream(1, http2.ErrCodeCancel)
+	_ = framer.WritePriority(3, http2.PriorityParam{StreamDep: 1})
+	_ = framer.WriteGoAway(0, http2.ErrCodeNo, nil)
+	f.Add(bytes.Clone(said.Bytes()))
+
+	f.Fuzz(func(t *testing.T, data []byte) {
+		server := New(Config{Codec: rawCodec{}, Log: slog.New(slog.DiscardHandler)})
+		server.RegisterService(&grpc.ServiceDesc{ServiceName: "t", Streams: []grpc.StreamDesc{{StreamName: "Send", Handler: send}}}, nil)
+		ours, theirs := net.Pipe()
+		done := make(chan struct{})
+		go func() { server.serve(theirs); close(done) }()
+		go func() { _, _ = io.Copy(io.Discard, ours) }() // ends with the pipe
+		_ = ours.SetWriteDeadline(time.Now().Add(soon))
+		if _, err := ours.Write([]byte(http2.ClientPreface)); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = ours.Write(data) // the server may have ended it by now
+		_ = ours.Close()
+		select {
+		case <-done:
+		case <-time.After(soon):
+			t.Fatal("the connection has not ended")
+		}
+	})
+}

@@ -1,0 +1,73 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import "time"
+
+const (
+	alpn = "h2" // TLS's name of HTTP/2, RFC 9113 section 3.2
+
+	// handshakeTime is how long a new connection may take to say that it speaks HTTP/2.
+	handshakeTime = time.Minute
+	// minPause and maxPause are how long to wait after a connection could not be accepted.
+	minPause, maxPause = 5 * time.Millisecond, time.Second
+	// silence is after how long without a frame from the client a PING is sent.
+	silence = time.Minute
+	// lastWrite is how long the last frames of a connection may take, and its peer to close its side.
+	lastWrite = time.Second
+	// drainWait is how long a client may go on opening streams after the first GOAWAY: it ends with the answer to a PING.
+	drainWait = time.Second
+
+	// maxStreams is how many calls a connection may have running. A call that its client reset counts until its
+	// handler has returned, so that resets buy nothing (CVE-2023-44487).
+	maxStreams = 4096
+	// maxHeaderList bounds a request's header fields, each counted as RFC 9113 section 6.5.2 says.
+	maxHeaderList = 64 << 10
+	// maxRead bounds a frame together with the CONTINUATION frames that belong to it, so that empty ones end too.
+	maxRead = 4 * maxHeaderList
+	// maxTable bounds the table of header compression in either direction.
+	maxTable = 4096
+	// maxControl bounds the control frames that wait to be written: a peer that asks for answers must read them.
+	maxControl = 64 << 10
+
+	// quantum is how many bytes a stream may write in one turn; one frame may be longer, see conn.piece.
+	quantum = 512 << 10
+
+	// Connections share sendBuffers as their SO_SNDBUF, of which Linux makes twice as much: that many bytes may be
+	// under way. Left alone the buffer grows to 4 MiB, the round trip and gRPC C++'s window grow with it, and each byte
+	// has left every CPU cache before it is read: on one machine, a third more CPU time for the server, twice as much for
+	// pyarrow, half the rate of 64 clients. It also bounds what clients that don't read cost in kernel memory. A single
+	// client gets at most about 600 KiB a round trip in return, which is 1.2 GB/s at half a millisecond; all together
+	// always get 6 MiB and more.
+	sendBuffers                  = 6 << 20
+	minSendBuffer, maxSendBuffer = 96 << 10, 384 << 10
+
+	// defaultWindow and defaultFrame are what a peer that says nothing takes, RFC 9113 section 6.5.2.
+	defaultWindow, defaultFrame = 65535, 16384
+	maxWindow                   = 1<<31 - 1
+	// connWindow is what a connection may send beyond what was read; every stream has the default.
+	connWindow = 1 << 20
+)
+
+// A connection may make the server look at so many frames a second that carry nothing: pings, settings, priorities,
+// empty data, unknown ones; and end so many calls before their time. Peers that measure bandwidth send a ping a
+// round trip, a few thousand a second on one machine.
+const (
+	maxIdle   = 20000
+	maxResets = 1000
+)
+
+// rate counts events and tells when there are too many in one second. The zero value with a limit is ready.
+type rate struct {
+	limit, count int
+	since        time.Time
+}
+
+func (r *rate) exceeded(now time.Time) bool {
+	if now.Sub(r.since) >= time.Second {
+		r.since, r.count = now, 0
+	}
+	r.count++
+	return r.count > r.limit
+}

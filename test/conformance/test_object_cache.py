@@ -1,0 +1,171 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tables read through the object cache: real processes, a real MinIO, and its own count of what it sent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from client import Client
+from lake import Lake, Made
+from server import Cache, free_port, s3_environment
+from stores import BUCKET, minio
+
+_LIMIT = 120.0
+_FILES, _ROWS = 5, 500_000  # 80 MB, which no encoding makes smaller
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return answer.read().decode()
+
+
+def _metric(text: str, name: str) -> float:
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
+
+
+@dataclass
+class Origin:
+    """A MinIO with one table."""
+
+    table: Made
+    url: str
+
+    def sent(self) -> float:
+        """Bytes that MinIO says it sent. It counts by itself now and then: waits until the number stands still."""
+        begun, last = time.monotonic(), -1.0
+        while time.monotonic() - begun < _LIMIT:
+            now = _metric(_read(f"{self.url}/minio/v2/metrics/node"), "minio_s3_traffic_sent_bytes")
+            if now == last:
+                return now
+            last = now
+            time.sleep(11)  # MinIO's metrics are up to 10 s old
+        raise AssertionError("MinIO goes on sending")
+
+    def size(self) -> int:
+        """Bytes of the table's data files."""
+        return sum(task.file.file_size_in_bytes for task in self.table.open().scan().plan_files())
+
+
+@pytest.fixture(scope="module")
+def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
+    """A MinIO of these tests alone, so that what it sends is theirs."""
+    binary = request.config.getoption("--minio")
+    if binary is None:
+        pytest.skip("no --minio given: run 'make test-conformance'")
+    folder = tmp_path_factory.mktemp("minio-of-object-cache")
+    with minio(binary.resolve(), folder) as properties:
+        lake = Lake(folder, f"s3://{BUCKET}/warehouse", properties)
+        numbers = np.random.default_rng(8)
+        rows = [
+            pa.table({name: numbers.integers(-(2**62), 2**62, _ROWS) for name in ("a", "b", "c", "d")})
+            for _ in range(_FILES)
+        ]
+        table = lake.create("random", rows[0].schema, rows)
+        yield Origin(lake.pin("random", table), properties["s3.endpoint"])
+
+
+class ObjectCaches:
+    """Object caches that share their keys."""
+
+    def __init__(self, binary: Path, folder: Path, names: list[str]) -> None:
+        self.token = folder / "token"
+        self.token.write_text("secret\n")
+        (folder / "tokens").write_text("secret team\n")
+        bucket = {"Name": "tables", "BucketQuota": "1Gi", "AllowNamespaces": ["team"]}
+        (folder / "buckets.json").write_text(json.dumps({"TotalLimit": "1Gi", "Bucket": [bucket]}))
+        addresses = {name: f"127.0.0.1:{free_port()}" for name in names}
+        peers = [word for name in names for word in ("--peer", f"{name}={addresses[name]}")]
+        self.urls = [f"http://{address}" for address in addresses.values()]
+        self.watched: list[str] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        for name in names:
+            self.watched.append(f"http://127.0.0.1:{free_port()}")
+            flags = ["--standalone", "--tokens", folder / "tokens", "--buckets", folder / "buckets.json", *peers]
+            place = ["--dir", folder / name, "--name", name, "--listen", addresses[name]]
+            watch = ["--http", self.watched[-1].removeprefix("http://")]
+            self.processes.append(subprocess.Popen([binary, "object-cache", *flags, *place, *watch]))
+        for url in self.watched:
+            _until_ready(url)
+
+    def flags(self) -> list[str]:
+        """What makes a cache read through the first of them."""
+        bucket = ["--object-cache-bucket", "tables", "--object-cache-timeout", "2m"]  # a busy machine is no fault
+        return ["--object-cache", self.urls[0], *bucket, "--object-cache-token-file", str(self.token)]
+
+    def metric(self, index: int, name: str) -> float:
+        """A metric of one of them."""
+        return _metric(_read(f"{self.watched[index]}/metrics"), f"datacache_objectcache_{name}")
+
+    def close(self) -> None:
+        """Ends them all."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def _until_ready(url: str) -> None:
+    begun = time.monotonic()
+    while time.monotonic() - begun < _LIMIT:
+        with contextlib.suppress(OSError):
+            _read(f"{url}/ready")
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{url} does not get ready")
+
+
+@pytest.fixture
+def object_caches(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectCaches]:
+    """Three object caches."""
+    binary: Path = request.config.getoption("--server")  # pyright: ignore[reportAssignmentType]
+    caches = ObjectCaches(binary.resolve(), tmp_path, ["one", "two", "three"])
+    yield caches
+    caches.close()
+
+
+def test_a_second_load_reads_nothing_from_the_bucket(
+    origin: Origin, object_caches: ObjectCaches, private: Callable[..., Cache], connect: Callable[[Cache], Client]
+) -> None:
+    """Three loads: through empty object caches, through full ones, and after one of three was lost."""
+
+    def load() -> tuple[pa.Table, float, float]:
+        before = origin.sent()
+        source = ["--metadata", origin.table.metadata, *object_caches.flags()]
+        cache = private(source, env=s3_environment(origin.table.properties))
+        cache.wait("Ready")
+        rows = connect(cache).table()
+        counted = _metric(cache.get("/metrics")[1], "datacache_load_read_bytes_total")
+        cache.stop()
+        return rows, counted, origin.sent() - before
+
+    size = origin.size()
+    assert size > 16e6 * _FILES
+
+    rows, counted, sent = load()
+    assert rows.num_rows == _FILES * _ROWS
+    assert size <= counted < 1.1 * size
+    assert size <= sent < 1.1 * size
+
+    again, counted, sent = load()
+    assert again.equals(rows)
+    assert counted < 0.01 * size
+    assert sent < 0.01 * size
+
+    lost = object_caches.metric(2, "bucket_bytes")
+    object_caches.processes[2].kill()
+    object_caches.processes[2].wait()
+    after, counted, sent = load()
+    assert after.equals(rows)
+    twice = 0.05 * size  # a file's end is read with its footer, and once more with its last row group
+    assert counted < lost + twice
+    assert sent < lost + twice
