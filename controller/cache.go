@@ -52,10 +52,14 @@ func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache)
 		return ctrl.Result{}, err
 	}
 	s.plan = live(dc, owner, len(s.users), s.now.Time)
+	leader := leaderOf(s.pods)
+	if leader != nil && hasLastWord(dc, s.plan) {
+		s.head, s.headErr = r.heads.ask(ctx, leader)
+	}
 	if err := r.act(ctx, dc, &s); err != nil {
 		return ctrl.Result{}, err
 	}
-	if leader := leaderOf(s.pods); leader != nil && s.set != nil && s.set.DeletionTimestamp == nil {
+	if leader != nil && s.set != nil && s.set.DeletionTimestamp == nil {
 		s.head, s.headErr = r.heads.ask(ctx, leader)
 	}
 	next := observe(dc, s)

@@ -32,6 +32,10 @@ const (
 	envFilter     = "FILTER"
 	envSecret     = "CACHE_SECRET"
 	envGoMemory   = "GOMEMLIMIT"
+
+	envObjectCache       = "OBJECT_CACHE"
+	envObjectCacheBucket = "OBJECT_CACHE_BUCKET"
+	envObjectCacheToken  = "OBJECT_CACHE_TOKEN_FILE"
 )
 
 // sourceEnv says where the table is and how to get at it: what head and data nodes both need.

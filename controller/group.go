@@ -18,11 +18,12 @@ import (
 // terminationGrace is the server's --grace (20 s for running streams) and some seconds to leave.
 const terminationGrace = 30
 
-// program is the cache server's image and how it is pulled.
+// program is the cache server's image, how it is pulled, and the object cache that it may read through.
 type program struct {
-	image   string
-	policy  corev1.PullPolicy
-	secrets []corev1.LocalObjectReference
+	image          string
+	policy         corev1.PullPolicy
+	secrets        []corev1.LocalObjectReference
+	objectCacheURL string
 }
 
 // group is the cache's LeaderWorkerSet: the head leads, data nodes follow, one group a copy of the table.
@@ -85,6 +86,7 @@ func nodePod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
 // podTemplate passes the restricted Pod Security Standard. The user is the image's, which is not root.
 func podTemplate(dc *v1alpha1.DataCache, role string, settings v1alpha1.PodSettings, server program, container corev1.Container) corev1.PodTemplateSpec {
 	container.Image, container.ImagePullPolicy = server.image, server.policy
+	volumes := readThrough(dc, server, &container)
 	labels := cacheLabels(dc)
 	maps.Copy(labels, podsOf(dc, role))
 	// A sidecar that is injected into user namespaces takes nothing on (plain gRPC to pods' own names) and would hold the ports back.
@@ -93,6 +95,7 @@ func podTemplate(dc *v1alpha1.DataCache, role string, settings v1alpha1.PodSetti
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
 		Spec: corev1.PodSpec{
 			Containers:                    []corev1.Container{container},
+			Volumes:                       volumes,
 			ImagePullSecrets:              server.secrets,
 			ServiceAccountName:            inject.CacheName(dc.Name),
 			AutomountServiceAccountToken:  new(false),

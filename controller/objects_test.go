@@ -63,6 +63,7 @@ func everything() *v1alpha1.DataCache {
 	arrow.ServiceAccount.Annotations = map[string]string{"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/reader"}
 	arrow.CredentialsSecretRef = &corev1.LocalObjectReference{Name: "s3-keys"}
 	arrow.Env = []v1alpha1.StoreVariable{{Name: "AWS_REGION", Value: "eu-central-1"}}
+	arrow.ObjectCache = &v1alpha1.ObjectCache{Bucket: "tables"}
 	arrow.Readiness = &v1alpha1.Readiness{InitialDelaySeconds: 20, PeriodSeconds: 10, TimeoutSeconds: 7, FailureThreshold: 9}
 	return dc
 }
@@ -79,7 +80,7 @@ func TestObjects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			before := dc.DeepCopy()
-			objects := append(standing(dc, "datacache-system"), cacheSecret(dc, "a key"), group(dc, program{image: "example.com/cacheserver:v1"}))
+			objects := append(standing(dc, "datacache-system"), cacheSecret(dc, "a key"), group(dc, program{image: "example.com/cacheserver:v1", objectCacheURL: "http://objects.example.svc"}))
 			compareGolden(t, filepath.Join("testdata", name+".yaml"), render(t, objects))
 			if diff := cmp.Diff(before, dc); diff != "" {
 				t.Errorf("the DataCache was changed (-before +after):\n%s", diff)

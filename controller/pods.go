@@ -58,7 +58,7 @@ func containerTrouble(pod string, c *corev1.ContainerStatus) *trouble {
 	}
 	for _, end := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 		if end != nil && end.Reason == "OOMKilled" {
-			return &trouble{end.Reason, fmt.Sprintf("pod %s was killed at its memory limit, %d times so far: raise the memory, or cache fewer columns or rows", pod, c.RestartCount)}
+			return &trouble{end.Reason, fmt.Sprintf("pod %s was killed at its memory limit, restarts so far: %d; raise the memory, or cache fewer columns or rows", pod, c.RestartCount)}
 		}
 	}
 	waiting := c.State.Waiting

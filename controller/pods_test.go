@@ -31,7 +31,7 @@ func TestTroubleOf(t *testing.T) {
 		"crashes":        {[]*corev1.Pod{node(waiting("CrashLoopBackOff", "back-off 5m0s"), endedBefore("Error", 1, 4))}, &trouble{"CrashLoopBackOff", "pod n-1: back-off 5m0s; it ended with exit code 1 (Error) before"}},
 		"too little memory": {
 			[]*corev1.Pod{node(waiting("CrashLoopBackOff", "back-off"), endedBefore("OOMKilled", 137, 3))},
-			&trouble{"OOMKilled", "pod n-1 was killed at its memory limit, 3 times so far: raise the memory, or cache fewer columns or rows"},
+			&trouble{"OOMKilled", "pod n-1 was killed at its memory limit, restarts so far: 3; raise the memory, or cache fewer columns or rows"},
 		},
 		"first by name": {
 			[]*corev1.Pod{cachePod(RoleNode, "b", unschedulable), cachePod(RoleNode, "a", waiting("ErrImagePull", "denied"))},

@@ -44,6 +44,8 @@ type Options struct {
 	Gate inject.Gate
 	// Namespace that the manager runs in: caches let it read their /status.
 	Namespace string
+	// ObjectCacheURL is where caches with an objectCache find it; empty: where manifests/object-cache puts it.
+	ObjectCacheURL string
 	// ClusterDomain ends the names of Services; empty: cluster.local.
 	ClusterDomain string
 	// Workers is how many DataCaches, and half as many TrainJobs, are reconciled at a time; 0: 16. A head that does not answer holds one
@@ -67,6 +69,9 @@ func (o *Options) complete() error {
 	}
 	if o.Gate.Image == "" {
 		o.Gate.Image = o.Image
+	}
+	if o.ObjectCacheURL == "" {
+		o.ObjectCacheURL = "http://datacache-object-cache.datacache-object-cache.svc"
 	}
 	if o.ClusterDomain == "" {
 		o.ClusterDomain = "cluster.local"
@@ -132,7 +137,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	recorder := mgr.GetEventRecorderFor("datacache")
 	k := keeper{client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	if err := setupCaches(mgr, o, &cacheReconciler{
-		keeper: k, server: program{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets}, namespace: o.Namespace,
+		keeper: k, server: program{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL}, namespace: o.Namespace,
 		heads: newHeads(o.Dial, headTimeout), teller: newTeller(recorder), metrics: m, now: o.Now,
 	}); err != nil {
 		return fmt.Errorf("set up the controller of DataCaches: %w", err)

@@ -81,11 +81,23 @@ func observe(dc *v1alpha1.DataCache, s seen) v1alpha1.DataCacheStatus {
 	return out
 }
 
+// hasLastWord tells whether the head of a cache that is to go must be asked first: it may have failed since it was asked last, and its
+// TrainJob of that, for the step that waits asks more often than we do. Once the pods are gone nobody knows why.
+func hasLastWord(dc *v1alpha1.DataCache, p plan) bool {
+	switch dc.Status.State {
+	case v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateDegraded:
+		return !p.run
+	}
+	return false
+}
+
 // judge derives the state, the surest source first: whether there are to be pods at all, then the head's own word, then the pods.
 func judge(before *v1alpha1.DataCacheStatus, s seen) verdict {
 	switch {
 	case s.obstacle != nil && s.head == nil:
 		return verdict{v1alpha1.StatePending, s.obstacle.reason, s.obstacle.message}
+	case !s.plan.run && s.head != nil && s.head.State == string(v1alpha1.StateFailed):
+		return fromHead(s.head)
 	case !s.plan.run && before.State == v1alpha1.StateFailed:
 		return verdict{v1alpha1.StateFailed, reasonFailed, failure(before)}
 	case !s.plan.run:

@@ -98,6 +98,8 @@ func TestJudge(t *testing.T) {
 		"name taken while it serves": {seen: seen{plan: run, set: liveSet(), head: answer("Ready", "ready", 1, 1), obstacle: &trouble{"NameTaken", "taken"}}, want: verdict{v1alpha1.StateReady, "Loaded", "all 10 rows are in memory"}},
 		"released":                   {seen: seen{plan: plan{why: "idle"}}, want: verdict{v1alpha1.StateReleased, "Released", "idle"}},
 		"released after it failed":   {before: failed, seen: seen{plan: plan{why: "idle"}}, want: verdict{v1alpha1.StateFailed, "LoadFailed", "no such file"}},
+		"released as it failed":      {seen: seen{plan: plan{why: "TrainJob train is finished"}, head: answer("Failed", "access denied", 3, 28)}, want: verdict{v1alpha1.StateFailed, "LoadFailed", "access denied"}},
+		"released as it loaded":      {seen: seen{plan: plan{why: "TrainJob train is deleted"}, head: answer("Loading", "loading 43%", 12, 28)}, want: verdict{v1alpha1.StateReleased, "Released", "TrainJob train is deleted"}},
 		"wanted again after failure": {before: failed, seen: seen{plan: run, set: liveSet()}, want: verdict{v1alpha1.StatePending, "PodsStarting", "0 of 3 pods run"}},
 		"old pods go":                {seen: seen{plan: run, set: going}, want: verdict{v1alpha1.StatePending, "PodsStarting", "the pods of an earlier run still go"}},
 		"some pods run": {
@@ -145,6 +147,19 @@ func TestJudge(t *testing.T) {
 				t.Errorf("verdict differs (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestHasLastWord(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[v1alpha1.State]bool{
+		"": false, v1alpha1.StatePending: true, v1alpha1.StatePlanning: true, v1alpha1.StateLoading: true, v1alpha1.StateDegraded: true,
+		v1alpha1.StateReady: false, v1alpha1.StateFailed: false, v1alpha1.StateReleased: false,
+	} {
+		dc := &v1alpha1.DataCache{Status: v1alpha1.DataCacheStatus{State: state}}
+		if hasLastWord(dc, plan{}) != want || hasLastWord(dc, plan{run: true}) {
+			t.Errorf("the head of a cache that is %q is asked before it goes: %v, want %v; while it stays: %v, want no", state, !want, want, hasLastWord(dc, plan{run: true}))
+		}
 	}
 }
 

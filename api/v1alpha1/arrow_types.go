@@ -95,6 +95,10 @@ type ArrowCache struct {
 	// +kubebuilder:validation:MaxItems=64
 	Env []StoreVariable `json:"env,omitempty"`
 
+	// objectCache is the object cache that the table is read through. Unset: it is read from its bucket alone.
+	// +optional
+	ObjectCache *ObjectCache `json:"objectCache,omitempty"`
+
 	// readiness is how the kubelet asks a pod whether it is ready. Unset: every 5 s, 3 failures.
 	// +optional
 	Readiness *Readiness `json:"readiness,omitempty"`
@@ -165,6 +169,15 @@ type StoreVariable struct {
 	Name string `json:"name"`
 	// +kubebuilder:validation:MaxLength=4096
 	Value string `json:"value"`
+}
+
+// ObjectCache names a bucket of the cluster's object cache. The cache's own ServiceAccount reads and writes it: the bucket must be open
+// to the DataCache's namespace. All who may use the bucket can read what was read through it.
+type ObjectCache struct {
+	// bucket that keeps the table's blocks.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9._-]*$`
+	Bucket string `json:"bucket"`
 }
 
 // Readiness are the timings of the readiness probes, all in seconds but the last.

@@ -118,9 +118,30 @@ func (o *object) tail(ctx context.Context, n int64) (segment, error) {
 	return seg, err
 }
 
-// read fills buf from offset off, trying again and continuing where a broken
-// answer ended.
+// open learns the object's size and tag and brings its end, Config.TailBytes.
+func (o *object) open(ctx context.Context) (segment, error) {
+	if o.store.blocks == nil {
+		return o.tail(ctx, o.store.cfg.TailBytes)
+	}
+	if last, err := o.tail(ctx, 1); err != nil {
+		return last, err
+	}
+	n := min(o.store.cfg.TailBytes, o.size)
+	tail := segment{off: o.size - n, data: make([]byte, n)}
+	return tail, o.read(ctx, tail.data, tail.off)
+}
+
+// read fills buf from offset off, through the object cache if there is one.
 func (o *object) read(ctx context.Context, buf []byte, off int64) error {
+	if o.store.blocks.keeps(o) {
+		return o.store.blocks.read(ctx, o, buf, off)
+	}
+	return o.fetch(ctx, buf, off)
+}
+
+// fetch fills buf from offset off of the object itself, trying again and
+// continuing where a broken answer ended.
+func (o *object) fetch(ctx context.Context, buf []byte, off int64) error {
 	done := 0
 	return o.store.retry(ctx, o.uri, func(ctx context.Context) error {
 		n, err := o.try(ctx, buf[done:], off+int64(done))

@@ -24,6 +24,7 @@ type Store struct {
 	caErr  error         // why CAFile could not be used
 	slots  chan struct{} // one a request in flight
 	stats  *counters
+	blocks *blocks // nil: no object cache
 
 	// The clock of retries, replaced by tests.
 	now    func() time.Time
@@ -65,6 +66,9 @@ func newStore(cfg Config, stats *counters) *Store {
 		random:  rand.Float64,
 		buckets: map[string]bucket{},
 	}
+	if s.cfg.ObjectCache.URL != "" {
+		s.blocks = newBlocks(s.cfg.ObjectCache, stats)
+	}
 	s.slots = make(chan struct{}, s.cfg.Concurrency)
 	s.client, s.caErr = newClient(s.cfg, s.stats)
 	return s
@@ -72,7 +76,8 @@ func newStore(cfg Config, stats *counters) *Store {
 
 // Open opens the object or file that uri names. Of a remote object it reads the
 // last Config.TailBytes, which tells the size and has a Parquet footer ready in
-// one request. ctx also governs every later read of the File. The caller closes
+// one request; with an object cache it asks the object's store for one byte, to
+// learn size and version, and the object cache for the rest. ctx also governs every later read of the File. The caller closes
 // the File.
 func (s *Store) Open(ctx context.Context, uri string) (*File, error) {
 	loc, err := parse(uri)
@@ -87,7 +92,7 @@ func (s *Store) Open(ctx context.Context, uri string) (*File, error) {
 		return nil, s.failed(uri, 0, 0, err)
 	}
 	o := &object{store: s, bucket: b, uri: uri, key: loc.key}
-	tail, err := o.tail(ctx, s.cfg.TailBytes)
+	tail, err := o.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +129,9 @@ func (s *Store) Stats() Stats {
 // Idle closes the connections that no request is using.
 func (s *Store) Idle() {
 	s.client.CloseIdleConnections()
+	if s.blocks != nil {
+		s.blocks.client.client.CloseIdleConnections()
+	}
 }
 
 // Stats counts a Store's work since New. All numbers only grow.
@@ -133,10 +141,16 @@ type Stats struct {
 	Retries  int64         // tries after the first of a range
 	Failures int64         // reads that failed for good; a canceled one is none
 	Waited   time.Duration // time spent in requests, summed over concurrent ones
+
+	// What the object cache did; none of it is in the numbers above.
+	CacheHits, CacheMisses int64 // reads that it served, blocks that were read from their store instead
+	CacheFailures          int64 // requests to it that failed, answers of it that were damaged
+	CacheBytes             int64 // bytes of objects that it served
 }
 
 type counters struct {
-	requests, bytes, retries, failures, waited atomic.Int64
+	requests, bytes, retries, failures, waited        atomic.Int64
+	cacheHits, cacheMisses, cacheFailures, cacheBytes atomic.Int64
 }
 
 func (c *counters) load() Stats {
@@ -146,6 +160,11 @@ func (c *counters) load() Stats {
 		Retries:  c.retries.Load(),
 		Failures: c.failures.Load(),
 		Waited:   time.Duration(c.waited.Load()),
+
+		CacheHits:     c.cacheHits.Load(),
+		CacheMisses:   c.cacheMisses.Load(),
+		CacheFailures: c.cacheFailures.Load(),
+		CacheBytes:    c.cacheBytes.Load(),
 	}
 }
 

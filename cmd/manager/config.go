@@ -19,6 +19,7 @@ type config struct {
 	kubeconfig  string
 	namespace   string
 	domain      string
+	objectCache string
 	image       string
 	pullPolicy  string
 	metrics     string
@@ -47,6 +48,7 @@ func (c *config) register(flags *pflag.FlagSet, env func(string) string) {
 	flags.StringVar(&c.image, "cache-image", env("CACHE_IMAGE"), "image of the cache server, for heads, data nodes and the gate; required (env CACHE_IMAGE)")
 	flags.StringVar(&c.pullPolicy, "cache-image-pull-policy", env("CACHE_IMAGE_PULL_POLICY"), "Always, IfNotPresent, Never; empty leaves it to the kubelet (env CACHE_IMAGE_PULL_POLICY)")
 	flags.StringVar(&c.domain, "cluster-domain", "cluster.local", "end of the names of Services")
+	flags.StringVar(&c.objectCache, "object-cache", env("OBJECT_CACHE"), "URL of the object cache for DataCaches that name a bucket of it (default: the one of manifests/object-cache; env OBJECT_CACHE)")
 	flags.StringVar(&c.metrics, "metrics", ":8080", "host:port for Prometheus metrics; 0 serves none")
 	flags.StringVar(&c.probes, "probes", ":8081", "host:port for /healthz and /readyz; 0 serves none")
 	flags.StringVar(&c.webhookHost, "webhook-host", "", "address that the webhook listens on; empty is all")
@@ -75,5 +77,5 @@ func (c *config) check() error {
 
 func (c *config) controllers() controller.Options {
 	gate := inject.Gate{Image: c.image, ImagePullPolicy: corev1.PullPolicy(c.pullPolicy)}
-	return controller.Options{Image: c.image, Gate: gate, Namespace: c.namespace, ClusterDomain: c.domain}
+	return controller.Options{Image: c.image, Gate: gate, Namespace: c.namespace, ClusterDomain: c.domain, ObjectCacheURL: c.objectCache}
 }

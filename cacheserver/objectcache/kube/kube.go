@@ -1,0 +1,153 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kube asks a Kubernetes API server whose a token is and which object caches are ready.
+//
+// It is the one room of the data plane that knows Kubernetes (docs/adr/0010-object-cache.md), and knows two kinds of it:
+// it takes client-go's transport and informer with a scheme of its own, not the typed clients of everything.
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
+)
+
+// Config says which API server to ask, and for what.
+type Config struct {
+	// Kubeconfig is a file that says how to reach the API server. Empty: as the pod's own ServiceAccount.
+	Kubeconfig string
+	// Audience is what tokens must be made for.
+	Audience string
+	// Namespace and Service name the Service whose endpoints are the object caches; Port is the name of its port.
+	Namespace, Service, Port string
+	// Log also takes what client-go has to say, of the whole process.
+	Log *slog.Logger
+}
+
+// Client asks one API server. Make it with New; it may be shared. It is an identity.Reviewer.
+type Client struct {
+	cfg               Config
+	reviews, endpoint rest.Interface
+}
+
+var _ identity.Reviewer = (*Client)(nil)
+
+// New connects to nothing yet.
+func New(cfg Config) (*Client, error) {
+	klog.SetSlogLogger(cfg.Log)
+	how, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("how to reach the API server: %w", err)
+	}
+	// New tokens come in bursts, when jobs start, and each is asked about once a minute at most.
+	how.QPS, how.Burst = 200, 400
+	scheme := runtime.NewScheme()
+	if err := errors.Join(authenticationv1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg}
+	if c.reviews, err = clientFor(how, scheme, authenticationv1.SchemeGroupVersion); err != nil {
+		return nil, err
+	}
+	c.endpoint, err = clientFor(how, scheme, discoveryv1.SchemeGroupVersion)
+	return c, err
+}
+
+func clientFor(how *rest.Config, scheme *runtime.Scheme, group schema.GroupVersion) (rest.Interface, error) {
+	metav1.AddToGroupVersion(scheme, group)
+	cfg := rest.CopyConfig(how)
+	cfg.APIPath, cfg.GroupVersion = "/apis", &group
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientFor(cfg)
+}
+
+// Review posts a TokenReview. The API server checks signature, expiry and that the pod still is; that it understood the
+// audience is ours to check (TokenReviewSpec.Audiences).
+func (c *Client) Review(ctx context.Context, token string) (identity.Identity, error) {
+	ask := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{c.cfg.Audience}}}
+	got := &authenticationv1.TokenReview{}
+	if err := c.reviews.Post().Resource("tokenreviews").Body(ask).Do(ctx).Into(got); err != nil {
+		return identity.Identity{}, fmt.Errorf("review a token: %w", err)
+	}
+	if !got.Status.Authenticated || !slices.Contains(got.Status.Audiences, c.cfg.Audience) {
+		return identity.Identity{}, fmt.Errorf("%w: %s", identity.ErrUnknown, got.Status.Error)
+	}
+	return identity.OfUser(got.Status.User.Username), nil
+}
+
+// Watch calls changed with the ready object caches, once it knows them and whenever they change, until ctx ends. It goes on
+// through failures of the API server, with what was known before.
+func (c *Client) Watch(ctx context.Context, changed func([]router.Member)) {
+	var store cache.Store
+	tell := func() { changed(c.members(store.List())) }
+	selector := discoveryv1.LabelServiceName + "=" + c.cfg.Service
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewFilteredListWatchFromClient(c.endpoint, "endpointslices", c.cfg.Namespace,
+			func(o *metav1.ListOptions) { o.LabelSelector = selector }),
+		ObjectType: &discoveryv1.EndpointSlice{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { tell() },
+			UpdateFunc: func(any, any) { tell() },
+			DeleteFunc: func(any) { tell() },
+		},
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		informer.RunWithContext(ctx)
+	}()
+	if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		tell() // that there is none is an answer too
+	}
+	<-done
+}
+
+// members are the ready endpoints of some slices.
+func (c *Client) members(slices []any) []router.Member {
+	var members []router.Member
+	for _, each := range slices {
+		slice, ok := each.(*discoveryv1.EndpointSlice)
+		if !ok {
+			continue
+		}
+		port := portOf(slice, c.cfg.Port)
+		for _, e := range slice.Endpoints {
+			// No word on readiness means ready (EndpointConditions.Ready).
+			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
+			if !ready || port == 0 || e.NodeName == nil || len(e.Addresses) == 0 {
+				continue
+			}
+			members = append(members, router.Member{Name: *e.NodeName, Address: net.JoinHostPort(e.Addresses[0], strconv.Itoa(port))})
+		}
+	}
+	return members
+}
+
+// portOf is the number of a slice's named port, 0 if it has none.
+func portOf(slice *discoveryv1.EndpointSlice, name string) int {
+	for _, p := range slice.Ports {
+		if p.Port != nil && p.Name != nil && *p.Name == name {
+			return int(*p.Port)
+		}
+	}
+	return 0
+}

@@ -1,0 +1,150 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
+)
+
+// metrics is what a Server counts. Only requests that were allowed are counted by bucket: nobody can invent names.
+type metrics struct {
+	registry      *prometheus.Registry
+	requests      *prometheus.CounterVec
+	hits, misses  *prometheus.CounterVec
+	sentBytes     *prometheus.CounterVec
+	receivedBytes *prometheus.CounterVec
+	forwards      *prometheus.CounterVec
+	reviewSeconds *prometheus.HistogramVec
+}
+
+const namespace = "datacache_objectcache"
+
+func newMetrics(cfg Config) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	}
+	m := &metrics{
+		registry:      prometheus.NewRegistry(),
+		requests:      counter("requests_total", "Requests answered here, forwarded ones too, by method and status.", "method", "code"),
+		hits:          counter("hits_total", "Reads of an object that was here, by bucket.", "bucket"),
+		misses:        counter("misses_total", "Reads of an object that was not here, by bucket.", "bucket"),
+		sentBytes:     counter("sent_bytes_total", "Bytes of objects sent from here, by bucket.", "bucket"),
+		receivedBytes: counter("received_bytes_total", "Bytes of objects received here, by bucket.", "bucket"),
+		forwards:      counter("forwards_total", "Requests sent on to the node that has the key, by outcome (answered, failed, spared: not sent, since another just failed).", "outcome"),
+		reviewSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "review_seconds", Help: "Time that questions after a token's owner took, by outcome (known, unknown, failed).",
+		}, []string{"outcome"}),
+	}
+	m.registry.MustRegister(m.requests, m.hits, m.misses, m.sentBytes, m.receivedBytes, m.forwards, m.reviewSeconds,
+		newStoreCollector(cfg),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// methods are those counted under their names; a client may invent others.
+var methods = map[string]string{"GET": "GET", "HEAD": "HEAD", "PUT": "PUT", "DELETE": "DELETE"}
+
+func (m *metrics) request(method string, status int) {
+	name, ok := methods[method]
+	if !ok {
+		name = "other"
+	}
+	m.requests.WithLabelValues(name, strconv.Itoa(status)).Inc()
+}
+
+func (m *metrics) hit(r *request)           { m.hits.WithLabelValues(r.bucket).Inc() }
+func (m *metrics) miss(r *request)          { m.misses.WithLabelValues(r.bucket).Inc() }
+func (m *metrics) sent(r *request, n int64) { m.sentBytes.WithLabelValues(r.bucket).Add(float64(n)) }
+func (m *metrics) received(r *request, n int64) {
+	m.receivedBytes.WithLabelValues(r.bucket).Add(float64(n))
+}
+func (m *metrics) forwarded(outcome string) { m.forwards.WithLabelValues(outcome).Inc() }
+
+// timed is a Reviewer whose questions are timed.
+type timed struct {
+	ask     identity.Reviewer
+	seconds *prometheus.HistogramVec
+}
+
+// Review asks and takes the time.
+func (t timed) Review(ctx context.Context, token string) (identity.Identity, error) {
+	began := time.Now()
+	who, err := t.ask.Review(ctx, token)
+	outcome := "known"
+	if err != nil {
+		outcome = "failed"
+	}
+	if errors.Is(err, identity.ErrUnknown) {
+		outcome = "unknown"
+	}
+	t.seconds.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
+	return who, err
+}
+
+// storeCollector shows what the store holds at the moment it is asked.
+type storeCollector struct {
+	cfg                              Config
+	objects, bytes, quota            *prometheus.Desc
+	evictions, evictedBytes, damaged *prometheus.Desc
+	failures, members, rejected      *prometheus.Desc
+}
+
+func newStoreCollector(cfg Config) *storeCollector {
+	byBucket := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(namespace+"_"+name, help, []string{"bucket"}, nil)
+	}
+	return &storeCollector{
+		cfg:          cfg,
+		objects:      byBucket("bucket_objects", "Objects on this node's disk, by bucket."),
+		bytes:        byBucket("bucket_bytes", "Bytes they take, with those being written, by bucket."),
+		quota:        byBucket("bucket_quota_bytes", "Bytes a bucket may take."),
+		evictions:    byBucket("evictions_total", "Objects removed to make room, by bucket."),
+		evictedBytes: byBucket("evicted_bytes_total", "Bytes of objects removed to make room, by bucket."),
+		damaged:      byBucket("damaged_total", "Objects dropped because their file was not as it was written, by bucket."),
+		failures:     prometheus.NewDesc(namespace+"_disk_failures_total", "Operations that the disk refused or got wrong.", nil, nil),
+		members:      prometheus.NewDesc(namespace+"_members", "Object caches that keys are spread over, as this one sees it.", nil, nil),
+		rejected:     prometheus.NewDesc(namespace+"_buckets_file_rejected", "1 while the buckets file is bad and an older one is in force.", nil, nil),
+	}
+}
+
+// Describe names the metrics.
+func (c *storeCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.objects, c.bytes, c.quota, c.evictions, c.evictedBytes, c.damaged, c.failures, c.members, c.rejected} {
+		to <- d
+	}
+}
+
+// Collect reads the store.
+func (c *storeCollector) Collect(to chan<- prometheus.Metric) {
+	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	for _, b := range c.cfg.Store.Stats() {
+		to <- prometheus.MustNewConstMetric(c.objects, gauge, float64(b.Objects), b.Bucket)
+		to <- prometheus.MustNewConstMetric(c.bytes, gauge, float64(b.Bytes), b.Bucket)
+		to <- prometheus.MustNewConstMetric(c.quota, gauge, float64(b.Quota), b.Bucket)
+		to <- prometheus.MustNewConstMetric(c.evictions, counter, float64(b.Evicted), b.Bucket)
+		to <- prometheus.MustNewConstMetric(c.evictedBytes, counter, float64(b.EvictedBytes), b.Bucket)
+		to <- prometheus.MustNewConstMetric(c.damaged, counter, float64(b.Damaged), b.Bucket)
+	}
+	to <- prometheus.MustNewConstMetric(c.failures, counter, float64(c.cfg.Store.Failures()))
+	to <- prometheus.MustNewConstMetric(c.members, gauge, float64(c.cfg.Router.Members()))
+	rejected := 0.0
+	if c.cfg.BucketsRejected() {
+		rejected = 1
+	}
+	to <- prometheus.MustNewConstMetric(c.rejected, gauge, rejected)
+}

@@ -1,0 +1,129 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package objectcache serves blobs from a node's own disk over HTTP, to whom their bucket is open, and forwards what another node has.
+package objectcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
+	"github.com/kubeflow/datacache/cacheserver/watch"
+)
+
+// Config is what a Server works with. All fields but Grace are needed.
+type Config struct {
+	Store   *store.Store
+	Buckets func() buckets.Config // as it is now
+	// BucketsRejected says that there is a newer one, which is no good.
+	BucketsRejected func() bool
+	Reviewer        identity.Reviewer // the Server remembers its answers
+	Router          *router.Router
+	// Grace is how long requests under way may take to end when Serve's context has.
+	Grace time.Duration
+	Log   *slog.Logger
+}
+
+// Server answers requests for objects: it is the http.Handler of the port that clients and other object caches talk to,
+// and the watch.Subject of the port that probes and people look at. Make it with New; it may be shared.
+type Server struct {
+	cfg       Config
+	reviewer  identity.Reviewer
+	metrics   *metrics
+	transport http.RoundTripper // to other object caches
+	resting   resting           // those of them that failed
+	waiting   atomic.Pointer[string]
+	lastLog   atomic.Int64 // Unix time of the last line about the disk
+}
+
+var (
+	_ http.Handler  = (*Server)(nil)
+	_ watch.Subject = (*Server)(nil)
+)
+
+// New returns a Server that answers 503 until Open is called.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, metrics: newMetrics(cfg), transport: newTransport()}
+	s.reviewer = identity.NewCache(timed{cfg.Reviewer, s.metrics.reviewSeconds})
+	s.Wait("starting")
+	return s
+}
+
+// Wait turns requests away, and says why.
+func (s *Server) Wait(reason string) { s.waiting.Store(&reason) }
+
+// Open lets requests in.
+func (s *Server) Open() { s.waiting.Store(nil) }
+
+// Ready says whether requests are let in.
+func (s *Server) Ready() (bool, string) {
+	if reason := s.waiting.Load(); reason != nil {
+		return false, *reason
+	}
+	return true, "ready"
+}
+
+// Status is what /status shows.
+type Status struct {
+	Ready   bool                `json:"ready"`
+	Reason  string              `json:"reason"`
+	Members int                 `json:"members"` // object caches that keys are spread over
+	Buckets []store.BucketStats `json:"buckets"`
+}
+
+// Status tells what the node holds.
+func (s *Server) Status() any {
+	ready, reason := s.Ready()
+	return Status{Ready: ready, Reason: reason, Members: s.cfg.Router.Members(), Buckets: s.cfg.Store.Stats()}
+}
+
+// Metrics serves the Server's metrics for Prometheus.
+func (s *Server) Metrics() http.Handler { return s.metrics.handler() }
+
+// Limits of one request. Bodies may be of any size that a bucket takes, so their time grows with it.
+const (
+	headerTime  = 30 * time.Second
+	idleTime    = 2 * time.Minute
+	headerBytes = 64 << 10
+	maxKey      = 4096
+	stallTime   = 30 * time.Second // for a body of no length
+	leastSpeed  = 1 << 20          // bytes a second, beyond that
+)
+
+// patience is how long a body of n bytes may take.
+func patience(n int64) time.Duration {
+	return stallTime + time.Duration(n/leastSpeed)*time.Second
+}
+
+// Serve answers on the listener until ctx ends; requests under way then have Config.Grace to end. It closes the listener.
+func (s *Server) Serve(ctx context.Context, on net.Listener) error {
+	server := &http.Server{
+		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes,
+		DisableGeneralOptionsHandler: true, ConnContext: withConnection, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Grace)
+		defer cancel()
+		err := server.Shutdown(patient)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = server.Close()
+		}
+		stopped <- err
+	})
+	if err := server.Serve(listener{on}); !errors.Is(err, http.ErrServerClosed) {
+		stop()
+		return fmt.Errorf("serve objects on %s: %w", on.Addr(), err)
+	}
+	return <-stopped
+}

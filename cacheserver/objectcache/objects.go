@@ -1,0 +1,147 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
+)
+
+// get answers GET and HEAD from the store.
+func (s *Server) get(r *request) {
+	object, err := s.cfg.Store.Get(r.bucket, r.key)
+	if err != nil { // whatever is wrong with an object, it is a miss
+		s.metrics.miss(r)
+		r.refuse(http.StatusNotFound, store.ErrMiss.Error())
+		return
+	}
+	defer func() { _ = object.Close() }() // only read from
+	part := whole(object.Size())
+	if text := r.Header.Get("Range"); text != "" && r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
+		var ok bool
+		if part, ok = parseRange(text, object.Size()); !ok {
+			r.answer.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", object.Size()))
+			r.refuse(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("the object has %d bytes", object.Size()))
+			return
+		}
+	}
+	body, err := object.Reader(part.first, part.length)
+	if err != nil {
+		s.metrics.miss(r)
+		r.refuse(http.StatusNotFound, store.ErrMiss.Error())
+		return
+	}
+	s.metrics.hit(r)
+	header := r.answer.Header()
+	header.Set("Content-Type", "application/octet-stream")
+	header.Set("Accept-Ranges", "bytes")
+	header.Set("Content-Length", strconv.FormatInt(part.length, 10))
+	status := http.StatusOK
+	if part.partial {
+		header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", part.first, part.first+part.length-1, object.Size()))
+		status = http.StatusPartialContent
+	}
+	_ = r.control.SetWriteDeadline(time.Now().Add(patience(part.length)))
+	r.answer.WriteHeader(status)
+	if r.Method == http.MethodHead {
+		return
+	}
+	// After this, by the connection's own ReadFrom, which has the kernel send the file. An error cuts the answer short of
+	// its Content-Length, so the client knows.
+	r.flushBefore(part.length)
+	sent, _ := io.Copy(r.answer.ResponseWriter, body)
+	s.metrics.sent(r, sent)
+}
+
+// put takes an object into the store, as it comes.
+func (s *Server) put(r *request) {
+	if r.Header.Get("Content-Range") != "" { // RFC 9110, section 14.5
+		r.refuse(http.StatusBadRequest, "Content-Range: an object is put as a whole")
+		return
+	}
+	w, err := s.cfg.Store.Create(r.bucket, r.key, r.ContentLength)
+	if err != nil {
+		s.refusePut(r, err)
+		return
+	}
+	defer w.Abort()
+	received, readErr, writeErr := s.receive(r, w)
+	s.metrics.received(r, received)
+	if readErr != nil {
+		r.answer.Header().Set("Connection", "close")
+		r.refuse(http.StatusBadRequest, "the body broke off: "+readErr.Error())
+		return
+	}
+	if writeErr == nil {
+		writeErr = w.Commit()
+	}
+	if writeErr != nil {
+		s.refusePut(r, writeErr)
+		return
+	}
+	_ = r.control.SetWriteDeadline(time.Now().Add(stallTime))
+	r.answer.WriteHeader(http.StatusCreated)
+}
+
+// receive copies the body into w and tells the client's failures from the store's. A client must keep up leastSpeed.
+func (s *Server) receive(r *request, w io.Writer) (received int64, readErr, writeErr error) {
+	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool holds nothing else
+	defer buffers.Put(buf)
+	began := time.Now()
+	for {
+		_ = r.control.SetReadDeadline(began.Add(patience(received)))
+		n, err := r.Body.Read(*buf)
+		received += int64(n)
+		if n > 0 {
+			if _, err := w.Write((*buf)[:n]); err != nil {
+				return received, nil, err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return received, nil, nil
+		}
+		if err != nil {
+			return received, err, nil
+		}
+	}
+}
+
+// buffers are for bodies on their way in: large enough that a read is worth its system call.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
+
+// refusePut answers what the store did not take.
+func (s *Server) refusePut(r *request, err error) {
+	if errors.Is(err, store.ErrTooLarge) {
+		r.refuse(http.StatusRequestEntityTooLarge, err.Error())
+		return
+	}
+	s.logDisk("an object was not stored", err)
+	r.refuse(http.StatusInsufficientStorage, "not stored: the disk or the bucket has no room, or the disk fails")
+}
+
+// delete removes an object.
+func (s *Server) delete(r *request) {
+	if err := s.cfg.Store.Delete(r.bucket, r.key); err != nil {
+		s.logDisk("an object was not removed", err)
+		r.refuse(http.StatusInsufficientStorage, "not removed: the disk fails")
+		return
+	}
+	r.answer.WriteHeader(http.StatusNoContent)
+}
+
+// logDisk says what is wrong with the disk, at most every ten seconds: a disk fails for all requests or for none.
+func (s *Server) logDisk(what string, err error) {
+	now := time.Now().Unix()
+	if last := s.lastLog.Load(); now-last < 10 || !s.lastLog.CompareAndSwap(last, now) {
+		return
+	}
+	s.cfg.Log.Warn(what, "error", err, "failures", s.cfg.Store.Failures())
+}

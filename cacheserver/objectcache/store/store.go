@@ -1,0 +1,175 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package store keeps objects in files of one folder, bounded by bucket and in all, and forgets those not used for longest.
+//
+// Each object is one file, objects/<bucket>/<2 hex digits>/<30 hex digits>, named by a hash of bucket and key; see header.go
+// for what is in it. It is written to tmp/ first and renamed when it is whole, so a process that is killed leaves nothing
+// half-written behind. Nothing is synced to the disk: after a power cut a file may hold anything, and header and checksum
+// show it at the object's next read. In memory there is an index of about 90 bytes an object (index.go), built by a walk
+// over the folder (scan.go).
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+var (
+	// ErrMiss says that there is no such object, or none any more.
+	ErrMiss = errors.New("no such object")
+	// ErrTooLarge says that an object would not fit into its bucket if it were the only one.
+	ErrTooLarge = errors.New("object larger than its bucket's quota")
+	// ErrNoRoom says that objects being written at this moment leave no room for another.
+	ErrNoRoom = errors.New("no room: what the limit allows is being written by others")
+)
+
+// DefaultVerifyEvery is how long a checksum that was right is relied on.
+const DefaultVerifyEvery = 10 * time.Minute
+
+// Config says where a Store keeps its files and how much they may take.
+type Config struct {
+	// Dir is the Store's own folder. It is made if it is not there, in a folder that is.
+	Dir    string
+	Limits Limits
+	// VerifyEvery is how long an object is served without reading it against its checksum again, as long as its file's
+	// change time stays as it was. Default DefaultVerifyEvery; negative verifies at every read.
+	VerifyEvery time.Duration
+}
+
+// Limits bound what the files take, in bytes with their headers.
+type Limits struct {
+	Total  int64            // all buckets together
+	Quotas map[string]int64 // by bucket; a bucket that is not here has no objects
+}
+
+// Store holds objects. Open makes one; its methods may be called at the same time; Close ends it.
+type Store struct {
+	dir         string
+	verifyEvery time.Duration
+	lock        *os.File // the folder, held against a second process
+	verifying   singleflight.Group
+	failures    atomic.Int64
+
+	// order keeps a file and its place in the index in step: whoever changes both for an object holds its stripe, and takes
+	// mu inside. Nobody holds two stripes.
+	order [256]sync.Mutex
+
+	mu    sync.Mutex // never held across I/O
+	index index
+	total int64 // limit over all lanes
+}
+
+// Open takes a folder into use. Its index is empty until Scan has ended; until then objects from before are misses. A disk
+// that can't be written is no error here if the folder exists: what it has can still be read.
+func Open(cfg Config) (*Store, error) {
+	if cfg.VerifyEvery == 0 {
+		cfg.VerifyEvery = DefaultVerifyEvery
+	}
+	if err := os.Mkdir(cfg.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		if _, statErr := os.Stat(cfg.Dir); statErr != nil {
+			return nil, fmt.Errorf("the store's folder: %w", err)
+		}
+	}
+	lock, err := os.Open(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("the store's folder: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: in use by another process, give each a folder of its own: %w", cfg.Dir, err), lock.Close())
+	}
+	s := &Store{dir: cfg.Dir, verifyEvery: cfg.VerifyEvery, lock: lock, index: newIndex()}
+	s.setLimits(cfg.Limits)
+	for _, sub := range []string{"tmp", "objects"} {
+		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o700); err != nil {
+			s.failures.Add(1) // Create will say it to whoever wants to write
+		}
+	}
+	return s, nil
+}
+
+// Close gives the folder free for another process. Objects that are open stay readable.
+func (s *Store) Close() error { return s.lock.Close() }
+
+// Failures counts what the disk refused or got wrong: reads, writes and removals that failed, objects that were damaged.
+func (s *Store) Failures() int64 { return s.failures.Load() }
+
+// BucketStats is what one bucket holds and has lost.
+type BucketStats struct {
+	Bucket         string
+	Objects, Bytes int64 // now; Bytes with headers and with what is being written
+	Quota          int64
+	Evicted        int64 // objects that went to make room
+	EvictedBytes   int64
+	Damaged        int64 // objects whose file was not as it was written
+}
+
+// Stats lists the buckets in no particular order.
+func (s *Store) Stats() []BucketStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats := make([]BucketStats, 0, len(s.index.lanes))
+	for _, l := range s.index.lanes {
+		if l.quota == 0 && l.objects == 0 {
+			continue // was taken out of the limits
+		}
+		stats = append(stats, BucketStats{
+			Bucket: l.bucket, Objects: l.objects, Bytes: l.used + l.reserved, Quota: l.quota,
+			Evicted: l.evicted, EvictedBytes: l.evictedBytes, Damaged: l.damaged,
+		})
+	}
+	return stats
+}
+
+// Delete removes an object, whether or not it is there. What is being read from it is read to its end.
+func (s *Store) Delete(bucket, key string) error {
+	id := identify(bucket, key)
+	stripe := s.stripe(id)
+	stripe.Lock()
+	defer stripe.Unlock()
+	if err := s.unlink(bucket, id); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.index.remove(id)
+	return nil
+}
+
+// unlink removes an object's file. The caller holds its stripe.
+func (s *Store) unlink(bucket string, id identity) error {
+	err := os.Remove(s.path(bucket, id))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	s.failures.Add(1)
+	return err
+}
+
+// identity names an object: the first half of the SHA-256 of bucket, slash and key. The full name is in the file, and is
+// compared: two names of one identity would be misses for each other, never answers.
+type identity [16]byte
+
+func identify(bucket, key string) identity {
+	sum := sha256.Sum256([]byte(bucket + "/" + key))
+	return identity(sum[:16])
+}
+
+func (s *Store) stripe(id identity) *sync.Mutex { return &s.order[id[0]] }
+
+// path is where an object's file is.
+func (s *Store) path(bucket string, id identity) string {
+	digits := hex.EncodeToString(id[:])
+	return s.dir + "/objects/" + bucket + "/" + digits[:2] + "/" + digits[2:]
+}

@@ -1,0 +1,219 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/local"
+	"github.com/kubeflow/datacache/cacheserver/objectcache"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/kube"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
+	"github.com/kubeflow/datacache/cacheserver/watch"
+)
+
+// lookEvery is how often files that may change are looked at.
+const lookEvery = 2 * time.Second
+
+// objectCacheFlags are an object cache's whole configuration.
+type objectCacheFlags struct {
+	listen, http string
+	dir, buckets string
+	name         string
+	standalone   bool
+	tokens       string
+	peers        map[string]string
+	kube         kube.Config
+	verifyEvery  time.Duration
+	grace        time.Duration
+	logs         logFlags
+}
+
+func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
+	flags.StringVar(&f.listen, "listen", env.or("LISTEN", ":8000"), "host:port for objects; port 0 takes a free one (env LISTEN)")
+	flags.StringVar(&f.http, "http", env.or("HTTP_LISTEN", ":8080"), "host:port for /healthz /ready /status /metrics (env HTTP_LISTEN)")
+	flags.StringVar(&f.dir, "dir", env("OBJECT_CACHE_DIR"), "folder for objects, of this process alone, on a local disk (env OBJECT_CACHE_DIR)")
+	flags.StringVar(&f.buckets, "buckets", env("OBJECT_CACHE_BUCKETS"),
+		"JSON file of buckets, quotas and who may use them; looked at again while serving (env OBJECT_CACHE_BUCKETS)")
+	flags.StringVar(&f.name, "name", env("NODE_NAME"), "the node's name, by which keys are spread (default: the host's name; env NODE_NAME)")
+	flags.DurationVar(&f.verifyEvery, "verify-every", store.DefaultVerifyEvery, "read an object against its checksum again after this long; negative: at every read")
+	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running requests get to end after SIGTERM")
+	flags.StringVar(&f.kube.Audience, "audience", "datacache-object-cache", "what ServiceAccount tokens must be made for")
+	flags.StringVar(&f.kube.Namespace, "namespace", env("POD_NAMESPACE"), "namespace of the object caches' Service (env POD_NAMESPACE)")
+	flags.StringVar(&f.kube.Service, "service", "datacache-object-cache", "the Service whose ready endpoints share the keys")
+	flags.StringVar(&f.kube.Port, "service-port", "objects", "name of its port")
+	flags.StringVar(&f.kube.Kubeconfig, "kubeconfig", env("KUBECONFIG"), "file that says how to reach the API server (default: as the pod's ServiceAccount; env KUBECONFIG)")
+	flags.BoolVar(&f.standalone, "standalone", false, "use no Kubernetes: tokens are those of --tokens, other object caches those of --peer")
+	flags.StringVar(&f.tokens, "tokens", "", "with --standalone: file of lines TOKEN NAMESPACE; looked at again while serving")
+	flags.StringToStringVar(&f.peers, "peer", nil, "with --standalone: NAME=HOST:PORT of an object cache that shares the keys, this one included; may be repeated")
+	f.logs.register(flags, env)
+}
+
+// check refuses what can't work, and fills in what was left out.
+func (f *objectCacheFlags) check() (err error) {
+	switch {
+	case f.dir == "":
+		return errors.New("--dir: missing, want a folder on a local disk")
+	case f.buckets == "":
+		return errors.New("--buckets: missing, want a JSON file of buckets")
+	case f.standalone && f.tokens == "":
+		return errors.New("--tokens: missing, --standalone wants a file of lines TOKEN NAMESPACE")
+	case !f.standalone && (f.tokens != "" || len(f.peers) > 0):
+		return errors.New("--tokens and --peer are for --standalone: add it, or leave them out")
+	case !f.standalone && f.kube.Namespace == "":
+		return errors.New("--namespace: missing, want the namespace of the object caches' Service")
+	}
+	if f.name == "" {
+		f.name, err = os.Hostname()
+	}
+	if _, known := f.peers[f.name]; len(f.peers) > 0 && !known {
+		return fmt.Errorf("--peer: names %v but not this one, which is %q: add it, or set --name", f.peers, f.name)
+	}
+	return err
+}
+
+func objectCacheCommand(env environment) *cobra.Command {
+	var f objectCacheFlags
+	cmd := &cobra.Command{
+		Use:   "object-cache",
+		Short: "Cache blobs on this node's disk, for everyone whom their bucket is open to",
+		Long: `object-cache serves PUT, GET, HEAD and DELETE of /v1/objects/BUCKET/KEY from files in a folder, and sends a request
+on to the node that has the key, if that is another one. Who asks shows a ServiceAccount token, as Authorization: Bearer.
+When it serves it prints one line to standard output: ready http://HOST:PORT http://HOST:PORT
+
+It is a cache: any object may go at any time.`,
+		Example: `  # on one machine, with no cluster
+  echo '{"TotalLimit": "20Gi", "Bucket": [{"Name": "scratch", "Public": true, "BucketQuota": "10Gi"}]}' > buckets.json
+  echo 'some-secret me' > tokens
+  cacheserver object-cache --standalone --tokens tokens --buckets buckets.json --dir /var/tmp/objects --listen 127.0.0.1:8000
+  curl -H 'Authorization: Bearer some-secret' -T file http://127.0.0.1:8000/v1/objects/scratch/file`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			log, err := f.logs.logger()
+			if err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), log)
+		},
+	}
+	f.register(cmd.Flags(), env)
+	return cmd
+}
+
+// run serves until ctx ends.
+func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
+	group, ctx := errgroup.WithContext(ctx)
+	config, err := reload.Open(f.buckets, buckets.Parse)
+	if err != nil {
+		return fmt.Errorf("--buckets: %w", err)
+	}
+	objects, err := store.Open(store.Config{Dir: f.dir, Limits: limitsOf(config.Get()), VerifyEvery: f.verifyEvery})
+	if err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	defer func() { _ = objects.Close() }() // gives a lock free that the process' end would
+	members := router.New(f.name)
+	reviewer, joined, err := f.join(ctx, group, members, log)
+	if err != nil {
+		return err
+	}
+	server := objectcache.New(objectcache.Config{
+		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
+	})
+	var listen net.ListenConfig
+	data, err := listen.Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	looks, err := listen.Listen(ctx, "tcp", f.http)
+	if err != nil {
+		return fmt.Errorf("--http: %w", err)
+	}
+	group.Go(func() error { return watch.Serve(ctx, looks, watch.Handler(server, server.Metrics())) })
+	group.Go(func() error { return server.Serve(ctx, data) })
+	group.Go(func() error {
+		server.Wait("listing the objects of before")
+		began := time.Now()
+		if err := objects.Scan(ctx); err != nil {
+			return fmt.Errorf("--dir: %w", err)
+		}
+		server.Wait("waiting to learn who shares the keys")
+		select {
+		case <-joined:
+		case <-ctx.Done():
+			return nil
+		}
+		log.Info("ready", "dir", f.dir, "name", f.name, "scan", time.Since(began).Round(time.Millisecond))
+		server.Open()
+		fmt.Printf("ready http://%s http://%s\n", local.Reachable(data.Addr()), local.Reachable(looks.Addr()))
+		config.Watch(ctx, lookEvery, log, func(c buckets.Config) { objects.SetLimits(limitsOf(c)) })
+		return nil
+	})
+	return group.Wait()
+}
+
+// join finds out who shares the keys, closes joined when that is known, and returns who knows whose a token is.
+func (f *objectCacheFlags) join(
+	ctx context.Context, group *errgroup.Group, members *router.Router, log *slog.Logger,
+) (_ identity.Reviewer, joined <-chan struct{}, err error) {
+	known := make(chan struct{})
+	if !f.standalone {
+		cfg := f.kube
+		cfg.Log = log
+		client, err := kube.New(cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		tell := sync.OnceFunc(func() { close(known) })
+		group.Go(func() error {
+			client.Watch(ctx, func(now []router.Member) {
+				members.Set(now)
+				tell()
+			})
+			return nil
+		})
+		return client, known, nil
+	}
+	tokens, err := reload.Open(f.tokens, identity.ParseTokens)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--tokens: %w", err)
+	}
+	var peers []router.Member
+	for name, address := range f.peers {
+		peers = append(peers, router.Member{Name: name, Address: address})
+	}
+	members.Set(peers)
+	close(known)
+	group.Go(func() error {
+		tokens.Watch(ctx, lookEvery, log, func(identity.Tokens) {})
+		return nil
+	})
+	return identity.Static(tokens.Get), known, nil
+}
+
+func limitsOf(c buckets.Config) store.Limits {
+	limits := store.Limits{Total: c.TotalLimit, Quotas: map[string]int64{}}
+	for name, b := range c.Buckets {
+		limits.Quotas[name] = b.Quota
+	}
+	return limits
+}

@@ -1,0 +1,38 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestObjectCacheFlagsAreChecked(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		args string
+		want string
+	}{
+		"no folder":              {"--buckets b", "--dir: missing"},
+		"no buckets":             {"--dir d", "--buckets: missing"},
+		"no namespace":           {"--dir d --buckets b", "--namespace: missing"},
+		"no tokens":              {"--dir d --buckets b --standalone", "--tokens: missing"},
+		"tokens in a cluster":    {"--dir d --buckets b --namespace n --tokens t", "for --standalone"},
+		"peers in a cluster":     {"--dir d --buckets b --namespace n --peer a=b:1", "for --standalone"},
+		"not among its peers":    {"--dir d --buckets b --standalone --tokens t --name a --peer b=c:1", `not this one, which is "a"`},
+		"a stray word":           {"d", "unknown command"},
+		"a file that isn't here": {"--dir d --buckets /no/such/file --standalone --tokens t", "--buckets: open /no/such/file"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := command(func(string) string { return "" })
+			cmd.SetArgs(append([]string{"object-cache"}, strings.Fields(test.args)...))
+			err := cmd.ExecuteContext(t.Context())
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want %q in it", err, test.want)
+			}
+		})
+	}
+}

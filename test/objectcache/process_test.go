@@ -1,0 +1,306 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long a test waits for what must come, on a machine that has much else to do.
+const patience = 2 * time.Minute
+
+const (
+	token      = "secret-of-team-a"
+	otherToken = "secret-of-team-b"
+)
+
+// process is one running object cache. It is killed when its test ends, whatever the test did.
+type process struct {
+	t       *testing.T
+	url     string // of objects
+	watched string // of /ready, /metrics
+	cmd     *exec.Cmd
+	output  output
+	ended   chan struct{} // closed when the process is gone
+}
+
+// options are what a test wants other than usual.
+type options struct {
+	dir     string   // for objects; default a new one
+	buckets string   // the buckets file; default defaultBuckets in a new one
+	tokens  string   // the token file
+	wrap    []string // a program and its arguments, in front of cacheserver's
+	args    []string
+}
+
+const defaultBuckets = `{"TotalLimit": "1Gi", "Bucket": [
+	{"Name": "open", "Public": true, "BucketQuota": "512Mi"},
+	{"Name": "team", "BucketQuota": "512Mi", "AllowNamespaces": ["team-a"]}]}`
+
+// start runs an object cache and waits until it serves.
+func start(t *testing.T, o options) *process {
+	t.Helper()
+	p := launch(t, o)
+	p.await()
+	return p
+}
+
+// launch runs an object cache.
+func launch(t *testing.T, o options) *process {
+	t.Helper()
+	home := t.TempDir()
+	if o.dir == "" {
+		o.dir = filepath.Join(home, "objects")
+	}
+	if o.buckets == "" {
+		o.buckets = write(t, filepath.Join(home, "buckets.json"), defaultBuckets)
+	}
+	if o.tokens == "" {
+		o.tokens = write(t, filepath.Join(home, "tokens"), token+" team-a\n"+otherToken+" team-b\n")
+	}
+	args := append([]string{
+		binary, "object-cache", "--standalone", "--tokens", o.tokens, "--buckets", o.buckets, "--dir", o.dir,
+		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--name", "here",
+	}, o.args...)
+	args = append(o.wrap, args...)
+	p := &process{t: t, ended: make(chan struct{})}
+	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), args[0], args[1:]...)
+	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("start %v: %v", args, err)
+	}
+	go func() {
+		defer close(p.ended)
+		_ = p.cmd.Wait() // the exit code is looked at where a test cares
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		log := p.output.String()
+		if strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") {
+			t.Error("the log shows a race or a panic")
+		}
+		if t.Failed() {
+			t.Logf("log of the object cache:\n%s", log)
+		}
+	})
+	return p
+}
+
+// await waits for the line that says where the process serves.
+func (p *process) await() {
+	p.t.Helper()
+	eventually(p.t, func() error {
+		select {
+		case <-p.ended:
+			p.t.Fatalf("the object cache has ended: %s\n%s", p.cmd.ProcessState, p.output.String())
+		default:
+		}
+		_, line, _ := strings.Cut("\n"+p.output.String(), "\nready ")
+		line, _, whole := strings.Cut(line, "\n")
+		if !whole {
+			return fmt.Errorf("no line \"ready\" in %q", p.output.String())
+		}
+		p.url, p.watched, _ = strings.Cut(line, " ")
+		return nil
+	})
+}
+
+// kill ends the process at once and waits until it is gone.
+func (p *process) kill() {
+	select {
+	case <-p.ended:
+		return
+	default:
+	}
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // gone meanwhile is as good
+	<-p.ended
+}
+
+// stop asks the process to end and waits until it has.
+func (p *process) stop() {
+	p.t.Helper()
+	p.terminate()
+	p.ends()
+}
+
+// terminate asks the process to end.
+func (p *process) terminate() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// ends waits until the process has ended well.
+func (p *process) ends() {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		p.t.Fatalf("still there %s after SIGTERM", patience)
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		p.t.Fatalf("exit code %d after SIGTERM\n%s", code, p.output.String())
+	}
+}
+
+// do sends a request as namespace team-a and returns status and body.
+func (p *process) do(method, target, body string) (int, string) {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(p.t.Context(), method, p.url+"/v1/objects/"+target, strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		p.t.Fatalf("%s %s: %v", method, target, err)
+	}
+	defer response.Body.Close()
+	got, err := io.ReadAll(response.Body)
+	if err != nil {
+		p.t.Fatalf("%s %s: %v", method, target, err)
+	}
+	return response.StatusCode, string(got)
+}
+
+// put stores an object that must be taken.
+func (p *process) put(target, body string) {
+	p.t.Helper()
+	if status, text := p.do(http.MethodPut, target, body); status != http.StatusCreated {
+		p.t.Fatalf("PUT %s: %d %s", target, status, text)
+	}
+}
+
+// metric sums a metric over its labels.
+func (p *process) metric(name string) float64 {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.watched+"/metrics", nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var total float64
+	found := false
+	for line := range strings.Lines(string(text)) {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if base, _, _ := strings.Cut(series, "{"); base != "datacache_objectcache_"+name {
+			continue
+		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		total, found = total+n, true
+	}
+	if !found {
+		p.t.Fatalf("no metric %s", name)
+	}
+	return total
+}
+
+// output collects what a process writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// eventually calls check until it has no objection, or ends the test with the last one.
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s still: %v", patience, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// nextPort is where freeAddress looks next: below the range that the kernel gives to outgoing connections and to listeners
+// that ask for any port.
+var nextPort atomic.Int64
+
+const firstPort, lastPort = 12000, 18000
+
+// freeAddress gives a loopback address that nobody listens on and that no other call was given.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	offset := int64(os.Getpid()*37) % (lastPort - firstPort)
+	for range lastPort - firstPort {
+		port := firstPort + (offset+nextPort.Add(1))%(lastPort-firstPort)
+		address := net.JoinHostPort("127.0.0.1", strconv.FormatInt(port, 10))
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			continue
+		}
+		listener.Close()
+		return address
+	}
+	t.Fatal("no free port on loopback")
+	return ""
+}
+
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// need returns the path of a program that a test runs. Where CI is set it must be there.
+func need(t *testing.T, program, from string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err == nil {
+		return path
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatalf("%s is not there: %s", program, from)
+	}
+	t.Skipf("%s is not there: %s", program, from)
+	return ""
+}

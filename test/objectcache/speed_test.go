@@ -1,0 +1,212 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestSpeed prints requests a CPU-second beside nginx, which serves the same bytes from the same file system: sendfile on,
+// no authorisation, and its dav module for PUT. It is run by hand: OBJECTCACHE_SPEED=3s go test ./test/objectcache -run
+// '^TestSpeed$' -v, where 3s is the time of each measurement. What counts is CPU time of the server's processes, so it does
+// not matter much that the client takes the same cores.
+func TestSpeed(t *testing.T) {
+	text := os.Getenv("OBJECTCACHE_SPEED")
+	if text == "" {
+		t.Skip("OBJECTCACHE_SPEED=3s asks for it: it takes minutes of an idle machine, and holds nothing")
+	}
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, nginx := start(t, options{}), startNginx(t)
+	ours := &target{name: "object-cache", address: strings.TrimPrefix(cache.url, "http://"), pid: cache.cmd.Process.Pid, path: "/v1/objects/open/", header: "Authorization: Bearer " + token + "\r\n"}
+	fmt.Printf("%-10s %6s %5s  %14s %14s  %14s %14s  %6s\n", "", "", "conns", "ours req/s", "nginx req/s", "ours req/CPU-s", "nginx req/CPU-s", "ratio")
+	for _, size := range []int{100 << 10, 10 << 20} {
+		body := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+		for _, to := range []*target{ours, nginx} {
+			to.exchange(t, "PUT", strconv.Itoa(size), body)
+		}
+		for _, method := range []string{"GET", "PUT"} {
+			for _, connections := range []int{1, 32} {
+				var a, b []speed
+				for range 3 { // in turns, so that both meet the same machine
+					a = append(a, ours.measure(t, method, size, body, connections, duration))
+					b = append(b, nginx.measure(t, method, size, body, connections, duration))
+				}
+				x, y := median(a), median(b)
+				fmt.Printf("%-10s %5dk %5d  %14.0f %14.0f  %14.0f %15.0f  %6.2f\n", method, size>>10, connections,
+					x.perSecond, y.perSecond, x.perCPU, y.perCPU, x.perCPU/y.perCPU)
+			}
+		}
+	}
+}
+
+// speed is what one measurement found.
+type speed struct{ perSecond, perCPU float64 }
+
+func median(s []speed) speed {
+	slices.SortFunc(s, func(a, b speed) int { return int(a.perCPU - b.perCPU) })
+	return s[len(s)/2]
+}
+
+// target is a server to measure.
+type target struct {
+	name, address, path, header string
+	pid                         int // of the process, or of the parent of those that serve
+}
+
+// measure sends requests for a while.
+func (to *target) measure(t *testing.T, method string, size int, body []byte, connections int, duration time.Duration) speed {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), duration)
+	defer cancel()
+	var requests atomic.Int64
+	var group sync.WaitGroup
+	before, began := to.cpu(t), time.Now()
+	for i := range connections {
+		group.Go(func() {
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", to.address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			reader := bufio.NewReaderSize(conn, 256<<10)
+			key := strconv.Itoa(size)
+			if method == "PUT" {
+				key += "-" + strconv.Itoa(i)
+			}
+			for ctx.Err() == nil {
+				if err := to.ask(conn, reader, method, key, body); err != nil {
+					t.Errorf("%s: %v", to.name, err)
+					return
+				}
+				requests.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	took, cpu := time.Since(began), to.cpu(t)-before
+	return speed{float64(requests.Load()) / took.Seconds(), float64(requests.Load()) / cpu.Seconds()}
+}
+
+// exchange sends one request.
+func (to *target) exchange(t *testing.T, method, key string, body []byte) {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", to.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := to.ask(conn, bufio.NewReader(conn), method, key, body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (to *target) ask(conn io.Writer, reader *bufio.Reader, method, key string, body []byte) error {
+	head := fmt.Sprintf("%s %s%s HTTP/1.1\r\nHost: x\r\n%s", method, to.path, key, to.header)
+	if method == "PUT" {
+		head += fmt.Sprintf("Content-Length: %d\r\n", len(body))
+	}
+	if _, err := io.WriteString(conn, head+"\r\n"); err != nil {
+		return err
+	}
+	if method == "PUT" {
+		if _, err := conn.Write(body); err != nil {
+			return err
+		}
+	}
+	response, err := http.ReadResponse(reader, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	n, err := io.Copy(io.Discard, response.Body)
+	if err != nil || response.StatusCode >= 300 || method == "GET" && n != int64(len(body)) {
+		return fmt.Errorf("%s %s: %s, %d bytes, %w", method, key, response.Status, n, err)
+	}
+	return nil
+}
+
+// cpu is the CPU time of the server's process and its children.
+func (to *target) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	pids := []string{strconv.Itoa(to.pid)}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", to.pid, to.pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ticks int64
+	for _, pid := range append(pids, strings.Fields(string(children))...) {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(rest) // from the third of proc(5) on
+		for _, f := range fields[11:13] {
+			n, err := strconv.ParseInt(f, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on Linux
+}
+
+// startNginx runs nginx as fast as it goes.
+func startNginx(t *testing.T) *target {
+	t.Helper()
+	program := need(t, "nginx", "install nginx-light")
+	dir, address := t.TempDir(), freeAddress(t)
+	for _, sub := range []string{"root", "tmp"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o777); err != nil { //nolint:gosec // a bench's own folder
+			t.Fatal(err)
+		}
+	}
+	config := write(t, filepath.Join(dir, "nginx.conf"), fmt.Sprintf(`
+daemon off; pid %[1]s/pid; error_log %[1]s/error.log; user root; worker_processes auto; master_process on;
+events { worker_connections 1024; }
+http {
+  access_log off; sendfile on; tcp_nopush on; tcp_nodelay on; keepalive_requests 1000000000; keepalive_timeout 600;
+  open_file_cache off; client_body_temp_path %[1]s/tmp; client_max_body_size 0; default_type application/octet-stream;
+  server { listen %[2]s; root %[1]s/root; location / { dav_methods PUT; } }
+}`, dir, address))
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "-c", config, "-e", filepath.Join(dir, "error.log"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+	})
+	eventually(t, func() error {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	return &target{name: "nginx", address: address, pid: cmd.Process.Pid, path: "/"}
+}
