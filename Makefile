@@ -28,6 +28,9 @@ TRAINING      := $(TRAINING_VENV)/bin/python
 PEERS_LOCK    := hack/python/peers.txt
 PEERS_VENV    := $(call venv_of,peers,$(PEERS_LOCK)) # a lock of its own: some of them want older packages than ours
 PEERS         := $(PEERS_VENV)/bin/python
+CLIENTS_LOCK  := hack/python/clients.txt
+CLIENTS_VENV  := $(call venv_of,clients,$(CLIENTS_LOCK)) # clients of the object cache, as people install them
+CLIENTS       := $(CLIENTS_VENV)/bin/python
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio
 CONTROLLER_GEN := $(CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
@@ -41,6 +44,7 @@ KUBERNETES  ?=
 export DATACACHE_KUBE := $(KUBE)
 export DATACACHE_MINIO := $(MINIO)
 export DATACACHE_TRAINING_PYTHON := $(TRAINING)
+export DATACACHE_CLIENTS_PYTHON := $(CLIENTS)
 # A whole cluster on this machine: its images, and the folder that is all it leaves on disk.
 IMAGES  := $(CACHE)/images
 CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
@@ -84,6 +88,11 @@ training-venv: bootstrap ## The virtual environment with torch and the Kubeflow 
 .PHONY: peers-venv
 peers-venv: bootstrap ## The virtual environment with the loaders that bench-loader compares with (about 5 min, once).
 	@hack/venv $(PEERS_VENV) $(PEERS_LOCK)
+
+.PHONY: clients-venv
+clients-venv: bootstrap # clients of the object cache: pfio; ccache and curl
+	@hack/bootstrap clients
+	@hack/venv $(CLIENTS_VENV) $(CLIENTS_LOCK)
 
 print-%: # the value of a variable: make -s print-PYTHON
 	@echo $($*)
@@ -162,7 +171,7 @@ lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, py
 test: test-go test-conformance test-loader ## Everything that must hold: go vet, go test -race, pytest on the real binary (about 35 min cold, 10 min after a change, a minute without).
 
 .PHONY: test-go
-test-go: kube-tools training-venv ## The Go part of test; the control plane on a real API server (about 25 min cold, 4 min after).
+test-go: kube-tools training-venv clients-venv ## The Go part of test; the control plane on a real API server (about 25 min cold, 4 min after).
 	@echo "==> test: go vet (about 2 min cold, seconds after)"
 	@go vet ./...
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
@@ -230,6 +239,11 @@ bench: build venv ## Print the table of speed and memory beside peers (about 6 m
 bench-loader: build peers-venv ## Print the loader's table beside other loaders (about 75 min; BENCH='--scale 0.2 --repeat 1' for a quick look; 5 min and 8 GB for their environment, once).
 	@echo "==> bench-loader: epochs and resumes through to torch (about 75 min on idle cores)"
 	@PYTHONPATH=test/bench $(PEERS) -m loaderbench --server $(SERVER) --data $(CACHE)/bench-loader $(BENCH)
+
+.PHONY: bench-objects
+bench-objects: bootstrap ## Print the object cache's requests per CPU-second beside nginx (about 2 min).
+	@hack/bootstrap nginx
+	@OBJECTCACHE_SPEED=3s go test ./test/objectcache -run '^TestSpeed$$' -count=1 -v
 
 .PHONY: soak
 soak: bootstrap ## Kill, stop and freeze servers at random while clients read, SOAK=200 times (about 30 min; not part of CI).

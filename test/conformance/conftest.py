@@ -54,7 +54,7 @@ _ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Gives every test that runs in a mode its modes."""
     if "mode" in metafunc.fixturenames:
-        modes = WIRE_MODES if metafunc.module.__name__ in _ON_EVERY_TRANSPORT else MODES
+        modes = WIRE_MODES if metafunc.definition.path.stem in _ON_EVERY_TRANSPORT else MODES
         metafunc.parametrize("mode", modes, indirect=True, scope="session")
 
 
