@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"testing"
-	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
@@ -122,19 +121,36 @@ func TestRefusedStream(t *testing.T) {
 	}
 }
 
-// TestSilentClients never answer a ping: one that waits for a running call is left alone, an idle one is given up.
+// TestSilentClients has a client that never answers a ping: while it waits for a call it is left alone, when idle it is
+// given up.
 func TestSilentClients(t *testing.T) {
 	release := make(chan struct{})
-	server := serveAfter(t, Config{}, map[string]grpc.StreamHandler{"Wait": func(any, grpc.ServerStream) error { <-release; return nil }},
-		func(s *Server) { s.silence = 20 * time.Millisecond })
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Wait": func(any, grpc.ServerStream) error { <-release; return nil }})
 	s := server.connect(t)
 	s.call(1, "Wait", true)
-	await[*http2.PingFrame](s)
-	time.Sleep(10 * server.silence) // much longer than an idle client would be given
+	s.must(s.WritePing(false, [8]byte{1}))
+	await[*http2.PingFrame](s) // from here on it is silent
+	var c *conn
+	server.mu.Lock()
+	for c = range server.conns {
+	}
+	server.mu.Unlock()
+	for range 5 {
+		c.beat()
+	}
+	if ping := await[*http2.PingFrame](s); ping.IsAck() {
+		t.Error("the server answers a ping twice")
+	}
 	close(release)
 	if end := await[*http2.MetaHeadersFrame](s); !end.StreamEnded() {
 		t.Error("the call did not end well")
 	}
+	eventually(t, "the call has returned", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.running == 0
+	})
+	c.beat()
 	s.ends()
 }
 
@@ -161,4 +177,16 @@ func TestNoHTTP2(t *testing.T) {
 		defer server.mu.Unlock()
 		return len(server.conns) == 0
 	})
+}
+
+func TestSendBuffersAreShared(t *testing.T) {
+	for connections, want := range map[int]int{0: maxSendBuffer, 16: maxSendBuffer, 17: maxSendBuffer / 2, 33: maxSendBuffer / 4, 10_000: minSendBuffer} {
+		s := New(Config{})
+		for range connections {
+			s.conns[new(conn)] = struct{}{}
+		}
+		if s.shareBuffers(); s.buffer != want {
+			t.Errorf("%d connections have buffers of %d bytes, want %d", connections, s.buffer, want)
+		}
+	}
 }

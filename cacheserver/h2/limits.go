@@ -31,7 +31,7 @@ const (
 	// maxControl bounds the control frames that wait to be written: a peer that asks for answers must read them.
 	maxControl = 64 << 10
 
-	// quantum is how many bytes a stream may write in one turn; one frame may be longer, see conn.piece.
+	// quantum is how many bytes a stream may write in one turn, see conn.piece.
 	quantum = 512 << 10
 
 	// Connections share sendBuffers as their SO_SNDBUF, of which Linux makes twice as much: that many bytes may be

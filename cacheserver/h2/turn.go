@@ -88,18 +88,25 @@ func (c *conn) grant(t *turn) bool {
 	return true
 }
 
-// piece is how many of n bytes one turn may write: up to a quantum, or a frame of the size that the peer asked for, and
-// not all but a last bit.
+// piece is how many of n bytes one turn may write: a quantum, or a frame where a message may be one, and not all but a
+// last bit. c.mu is held.
 func (c *conn) piece(n int) int {
-	if most := max(quantum, c.peerFrame); n > most+defaultFrame {
+	most := quantum
+	if c.takesWhole() {
+		most = max(most, c.peerFrame)
+	}
+	if n > most+defaultFrame {
 		return most
 	}
 	return n
 }
 
+// takesWhole says whether the peer wants a message as one frame, see compose. c.mu is held.
+func (c *conn) takesWhole() bool { return c.peerWindow == maxWindow }
+
 // take makes the caller the connection's writer, with the control frames that have gathered. c.mu is held.
 func (c *conn) take() {
-	c.writing, c.frame, c.whole = true, c.peerFrame, c.peerWindow == maxWindow
+	c.writing, c.frame, c.whole = true, c.peerFrame, c.takesWhole()
 	c.control, c.sending = c.sending[:0], c.control
 	if c.peerTable != c.table {
 		c.table = c.peerTable

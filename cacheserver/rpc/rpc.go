@@ -72,6 +72,8 @@ func ParseTransport(name string) (Transport, error) {
 	return "", fmt.Errorf("%q, want %s or %s", name, H2, GRPC)
 }
 
+var _ h2.Message = (*wire.Frame)(nil)
+
 // Server is a gRPC server, as *grpc.Server and *h2.Server are.
 type Server interface {
 	grpc.ServiceRegistrar
