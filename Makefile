@@ -21,15 +21,16 @@ LOCK    := hack/python/requirements.txt
 venv_of  = $(CACHE)/$(1)-$(shell { $(PYTHON3) -V; cat $(2); } 2>/dev/null | sha256sum | cut -c1-12)
 VENV    := $(call venv_of,venv,$(LOCK))
 PYTHON  := $(VENV)/bin/python
-# Beside it: torch and the Kubeflow SDK, for the loader's adaptors and the end-to-end tests; and the loaders that bench-loader compares with.
+# Beside it: torch and the Kubeflow SDK, for the loader's adaptors and the end-to-end tests; the loaders that bench-loader compares with, some
+# of which want older packages than ours; clients of the object cache as people install them.
 TRAINING_LOCK := hack/python/training.txt
 TRAINING_VENV := $(call venv_of,training,$(LOCK) $(TRAINING_LOCK))
 TRAINING      := $(TRAINING_VENV)/bin/python
 PEERS_LOCK    := hack/python/peers.txt
-PEERS_VENV    := $(call venv_of,peers,$(PEERS_LOCK)) # a lock of its own: some of them want older packages than ours
+PEERS_VENV    := $(call venv_of,peers,$(PEERS_LOCK))
 PEERS         := $(PEERS_VENV)/bin/python
 CLIENTS_LOCK  := hack/python/clients.txt
-CLIENTS_VENV  := $(call venv_of,clients,$(CLIENTS_LOCK)) # clients of the object cache, as people install them
+CLIENTS_VENV  := $(call venv_of,clients,$(CLIENTS_LOCK))
 CLIENTS       := $(CLIENTS_VENV)/bin/python
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio

@@ -177,9 +177,8 @@ func (f *objectCacheFlags) join(
 ) (_ identity.Reviewer, joined <-chan struct{}, err error) {
 	known := make(chan struct{})
 	if !f.standalone {
-		cfg := f.kube
-		cfg.Log = log
-		client, err := kube.New(cfg)
+		kube.LogTo(log)
+		client, err := kube.New(f.kube)
 		if err != nil {
 			return nil, nil, err
 		}

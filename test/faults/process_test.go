@@ -4,23 +4,19 @@
 package faults
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/proctest"
 )
 
 // process is one running cacheserver. It is killed when its test ends, whatever the test did.
@@ -28,87 +24,37 @@ type process struct {
 	t      *testing.T
 	name   string
 	http   string // host:port of /status and the like
-	cmd    *exec.Cmd
-	output *output
-	ended  chan struct{} // closed when the process is gone
+	server *proctest.Process
+	output *proctest.Output
 }
 
 // start runs cacheserver with the arguments; env comes on top of almost nothing.
 func start(t *testing.T, name, http string, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: name, http: http, output: &output{}, ended: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, args...)
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + t.TempDir()}, env...)
-	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", name, err)
-	}
-	go func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait() // the exit code is looked at where a test cares
-	}()
-	t.Cleanup(p.cleanUp)
-	return p
-}
-
-// cleanUp kills the process and shows its log if the test failed or the log shows what no fault excuses.
-func (p *process) cleanUp() {
-	p.kill()
-	log := p.output.String()
-	for _, bad := range []string{"DATA RACE", "a call panicked", "panic:", "fatal error:", "goroutine 1 ["} {
-		if strings.Contains(log, bad) {
-			p.t.Errorf("the log of %s has %q", p.name, bad)
-		}
-	}
-	if p.t.Failed() {
-		const most = 8 << 10
-		if cut := len(log) - most; cut > 0 {
-			log = "... " + log[cut:]
-		}
-		p.t.Logf("log of %s (pid %d):\n%s", p.name, p.cmd.Process.Pid, log)
-	}
+	env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + t.TempDir()}, env...)
+	server := proctest.Start(t, name, env, binary, args...)
+	return &process{t: t, name: name, http: http, server: server, output: server.Output}
 }
 
 // kill ends the process and its group at once and waits until it is gone.
-func (p *process) kill() {
-	select {
-	case <-p.ended:
-		return
-	default:
-	}
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // gone already is as good
-	<-p.ended
-}
+func (p *process) kill() { p.server.Kill() }
 
 // signal sends a signal to a living process.
 func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
-	if err := syscall.Kill(p.cmd.Process.Pid, s); err != nil {
-		p.t.Fatalf("send %s to %s: %v", s, p.name, err)
-	}
+	p.server.Signal(s)
 }
 
 // alive ends the test if the process has ended.
 func (p *process) alive() {
 	p.t.Helper()
-	select {
-	case <-p.ended:
-		p.t.Fatalf("%s has ended: %s", p.name, p.cmd.ProcessState)
-	default:
-	}
+	p.server.Alive()
 }
 
 // exit waits for the process to end by itself and gives its exit code.
 func (p *process) exit(within time.Duration) int {
 	p.t.Helper()
-	select {
-	case <-p.ended:
-		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(within):
-		p.t.Fatalf("%s still runs after %s", p.name, within)
-		return -1
-	}
+	return p.server.Exit(within)
 }
 
 // logs waits until the process has written a text.
@@ -186,7 +132,7 @@ func (p *process) metric(name string) float64 {
 // memory is the process' resident memory now, or its peak, in bytes.
 func (p *process) memory(field string) int64 {
 	p.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.server.PID()))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -203,63 +149,17 @@ func (p *process) memory(field string) int64 {
 	return 0
 }
 
-// output collects what a process writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 // eventually calls check until it has no objection, or ends the test with the last one.
 func eventually(t *testing.T, within time.Duration, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s still: %v", within, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	proctest.Eventually(t, within, check)
 }
 
-// nextPort is where freeAddress looks next: below the range that the kernel gives to outgoing connections,
-// so that an address stays free while its process is down.
-var nextPort atomic.Int64
-
-const firstPort, lastPort = 18000, 32000
+// ports are below the range that the kernel gives to outgoing connections, and apart from those of test/objectcache.
+var ports = proctest.Ports{First: 18000, End: 32000}
 
 // freeAddress gives a loopback address that nobody listens on and that no other call was given.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	offset := int64(os.Getpid()*37) % (lastPort - firstPort)
-	for range 1000 {
-		port := firstPort + (offset+nextPort.Add(1))%(lastPort-firstPort)
-		address := net.JoinHostPort("127.0.0.1", strconv.FormatInt(port, 10))
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-		if errors.Is(err, syscall.EADDRINUSE) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener.Close()
-		return address
-	}
-	t.Fatal("no free port on loopback")
-	return ""
+	return ports.Free(t)
 }

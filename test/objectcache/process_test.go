@@ -4,22 +4,19 @@
 package objectcache
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/proctest"
 )
 
 // patience is how long a test waits for what must come, on a machine that has much else to do.
@@ -35,9 +32,7 @@ type process struct {
 	t       *testing.T
 	url     string // of objects
 	watched string // of /ready, /metrics
-	cmd     *exec.Cmd
-	output  output
-	ended   chan struct{} // closed when the process is gone
+	server  *proctest.Process
 }
 
 // options are what a test wants other than usual.
@@ -79,44 +74,20 @@ func launch(t *testing.T, o options) *process {
 		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--name", "here",
 	}, o.args...)
 	args = append(o.wrap, args...)
-	p := &process{t: t, ended: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), args[0], args[1:]...)
-	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home}
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("start %v: %v", args, err)
-	}
-	go func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait() // the exit code is looked at where a test cares
-	}()
-	t.Cleanup(func() {
-		p.kill()
-		log := p.output.String()
-		if strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") {
-			t.Error("the log shows a race or a panic")
-		}
-		if t.Failed() {
-			t.Logf("log of the object cache:\n%s", log)
-		}
-	})
-	return p
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home}
+	return &process{t: t, server: proctest.Start(t, "the object cache", env, args[0], args[1:]...)}
 }
 
 // await waits for the line that says where the process serves.
 func (p *process) await() {
 	p.t.Helper()
 	eventually(p.t, func() error {
-		select {
-		case <-p.ended:
-			p.t.Fatalf("the object cache has ended: %s\n%s", p.cmd.ProcessState, p.output.String())
-		default:
-		}
-		_, line, _ := strings.Cut("\n"+p.output.String(), "\nready ")
+		p.server.Alive()
+		text := p.server.Output.String()
+		_, line, _ := strings.Cut("\n"+text, "\nready ")
 		line, _, whole := strings.Cut(line, "\n")
 		if !whole {
-			return fmt.Errorf("no line \"ready\" in %q", p.output.String())
+			return fmt.Errorf("no line \"ready\" in %q", text)
 		}
 		p.url, p.watched, _ = strings.Cut(line, " ")
 		return nil
@@ -124,15 +95,7 @@ func (p *process) await() {
 }
 
 // kill ends the process at once and waits until it is gone.
-func (p *process) kill() {
-	select {
-	case <-p.ended:
-		return
-	default:
-	}
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // gone meanwhile is as good
-	<-p.ended
-}
+func (p *process) kill() { p.server.Kill() }
 
 // stop asks the process to end and waits until it has.
 func (p *process) stop() {
@@ -144,21 +107,14 @@ func (p *process) stop() {
 // terminate asks the process to end.
 func (p *process) terminate() {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		p.t.Fatal(err)
-	}
+	p.server.Signal(syscall.SIGTERM)
 }
 
 // ends waits until the process has ended well.
 func (p *process) ends() {
 	p.t.Helper()
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-		p.t.Fatalf("still there %s after SIGTERM", patience)
-	}
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-		p.t.Fatalf("exit code %d after SIGTERM\n%s", code, p.output.String())
+	if code := p.server.Exit(patience); code != 0 {
+		p.t.Fatalf("exit code %d after SIGTERM", code)
 	}
 }
 
@@ -225,62 +181,22 @@ func (p *process) metric(name string) float64 {
 	return total
 }
 
-// output collects what a process writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
+// output collects what a client writes.
+type output = proctest.Output
 
 // eventually calls check until it has no objection, or ends the test with the last one.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s still: %v", patience, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	proctest.Eventually(t, patience, check)
 }
 
-// nextPort is where freeAddress looks next: below the range that the kernel gives to outgoing connections and to listeners
-// that ask for any port.
-var nextPort atomic.Int64
-
-const firstPort, lastPort = 12000, 18000
+// ports are below the range that the kernel gives to outgoing connections, and apart from those of test/faults.
+var ports = proctest.Ports{First: 12000, End: 18000}
 
 // freeAddress gives a loopback address that nobody listens on and that no other call was given.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	offset := int64(os.Getpid()*37) % (lastPort - firstPort)
-	for range lastPort - firstPort {
-		port := firstPort + (offset+nextPort.Add(1))%(lastPort-firstPort)
-		address := net.JoinHostPort("127.0.0.1", strconv.FormatInt(port, 10))
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-		if err != nil {
-			continue
-		}
-		listener.Close()
-		return address
-	}
-	t.Fatal("no free port on loopback")
-	return ""
+	return ports.Free(t)
 }
 
 func write(t *testing.T, path, text string) string {

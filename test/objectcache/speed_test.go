@@ -12,16 +12,16 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/proctest"
 )
 
 // TestSpeed prints requests a CPU-second beside nginx, which serves the same bytes from the same file system: sendfile on,
@@ -38,7 +38,7 @@ func TestSpeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	cache, nginx := start(t, options{}), startNginx(t)
-	ours := &target{name: "object-cache", address: strings.TrimPrefix(cache.url, "http://"), pid: cache.cmd.Process.Pid, path: "/v1/objects/open/", header: "Authorization: Bearer " + token + "\r\n"}
+	ours := &target{name: "object-cache", address: strings.TrimPrefix(cache.url, "http://"), pid: cache.server.PID(), path: "/v1/objects/open/", header: "Authorization: Bearer " + token + "\r\n"}
 	fmt.Printf("%-10s %6s %5s  %14s %14s  %14s %14s  %6s\n", "", "", "conns", "ours req/s", "nginx req/s", "ours req/CPU-s", "nginx req/CPU-s", "ratio")
 	for _, size := range []int{100 << 10, 10 << 20} {
 		body := bytes.Repeat([]byte("0123456789abcdef"), size/16)
@@ -192,15 +192,7 @@ http {
   open_file_cache off; client_body_temp_path %[1]s/tmp; client_max_body_size 0; default_type application/octet-stream;
   server { listen %[2]s; root %[1]s/root; location / { dav_methods PUT; } }
 }`, dir, address))
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "-c", config, "-e", filepath.Join(dir, "error.log"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_ = cmd.Wait()
-	})
+	nginx := proctest.Start(t, "nginx", os.Environ(), program, "-c", config, "-e", filepath.Join(dir, "error.log"))
 	eventually(t, func() error {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err != nil {
@@ -208,5 +200,5 @@ http {
 		}
 		return conn.Close()
 	})
-	return &target{name: "nginx", address: address, pid: cmd.Process.Pid, path: "/"}
+	return &target{name: "nginx", address: address, pid: nginx.PID(), path: "/"}
 }

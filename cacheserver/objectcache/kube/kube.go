@@ -39,8 +39,6 @@ type Config struct {
 	Audience string
 	// Namespace and Service name the Service whose endpoints are the object caches; Port is the name of its port.
 	Namespace, Service, Port string
-	// Log also takes what client-go has to say, of the whole process.
-	Log *slog.Logger
 }
 
 // Client asks one API server. Make it with New; it may be shared. It is an identity.Reviewer.
@@ -51,9 +49,11 @@ type Client struct {
 
 var _ identity.Reviewer = (*Client)(nil)
 
+// LogTo sends what client-go has to say, of the whole process, to log. A process calls it once, before New.
+func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
+
 // New connects to nothing yet.
 func New(cfg Config) (*Client, error) {
-	klog.SetSlogLogger(cfg.Log)
 	how, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("how to reach the API server: %w", err)

@@ -80,7 +80,7 @@ func client(t *testing.T, service string) *kube.Client {
 		t.Fatal(err)
 	}
 	c, err := kube.New(kube.Config{
-		Kubeconfig: file, Audience: audience, Namespace: home, Service: service, Port: "objects", Log: slog.New(slog.DiscardHandler),
+		Kubeconfig: file, Audience: audience, Namespace: home, Service: service, Port: "objects",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,125 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proctest
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const patience = 2 * time.Minute // on a machine that has much else to do
+
+func shell(t testing.TB, script string) *Process {
+	t.Helper()
+	return Start(t, "shell", []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c", script)
+}
+
+// written waits for a whole line of the process and returns it.
+func written(t *testing.T, p *Process) string {
+	t.Helper()
+	line := ""
+	Eventually(t, patience, func() error {
+		whole := false
+		if line, _, whole = strings.Cut(p.Output.String(), "\n"); !whole {
+			return errors.New("no line was written")
+		}
+		return nil
+	})
+	return line
+}
+
+func TestKillEndsTheGroup(t *testing.T) {
+	t.Parallel()
+	p := shell(t, "sleep 600 & echo $!; wait")
+	child, err := strconv.Atoi(written(t, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Alive()
+	p.Kill()
+	p.Kill() // which is nothing
+	if code := p.Exit(patience); code != -1 {
+		t.Errorf("exit code %d of a killed process, want -1", code)
+	}
+	Eventually(t, patience, func() error { // init, or who stands in for it, takes its time to reap an orphan
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(child) + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return nil //nolint:nilerr // no such process is what we want
+		}
+		return errors.New("the child of a killed process lives")
+	})
+}
+
+func TestSignalAndExit(t *testing.T) {
+	t.Parallel()
+	p := shell(t, "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done")
+	written(t, p)
+	p.Signal(syscall.SIGTERM)
+	if code := p.Exit(patience); code != 7 {
+		t.Errorf("exit code %d, want 7", code)
+	}
+}
+
+// verdict is a test that keeps what is said of it.
+type verdict struct {
+	testing.TB
+	failed bool
+	logged int
+}
+
+func (v *verdict) Errorf(string, ...any) { v.failed = true }
+func (v *verdict) Failed() bool          { return v.failed }
+func (v *verdict) Logf(string, ...any)   { v.logged++ }
+
+func TestLogIsJudgedAndShown(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, log     string
+		failed, wants bool // whether the test had failed before, and fails
+	}{
+		{name: "fine", log: "ready"},
+		{name: "failed before", log: "ready", failed: true, wants: true},
+		{name: "race", log: "WARNING: DATA RACE", wants: true},
+		{name: "panic", log: "panic: no", wants: true},
+		{name: "crash", log: "fatal error: all goroutines are asleep", wants: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			v := &verdict{TB: t, failed: test.failed}
+			p := shell(t, "exit 0")
+			p.Exit(patience)
+			judged := &Process{Name: p.Name, Output: &Output{}, t: v, cmd: p.cmd, ended: p.ended}
+			if _, err := judged.Output.Write([]byte(test.log)); err != nil {
+				t.Fatal(err)
+			}
+			judged.cleanUp()
+			if v.failed != test.wants || (v.logged > 0) != test.wants {
+				t.Errorf("failed %v, shown %d times, want %v of both", v.failed, v.logged, test.wants)
+			}
+		})
+	}
+}
+
+func TestFreePortsDiffer(t *testing.T) {
+	t.Parallel()
+	ports := Ports{First: 32000, End: 32400}
+	seen := map[string]bool{}
+	for range 100 {
+		address := ports.Free(t)
+		_, port, err := net.SplitHostPort(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := strconv.Atoi(port); err != nil || n < ports.First || n >= ports.End || seen[address] {
+			t.Fatalf("address %s: outside the range, or given before", address)
+		}
+		seen[address] = true
+	}
+}
