@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +50,26 @@ func namespace(t *testing.T) string {
 		}
 	})
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: made.Name, Name: storeSecret}, Data: storeKeys(t)})
+	await(t, "datacache's webhook to answer", func() error { return webhookAnswers(t, made.Name) })
 	return made.Name
+}
+
+// webhookAnswers fails while TrainJobs with a cache can't be created because the manager is away, as it is after some tests. It asks for
+// one that is refused, and makes none.
+func webhookAnswers(t *testing.T, namespace string) error {
+	t.Helper()
+	job := &trainer.TrainJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nothing"},
+		Spec: trainer.TrainJobSpec{
+			RuntimeRef:  trainer.RuntimeRef{Name: "torch-distributed"},
+			Initializer: &trainer.Initializer{Dataset: &trainer.DatasetInitializer{StorageUri: new("cache://no-table")}},
+		},
+	}
+	err := cluster.client.Create(t.Context(), job, client.DryRunAll)
+	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+		return nil
+	}
+	return fmt.Errorf("a TrainJob with a wrong storageUri got %v, want a refusal", err)
 }
 
 // storeKeys is how to reach the object store from within the cluster.
