@@ -169,10 +169,10 @@ lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, py
 	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(TRAINING)
 
 .PHONY: test
-test: test-go test-conformance test-loader ## Everything that must hold: go vet, go test -race, pytest on the real binary (about 35 min cold, 10 min after a change, a minute without).
+test: test-go test-conformance test-loader ## Everything that must hold: go vet, go test -race, pytest on the real binary (about 40 min cold, 14 min after a change, a minute or two without).
 
 .PHONY: test-go
-test-go: kube-tools training-venv clients-venv ## The Go part of test; the control plane on a real API server (about 25 min cold, 4 min after).
+test-go: kube-tools training-venv clients-venv ## The Go part of test; the control plane on a real API server (about 30 min cold, 6 min after).
 	@echo "==> test: go vet (about 2 min cold, seconds after)"
 	@go vet ./...
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
@@ -194,8 +194,8 @@ test-loader: build training-venv ## The Python loader's part of test, torch and 
 		$(TRAINING) -m pytest python/tests --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz
-fuzz: bootstrap ## Run every fuzz target FUZZTIME=5000x times each (about 3 min; 8 more cold: instrumented dependencies).
-	@echo "==> fuzz: $(FUZZTIME) a target (about 3 min; 8 more cold)"
+fuzz: bootstrap ## Run every fuzz target FUZZTIME=5000x times each (about 5 min; 8 more cold: instrumented dependencies).
+	@echo "==> fuzz: $(FUZZTIME) a target (about 5 min; 8 more cold)"
 	@hack/fuzz $(FUZZTIME)
 
 .PHONY: demo
@@ -227,8 +227,8 @@ demo-cluster: training-venv cluster ## Train on that cluster with the Kubeflow S
 	@DATACACHE_CLUSTER=$(CLUSTER) PYTHONPATH=hack:python/src hack/cluster/cluster run $(TRAINING) -m demo_cluster --image datacache/trainer:dev $(DEMO)
 
 .PHONY: e2e
-e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with the Kubeflow SDK, on that cluster or on E2E_KUBECONFIG=FILE's (about 15 min; E2E='-run Kill' for a part).
-	@echo "==> e2e: training jobs on $(or $(E2E_KUBECONFIG),$(CLUSTER)) (about 15 min)"
+e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with the Kubeflow SDK, on that cluster or on E2E_KUBECONFIG=FILE's (about 8 min; E2E='-run Kill' for a part).
+	@echo "==> e2e: training jobs on $(or $(E2E_KUBECONFIG),$(CLUSTER)) (about 8 min)"
 	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) go test ./test/e2e -count=1 -timeout=0 -parallel=6 -v $(E2E)
 
 .PHONY: bench
