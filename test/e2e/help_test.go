@@ -66,10 +66,13 @@ func webhookAnswers(t *testing.T, namespace string) error {
 		},
 	}
 	err := cluster.client.Create(t.Context(), job, client.DryRunAll)
-	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+	switch {
+	case err == nil:
+		return errors.New("a TrainJob with a wrong storageUri was taken")
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
 		return nil
 	}
-	return fmt.Errorf("a TrainJob with a wrong storageUri got %v, want a refusal", err)
+	return fmt.Errorf("a TrainJob with a wrong storageUri got no refusal: %w", err)
 }
 
 // storeKeys is how to reach the object store from within the cluster.
