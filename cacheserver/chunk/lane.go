@@ -19,6 +19,8 @@ type lane struct {
 	a     []unsafe.Pointer // values, bits or offsets
 	b     []unsafe.Pointer // data of kindVar
 	bit   []int64          // bit of slot 0 in valid, and in a of kindBool; empty: 0 in every source
+
+	nullable bool // a source has, or had, a validity bitmap
 }
 
 // addSlab appends a slab as a source to the lanes of n and its children.
@@ -78,6 +80,7 @@ func addArray(lanes []lane, n *node, d arrow.ArrayData, base, from, count int) {
 }
 
 func (ln *lane) add(valid, a, b unsafe.Pointer) {
+	ln.nullable = ln.nullable || valid != nil
 	ln.valid = append(ln.valid, valid)
 	ln.a = append(ln.a, a)
 	ln.b = append(ln.b, b)

@@ -81,37 +81,40 @@ func (p *plan) reset() {
 
 // measure adds the rows from piece number from on to the sums of the nodes, which are whole columns.
 func (p *plan) measure(nodes []*node, from int) {
+	rows := int64(0)
+	for i := range p.rows[from:] {
+		rows += int64(p.rows[from+i].n)
+	}
 	for i := 0; i < len(nodes); i += nodes[i].count {
-		p.measureNode(nodes[i], p.rows, from)
+		p.measureNode(nodes[i], p.rows, from, rows)
 	}
 }
 
-func (p *plan) measureNode(n *node, ps []piece, from int) {
+// measureNode adds the pieces from number from on, of so many slots, to the sums of a node and its children.
+func (p *plan) measureNode(n *node, ps []piece, from int, slots int64) {
 	s, ln := &p.sums[n.id], &p.lanes[n.id]
 	if p.split {
 		ps = p.cut(n, ps)
 	}
 	p.of[n.id] = ps
-	for i := range ps[from:] {
-		s.slots += int64(ps[from+i].n)
-	}
+	s.slots += slots
 	p.measureNulls(n, s, ln, ps[from:])
 	switch n.kind {
 	case kindVar:
 		s.bytes += p.measureItems(n, ln, ps, from)
 	case kindList:
-		p.measureItems(n, ln, ps, from)
-		p.measureNode(n.kids[0], p.items[n.id], from)
+		total := p.measureItems(n, ln, ps, from)
+		p.measureNode(n.kids[0], p.items[n.id], from, total)
 	case kindFixedList:
 		items := p.items[n.id][:from]
 		for _, q := range ps[from:] {
 			items = append(items, piece{start: q.start * int64(n.width), n: q.n * int32(n.width), src: q.src})
 		}
 		p.items[n.id] = items
-		p.measureNode(n.kids[0], items, from)
+		p.measureNode(n.kids[0], items, from, slots*int64(n.width))
 	case kindStruct:
 		for _, kid := range n.kids {
-			p.measureNode(kid, ps, from)
+			p.measureNode(kid, ps, from, slots)
 		}
 	}
 }
@@ -151,7 +154,7 @@ func (p *plan) measureNulls(n *node, s *sum, ln *lane, ps []piece) {
 		return
 	}
 	if !p.exact {
-		if !s.valid {
+		if ln.nullable && !s.valid {
 			s.valid = slices.ContainsFunc(ps, func(q piece) bool { return q.src < 0 || ln.valid[q.src] != nil })
 		}
 		return

@@ -59,8 +59,8 @@ func (l serving) project() (*chunk.Projection, error) {
 	return projection, nil
 }
 
-// maxTakeRows bounds one batch of row numbers in an exchange.
-const maxTakeRows = 1 << 20
+// maxTakeRows bounds one batch of row numbers in an exchange: at 8 bytes each, what a request of 4 MiB holds.
+const maxTakeRows = 500_000
 
 // DoExchange answers batches of row numbers with batches of rows.
 func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error {

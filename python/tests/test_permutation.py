@@ -60,6 +60,12 @@ def test_every_type_of_column(build: Builder, server: Path, tmp_path: Path, conn
         assert pa.Table.from_batches([got]).equals(whole.take(pa.array(asked)))
 
 
+def test_more_rows_than_one_request_takes(cluster: Cluster, connect: Callable[..., DataCache]) -> None:
+    rows = connect(cluster.endpoint).permutation(columns=["id"])
+    asked = np.random.default_rng(6).integers(0, ROWS, 1_100_000)
+    assert rows.__getitems__(asked).column("id").equals(wide_rows(asked).column("id"))
+
+
 @pytest.mark.parametrize("index", [100, -101, 1 << 40])
 def test_rows_outside_the_table(cache: DataCache, index: int) -> None:
     with pytest.raises(IndexError, match="outside the table of 100 rows"):

@@ -190,6 +190,12 @@ class TestTake:
         (got,) = plain.take(endpoint, [5, 3])
         assert got.equals(plain.table(["name", "id"]).take(pa.array([5, 3])))
 
+    def test_half_a_million_rows_at_once(self, plain: Client) -> None:
+        endpoint = plain.command(kind="take", columns=["id"]).endpoints[0]
+        (got,) = plain.take(endpoint, [3] * 500_000)
+        assert got.num_rows == 500_000
+        check_code("INVALID_ARGUMENT", lambda: plain.take(endpoint, [3] * 500_001))
+
     def test_a_row_of_another_node_is_out_of_range_and_is_named(self, plain: Client) -> None:
         info = plain.command(kind="take")
         bounds = metadata(info)["nodes"]
