@@ -4,6 +4,7 @@
 package objectcache
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,41 +17,33 @@ import (
 // prefix is what comes before bucket and key in a request's target.
 const prefix = "/v1/objects/"
 
-// request is one request that is under way.
+// request is one request that net/http has parsed and that is under way.
 type request struct {
 	*http.Request
 	bucket, key string
 	answer      *answer
 	control     *http.ResponseController
+	direct      *direct // nil if net/http is to answer
 }
 
 // ServeHTTP answers a request for an object. It goes by the raw request target: keys hold "//", ".." and escapes that are
 // part of them, which http.ServeMux would redirect or resolve.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handle(w, r, nil) }
+
+// handle is ServeHTTP, but may leave the connection to d, which is nil if it may not.
+func (s *Server) handle(w http.ResponseWriter, r *http.Request, d *direct) {
 	a := &answer{ResponseWriter: w}
-	s.serve(&request{Request: r, answer: a, control: http.NewResponseController(w)})
-	s.metrics.request(r.Method, a.status)
+	s.serve(&request{Request: r, answer: a, control: http.NewResponseController(w), direct: d})
+	if a.status != 0 { // else direct has answered, and counted it
+		s.metrics.request(r.Method, a.status)
+	}
 }
 
-// serve decides who asks and whether they may before it looks for anything: what it does until then, and what it answers,
-// does not depend on what there is.
 func (s *Server) serve(r *request) {
 	_ = r.control.SetWriteDeadline(time.Now().Add(stallTime)) // a connection that can't has none to keep
-	var ok bool
-	if r.bucket, r.key, ok = parseTarget(r.RequestURI); !ok {
-		r.refuse(http.StatusNotFound, "want "+prefix+"BUCKET/KEY")
-		return
-	}
-	if len(r.key) > maxKey {
-		r.refuse(http.StatusRequestURITooLong, fmt.Sprintf("the key has %d bytes, at most %d are taken", len(r.key), maxKey))
-		return
-	}
-	if ready, reason := s.Ready(); !ready {
-		r.answer.Header().Set("Retry-After", "1")
-		r.refuse(http.StatusServiceUnavailable, reason)
-		return
-	}
-	if !s.authorized(r) {
+	var no *refusal
+	if r.bucket, r.key, no = s.admit(r.Context(), r.RequestURI, r.Header.Get("Authorization")); no != nil {
+		no.answer(r)
 		return
 	}
 	if r.Header.Get(hopHeader) == "" {
@@ -82,35 +75,59 @@ func parseTarget(target string) (bucket, key string, ok bool) {
 	return bucket, key, bucket != "" && key != ""
 }
 
-// authorized says whether the request's namespace may use the bucket; if not, it has answered.
-func (s *Server) authorized(r *request) bool {
-	token, ok := identity.FromHeader(r.Header.Get("Authorization"))
+// admit decides who asks and whether they may before anything is looked for: what it does, and what it refuses with, does
+// not depend on what there is.
+func (s *Server) admit(ctx context.Context, target, authorization string) (bucket, key string, no *refusal) {
+	bucket, key, ok := parseTarget(target)
 	if !ok {
-		r.unauthorized("want a header Authorization: Bearer TOKEN")
-		return false
+		return "", "", &refusal{status: http.StatusNotFound, why: "want " + prefix + "BUCKET/KEY"}
 	}
-	who, err := s.reviewer.Review(r.Context(), token)
+	if len(key) > maxKey {
+		return "", "", &refusal{status: http.StatusRequestURITooLong, why: fmt.Sprintf("the key has %d bytes, at most %d are taken", len(key), maxKey)}
+	}
+	if ready, reason := s.Ready(); !ready {
+		return "", "", unavailable(reason)
+	}
+	token, ok := identity.FromHeader(authorization)
+	if !ok {
+		return "", "", unauthorized("want a header Authorization: Bearer TOKEN")
+	}
+	who, err := s.reviewer.Review(ctx, token)
 	if errors.Is(err, identity.ErrUnknown) {
-		r.unauthorized(identity.ErrUnknown.Error() + ": wrong audience, expired, or its pod is gone")
-		return false
+		return "", "", unauthorized(identity.ErrUnknown.Error() + ": wrong audience, expired, or its pod is gone")
 	}
 	if err != nil {
 		s.cfg.Log.Warn("nobody could say whose a token is", "error", err)
-		r.answer.Header().Set("Retry-After", "1")
-		r.refuse(http.StatusServiceUnavailable, "nobody can say whose the token is")
-		return false
+		return "", "", unavailable("nobody can say whose the token is")
 	}
-	if !s.cfg.Buckets().Allows(r.bucket, who.Namespace) {
+	if !s.cfg.Buckets().Allows(bucket, who.Namespace) {
 		// The same for a bucket that is not there: who may not use one does not learn whether it is.
-		r.refuse(http.StatusForbidden, fmt.Sprintf("bucket %q is not open to namespace %q", r.bucket, who.Namespace))
-		return false
+		return "", "", &refusal{status: http.StatusForbidden, why: fmt.Sprintf("bucket %q is not open to namespace %q", bucket, who.Namespace)}
 	}
-	return true
+	return bucket, key, nil
 }
 
-func (r *request) unauthorized(why string) {
-	r.answer.Header().Set("WWW-Authenticate", "Bearer")
-	r.refuse(http.StatusUnauthorized, why)
+// refusal is an answer that says no.
+type refusal struct {
+	status      int
+	why         string
+	name, value string // of a header that goes with it; empty if none does
+}
+
+func unavailable(why string) *refusal {
+	return &refusal{status: http.StatusServiceUnavailable, why: why, name: "Retry-After", value: "1"}
+}
+
+func unauthorized(why string) *refusal {
+	return &refusal{status: http.StatusUnauthorized, why: why, name: "WWW-Authenticate", value: "Bearer"}
+}
+
+// answer refuses a request.
+func (no *refusal) answer(r *request) {
+	if no.name != "" {
+		r.answer.Header().Set(no.name, no.value)
+	}
+	r.refuse(no.status, no.why)
 }
 
 // refuse answers with a status and a line of why.

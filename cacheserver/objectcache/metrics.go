@@ -67,11 +67,11 @@ func (m *metrics) request(method string, status int) {
 	m.requests.WithLabelValues(name, strconv.Itoa(status)).Inc()
 }
 
-func (m *metrics) hit(r *request)           { m.hits.WithLabelValues(r.bucket).Inc() }
-func (m *metrics) miss(r *request)          { m.misses.WithLabelValues(r.bucket).Inc() }
-func (m *metrics) sent(r *request, n int64) { m.sentBytes.WithLabelValues(r.bucket).Add(float64(n)) }
-func (m *metrics) received(r *request, n int64) {
-	m.receivedBytes.WithLabelValues(r.bucket).Add(float64(n))
+func (m *metrics) hit(bucket string)           { m.hits.WithLabelValues(bucket).Inc() }
+func (m *metrics) miss(bucket string)          { m.misses.WithLabelValues(bucket).Inc() }
+func (m *metrics) sent(bucket string, n int64) { m.sentBytes.WithLabelValues(bucket).Add(float64(n)) }
+func (m *metrics) received(bucket string, n int64) {
+	m.receivedBytes.WithLabelValues(bucket).Add(float64(n))
 }
 func (m *metrics) forwarded(outcome string) { m.forwards.WithLabelValues(outcome).Inc() }
 

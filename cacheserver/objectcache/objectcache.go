@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
@@ -107,23 +109,34 @@ func patience(n int64) time.Duration {
 
 // Serve answers on the listener until ctx ends; requests under way then have Config.Grace to end. It closes the listener.
 func (s *Server) Serve(ctx context.Context, on net.Listener) error {
+	d := newDirect(s, on.Addr())
 	server := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes,
-		DisableGeneralOptionsHandler: true, ConnContext: withConnection, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
-	stopped := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() {
+	if _, ok := on.(*net.TCPListener); ok { // files are sent to sockets alone
+		server.Handler = d
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, from := range []net.Listener{on, d.back} {
+		group.Go(func() error {
+			if err := server.Serve(from); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve objects on %s: %w", on.Addr(), err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		<-ctx.Done()
 		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Grace)
 		defer cancel()
+		d.stop()
 		err := server.Shutdown(patient)
+		d.wait(patient)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = server.Close()
 		}
-		stopped <- err
+		return err
 	})
-	if err := server.Serve(listener{on}); !errors.Is(err, http.ErrServerClosed) {
-		stop()
-		return fmt.Errorf("serve objects on %s: %w", on.Addr(), err)
-	}
-	return <-stopped
+	return group.Wait()
 }

@@ -15,50 +15,84 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
-// get answers GET and HEAD from the store.
-func (s *Server) get(r *request) {
-	object, err := s.cfg.Store.Get(r.bucket, r.key)
-	if err != nil { // whatever is wrong with an object, it is a miss
-		s.metrics.miss(r)
-		r.refuse(http.StatusNotFound, store.ErrMiss.Error())
-		return
+// found is what of an object is asked for, open; who has it closes its object.
+type found struct {
+	*store.Object
+	part
+	bucket string
+}
+
+// find opens what is asked for by a Range header, all of it if that is empty. Whatever is wrong with an object, it is a miss.
+func (s *Server) find(bucket, key, byRange string) (*found, *refusal) {
+	object, err := s.cfg.Store.Get(bucket, key)
+	if err != nil {
+		return nil, &refusal{status: http.StatusNotFound, why: store.ErrMiss.Error()}
 	}
-	defer func() { _ = object.Close() }() // only read from
-	part := whole(object.Size())
-	if text := r.Header.Get("Range"); text != "" && r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
-		var ok bool
-		if part, ok = parseRange(text, object.Size()); !ok {
-			r.answer.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", object.Size()))
-			r.refuse(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("the object has %d bytes", object.Size()))
-			return
+	asked, ok := parseRange(byRange, object.Size())
+	if !ok {
+		_ = object.Close() // was not even read from
+		return nil, &refusal{
+			status: http.StatusRequestedRangeNotSatisfiable, why: fmt.Sprintf("the object has %d bytes", object.Size()),
+			name: "Content-Range", value: fmt.Sprintf("bytes */%d", object.Size()),
 		}
 	}
-	body, err := object.Reader(part.first, part.length)
+	return &found{object, asked, bucket}, nil
+}
+
+// status is what an answer with f has.
+func (f *found) status() int {
+	if f.partial {
+		return http.StatusPartialContent
+	}
+	return http.StatusOK
+}
+
+// contentRange says which part of the object f is.
+func (f *found) contentRange() string {
+	return fmt.Sprintf("bytes %d-%d/%d", f.first, f.first+f.length-1, f.Size())
+}
+
+// get answers GET and HEAD from the store.
+func (s *Server) get(r *request) {
+	var byRange string
+	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
+		byRange = r.Header.Get("Range")
+	}
+	f, no := s.find(r.bucket, r.key, byRange)
+	if no != nil {
+		if no.status == http.StatusNotFound {
+			s.metrics.miss(r.bucket)
+		}
+		no.answer(r)
+		return
+	}
+	if r.direct != nil && r.direct.takeOver(r, f) {
+		return
+	}
+	defer func() { _ = f.Close() }() // only read from
+	body, err := f.Reader(f.first, f.length)
 	if err != nil {
-		s.metrics.miss(r)
+		s.metrics.miss(r.bucket)
 		r.refuse(http.StatusNotFound, store.ErrMiss.Error())
 		return
 	}
-	s.metrics.hit(r)
+	s.metrics.hit(r.bucket)
 	header := r.answer.Header()
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Accept-Ranges", "bytes")
-	header.Set("Content-Length", strconv.FormatInt(part.length, 10))
-	status := http.StatusOK
-	if part.partial {
-		header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", part.first, part.first+part.length-1, object.Size()))
-		status = http.StatusPartialContent
+	header.Set("Content-Length", strconv.FormatInt(f.length, 10))
+	if f.partial {
+		header.Set("Content-Range", f.contentRange())
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(patience(part.length)))
-	r.answer.WriteHeader(status)
+	_ = r.control.SetWriteDeadline(time.Now().Add(patience(f.length)))
+	r.answer.WriteHeader(f.status())
 	if r.Method == http.MethodHead {
 		return
 	}
-	// After this, by the connection's own ReadFrom, which has the kernel send the file. An error cuts the answer short of
-	// its Content-Length, so the client knows.
-	r.flushBefore(part.length)
+	// By the connection's own ReadFrom, which has the kernel send the file. An error cuts the answer short of its
+	// Content-Length, so the client knows.
 	sent, _ := io.Copy(r.answer.ResponseWriter, body)
-	s.metrics.sent(r, sent)
+	s.metrics.sent(r.bucket, sent)
 }
 
 // put takes an object into the store, as it comes.
@@ -74,7 +108,7 @@ func (s *Server) put(r *request) {
 	}
 	defer w.Abort()
 	received, readErr, writeErr := s.receive(r, w)
-	s.metrics.received(r, received)
+	s.metrics.received(r.bucket, received)
 	if readErr != nil {
 		r.answer.Header().Set("Connection", "close")
 		r.refuse(http.StatusBadRequest, "the body broke off: "+readErr.Error())

@@ -14,12 +14,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
@@ -75,23 +72,29 @@ func start(t *testing.T, name string) *member {
 		Store: objects, Router: m.router, Reviewer: m.reviewer, Grace: time.Minute, Log: slog.New(slog.DiscardHandler),
 		Buckets: func() buckets.Config { return config }, BucketsRejected: func() bool { return false },
 	})
-	m.Open()
+	t.Cleanup(func() { objects.Close() }) // after it has served
+	m.address = serve(t, m.Server)
+	return m
+}
+
+// serve lets requests in until the test ends, and returns the server's address.
+func serve(t *testing.T, s *Server) (address string) {
+	t.Helper()
+	s.Open()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.address = listener.Addr().String()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	served := make(chan error, 1)
-	go func() { served <- m.Serve(ctx, listener) }()
+	go func() { served <- s.Serve(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
 			t.Errorf("serve: %v", err)
 		}
-		objects.Close()
 	})
-	return m
+	return listener.Addr().String()
 }
 
 // reply is what of an answer the tests look at.
@@ -170,73 +173,6 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
-	t.Parallel()
-	m := start(t, "alone")
-	if got := ask(t, m.address, "PUT", "/v1/objects/team/there", "secret", asA); got.Status != 201 {
-		t.Fatal(got)
-	}
-	tests := map[string]struct {
-		method, target, body string
-		headers              []string
-		status               int
-		says                 string
-	}{
-		"no such path":             {"GET", "/v1/things/a/b", "", []string{asA}, 404, "/v1/objects/BUCKET/KEY"},
-		"the prefix alone":         {"GET", "/v1/objects/", "", []string{asA}, 404, "BUCKET/KEY"},
-		"no key":                   {"GET", "/v1/objects/open/", "", []string{asA}, 404, "BUCKET/KEY"},
-		"as to a proxy":            {"GET", "http://cache/v1/objects/open/x", "", []string{asA}, 404, "BUCKET/KEY"},
-		"a long key":               {"GET", "/v1/objects/open/" + strings.Repeat("k", 4097), "", []string{asA}, 414, "4097"},
-		"no token":                 {"GET", "/v1/objects/open/x", "", nil, 401, "Bearer TOKEN"},
-		"another scheme":           {"GET", "/v1/objects/open/x", "", []string{"Authorization: Basic token-a"}, 401, "Bearer TOKEN"},
-		"nobody's token":           {"PUT", "/v1/objects/open/x", "body", []string{"Authorization: Bearer forged"}, 401, "not valid"},
-		"another namespace, there": {"GET", "/v1/objects/team/there", "", []string{"Authorization: Bearer token-b"}, 403, `not open to namespace "b"`},
-		"another namespace":        {"GET", "/v1/objects/team/not", "", []string{"Authorization: Bearer token-b"}, 403, `not open to namespace "b"`},
-		"no such bucket":           {"GET", "/v1/objects/none/x", "", []string{asA}, 403, `"none" is not open`},
-		"another namespace, HEAD":  {"HEAD", "/v1/objects/team/there", "", []string{"Authorization: Bearer token-b"}, 403, ""},
-		"another namespace, PUT":   {"PUT", "/v1/objects/team/there", "body", []string{"Authorization: Bearer token-b"}, 403, "not open"},
-		"a namespace of no name":   {"GET", "/v1/objects/team/there", "", []string{"Authorization: Bearer token-"}, 403, "not open"},
-		"another method":           {"POST", "/v1/objects/open/x", "", []string{asA}, 405, "POST"},
-		"too large":                {"PUT", "/v1/objects/open/x", strings.Repeat("b", 1<<20), []string{asA}, 413, "quota"},
-		"a part of an object":      {"PUT", "/v1/objects/open/x", "body", []string{asA, "Content-Range: bytes 0-3/8"}, 400, "Content-Range"},
-		"a token with space round": {"GET", "/v1/objects/team/there", "", []string{"Authorization: Bearer  token-a\t "}, 200, "secret"},
-		"a token of a file":        {"GET", "/v1/objects/team/not", "", []string{asA}, 404, "no such object"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got := ask(t, m.address, test.method, test.target, test.body, test.headers...)
-			if got.Status != test.status || !strings.Contains(got.Body, test.says) {
-				t.Errorf("%d %q, want %d with %q", got.Status, got.Body, test.status, test.says)
-			}
-			if challenge := got.Header.Get("WWW-Authenticate"); (challenge != "") != (test.status == 401) {
-				t.Errorf("status %d with WWW-Authenticate %q", got.Status, challenge)
-			}
-		})
-	}
-}
-
-func TestNobodyLearnsWhatThereIs(t *testing.T) {
-	t.Parallel()
-	m := start(t, "alone")
-	if got := ask(t, m.address, "PUT", "/v1/objects/team/there", "secret", asA); got.Status != 201 {
-		t.Fatal(got)
-	}
-	before := m.store.Stats()
-	for _, method := range []string{"GET", "HEAD", "PUT", "DELETE"} {
-		there := ask(t, m.address, method, "/v1/objects/team/there", "x", "Authorization: Bearer token-b")
-		not := ask(t, m.address, method, "/v1/objects/team/not", "x", "Authorization: Bearer token-b")
-		there.Header.Del("Date")
-		not.Header.Del("Date")
-		if diff := cmp.Diff(there, not); diff != "" {
-			t.Errorf("%s of an object that is there and one that is not differ:\n%s", method, diff)
-		}
-	}
-	if diff := cmp.Diff(before, m.store.Stats()); diff != "" {
-		t.Errorf("requests that were refused changed the store:\n%s", diff)
-	}
-}
-
 func TestRanges(t *testing.T) {
 	t.Parallel()
 	m := start(t, "alone")
@@ -277,125 +213,6 @@ func TestRanges(t *testing.T) {
 	}
 	if got := ask(t, m.address, "GET", "/v1/objects/open/x", "", asA, "Range: bytes=0-3", `If-Range: "tag"`); got.Status != 200 {
 		t.Errorf("with If-Range: %d, want 200: objects have no tags", got.Status)
-	}
-}
-
-func TestForwarding(t *testing.T) {
-	t.Parallel()
-	servers := []*member{start(t, "one"), start(t, "two"), start(t, "three")}
-	var members []router.Member
-	for i, name := range []string{"one", "two", "three"} {
-		members = append(members, router.Member{Name: name, Address: servers[i].address})
-	}
-	for _, s := range servers {
-		s.router.Set(members)
-	}
-	const objects = 60
-	for i := range objects {
-		target := fmt.Sprintf("/v1/objects/open//key %%20/../%d", i)
-		target = strings.ReplaceAll(target, " ", "")
-		if got := ask(t, servers[i%3].address, "PUT", target, fmt.Sprint("body ", i), asA); got.Status != 201 {
-			t.Fatalf("PUT: %+v", got)
-		}
-		for _, s := range servers {
-			if got := ask(t, s.address, "GET", target, "", asA, "Range: bytes=1-3"); got.Status != 206 || got.Body != "ody" {
-				t.Errorf("GET %s: %d %q, want 206 %q", target, got.Status, got.Body, "ody")
-			}
-		}
-	}
-	total := int64(0)
-	for _, s := range servers {
-		for _, b := range s.store.Stats() {
-			if b.Bucket == "open" && b.Objects == 0 {
-				t.Error("one server has no object at all")
-			}
-			total += b.Objects
-		}
-	}
-	if total != objects {
-		t.Errorf("%d objects are stored, want each of %d once", total, objects)
-	}
-	if got := ask(t, servers[0].address, "GET", "/v1/objects/team/x", "", "Authorization: Bearer token-b"); got.Status != 403 {
-		t.Errorf("another namespace: %d, want 403", got.Status)
-	}
-	servers[2].reviewer.down.Store(true)
-	for i := range objects { // who forwards lets through what it can judge; who has the key judges again
-		target := fmt.Sprintf("/v1/objects/open/fresh-%d", i)
-		at, elsewhere := servers[0].router.Elsewhere("open", fmt.Sprintf("fresh-%d", i))
-		if !elsewhere || at.Name != "three" {
-			continue
-		}
-		if got := ask(t, servers[0].address, "GET", target, "", "Authorization: Bearer token-c"); got.Status != 503 {
-			t.Errorf("the owner can't review, and the answer is %d, want 503", got.Status)
-		}
-		break
-	}
-}
-
-func TestNeverForwardedTwice(t *testing.T) {
-	t.Parallel()
-	one, two := start(t, "one"), start(t, "two")
-	// Each thinks that the other has everything.
-	one.router.Set([]router.Member{{Name: "two", Address: two.address}})
-	two.router.Set([]router.Member{{Name: "one", Address: one.address}})
-	if got := ask(t, one.address, "PUT", "/v1/objects/open/x", "body", asA); got.Status != 201 {
-		t.Fatal(got)
-	}
-	for s, want := range map[*member]int64{one: 0, two: 1} {
-		var objects int64
-		for _, b := range s.store.Stats() {
-			objects += b.Objects
-		}
-		if objects != want {
-			t.Errorf("%d objects, want %d", objects, want)
-		}
-	}
-	if got := ask(t, one.address, "GET", "/v1/objects/open/x", "", asA); got.Status != 200 || got.Body != "body" {
-		t.Errorf("GET: %+v", got)
-	}
-}
-
-func TestTheOwnerIsGone(t *testing.T) {
-	t.Parallel()
-	m := start(t, "one")
-	dead, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.router.Set([]router.Member{{Name: "two", Address: dead.Addr().String()}})
-	dead.Close()
-	for method, want := range map[string]int{"GET": 404, "HEAD": 404, "PUT": 503, "DELETE": 503} {
-		if got := ask(t, m.address, method, "/v1/objects/open/x", "body", asA); got.Status != want {
-			t.Errorf("%s: %d, want %d", method, got.Status, want)
-		}
-	}
-}
-
-func TestNobodyCanReview(t *testing.T) {
-	t.Parallel()
-	m := start(t, "one")
-	if got := ask(t, m.address, "GET", "/v1/objects/open/x", "", asA); got.Status != 404 {
-		t.Fatal(got)
-	}
-	m.reviewer.down.Store(true)
-	if got := ask(t, m.address, "GET", "/v1/objects/open/x", "", asA); got.Status != 404 {
-		t.Errorf("a token that was reviewed before: %d, want 404", got.Status)
-	}
-	got := ask(t, m.address, "GET", "/v1/objects/open/x", "", "Authorization: Bearer token-new")
-	if got.Status != 503 || got.Header.Get("Retry-After") == "" {
-		t.Errorf("a new token: %d with Retry-After %q, want 503 and a time", got.Status, got.Header.Get("Retry-After"))
-	}
-}
-
-func TestNotReady(t *testing.T) {
-	t.Parallel()
-	m := start(t, "one")
-	m.Wait("listing the objects of before")
-	if got := ask(t, m.address, "GET", "/v1/objects/open/x", "", asA); got.Status != 503 || !strings.Contains(got.Body, "listing") {
-		t.Errorf("%+v, want 503 and why", got)
-	}
-	if ok, reason := m.Ready(); ok || reason != "listing the objects of before" {
-		t.Errorf("ready = %v, %q", ok, reason)
 	}
 }
 
@@ -446,48 +263,6 @@ func TestChunkedBodies(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
-
-func TestManyOnOneKey(t *testing.T) {
-	t.Parallel()
-	m := start(t, "one")
-	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 250}}
-	var group sync.WaitGroup
-	for i := range 1000 {
-		group.Go(func() {
-			method, body := http.MethodGet, io.Reader(nil)
-			if i%2 == 0 {
-				method, body = http.MethodPut, strings.NewReader(strings.Repeat(string(rune('a'+i%26)), 1000))
-			}
-			request, err := http.NewRequestWithContext(t.Context(), method, "http://"+m.address+"/v1/objects/open/x", body)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			request.Header.Set("Authorization", "Bearer token-a")
-			response, err := client.Do(request)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer response.Body.Close()
-			got, err := io.ReadAll(response.Body)
-			if err != nil {
-				t.Error(err)
-			}
-			switch response.StatusCode {
-			case 201, 404:
-			case 200:
-				if len(got) != 1000 || strings.Count(string(got), string(got[:1])) != 1000 {
-					t.Errorf("a mixture: %.40q", got)
-				}
-			default:
-				t.Errorf("%s: %d %s", method, response.StatusCode, got)
-			}
-		})
-	}
-	group.Wait()
-	client.CloseIdleConnections()
-}
 
 func TestMetricsCount(t *testing.T) {
 	t.Parallel()

@@ -121,21 +121,30 @@ func (p *process) ends() {
 // do sends a request as namespace team-a and returns status and body.
 func (p *process) do(method, target, body string) (int, string) {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(p.t.Context(), method, p.url+"/v1/objects/"+target, strings.NewReader(body))
+	status, text, err := p.exchange(method, target, body)
 	if err != nil {
 		p.t.Fatal(err)
+	}
+	return status, text
+}
+
+// exchange is do for other goroutines than the test's own.
+func (p *process) exchange(method, target, body string) (int, string, error) {
+	request, err := http.NewRequestWithContext(p.t.Context(), method, p.url+"/v1/objects/"+target, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		p.t.Fatalf("%s %s: %v", method, target, err)
+		return 0, "", err // names method and URL
 	}
 	defer response.Body.Close()
-	got, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		p.t.Fatalf("%s %s: %v", method, target, err)
+		return 0, "", fmt.Errorf("%s %s: %w", method, target, err)
 	}
-	return response.StatusCode, string(got)
+	return response.StatusCode, string(text), nil
 }
 
 // put stores an object that must be taken.

@@ -54,7 +54,7 @@ func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
 
 // New connects to nothing yet.
 func New(cfg Config) (*Client, error) {
-	how, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
+	how, err := apiServer(cfg.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("how to reach the API server: %w", err)
 	}
@@ -70,6 +70,13 @@ func New(cfg Config) (*Client, error) {
 	}
 	c.endpoint, err = clientFor(how, scheme, discoveryv1.SchemeGroupVersion)
 	return c, err
+}
+
+func apiServer(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
 func clientFor(how *rest.Config, scheme *runtime.Scheme, group schema.GroupVersion) (rest.Interface, error) {

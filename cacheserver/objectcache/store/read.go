@@ -20,10 +20,10 @@ import (
 // Object is a stored object, open for reading. It stays readable, whole, when the object is removed or replaced meanwhile.
 // It is for one goroutine; who opened it closes it.
 type Object struct {
-	file *os.File
-	from int64 // where its bytes begin
-	size int64
-	at   int64 // where the file's offset is; -1 once a Reader may have moved it
+	file   file
+	from   int64 // where its bytes begin
+	size   int64
+	reader *os.File // has the file's descriptor from the first Reader on
 }
 
 // Size is the number of the object's bytes.
@@ -32,17 +32,33 @@ func (o *Object) Size() int64 { return o.size }
 // Reader reads length bytes from offset first, both within the object. It is an *io.LimitedReader over an *os.File: the
 // form that net.TCPConn's ReadFrom sends with sendfile.
 func (o *Object) Reader(first, length int64) (io.Reader, error) {
-	if o.at != o.from+first {
-		if _, err := o.file.Seek(o.from+first, io.SeekStart); err != nil {
-			return nil, err
-		}
+	if o.reader == nil {
+		o.reader = os.NewFile(uintptr(o.file), "an object")
 	}
-	o.at = -1
-	return &io.LimitedReader{R: o.file, N: length}, nil
+	if _, err := o.reader.Seek(o.from+first, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return &io.LimitedReader{R: o.reader, N: length}, nil
+}
+
+// SendTo has the kernel send up to length bytes from offset first, both within the object, to a socket, and returns how many
+// it took. unix.EAGAIN says that a socket that does not block takes none now.
+func (o *Object) SendTo(socket int, first, length int64) (int64, error) {
+	at := o.from + first
+	n, err := unix.Sendfile(socket, int(o.file), &at, int(min(length, 1<<30)))
+	if err == nil && n == 0 {
+		err = io.ErrUnexpectedEOF // somebody cut the file
+	}
+	return int64(max(n, 0)), err
 }
 
 // Close releases the object's file.
-func (o *Object) Close() error { return o.file.Close() }
+func (o *Object) Close() error {
+	if o.reader != nil {
+		return o.reader.Close()
+	}
+	return o.file.Close()
+}
 
 // Get opens an object for reading, and counts that as use of it. Anything wrong with its file makes it a miss, ErrMiss: it
 // is dropped then, and counted.
@@ -60,7 +76,7 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 
 	file, err := openFile(s.path(bucket, id))
 	if errors.Is(err, fs.ErrNotExist) {
-		s.drop(bucket, id, nil) // evicted between the look and the opening, or removed by a stranger
+		s.drop(bucket, id, nobody) // evicted between the look and the opening, or removed by a stranger
 		return nil, ErrMiss
 	}
 	if err != nil {
@@ -77,40 +93,25 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 	return o, nil
 }
 
-// openFile is os.Open without what that does for files that can be waited for: two system calls of seven of a small read.
-func openFile(path string) (*os.File, error) {
-	for {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-		}
-		return os.NewFile(uintptr(fd), path), nil
-	}
-}
-
 // check makes an Object of a file that is whole and the right one.
-func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, error) {
+func (s *Store) check(file file, bucket, key string, known entry) (*Object, error) {
 	header := make([]byte, headerSize(bucket, key))
-	if _, err := io.ReadFull(file, header); err != nil {
+	if _, err := io.ReadFull(io.NewSectionReader(file, 0, int64(len(header))), header); err != nil {
 		return nil, err
 	}
 	length, checksum, ok := decodeHeader(header, bucket, key)
 	if !ok {
 		return nil, errors.New("damaged header")
 	}
-	info, err := file.Stat()
+	info, err := file.stat()
 	if err != nil {
 		return nil, err
 	}
-	o := &Object{file: file, from: int64(len(header)), size: length, at: int64(len(header))}
-	if info.Size() != o.from+length {
-		return nil, fmt.Errorf("the file has %d bytes, want %d", info.Size(), o.from+length)
+	o := &Object{file: file, from: int64(len(header)), size: length}
+	if info.Size != o.from+length {
+		return nil, fmt.Errorf("the file has %d bytes, want %d", info.Size, o.from+length)
 	}
-	stamp := stampOf(info)
-	now := time.Now()
+	stamp, now := stamp(&info), time.Now()
 	age := now.Sub(time.Unix(int64(known.verified), 0))
 	if known.verified != 0 && known.stamp == stamp && s.verifyEvery > 0 && age < s.verifyEvery {
 		return o, nil
@@ -122,7 +123,7 @@ func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.index.find(known.id); e != nil && e.size == info.Size() {
+	if e := s.index.find(known.id); e != nil && e.size == info.Size {
 		e.stamp, e.verified = stamp, uint32(now.Unix())
 	}
 	return o, nil
@@ -145,36 +146,23 @@ func (o *Object) verify(checksum uint64) error {
 	return nil
 }
 
-// drop forgets an object whose file is gone (nil) or is damaged, unless the object has another file by now.
-func (s *Store) drop(bucket string, id identity, damaged *os.File) {
+// drop forgets an object whose file is gone (nobody) or is damaged, unless the object has another file by now.
+func (s *Store) drop(bucket string, id identity, damaged file) {
 	stripe := s.stripe(id)
 	stripe.Lock()
 	defer stripe.Unlock()
-	now, err := os.Stat(s.path(bucket, id))
-	if err == nil && (damaged == nil || !same(damaged, now)) {
+	var now syscall.Stat_t
+	err := syscall.Stat(s.path(bucket, id), &now)
+	if err == nil && !damaged.is(now) {
 		return
 	}
 	s.mu.Lock()
 	e, found := s.index.remove(id)
-	if found && damaged != nil {
+	if found && damaged != nobody {
 		s.index.lanes[e.lane].damaged++
 	}
 	s.mu.Unlock()
 	_ = s.unlink(bucket, id) // counted there
-}
-
-func same(f *os.File, other os.FileInfo) bool {
-	info, err := f.Stat()
-	return err == nil && os.SameFile(info, other)
-}
-
-// stampOf folds a file's number and change time, which every write to it moves and no user can set back.
-func stampOf(info os.FileInfo) uint32 {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0
-	}
-	return uint32(st.Ino)*31 + uint32(st.Ctim.Sec)*17 + uint32(st.Ctim.Nsec)
 }
 
 // buffers are for copying between connections and files: large enough that a read is worth its system call.

@@ -1,0 +1,104 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
+)
+
+func TestForwarding(t *testing.T) {
+	t.Parallel()
+	servers := []*member{start(t, "one"), start(t, "two"), start(t, "three")}
+	var members []router.Member
+	for i, name := range []string{"one", "two", "three"} {
+		members = append(members, router.Member{Name: name, Address: servers[i].address})
+	}
+	for _, s := range servers {
+		s.router.Set(members)
+	}
+	const objects = 60
+	for i := range objects {
+		target := fmt.Sprintf("/v1/objects/open//key %%20/../%d", i)
+		target = strings.ReplaceAll(target, " ", "")
+		if got := ask(t, servers[i%3].address, "PUT", target, fmt.Sprint("body ", i), asA); got.Status != 201 {
+			t.Fatalf("PUT: %+v", got)
+		}
+		for _, s := range servers {
+			if got := ask(t, s.address, "GET", target, "", asA, "Range: bytes=1-3"); got.Status != 206 || got.Body != "ody" {
+				t.Errorf("GET %s: %d %q, want 206 %q", target, got.Status, got.Body, "ody")
+			}
+		}
+	}
+	total := int64(0)
+	for _, s := range servers {
+		for _, b := range s.store.Stats() {
+			if b.Bucket == "open" && b.Objects == 0 {
+				t.Error("one server has no object at all")
+			}
+			total += b.Objects
+		}
+	}
+	if total != objects {
+		t.Errorf("%d objects are stored, want each of %d once", total, objects)
+	}
+	if got := ask(t, servers[0].address, "GET", "/v1/objects/team/x", "", "Authorization: Bearer token-b"); got.Status != 403 {
+		t.Errorf("another namespace: %d, want 403", got.Status)
+	}
+	servers[2].reviewer.down.Store(true)
+	for i := range objects { // who forwards lets through what it can judge; who has the key judges again
+		target := fmt.Sprintf("/v1/objects/open/fresh-%d", i)
+		at, elsewhere := servers[0].router.Elsewhere("open", fmt.Sprintf("fresh-%d", i))
+		if !elsewhere || at.Name != "three" {
+			continue
+		}
+		if got := ask(t, servers[0].address, "GET", target, "", "Authorization: Bearer token-c"); got.Status != 503 {
+			t.Errorf("the owner can't review, and the answer is %d, want 503", got.Status)
+		}
+		break
+	}
+}
+
+func TestNeverForwardedTwice(t *testing.T) {
+	t.Parallel()
+	one, two := start(t, "one"), start(t, "two")
+	// Each thinks that the other has everything.
+	one.router.Set([]router.Member{{Name: "two", Address: two.address}})
+	two.router.Set([]router.Member{{Name: "one", Address: one.address}})
+	if got := ask(t, one.address, "PUT", "/v1/objects/open/x", "body", asA); got.Status != 201 {
+		t.Fatal(got)
+	}
+	for s, want := range map[*member]int64{one: 0, two: 1} {
+		var objects int64
+		for _, b := range s.store.Stats() {
+			objects += b.Objects
+		}
+		if objects != want {
+			t.Errorf("%d objects, want %d", objects, want)
+		}
+	}
+	if got := ask(t, one.address, "GET", "/v1/objects/open/x", "", asA); got.Status != 200 || got.Body != "body" {
+		t.Errorf("GET: %+v", got)
+	}
+}
+
+func TestTheOwnerIsGone(t *testing.T) {
+	t.Parallel()
+	m := start(t, "one")
+	dead, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.router.Set([]router.Member{{Name: "two", Address: dead.Addr().String()}})
+	dead.Close()
+	for method, want := range map[string]int{"GET": 404, "HEAD": 404, "PUT": 503, "DELETE": 503} {
+		if got := ask(t, m.address, method, "/v1/objects/open/x", "body", asA); got.Status != want {
+			t.Errorf("%s: %d, want %d", method, got.Status, want)
+		}
+	}
+}
