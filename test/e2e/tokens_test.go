@@ -1,0 +1,128 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/keyutil"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// account is every namespace's own ServiceAccount, for which the tests ask for tokens.
+const account = "default"
+
+// tokenOf asks for a token of the namespace's account, as the kubelet does for a projected volume; pod may be nil.
+func tokenOf(t *testing.T, namespace, audience string, pod *corev1.Pod) string {
+	t.Helper()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}
+	}
+	await(t, "a token of namespace "+namespace, func() error { // a namespace gets its account a moment after it was made
+		made, err := cluster.logs.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, request, metav1.CreateOptions{})
+		if err == nil {
+			request = made
+		}
+		return err
+	})
+	return request.Status.Token
+}
+
+// endingAt is the token with another end, signed with the cluster's own key: what the API server would have given at another time. It
+// gives none that lives less than ten minutes.
+func endingAt(t *testing.T, token string, end time.Time) string {
+	t.Helper()
+	if cluster.folder == "" {
+		t.Skip("needs the key that signs tokens, which a cluster of hack/cluster has in its folder: set DATACACHE_CLUSTER")
+	}
+	private, err := keyutil.PrivateKeyFromFile(filepath.Join(cluster.folder, "pki", "service-accounts.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := strings.Split(token, ".")
+	text, err := base64.RawURLEncoding.DecodeString(part[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := map[string]any{}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&claims); err != nil {
+		t.Fatal(err)
+	}
+	claims["exp"], claims["iat"], claims["nbf"] = end.Unix(), end.Add(-2*time.Hour).Unix(), end.Add(-2*time.Hour).Unix()
+	if text, err = json.Marshal(claims); err != nil {
+		t.Fatal(err)
+	}
+	signed := part[0] + "." + base64.RawURLEncoding.EncodeToString(text)
+	digest := sha256.Sum256([]byte(signed))
+	signature, err := rsa.SignPKCS1v15(rand.Reader, private.(*rsa.PrivateKey), crypto.SHA256, digest[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed + "." + base64.RawURLEncoding.EncodeToString(signature)
+}
+
+// holder is a pod that has a token mounted as docs/object-cache.md says. It stores an object and reads it back by the Service's name,
+// and then stays.
+func holder(t *testing.T, namespace, name string) *corev1.Pod {
+	t.Helper()
+	const visit = `
+import sys, time, urllib.request
+for method, body in ("PUT", b"from a pod"), ("GET", None):
+    token = open("/var/run/object-cache/token").read()
+    request = urllib.request.Request(sys.argv[1], body, {"Authorization": "Bearer " + token}, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        print(method, answer.status, answer.read().decode(), flush=True)
+time.sleep(1e6)`
+	token := &corev1.ServiceAccountTokenProjection{Audience: objectsAudience, Path: "token", ExpirationSeconds: new(int64(3600))}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: new(int64(1)),
+			RestartPolicy:                 corev1.RestartPolicyOnFailure, // a moment without an answer is no failure of the test
+			Containers: []corev1.Container{{
+				Name: "visit", Image: trainerImage, Command: []string{"python3", "-c", visit, objectsService + "/v1/objects/team/" + name},
+				VolumeMounts: []corev1.VolumeMount{{Name: "object-cache", MountPath: "/var/run/object-cache"}},
+			}},
+			Volumes: []corev1.Volume{{Name: "object-cache", VolumeSource: corev1.VolumeSource{
+				Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: token}}},
+			}}},
+		},
+	}
+	create(t, pod)
+	await(t, "pod "+name+" to have stored and read an object", func() error {
+		text, err := cluster.logs.CoreV1().Pods(namespace).GetLogs(name, &corev1.PodLogOptions{}).DoRaw(t.Context())
+		if want := "GET 200 from a pod"; err == nil && !strings.Contains(string(text), want) {
+			err = fmt.Errorf("it wrote %q, want %q", text, want)
+		}
+		return err
+	})
+	return pod
+}
+
+// deleteNow deletes a pod and waits until it is gone.
+func deleteNow(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	if err := cluster.client.Delete(context.WithoutCancel(t.Context()), pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	vanishes(t, &corev1.Pod{}, pod.Namespace, pod.Name)
+}
