@@ -30,7 +30,7 @@ func FuzzCorruptColumn(f *testing.F) {
 		d.damage(t, data)
 		mem := memory.NewCheckedAllocator(dirty{memory.DefaultAllocator})
 		defer mem.AssertSize(t, 0)
-		c, err := openChunk(t, data, 0, mem)
+		c, err := d.openChunk(t, data, 0, mem)
 		if err != nil {
 			t.Logf("open: %v", err)
 			return

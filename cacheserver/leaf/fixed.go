@@ -34,8 +34,7 @@ func (f *fixed[T]) dictionary(data []byte, n int) error {
 	if len(data)/sizeOf[T]() < n {
 		return corrupt("dictionary of %d values in %d bytes", n, len(data))
 	}
-	f.entry = make([]T, n)
-	copy(bytesOf(f.entry), data)
+	f.entry = valuesOf[T](data)[:n]
 	return nil
 }
 

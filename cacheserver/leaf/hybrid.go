@@ -54,7 +54,7 @@ func (h *hybrid) run() error {
 func (h *hybrid) pack(groups int) {
 	size := min(groups*int(h.width), len(h.data))
 	h.left = min(groups*8, size*8/int(h.width))
-	h.packed, h.at = h.data[:size:size], 0
+	h.packed, h.at = h.data, 0 // with what comes behind, so that loads may go past the run
 	h.data = h.data[size:]
 }
 
@@ -63,10 +63,12 @@ func (h *hybrid) repeat(n int) error {
 	if size > len(h.data) {
 		return corrupt("value of a run")
 	}
-	var word [4]byte
-	copy(word[:], h.data[:size])
+	value := uint32(0)
+	for i := size - 1; i >= 0; i-- {
+		value = value<<8 | uint32(h.data[i])
+	}
 	h.data = h.data[size:]
-	h.left, h.value, h.packed = n, binary.LittleEndian.Uint32(word[:]), nil
+	h.left, h.value, h.packed = n, value, nil
 	return nil
 }
 

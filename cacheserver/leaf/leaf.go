@@ -28,7 +28,8 @@ import (
 
 // Chunk is a column chunk to decode. All fields are needed.
 type Chunk struct {
-	// File has the chunk's pages at [Offset, Offset+Length), the dictionary first.
+	// File has the chunk's pages at [Offset, Offset+Length), the dictionary first. If it has a method
+	// Near(offset, length int64) []byte, pages are decoded where that says that they lie in memory.
 	File           io.ReaderAt
 	Offset, Length int64
 	// Codec is what they are compressed with, and PageBytes bounds what one of them is uncompressed.
@@ -64,7 +65,7 @@ type Column struct {
 	left       int   // values of that page
 	def        hybrid
 	defs       levels // in place of def, if list
-	reps       levels
+	reps       hybrid
 	worded     bool // there was a dictionary page
 }
 
@@ -72,7 +73,7 @@ type Column struct {
 type values interface {
 	// begin begins an output of about hint slots.
 	begin(mem memory.Allocator, hint int)
-	// dictionary takes a dictionary page of n values, which stays as it is.
+	// dictionary takes a dictionary page of n values, which stays as it is and is aligned as memory of an Allocator is.
 	dictionary(data []byte, n int) error
 	// page takes the values of a data page, at most n.
 	page(encoding parquet.Encoding, data []byte, n int) error

@@ -31,10 +31,26 @@ func (d dirty) Reallocate(size int, b []byte) []byte {
 	return out
 }
 
-// openChunk opens the one column of a row group.
-func openChunk(t testing.TB, data []byte, group int, mem memory.Allocator) (*Column, error) {
+// inMemory is a file that lies in memory, and says so, in pieces of some size.
+type inMemory struct {
+	*bytes.Reader
+	data  []byte
+	piece int64
+}
+
+func (f inMemory) Near(offset, length int64) []byte {
+	end := min(offset+length, (offset/f.piece+1)*f.piece)
+	return f.data[offset:end:end]
+}
+
+// openChunk opens the one column of a row group, in a file that is read or one in memory.
+func (d dice) openChunk(t testing.TB, data []byte, group int, mem memory.Allocator) (*Column, error) {
 	t.Helper()
-	return Open(chunkOf(t, data, group), mem)
+	c := chunkOf(t, data, group)
+	if d.chance(50) {
+		c.File = inMemory{bytes.NewReader(data), data, pick[int64](d, 100, 3000, 1<<40)}
+	}
+	return Open(c, mem)
 }
 
 // chunkOf is the one column of a row group.
@@ -147,11 +163,17 @@ func compare(t *testing.T, d dice, data []byte, group int) {
 	defer want.Release()
 	mem := memory.NewCheckedAllocator(dirty{memory.DefaultAllocator})
 	defer mem.AssertSize(t, 0)
-	c, err := openChunk(t, data, group, mem)
+	c, err := d.openChunk(t, data, group, mem)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	unchanged := bytes.Clone(data)
+	defer func() {
+		if !bytes.Equal(data, unchanged) {
+			t.Error("the file was written to")
+		}
+	}()
 	batch := 1 + d.IntN(want.Len())
 	for at := 0; at < want.Len(); {
 		n := min(1+d.IntN(batch), want.Len()-at)

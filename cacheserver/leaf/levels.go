@@ -8,7 +8,7 @@ import (
 	"math/bits"
 )
 
-// levels reads repetition or definition levels as runs of equal ones.
+// levels reads definition levels as runs of equal ones.
 type levels struct {
 	runs hybrid
 	most uint8 // the highest level there may be

@@ -82,7 +82,7 @@ func (c *Column) page(p page) (err error) {
 	}
 	c.left = p.n
 	if c.list {
-		c.reps.begin(p.reps, 1)
+		c.reps = newHybrid(p.reps, 1)
 		c.defs.begin(p.defs, c.maxDef)
 	} else {
 		c.def = newHybrid(p.defs, 1)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
@@ -28,7 +29,7 @@ type pages struct {
 
 	window []byte // bytes of the file
 	start  int64  // where they are
-	buffer []byte // all of window's memory
+	buffer []byte // all of window's memory, but where the file has it
 
 	body  []byte   // as the file has it, where window does not have all of it
 	plain []byte   // uncompressed
@@ -151,10 +152,22 @@ func (p *pages) header() (header, error) {
 	}
 }
 
+// nearby is a file some of whose bytes lie in memory.
+type nearby interface {
+	// Near returns those bytes from offset on, at most length, that lie in memory in one piece. They never change.
+	Near(offset, length int64) []byte
+}
+
 // peek returns at least n bytes from p.at on, which the column chunk has.
 func (p *pages) peek(n int64) ([]byte, error) {
 	if near := p.near(); int64(len(near)) >= n {
 		return near, nil
+	}
+	if file, ok := p.from.(nearby); ok {
+		if near := file.Near(p.at, p.end-p.at); int64(len(near)) >= n {
+			p.window, p.start = near, p.at
+			return near, nil
+		}
 	}
 	if int64(len(p.buffer)) < n {
 		p.free(&p.buffer)
@@ -216,10 +229,17 @@ func (p *pages) uncompress(body []byte, size int, compressed bool) ([]byte, erro
 	return out, nil
 }
 
-// keep makes the bytes of a page good until close.
+// keep makes the bytes of a page good until close. They begin where mem's memory does, so values in them are aligned.
 func (p *pages) keep(data []byte) []byte {
 	if len(data) == 0 {
 		return nil
+	}
+	for _, b := range []*[]byte{&p.plain, &p.body} {
+		if len(*b) > 0 && unsafe.SliceData(*b) == unsafe.SliceData(data) {
+			p.kept = append(p.kept, *b)
+			*b = nil // the next page gets another
+			return data
+		}
 	}
 	kept := p.mem.Allocate(len(data))
 	copy(kept, data)

@@ -30,7 +30,7 @@ var (
 	_ io.ReaderAt       = (*File)(nil)
 )
 
-// File is an open object or local file. ReadAt, Prefetch, Drop and Buffered may
+// File is an open object or local file. ReadAt, Near, Prefetch, Drop and Buffered may
 // be called at the same time; Read and Seek share one offset and are for one
 // goroutine. The zero value is of no use; Store.Open makes Files, and whoever
 // opened one closes it, after its last read.
@@ -214,6 +214,17 @@ func (f *File) readAt(p []byte, off int64) (int, error) {
 		done += len(gap)
 	}
 	return done, nil
+}
+
+// Near returns those bytes from offset on, at most length, that lie in memory in
+// one piece. They are for reading alone and stay good after Drop.
+func (f *File) Near(offset, length int64) []byte {
+	f.mu.Lock()
+	near := f.near
+	f.mu.Unlock()
+	have, _ := find(near, offset)
+	n := min(int64(len(have)), length)
+	return have[:n:n]
 }
 
 // find returns the bytes in memory from offset at on, and, if there are none,

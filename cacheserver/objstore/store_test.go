@@ -266,7 +266,7 @@ func TestReadAtRandom(t *testing.T) {
 	}
 }
 
-// checkReadAt compares ReadAt with bytes.Reader, which defines it.
+// checkReadAt compares ReadAt, and Near where it has the bytes, with bytes.Reader, which defines them.
 func checkReadAt(t *testing.T, f *File, data []byte, off, length int64) {
 	t.Helper()
 	got, want := make([]byte, length), make([]byte, length)
@@ -277,6 +277,9 @@ func checkReadAt(t *testing.T, f *File, data []byte, off, length int64) {
 	n, err := f.ReadAt(got, off)
 	if n != wantN || !errors.Is(err, wantErr) || !bytes.Equal(got[:n], want[:n]) {
 		t.Fatalf("ReadAt(%d bytes, %d) = %d, %v; want %d, %v, or the bytes differ", length, off, n, err, wantN, wantErr)
+	}
+	if near := f.Near(off, length); !bytes.HasPrefix(want[:wantN], near) {
+		t.Fatalf("Near(%d, %d) has other bytes", off, length)
 	}
 }
 
