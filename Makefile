@@ -52,6 +52,7 @@ CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
 export DATACACHE_IMAGES := $(IMAGES)
 PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
+MODULES := hack/images hack/cluster/coredns hack/kube
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
@@ -61,6 +62,7 @@ FUZZTIME ?= 5000x
 PYTEST   ?=
 GOTEST   ?=
 BENCH    ?=
+PROFILE  ?=
 SOAK     ?= 200
 CACHES   ?= 500
 DEMO     ?=
@@ -160,6 +162,7 @@ fmt: venv $(LINT) ## Format Go and Python (seconds).
 lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, pyright (about 8 min cold, 30 s after).
 	@echo "==> lint: golangci-lint (about 2 min cold, seconds after)"
 	@$(LINT) run ./...
+	@for module in $(MODULES); do (cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml --path-prefix $$module ./...); done
 	@echo "==> lint: ruff and pyright (about 1 min)"
 	@$(PYTHON) -m ruff format --check --quiet --config $(PYCONF) $(PYCODE)
 	@$(PYTHON) -m ruff check --quiet --config $(PYCONF) $(PYCODE)
@@ -181,6 +184,7 @@ test-go: kube-tools training-venv clients-venv ## The Go part of test; the contr
 
 .PHONY: test-conformance
 test-conformance: build venv $(MINIO) $(CATALOG)/complete ## The cache server's Python part of test: pyarrow, pyiceberg and DuckDB against bin/cacheserver (about 3 min; nothing to do while nothing changed).
+	@hack/bootstrap clients
 	@echo "==> test: pytest against $(SERVER) (about 3 min)"
 	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden $(LOCK) -- \
 		$(PYTHON) -m pytest test/conformance --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) $(PYTEST)
@@ -232,19 +236,29 @@ e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with t
 	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) go test ./test/e2e -count=1 -timeout=0 -parallel=6 -v $(E2E)
 
 .PHONY: bench
-bench: build venv ## Print the table of speed and memory beside peers (about 6 min; BENCH='--scale 0.1' for a quick look).
-	@echo "==> bench: load, stream, shuffle, memory (about 6 min on idle cores)"
+bench: build venv ## Print the table of speed and memory beside peers (about 9 min; BENCH='--scale 0.1' for a quick look).
+	@echo "==> bench: load, decode, memory, stream, many clients, latency, shuffle (about 9 min on idle cores)"
 	@PATH="$(VENV)/bin:$$PATH" test/bench/run $(BENCH)
 
+.PHONY: profile
+profile: build venv ## Keep CPU profiles of loads, streams and shuffled epochs and print their parts (about 2 min; PROFILE='--scale 0.1').
+	@echo "==> profile: $(CACHE)/profiles (about 2 min)"
+	@PATH="$(VENV)/bin:$$PATH" test/bench/profile --out $(CACHE)/profiles $(PROFILE)
+
 .PHONY: bench-loader
-bench-loader: build peers-venv ## Print the loader's table beside other loaders (about 75 min; BENCH='--scale 0.2 --repeat 1' for a quick look; 5 min and 8 GB for their environment, once).
-	@echo "==> bench-loader: epochs and resumes through to torch (about 75 min on idle cores)"
+bench-loader: build peers-venv ## Print the loader's table beside other loaders (about 30 min; BENCH='--scale 0.2 --repeat 1' for a quick look; 5 min and 8 GB for their environment, once).
+	@echo "==> bench-loader: epochs and resumes through to torch (about 30 min on idle cores)"
 	@PYTHONPATH=test/bench $(PEERS) -m loaderbench --server $(SERVER) --data $(CACHE)/bench-loader $(BENCH)
 
 .PHONY: bench-objects
-bench-objects: bootstrap ## Print the object cache's requests per CPU-second beside nginx (about 2 min).
+bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-second beside nginx, a restart with 1 M objects, a 1 GB table read twice (about 10 min).
 	@hack/bootstrap nginx
+	@echo "==> bench-objects: requests per CPU-second beside nginx (about 5 min)"
 	@OBJECTCACHE_SPEED=3s go test ./test/objectcache -run '^TestSpeed$$' -count=1 -v
+	@echo "==> bench-objects: the index of 1 M objects, read anew (about 1 min)"
+	@go test -run '^$$' -bench Scan -benchtime 3x ./cacheserver/objectcache/store
+	@echo "==> bench-objects: what a 1 GB table reads from its bucket, and how much when an object cache is lost (about 3 min)"
+	@OBJECTCACHE_MB=1000 $(PYTHON) -m pytest test/conformance/test_object_cache.py --server $(SERVER) --minio $(MINIO) -s -k second_load
 
 .PHONY: soak
 soak: bootstrap ## Kill, stop and freeze servers at random while clients read, SOAK=200 times (about 30 min; not part of CI).

@@ -8,8 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchlib.measure import PQARROW, PQARROW_KEPT, SEQUENTIAL, Sample
+from benchlib.crowd import FEW, MANY
+from benchlib.decode import COPY, figures
+from benchlib.measure import PQARROW, PQARROW_KEPT, SEQUENTIAL
+from benchlib.parts import REST, part
 from benchlib.report import memory, rows, text
+from benchlib.sample import Sample
 from benchlib.subjects import GRPC_GO, OURS, PYARROW
 from benchlib.tables import Table
 
@@ -109,3 +113,55 @@ def test_small_tables_have_no_bar_on_the_peak() -> None:
     peak, resident = memory(small, [sample("load", OURS, 1, 1.0)])
     assert peak.passed is None
     assert resident.passed is True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "last", "together", "fair"),
+    [(4.4, 2.3, True, True), (4.5, 2.3, False, True), (4.4, 2.5, True, False)],
+)
+def test_many_clients_are_held_to_few_and_to_each_other(
+    seconds: float, last: float, together: bool, fair: bool
+) -> None:
+    few, many = (sample("crowd", OURS, 1, 1.0, case) for case in (FEW, MANY))
+    many = replace(many, wall=10 * seconds, gigabytes=20.0, first=2.0, last=last)
+    sums, spread = rows([few, many], [TABLE], ["crowd"])
+    assert (sums.passed, spread.passed) == (together, fair)
+    assert (spread.ours, spread.reference) == (f"{last:.2f} s", "2.00 s")
+
+
+@pytest.mark.parametrize(("seconds", "passed"), [(0.5e-3, True), (0.51e-3, False)])
+def test_latency_is_held_to_milliseconds(seconds: float, passed: bool) -> None:
+    pair = [
+        replace(sample("latency", OURS, 1, 1.0, "GetFlightInfo"), wall=seconds),
+        replace(sample("latency", PYARROW, 1, 1.0, "GetFlightInfo"), wall=1e-3),
+    ]
+    limit, other = rows(pair, [TABLE], ["latency"])
+    assert (limit.passed, limit.reference) == (passed, "0.50 ms")
+    assert (other.passed, other.reference, other.ratio) == (None, "1.00 ms", pytest.approx(seconds / 1e-3))
+
+
+def test_figures_of_the_go_benchmark() -> None:
+    output = """goos: linux
+BenchmarkColumn/512/copy-2         \t     758\t    824513 ns/op\t20000.00 MB/s
+BenchmarkColumn/1-40/plain         \t     237\t   3267129 ns/op\t 500.5 MB/s\t 12 B/op
+PASS
+"""
+    assert figures(output) == [("512", COPY, 0.05), ("1-40", OURS, pytest.approx(1 / 0.5005))]
+
+
+@pytest.mark.parametrize(
+    ("functions", "want"),
+    [
+        (["runtime.memmove", "x/cacheserver/leaf.(*fixed[...]).read", "x/cacheserver/leaf.Open"], "pages to batches"),
+        (
+            ["a/linux.Syscall6", "unix.Madvise", "x/cacheserver/chunk.populate (inline)"],
+            "first touch of the chunks' memory",
+        ),
+        (["x/cacheserver/leaf.gather[go.shape.uint32]", "x/cacheserver/leaf.Open"], "dictionary indices to values"),
+        (["x/leaf.(*levels).peek", "x/cacheserver/leaf.Open"], "levels"),
+        (["internal/poll.(*FD).Writev", "x/cacheserver/h2.(*conn).write"], "system call writev"),
+        (["runtime.findRunnable"], REST),
+    ],
+)
+def test_parts_of_the_work(functions: list[str], want: str) -> None:
+    assert part(functions) == want

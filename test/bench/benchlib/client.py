@@ -4,15 +4,17 @@
 
 One and the same client reads every server: pyarrow's Flight client, chunk by chunk, nothing
 converted or kept. The plain TCP copy is read with recv_into. Each request opens connections of
-its own.
+its own, but the calls of one that asks for latencies share theirs.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import socket
 import sys
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pyarrow.flight as fl
@@ -20,6 +22,8 @@ import pyarrow.flight as fl
 RECEIVE_BYTES = 1 << 20
 # A stream that takes longer has failed.
 TIMEOUT_SECONDS = 300.0
+# Calls before those that count: connections are made, code is loaded.
+WARM_UP_CALLS = 20
 
 
 def drain(reader: fl.FlightStreamReader) -> tuple[int, int]:
@@ -49,10 +53,11 @@ def read_dataset(request: dict[str, Any]) -> tuple[int, int]:
     else:
         descriptor = fl.FlightDescriptor.for_command(json.dumps(request["command"]).encode())
     rows = size = 0
-    with fl.connect(request["uri"]) as head:
+    tls = {"tls_root_certs": request["roots"].encode()} if "roots" in request else {}
+    with fl.connect(request["uri"], **tls) as head:
         info = head.get_flight_info(descriptor, limit)
     for endpoint in info.endpoints:
-        with fl.connect(endpoint.locations[0]) as node:
+        with fl.connect(endpoint.locations[0], **tls) as node:
             r, s = drain(node.do_get(endpoint.ticket, limit))
         rows, size = rows + r, size + s
     if rows != info.total_records:
@@ -71,16 +76,48 @@ def read_tcp(request: dict[str, Any]) -> tuple[int, int]:
     return 0, size
 
 
+def time_calls(request: dict[str, Any]) -> dict[str, Any]:
+    """Asks for random small shards: seconds of each GetFlightInfo, and of each DoGet to its first batch."""
+    total, picks = request["total"], random.Random(request["seed"])
+    infos: list[float] = []
+    firsts: list[float] = []
+    rows = size = 0
+    with ExitStack() as stack:
+        head = stack.enter_context(fl.connect(request["uri"]))
+        nodes: dict[str, fl.FlightClient] = {}
+        for _ in range(WARM_UP_CALLS + request["calls"]):
+            descriptor = fl.FlightDescriptor.for_path(str(picks.randrange(total)), str(total))
+            start = time.perf_counter()
+            info = head.get_flight_info(descriptor)
+            infos.append(time.perf_counter() - start)
+            endpoint = info.endpoints[0]
+            location = endpoint.locations[0]
+            if location.uri not in nodes:
+                nodes[location.uri] = stack.enter_context(fl.connect(location))
+            start = time.perf_counter()
+            reader = nodes[location.uri].do_get(endpoint.ticket)
+            first = reader.read_chunk()
+            firsts.append(time.perf_counter() - start)
+            r, s = drain(reader)
+            rows, size = rows + first.data.num_rows + r, size + first.data.nbytes + s
+    return {"rows": rows, "bytes": size, "infos": infos[WARM_UP_CALLS:], "firsts": firsts[WARM_UP_CALLS:]}
+
+
 READERS = {"ticket": read_ticket, "dataset": read_dataset, "tcp": read_tcp}
+
+
+def answer_to(request: dict[str, Any]) -> dict[str, Any]:
+    if request["reader"] == "calls":
+        return time_calls(request)
+    rows, size = READERS[request["reader"]](request)
+    return {"rows": rows, "bytes": size}
 
 
 def main() -> None:
     for line in sys.stdin:
-        request = json.loads(line)
         wall, cpu = time.perf_counter(), time.process_time()
         try:
-            rows, size = READERS[request["reader"]](request)
-            answer: dict[str, Any] = {"rows": rows, "bytes": size}
+            answer: dict[str, Any] = answer_to(json.loads(line))
         except Exception as error:  # the parent decides; this process serves on
             answer = {"error": f"{type(error).__name__}: {error}"}
         answer["wall"] = time.perf_counter() - wall

@@ -16,12 +16,13 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Reading:
-    """What several clients read at the same time: sums, and the wall time of the slowest."""
+    """What several clients read at the same time: sums, wall time until all were done, and each one's answer."""
 
     rows: int
     bytes: int
     wall: float
     cpu: float
+    answers: list[dict[str, Any]]
 
 
 class Clients:
@@ -57,6 +58,7 @@ class Clients:
             bytes=sum(a["bytes"] for a in answers),
             wall=wall,
             cpu=sum(a["cpu"] for a in answers),
+            answers=answers,
         )
 
     @staticmethod

@@ -11,22 +11,25 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
+from benchlib import crowd, latency
 from benchlib.clients import Clients
 from benchlib.process import Server, run
+from benchlib.sample import Sample, Setup
 from benchlib.subjects import (
-    GRPC_GO,
     OURS,
+    OWN,
+    PYARROW,
     REFERENCES,
     TCP,
+    TLS,
+    TLS_TABLE,
     Subject,
     epoch,
-    part,
     shard,
+    start,
     start_ours,
-    start_reference,
 )
 from benchlib.tables import Table
 
@@ -43,43 +46,6 @@ SETTLE_SECONDS = 3.0
 TAIL_SECONDS = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One measurement: CPU in seconds, memory in bytes, gigabytes of 1e9 bytes of Arrow.
-
-    case is the number of clients or the kind of epoch.
-    """
-
-    measure: str
-    table: str
-    subject: str
-    round: int
-    gigabytes: float
-    wall: float
-    server_cpu: float
-    case: str = ""
-    client_cpu: float = 0.0
-    peak_rss: int = 0
-    resident_rss: int = 0
-    load_average: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What to measure, with what. server is None for the references alone."""
-
-    server: Path | None
-    tools: Path
-    logs: Path
-    only: list[str]
-    clients: list[int]
-    nodes: int
-    rounds: int
-
-    def wants(self, *measures: str) -> bool:
-        return any(m in self.only for m in measures)
-
-
 class Bench:
     """Measures one table after the other. `step` is told what comes next."""
 
@@ -93,23 +59,32 @@ class Bench:
             warm_page_cache(table.files)
             if setup.wants("load", "memory"):
                 yield from self._load(table)
-            subjects: dict[str, Subject] = {}
-            if setup.server and setup.wants("stream", "shuffle"):
-                self._step(f"{table.name}: starting {OURS}")
-                server = stack.enter_context(start_ours(setup.server, setup.nodes, table, setup.logs))
-                subjects[OURS] = Subject(OURS, server, shard(server))
+            subjects = {s.name: s for s in self._start(table, stack)}
             if setup.wants("stream"):
-                for name in REFERENCES:
-                    self._step(f"{table.name}: starting {name}")
-                    if name != GRPC_GO:
-                        server = stack.enter_context(start_reference(name, setup.tools, table, setup.logs))
-                        subjects[name] = Subject(name, server, part(name, server))
-                    elif setup.server:
-                        server = stack.enter_context(start_ours(setup.server, setup.nodes, table, setup.logs, "grpc"))
-                        subjects[name] = Subject(name, server, shard(server))
                 yield from self._stream(table, list(subjects.values()))
+            if setup.wants("latency") and table.name in latency.TABLES:
+                timed = [s for s in subjects.values() if s.name in (OURS, PYARROW)]
+                yield from latency.latency(table, timed, self._pool, setup.rounds, self._step)
             if OURS in subjects and setup.wants("shuffle"):
                 yield from self._shuffle(table, subjects[OURS].server)
+        if setup.server and setup.wants("crowd") and table.name == crowd.TABLE:
+            yield from crowd.crowd(setup.server, table, setup, self._step)
+
+    def _start(self, table: Table, stack: ExitStack) -> Iterator[Subject]:
+        """The servers that are measured on a table, until the stack ends them."""
+        timed = self._setup.wants("latency") and table.name in latency.TABLES
+        names = [OURS] if timed or self._setup.wants("stream", "shuffle") else []
+        if self._setup.wants("stream"):
+            names += REFERENCES
+        elif timed:
+            names.append(PYARROW)
+        for name in names:
+            if (name in OWN and not self._setup.server) or (name == TLS and table.name != TLS_TABLE):
+                continue
+            self._step(f"{table.name}: starting {name}")
+            subject = start(name, table, self._setup)
+            stack.enter_context(subject.server)
+            yield subject
 
     def _load(self, table: Table) -> Iterator[Sample]:
         for number in range(self._setup.rounds + 1):
@@ -165,7 +140,8 @@ class Bench:
             for number in range(1, self._setup.rounds + 1):
                 self._step(f"{table.name}: stream, {case}, round {number} of {self._setup.rounds}")
                 for subject in subjects:
-                    yield self._read(("stream", case, number), table, subject, clients)
+                    if subject.name != TLS or clients == 1:
+                        yield self._read(("stream", case, number), table, subject, clients)
 
     def _shuffle(self, table: Table, server: Server) -> Iterator[Sample]:
         self._step(f"{table.name}: shuffled epoch, warm-up")
@@ -213,17 +189,21 @@ def warm_page_cache(files: Iterable[str]) -> None:
                 pass
 
 
-def expected_seconds(setup: Setup, gigabytes: float) -> float:
-    """What a table of this size is expected to take in all, on two cores."""
-    ours = 1 if setup.server else 0
+def expected_seconds(setup: Setup, table: Table) -> float:
+    """About what a table takes in all, on two idle cores."""
+    ours, rounds, gigabytes = 1 if setup.server else 0, setup.rounds, table.gigabytes
     seconds = 0.0
     if setup.wants("load", "memory"):
-        seconds += (setup.rounds + 1) * (ours * (2 * gigabytes + SETTLE_SECONDS) + 2.5 * gigabytes)
-    if setup.wants("stream", "shuffle"):
-        seconds += ours * 2 * gigabytes
+        seconds += (rounds + 1) * (ours * (1.5 * gigabytes + SETTLE_SECONDS) + 3.5 * gigabytes)
+    if setup.wants("stream", "shuffle", "latency"):
+        seconds += ours * 1.5 * gigabytes
     if setup.wants("stream"):
-        turns = len(setup.clients) * setup.rounds
-        seconds += 7.5 * gigabytes + (3 + ours) * (gigabytes + turns * (gigabytes + 0.1))
+        turns = len(setup.clients) * rounds
+        seconds += 7.5 * gigabytes + (3 + ours) * (gigabytes + turns * (0.8 * gigabytes + 0.1))
     if setup.wants("shuffle"):
-        seconds += ours * (2 + setup.rounds * (1 + 2 * len(CLUMPS))) * gigabytes
+        seconds += ours * (2 + 4 * rounds) * gigabytes
+    if setup.wants("latency") and table.name in latency.TABLES:
+        seconds += 1.5 * rounds
+    if setup.wants("crowd") and table.name == crowd.TABLE:
+        seconds += ours * (20 + 9 * rounds * gigabytes)
     return seconds

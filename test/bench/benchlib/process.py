@@ -9,6 +9,7 @@ import resource
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -40,8 +41,11 @@ def _below(pid: int) -> float:
 
 
 def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread ended just now: what it had started, another thread has
+            found += map(int, task.read_text().split())
+    return found
 
 
 def memory_bytes(pid: int, field: str) -> int:

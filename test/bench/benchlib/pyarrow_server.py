@@ -4,9 +4,9 @@
 
 usage: pyarrow_server.py BATCH_ROWS FILE.parquet...
 
-The ticket "INDEX/TOTAL" asks for one of TOTAL equal runs of batches. Every batch lies in memory of
-its own, with offsets from zero and without bitmaps, as if it had come from a stream. Prints
-"ready URI" when it serves.
+The ticket "INDEX/TOTAL" asks for one of TOTAL equal runs of batches. GetFlightInfo of the path [INDEX, TOTAL] gives
+the ticket "FROM+ROWS" of one of TOTAL equal runs of rows. Every batch lies in memory of its own, with offsets from zero
+and without bitmaps, as if it had come from a stream. Prints "ready URI" when it serves.
 """
 
 from __future__ import annotations
@@ -19,17 +19,28 @@ import pyarrow.parquet as pq
 
 
 class Server(fl.FlightServerBase):  # type: ignore[misc]
-    """Answers DoGet from batches that never change; the stream itself runs in C++."""
+    """Answers from batches that never change; the streams themselves run in C++."""
 
     def __init__(self, batches: list[pa.RecordBatch]) -> None:
-        self._batches = batches
+        self._batches, self._table = batches, pa.Table.from_batches(batches)
         super().__init__("grpc://127.0.0.1:0")
 
+    def get_flight_info(self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
+        lo, hi = part(self._table.num_rows, *map(int, descriptor.path))
+        endpoint = fl.FlightEndpoint(f"{lo}+{hi - lo}", [f"grpc://127.0.0.1:{self.port}"])
+        return fl.FlightInfo(self._table.schema, descriptor, [endpoint], hi - lo, -1)
+
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.RecordBatchStream:
-        index, total = (int(part) for part in ticket.ticket.decode().split("/"))
-        lo, hi = (len(self._batches) * i // total for i in (index, index + 1))
-        schema = self._batches[0].schema
-        return fl.RecordBatchStream(pa.Table.from_batches(self._batches[lo:hi], schema))
+        asked = ticket.ticket.decode()
+        if "+" in asked:
+            return fl.RecordBatchStream(self._table.slice(*map(int, asked.split("+"))))
+        lo, hi = part(len(self._batches), *map(int, asked.split("/")))
+        return fl.RecordBatchStream(pa.Table.from_batches(self._batches[lo:hi], self._table.schema))
+
+
+def part(count: int, index: int, total: int) -> tuple[int, int]:
+    """One of total equal runs of count things: from, to."""
+    return count * index // total, count * (index + 1) // total
 
 
 def load(files: list[str], batch_rows: int) -> list[pa.RecordBatch]:

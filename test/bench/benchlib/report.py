@@ -5,11 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
+from typing import TypeAlias
 
-from benchlib.measure import CLUMPS, PQARROW, READERS, SEQUENTIAL, Sample
-from benchlib.subjects import GRPC_GO, OURS, PYARROW, REFERENCES
+from benchlib.crowd import FEW, MANY
+from benchlib.decode import COPY
+from benchlib.measure import CLUMPS, PQARROW, READERS, SEQUENTIAL
+from benchlib.sample import Sample
+from benchlib.subjects import GRPC_GO, OURS, PYARROW, REFERENCES, TLS
 from benchlib.tables import Table
 
 # Server CPU of a stream over a reference's, for one and two clients.
@@ -19,6 +23,12 @@ STREAM_BAR_CASES = ("1 client", "2 clients")
 LOAD_BARS = {"tokens": 0.5, "tabular": 0.75, "images": 0.8}
 # Wall time of an epoch of single rows over the sequential stream's: 80, 95 and 50 % of its rate.
 SHUFFLE_BARS = {"tokens": 1 / 0.8, "images": 1 / 0.95, "reviews": 1 / 0.5}
+# 64 clients together get 90 % of what two get, and the last of them is done in 1.2 of the first one's time.
+CROWD_BAR, FAIRNESS_BAR = 1 / 0.9, 1.2
+# list<int32> from plain pages over a copy of the bytes, by the lists' lengths.
+DECODE_BARS = {"512": 2.0}
+# Seconds, medians.
+LATENCY_BARS = {"GetFlightInfo": 0.5e-3, "first batch": 0.7e-3}
 MEMORY_SLACK = 64e6
 RESIDENT_BAR = 1.05
 # Below PEAK_FROM bytes the process itself outweighs the rows, so the peak is held to no bar.
@@ -78,55 +88,128 @@ class Row:
         rounds = "" if self.low is None or self.high is None else f"{self.low:.2f}-{self.high:.2f}"
         bar = "" if self.bar is None else f"<= {self.bar:.2f}"
         verdict = {True: "pass", False: "FAIL", None: ""}[self.passed]
-        line = f"{self.case:<11}{self.table:<9}{self.against:<23}|{self.ours:>28} "
+        line = f"{self.case:<14}{self.table:<9}{self.against:<23}|{self.ours:>28} "
         line += f"|{self.reference:>28} |{ratio:>6}{rounds:>12}{bar:>9} {verdict}"
         return line.rstrip()
 
 
 HEADER = "\n".join(
     [
-        f"{'':<43}|{'ours':>7}{'':>22}|{'the reference':>16}{'':>13}|{'CPU':>6}",
-        f"{'':<11}{'table':<9}{'against':<23}"
+        f"{'':<46}|{'ours':>7}{'':>22}|{'the reference':>16}{'':>13}|{'CPU':>6}",
+        f"{'':<14}{'table':<9}{'against':<23}"
         + f"|{'wall':>7}{'CPU':>7}{'client':>7}{'GB/s':>7} " * 2
         + f"|{'ratio':>6}{'rounds':>12}{'bar':>9}",
     ]
 )
 
 
+# Samples by measure, case, table and subject.
+Groups: TypeAlias = dict[tuple[str, str, str, str], list[Sample]]
+
+
 def rows(samples: Iterable[Sample], tables: list[Table], only: list[str]) -> list[Row]:
     """The lines of the table, section by section."""
-    groups: dict[tuple[str, ...], list[Sample]] = {}
+    groups: Groups = {}
     for s in samples:
         groups.setdefault((s.measure, s.case, s.table, s.subject), []).append(s)
-
-    def group(*key: str) -> list[Sample]:
-        return groups.get(key, [])
-
+    names = [t.name for t in tables]
     out: list[Row] = []
     if "load" in only:
-        for t in (t.name for t in tables):
-            for name in READERS:
-                pair = group("load", "", t, OURS), group("load", "", t, name)
-                bar = LOAD_BARS.get(t) if name == PQARROW else None
-                out.append(compare(Line("Load", "load", t, name), *pair, bar))
+        out += load(groups, names)
     if "memory" in only:
         for table in tables:
-            out.extend(memory(table, group("load", "", table.name, OURS)))
-    for case in dict.fromkeys(case for measure, case, _, _ in groups if measure == "stream"):
-        for t in (t.name for t in tables):
-            for name in REFERENCES:
-                pair = group("stream", case, t, OURS), group("stream", case, t, name)
-                bar = STREAM_BARS.get(name) if case in STREAM_BAR_CASES else None
-                out.append(compare(Line("Stream", case, t, name), *pair, bar))
-    for t in (t.name for t in tables):
-        for case in (f"clump {c}" for c in CLUMPS):
-            pair = group("shuffle", case, t, OURS), group("shuffle", SEQUENTIAL, t, OURS)
-            line = Line("Shuffled epoch", case, t, "our sequential stream")
-            out.append(compare(line, *pair))
-            if case == f"clump {min(CLUMPS)}":
-                line = Line("Shuffled epoch", case, t, "the same, by wall time")
-                out.append(compare(line, *pair, SHUFFLE_BARS.get(t), wall))
+            out += memory(table, groups.get(("load", "", table.name, OURS), []))
+    out += (
+        decode(groups)
+        + stream(groups, names)
+        + many_clients(groups, names)
+        + latency(groups, names)
+        + shuffle(groups, names)
+    )
     return [row for row in out if row.ours or row.reference]
+
+
+def pair(groups: Groups, measure: str, case: str, table: str, reference: str) -> tuple[list[Sample], list[Sample]]:
+    """Our samples and a reference's."""
+    ours, theirs = (groups.get((measure, case, table, subject), []) for subject in (OURS, reference))
+    return ours, theirs
+
+
+def load(groups: Groups, tables: list[str]) -> list[Row]:
+    out = []
+    for t in tables:
+        for name in READERS:
+            bar = LOAD_BARS.get(t) if name == PQARROW else None
+            out.append(compare(Line("Load", "load", t, name), *pair(groups, "load", "", t, name), bar))
+    return out
+
+
+def decode(groups: Groups) -> list[Row]:
+    """Package leaf's own benchmark: the time of pages to rows against a copy of the same bytes."""
+    lists = dict.fromkeys(t for measure, _, t, _ in groups if measure == "decode")
+    out = []
+    for t in lists:
+        sides = pair(groups, "decode", "", t, COPY)
+        out.append(compare(Line("Decode", "plain", t, COPY), *sides, DECODE_BARS.get(t), wall))
+    return out
+
+
+def stream(groups: Groups, tables: list[str]) -> list[Row]:
+    out = []
+    for case in dict.fromkeys(case for measure, case, _, _ in groups if measure == "stream"):
+        for t in tables:
+            for name in REFERENCES:
+                ours, theirs = pair(groups, "stream", case, t, name)
+                if name == TLS and not theirs:
+                    continue  # measured here and there only
+                bar = STREAM_BARS.get(name) if case in STREAM_BAR_CASES else None
+                out.append(compare(Line("Stream", case, t, name), ours, theirs, bar))
+    return out
+
+
+def many_clients(groups: Groups, tables: list[str]) -> list[Row]:
+    """What many clients get together against what few get, and the last one done against the first."""
+    out = []
+    for t in tables:
+        many, few = (groups.get(("crowd", case, t, OURS), []) for case in (MANY, FEW))
+        out.append(compare(Line("Many clients", MANY, t, f"{FEW}, by wall time"), many, few, CROWD_BAR, wall_per_gb))
+        if many:
+            last, first = median(s.last for s in many), median(s.first for s in many)
+            line = Line("Many clients", MANY, t, "the first one done")
+            out.append(held(line, f"{last:.2f} s", f"{first:.2f} s", [s.last / s.first for s in many], FAIRNESS_BAR))
+    return out
+
+
+def latency(groups: Groups, tables: list[str]) -> list[Row]:
+    """Medians of small calls, against the bar in milliseconds and against another server."""
+    out = []
+    for case, limit in LATENCY_BARS.items():
+        for t in tables:
+            ours, theirs = pair(groups, "latency", case, t, PYARROW)
+            if ours:
+                line = Line("Latency", case, t, "the bar")
+                out.append(held(line, milliseconds(ours), f"{limit * 1e3:.2f} ms", [s.wall / limit for s in ours], 1.0))
+            row = compare(Line("Latency", case, t, PYARROW), ours, theirs, None, wall)
+            out.append(replace(row, ours=milliseconds(ours), reference=milliseconds(theirs)))
+    return out
+
+
+def milliseconds(samples: list[Sample]) -> str:
+    return f"{median(s.wall for s in samples) * 1e3:.2f} ms" if samples else ""
+
+
+def shuffle(groups: Groups, tables: list[str]) -> list[Row]:
+    out = []
+    for t in tables:
+        sequential = groups.get(("shuffle", SEQUENTIAL, t, OURS), [])
+        for clump in CLUMPS:
+            case = f"clump {clump}"
+            ours = groups.get(("shuffle", case, t, OURS), [])
+            out.append(compare(Line("Shuffled epoch", case, t, "our sequential stream"), ours, sequential))
+            if clump == min(CLUMPS):
+                line = Line("Shuffled epoch", case, t, "the same, by wall time")
+                out.append(compare(line, ours, sequential, SHUFFLE_BARS.get(t), wall))
+    return out
 
 
 @dataclass(frozen=True)
@@ -149,6 +232,11 @@ def wall(s: Sample) -> float:
     return s.wall
 
 
+def wall_per_gb(s: Sample) -> float:
+    """Wall seconds for a GB."""
+    return s.wall / s.gigabytes
+
+
 def compare(
     line: Line,
     ours: list[Sample],
@@ -167,6 +255,13 @@ def compare(
     by_round = [cost(a) / cost(b) for a, b in zip(ours, reference, strict=False)]
     ratio = median(map(cost, ours)) / median(map(cost, reference))
     return Row(**row, ratio=ratio, low=min(by_round), high=max(by_round), bar=bar)
+
+
+def held(line: Line, ours: str, reference: str, ratios: list[float], bar: float) -> Row:
+    """A line with a ratio of each round."""
+    return Row(
+        **vars(line), ours=ours, reference=reference, ratio=median(ratios), low=min(ratios), high=max(ratios), bar=bar
+    )
 
 
 def memory(table: Table, samples: list[Sample]) -> list[Row]:
@@ -203,6 +298,6 @@ def text(lines: list[Row]) -> str:
     for row in lines:
         if row.section != section:
             section = row.section
-            out.append(f"-- {section} ".ljust(136, "-"))
+            out.append(f"-- {section} ".ljust(139, "-"))
         out.append(row.text())
     return "\n".join(out)

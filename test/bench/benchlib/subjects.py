@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchlib.process import Server
+from benchlib.sample import Setup
 from benchlib.tables import Table
 
 OURS = "datacache"
@@ -18,7 +19,11 @@ FLIGHT_WRITER = "arrow-go flight.Writer"
 PYARROW = "pyarrow (C++) server"
 TCP = "plain TCP copy"
 GRPC_GO = "our rows over grpc-go"
-REFERENCES = (PYARROW, GRPC_GO, FLIGHT_WRITER, TCP)
+TLS = "our rows over TLS"
+REFERENCES = (PYARROW, GRPC_GO, FLIGHT_WRITER, TCP, TLS)
+# Subjects that are our server. TLS is measured on one table alone.
+OWN = (OURS, GRPC_GO, TLS)
+TLS_TABLE = "tokens"
 
 GLOBAL_BATCH = 1024
 
@@ -28,38 +33,53 @@ Request = Callable[[int, int], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A running server, and how to ask it for a part of the table."""
+    """A running server, and how to ask it for a part of the table. Whoever started it stops the server."""
 
     name: str
     server: Server
     request: Request
 
 
-def start_ours(server: Path, nodes: int, table: Table, logs: Path, transport: str = "h2") -> Server:
-    """`cacheserver local` on free ports of the loopback; returns when every row is in memory."""
+def start_ours(
+    server: Path, nodes: int, table: Table, logs: Path, variant: str = "h2", flags: Sequence[str] = ()
+) -> Server:
+    """`cacheserver local` on free ports of the loopback; returns when every row is in memory. variant names its log."""
     command = [str(server), "local", "--metadata", table.metadata, "--nodes", str(nodes)]
-    command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--transport", transport]
-    return Server(OURS, command, logs / f"{table.name}-cacheserver-{transport}.log")
+    command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags]
+    return Server(OURS, command, logs / f"{table.name}-cacheserver-{variant}.log")
 
 
-def start_reference(name: str, tools: Path, table: Table, logs: Path) -> Server:
-    """A reference server with the table's rows in batches of about 4 MiB."""
+def start(name: str, table: Table, setup: Setup) -> Subject:
+    """The subject of that name with the table's rows in its memory. Our own want setup.server."""
+    if name in OWN and setup.server:
+        if name == TLS:
+            # Here, because the environment of bench-loader has no trustme.
+            from benchlib.certificate import Certificate
+
+            certificate = Certificate(setup.logs)
+            server = start_ours(setup.server, setup.nodes, table, setup.logs, "tls", certificate.flags)
+            return Subject(name, server, shard(server, certificate.roots))
+        transport = "grpc" if name == GRPC_GO else "h2"
+        server = start_ours(setup.server, setup.nodes, table, setup.logs, transport, ["--transport", transport])
+        return Subject(name, server, shard(server))
     rows = str(table.chunk_rows)
     program = {
-        FLIGHT_WRITER: [str(tools / "flightwriter"), "-batch-rows", rows],
-        TCP: [str(tools / "tcpcopy"), "-batch-rows", rows],
+        FLIGHT_WRITER: [str(setup.tools / "flightwriter"), "-batch-rows", rows],
+        TCP: [str(setup.tools / "tcpcopy"), "-batch-rows", rows],
         PYARROW: [sys.executable, "-P", str(Path(__file__).with_name("pyarrow_server.py")), rows],
     }[name]
-    log = logs / f"{table.name}-{name.split(maxsplit=1)[0]}.log"
-    return Server(name, [*program, *table.files], log)
+    server = Server(name, [*program, *table.files], setup.logs / f"{table.name}-{name.split(maxsplit=1)[0]}.log")
+    return Subject(name, server, part(name, server))
 
 
-def shard(server: Server) -> Request:
-    """Our sequential stream: a PATH descriptor."""
+def shard(server: Server, roots: str = "") -> Request:
+    """Our sequential stream: a PATH descriptor. roots are the PEM of a server with TLS."""
+    tls = {"roots": roots} if roots else {}
     return lambda index, total: {
         "reader": "dataset",
         "uri": server.uri,
         "path": [str(index), str(total)],
+        **tls,
     }
 
 

@@ -122,6 +122,9 @@ SHAPES = {
     "reviews": Shape(4_080_000, 170_000, pa.schema([("text", pa.string()), ("label", pa.int64())]), _reviews),
 }
 
+# Tables that are there for their shuffled epochs alone.
+EPOCHS_ONLY = ("reviews",)
+
 
 def ensure(
     name: str, scale: float, data: Path, progress: Callable[[str], None], shapes: Mapping[str, Shape] = SHAPES

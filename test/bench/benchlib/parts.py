@@ -1,0 +1,59 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From a CPU profile of our server to the parts of its work."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+REST = "the rest"
+# The first that finds one of a sample's functions has the sample. Functions are named with their package, as
+# "…/cacheserver/chunk.populate".
+_PARTS = {
+    "system call writev": r"internal/poll\.\(\*FD\)\.Writev$",
+    "files read": r"/leaf\.readFull$|internal/poll\.\(\*FD\)\.(Read|Pread)$",
+    "first touch of the chunks' memory": r"/chunk\.populate",
+    "codec (zstd)": r"/compress/(zstd|huff0|fse)\.|/parquet/compress\.Decode$",
+    "checksums": r"/xxh3\.|hash/crc32\.",
+    "garbage collector, allocation": r"runtime\.(gc[A-Z]|mallocgc|bgsweep|bgscavenge)",
+    "dictionary indices to values": r"/leaf\.(lookup|gather)\b",
+    "levels": r"/leaf\.\(\*(Column\)\.(follow|take)|levels|lists|validity)\b",
+    "pages to batches": r"/cacheserver/leaf\.",
+    "batches to chunks": r"/chunk\.\(\*Builder\)",
+    "rows out of strips": r"/chunk\.unpack\b",
+    "rows fetched ahead": r"/chunk\.touch\b",
+    "rows to messages": r"/cacheserver/chunk\.",
+    "order of the epoch": r"/cacheserver/order\.",
+    "HTTP/2": r"/cacheserver/h2\.|/net/http2\b",
+}
+_COMPILED = {part: re.compile(pattern) for part, pattern in _PARTS.items()}
+PARTS = [*_PARTS, REST]
+
+# A sample as `go tool pprof -traces -unit=ms` prints it: its time before the innermost function, a function a line.
+_SAMPLE = re.compile(r"^\s*([\d.]+)ms\s{2,}(\S.*)$")
+
+
+def shares(profile: Path) -> dict[str, float]:
+    """Which share of the profile's samples each part has."""
+    command = ["go", "tool", "pprof", "-traces", "-unit=ms", str(profile)]
+    traces = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    times: dict[str, float] = {}
+    for block in re.split(r"^-+\+-+$", traces, flags=re.MULTILINE)[1:]:
+        lines = block.strip("\n").splitlines()
+        if lines and (first := _SAMPLE.match(lines[0])):
+            name = part([first[2], *lines[1:]])
+            times[name] = times.get(name, 0.0) + float(first[1])
+    whole = sum(times.values())
+    return {name: time / whole for name, time in times.items()}
+
+
+def part(functions: Iterable[str]) -> str:
+    """The part of the work that a sample belongs to."""
+    names = [re.sub(r"( \(inline\))?$", "", f.strip()).replace("[...]", "") for f in functions]
+    for name, pattern in _COMPILED.items():
+        if any(pattern.search(f) for f in names):
+            return name
+    return REST
