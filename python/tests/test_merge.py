@@ -28,10 +28,12 @@ CASES = 150
 class Messages:
     """A feed of what data nodes would send: messages of random lengths, of every column type."""
 
-    def __init__(self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...], rng: random.Random) -> None:
+    def __init__(
+        self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...], rng: random.Random, start: int = 0
+    ) -> None:
         self.answer = SimpleNamespace(nodes=nodes, schema=TABLE.schema, row_bytes=rng.choice([1.0, 1e4, 1e6]))
         self.marked, self.step, self.reconnects = Counter[int](), 0, 0
-        steps = range(share.worker, epoch.steps, share.workers)
+        steps = range(share.first_step(start), epoch.steps, share.workers)
         wanted: list[int] = epoch.rows_of(steps, share).tolist()
         self._rest = {i: [r for r in wanted if start <= r < end] for i, (start, end) in enumerate(nodes)}
         self.sent = {i: len(rows) for i, rows in self._rest.items() if rows}
@@ -77,14 +79,15 @@ def _share(rng: random.Random) -> Share:
 def test_steps_are_the_orders_whatever_the_nodes(rng: random.Random) -> None:
     for _ in range(CASES):
         epoch, share = _epoch(rng), _share(rng)
-        feed = Messages(epoch, share, _nodes(rng), rng)
+        start = rng.choice([0, rng.randint(0, epoch.steps)])  # as after a resume, in the middle of what was a block
+        feed = Messages(epoch, share, _nodes(rng), rng, start)
         merge = Merge(epoch, share, lambda *_, feed=feed: cast("Feed", feed), slab_bytes=1 << 20, clock=Clock())
         steps: list[int] = []
-        for slab in merge.slabs(0):
+        for slab in merge.slabs(start):
             assert feed.step == slab.steps[-1] + 1, "the mark lies behind the slab that is given out"
             steps += slab.steps
             _check(slab, epoch, share)
-        assert steps == list(range(share.worker, epoch.steps, share.workers))
+        assert steps == list(range(share.first_step(start), epoch.steps, share.workers))
         assert dict(+feed.marked) == feed.sent
 
 

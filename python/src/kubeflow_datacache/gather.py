@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from kubeflow_datacache import heap
 from kubeflow_datacache.arrays import Array, length, listed, offsets, plain, raw, worded
+from kubeflow_datacache.heap import HEAP
 from kubeflow_datacache.plan import Places
 
 _WORDS: Final = (1, 2, 4, 8)
@@ -32,7 +32,7 @@ def concatenate(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatc
         return empty(schema)
     if len(parts) == 1:
         return parts[0]
-    columns = [pa.concat_arrays([part.column(i) for part in parts], heap.pool()) for i in range(len(schema))]
+    columns = [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(schema))]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -66,8 +66,8 @@ class Gather:
             moved = self._words(arrays, type_)
         if moved is not None:
             return moved
-        laid = pa.concat_arrays(arrays, memory_pool=heap.pool())
-        return pc.take(laid, self._order, boundscheck=False, memory_pool=heap.pool())
+        laid = pa.concat_arrays(arrays)
+        return pc.take(laid, self._order, boundscheck=False)
 
     @functools.cached_property
     def _order(self) -> pa.Array:
@@ -109,8 +109,7 @@ class Gather:
         ends = np.concatenate([[0], np.cumsum(sizes)])
         if ends[-1] < _LONG * self._rows or ends[-1] > np.iinfo(bounds[0].dtype).max:
             return None
-        body = pa.allocate_buffer(int(ends[-1]), memory_pool=heap.pool())
-        out = memoryview(body).cast("B")
+        body, out = HEAP.allocate(int(ends[-1]))
         for target, old, array in zip(self._targets, bounds, arrays, strict=True):
             values = array.buffers()[2]
             data = memoryview(b"" if values is None else values).cast("B")
@@ -121,8 +120,8 @@ class Gather:
     def _scatter(self, views: list[Array]) -> pa.Buffer:
         width = views[0].dtype.itemsize
         dtype = np.dtype(f"u{width}" if width in _WORDS else f"V{width}")
-        body = pa.allocate_buffer(self._rows * width, memory_pool=heap.pool())
-        out = np.frombuffer(body, dtype)
+        body, memory = HEAP.allocate(self._rows * width)
+        out = np.frombuffer(memory, dtype)
         for target, view in zip(self._targets, views, strict=True):
             words = view.view(dtype)
             out[target] = words if words.flags.aligned else words.copy()  # numpy places odd words three times as slowly

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kubeflow_datacache import heap
 from kubeflow_datacache.batch import Batch
 from kubeflow_datacache.clock import Clock
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.feed import Feed
+from kubeflow_datacache.heap import HEAP
 from kubeflow_datacache.merge import Merge
 from kubeflow_datacache.order import Epoch, Share, Tail
 from kubeflow_datacache.progress import Progress
@@ -42,10 +42,10 @@ class Loader:
     Batch.data. transform_threads: how many batches it works on at once; 0 for none beside the merging thread, None for
     one a CPU. transform_processes: that many processes instead, for a transform that holds Python's lock; they import
     it, so that it must be of a module's top level. Order is kept.
-    prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (about 3 MiB) a data
-    node, and the block of steps (8 MiB, at most a quarter of this, at least a step) that is just being merged. glibc
-    keeps as much memory again for reuse (heap.keep). More helps only where batches take unevenly long: memory that is
-    used again soon is cheaper than more of it.
+    prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (up to 4 MiB) a data
+    node, and the block of steps (8 MiB, at most a quarter of this, at least a step) that is just being merged. The
+    process keeps up to twice as much freed memory for reuse (heap.Heap). More helps only where batches take unevenly
+    long: memory that is used again soon is cheaper than more of it.
     world: World.detect() unless given. worker of workers: only every workers-th step, for several readers in one rank.
     progress: whether rank 0's worker 0 shows on standard error how far it is, how fast, and what it waits for.
 
@@ -223,7 +223,7 @@ class Loader:
 
     def _read(self) -> Reading:
         ready = self._prefetch_bytes // _READY_SHARE
-        heap.keep(2 * self._prefetch_bytes)  # what is read ahead, and what the training still holds
+        HEAP.keep(2 * self._prefetch_bytes)  # what is read ahead, and what the training still holds
         request = self._request()
 
         def open_feed(step: int, stop: threading.Event) -> Feed:

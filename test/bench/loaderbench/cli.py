@@ -27,7 +27,8 @@ PROCESS_SECONDS = 10.0  # one measurement on idle cores, imports included
 NOTES = f"""\
 CPU: user and system time of the loader's whole process tree, workers included, and of our server process (head and
   {{nodes}} data nodes) beside it, in seconds per GB (1e9 bytes) of the tensors handed over: medians of
-  {{rounds}} rounds in which all take turns, each in a fresh process; rounds: the extremes. total = client + server.
+  {{rounds}} rounds (of the peers {{peer_rounds}}) in which all take turns, each in a fresh process; rounds: the
+  extremes. total = client + server.
   The peers read local files of their own: their client is their total.
 wall: seconds a GB and its inverse, with the consumer's check; client, server and check share this machine's cores.
 epoch: a reading ends with the epoch or when {{cap:g}} CPU-seconds are used up; figures are of the bytes that came.
@@ -45,7 +46,8 @@ def options(arguments: list[str]) -> argparse.Namespace:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     measures, tables, loaders = [EPOCH, RESUME], list(shapes.SHAPES), list(ABOUT)
     parser.add_argument("--scale", type=float, default=1.0, help="size of the tables; 1 is 0.14 to 0.53 GB (default)")
-    parser.add_argument("--repeat", type=int, default=3, help="rounds of every measurement (default 3)")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds of ours (default 3)")
+    parser.add_argument("--peer-repeat", type=int, default=1, help="rounds of the other loaders (default 1)")
     parser.add_argument("--workers", type=numbers, default=[0, 2], help="DataLoader workers (default 0,2)")
     parser.add_argument("--loaders", type=words(loaders), default=loaders, help=f"of {','.join(loaders)}")
     parser.add_argument("--tables", type=words(tables), default=tables, help=f"of {','.join(tables)}")
@@ -57,8 +59,8 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="also write machine, samples and lines to this file")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
     chosen = parser.parse_args(arguments)
-    if chosen.repeat < 1 or chosen.scale <= 0 or chosen.nodes < 1 or chosen.cap <= 0:
-        parser.error("--repeat and --nodes must be at least 1, --scale and --cap above 0")
+    if min(chosen.repeat, chosen.peer_repeat) < 1 or chosen.scale <= 0 or chosen.nodes < 1 or chosen.cap <= 0:
+        parser.error("--repeat, --peer-repeat and --nodes must be at least 1, --scale and --cap above 0")
     if OURS in chosen.loaders and not chosen.server.exists():
         parser.error(f"{chosen.server} is not there: run `make build`, or give --server")
     return chosen
@@ -79,6 +81,7 @@ class Session:
         self.tables: list[Table] = []
         self.loaders: dict[str, str] = {}  # and what is to be said of each
         self._chosen, self._progress = chosen, progress
+        self._setup = Setup(chosen.only, chosen.workers, chosen.repeat, chosen.peer_repeat, chosen.cap)
         self.failures: dict[str, str] = {}
 
     def measure(self) -> None:
@@ -86,9 +89,10 @@ class Session:
         chosen = self._chosen
         for loader in chosen.loaders:
             self._find(loader)
-        each = 2 * len(chosen.workers) * chosen.repeat * (EPOCH in chosen.only)
-        each += (1 + chosen.repeat) * (RESUME in chosen.only)
-        self._progress.expect(PROCESS_SECONDS * each * len(self.loaders) * len(chosen.tables))
+        rounds = sum(map(self._setup.rounds_of, self.loaders))
+        processes = 2 * len(chosen.workers) * rounds * (EPOCH in chosen.only)
+        processes += (len(self.loaders) + rounds) * (RESUME in chosen.only)
+        self._progress.expect(PROCESS_SECONDS * processes * len(chosen.tables))
         for name in chosen.tables:
             table = ensure(name, chosen.scale, chosen.data, self._progress, shapes.SHAPES)
             shapes.truth(table)
@@ -117,7 +121,7 @@ class Session:
 
     def _table(self, table: Table, formats: dict[str, Path]) -> None:
         chosen, server = self._chosen, None
-        bench = Bench(Setup(chosen.only, chosen.workers, chosen.repeat, chosen.cap), self._progress)
+        bench = Bench(self._setup, self._progress)
         with ExitStack() as stack:
             own = (file for path in set(formats.values()) for file in path.rglob("*") if file.is_file())
             warm_page_cache([*table.files, *map(str, own)])
@@ -154,7 +158,13 @@ def main(arguments: list[str]) -> int:
         print(f"{t.name}: {t.rows:,} rows, {t.arrow_bytes / 1e6:,.1f} MB of Arrow in {len(t.files)} files")
     for loader, what in session.loaders.items():
         print(f"{loader}: {what}")
-    notes = NOTES.format(nodes=chosen.nodes, rounds=chosen.repeat, cap=chosen.cap, way=chosen.cap * CHECKPOINT_CAPS)
+    notes = NOTES.format(
+        nodes=chosen.nodes,
+        rounds=chosen.repeat,
+        peer_rounds=chosen.peer_repeat,
+        cap=chosen.cap,
+        way=chosen.cap * CHECKPOINT_CAPS,
+    )
     print(f"\n{report.text(lines)}\n\n{notes}")
     for what, reason in session.failures.items():
         print(f"not measured: {what}: {reason}")

@@ -46,12 +46,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Setup:
-    """What to measure. cap: CPU-seconds of one reading."""
+    """What to measure. rounds: of ours; peer_rounds: of the others. cap: CPU-seconds of one reading."""
 
     only: list[str]
     workers: list[int]
     rounds: int
+    peer_rounds: int
     cap: float
+
+    def rounds_of(self, loader: str) -> int:
+        """How many rounds a loader takes part in."""
+        return self.rounds if loader == OURS else self.peer_rounds
 
 
 class Bench:
@@ -79,11 +84,8 @@ class Bench:
         return jobs
 
     def _epochs(self, jobs: list[Job]) -> Iterator[Sample]:
-        for number in range(1, self._setup.rounds + 1):
-            for job in jobs:
-                got = self._run(job, f"round {number} of {self._setup.rounds}")
-                if got is None:
-                    continue
+        for job, turn in self._turns(jobs):
+            if got := self._run(job, turn):
                 yield self._sample(
                     job,
                     Cost(**got["cost"]),
@@ -95,19 +97,28 @@ class Bench:
 
     def _resumes(self, jobs: list[Job]) -> Iterator[Sample]:
         """States of half an epoch, then, in processes of their own, the first batch after each."""
-        kept: list[tuple[Job, Checkpoint]] = []
+        kept: dict[str, Checkpoint] = {}
+        resumes: list[Job] = []
         for job in jobs:
             job = replace(
                 job, kind=CHECKPOINT, cap=self._setup.cap * CHECKPOINT_CAPS, case=replace(job.case, resumable=True)
             )
             if got := self._run(job, "once"):
-                kept.append((replace(job, kind=RESUME, state=got["state"]), Checkpoint(**got)))
-        for number in range(1, self._setup.rounds + 1):
-            for job, checkpoint in kept:
-                if got := self._run(job, f"round {number} of {self._setup.rounds}"):
-                    share = checkpoint.batches * BATCH / job.case.table.rows
-                    right = got["following"] == checkpoint.following
-                    yield self._sample(job, Cost(**got["cost"]), share=share, right=right)
+                kept[job.loader] = Checkpoint(**got)
+                resumes.append(replace(job, kind=RESUME, state=got["state"]))
+        for job, turn in self._turns(resumes):
+            if got := self._run(job, turn):
+                checkpoint = kept[job.loader]
+                share = checkpoint.batches * BATCH / job.case.table.rows
+                right = got["following"] == checkpoint.following
+                yield self._sample(job, Cost(**got["cost"]), share=share, right=right)
+
+    def _turns(self, jobs: list[Job]) -> Iterator[tuple[Job, str]]:
+        """The jobs round by round, and the round in words: all take turns, those with fewer rounds stop earlier."""
+        for number in range(1, max(self._setup.rounds, self._setup.peer_rounds) + 1):
+            for job in jobs:
+                if number <= (rounds := self._setup.rounds_of(job.loader)):
+                    yield job, f"round {number} of {rounds}"
 
     def _run(self, job: Job, turn: str) -> dict[str, Any] | None:
         """The answer of a fresh process. What failed once is not tried again."""

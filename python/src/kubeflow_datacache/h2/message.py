@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from kubeflow_datacache import heap
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import ProtocolError
+from kubeflow_datacache.heap import HEAP
 
 _HEADER, _METADATA, _BODY = 2, 3, 1000  # field numbers of FlightData; 1 is the descriptor, which no DoGet needs
 _TICKET: Final = 0x0A  # field 1 of Ticket, with a length
@@ -59,8 +59,7 @@ def _lay(header: bytes, size: int) -> tuple[pa.Buffer, memoryview]:
     """An encapsulated message around a header, and the place in it where its body of so many bytes is to be put."""
     start = _MARK + (_padded(len(_MARK) + 4 + len(header)) - 8).to_bytes(4, "little") + header
     front = _padded(len(start))
-    whole = pa.allocate_buffer(front + size, memory_pool=heap.pool())
-    view = memoryview(whole).cast("B")
+    whole, view = HEAP.allocate(front + size)
     view[:front] = start.ljust(front, b"\0")
     return whole, view[front:]
 
