@@ -52,7 +52,7 @@ CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
 export DATACACHE_IMAGES := $(IMAGES)
 PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
-MODULES := hack/images hack/cluster/coredns hack/kube
+MODULES := hack/images hack/cluster/coredns
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
@@ -162,7 +162,7 @@ fmt: venv $(LINT) ## Format Go and Python (seconds).
 lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, pyright (about 8 min cold, 30 s after).
 	@echo "==> lint: golangci-lint (about 2 min cold, seconds after)"
 	@$(LINT) run ./...
-	@for module in $(MODULES); do (cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml --path-prefix $$module ./...); done
+	@for module in $(MODULES); do (cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml ./...); done
 	@echo "==> lint: ruff and pyright (about 1 min)"
 	@$(PYTHON) -m ruff format --check --quiet --config $(PYCONF) $(PYCODE)
 	@$(PYTHON) -m ruff check --quiet --config $(PYCONF) $(PYCODE)
