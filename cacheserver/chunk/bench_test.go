@@ -69,6 +69,22 @@ func tabularBatch(b *testing.B, rows int) arrow.RecordBatch {
 	return rb.NewRecordBatch()
 }
 
+func floatsBatch(b *testing.B, rows int) arrow.RecordBatch {
+	b.Helper()
+	r := rand.New(rand.NewPCG(1, 2))
+	fields := make([]arrow.Field, 16)
+	for i := range fields {
+		fields[i] = nullable(fmt.Sprint("f", i), arrow.PrimitiveTypes.Float32)
+	}
+	rb := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema(fields, nil))
+	for range rows {
+		for i := range fields {
+			rb.Field(i).(*array.Float32Builder).Append(r.Float32())
+		}
+	}
+	return rb.NewRecordBatch()
+}
+
 func imagesBatch(b *testing.B, rows, size int) arrow.RecordBatch {
 	b.Helper()
 	s := arrow.NewSchema([]arrow.Field{
@@ -103,7 +119,7 @@ func BenchmarkBuilder(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()
-			report := cpu(b)
+			report := byCPU(b)
 			b.SetBytes(8 * tb.batch.NumRows() * tb.bytes)
 			defer func() { report(int64(b.N) * 8 * tb.batch.NumRows() * tb.bytes) }()
 			for b.Loop() {
@@ -166,15 +182,17 @@ func BenchmarkGather(b *testing.B) {
 			}
 		}
 	}
-	st := loadBytes(b, tabularBatch(b, 131072), 256<<20, 96)
-	b.Run("tabular/copy", func(b *testing.B) { benchCopy(b, st) })
-	for _, clump := range []int{1, 64} {
-		b.Run(fmt.Sprintf("tabular/clump%d", clump), func(b *testing.B) { benchGather(b, st, clump) })
+	for name, batch := range map[string]arrow.RecordBatch{"tabular": tabularBatch(b, 131072), "floats": floatsBatch(b, 131072)} {
+		st := loadBytes(b, batch, 256<<20, 96)
+		b.Run(name+"/copy", func(b *testing.B) { benchCopy(b, st) })
+		for _, clump := range []int{1, 64} {
+			b.Run(fmt.Sprintf("%s/clump%d", name, clump), func(b *testing.B) { benchGather(b, st, clump) })
+		}
 	}
 }
 
-// cpu reports bytes by the process's own seconds, which a busy machine bends less than wall seconds.
-func cpu(b *testing.B) (report func(bytes int64)) {
+// byCPU reports bytes by the process's own seconds, which a busy machine bends less than wall seconds.
+func byCPU(b *testing.B) (report func(bytes int64)) {
 	seconds := func() float64 {
 		var u unix.Rusage
 		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -189,7 +207,7 @@ func cpu(b *testing.B) (report func(bytes int64)) {
 }
 
 func benchCopy(b *testing.B, st store) {
-	report := cpu(b)
+	report := byCPU(b)
 	defer func() { report(int64(b.N) * st.rows.Bytes()) }()
 	buf := make([]byte, 2*TargetBytes)
 	for b.Loop() {
@@ -217,7 +235,7 @@ func benchGather(b *testing.B, st store, clump int) {
 		}
 	}
 	b.ReportAllocs()
-	report := cpu(b)
+	report := byCPU(b)
 	next, bytes, count := 0, 0, 0
 	for b.Loop() {
 		m, n, err := st.rows.Gather(st.layout.All(), rows[next:], TargetBytes)

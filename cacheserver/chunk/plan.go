@@ -133,17 +133,19 @@ func (p *plan) measureItems(n *node, ln *lane, ps []piece, from int) int64 {
 // appendItems appends, for each piece of lists, the piece of child slots that its offsets span.
 func appendItems[O int32 | int64](items []piece, offsets []unsafe.Pointer, ps []piece) ([]piece, int64) {
 	total := int64(0)
-	for i := range ps {
-		q := &ps[i]
-		if q.n == 0 || q.src < 0 {
-			items = append(items, piece{src: q.src})
-			continue
+	for some := range ahead(ps, offsets, int(unsafe.Sizeof(O(0)))) {
+		for i := range some {
+			q := &some[i]
+			if q.n == 0 || q.src < 0 {
+				items = append(items, piece{src: q.src})
+				continue
+			}
+			first := unsafe.Add(offsets[q.src], uintptr(q.start)*unsafe.Sizeof(O(0)))
+			lo := int64(*(*O)(first))
+			hi := int64(*(*O)(unsafe.Add(first, uintptr(q.n)*unsafe.Sizeof(O(0)))))
+			items = append(items, piece{start: lo, n: int32(hi - lo), src: q.src})
+			total += hi - lo
 		}
-		first := unsafe.Add(offsets[q.src], uintptr(q.start)*unsafe.Sizeof(O(0)))
-		lo := int64(*(*O)(first))
-		hi := int64(*(*O)(unsafe.Add(first, uintptr(q.n)*unsafe.Sizeof(O(0)))))
-		items = append(items, piece{start: lo, n: int32(hi - lo), src: q.src})
-		total += hi - lo
 	}
 	return items, total
 }

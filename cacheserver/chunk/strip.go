@@ -129,70 +129,145 @@ func putValues[T any](dst []byte, stride int, src unsafe.Pointer, n int) {
 	}
 }
 
-// unpack copies rows of a strip to columns. It takes the addresses of a block of rows first: the loads from them
-// do not wait for each other, so that their cache misses overlap.
+// unpack copies rows of a strip to columns. A long run is copied from where it lies; other rows are put together in a
+// block first, so that their cache misses overlap.
 func unpack(parts []part, rows []piece) {
-	var block [stripBlock]unsafe.Pointer
-	first, stride := &parts[0], parts[0].node.strip.stride
+	var block [stripBlock * stripBytes]byte
+	scratch := unsafe.Pointer(&block)
+	w := windowOf(parts)
 	n, at := 0, 0
-	for i := range rows {
-		q := &rows[i]
-		from := unsafe.Add(first.src[q.src], int(q.start)*stride)
-		for k := range int(q.n) {
-			block[n] = unsafe.Add(from, k*stride)
-			if n++; n == stripBlock {
-				unpackBlock(parts, block[:], at)
-				n, at = 0, at+n
+	for some := range ahead(rows, w.src, w.stride) {
+		for i := range some {
+			q := &some[i]
+			from := unsafe.Add(w.src[q.src], int(q.start)*w.stride-w.skip)
+			if int(q.n) >= stripBlock {
+				w.columns(scratch, w.size, n, at)
+				w.columns(from, w.stride, int(q.n), at+n)
+				n, at = 0, at+n+int(q.n)
+				continue
+			}
+			for range q.n {
+				w.row(unsafe.Add(scratch, n*w.size), from)
+				from = unsafe.Add(from, w.stride)
+				if n++; n == stripBlock {
+					w.columns(scratch, w.size, n, at)
+					n, at = 0, at+n
+				}
 			}
 		}
 	}
-	unpackBlock(parts, block[:n], at)
+	w.columns(scratch, w.size, n, at)
 }
 
-// unpackBlock copies rows, given by where their values of the first part lie, to slots at and after.
-func unpackBlock(parts []part, rows []unsafe.Pointer, at int) {
-	origin := parts[0].node.at
-	for len(parts) > 0 {
-		width, together := parts[0].node.width, 1
-		if len(parts) >= 4 && parts[1].node.width == width && parts[2].node.width == width && parts[3].node.width == width {
-			together = 4
-		}
-		four := parts[:together]
-		parts = parts[together:]
-		switch width {
-		case 1:
-			getValues[uint8](four, rows, origin, at)
-		case 2:
-			getValues[uint16](four, rows, origin, at)
-		case 4:
-			getValues[uint32](four, rows, origin, at)
-		case 8:
-			getValues[uint64](four, rows, origin, at)
-		case 16:
-			getValues[[2]uint64](four, rows, origin, at)
-		default:
-			getBytes(four, rows, origin, at)
-		}
+// window is the stretch of a strip's rows that the wanted columns span.
+type window struct {
+	parts  []part
+	src    []unsafe.Pointer // by source: the first part's first value
+	stride int              // bytes from row to row
+	skip   int              // bytes from where the stretch starts to the first part's value
+	first  int              // bytes from where a row starts to where the stretch does
+	size   int              // bytes
+}
+
+func windowOf(parts []part) window {
+	lo, hi := stripBytes, 0
+	for i := range parts {
+		n := parts[i].node
+		lo, hi = min(lo, n.at), max(hi, n.at+n.width)
 	}
+	n := parts[0].node
+	return window{parts: parts, src: parts[0].src, stride: n.strip.stride, skip: n.at - lo, first: lo, size: hi - lo}
 }
 
-// getValues copies the values of one part or, in one go over the rows, of four.
-func getValues[T any](parts []part, rows []unsafe.Pointer, origin, at int) {
-	if len(parts) < 4 {
-		out, off := slots[T](&parts[0], at, len(rows)), parts[0].node.at-origin
-		for i, row := range rows {
-			out[i] = *(*T)(unsafe.Add(row, off))
-		}
+// row copies a row's stretch.
+func (w *window) row(dst, src unsafe.Pointer) {
+	if w.size == stripBytes {
+		*(*[stripBytes]byte)(dst) = *(*[stripBytes]byte)(src)
 		return
 	}
-	n := len(rows)
-	a, b, c, d := slots[T](&parts[0], at, n), slots[T](&parts[1], at, n), slots[T](&parts[2], at, n), slots[T](&parts[3], at, n)
-	w, x, y, z := parts[0].node.at-origin, parts[1].node.at-origin, parts[2].node.at-origin, parts[3].node.at-origin
-	for i, row := range rows {
-		a[i] = *(*T)(unsafe.Add(row, w))
-		b[i] = *(*T)(unsafe.Add(row, x))
-		c[i] = *(*T)(unsafe.Add(row, y))
-		d[i] = *(*T)(unsafe.Add(row, z))
+	copy(unsafe.Slice((*byte)(dst), w.size), unsafe.Slice((*byte)(src), w.size))
+}
+
+// columns copies the stretches of n rows, which lie stride bytes from each other, to slots at and after.
+func (w *window) columns(from unsafe.Pointer, stride, n, at int) {
+	for n > 0 {
+		k := min(n, stripBlock)
+		w.some(from, stride, k, at)
+		from, n, at = unsafe.Add(from, k*stride), n-k, at+k
+	}
+}
+
+// some is columns for few enough rows to stay in the L1 cache while column after column is copied.
+func (w *window) some(from unsafe.Pointer, stride, n, at int) {
+	for parts := w.parts; len(parts) > 0; {
+		first, together, done := unsafe.Add(from, parts[0].node.at-w.first), 1, 0
+		if hasTranspose && alike(parts) {
+			together, done = 4, transpose(parts, first, stride, n, at)
+		}
+		for i := range parts[:together] {
+			c := &parts[i]
+			get(c, unsafe.Add(first, done*stride+c.node.at-parts[0].node.at), stride, n-done, at+done)
+		}
+		parts = parts[together:]
+	}
+}
+
+// alike reports whether parts starts with four columns of one width, of 4 or 8 bytes, that lie one after the other.
+func alike(parts []part) bool {
+	if len(parts) < 4 {
+		return false
+	}
+	first := parts[0].node
+	for i := range 4 {
+		if n := parts[i].node; n.width != first.width || n.at != first.at+i*n.width {
+			return false
+		}
+	}
+	return first.width == 4 || first.width == 8
+}
+
+// transpose copies values of the first four parts, which are alike. It returns of how many rows; it may leave some out.
+func transpose(parts []part, from unsafe.Pointer, stride, n, at int) (done int) {
+	width := parts[0].node.width
+	if done = n &^ (32/width - 1); done == 0 {
+		return 0
+	}
+	var dst [4]unsafe.Pointer
+	for i := range dst {
+		dst[i] = unsafe.Pointer(unsafe.SliceData(parts[i].dst[at*width : (at+done)*width]))
+	}
+	if width == 8 {
+		transpose64(&dst, from, stride, done)
+	} else {
+		transpose32(&dst, from, stride, done)
+	}
+	return done
+}
+
+// get copies n values of a column, which lie stride bytes from each other, to slots at and after.
+func get(c *part, from unsafe.Pointer, stride, n, at int) {
+	switch c.node.width {
+	case 1:
+		getValues[uint8](c, from, stride, n, at)
+	case 2:
+		getValues[uint16](c, from, stride, n, at)
+	case 4:
+		getValues[uint32](c, from, stride, n, at)
+	case 8:
+		getValues[uint64](c, from, stride, n, at)
+	case 16:
+		getValues[[2]uint64](c, from, stride, n, at)
+	default:
+		width := c.node.width
+		for i := range n {
+			copy(c.dst[(at+i)*width:], unsafe.Slice((*byte)(unsafe.Add(from, i*stride)), width))
+		}
+	}
+}
+
+func getValues[T any](c *part, from unsafe.Pointer, stride, n, at int) {
+	for i, out := 0, slots[T](c, at, n); i < len(out); i++ {
+		out[i] = *(*T)(unsafe.Add(from, i*stride))
 	}
 }
 
@@ -200,17 +275,6 @@ func getValues[T any](parts []part, rows []unsafe.Pointer, origin, at int) {
 func slots[T any](c *part, at, n int) []T {
 	size := int(unsafe.Sizeof(*new(T)))
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(c.dst[at*size:(at+n)*size]))), n)
-}
-
-// getBytes is getValues for widths that no register has.
-func getBytes(parts []part, rows []unsafe.Pointer, origin, at int) {
-	for i := range parts {
-		c := &parts[i]
-		width := c.node.width
-		for k, row := range rows {
-			copy(c.dst[(at+k)*width:], unsafe.Slice((*byte)(unsafe.Add(row, c.node.at-origin)), width))
-		}
-	}
 }
 
 // zeroStripNulls clears the values of nulls of a column in a strip.
