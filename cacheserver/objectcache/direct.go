@@ -76,7 +76,7 @@ func (d *direct) keep(c *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sessions[c] = struct{}{}
-	until := time.Now().Add(idleTime)
+	until := time.Now().Add(d.server.limits.idle)
 	if d.stopping {
 		until = over
 	}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,7 +28,7 @@ const patienceOfTests = 2 * time.Minute
 func alone(t *testing.T, m *member) (address string) {
 	t.Helper()
 	listener := listen(t)
-	server := &http.Server{Handler: m.Server, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes}
+	server := m.newHTTP(m.Server)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return listener.Addr().String()

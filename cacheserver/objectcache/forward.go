@@ -28,12 +28,12 @@ var (
 
 // newTransport reaches other object caches. It keeps connections a little less long than Serve does, so that a body is not
 // sent into one that is just being closed.
-func newTransport() *http.Transport {
+func newTransport(l limits) *http.Transport {
 	return &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
 		MaxIdleConnsPerHost:   64,
-		IdleConnTimeout:       idleTime * 3 / 4,
-		ResponseHeaderTimeout: stallTime,
+		IdleConnTimeout:       l.idle * 3 / 4,
+		ResponseHeaderTimeout: l.stall,
 		DisableCompression:    true,
 		WriteBufferSize:       64 << 10,
 		ReadBufferSize:        64 << 10,
@@ -58,9 +58,6 @@ func (s *Server) forward(r *request, to router.Member) {
 		s.unreachable(r)
 		return
 	}
-	if r.ContentLength > 0 {
-		_ = r.control.SetReadDeadline(time.Now().Add(patience(r.ContentLength)))
-	}
 	response, err := s.transport.RoundTrip(out)
 	if err != nil {
 		if r.Context().Err() == nil { // else it was the client who left
@@ -68,13 +65,14 @@ func (s *Server) forward(r *request, to router.Member) {
 		}
 		s.metrics.forwarded("failed")
 		s.cfg.Log.Debug("forward failed", "member", to.Name, "error", err)
+		_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the request may have outlasted its own
 		s.unreachable(r)
 		return
 	}
 	defer response.Body.Close()
 	s.metrics.forwarded("answered")
 	copyHeaders(r.answer.Header(), response.Header, passedBack)
-	_ = r.control.SetWriteDeadline(time.Now().Add(patience(max(response.ContentLength, 0))))
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.patience(max(response.ContentLength, 0))))
 	r.answer.WriteHeader(response.StatusCode)
 	_, _ = io.Copy(r.answer.ResponseWriter, response.Body) // cut short of its Content-Length, the client sees an error
 }

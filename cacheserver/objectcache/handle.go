@@ -40,7 +40,10 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request, d *direct) {
 }
 
 func (s *Server) serve(r *request) {
-	_ = r.control.SetWriteDeadline(time.Now().Add(stallTime)) // a connection that can't has none to keep
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // a connection that can't has none to keep
+	if r.Body != http.NoBody {
+		r.Body = newIncoming(r, s.limits)
+	}
 	var no *refusal
 	if r.bucket, r.key, no = s.admit(r.Context(), r.RequestURI, r.Header.Get("Authorization")); no != nil {
 		no.answer(r)

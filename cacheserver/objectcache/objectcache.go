@@ -42,6 +42,7 @@ type Server struct {
 	cfg       Config
 	reviewer  identity.Reviewer
 	metrics   *metrics
+	limits    limits
 	transport http.RoundTripper // to other object caches
 	resting   resting           // those of them that failed
 	waiting   atomic.Pointer[string]
@@ -55,7 +56,7 @@ var (
 
 // New returns a Server that answers 503 until Open is called.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, metrics: newMetrics(cfg), transport: newTransport()}
+	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: usual, transport: newTransport(usual)}
 	s.reviewer = identity.NewCache(timed{cfg.Reviewer, s.metrics.reviewSeconds})
 	s.Wait("starting")
 	return s
@@ -92,28 +93,10 @@ func (s *Server) Status() any {
 // Metrics serves the Server's metrics for Prometheus.
 func (s *Server) Metrics() http.Handler { return s.metrics.handler() }
 
-// Limits of one request. Bodies may be of any size that a bucket takes, so their time grows with it.
-const (
-	headerTime  = 30 * time.Second
-	idleTime    = 2 * time.Minute
-	headerBytes = 64 << 10
-	maxKey      = 4096
-	stallTime   = 30 * time.Second // for a body of no length
-	leastSpeed  = 1 << 20          // bytes a second, beyond that
-)
-
-// patience is how long a body of n bytes may take.
-func patience(n int64) time.Duration {
-	return stallTime + time.Duration(n/leastSpeed)*time.Second
-}
-
 // Serve answers on the listener until ctx ends; requests under way then have Config.Grace to end. It closes the listener.
 func (s *Server) Serve(ctx context.Context, on net.Listener) error {
 	d := newDirect(s, on.Addr())
-	server := &http.Server{
-		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes,
-		DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-	}
+	server := s.newHTTP(s)
 	if _, ok := on.(*net.TCPListener); ok { // files are sent to sockets alone
 		server.Handler = d
 	}
@@ -139,4 +122,12 @@ func (s *Server) Serve(ctx context.Context, on net.Listener) error {
 		return err
 	})
 	return group.Wait()
+}
+
+// newHTTP is net/http's part of Serve.
+func (s *Server) newHTTP(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler: handler, ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, MaxHeaderBytes: headerBytes,
+		DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+	}
 }

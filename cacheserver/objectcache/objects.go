@@ -84,7 +84,7 @@ func (s *Server) get(r *request) {
 	if f.partial {
 		header.Set("Content-Range", f.contentRange())
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(patience(f.length)))
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.patience(f.length)))
 	r.answer.WriteHeader(f.status())
 	if r.Method == http.MethodHead {
 		return
@@ -107,31 +107,29 @@ func (s *Server) put(r *request) {
 		return
 	}
 	defer w.Abort()
-	received, readErr, writeErr := s.receive(r, w)
+	received, readErr, writeErr := receive(r, w)
 	s.metrics.received(r.bucket, received)
+	if readErr == nil && writeErr == nil {
+		writeErr = w.Commit()
+	}
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the body may have outlasted the request's own
 	if readErr != nil {
 		r.answer.Header().Set("Connection", "close")
 		r.refuse(http.StatusBadRequest, "the body broke off: "+readErr.Error())
 		return
 	}
-	if writeErr == nil {
-		writeErr = w.Commit()
-	}
 	if writeErr != nil {
 		s.refusePut(r, writeErr)
 		return
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(stallTime))
 	r.answer.WriteHeader(http.StatusCreated)
 }
 
-// receive copies the body into w and tells the client's failures from the store's. A client must keep up leastSpeed.
-func (s *Server) receive(r *request, w io.Writer) (received int64, readErr, writeErr error) {
+// receive copies the body into w and tells the client's failures from the store's.
+func receive(r *request, w io.Writer) (received int64, readErr, writeErr error) {
 	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool holds nothing else
 	defer buffers.Put(buf)
-	began := time.Now()
 	for {
-		_ = r.control.SetReadDeadline(began.Add(patience(received)))
 		n, err := r.Body.Read(*buf)
 		received += int64(n)
 		if n > 0 {

@@ -59,6 +59,12 @@ type member struct {
 // start runs a server that has every key until its router is told otherwise.
 func start(t *testing.T, name string) *member {
 	t.Helper()
+	return startWith(t, name, usual)
+}
+
+// startWith is start with other limits.
+func startWith(t *testing.T, name string, l limits) *member {
+	t.Helper()
 	quotas := map[string]int64{}
 	for bucket, b := range config.Buckets {
 		quotas[bucket] = b.Quota
@@ -72,6 +78,7 @@ func start(t *testing.T, name string) *member {
 		Store: objects, Router: m.router, Reviewer: m.reviewer, Grace: time.Minute, Log: slog.New(slog.DiscardHandler),
 		Buckets: func() buckets.Config { return config }, BucketsRejected: func() bool { return false },
 	})
+	m.limits = l
 	t.Cleanup(func() { objects.Close() }) // after it has served
 	m.address = serve(t, m.Server)
 	return m

@@ -74,7 +74,7 @@ func (c *session) await() error {
 	if c.unread > 0 {
 		return nil
 	}
-	if now := time.Now(); now.Sub(c.kept) > idleTime/16 { // not each time: it costs as much as parsing
+	if now := time.Now(); now.Sub(c.kept) > c.direct.server.limits.idle/16 { // not each time: it costs as much as parsing
 		c.direct.keep(c)
 		c.kept = now
 	}
@@ -160,7 +160,7 @@ func (c *session) send(out *sending) error {
 			return true
 		}
 		if !timed {
-			timed = c.conn.SetWriteDeadline(time.Now().Add(patience(out.left))) == nil
+			timed = c.conn.SetWriteDeadline(time.Now().Add(c.direct.server.limits.patience(out.left))) == nil
 		}
 		return false
 	})

@@ -23,16 +23,9 @@ import (
 // TestConnectionsGoBackAndForth looks at who has a connection.
 func TestConnectionsGoBackAndForth(t *testing.T) {
 	t.Parallel()
-	m := start(t, "alone")
-	listener := listen(t)
-	d := newDirect(m.Server, listener.Addr())
-	server := &http.Server{Handler: d, ReadHeaderTimeout: headerTime}
-	for _, from := range []net.Listener{listener, d.back} {
-		go func() { _ = server.Serve(from) }()
-	}
-	t.Cleanup(func() { _ = server.Close() })
-
-	conn := dial(t, listener.Addr().String())
+	p := takeApart(t, start(t, "alone").Server, usual.header)
+	d := p.direct
+	conn := dial(t, p.address)
 	answers := bufio.NewReader(conn)
 	steps := []struct {
 		name, text string
@@ -66,6 +59,34 @@ func TestConnectionsGoBackAndForth(t *testing.T) {
 	d.awaits(t, "the client has left", 0)
 }
 
+// parts is a server of which a test sees the parts.
+type parts struct {
+	address string
+	direct  *direct
+	servers []*http.Server // for new connections, and for those that go back
+	taken   chan net.Conn  // a new one
+}
+
+// takeApart runs a server until the test ends. For a connection that goes back to net/http, that waits for a header for again.
+func takeApart(t *testing.T, s *Server, again time.Duration) *parts {
+	t.Helper()
+	listener := listen(t)
+	p := &parts{address: listener.Addr().String(), direct: newDirect(s, listener.Addr()), taken: make(chan net.Conn, 1)}
+	fresh, back := s.newHTTP(p.direct), s.newHTTP(p.direct)
+	fresh.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			p.taken <- conn
+		}
+	}
+	back.ReadHeaderTimeout = again
+	p.servers = []*http.Server{fresh, back}
+	for i, from := range []net.Listener{listener, p.direct.back} {
+		go func() { _ = p.servers[i].Serve(from) }()
+		t.Cleanup(func() { _ = p.servers[i].Close() })
+	}
+	return p
+}
+
 // awaits waits until direct has so many connections.
 func (d *direct) awaits(t *testing.T, after string, want int) {
 	t.Helper()
@@ -91,33 +112,43 @@ type ending struct {
 
 func startEnding(t *testing.T, grace time.Duration) *ending {
 	t.Helper()
-	const size = 64 << 20
+	s, _ := withLarge(t, grace)
+	listener := listen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	e := &ending{address: listener.Addr().String(), size: large, end: cancel, ended: make(chan error, 1)}
+	go func() { e.ended <- s.Serve(ctx, listener) }()
+	return e
+}
+
+// large is the size of an object that fits into no socket.
+const large = 64 << 20
+
+// withLarge makes a server, which is open, of a bucket "open" with a large object "x", and tells where its store is.
+func withLarge(t *testing.T, grace time.Duration) (s *Server, dir string) {
+	t.Helper()
+	dir = t.TempDir()
 	open := buckets.Config{TotalLimit: 1 << 30, Buckets: map[string]buckets.Bucket{"open": {Name: "open", Public: true, Quota: 1 << 30}}}
-	objects, err := store.Open(store.Config{Dir: t.TempDir(), Limits: store.Limits{Total: 1 << 30, Quotas: map[string]int64{"open": 1 << 30}}})
+	objects, err := store.Open(store.Config{Dir: dir, Limits: store.Limits{Total: 1 << 30, Quotas: map[string]int64{"open": 1 << 30}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = objects.Close() })
-	w, err := objects.Create("open", "x", size)
+	w, err := objects.Create("open", "x", large)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(make([]byte, size)); err != nil {
+	if _, err := w.Write(make([]byte, large)); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{
+	s = New(Config{
 		Store: objects, Router: router.New("alone"), Reviewer: &names{}, Grace: grace, Log: slog.New(slog.DiscardHandler),
 		Buckets: func() buckets.Config { return open }, BucketsRejected: func() bool { return false },
 	})
 	s.Open()
-	listener := listen(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	e := &ending{address: listener.Addr().String(), size: size, end: cancel, ended: make(chan error, 1)}
-	go func() { e.ended <- s.Serve(ctx, listener) }()
-	return e
+	return s, dir
 }
 
 // has waits until the server has ended.

@@ -1,0 +1,260 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// never is a limit that no test lives to see.
+const never = time.Hour
+
+// unlimited is limits of which a test shortens the one that it is about.
+var unlimited = limits{header: never, idle: never, stall: never, leastSpeed: math.MaxInt64}
+
+// TestSilentClients has clients say something and then nothing more. Each meets the one limit that is not never.
+func TestSilentClients(t *testing.T) {
+	t.Parallel()
+	const (
+		brief = 50 * time.Millisecond
+		long  = time.Second // where the server has to answer within it
+		put   = "PUT /v1/objects/open/x HTTP/1.1\r\nHost: cache\r\n"
+	)
+	header, idle, stall, answer := unlimited, unlimited, unlimited, unlimited
+	header.header, idle.idle, stall.stall, answer.stall = brief, brief, brief, long
+	tests := []struct {
+		name   string
+		limits limits
+		text   string
+		want   string // the statuses of the answers
+	}{
+		{"no request", header, "", ""},
+		{"half a request line", header, "GET /v1/obj", "(400)?"},
+		{"half a header", header, plainGet + asA, ""},
+		{"nothing after a hit", idle, plainGet + asA + "\r\n\r\n", "200"},
+		{"nothing after two hits", idle, strings.Repeat(plainGet+asA+"\r\n\r\n", 2), "200 200"},
+		{"nothing after a miss", idle, "GET /v1/objects/open/y HTTP/1.1\r\nHost: cache\r\n" + asA + "\r\n\r\n", "404"},
+		{"half a body", answer, put + asA + "\r\nContent-Length: 8\r\n\r\nhalf", "400"},
+		{"half a body in chunks", answer, put + asA + "\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n", "400"},
+		{"no body for a refusal", stall, put + "Content-Length: 8\r\n\r\n", "(401)?"}, // its answer waits for the body
+		{"no body for a read", stall, plainGet + asA + "\r\nContent-Length: 8\r\n\r\n", "(200)?"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			m := startWith(t, "alone", test.limits)
+			m.holdsX(t)
+			began := time.Now()
+			got := listenTo(t, dial(t, m.address), test.text)
+			if limit := min(test.limits.header, test.limits.idle, test.limits.stall); time.Since(began) < limit {
+				t.Errorf("closed after %v, want no less than %v", time.Since(began), limit)
+			}
+			if !regexp.MustCompile("^" + test.want + "$").MatchString(got) {
+				t.Errorf("answers %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// holdsX puts a small object "x", past the server.
+func (m *member) holdsX(t *testing.T) {
+	t.Helper()
+	w, err := m.store.Create("open", "x", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte("body")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var status = regexp.MustCompile(`HTTP/1\.1 (\d+)`)
+
+// listenTo says text and returns the statuses of what comes back until the server closes.
+func listenTo(t *testing.T, conn *net.TCPConn, text string) string {
+	t.Helper()
+	_, _ = io.WriteString(conn, text) // fails when the server has closed already
+	got, err := io.ReadAll(conn)
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatal(err)
+	}
+	var statuses []string
+	for _, line := range status.FindAllStringSubmatch(string(got), -1) {
+		statuses = append(statuses, line[1])
+	}
+	return strings.Join(statuses, " ")
+}
+
+// TestHalfAHeaderAfterAHit goes back to net/http, whose limit it meets.
+func TestHalfAHeaderAfterAHit(t *testing.T) {
+	t.Parallel()
+	m := startWith(t, "alone", unlimited)
+	m.holdsX(t)
+	p := takeApart(t, m.Server, 50*time.Millisecond)
+	if got := listenTo(t, dial(t, p.address), plainGet+asA+"\r\n\r\n"+plainGet+asA); got != "200" {
+		t.Errorf("answers %q, want one of 200", got)
+	}
+	p.over(t)
+}
+
+// TestABodyThatTakesLong hears what became of it, later than what has no body would.
+func TestABodyThatTakesLong(t *testing.T) {
+	t.Parallel()
+	l := unlimited
+	l.stall, l.leastSpeed = time.Second/2, 1
+	for name, test := range map[string]struct{ rest, want int }{"taken": {100, 201}, "too large": {2 << 20, 413}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := dial(t, startWith(t, "alone", l).address)
+			chunk := func(n int) string { return fmt.Sprintf("%x\r\n%s\r\n", n, strings.Repeat("x", n)) }
+			const begin = 100 // and so many seconds
+			fmt.Fprintf(conn, "PUT /v1/objects/open/x HTTP/1.1\r\nHost: cache\r\n%s\r\nTransfer-Encoding: chunked\r\n\r\n%s", asA, chunk(begin))
+			time.Sleep(l.stall + l.stall/4)
+			go func() { fmt.Fprintf(conn, "%s0\r\n\r\n", chunk(test.rest)) }() // not read to its end if it is refused
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || response.StatusCode != test.want {
+				t.Fatalf("%v %v, want %d", response, err, test.want)
+			}
+		})
+	}
+}
+
+// readers are requests for a large object, by who answers them.
+var readers = map[string]string{
+	"direct":   plainGet + asA + "\r\n\r\n",
+	"net/http": plainGet + asA + "\r\nConnection: close\r\n\r\n",
+}
+
+// TestAClientThatStopsReading gets a part, and the server gets back what it had for it.
+func TestAClientThatStopsReading(t *testing.T) {
+	t.Parallel()
+	for name, request := range readers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, dir := withLarge(t, never)
+			s.limits = unlimited
+			s.limits.stall = 250 * time.Millisecond
+			p := takeApart(t, s, never)
+			conn := dial(t, p.address)
+			socket := socketOf(t, <-p.taken)
+			if n := descriptors(t, socket); n != 1 {
+				t.Fatalf("there are %d descriptors of the server's %s, want 1", n, socket)
+			}
+			began := time.Now()
+			if _, err := io.WriteString(conn, request); err != nil {
+				t.Fatal(err)
+			}
+			awaitNone(t, socket)
+			if took := time.Since(began); took < s.limits.stall {
+				t.Errorf("closed after %v, want no less than %v", took, s.limits.stall)
+			}
+			awaitNone(t, filepath.Join(dir, "objects"))
+			p.over(t)
+			if n, err := io.Copy(io.Discard, conn); n >= large || err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%d bytes came of an object of %d, %v", n, large, err)
+			}
+		})
+	}
+}
+
+// TestASlowReader is slow, but not too slow: the server waits longer for all of it than it would for none.
+func TestASlowReader(t *testing.T) {
+	t.Parallel()
+	for name, request := range readers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := withLarge(t, never)
+			s.limits = unlimited
+			s.limits.stall, s.limits.leastSpeed = time.Millisecond, 1<<18
+			conn := dial(t, takeApart(t, s, never).address)
+			if _, err := io.WriteString(conn, request); err != nil {
+				t.Fatal(err)
+			}
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for at := 0; at < large; at += large / 64 {
+				time.Sleep(5 * s.limits.stall)
+				if n, err := io.CopyN(io.Discard, response.Body, large/64); err != nil {
+					t.Fatalf("from byte %d on %d more, then %v", at, n, err)
+				}
+			}
+		})
+	}
+}
+
+// over ends the server and waits until nothing of it runs.
+func (p *parts) over(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patienceOfTests)
+	defer cancel()
+	p.direct.stop()
+	for _, server := range p.servers {
+		if err := server.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if p.direct.wait(ctx); ctx.Err() != nil {
+		t.Error("a session does not end")
+	}
+}
+
+// socketOf is what links to descriptors of a connection begin with.
+func socketOf(t *testing.T, conn net.Conn) string {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var link string
+	var failed error
+	if err := raw.Control(func(fd uintptr) { link, failed = os.Readlink(fmt.Sprint("/proc/self/fd/", fd)) }); err != nil || failed != nil {
+		t.Fatal(err, failed)
+	}
+	return link
+}
+
+// descriptors counts those of this process whose links begin so.
+func descriptors(t *testing.T, prefix string) (n int) {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range all {
+		link, err := os.Readlink(filepath.Join("/proc/self/fd", fd.Name()))
+		if err == nil && strings.HasPrefix(link, prefix) { // else it was closed meanwhile
+			n++
+		}
+	}
+	return n
+}
+
+// awaitNone waits until there are no such descriptors.
+func awaitNone(t *testing.T, prefix string) {
+	t.Helper()
+	for deadline := time.Now().Add(patienceOfTests); descriptors(t, prefix) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is still open", prefix)
+		}
+	}
+}
