@@ -93,6 +93,12 @@ func (c *Column) elements(l *lists, n int) (done int, err error) {
 		return 0, corrupt("the lists of a batch have more than 2^31 elements")
 	}
 	for done < n {
+		if l.open && c.reps.left == 0 {
+			done += l.runs(&c.reps, n-done, c.slots.slots+done)
+			if done == n {
+				break
+			}
+		}
 		if err := c.repetitions(); err != nil {
 			return 0, err
 		}
@@ -184,6 +190,50 @@ func (l *lists) packed(src []byte, at, n, slot int) int {
 		}
 	}
 	l.begun = begun
+	return n
+}
+
+// runs follows whole runs of repetition levels, when none is under way and a list is open, one pass for what elements does run
+// by run: a list of some ten elements is about two runs, so they decide what short lists cost (BenchmarkColumn/1-40). It takes
+// those with a header of one byte that go on with a list, or are packed and have no more levels than n and than there is
+// room for lists, and stops at any other. It returns how many levels it has followed, the first of them of number slot.
+func (l *lists) runs(h *hybrid, n, slot int) (done int) {
+	data, begun := h.data, l.begun
+	for len(data) >= 2 {
+		head := data[0]
+		if head >= 0x80 {
+			break
+		}
+		k := int(head >> 1)
+		if head&1 == 0 {
+			if data[1] != 1 || done+k > n {
+				break
+			}
+			data, done = data[2:], done+k
+			continue
+		}
+		if len(data) <= k || done+8*k > n || begun+8*k >= len(l.offsets) {
+			break
+		}
+		for _, levels := range data[1 : 1+k] {
+			begun += group(l.offsets[begun:], levels, slot+done)
+			done += 8
+		}
+		data = data[1+k:]
+	}
+	h.data, l.begun = data, begun
+	return done
+}
+
+// group begins a list at each zero of 8 levels, and returns how many. It writes two offsets whether or not they begin a list,
+// for which offsets has room: most groups have one or two, and a processor can't foretell which.
+func group(offsets []int32, levels uint8, slot int) int {
+	begins := uint(^levels)
+	n := bits.OnesCount(begins)
+	for i := range max(n, 2) {
+		offsets[i] = int32(slot + bits.TrailingZeros(begins))
+		begins &= begins - 1
+	}
 	return n
 }
 

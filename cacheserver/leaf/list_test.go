@@ -4,6 +4,8 @@
 package leaf
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -99,6 +101,56 @@ func TestPacked(t *testing.T) {
 		l := lists{offsets: make([]int32, room+1)}
 		if got := l.packed(src, at, n, 100); got != done || !slices.Equal(l.offsets[:l.begun], want) {
 			t.Fatalf("%d levels from bit %d of %08b on, room for %d: %d followed and lists at %d, want %d and %d", n, at, src, room, got, l.offsets[:l.begun], done, want)
+		}
+	}
+}
+
+// Runs of any kind and length give the same lists as looking at level by level.
+func TestRuns(t *testing.T) {
+	const seed = 6
+	r := rand.New(rand.NewPCG(seed, 7))
+	t.Logf("seed %d", seed)
+	for range 2000 {
+		encoded, levels := []byte{1 << 1, 0}, []byte{0}
+		repeat := func(n int, value byte) {
+			encoded = append(binary.AppendUvarint(encoded, uint64(n)<<1), value)
+			levels = append(levels, bytes.Repeat([]byte{value}, n)...)
+		}
+		for range r.IntN(60) {
+			switch r.IntN(8) {
+			case 0:
+				repeat(r.IntN(20), 0)
+			case 1:
+				repeat(r.IntN(300), 1) // some have a header of two bytes
+			case 2, 3, 4:
+				repeat(8+r.IntN(30), 1)
+			default:
+				groups := r.IntN(4)
+				encoded = append(encoded, byte(groups)<<1|1)
+				for range groups {
+					b := byte(r.Uint32() | r.Uint32())
+					encoded = append(encoded, b)
+					for bit := range 8 {
+						levels = append(levels, b>>bit&1)
+					}
+				}
+			}
+		}
+		n := 1 + r.IntN(len(levels)) // the last groups may be padding
+		room := 1 + r.IntN(n+1)
+		var want []int32
+		done := 0
+		for ; done < n && (levels[done] == 1 || len(want) < room); done++ {
+			if levels[done] == 0 {
+				want = append(want, int32(done))
+			}
+		}
+		c, l := pageOf(encoded, slices.Concat(binary.AppendUvarint(nil, uint64(n)<<1), []byte{2}), n), lists{offsets: make([]int32, room+1)}
+		if _, err := c.follow(&l); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.offsets[:l.begun]; !slices.Equal(got, want) || c.left != n-done {
+			t.Fatalf("%d levels of %x, room for %d: %d left and lists at %d, want %d and %d", n, encoded, room, c.left, got, n-done, want)
 		}
 	}
 }
