@@ -86,7 +86,7 @@ func (p *part) reserveWork() (workers int, release func(), err error) {
 			return workers, func() { p.budget.Release(size) }, nil
 		}
 		if workers == 1 {
-			return 0, nil, fmt.Errorf("no room to load even one row group at a time: %w; raise --memory-limit", err)
+			return 0, nil, noRoom(err, "to load even one row group at a time", "or cache fewer columns")
 		}
 	}
 }
@@ -177,20 +177,29 @@ func (p *part) keep(index int, sealed chunk.Sealed) {
 	})
 }
 
-// explain adds to a full budget what the user can do about it.
+// explain says which split an error is of and, of a full budget, how much there is to come.
 func (p *part) explain(split iceberg.Split, err error) error {
-	err = fmt.Errorf("%s row group %d: %w", split.File, split.RowGroup, err)
+	p.mu.Lock()
+	done, bytes := len(p.done), p.bytes
+	p.mu.Unlock()
+	all := len(p.assign.Splits)
+	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded)", all, done)
+	if done > 0 {
+		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, inBytes(bytes/int64(done)*int64(all)))
+	}
+	return fmt.Errorf("%s row group %d: %w", split.File, split.RowGroup, noRoom(err, what, "add data nodes, or cache fewer columns or rows"))
+}
+
+// noRoom says of a full budget what there was no room for, and what to do beside raising the limit. Other errors stay.
+func noRoom(err error, what, advice string) error {
 	var full *chunk.ExhaustedError
 	if !errors.As(err, &full) {
 		return err
 	}
-	p.mu.Lock()
-	done, bytes := len(p.done), p.bytes
-	p.mu.Unlock()
-	estimate := "more"
-	if done > 0 {
-		estimate = fmt.Sprintf("about %d MB", bytes/int64(done)*int64(len(p.assign.Splits))/1e6)
-	}
-	return fmt.Errorf("%w, with %d of %d splits loaded; this data node's part needs %s: raise --memory-limit, add data nodes, or cache fewer columns",
-		err, done, len(p.assign.Splits), estimate)
+	return fmt.Errorf("no room %s: %s are needed beside the %s in use, and the limit is %s: "+
+		"raise --memory-limit (in a cluster, the data nodes' memory), %s",
+		what, inBytes(full.Need), inBytes(full.Used), inBytes(full.Limit), advice)
 }
+
+// inBytes is for people and for scripts.
+func inBytes(n int64) string { return fmt.Sprintf("%d bytes (%.1f MiB)", n, float64(n)/(1<<20)) }
