@@ -47,8 +47,8 @@ type Options struct {
 type Cluster struct {
 	// Config is the administrator's, without a limit on requests.
 	Config *rest.Config
-	// Client is the administrator's, uncached; see Options.Scheme for its types.
-	Client client.Client
+	// Objects has the administrator's Client, uncached; see Options.Scheme for its types.
+	Objects
 	// Address is the loopback address that everything listens on, for a test's own servers too (an IPv4 address).
 	Address string
 	// CertDir holds ca.crt, tls.crt and tls.key: a serving certificate for Address and 127.0.0.1, and who signed it.

@@ -4,11 +4,8 @@
 package kubetest
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -147,22 +144,11 @@ func (c *Cluster) awaitManagers(ctx context.Context, programs map[string]string)
 
 // answers returns an error unless a server takes webhook calls at the URL: any answer but 404 to a call without content.
 func (c *Cluster) answers(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(nil))
-	if err != nil {
-		return err
+	status, said, err := c.ask(ctx, http.MethodPost, url)
+	if err == nil && status == http.StatusNotFound {
+		err = fmt.Errorf("%s says %d: %s", url, status, said)
 	}
-	response, err := c.http.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return err
-	}
-	if response.StatusCode == http.StatusNotFound {
-		return errors.New(response.Status)
-	}
-	return nil
+	return err
 }
 
 // InstallRuntimes installs stock ClusterTrainingRuntimes of Trainer by name, unmodified: torch-distributed,

@@ -69,7 +69,11 @@ func (c *Cluster) startStore(ctx context.Context) error {
 		if err := server.check(); err != nil {
 			return err
 		}
-		return c.get(ctx, c.Config.Host+"/readyz")
+		status, said, err := c.ask(ctx, http.MethodGet, c.Config.Host+"/readyz")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("/readyz says %d: %s", status, said)
+		}
+		return err
 	})
 }
 
@@ -99,26 +103,25 @@ func (c *Cluster) startControllers() error {
 	return err
 }
 
-// get asks a URL as the administrator and returns an error unless the answer is 200.
-func (c *Cluster) get(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// ask asks a URL as the administrator.
+func (c *Cluster) ask(ctx context.Context, method, url string) (status int, text string, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
-		return err
+		return 0, "", err
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return err
+		return 0, "", err
 	}
 	defer response.Body.Close()
-	if response.StatusCode == http.StatusOK {
-		return nil
-	}
-	text, err := io.ReadAll(io.LimitReader(response.Body, 4096))
-	return fmt.Errorf("%s says %s: %s %w", url, response.Status, text, err)
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(body), err
 }
 
 // startDeadline is how long each part may take to start: seconds on an idle machine.
 const startDeadline = 5 * time.Minute
+
+const pollInterval = 50 * time.Millisecond
 
 // await asks again until the answer is nil, a program has ended, or startDeadline is over.
 func (c *Cluster) await(ctx context.Context, what string, ask func(context.Context) error) error {

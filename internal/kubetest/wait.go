@@ -5,39 +5,37 @@ package kubetest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/internal/proctest"
 )
 
 // Deadline is how long Eventually waits: far more than anything needs on an idle machine, for those that are not.
 const Deadline = 5 * time.Minute
 
-const pollInterval = 50 * time.Millisecond
-
-// Eventually asks check each 50 ms until it returns nil. After Deadline it fails the test with the last error.
+// Eventually asks check until it returns nil. After Deadline it ends the test with the last error.
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
 	EventuallyWithin(t, Deadline, what, check)
 }
 
-// EventuallyWithin is Eventually with another deadline.
+// EventuallyWithin is Eventually with another deadline. The test's log tells how long it took.
 func EventuallyWithin(t testing.TB, deadline time.Duration, what string, check func() error) {
 	t.Helper()
-	last := time.Now().Add(deadline)
-	for {
-		err := check()
-		if err == nil {
-			return
+	began := time.Now()
+	proctest.Eventually(t, deadline, func() error {
+		if err := check(); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
 		}
-		if time.Now().After(last) {
-			t.Fatalf("%s: not within %v: %v", what, deadline, err)
-		}
-		time.Sleep(pollInterval)
-	}
+		return nil
+	})
+	t.Logf("waited %5.1f s for %s", time.Since(began).Seconds(), what)
 }
 
 // Namespace makes a namespace for the test and returns its name; it is deleted when the test ends. When the test has

@@ -37,7 +37,7 @@ func TestWebhookIsDown(t *testing.T) {
 			here := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: ns}}
 			// Nothing of ours listens at port 1.
 			configuration := copyOf(t, metav1.ObjectMeta{Name: name}, here, admissionv1.WebhookClientConfig{URL: new("https://" + cluster.Address + ":1")})
-			create(t, configuration)
+			cluster.Create(t, configuration)
 			t.Cleanup(func() {
 				if err := cluster.Client.Delete(context.WithoutCancel(t.Context()), configuration); err != nil {
 					t.Error(err)
@@ -52,7 +52,7 @@ func TestWebhookIsDown(t *testing.T) {
 			})
 			bare := cacheJob(ns, "bare", table)
 			bare.Spec.Initializer = nil
-			create(t, bare)
+			cluster.Create(t, bare)
 			change(t, bare, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
 		})
 	}

@@ -5,7 +5,6 @@ package controlplane
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,11 +14,9 @@ import (
 	ice "github.com/apache/iceberg-go"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/local"
@@ -65,13 +62,6 @@ func runtimes(t *testing.T) {
 	appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
 }
 
-func create(t *testing.T, object client.Object) {
-	t.Helper()
-	if err := cluster.Client.Create(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // change edits an object until it is written.
 func change[T client.Object](t *testing.T, object T, edit func(T)) {
 	t.Helper()
@@ -84,49 +74,11 @@ func change[T client.Object](t *testing.T, object T, edit func(T)) {
 	})
 }
 
-// remove deletes an object in the background, as kubectl does.
-func remove(t *testing.T, object client.Object) {
-	t.Helper()
-	if err := cluster.Client.Delete(t.Context(), object, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // appears waits for an object and reads it.
 func appears[T client.Object](t *testing.T, object T, namespace, name string) T {
 	t.Helper()
-	kubetest.Eventually(t, fmt.Sprintf("%T %s", object, name), func() error {
-		return cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
-	})
+	cluster.Appear(t, object, namespace, name)
 	return object
-}
-
-// vanishes waits until there is no such object.
-func vanishes(t *testing.T, object client.Object, namespace, name string) {
-	t.Helper()
-	kubetest.Eventually(t, fmt.Sprintf("%T %s is gone", object, name), func() error {
-		err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return errors.Join(err, errors.New("it is still there"))
-	})
-}
-
-// becomes waits until the DataCache is in the state.
-func becomes(t *testing.T, namespace, name string, state v1alpha1.State) *v1alpha1.DataCache {
-	t.Helper()
-	dc := &v1alpha1.DataCache{}
-	kubetest.Eventually(t, fmt.Sprintf("DataCache %s is %s", name, state), func() error {
-		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, dc); err != nil {
-			return err
-		}
-		if dc.Status.State != state {
-			return fmt.Errorf("it is %q: %+v", dc.Status.State, dc.Status.Conditions)
-		}
-		return nil
-	})
-	return dc
 }
 
 // told waits until an event of the reason was said of the TrainJob in the form that the Kubeflow SDK reads, and gives its message.

@@ -41,9 +41,9 @@ func TestJobGetsItsCache(t *testing.T) {
 		return kubetest.Act{Unready: isCachePod(pod)}
 	})
 	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
-	create(t, job)
+	cluster.Create(t, job)
 
-	dc := becomes(t, ns, "train", v1alpha1.StatePending)
+	dc := cluster.DataCache(t, ns, "train", v1alpha1.StatePending)
 	if len(dc.OwnerReferences) != 1 || dc.OwnerReferences[0].UID != job.UID || dc.OwnerReferences[0].Controller != nil {
 		t.Errorf("owners of the DataCache are %+v, want the TrainJob, not as its controller", dc.OwnerReferences)
 	}
@@ -52,7 +52,7 @@ func TestJobGetsItsCache(t *testing.T) {
 	told(t, job, "CacheProvisioning")
 
 	served(t, ns, "train")
-	dc = becomes(t, ns, "train", v1alpha1.StateReady)
+	dc = cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
 	s := dc.Status
 	if s.Rows == nil || *s.Rows != rows || s.Loaded != "100%" || s.Size == nil || s.Size.IsZero() || s.SnapshotID == nil || s.ReadyTime == nil {
 		t.Errorf("status of the Ready DataCache is %+v, want %d rows, 100%%, a size, a snapshot and when it was ready", s, rows)
@@ -65,8 +65,8 @@ func TestJobGetsItsCache(t *testing.T) {
 	}
 
 	trained.Store(true)
-	dc = becomes(t, ns, "train", v1alpha1.StateReleased)
-	vanishes(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
+	dc = cluster.DataCache(t, ns, "train", v1alpha1.StateReleased)
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 	noCachePods(t, ns)
 	told(t, job, "CacheReleased")
 	if dc.Status.Rows != nil || dc.Status.Users != 0 || dc.Status.SnapshotID == nil {
@@ -81,12 +81,12 @@ func TestJobGetsItsCache(t *testing.T) {
 		}
 	}
 
-	remove(t, job)
-	vanishes(t, &v1alpha1.DataCache{}, ns, "train")
-	vanishes(t, &corev1.Service{}, ns, "train-cache-service")
-	vanishes(t, &corev1.ServiceAccount{}, ns, "train-cache")
-	vanishes(t, &networkingv1.NetworkPolicy{}, ns, "train-cache")
-	vanishes(t, &policyv1.PodDisruptionBudget{}, ns, "train-cache")
+	cluster.Delete(t, job)
+	cluster.Vanish(t, &v1alpha1.DataCache{}, ns, "train")
+	cluster.Vanish(t, &corev1.Service{}, ns, "train-cache-service")
+	cluster.Vanish(t, &corev1.ServiceAccount{}, ns, "train-cache")
+	cluster.Vanish(t, &networkingv1.NetworkPolicy{}, ns, "train-cache")
+	cluster.Vanish(t, &policyv1.PodDisruptionBudget{}, ns, "train-cache")
 }
 
 // objectsAreThere waits for every object of the cache and checks its owner; what is in them, the controller's own tests say.
@@ -168,7 +168,7 @@ func TestSuspendedJobFreesItsCache(t *testing.T) {
 	served(t, ns, "train")
 	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
 	job.Spec.Suspend = new(true)
-	create(t, job)
+	cluster.Create(t, job)
 	kubetest.Eventually(t, "the TrainJob is suspended", func() error {
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
 			return err
@@ -183,16 +183,16 @@ func TestSuspendedJobFreesItsCache(t *testing.T) {
 	}
 
 	change(t, job, func(j *trainer.TrainJob) { j.Spec.Suspend = new(false) })
-	first := becomes(t, ns, "train", v1alpha1.StateReady)
+	first := cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
 	set := appears(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 
 	change(t, job, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
-	becomes(t, ns, "train", v1alpha1.StateReleased)
-	vanishes(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
+	cluster.DataCache(t, ns, "train", v1alpha1.StateReleased)
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 	noCachePods(t, ns)
 
 	change(t, job, func(j *trainer.TrainJob) { j.Spec.Suspend = new(false) })
-	again := becomes(t, ns, "train", v1alpha1.StateReady)
+	again := cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
 	if again.UID != first.UID {
 		t.Error("the DataCache was made anew, want the same one again")
 	}
@@ -220,19 +220,19 @@ func TestForeignObjectsStay(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "train-cache-service"},
 		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "theirs"}, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
-	create(t, theirs)
+	cluster.Create(t, theirs)
 	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
-	create(t, job)
+	cluster.Create(t, job)
 	want := "Service " + ns + "/train-cache-service exists and belongs to nobody that datacache knows"
 	if message := told(t, job, "CacheFailed"); !strings.Contains(message, want) {
 		t.Errorf("event CacheFailed says %q, want %q in it", message, want)
 	}
-	dc := becomes(t, ns, "train", v1alpha1.StatePending)
+	dc := cluster.DataCache(t, ns, "train", v1alpha1.StatePending)
 	if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady); c == nil || c.Reason != "NameTaken" {
 		t.Errorf("condition Ready is %+v, want reason NameTaken", c)
 	}
-	remove(t, job)
-	vanishes(t, &v1alpha1.DataCache{}, ns, "train")
+	cluster.Delete(t, job)
+	cluster.Vanish(t, &v1alpha1.DataCache{}, ns, "train")
 	still := appears(t, &corev1.Service{}, ns, "train-cache-service")
 	if diff := cmp.Diff(theirs, still); diff != "" {
 		t.Errorf("the foreign Service was changed (-before +after):\n%s", diff)
@@ -251,7 +251,7 @@ func TestPodsThatCannotStart(t *testing.T) {
 		return kubetest.Act{}
 	})
 	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
-	create(t, job)
+	cluster.Create(t, job)
 	kubetest.Eventually(t, "condition ImagePullBackOff", func() error {
 		dc := &v1alpha1.DataCache{}
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), dc); err != nil {
@@ -292,25 +292,25 @@ func TestFailedCache(t *testing.T) {
 	})
 	runHead(t, "/nonexistent/00001.metadata.json", ns, "train")
 	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
-	create(t, job)
-	first := becomes(t, ns, "train", v1alpha1.StateFailed)
+	cluster.Create(t, job)
+	first := cluster.DataCache(t, ns, "train", v1alpha1.StateFailed)
 	if message := told(t, job, "CacheFailed"); !strings.Contains(message, "/nonexistent/00001.metadata.json") {
 		t.Errorf("event CacheFailed says %q, want the file that is missing", message)
 	}
 	appears(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 
 	gaveUp.Store(true)
-	vanishes(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 	noCachePods(t, ns)
-	dc := becomes(t, ns, "train", v1alpha1.StateFailed)
+	dc := cluster.DataCache(t, ns, "train", v1alpha1.StateFailed)
 	if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady); c == nil || !strings.Contains(c.Message, "/nonexistent/") {
 		t.Errorf("condition Ready is %+v, want the reason kept", c)
 	}
 
 	gaveUp.Store(false)
-	remove(t, job)
+	cluster.Delete(t, job)
 	again := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
-	create(t, again)
+	cluster.Create(t, again)
 	kubetest.Eventually(t, "a new DataCache that failed too", func() error {
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(again), dc); err != nil {
 			return err

@@ -16,12 +16,12 @@ func TestAnotherManagerTakesOver(t *testing.T) {
 	ns := cluster.Namespace(t)
 	served(t, ns, "before", "after")
 	before := cacheJob(ns, "before", "cache://demo/reviews", tableEnv()...)
-	create(t, before)
+	cluster.Create(t, before)
 	all(t, ns, 1, v1alpha1.StateReady)
 	if err := leader.stop(); err != nil {
 		t.Fatalf("the leader ended with %v", err)
 	}
-	create(t, cacheJob(ns, "after", "cache://demo/reviews", tableEnv()...))
+	cluster.Create(t, cacheJob(ns, "after", "cache://demo/reviews", tableEnv()...))
 	all(t, ns, 2, v1alpha1.StateReady)
 	if err := cluster.Client.Delete(t.Context(), before); err != nil {
 		t.Fatal(err)

@@ -91,10 +91,10 @@ func TestNamesThatAreTooLong(t *testing.T) {
 	generated.GenerateName = long[:29]
 	refused(t, generated, "metadata.name: Invalid value: ", long[:29], "has 34 characters, at most 33 are allowed", "shorten it")
 
-	create(t, cacheJob(ns, long[:33], table, tableEnv()...))
+	cluster.Create(t, cacheJob(ns, long[:33], table, tableEnv()...))
 	generated = cacheJob(ns, "", table, tableEnv()...)
 	generated.GenerateName = long[:28]
-	create(t, generated)
+	cluster.Create(t, generated)
 	if len(generated.Name) != 33 {
 		t.Errorf("the generated name %s has %d characters, want 33", generated.Name, len(generated.Name))
 	}
@@ -108,9 +108,9 @@ func TestRuntimesThatCannotServe(t *testing.T) {
 	stock := appears(t, &trainer.ClusterTrainingRuntime{}, "", "torch-distributed")
 	gang := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "gang"}, Spec: *stock.Spec.DeepCopy()}
 	gang.Spec.PodGroupPolicy = &trainer.PodGroupPolicy{PodGroupPolicySource: trainer.PodGroupPolicySource{Coscheduling: &trainer.CoschedulingPodGroupPolicySource{}}}
-	create(t, gang)
+	cluster.Create(t, gang)
 	own := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own", Labels: map[string]string{inject.LabelDerive: "false"}}, Spec: stock.Spec}
-	create(t, own)
+	cluster.Create(t, own)
 	tests := map[string][]string{
 		"gang":    {`"gang"`, "the runtime can't be used with a cache: spec.podGroupPolicy is set", "use a runtime without podGroupPolicy"},
 		"own":     {`"own"`, inject.LabelDerive + "=false forbids a copy", "name another runtime"},
@@ -131,13 +131,13 @@ func TestCacheOfANamespaceThatDoesNotAllow(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
 	theirs, ns := cluster.Namespace(t), cluster.Namespace(t)
-	create(t, &v1alpha1.DataCache{
+	cluster.Create(t, &v1alpha1.DataCache{
 		ObjectMeta: metav1.ObjectMeta{Namespace: theirs, Name: "reviews"},
 		Spec:       v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{Table: "demo.reviews", MetadataLocation: new(location), DataNodes: 1, Replicas: 1}},
 	})
 	refused(t, cacheJob(ns, "train", "datacache://"+theirs+"/reviews"),
 		"spec.initializer.dataset.storageUri: Forbidden", "the DataCache "+theirs+"/reviews is not for the namespace "+ns, "its owner must add it to spec.allowNamespaces")
-	create(t, cacheJob(theirs, "train", "datacache://reviews"))
+	cluster.Create(t, cacheJob(theirs, "train", "datacache://reviews"))
 }
 
 // TestEmptyValuesAreUnset: the Kubeflow SDK posts variables of its initializer that nobody set as empty ones.
@@ -145,7 +145,7 @@ func TestEmptyValuesAreUnset(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
 	ns := cluster.Namespace(t)
-	create(t, cacheJob(ns, "train", table, variables("CLUSTER_SIZE", "", "METADATA_LOC", location, "HEAD_CPU", "", "WORKER_MEM", "", "IAM_ROLE", "", "FILTER", "")...))
+	cluster.Create(t, cacheJob(ns, "train", table, variables("CLUSTER_SIZE", "", "METADATA_LOC", location, "HEAD_CPU", "", "WORKER_MEM", "", "IAM_ROLE", "", "FILTER", "")...))
 	dc := appears(t, &v1alpha1.DataCache{}, ns, "train")
 	if arrow := dc.Spec.Arrow; arrow.DataNodes != 2 || arrow.Filter != nil || len(arrow.ServiceAccount.Annotations) > 0 {
 		t.Errorf("the cache is %+v, want upstream's default of a head and two data nodes, no filter, no role", arrow)

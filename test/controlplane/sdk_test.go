@@ -105,7 +105,7 @@ func TestKubeflowSDK(t *testing.T) {
 	if !strings.Contains(told.Refusal, `the schema \"\" has an empty name`) {
 		t.Errorf("who asks for cache:///reviews reads %q, want what is wrong with it", told.Refusal)
 	}
-	vanishes(t, &v1alpha1.DataCache{}, ns, "kep")
+	cluster.Vanish(t, &v1alpha1.DataCache{}, ns, "kep")
 }
 
 // shipped installs a runtime of ours, in a namespace: other tests have the one of the same name that is Trainer's.
@@ -119,7 +119,7 @@ func shipped(t *testing.T, namespace, name string) {
 	if err := yaml.UnmarshalStrict(text, ours); err != nil {
 		t.Fatal(err)
 	}
-	create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: ours.Labels}, Spec: ours.Spec})
+	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: ours.Labels}, Spec: ours.Spec})
 }
 
 // gateLog is what the step of every TrainJob of headsFollowPods has written.
@@ -195,13 +195,13 @@ func user(t *testing.T, namespace string) string {
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{trainer.GroupVersion.Group}, Resources: []string{"clustertrainingruntimes"}, Verbs: []string{"get", "list"}}},
 	}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}}
-	create(t, role)
-	create(t, everywhere)
-	create(t, &rbacv1.RoleBinding{
+	cluster.Create(t, role)
+	cluster.Create(t, everywhere)
+	cluster.Create(t, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subjects: subjects,
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 	})
-	create(t, &rbacv1.ClusterRoleBinding{
+	cluster.Create(t, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: everywhere.Name}, Subjects: subjects,
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: everywhere.Name},
 	})

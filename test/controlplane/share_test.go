@@ -52,9 +52,9 @@ func TestJobsShareACache(t *testing.T) {
 	env := append(tableEnv(), variables("CACHE_SCOPE", "namespace", "IDLE_TTL", "1s")...)
 	one, two := cacheJob(ns, "one", "cache://demo/reviews", env...), cacheJob(ns, "two", "cache://demo/reviews", env...)
 	other := cacheJob(ns, "other", "cache://demo/reviews", append(slices.Clone(env), variables("COLUMNS", "label")...)...)
-	create(t, one)
-	create(t, two)
-	create(t, other)
+	cluster.Create(t, one)
+	cluster.Create(t, two)
+	cluster.Create(t, other)
 
 	var caches v1alpha1.DataCacheList
 	kubetest.Eventually(t, "one DataCache for two jobs, another for other columns", func() error {
@@ -78,20 +78,20 @@ func TestJobsShareACache(t *testing.T) {
 	leadsTo(t, two, dc)
 	told(t, one, "CacheProvisioning")
 	served(t, ns, dc.Name)
-	becomes(t, ns, dc.Name, v1alpha1.StateReady)
+	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
 	told(t, two, "CacheReady")
 
-	remove(t, one)
+	cluster.Delete(t, one)
 	usedBy(t, dc, ns+"/two")
 	change(t, two, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
 	usedBy(t, dc)
-	vanishes(t, &corev1.Service{}, ns, "two-cache-service")
-	becomes(t, ns, dc.Name, v1alpha1.StateReleased)
-	vanishes(t, &lws.LeaderWorkerSet{}, ns, dc.Name+"-cache")
+	cluster.Vanish(t, &corev1.Service{}, ns, "two-cache-service")
+	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReleased)
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, dc.Name+"-cache")
 
 	change(t, two, func(j *trainer.TrainJob) { j.Spec.Suspend = new(false) })
 	usedBy(t, dc, ns+"/two")
-	becomes(t, ns, dc.Name, v1alpha1.StateReady)
+	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
 }
 
 // TestNamedCache: a DataCache that people made serves jobs of its own namespace, and of those that it allows.
@@ -109,16 +109,16 @@ func TestNamedCache(t *testing.T) {
 			IdleTTL:         &metav1.Duration{Duration: time.Hour},
 		},
 	}
-	create(t, dc)
+	cluster.Create(t, dc)
 	served(t, ns, "reviews")
-	becomes(t, ns, "reviews", v1alpha1.StateReady)
+	cluster.DataCache(t, ns, "reviews", v1alpha1.StateReady)
 
 	local := cacheJob(ns, "local", "datacache://reviews")
 	namesake := cacheJob(ns, "reviews", "datacache://reviews")
 	remote := cacheJob(allowedNS, "remote", "datacache://"+ns+"/reviews")
-	create(t, local)
-	create(t, namesake)
-	create(t, remote)
+	cluster.Create(t, local)
+	cluster.Create(t, namesake)
+	cluster.Create(t, remote)
 	users := []string{ns + "/local", ns + "/reviews", allowedNS + "/remote"}
 	slices.Sort(users)
 	usedBy(t, dc, users...)
@@ -127,7 +127,7 @@ func TestNamedCache(t *testing.T) {
 
 	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.AllowNamespaces = nil })
 	usedBy(t, dc, ns+"/local", ns+"/reviews")
-	vanishes(t, &corev1.Service{}, allowedNS, "remote-cache-service")
+	cluster.Vanish(t, &corev1.Service{}, allowedNS, "remote-cache-service")
 	if message := told(t, remote, "CacheFailed"); !strings.Contains(message, "may not be used from namespace "+allowedNS) {
 		t.Errorf("event CacheFailed says %q", message)
 	}

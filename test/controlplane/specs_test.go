@@ -25,11 +25,11 @@ func TestSpecs(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
 	ns := cluster.Namespace(t)
-	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "s3-keys"}, StringData: map[string]string{"AWS_SECRET_ACCESS_KEY": "k"}})
+	cluster.Create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "s3-keys"}, StringData: map[string]string{"AWS_SECRET_ACCESS_KEY": "k"}})
 	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act { return kubetest.Act{Unready: isCachePod(pod)} })
 	job := cacheJob(ns, "train", "cache://demo/reviews", append(tableEnv(), variables("WORKER_MEM", "3Gi", "WORKER_CPU", "1")...)...)
 	job.Spec.Initializer.Dataset.SecretRef = &corev1.LocalObjectReference{Name: "s3-keys"}
-	create(t, job)
+	cluster.Create(t, job)
 
 	set := appears(t, &jobset.JobSet{}, ns, "train")
 	jobs := map[string]jobset.ReplicatedJob{}

@@ -42,11 +42,11 @@ func TestUpstreamsCacheRuntime(t *testing.T) {
 	headsFollowPods(t, ns)
 	job := cacheJob(ns, "train", table, tableEnv()...)
 	job.Spec.RuntimeRef.Name = name
-	create(t, job)
+	cluster.Create(t, job)
 	if job.Spec.RuntimeRef.Name != inject.TwinName(name) {
 		t.Fatalf("the TrainJob runs on %s, want the twin", job.Spec.RuntimeRef.Name)
 	}
-	becomes(t, ns, "train", v1alpha1.StateReady)
+	cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
 	made := appears(t, &jobset.JobSet{}, ns, "train")
 	if got := initializerImage(t, made.Spec); got != image || got == upstream {
 		t.Errorf("the step runs %s, want ours, %s", got, image)

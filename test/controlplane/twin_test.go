@@ -26,7 +26,7 @@ func namespaced(t *testing.T, namespace, name string) *trainer.TrainingRuntime {
 	runtime := &trainer.TrainingRuntime{Spec: stock.Spec}
 	runtime.Namespace, runtime.Name = namespace, name
 	runtime.Labels = map[string]string{"trainer.kubeflow.org/framework": "torch"}
-	create(t, runtime)
+	cluster.Create(t, runtime)
 	return runtime
 }
 
@@ -69,7 +69,7 @@ func TestTwinFollowsItsSource(t *testing.T) {
 
 	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
 	job.Spec.RuntimeRef = trainer.RuntimeRef{Kind: new("TrainingRuntime"), Name: "torch"}
-	create(t, job)
+	cluster.Create(t, job)
 	if job.Spec.RuntimeRef.Name != "torch-data-cache" {
 		t.Fatalf("the TrainJob runs on %s, want the twin", job.Spec.RuntimeRef.Name)
 	}
@@ -80,11 +80,11 @@ func TestTwinFollowsItsSource(t *testing.T) {
 	if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(twin), twin); err != nil {
 		t.Errorf("a twin that a TrainJob names is gone: %v", err)
 	}
-	remove(t, job)
-	vanishes(t, &trainer.TrainingRuntime{}, ns, "torch-data-cache")
+	cluster.Delete(t, job)
+	cluster.Vanish(t, &trainer.TrainingRuntime{}, ns, "torch-data-cache")
 
-	remove(t, marker)
-	vanishes(t, &trainer.TrainingRuntime{}, ns, "marker-data-cache")
+	cluster.Delete(t, marker)
+	cluster.Vanish(t, &trainer.TrainingRuntime{}, ns, "marker-data-cache")
 }
 
 func TestTwinThatCannotBe(t *testing.T) {
@@ -99,7 +99,7 @@ func TestTwinThatCannotBe(t *testing.T) {
 	if diff := cmp.Diff(before, theirs); diff != "" {
 		t.Errorf("the foreign runtime was changed (-before +after):\n%s", diff)
 	}
-	remove(t, theirs)
+	cluster.Delete(t, theirs)
 	kubetest.Eventually(t, "the name is free and the twin there", func() error {
 		twin := &trainer.TrainingRuntime{}
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), twin); err != nil {

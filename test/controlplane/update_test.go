@@ -25,7 +25,7 @@ func written(t *testing.T, namespace, name string) (theirs, admitted *trainer.Tr
 	theirs = cacheJob(namespace, name, table, tableEnv()...)
 	theirs.Spec.Initializer.Dataset.SecretRef = &corev1.LocalObjectReference{Name: "keys"}
 	admitted = theirs.DeepCopy()
-	create(t, admitted)
+	cluster.Create(t, admitted)
 	if admitted.Spec.RuntimeRef.Name != "torch-distributed-data-cache" || admitted.Annotations[inject.AnnotationRuntime] != "torch-distributed" {
 		t.Fatalf("the TrainJob runs on %s with annotations %v, want the twin, and the runtime that it named", admitted.Spec.RuntimeRef.Name, admitted.Annotations)
 	}
@@ -115,7 +115,7 @@ func TestCacheIsForLife(t *testing.T) {
 	_, cached := written(t, ns, "cached")
 	bare := cacheJob(ns, "bare", table)
 	bare.Spec.Initializer = nil
-	create(t, bare)
+	cluster.Create(t, bare)
 	tests := map[string]struct {
 		job  *trainer.TrainJob
 		edit func(*trainer.TrainJob)
@@ -146,7 +146,7 @@ func TestOtherTrainJobsAreNotTouched(t *testing.T) {
 	ns := cluster.Namespace(t)
 	job := cacheJob(ns, "train", table)
 	job.Spec.Initializer = nil
-	create(t, job)
+	cluster.Create(t, job)
 	change(t, job, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
 	if job.Spec.RuntimeRef.Name != "torch-distributed" || len(job.Annotations) > 0 || len(job.Spec.RuntimePatches) > 0 {
 		t.Errorf("the TrainJob has runtimeRef %+v, annotations %v, runtimePatches %+v, want nothing of ours", job.Spec.RuntimeRef, job.Annotations, job.Spec.RuntimePatches)

@@ -43,7 +43,7 @@ type objectCache struct {
 func installObjects(t *testing.T, team string) *objectCache {
 	t.Helper()
 	if cluster.folder == "" {
-		err := cluster.client.Get(t.Context(), client.ObjectKey{Name: objectsNamespace}, &corev1.Namespace{})
+		err := cluster.Client.Get(t.Context(), client.ObjectKey{Name: objectsNamespace}, &corev1.Namespace{})
 		if !apierrors.IsNotFound(err) {
 			t.Skipf("the cluster has a namespace %s, which this test would change and remove: %v", objectsNamespace, err)
 		}
@@ -121,8 +121,8 @@ func objectPods(t *testing.T) (names, doors []string, err error) {
 	var set appsv1.DaemonSet
 	var pods corev1.PodList
 	err = errors.Join(
-		cluster.client.Get(t.Context(), client.ObjectKey{Namespace: objectsNamespace, Name: "datacache-object-cache"}, &set),
-		cluster.client.List(t.Context(), &pods, client.InNamespace(objectsNamespace), client.MatchingLabels(set.Spec.Template.Labels)),
+		cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: objectsNamespace, Name: "datacache-object-cache"}, &set),
+		cluster.Client.List(t.Context(), &pods, client.InNamespace(objectsNamespace), client.MatchingLabels(set.Spec.Template.Labels)),
 	)
 	if err != nil {
 		return nil, nil, err
@@ -152,7 +152,7 @@ func objectPods(t *testing.T) (names, doors []string, err error) {
 func explainObjects(ctx context.Context, t *testing.T) {
 	t.Helper()
 	var pods corev1.PodList
-	if err := cluster.client.List(ctx, &pods, client.InNamespace(objectsNamespace)); err != nil {
+	if err := cluster.Client.List(ctx, &pods, client.InNamespace(objectsNamespace)); err != nil {
 		t.Log(err)
 	}
 	for _, pod := range pods.Items {

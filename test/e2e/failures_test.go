@@ -38,7 +38,7 @@ func TestFailures(t *testing.T) {
 			func(t *testing.T, ns string, j *job) {
 				keys := storeKeys(t)
 				keys["AWS_SECRET_ACCESS_KEY"] = []byte("wrong")
-				create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "wrong"}, Data: keys})
+				cluster.Create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "wrong"}, Data: keys})
 				j.Annotations = map[string]string{inject.AnnotationSecret: "wrong"}
 			}, []string{"SignatureDoesNotMatch"},
 		},
@@ -46,7 +46,7 @@ func TestFailures(t *testing.T) {
 			func(t *testing.T, _ string, j *job) {
 				j.Dataset["metadata_loc"] = table{Name: "reviews", Rows: 20_000, Files: 2, Width: 10_000}.write(t)
 				j.Dataset["worker_mem"] = "64Mi"
-			}, []string{"memory limit reached: needed ", "raise the memory limit, add data nodes"},
+			}, []string{"no room ", "are needed beside", "raise --memory-limit"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestFailures(t *testing.T) {
 			failure.spoil(t, ns, &j)
 			r := train(t, ns, j)
 			r.ends(t, trainer.TrainJobFailed)
-			dc := becomes(t, ns, r.name, v1alpha1.StateFailed)
+			dc := cluster.DataCache(t, ns, r.name, v1alpha1.StateFailed)
 			tellsWhy(t, r.look(t), dc, failure.words)
 		})
 	}

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/kubetest"
 )
 
@@ -26,12 +25,10 @@ const (
 	storeSecret    = "store" // in storeNamespace, and in every test's namespace
 )
 
-// await waits until check returns nil and logs how long that took.
+// await waits until check returns nil.
 func await(t *testing.T, what string, check func() error) {
 	t.Helper()
-	began := time.Now()
 	kubetest.EventuallyWithin(t, deadline, what, check)
-	t.Logf("waited %5.1f s for %s", time.Since(began).Seconds(), what)
 }
 
 // namespace makes a namespace for the test, with the keys of the object store, and deletes it when the test ends.
@@ -39,17 +36,17 @@ func namespace(t *testing.T) string {
 	t.Helper()
 	needsCluster(t)
 	made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}
-	create(t, made)
+	cluster.Create(t, made)
 	ctx := context.WithoutCancel(t.Context()) // which is over when cleanup starts
 	t.Cleanup(func() {
 		if t.Failed() {
-			kubetest.Explain(ctx, t, cluster.client, made.Name)
+			kubetest.Explain(ctx, t, cluster.Client, made.Name)
 		}
-		if err := cluster.client.Delete(ctx, made); err != nil {
+		if err := cluster.Client.Delete(ctx, made); err != nil {
 			t.Errorf("deleting the test's namespace: %v", err)
 		}
 	})
-	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: made.Name, Name: storeSecret}, Data: storeKeys(t)})
+	cluster.Create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: made.Name, Name: storeSecret}, Data: storeKeys(t)})
 	await(t, "datacache's webhook to answer", func() error { return webhookAnswers(t, made.Name) })
 	return made.Name
 }
@@ -65,7 +62,7 @@ func webhookAnswers(t *testing.T, namespace string) error {
 			Initializer: &trainer.Initializer{Dataset: &trainer.DatasetInitializer{StorageUri: new("cache://no-table")}},
 		},
 	}
-	err := cluster.client.Create(t.Context(), job, client.DryRunAll)
+	err := cluster.Client.Create(t.Context(), job, client.DryRunAll)
 	switch {
 	case err == nil:
 		return errors.New("a TrainJob with a wrong storageUri was taken")
@@ -79,60 +76,15 @@ func webhookAnswers(t *testing.T, namespace string) error {
 func storeKeys(t *testing.T) map[string][]byte {
 	t.Helper()
 	keys := &corev1.Secret{}
-	if err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: storeNamespace, Name: storeSecret}, keys); err != nil {
+	if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: storeNamespace, Name: storeSecret}, keys); err != nil {
 		t.Fatal(err)
 	}
 	return keys.Data
 }
 
-func create(t *testing.T, object client.Object) {
-	t.Helper()
-	if err := cluster.client.Create(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// remove deletes an object in the background, as kubectl does.
-func remove(t *testing.T, object client.Object) {
-	t.Helper()
-	if err := cluster.client.Delete(t.Context(), object, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // appears waits for an object and reads it.
 func appears[T client.Object](t *testing.T, object T, namespace, name string) T {
 	t.Helper()
-	await(t, fmt.Sprintf("%T %s", object, name), func() error {
-		return cluster.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
-	})
+	cluster.Appear(t, object, namespace, name)
 	return object
-}
-
-// vanishes waits until there is no such object.
-func vanishes(t *testing.T, object client.Object, namespace, name string) {
-	t.Helper()
-	await(t, fmt.Sprintf("%T %s to go", object, name), func() error {
-		err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return errors.Join(err, errors.New("it is still there"))
-	})
-}
-
-// becomes waits until the DataCache is in the state.
-func becomes(t *testing.T, namespace, name string, state v1alpha1.State) *v1alpha1.DataCache {
-	t.Helper()
-	dc := &v1alpha1.DataCache{}
-	await(t, fmt.Sprintf("DataCache %s to be %s", name, state), func() error {
-		if err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, dc); err != nil {
-			return err
-		}
-		if dc.Status.State != state {
-			return fmt.Errorf("it is %q: %+v", dc.Status.State, dc.Status.Conditions)
-		}
-		return nil
-	})
-	return dc
 }

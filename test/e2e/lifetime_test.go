@@ -27,15 +27,15 @@ func TestSuspendResumeFinish(t *testing.T) {
 	before := objects(t, ns)
 	r := train(t, ns, slowJob(t, "pausing"))
 	r.passes(t, 2, 5)
-	pinned := becomes(t, ns, r.name, v1alpha1.StateReady).Status.SnapshotID
+	pinned := cluster.DataCache(t, ns, r.name, v1alpha1.StateReady).Status.SnapshotID
 
 	r.suspend(t, true)
-	becomes(t, ns, r.name, v1alpha1.StateReleased)
+	cluster.DataCache(t, ns, r.name, v1alpha1.StateReleased)
 	await(t, "the cache's memory to go", func() error { return nothingRuns(t, ns, client.HasLabels{inject.LabelCache}) })
 	await(t, "the training to end", func() error { return nothingRuns(t, ns) })
 
 	r.suspend(t, false)
-	again := becomes(t, ns, r.name, v1alpha1.StateReady).Status.SnapshotID
+	again := cluster.DataCache(t, ns, r.name, v1alpha1.StateReady).Status.SnapshotID
 	if pinned == nil || again == nil || *again != *pinned {
 		t.Errorf("the TrainJob came back to snapshot %v, it had %v", again, pinned)
 	}
@@ -43,7 +43,7 @@ func TestSuspendResumeFinish(t *testing.T) {
 	readOnce(t, r, r.look(t), 2, wide.Rows)
 	await(t, "the cache's memory to go", func() error { return nothingRuns(t, ns) })
 
-	remove(t, r.get(t))
+	cluster.Delete(t, r.get(t))
 	nothingNew(t, ns, before)
 }
 
@@ -54,14 +54,14 @@ func TestDeleteInMidTraining(t *testing.T) {
 	before := objects(t, ns)
 	r := train(t, ns, slowJob(t, "unwanted"))
 	r.passes(t, 2, 5)
-	remove(t, r.get(t))
+	cluster.Delete(t, r.get(t))
 	nothingNew(t, ns, before)
 }
 
 func (r *run) suspend(t *testing.T, suspend bool) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, suspend)
-	if err := cluster.client.Patch(t.Context(), r.get(t), client.RawPatch("application/merge-patch+json", patch)); err != nil {
+	if err := cluster.Client.Patch(t.Context(), r.get(t), client.RawPatch("application/merge-patch+json", patch)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -70,7 +70,7 @@ func (r *run) suspend(t *testing.T, suspend bool) {
 func nothingRuns(t *testing.T, namespace string, options ...client.ListOption) error {
 	t.Helper()
 	var pods corev1.PodList
-	if err := cluster.client.List(t.Context(), &pods, append(options, client.InNamespace(namespace))...); err != nil {
+	if err := cluster.Client.List(t.Context(), &pods, append(options, client.InNamespace(namespace))...); err != nil {
 		return err
 	}
 	for _, pod := range pods.Items {
@@ -112,7 +112,7 @@ func objects(t *testing.T, namespace string) []string {
 			}
 			list := &metav1.PartialObjectMetadataList{}
 			list.SetGroupVersionKind(version.WithKind(resource.Kind + "List"))
-			if err := cluster.client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
+			if err := cluster.Client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
 				t.Fatalf("listing %s: %v", resource.Name, err)
 			}
 			for _, object := range list.Items {

@@ -30,7 +30,7 @@ func TestDataNodeDies(t *testing.T) {
 		"its container is killed": killContainer,
 		"its pod is deleted": func(t *testing.T, pod *corev1.Pod) {
 			t.Helper()
-			if err := cluster.client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+			if err := cluster.Client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -63,8 +63,8 @@ func TestNodeIsLost(t *testing.T) {
 	dc.Spec.Arrow.DataNode.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &apart}},
 	}}
-	create(t, dc)
-	becomes(t, ns, dc.Name, v1alpha1.StateReady)
+	cluster.Create(t, dc)
+	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
 	cordon(t, "n2") // training shall live
 	j := referring("through", ns, dc.Name)
 	j.Nodes, j.Args = 2, slowArgs()
@@ -73,7 +73,7 @@ func TestNodeIsLost(t *testing.T) {
 
 	began := time.Now()
 	powerOn := powerOff(t, "2")
-	becomes(t, ns, dc.Name, v1alpha1.StateDegraded)
+	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateDegraded)
 	powerOn()
 	isBack(t, ns, dc.Name, began)
 	for rank := range 2 {
@@ -85,7 +85,7 @@ func TestNodeIsLost(t *testing.T) {
 			t.Errorf("rank %d was through with its epoch while half the rows were lost", rank)
 		}
 	}
-	becomes(t, ns, dc.Name, v1alpha1.StateReady)
+	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 2, wide.Rows)
 }
@@ -175,7 +175,7 @@ func cordon(t *testing.T, name string) {
 	set := func(unschedulable bool) error {
 		patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, unschedulable)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		return cluster.client.Patch(ctx, node, client.RawPatch("application/merge-patch+json", patch))
+		return cluster.Client.Patch(ctx, node, client.RawPatch("application/merge-patch+json", patch))
 	}
 	if err := set(true); err != nil {
 		t.Fatal(err)

@@ -30,7 +30,8 @@ var cluster *site
 
 // site is a cluster and the ways to it. Safe for concurrent use.
 type site struct {
-	client client.Client // the administrator's, uncached
+	kubetest.Objects // with the administrator's client, uncached
+
 	logs   kubernetes.Interface
 	sdk    *notebook
 	python string // with the Kubeflow SDK
@@ -76,7 +77,7 @@ func runInside(folder string) error {
 
 // connect looks whether the cluster has what the tests need.
 func connect(kubeconfig, folder string) (*site, error) {
-	s := &site{folder: folder, python: os.Getenv("DATACACHE_TRAINING_PYTHON")}
+	s := &site{Objects: kubetest.Objects{Within: deadline}, folder: folder, python: os.Getenv("DATACACHE_TRAINING_PYTHON")}
 	if _, err := os.Stat(s.python); err != nil {
 		return nil, fmt.Errorf("DATACACHE_TRAINING_PYTHON=%q: %w: run 'make training-venv', and the tests by make", s.python, err)
 	}
@@ -89,12 +90,12 @@ func connect(kubeconfig, folder string) (*site, error) {
 	if s.logs, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
 	}
-	if s.client, err = newClient(config); err != nil {
+	if s.Client, err = newClient(config); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // under TestMain, which has no context
 	defer cancel()
-	if err := s.client.List(ctx, &v1alpha1.DataCacheList{}, client.Limit(1)); err != nil {
+	if err := s.Client.List(ctx, &v1alpha1.DataCacheList{}, client.Limit(1)); err != nil {
 		return nil, fmt.Errorf("E2E_KUBECONFIG=%s: datacache isn't installed or can't be asked: %w", kubeconfig, err)
 	}
 	s.sdk, err = openNotebook(s.python, kubeconfig)

@@ -39,17 +39,17 @@ func TestManagerRestartsInMidLoad(t *testing.T) {
 	})
 
 	var managers corev1.PodList
-	if err := cluster.client.List(t.Context(), &managers, managerLabels); err != nil {
+	if err := cluster.Client.List(t.Context(), &managers, managerLabels); err != nil {
 		t.Fatal(err)
 	}
 	for _, pod := range managers.Items {
-		if err := cluster.client.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)); err != nil {
+		if err := cluster.Client.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	await(t, "new managers", func() error {
 		for _, old := range managers.Items {
-			if err := cluster.client.Get(t.Context(), client.ObjectKeyFromObject(&old), &corev1.Pod{}); client.IgnoreNotFound(err) != nil || err == nil {
+			if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(&old), &corev1.Pod{}); client.IgnoreNotFound(err) != nil || err == nil {
 				return fmt.Errorf("pod %s is still there (%w)", old.Name, err)
 			}
 		}
@@ -60,7 +60,7 @@ func TestManagerRestartsInMidLoad(t *testing.T) {
 	}
 
 	resume()
-	becomes(t, ns, r.name, v1alpha1.StateReady)
+	cluster.DataCache(t, ns, r.name, v1alpha1.StateReady)
 	after, err := cachePods(t, ns)
 	if err != nil {
 		t.Error(err)
@@ -91,8 +91,8 @@ func TestManagerIsDownWhileJobEnds(t *testing.T) {
 	appears(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name)) // nobody is there to free it
 
 	up()
-	becomes(t, ns, r.name, v1alpha1.StateReleased)
-	vanishes(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name))
+	cluster.DataCache(t, ns, r.name, v1alpha1.StateReleased)
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name))
 }
 
 // TestAPIServerRestarts in mid-training: rows don't go by it, and all managers find their way again.
@@ -103,15 +103,15 @@ func TestAPIServerRestarts(t *testing.T) {
 	onCluster(t, "restart", "kube-apiserver")
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 2, wide.Rows)
-	becomes(t, ns, r.name, v1alpha1.StateReleased)
-	vanishes(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name))
+	cluster.DataCache(t, ns, r.name, v1alpha1.StateReleased)
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name))
 }
 
 // manager is datacache's Deployment, in whatever namespace it was put.
 func manager(t *testing.T) *appsv1.Deployment {
 	t.Helper()
 	var all appsv1.DeploymentList
-	if err := cluster.client.List(t.Context(), &all, managerLabels); err != nil {
+	if err := cluster.Client.List(t.Context(), &all, managerLabels); err != nil {
 		t.Fatal(err)
 	}
 	if len(all.Items) != 1 {
@@ -123,7 +123,7 @@ func manager(t *testing.T) *appsv1.Deployment {
 // available fails while a Deployment's pods aren't all there and ready.
 func available(t *testing.T, d *appsv1.Deployment) error {
 	t.Helper()
-	if err := cluster.client.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
+	if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
 		return err
 	}
 	if d.Status.AvailableReplicas != *d.Spec.Replicas || d.Status.Replicas != *d.Spec.Replicas || d.Status.ObservedGeneration != d.Generation {
@@ -136,7 +136,7 @@ func available(t *testing.T, d *appsv1.Deployment) error {
 func scale(t *testing.T, d *appsv1.Deployment, replicas int32) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	err := cluster.client.Patch(context.WithoutCancel(t.Context()), d, client.RawPatch(types.MergePatchType, patch))
+	err := cluster.Client.Patch(context.WithoutCancel(t.Context()), d, client.RawPatch(types.MergePatchType, patch))
 	if err != nil {
 		t.Fatalf("scaling %s to %d: %v", d.Name, replicas, err)
 	}
@@ -146,7 +146,7 @@ func scale(t *testing.T, d *appsv1.Deployment, replicas int32) {
 func cachePods(t *testing.T, namespace string) (map[string]types.UID, error) {
 	t.Helper()
 	var pods corev1.PodList
-	if err := cluster.client.List(t.Context(), &pods, client.InNamespace(namespace), client.HasLabels{inject.LabelCache}); err != nil {
+	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.HasLabels{inject.LabelCache}); err != nil {
 		return nil, err
 	}
 	uids := map[string]types.UID{}
@@ -166,7 +166,7 @@ func cachePods(t *testing.T, namespace string) (map[string]types.UID, error) {
 func freezeStore(t *testing.T) (resume func()) {
 	t.Helper()
 	var pods corev1.PodList
-	if err := cluster.client.List(t.Context(), &pods, client.InNamespace(storeNamespace)); err != nil {
+	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(storeNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	if len(pods.Items) != 1 {

@@ -25,7 +25,7 @@ func TestNetworkPolicies(t *testing.T) {
 	own, allowed, stranger := namespace(t), namespace(t), namespace(t)
 	dc := sharedCache(own, reviews.write(t), allowed)
 	dc.Spec.IdleTTL = nil // it is to outlive its users
-	create(t, dc)
+	cluster.Create(t, dc)
 	for _, ns := range []string{own, allowed} {
 		j := referring("through", own, dc.Name)
 		j.Args = slowArgs()
@@ -71,7 +71,7 @@ func TestNetworkPolicies(t *testing.T) {
 func pods(t *testing.T, namespace string, options ...client.ListOption) []corev1.Pod {
 	t.Helper()
 	var list corev1.PodList
-	if err := cluster.client.List(t.Context(), &list, append(options, client.InNamespace(namespace))...); err != nil {
+	if err := cluster.Client.List(t.Context(), &list, append(options, client.InNamespace(namespace))...); err != nil {
 		t.Fatal(err)
 	}
 	if len(list.Items) == 0 {
@@ -85,7 +85,7 @@ func pods(t *testing.T, namespace string, options ...client.ListOption) []corev1
 func admits(t *testing.T, to, from *corev1.Pod, want bool, ports ...int32) {
 	t.Helper()
 	var policies networkingv1.NetworkPolicyList
-	if err := cluster.client.List(t.Context(), &policies, client.InNamespace(to.Namespace)); err != nil {
+	if err := cluster.Client.List(t.Context(), &policies, client.InNamespace(to.Namespace)); err != nil {
 		t.Fatal(err)
 	}
 	for _, port := range ports {
@@ -130,7 +130,7 @@ func rulesPeer(t *testing.T, namespace string, rule networkingv1.NetworkPolicyIn
 			return from.Namespace == namespace
 		}
 		home := &corev1.Namespace{}
-		if err := cluster.client.Get(t.Context(), client.ObjectKey{Name: from.Namespace}, home); err != nil {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Name: from.Namespace}, home); err != nil {
 			t.Fatal(err)
 		}
 		return selects(t, peer.NamespaceSelector, home.Labels)
@@ -149,7 +149,7 @@ func selects(t *testing.T, selector *metav1.LabelSelector, carried map[string]st
 // obeysPolicies tells whether the network keeps a pod in whose policy lets nothing out.
 func obeysPolicies(t *testing.T, namespace, address string, port int32) bool {
 	t.Helper()
-	create(t, &networkingv1.NetworkPolicy{
+	cluster.Create(t, &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "locked-in"},
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pod": "locked-in"}},
@@ -172,9 +172,9 @@ func connects(t *testing.T, namespace, name, address string, port int32) bool {
 			}},
 		},
 	}
-	create(t, pod)
+	cluster.Create(t, pod)
 	await(t, "pod "+name+" to have tried", func() error {
-		if err := cluster.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
 			return err
 		}
 		if phase := pod.Status.Phase; phase != corev1.PodSucceeded && phase != corev1.PodFailed {

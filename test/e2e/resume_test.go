@@ -28,7 +28,7 @@ func TestResumeWithMoreRanks(t *testing.T) {
 	first.Args = map[string]any{"batch": batchSize, "seed": seed, "checkpoint_every": checkpoint, "pause": 0.05, "order": true}
 	r := train(t, ns, first)
 	before := r.passes(t, 2, checkpoint)
-	remove(t, r.get(t))
+	cluster.Delete(t, r.get(t))
 
 	var rowIDs []int64 // by row index
 	state := ""

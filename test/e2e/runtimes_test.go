@@ -46,7 +46,7 @@ const withCache = "torch-distributed-with-cache" // upstream's and ours, the lat
 
 func onUpstreams(t *testing.T, ns string) *run {
 	runtime := &trainer.ClusterTrainingRuntime{}
-	if err := cluster.client.Get(t.Context(), client.ObjectKey{Name: withCache}, runtime); err != nil {
+	if err := cluster.Client.Get(t.Context(), client.ObjectKey{Name: withCache}, runtime); err != nil {
 		t.Fatal(err)
 	}
 	if image := stepOf(t, runtime.Spec).Image; !strings.Contains(image, "kubeflow/trainer/dataset-initializer") {
@@ -69,7 +69,7 @@ func onOurs(t *testing.T, ns string) *run {
 	}
 	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
 	stepOf(t, ours.Spec).Image = stepOf(t, twin.Spec).Image
-	create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: withCache, Labels: ours.Labels}, Spec: ours.Spec})
+	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: withCache, Labels: ours.Labels}, Spec: ours.Spec})
 	j := small(t)
 	j.Runtime = withCache
 	return train(t, ns, j)
@@ -113,6 +113,6 @@ func byVariables(t *testing.T, ns string) *run {
 			},
 		},
 	}
-	create(t, tj)
+	cluster.Create(t, tj)
 	return &run{namespace: ns, name: tj.Name, created: tj.CreationTimestamp.Time}
 }

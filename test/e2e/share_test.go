@@ -26,7 +26,7 @@ func TestSharedCache(t *testing.T) {
 	t.Parallel()
 	own, allowed, stranger := namespace(t), namespace(t), namespace(t)
 	dc := sharedCache(own, reviews.write(t), allowed)
-	create(t, dc)
+	cluster.Create(t, dc)
 
 	refused := submit(t, stranger, referring("stranger", own, dc.Name)).Refused
 	if want := fmt.Sprintf("is not for the namespace %s", stranger); !strings.Contains(refused, want) {
@@ -38,7 +38,7 @@ func TestSharedCache(t *testing.T) {
 	endless := train(t, own, long)
 	r := train(t, allowed, referring("short", own, dc.Name))
 	await(t, "both TrainJobs to use the cache", func() error {
-		if err := cluster.client.Get(t.Context(), client.ObjectKeyFromObject(dc), dc); err != nil {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(dc), dc); err != nil {
 			return err
 		}
 		users := []string{allowed + "/short", own + "/long"}
@@ -51,9 +51,9 @@ func TestSharedCache(t *testing.T) {
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 1, reviews.Rows)
 	endless.passes(t, 1, 0)
-	remove(t, endless.get(t))
-	becomes(t, own, dc.Name, v1alpha1.StateReleased)
-	vanishes(t, &lws.LeaderWorkerSet{}, own, dc.Name+"-cache")
+	cluster.Delete(t, endless.get(t))
+	cluster.DataCache(t, own, dc.Name, v1alpha1.StateReleased)
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, own, dc.Name+"-cache")
 }
 
 // sharedCache is a DataCache of the namespace that another one may use.

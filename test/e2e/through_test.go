@@ -47,7 +47,7 @@ func loadThrough(t *testing.T, namespace, name string, from table) traffic {
 	dc.Spec.Arrow.Table = "demo." + from.Name
 	dc.Spec.IdleTTL = nil // it is to outlive its user
 	dc.Spec.Arrow.ObjectCache = &v1alpha1.ObjectCache{Bucket: "tables"}
-	create(t, dc)
+	cluster.Create(t, dc)
 	j := referring(name, namespace, name)
 	j.Args["pause"] = 0
 	r := train(t, namespace, j)
@@ -62,8 +62,8 @@ func loadThrough(t *testing.T, namespace, name string, from table) traffic {
 		podMetric(t, namespace, pods, "datacache_load_read_bytes_total"), podMetric(t, namespace, pods, "datacache_load_cached_bytes_total"),
 	}
 	t.Logf("%s: %.0f bytes from the bucket, %.0f from the object cache", name, got.read, got.cached)
-	remove(t, r.get(t))
-	remove(t, dc)
+	cluster.Delete(t, r.get(t))
+	cluster.Delete(t, dc)
 	await(t, "the cache's pods to go", func() error { return nothingRuns(t, namespace, client.HasLabels{inject.LabelCache}) })
 	return got
 }

@@ -107,7 +107,7 @@ time.sleep(1e6)`
 			}}},
 		},
 	}
-	create(t, pod)
+	cluster.Create(t, pod)
 	await(t, "pod "+name+" to have stored and read an object", func() error {
 		text, err := cluster.logs.CoreV1().Pods(namespace).GetLogs(name, &corev1.PodLogOptions{}).DoRaw(t.Context())
 		if want := "GET 200 from a pod"; err == nil && !strings.Contains(string(text), want) {
@@ -121,8 +121,8 @@ time.sleep(1e6)`
 // deleteNow deletes a pod and waits until it is gone.
 func deleteNow(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	if err := cluster.client.Delete(context.WithoutCancel(t.Context()), pod, client.GracePeriodSeconds(0)); err != nil {
+	if err := cluster.Client.Delete(context.WithoutCancel(t.Context()), pod, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	vanishes(t, &corev1.Pod{}, pod.Namespace, pod.Name)
+	cluster.Vanish(t, &corev1.Pod{}, pod.Namespace, pod.Name)
 }

@@ -78,7 +78,7 @@ func submit(t *testing.T, namespace string, j job) submitted {
 func (r *run) get(t *testing.T) *trainer.TrainJob {
 	t.Helper()
 	tj := &trainer.TrainJob{}
-	if err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: r.name}, tj); err != nil {
+	if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: r.name}, tj); err != nil {
 		t.Fatal(err)
 	}
 	return tj
@@ -91,7 +91,7 @@ func (r *run) ends(t *testing.T, want string) *trainer.TrainJob {
 	tj := &trainer.TrainJob{}
 	other := ""
 	await(t, fmt.Sprintf("TrainJob %s to be %s", r.name, want), func() error {
-		if err := cluster.client.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: r.name}, tj); err != nil {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: r.name}, tj); err != nil {
 			return err
 		}
 		for _, end := range []string{trainer.TrainJobComplete, trainer.TrainJobFailed} {
@@ -164,7 +164,7 @@ func (r *run) now(t *testing.T, rank int) ([]told, error) {
 		"jobset.sigs.k8s.io/jobset-name": r.name, "jobset.sigs.k8s.io/replicatedjob-name": "node",
 		"batch.kubernetes.io/job-completion-index": fmt.Sprint(rank),
 	}
-	if err := cluster.client.List(t.Context(), &pods, client.InNamespace(r.namespace), labels); err != nil {
+	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(r.namespace), labels); err != nil {
 		return nil, err
 	}
 	if len(pods.Items) == 0 {
