@@ -204,9 +204,11 @@ func (w *window) some(from unsafe.Pointer, stride, n, at int) {
 		if hasTranspose && alike(parts) {
 			together, done = 4, transpose(parts, first, stride, n, at)
 		}
-		for i := range parts[:together] {
-			c := &parts[i]
-			get(c, unsafe.Add(first, done*stride+c.node.at-parts[0].node.at), stride, n-done, at+done)
+		if done < n {
+			for i := range parts[:together] {
+				c := &parts[i]
+				get(c, unsafe.Add(first, done*stride+c.node.at-parts[0].node.at), stride, n-done, at+done)
+			}
 		}
 		parts = parts[together:]
 	}

@@ -36,9 +36,19 @@ func (p *Permutation) apply(xs []uint64) {
 	p.applyBlock(xs)
 }
 
-// applyBlock permutes at most a block: all indices once, then the walkers, which are few, again in lanes.
+// applyBlock permutes at most a block: all indices once, then the walkers, which are few, again together.
 func (p *Permutation) applyBlock(xs []uint64) {
+	p.forwardAll(xs)
+	p.walkBlock(xs)
+}
+
+// forwardAll replaces every x of xs by forward(x).
+func (p *Permutation) forwardAll(xs []uint64) {
 	i := 0
+	if n := len(xs) &^ 15; hasLanes && n > 0 {
+		forwardLanes(p, xs[:n])
+		i = n
+	}
 	for ; i+4 <= len(xs); i += 4 {
 		x := xs[i : i+4 : i+4]
 		x[0], x[1], x[2], x[3] = p.forward4(x[0], x[1], x[2], x[3])
@@ -46,7 +56,6 @@ func (p *Permutation) applyBlock(xs []uint64) {
 	for ; i < len(xs); i++ {
 		xs[i] = p.forward(xs[i])
 	}
-	p.walkBlock(xs)
 }
 
 // walkBlock sends the indices outside [0, n) round until none is left.
@@ -64,17 +73,16 @@ func (p *Permutation) walkBlock(xs []uint64) {
 
 // step sends each walker round once and keeps those still outside at the front; it returns their number.
 func (p *Permutation) step(xs []uint64, walkers []uint8) int {
-	i, left := 0, 0
-	for ; i+4 <= len(walkers); i += 4 {
-		a, b, c, d := walkers[i], walkers[i+1], walkers[i+2], walkers[i+3]
-		xs[a], xs[b], xs[c], xs[d] = p.forward4(xs[a], xs[b], xs[c], xs[d])
+	var at [block]uint64
+	for i, w := range walkers {
+		at[i] = xs[w]
 	}
-	for ; i < len(walkers); i++ {
-		xs[walkers[i]] = p.forward(xs[walkers[i]])
-	}
-	for _, w := range walkers {
+	p.forwardAll(at[:len(walkers)])
+	left := 0
+	for i, w := range walkers {
+		xs[w] = at[i]
 		walkers[left] = w
-		left += outside(xs[w], p.n)
+		left += outside(at[i], p.n)
 	}
 	return left
 }

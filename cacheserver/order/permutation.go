@@ -25,13 +25,15 @@ const (
 
 // Permutation is the bijection P(n, seed, epoch) of [0, n): an unbalanced Feistel network with cycle walking.
 //
-// It is a value of a dozen words, safe for concurrent use. The zero value maps everything to 0.
+// It is a value of twenty words, safe for concurrent use. The zero value maps everything to 0.
 type Permutation struct {
 	n    uint64
-	low  uint   // bits of the right half
+	low  uint64 // bits of the right half
 	lo   uint64 // mask of the right half
 	hi   uint64 // mask of the left half
 	keys [rounds]uint64
+	// carries is what the upper half of each key adds to its round, see forwardLanes.
+	carries [rounds]uint64
 }
 
 // NewPermutation makes the permutation of [0, n) for a seed and an epoch number; 1 <= n < 2^62.
@@ -41,11 +43,12 @@ func NewPermutation(n, seed, epoch uint64) (Permutation, error) {
 	}
 	width := uint(max(bits.Len64(n-1), minBits))
 	low, high := width-width/2, width/2
-	p := Permutation{n: n, low: low, lo: 1<<low - 1, hi: 1<<high - 1}
+	p := Permutation{n: n, low: uint64(low), lo: 1<<low - 1, hi: 1<<high - 1}
 	state := mix(mix(seed+golden) + epoch)
 	for i := range p.keys {
 		state += golden
 		p.keys[i] = mix(state)
+		p.carries[i] = (p.keys[i] >> 32) * multiplier & (1<<32 - 1)
 	}
 	return p, nil
 }
