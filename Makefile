@@ -172,7 +172,7 @@ lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, py
 	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(TRAINING)
 
 .PHONY: test
-test: test-go test-conformance test-loader ## Everything that must hold: go vet, go test -race, pytest on the real binary (about 40 min cold, 14 min after a change, a minute or two without).
+test: test-go test-conformance test-loader ## Everything that must hold: go vet, go test -race, pytest on the real binary (about 50 min cold, 14 min after a change, a minute or two without).
 
 .PHONY: test-go
 test-go: kube-tools training-venv clients-venv ## The Go part of test; the control plane on a real API server (about 30 min cold, 6 min after).
