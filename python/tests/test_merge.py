@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -23,6 +24,7 @@ from test_arrays import COLUMNS, TYPES
 ROWS = 90
 TABLE = pa.record_batch({n: pa.array([f(i) for i in range(ROWS)], TYPES.get(n)) for n, f in COLUMNS.items()})
 CASES = 150
+NUMBERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
 
 
 class Messages:
@@ -125,3 +127,17 @@ def test_tensors_are_the_columns_memory() -> None:
         assert columns["even"].shape == (1, 2)
         assert columns["text"].equals(TABLE.column("text").slice(index, 1))
         columns["int"] += 0  # may be written to
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.filterwarnings("error")
+def test_numbers_are_tensors_of_the_same_memory(name: str) -> None:
+    torch: Any = pytest.importorskip("torch")
+    whole = pa.array(np.arange(11, dtype=name))
+    steps = Slab(range(3), 3, pa.record_batch({"c": whole[1:10]}))
+    for index in (1, 0, 2):
+        tensor = steps.torch(index)["c"]
+        first = 1 + 3 * index
+        assert tensor.dtype == getattr(torch, name)
+        assert tensor.tolist() == [first, first + 1, first + 2]
+        assert tensor.data_ptr() == whole.buffers()[1].address + first * tensor.element_size(), "copied"

@@ -39,14 +39,14 @@ def worded(type_: pa.DataType) -> bool:
     return kind.is_string(type_) or kind.is_large_string(type_) or kind.is_binary(type_) or kind.is_large_binary(type_)
 
 
-def raw(array: pa.Array) -> Array | None:
-    """A plain array's values as opaque items (dtype void, one a row), without a copy; None where there are nulls."""
+def raw(array: pa.Array, dtype: np.dtype[Any]) -> Array | None:
+    """A plain array's values as items of a dtype, one or several values each, without a copy; None for nulls."""
     if array.null_count:
         return None
     width = array.type.byte_width
     if len(array) == 0:
-        return np.empty(0, f"V{width}")
-    return np.frombuffer(array.buffers()[1], f"V{width}", len(array), array.offset * width)
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array) * width // dtype.itemsize, array.offset * width)
 
 
 def length(array: pa.Array) -> int | None:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,12 @@ Words = npt.NDArray[np.uint64]
 LIMIT: Final = 1 << 62  # exclusive bound of every count in an epoch
 _WORD: Final = (1 << 64) - 1
 _GOLD: Final = 0x9E3779B97F4A7C15
-_SCRAMBLE: Final = np.uint64(0xD6E8FEB86659FD93)
-_HALF: Final = np.uint64(32)
+_SCRAMBLE: Final = 0xD6E8FEB86659FD93
 _LEAST_BITS: Final = 12
 _SMALL: Final = 1 << _LEAST_BITS
-_BLOCK: Final = 1 << 13  # indices permuted at once: their six temporaries stay in the core's cache
+# Indices permuted at once. Fewer would fit the core's first cache, but each of numpy's calls lets go of Python's lock,
+# and to get it back from a busy consumer costs more than what the cache saves.
+_BLOCK: Final = 1 << 16
 
 
 class Feistel:
@@ -32,12 +33,10 @@ class Feistel:
         if not 1 <= n < LIMIT:
             raise ValueError(f"permutation of n = {n}: want 1 <= n < 2^62")
         bits = max((n - 1).bit_length(), _LEAST_BITS)
-        self._n = np.uint64(n)
-        self._low = np.uint64(bits - bits // 2)
-        self._low_mask = np.uint64((1 << (bits - bits // 2)) - 1)
-        self._high_mask = np.uint64((1 << (bits // 2)) - 1)
+        low, high = bits - bits // 2, bits // 2
+        self._n, self._low, self._low_mask = np.uint64(n), np.uint64(low), np.uint64((1 << low) - 1)
         state = _mix(_mix(seed + _GOLD) + epoch)
-        self._keys = [np.uint64(_mix(state + i * _GOLD)) for i in range(1, 9)]
+        self._rounds = [_Round.of(_mix(state + i * _GOLD), high if i % 2 else low) for i in range(1, 9)]
 
     def at(self, x: int) -> int:
         """P(x) for one 0 <= x < n."""
@@ -91,26 +90,40 @@ class Feistel:
         left, right, f = scratch[0, : len(x)], scratch[1, : len(x)], scratch[2, : len(x)]
         np.right_shift(x, self._low, out=left)
         np.bitwise_and(x, self._low_mask, out=right)
-        for i in range(0, 8, 2):
-            self._half_round(left, right, f, self._keys[i], self._high_mask)
-            self._half_round(right, left, f, self._keys[i + 1], self._low_mask)
+        for turn in self._rounds:
+            turn.apply(left, right, f)
+            left, right = right, left
         np.left_shift(left, self._low, out=left)
         np.bitwise_or(left, right, out=x)
 
     def _backward(self, x: Words) -> None:
         left, right, f = x >> self._low, x & self._low_mask, np.empty_like(x)
-        for i in range(6, -1, -2):
-            self._half_round(right, left, f, self._keys[i + 1], self._low_mask)
-            self._half_round(left, right, f, self._keys[i], self._high_mask)
+        for turn in reversed(self._rounds):
+            left, right = right, left
+            turn.apply(left, right, f)
         x[:] = left << self._low | right
 
-    @staticmethod
-    def _half_round(target: Words, source: Words, f: Words, key: np.uint64, mask: np.uint64) -> None:
-        """target ^= F(source, key) & mask, with f as scratch."""
-        np.bitwise_xor(source, key, out=f)
-        np.multiply(f, _SCRAMBLE, out=f)
-        np.right_shift(f, _HALF, out=f)
-        np.bitwise_and(f, mask, out=f)
+
+class _Round(NamedTuple):
+    """One Feistel round. F(source, key) is cut to the target's bits, at most 31, as it is made.
+
+    They are the bits from 32 on of a product: a factor larger by a power of two has them at its upper end.
+    """
+
+    key: np.uint64
+    factor: np.uint64
+    shift: np.uint64
+
+    @classmethod
+    def of(cls, key: int, bits: int) -> Self:
+        """The round whose target has so many bits."""
+        return cls(np.uint64(key), np.uint64(_SCRAMBLE << 32 - bits & _WORD), np.uint64(64 - bits))
+
+    def apply(self, target: Words, source: Words, f: Words) -> None:
+        """target ^= F(source, key), with f as scratch."""
+        np.bitwise_xor(source, self.key, out=f)
+        np.multiply(f, self.factor, out=f)
+        np.right_shift(f, self.shift, out=f)
         np.bitwise_xor(target, f, out=target)
 
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from kubeflow_datacache.clock import Clock
@@ -110,4 +109,4 @@ class Merge:
         feed.mark(block.steps[-1] + 1, block.counts)
         if block.places is None:
             return Slab(block.steps, block.size, concatenate(parts, feed.answer.schema))
-        return Slab(block.steps, block.size, Gather(parts, np.concatenate(block.places)).batch())
+        return Slab(block.steps, block.size, Gather(parts, block.places).batch())

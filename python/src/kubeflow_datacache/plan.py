@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +14,9 @@ from kubeflow_datacache.order import Epoch, Rows, Share
 
 Places = npt.NDArray[np.intp]
 
-_AHEAD_ROWS: Final = 1 << 16  # permuted at once: few rows at a time would pay numpy's calls, not its loops
+_AHEAD_ROWS: Final = 1 << 18  # permuted at once: few rows at a time would pay numpy's calls, not its loops
 _MOST_STEPS: Final = 4096  # planned at once, where a share has few or no rows of a step
-_FEW_NODES: Final = 8  # up to which looking through the rows once a node is cheaper than sorting them
+_FEW_NODES: Final = 8  # up to which looking through the rows once a node is cheaper than a search for each row
 
 
 @dataclass(frozen=True)
@@ -34,14 +33,13 @@ class Block:
     """Consecutive steps of one share, `size` rows each, from any number of data nodes.
 
     counts: {data node: how many of its next rows}, only nodes with rows, ascending.
-    places: for each of these nodes, where in the block its rows go, ascending; None where the nodes' rows laid end to
-    end are the block as they lie.
+    places: where in the block each row goes, these nodes' rows laid end to end; None where that is the block already.
     """
 
     steps: range
     size: int
     counts: dict[int, int]
-    places: list[Places] | None
+    places: Places | None
 
     @property
     def rows(self) -> int:
@@ -94,27 +92,25 @@ class Plan:
     def _assign(self, steps: range, size: int) -> Block:
         if size == 0:
             return Block(steps, size, {}, None)
-        rows = self._rows(steps, size)
-        counts, places = self._few(rows) if len(self._ends) <= _FEW_NODES else self._many(rows)
-        laid = all(one[-1] < other[0] for one, other in itertools.pairwise(places))
+        owner = self._owners(self._rows(steps, size))
+        places = np.argsort(owner, kind="stable")
+        nodes = np.arange(len(self._ends), dtype=owner.dtype)
+        bounds = np.searchsorted(owner, nodes, side="right", sorter=places)
+        tally = np.diff(bounds, prepend=0)
+        counts = {node: int(tally[node]) for node in np.flatnonzero(tally).tolist()}
+        seams = bounds[(bounds > 0) & (bounds < len(places))]
+        laid = bool((places[seams - 1] < places[seams]).all())
         return Block(steps, size, counts, None if laid else places)
 
-    def _few(self, rows: Rows) -> tuple[dict[int, int], list[Places]]:
-        """How many of the rows each data node has, and at which places."""
+    def _owners(self, rows: Rows) -> npt.NDArray[Any]:
+        """Which data node has each of the rows; numpy sorts numbers of 16 bits and less by radix."""
+        if len(self._ends) > _FEW_NODES:
+            owner = np.searchsorted(self._ends, rows, side="right")
+            return owner.astype(np.uint16) if len(self._ends) < 1 << 16 else owner
         owner = np.zeros(len(rows), np.uint8)
         for end in self._ends[:-1]:
             owner += rows >= end
-        found = [np.flatnonzero(owner == node) for node in range(len(self._ends))]
-        return {node: len(at) for node, at in enumerate(found) if len(at)}, [at for at in found if len(at)]
-
-    def _many(self, rows: Rows) -> tuple[dict[int, int], list[Places]]:
-        """The same by sorting, for numbers of nodes with which looking through the rows once a node costs more."""
-        owner = np.searchsorted(self._ends, rows, side="right")
-        if len(self._ends) < 1 << 16:
-            owner = owner.astype(np.uint16)  # numpy sorts short ones by radix
-        tally = np.bincount(owner)
-        counts = {node: int(tally[node]) for node in np.flatnonzero(tally).tolist()}
-        return counts, np.split(np.argsort(owner, kind="stable"), np.cumsum(list(counts.values()))[:-1])
+        return owner
 
     def _rows(self, steps: range, size: int) -> Rows:
         """The rows of the steps, of which some more are kept for the next call."""

@@ -52,13 +52,16 @@ class Slab:
     @functools.cached_property
     def _columns(self) -> list[tuple[str, Any]]:
         """Each column as something that gives a step's part by the step's index."""
-        return [(name, self._steps_of(self.rows.column(i), name)) for i, name in enumerate(self._names)]
+        return [(name, self._steps_of(array, name)) for name, array in zip(self._names, self.rows.columns, strict=True)]
 
     @functools.cached_property
     def _tensor_columns(self) -> list[tuple[str, Any]]:
         from kubeflow_datacache import tensors
 
-        return [(name, tensors.Column(column)) for name, column in self._columns]
+        def column(name: str, array: pa.Array) -> tensors.Column:
+            return tensors.Column(array, self.size, lambda: self._steps_of(array, name))
+
+        return [(name, column(name, array)) for name, array in zip(self._names, self.rows.columns, strict=True)]
 
     def _steps_of(self, array: pa.Array, name: str) -> Any:
         if _differ(array):
