@@ -134,7 +134,8 @@ def ensure(
     record = root / "bench.json"
     if record.exists():
         table = Table(**json.loads(record.read_text()))
-        if all(Path(p).exists() for p in [table.metadata, *table.files]):
+        whole = all(Path(p).exists() for p in [table.metadata, *table.files])
+        if whole and table.rows == FILES * _file_rows(shapes[name], scale):
             return table
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
@@ -143,8 +144,12 @@ def ensure(
     return table
 
 
+def _file_rows(shape: Shape, scale: float) -> int:
+    return max(1, round(shape.rows * scale / FILES / shape.multiple)) * shape.multiple
+
+
 def _make(name: str, shape: Shape, scale: float, root: Path, progress: Callable[[str], None]) -> Table:
-    per_file = max(1, round(shape.rows * scale / FILES / shape.multiple)) * shape.multiple
+    per_file = _file_rows(shape, scale)
     catalog = InMemoryCatalog("bench", warehouse=str(root))
     catalog.create_namespace("bench")
     table = catalog.create_table(

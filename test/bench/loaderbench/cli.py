@@ -45,7 +45,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     measures, tables, loaders = [EPOCH, RESUME], list(shapes.SHAPES), list(ABOUT)
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the tables; 1 is 0.14 to 0.53 GB (default)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the tables; 1 is 0.5 GB each (default)")
     parser.add_argument("--repeat", type=int, default=3, help="rounds of ours (default 3)")
     parser.add_argument("--peer-repeat", type=int, default=1, help="rounds of the other loaders (default 1)")
     parser.add_argument("--workers", type=numbers, default=[0, 2], help="DataLoader workers (default 0,2)")

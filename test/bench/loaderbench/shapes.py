@@ -45,7 +45,7 @@ SHAPES = {
         260_096, 16_384, pa.schema([("tokens", pa.list_(pa.int32())), (IDS["tokens"], pa.int64())]), _tokens, BATCH
     ),
     "tabular": Shape(
-        2_000_000,
+        7_424_000,
         524_288,
         pa.schema(
             [(f"i{i}", pa.int64()) for i in range(NUMBERS + 1)] + [(f"f{i}", pa.float64()) for i in range(NUMBERS)]
