@@ -25,7 +25,7 @@ piece:
 	IMULQ   R8, DX
 	ADDQ    (DI)(BX*8), AX
 	PREFETCHT0 (AX)
-	CMPQ    DX, $512 // prefetchBytes
+	CMPQ    DX, $512 // of a longer one the processor finds the rest
 	LEAQ    -1(AX)(DX*1), DX
 	JGT     last
 
