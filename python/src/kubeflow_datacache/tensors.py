@@ -40,7 +40,7 @@ class Column:
 
 
 def _numbers(array: pa.Array) -> Any:
-    """A column of numbers as a tensor, at a fifth of what the way over numpy costs; None for any other column."""
+    """A column of numbers as a tensor, without the detour over numpy, which costs more; None for any other column."""
     import torch  # pyright: ignore[reportMissingImports] - only where tensors are asked for
 
     if not len(array) or array.null_count or not (kind.is_integer(array.type) or kind.is_floating(array.type)):
