@@ -14,7 +14,9 @@ import pyarrow.types as kind
 from kubeflow_datacache.errors import ColumnError
 
 Array = npt.NDArray[Any]
-_OFFSETS: Final = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+_OFFSET: Final = np.dtype(np.int32)
+_LARGE_OFFSET: Final = np.dtype(np.int64)
+_LARGE: Final = {type_.id for type_ in (pa.large_list(pa.null()), pa.large_string(), pa.large_binary())}
 
 
 def plain(type_: pa.DataType) -> bool:
@@ -49,25 +51,30 @@ def raw(array: pa.Array, dtype: np.dtype[Any]) -> Array | None:
     return np.frombuffer(array.buffers()[1], dtype, len(array) * width // dtype.itemsize, array.offset * width)
 
 
-def length(array: pa.Array) -> int | None:
-    """How many values each list of a list array has, if they are as many in each, and no list is null; else None."""
+def lists(array: pa.Array) -> tuple[int, pa.Array] | None:
+    """How many values each list of a list array has, and these values laid end to end, without a copy.
+
+    None where lists are not equally long, one is null, or there is none to say how long they are. Like flatten(), which
+    would let go of Python's lock.
+    """
     if array.null_count:
         return None
-    if kind.is_fixed_size_list(array.type):
-        return array.type.list_size
-    if len(array) == 0:
+    rows, type_ = len(array), array.type
+    if kind.is_fixed_size_list(type_):
+        size = type_.list_size
+        return size, array.values.slice(array.offset * size, rows * size)
+    if not rows:
         return None
     ends = offsets(array)
-    size = int(ends[1] - ends[0])
-    if int(ends[-1] - ends[0]) != size * len(array) or (np.diff(ends) != size).any():
+    first, size = int(ends[0]), int(ends[1] - ends[0])
+    if np.bitwise_or.reduce(ends[1:] - ends[:-1] ^ size):  # few calls: it is done for each part of a merge
         return None
-    return size
+    return size, array.values.slice(first, rows * size)
 
 
 def offsets(array: pa.Array) -> Array:
     """The len(array) + 1 offsets of a list, string or binary array, without a copy."""
-    large = kind.is_large_list(array.type) or kind.is_large_string(array.type) or kind.is_large_binary(array.type)
-    dtype = _OFFSETS[8 if large else 4]
+    dtype = _LARGE_OFFSET if array.type.id in _LARGE else _OFFSET
     if len(array) == 0:  # Arrow may leave the one offset out
         return np.zeros(1, dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
@@ -99,13 +106,11 @@ def values(array: pa.Array, name: str) -> Array | pa.Array:
         return _filled(array, name) if array.null_count else _view(array)
     if not listed(type_) or kind.is_decimal(type_.value_type):
         return array
-    size = length(array)
-    if size is None:
+    alike = lists(array)
+    if alike is None or alike[1].null_count:
         return array
-    flat = array.flatten()
-    if flat.null_count:
-        return array
-    items = _view(flat)
+    size, laid = alike
+    items = _view(laid)
     return items.reshape(len(array), size, *items.shape[1:])
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from kubeflow_datacache.arrays import length, listed, offsets, plain, raw, worded
+from kubeflow_datacache.arrays import listed, lists, offsets, plain, raw, worded
 from kubeflow_datacache.heap import HEAP
 from kubeflow_datacache.plan import Places
 
@@ -81,11 +81,11 @@ class Gather:
         return None if body is None else pa.Array.from_buffers(type_, self._rows, [None, body])
 
     def _lists(self, arrays: list[pa.Array], type_: pa.DataType) -> pa.Array | None:
-        sizes = {length(array) for array in arrays}
-        size = sizes.pop()
-        if sizes or not size:
+        alike = [got for array in arrays if (got := lists(array)) is not None]
+        size = alike[0][0] if alike else 0
+        if not size or len(alike) < len(arrays) or any(other != size for other, _ in alike):
             return None
-        body = self._move([array.flatten() for array in arrays], type_.value_type.byte_width * size)
+        body = self._move([values for _, values in alike], type_.value_type.byte_width * size)
         if body is None:
             return None
         rows = self._rows

@@ -105,10 +105,11 @@ class Heap:
         self._lock = threading.Lock()
 
     def _take(self, size: int) -> Piece:
-        while self._returned:
-            arena, first, last = self._returned.popleft()
-            arena.give(first, last)
-        self._trim()
+        if self._returned:
+            while self._returned:
+                arena, first, last = self._returned.popleft()
+                arena.give(first, last)
+            self._trim()
         for arena in self._arenas:
             if piece := arena.take(size):
                 return piece

@@ -43,7 +43,7 @@ class Loader:
     one a CPU. transform_processes: that many processes instead, for a transform that holds Python's lock; they import
     it, so that it must be of a module's top level. Order is kept.
     prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (up to 4 MiB) a data
-    node, and the block of steps (8 MiB, at most a quarter of this, at least a step) that is just being merged. The
+    node, and the block of steps (16 MiB, at most a quarter of this, at least a step) that is just being merged. The
     process keeps up to twice as much freed memory for reuse (heap.Heap). More helps only where batches take unevenly
     long: memory that is used again soon is cheaper than more of it.
     world: World.detect() unless given. worker of workers: only every workers-th step, for several readers in one rank.

@@ -17,7 +17,9 @@ from kubeflow_datacache.order import Epoch, Share
 from kubeflow_datacache.plan import Block, Plan, Run
 from kubeflow_datacache.slab import Slab
 
-_BLOCK_BYTES: Final = 8 << 20  # of rows that are merged at once: smaller ones pay for the threads that hand them on
+# What is merged at once. Fewer bytes pay for the threads that hand them on, columns of more rows leave the L2 cache.
+_BLOCK_BYTES: Final = 16 << 20
+_BLOCK_ROWS: Final = 1 << 17
 
 
 class Merge:
@@ -74,7 +76,7 @@ class Merge:
     def _walk(self, feed: Feed, step: int) -> Iterator[Slab]:
         plan = Plan(self._epoch, self._share, feed.answer.nodes)
         row_bytes = feed.answer.row_bytes
-        most = int(min(_BLOCK_BYTES, self._slab_bytes) / row_bytes)
+        most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._slab_bytes) / row_bytes))
         rows = 1  # the first block is one step, so that it is there soon
         while not self._stopped:
             self._clock.produce("decode")

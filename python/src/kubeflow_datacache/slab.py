@@ -74,7 +74,7 @@ class Slab:
 
 def _differ(array: pa.Array) -> bool:
     """Whether some steps of a column may be numpy and others not."""
-    return bool(array.null_count) or (arrays.listed(array.type) and arrays.length(array) is None)
+    return bool(array.null_count) or (arrays.listed(array.type) and arrays.lists(array) is None)
 
 
 class _Steps:

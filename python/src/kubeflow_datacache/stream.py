@@ -181,7 +181,7 @@ class Stream:
                     reader.cancel()
 
     def _put(self, batch: pa.RecordBatch) -> None:
-        size = batch.nbytes
+        size = batch.get_total_buffer_size()  # of a message: its body's; nbytes would let go of Python's lock twice
         with self._changed:
             self._received += batch.num_rows
             self._ready.append((batch, size))
@@ -194,4 +194,4 @@ class Stream:
 
 def _busy(said: pa.Buffer) -> float:
     """Seconds that the data node worked on a message, by its app_metadata (docs/contract.md, DoGet)."""
-    return json.loads(said.to_pybytes())["busy_us"] / 1e6
+    return json.loads(said.to_pybytes().decode())["busy_us"] / 1e6

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -15,8 +14,12 @@ from kubeflow_datacache.heap import HEAP
 
 _HEADER, _METADATA, _BODY = 2, 3, 1000  # field numbers of FlightData; 1 is the descriptor, which no DoGet needs
 _TICKET: Final = 0x0A  # field 1 of Ticket, with a length
-_VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5  # protobuf's wire types
+_OTHER: Final = 0  # for fields that have no length before them; no field has this number
+_VARINT, _SIZED = 0, 2  # protobuf's wire types
+_FIXED: Final = {1: 8, 5: 4}  # bytes by wire type
 _ALIGNED: Final = 64  # what Arrow recommends for buffers; bodies keep it
+_TAG_AND_LENGTH: Final = 20  # bytes that two integers take at most
+_FRONT: Final = 1024  # bytes: more than a batch's header and metadata, unless it has some thirty columns
 _MARK: Final = b"\xff\xff\xff\xff"  # begins an encapsulated message (Arrow's columnar format, "Encapsulated message")
 
 
@@ -37,7 +40,8 @@ def receive(call: Call, size: int) -> FlightData:
     header, said, early = b"", None, b""
     ipc: pa.Buffer | None = None
     fields = _Fields(call, size)
-    for number, length in fields:
+    while (field := fields.next()) is not None:
+        number, length = field
         if number == _HEADER:
             header = fields.read(length)
         elif number == _METADATA:
@@ -69,50 +73,74 @@ def _padded(size: int) -> int:
 
 
 class _Fields:
-    """Iterates over the fields of a protobuf message that have a length: (number, length). Each must be read."""
+    """A protobuf message's fields, one after the other.
+
+    What comes before a body is small: it is taken from the call in one piece, with the body's begin, and looked at with
+    few calls. Integer by integer, it took this thread as long as the body.
+    """
 
     def __init__(self, call: Call, size: int) -> None:
-        self._call, self._left = call, size
+        self._call, self._coming = call, size  # bytes of the message that are not in the front
+        self._front, self._at = b"", 0
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        while self._left:
-            tag = self._integer()
+    def next(self) -> tuple[int, int] | None:
+        """Number and length of the next field, whose bytes must be read then; None at the message's end."""
+        front, at = self._front, self._at
+        if len(front) - at < _TAG_AND_LENGTH and self._coming:
+            self._fetch(_TAG_AND_LENGTH)
+            front, at = self._front, 0
+        if at == len(front):
+            return None
+        try:
+            tag, at = _integer(front, at)
             number, kind = tag >> 3, tag & 7
             if kind == _SIZED:
-                length = self._integer()
-                if length > self._left:
-                    raise ProtocolError(f"protobuf: a field of {length} bytes in a message that has {self._left} left")
-                yield number, length
+                length, at = _integer(front, at)
+            elif kind in _FIXED:
+                length = _FIXED[kind]
             elif kind == _VARINT:
-                self._integer()
-            elif kind in (_FIXED32, _FIXED64):
-                self.read(4 if kind == _FIXED32 else 8)
+                length = _integer(front, at)[1] - at
             else:
                 raise ProtocolError(f"protobuf: field {number} has wire type {kind}")
+        except IndexError:
+            raise ProtocolError("protobuf: a message ends in the middle of a field") from None
+        self._at = at
+        left = self._coming + len(front) - at
+        if length > left:
+            raise ProtocolError(f"protobuf: a field of {length} bytes in a message that has {left} left")
+        return number if kind == _SIZED else _OTHER, length
 
     def read(self, count: int) -> bytes:
-        self._take(count)
-        return self._call.read(count)
+        if self._at + count > len(self._front):
+            self._fetch(count)
+        first, self._at = self._at, self._at + count
+        return self._front[first : self._at]
 
     def read_into(self, out: memoryview) -> None:
-        self._take(len(out))
-        self._call.read_into(out)
+        here = self._front[self._at : self._at + len(out)]
+        self._at += len(here)
+        out[: len(here)] = here
+        if len(here) < len(out):
+            self._coming -= len(out) - len(here)
+            self._call.read_into(out[len(here) :])
 
-    def _integer(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.read(1)[0]
-            value |= (byte & 0x7F) << shift
-            if not byte & 0x80:
-                return value
-            shift += 7
-            if shift > 63:
-                raise ProtocolError("protobuf: an integer of more than 64 bits")
+    def _fetch(self, count: int) -> None:
+        """Makes the front begin here and have count bytes or more, as far as the message has them."""
+        kept = self._front[self._at :]
+        more = min(self._coming, max(_FRONT, count - len(kept)))
+        self._front, self._at = kept + self._call.read(more), 0
+        self._coming -= more
 
-    def _take(self, count: int) -> None:
-        if count > self._left:
-            raise ProtocolError("protobuf: a message ends in the middle of a field")
-        self._left -= count
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    """The varint that begins at a place, and where it ends. IndexError where the data end before it."""
+    value = shift = 0
+    while (byte := data[at]) & 0x80:
+        value |= (byte & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if shift > 63:
+            raise ProtocolError("protobuf: an integer of more than 64 bits")
+    return value | byte << shift, at + 1
 
 
 def _varint(value: int) -> bytes:
