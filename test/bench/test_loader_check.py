@@ -50,10 +50,17 @@ def checked(table: Table, given: list[Batch], whole: bool = True) -> Check:
 
 
 def test_the_tables_rows_pass_in_any_order(table: Table) -> None:
-    check = checked(table, batches(table)[::-1])
-    assert check.rows == table.rows
-    data = sum(np.asarray(row).nbytes for b in batches(table) for c in b.values() for row in c)
-    assert check.bytes == data
+    assert checked(table, batches(table)[::-1]).rows == table.rows
+
+
+def test_bytes_are_those_of_the_rows_looked_at(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checked(table, batches(table)).bytes == pytest.approx(size(table), rel=0.05)
+    monkeypatch.setattr("loaderbench.check.GROUPS_A_LOOK", 1)
+    assert checked(table, batches(table)).bytes == size(table)
+
+
+def size(table: Table) -> int:
+    return sum(np.asarray(row).nbytes for b in batches(table) for c in b.values() for row in c)
 
 
 def test_a_part_passes_as_a_part_alone(table: Table) -> None:
@@ -69,10 +76,14 @@ def test_rows_that_come_twice_are_refused(table: Table) -> None:
         checked(table, [*given[1:], given[1]])
 
 
-def test_other_values_are_refused(table: Table) -> None:
+@pytest.mark.parametrize(("groups", "wrong"), [(16, 0), (1, -1)])
+def test_other_values_are_refused_where_it_looks(
+    table: Table, monkeypatch: pytest.MonkeyPatch, groups: int, wrong: int
+) -> None:
+    monkeypatch.setattr("loaderbench.check.GROUPS_A_LOOK", groups)
     given = batches(table)
     name = next(n for n in given[0] if n != shapes.IDS[table.name])
-    given[0] = given[0] | {name: given[1][name]}
+    given[wrong] = given[wrong] | {name: given[1][name]}
     with pytest.raises(ValueError, match="are not the table's"):
         checked(table, given)
 

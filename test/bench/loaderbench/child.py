@@ -72,7 +72,7 @@ def row_numbers(batch: Batch, of: Case) -> list[int]:
 def epoch(loader: Loader, job: Job) -> Epoch:
     """With workers from when each has given a batch, so that the start of processes does not count as reading."""
     source = loader.open(job.case)
-    check = Check(shapes.IDS[job.case.table.name])
+    check = Check(shapes.IDS[job.case.table.name], torch.cat)
     truth = shapes.truth(job.case.table)
     meter = Meter(job.server)
     batches = iter(source)
@@ -80,12 +80,12 @@ def epoch(loader: Loader, job: Job) -> Epoch:
     first = meter.cost().wall
     tensors_only(batch)
     check.add(batch)
-    rows = size = 0
+    rows = 0
     if job.case.workers:
         for batch in itertools.islice(batches, job.case.workers - 1):
             check.add(batch)
         check.flush()
-        rows, size, check.cpu = check.rows, check.bytes, 0.0
+        rows, check.cpu = check.rows, 0.0
         meter = Meter(job.server)
     whole, due = True, 0.0
     for batch in batches:
@@ -101,7 +101,8 @@ def epoch(loader: Loader, job: Job) -> Epoch:
     cost = replace(cost, client=cost.client - check.cpu)
     check.flush()
     check.verify(truth, whole)
-    return Epoch(cost, first, check.rows - rows, check.bytes - size, whole)
+    measured = check.rows - rows
+    return Epoch(cost, first, measured, check.bytes * measured // check.rows, whole)
 
 
 def checkpoint(loader: Loader, job: Job) -> Checkpoint:

@@ -19,6 +19,7 @@ from benchlib.subjects import start_ours
 from benchlib.tables import Table, ensure
 from loaderbench import report, shapes
 from loaderbench.case import ABOUT, BATCH, Case, version
+from loaderbench.check import GROUPS_A_LOOK
 from loaderbench.job import EPOCH, PREPARE, RESUME, Job, run
 from loaderbench.measure import CHECKPOINT_CAPS, OURS, Bench, Sample, Setup
 
@@ -32,9 +33,10 @@ CPU: user and system time of the loader's whole process tree, workers included, 
   The peers read local files of their own: their client is their total.
 wall: seconds a GB and its inverse, with the consumer's check; client, server and check share this machine's cores.
 epoch: a reading ends with the epoch or when {{cap:g}} CPU-seconds are used up; figures are of the bytes that came.
-Batches of {BATCH} rows as torch tensors, one a column; bytes as one tensor a row. The consumer holds every row to the
-  table (each once, sums over every tensor's bits; of lists and bytes the first and last item of each row); its own CPU
-  is not in the figures, nor are imports and a first use. With workers all counts from their first batches on.
+Batches of {BATCH} rows as torch tensors, one a column; bytes as one tensor a row. The consumer holds rows to the table:
+  each once, and of every {GROUPS_A_LOOK}th group of batches sums over every tensor's bits (of lists and bytes: the
+  first and last item of each row); its own CPU is not in the figures, nor are imports and a first use. With workers all
+  counts from their first batches on.
 resume: half an epoch, or {{way:g}} CPU-seconds, in one process; then from the saved state to the first batch in a
   fresh one, opening and connecting included. right: the rows that were due, in their order."""
 
