@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from kubeflow_datacache import ColumnError
-from kubeflow_datacache.arrays import values
-from kubeflow_datacache.gather import Gather, concatenate
-from kubeflow_datacache.slab import Slab
+from kubeflow_datacache.rows.arrays import values
+from kubeflow_datacache.rows.gather import Gather, concatenate
+from kubeflow_datacache.rows.slab import Slab
 
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0)
 DAY = NOON.date()

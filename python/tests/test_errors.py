@@ -25,7 +25,7 @@ from kubeflow_datacache import (
     UnreachableError,
     World,
 )
-from kubeflow_datacache.retry import Attempts, Patience
+from kubeflow_datacache.flow.retry import Attempts, Patience
 
 Connect = Callable[..., DataCache]
 ALONE = World(0, 1)

@@ -13,7 +13,7 @@ import threading
 import numpy as np
 import pyarrow as pa
 
-from kubeflow_datacache.heap import Heap
+from kubeflow_datacache.rows.heap import Heap
 
 MIB = 1 << 20
 
@@ -110,7 +110,7 @@ def test_threads_share_it() -> None:
 FORKED = """
 import os
 import numpy as np
-from kubeflow_datacache.heap import HEAP
+from kubeflow_datacache.rows.heap import HEAP
 
 def take(value):
     buffer, memory = HEAP.allocate(1 << 20)

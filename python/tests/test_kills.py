@@ -19,7 +19,7 @@ from wide import ROWS, rows_of, tokens_of, wide_table
 
 from kubeflow_datacache import Batch, DataCache, Loader, World
 from kubeflow_datacache.cache import Transport
-from kubeflow_datacache.order import Epoch, Share
+from kubeflow_datacache.order.epoch import Epoch, Share
 
 Connect = Callable[..., DataCache]
 WHOLE = Share()

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kubeflow_datacache.clock import Clock
-from kubeflow_datacache.feed import Feed
-from kubeflow_datacache.merge import Merge
-from kubeflow_datacache.order import Epoch, Share
-from kubeflow_datacache.slab import Slab
+from kubeflow_datacache.flow.feed import Feed
+from kubeflow_datacache.flow.merge import Merge
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.slab import Slab
+from kubeflow_datacache.watch.clock import Clock
 from test_arrays import COLUMNS, TYPES
 
 ROWS = 90

@@ -12,8 +12,8 @@ import pytest
 from order import Epoch as Oracle
 from order import Permutation as SlowPermutation
 
-from kubeflow_datacache.feistel import Feistel
-from kubeflow_datacache.order import Epoch, Share
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.feistel import Feistel
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "test/golden/order_vectors.json").read_text())
 

@@ -16,11 +16,12 @@ import pytest
 from peer import Peer
 from slow_wire import SlowWire
 
-from kubeflow_datacache import DataCache, Loader, Stats, World, merge
-from kubeflow_datacache.clock import Clock, Stage
+from kubeflow_datacache import DataCache, Loader, Stats, World
 from kubeflow_datacache.export import Collector
-from kubeflow_datacache.progress import Progress
-from kubeflow_datacache.stats import Depth
+from kubeflow_datacache.flow import merge
+from kubeflow_datacache.watch.clock import Clock, Stage
+from kubeflow_datacache.watch.progress import Progress
+from kubeflow_datacache.watch.stats import Depth
 
 Connect = Callable[..., DataCache]
 LOUDER = (0.01, 0.05, 0.25)  # seconds of delay: on a machine that is busy with other things a longer one must do

@@ -20,12 +20,12 @@ from kubeflow_datacache import DataCache, StateError, TransformError, World
 pytest.importorskip("torch")
 import torch
 
-from kubeflow_datacache.clock import STAGES, Stage
-from kubeflow_datacache.stats import Depth, Stats
 from kubeflow_datacache.torch import Columns, StreamingDataLoader, StreamingDataset, TensorBatch
 from kubeflow_datacache.torch.block import Blocks
 from kubeflow_datacache.torch.stateful import place_of
 from kubeflow_datacache.torch.tally import Tally
+from kubeflow_datacache.watch.clock import STAGES, Stage
+from kubeflow_datacache.watch.stats import Depth, Stats
 
 WORDS: dict[str, Any] = {"global_batch_size": 7, "seed": 5, "world": World(0, 1)}
 

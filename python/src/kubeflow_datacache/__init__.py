@@ -12,7 +12,6 @@ for epoch in range(3):
         train(batch.torch())
 """
 
-from kubeflow_datacache.batch import Batch
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import (
@@ -28,7 +27,8 @@ from kubeflow_datacache.errors import (
 )
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.permutation import Permutation
-from kubeflow_datacache.stats import Stats
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.watch.stats import Stats
 from kubeflow_datacache.world import World
 
 __all__ = [

@@ -21,12 +21,12 @@ from kubeflow_datacache.answer import Answer
 from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
+from kubeflow_datacache.flow.retry import Attempts, Patience
 from kubeflow_datacache.h2 import Reader
 from kubeflow_datacache.h2.reader import Chunks
 from kubeflow_datacache.loader import Loader
-from kubeflow_datacache.order import Tail
+from kubeflow_datacache.order.epoch import Tail
 from kubeflow_datacache.permutation import Permutation
-from kubeflow_datacache.retry import Attempts, Patience
 from kubeflow_datacache.world import World
 
 Transport = Literal["h2", "grpc"]

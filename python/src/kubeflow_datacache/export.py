@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from kubeflow_datacache.stats import Stats
+    from kubeflow_datacache.watch.stats import Stats
 
 _PREFIX: Final = "datacache_loader_"
 

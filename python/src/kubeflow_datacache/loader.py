@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kubeflow_datacache.batch import Batch
-from kubeflow_datacache.clock import Clock
 from kubeflow_datacache.dataset import Dataset
-from kubeflow_datacache.feed import Feed
-from kubeflow_datacache.heap import HEAP
-from kubeflow_datacache.merge import Merge
-from kubeflow_datacache.order import Epoch, Share, Tail
-from kubeflow_datacache.progress import Progress
-from kubeflow_datacache.reading import Reading
+from kubeflow_datacache.flow.feed import Feed
+from kubeflow_datacache.flow.merge import Merge
+from kubeflow_datacache.flow.reading import Reading
+from kubeflow_datacache.order.epoch import Epoch, Share, Tail
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.heap import HEAP
 from kubeflow_datacache.state import State
-from kubeflow_datacache.stats import Depth, Stats
 from kubeflow_datacache.transform import Transform
+from kubeflow_datacache.watch.clock import Clock
+from kubeflow_datacache.watch.progress import Progress
+from kubeflow_datacache.watch.stats import Depth, Stats
 from kubeflow_datacache.world import World
 
 if TYPE_CHECKING:

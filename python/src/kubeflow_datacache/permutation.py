@@ -18,9 +18,9 @@ import pyarrow as pa
 from kubeflow_datacache.answer import Answer
 from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.errors import DatasetChangedError
-from kubeflow_datacache.exchange import Exchange
-from kubeflow_datacache.gather import Gather, concatenate
-from kubeflow_datacache.retry import Attempts
+from kubeflow_datacache.flow.exchange import Exchange
+from kubeflow_datacache.flow.retry import Attempts
+from kubeflow_datacache.rows.gather import Gather, concatenate
 
 if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
 from kubeflow_datacache.errors import StateError
-from kubeflow_datacache.order import VERSION as ORDER_VERSION
+from kubeflow_datacache.order.epoch import VERSION as ORDER_VERSION
 
 VERSION: Final = 1
 _PLACE = ("epoch", "next_step")  # what may differ: where training is

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kubeflow_datacache import processes as child
-from kubeflow_datacache.batch import Batch
 from kubeflow_datacache.errors import DataCacheError, TransformError
+from kubeflow_datacache.rows.batch import Batch
 
 Function = Callable[[pa.RecordBatch], Any]
 _SHOWN: Final = 8  # rows named in an error

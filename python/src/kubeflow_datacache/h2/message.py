@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import ProtocolError
-from kubeflow_datacache.heap import HEAP
+from kubeflow_datacache.rows.heap import HEAP
 
 _HEADER, _METADATA, _BODY = 2, 3, 1000  # field numbers of FlightData; 1 is the descriptor, which no DoGet needs
 _TICKET: Final = 0x0A  # field 1 of Ticket, with a length

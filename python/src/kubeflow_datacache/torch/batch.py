@@ -12,8 +12,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from kubeflow_datacache.batch import Batch
-from kubeflow_datacache.slab import Slab
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.slab import Slab
 from kubeflow_datacache.torch.memory import Layout, pack, unpack
 
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from kubeflow_datacache.batch import Batch
-from kubeflow_datacache.order import Epoch, Share
-from kubeflow_datacache.slab import Slab
-from kubeflow_datacache.stats import Stats
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.slab import Slab
 from kubeflow_datacache.torch.batch import item_of
 from kubeflow_datacache.torch.dataset import Stream, StreamingDataset
 from kubeflow_datacache.torch.memory import read_rows, write_rows
+from kubeflow_datacache.watch.stats import Stats
 
 _SECONDS: Final = 0.01  # so long a ready batch waits for others of its block
 

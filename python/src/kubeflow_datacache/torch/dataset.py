@@ -10,11 +10,11 @@ from typing import Any, Required, TypedDict, Unpack
 import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
-from kubeflow_datacache.batch import Batch
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.loader import Loader
-from kubeflow_datacache.order import Share, Tail
+from kubeflow_datacache.order.epoch import Share, Tail
+from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.torch.batch import item_of
 from kubeflow_datacache.torch.cell import Cell
 from kubeflow_datacache.torch.stateful import MARK, place_of

@@ -12,10 +12,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from kubeflow_datacache.stats import Depth, Stats
 from kubeflow_datacache.torch.block import Block, Blocks, Report, Step, order_of
 from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
 from kubeflow_datacache.torch.tally import Tally
+from kubeflow_datacache.watch.stats import Depth, Stats
 
 
 class StreamingDataLoader(DataLoader[Any]):

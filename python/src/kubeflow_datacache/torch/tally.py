@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from kubeflow_datacache.clock import STAGES, Stage
-from kubeflow_datacache.stats import Depth, Stats
+from kubeflow_datacache.watch.clock import STAGES, Stage
+from kubeflow_datacache.watch.stats import Depth, Stats
 
 _WAITS: Final[tuple[Stage, ...]] = tuple(stage for stage in STAGES if stage != "consumer")
 

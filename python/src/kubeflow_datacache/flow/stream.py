@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from kubeflow_datacache.clock import Clock
 from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.errors import DataCacheError
+from kubeflow_datacache.flow.retry import Attempts
 from kubeflow_datacache.h2.reader import Chunks
-from kubeflow_datacache.retry import Attempts
+from kubeflow_datacache.watch.clock import Clock
 
 
 class Opening(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
-from kubeflow_datacache.arrays import Array
+from kubeflow_datacache.rows.arrays import Array
 
 
 class Column:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kubeflow_datacache.arrays import Array
 from kubeflow_datacache.errors import ColumnError
-from kubeflow_datacache.order import Epoch, Share
-from kubeflow_datacache.slab import Slab
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.arrays import Array
+from kubeflow_datacache.rows.slab import Slab
 
 
 class Batch:

@@ -10,12 +10,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from kubeflow_datacache.clock import Clock
-from kubeflow_datacache.feed import Feed, MovedError
-from kubeflow_datacache.gather import Gather, concatenate
-from kubeflow_datacache.order import Epoch, Share
-from kubeflow_datacache.plan import Block, Plan, Run
-from kubeflow_datacache.slab import Slab
+from kubeflow_datacache.flow.feed import Feed, MovedError
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.plan import Block, Plan, Run
+from kubeflow_datacache.rows.gather import Gather, concatenate
+from kubeflow_datacache.rows.slab import Slab
+from kubeflow_datacache.watch.clock import Clock
 
 # What is merged at once. Fewer bytes pay for the threads that hand them on, columns of more rows leave the L2 cache.
 _BLOCK_BYTES: Final = 16 << 20

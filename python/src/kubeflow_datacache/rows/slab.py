@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from kubeflow_datacache import arrays
-from kubeflow_datacache.arrays import Array
+from kubeflow_datacache.rows import arrays
+from kubeflow_datacache.rows.arrays import Array
 
 _TENSOR_STEPS: Final = 64  # made at once: in one call a column, and few enough to stay in the core's cache
 
@@ -56,7 +56,7 @@ class Slab:
 
     @functools.cached_property
     def _tensor_columns(self) -> list[tuple[str, Any]]:
-        from kubeflow_datacache import tensors
+        from kubeflow_datacache.rows import tensors
 
         def column(name: str, array: pa.Array) -> tensors.Column:
             return tensors.Column(array, self.size, lambda: self._steps_of(array, name))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from kubeflow_datacache.order import Epoch, Rows, Share
+from kubeflow_datacache.order.epoch import Epoch, Rows, Share
 
 Places = npt.NDArray[np.intp]
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from kubeflow_datacache.arrays import listed, lists, offsets, plain, raw, worded
-from kubeflow_datacache.heap import HEAP
-from kubeflow_datacache.plan import Places
+from kubeflow_datacache.order.plan import Places
+from kubeflow_datacache.rows.arrays import listed, lists, offsets, plain, raw, worded
+from kubeflow_datacache.rows.heap import HEAP
 
 _WORDS: Final = (1, 2, 4, 8)
 _LONG: Final = 2048  # bytes of a mean row, from which a copy costs more than a turn of a loop in Python

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 
-from kubeflow_datacache.batch import Batch
-from kubeflow_datacache.clock import Clock
-from kubeflow_datacache.merge import Merge
-from kubeflow_datacache.order import Epoch, Share
-from kubeflow_datacache.pipe import Pipe
-from kubeflow_datacache.slab import Slab
+from kubeflow_datacache.flow.merge import Merge
+from kubeflow_datacache.flow.pipe import Pipe
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.slab import Slab
 from kubeflow_datacache.transform import Transform
+from kubeflow_datacache.watch.clock import Clock
 
 _JOIN_SECONDS = 10.0  # a call to a head that hangs is left behind after so long
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from kubeflow_datacache.feistel import LIMIT, Feistel, Words
+from kubeflow_datacache.order.feistel import LIMIT, Feistel, Words
 
 VERSION: Final = 1
 Tail = Literal["drop", "pad", "keep"]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from kubeflow_datacache.stats import Stats
+from kubeflow_datacache.watch.stats import Stats
 
 _TERMINAL_SECONDS: Final = 0.2  # between two looks at a bar
 _LOG_SECONDS: Final = 10.0  # between two lines in a log

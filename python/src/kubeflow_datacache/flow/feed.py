@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kubeflow_datacache.answer import Answer, Endpoint
-from kubeflow_datacache.clock import Clock
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
-from kubeflow_datacache.retry import Attempts
-from kubeflow_datacache.stream import Opening, Stream
+from kubeflow_datacache.flow.retry import Attempts
+from kubeflow_datacache.flow.stream import Opening, Stream
+from kubeflow_datacache.watch.clock import Clock
 
 if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from kubeflow_datacache import export
-from kubeflow_datacache.clock import STAGES, Stage
+from kubeflow_datacache.watch.clock import STAGES, Stage
 
 MEANING: Final[Mapping[Stage, str]] = {
     "head": "asking the head, which loads or restarts",
