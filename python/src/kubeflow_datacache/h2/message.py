@@ -76,7 +76,7 @@ class _Fields:
     """A protobuf message's fields, one after the other.
 
     What comes before a body is small: it is taken from the call in one piece, with the body's begin, and looked at with
-    few calls. Integer by integer, it took this thread as long as the body.
+    few calls of Python. Other threads wait for its lock meanwhile.
     """
 
     def __init__(self, call: Call, size: int) -> None:
