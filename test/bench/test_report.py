@@ -124,8 +124,10 @@ def test_many_clients_are_held_to_few_and_to_each_other(
 ) -> None:
     few, many = (sample("crowd", OURS, 1, 1.0, case) for case in (FEW, MANY))
     many = replace(many, wall=10 * seconds, gigabytes=20.0, first=2.0, last=last)
-    sums, spread = rows([few, many], [TABLE], ["crowd"])
-    assert (sums.passed, spread.passed) == (together, fair)
+    theirs = replace(many, subject=PYARROW, wall=20 * seconds)
+    sums, other, spread = rows([few, many, theirs], [TABLE], ["crowd"])
+    assert (sums.passed, other.passed, spread.passed) == (together, None, fair)
+    assert other.ratio == pytest.approx(0.5)
     assert (spread.ours, spread.reference) == (f"{last:.2f} s", "2.00 s")
 
 

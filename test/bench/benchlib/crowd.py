@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchlib.clients import Clients
 from benchlib.process import Server
 from benchlib.sample import Sample, Setup
-from benchlib.subjects import OURS, shard, start_ours
+from benchlib.subjects import OURS, PYARROW, Request, shard, start, start_ours
 from benchlib.tables import Table
 
 TABLE = "tokens"
@@ -21,35 +22,54 @@ MANY, FEW = "64 clients", "2 clients"
 SHARES = 10
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """Clients that start together and read as much each."""
+
+    subject: str
+    server: Server
+    case: str
+    asked: list[dict[str, Any]]
+
+
 def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None]) -> Iterator[Sample]:
-    """Many and few clients, in turns. Those of a sample start together and read as much each."""
-    step(f"{table.name}: starting {OURS} with one node and {MANY}")
-    with start_ours(server, 1, table, setup.logs, "crowd") as running, Clients(64) as pool:
+    """Many and few clients of ours and many of another server, in turns."""
+    step(f"{table.name}: starting {OURS} with one node, {PYARROW} and {MANY}")
+    other = start(PYARROW, table, setup)
+    with start_ours(server, 1, table, setup.logs, "crowd") as running, other.server as theirs, Clients(64) as pool:
         ask = shard(running)
-        requests = {MANY: [ask(i % SHARES, SHARES) for i in range(64)], FEW: [ask(0, 1)] * 2}
+        crowds = [
+            Crowd(OURS, running, MANY, _many(ask)),
+            Crowd(OURS, running, FEW, [ask(0, 1)] * 2),
+            Crowd(PYARROW, theirs, MANY, _many(other.request)),
+        ]
         step(f"{table.name}: {MANY}, warm-up")
         pool.read([ask(i, 64 * SHARES) for i in range(64)])
         for number in range(1, setup.rounds + 1):
             step(f"{table.name}: {MANY}, round {number} of {setup.rounds}")
-            for case, asked in requests.items():
-                yield _read(running, pool, table, case, number, asked)
+            for one in crowds:
+                yield _read(one, pool, table, number)
 
 
-def _read(server: Server, pool: Clients, table: Table, case: str, number: int, asked: list[dict[str, Any]]) -> Sample:
-    before = server.cpu()
-    got = pool.read(asked)
+def _many(ask: Request) -> list[dict[str, Any]]:
+    return [ask(i % SHARES, SHARES) for i in range(64)]
+
+
+def _read(one: Crowd, pool: Clients, table: Table, number: int) -> Sample:
+    before = one.server.cpu()
+    got = pool.read(one.asked)
     walls = [a["wall"] for a in got.answers]
     return Sample(
         measure="crowd",
         table=table.name,
-        subject=OURS,
-        case=case,
+        subject=one.subject,
+        case=one.case,
         round=number,
         gigabytes=got.bytes / 1e9,
         wall=got.wall,
         first=min(walls),
         last=max(walls),
-        server_cpu=server.cpu() - before,
+        server_cpu=one.server.cpu() - before,
         client_cpu=got.cpu,
         load_average=os.getloadavg()[0],
     )

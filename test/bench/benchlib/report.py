@@ -173,6 +173,8 @@ def many_clients(groups: Groups, tables: list[str]) -> list[Row]:
     for t in tables:
         many, few = (groups.get(("crowd", case, t, OURS), []) for case in (MANY, FEW))
         out.append(compare(Line("Many clients", MANY, t, f"{FEW}, by wall time"), many, few, CROWD_BAR, wall_per_gb))
+        theirs = groups.get(("crowd", MANY, t, PYARROW), [])
+        out.append(compare(Line("Many clients", MANY, t, PYARROW), many, theirs, None, wall_per_gb))
         if many:
             last, first = median(s.last for s in many), median(s.first for s in many)
             line = Line("Many clients", MANY, t, "the first one done")
