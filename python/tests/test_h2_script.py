@@ -20,6 +20,7 @@ from script import Connection, Script, data, flight_data, headers, message, trai
 
 from kubeflow_datacache.codes import FAULTS, code_of, reason_of
 from kubeflow_datacache.h2 import Reader, frames, wire
+from kubeflow_datacache.h2.message import _FRONT  # pyright: ignore[reportPrivateUsage]
 
 BATCH = rows_of(list(range(50)))
 WHOLE = flight_data(SCHEMA) + flight_data(BATCH, b'{"busy_us":7}')
@@ -257,6 +258,13 @@ def test_status_is_what_pyarrow_makes_of_it(code: int) -> None:
     assert type(ours.value) is type(theirs.value)
     assert code_of(ours.value) == code_of(theirs.value)
     assert reason_of(ours.value) == reason_of(theirs.value) == "rows € 50% of 3"
+
+
+def test_a_body_may_begin_anywhere() -> None:
+    """Fields lie on and about the end of what is read of a message before its body (h2/message.py)."""
+    said = [bytes(n) for n in range(_FRONT - 500, _FRONT + 50)]
+    whole = flight_data(SCHEMA) + b"".join(flight_data(BATCH, one) for one in said)
+    assert read(answering(headers(), data(whole), trailers())) == [(BATCH, one) for one in said]
 
 
 def test_cancel_ends_a_read_that_waits() -> None:

@@ -1,5 +1,7 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
+"""The epoch's order in numpy against the golden vectors and the oracle that Go's is held to."""
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,7 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
+"""Rank and world size, as training environments tell them."""
+
 from __future__ import annotations
 
 import sys

@@ -15,8 +15,8 @@ from loaderbench.case import Batch
 
 # Batches are looked at in groups of so many bytes or batches: small enough to leave loaders their memory.
 GROUP_BYTES, GROUP_BATCHES = 1 << 20, 32
-# Of so many groups the values of one are looked at, beginning with the first; to look at all of them took more CPU than
-# the fastest loader, and by its use of the caches half as much again of the loader's own.
+# Of so many groups the values of one are looked at, beginning with the first: with narrow rows, to look at all of them
+# takes more CPU than the fastest loader, and throws out of the caches what that uses.
 GROUPS_A_LOOK = 16
 
 

@@ -54,8 +54,8 @@ def raw(array: pa.Array, dtype: np.dtype[Any]) -> Array | None:
 def lists(array: pa.Array) -> tuple[int, pa.Array] | None:
     """How many values each list of a list array has, and these values laid end to end, without a copy.
 
-    None where lists are not equally long, one is null, or there is none to say how long they are. Like flatten(), which
-    would let go of Python's lock.
+    None where lists are not equally long, one is null, or there is none to say how long they are. The values are what
+    flatten() gives, which is not called because it lets go of Python's lock.
     """
     if array.null_count:
         return None
