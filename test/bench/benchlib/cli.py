@@ -40,8 +40,8 @@ stream: the whole table, split over the clients, all read by the same pyarrow cl
   (grpc-go, default options), and a Go server that writes the bare buffers to TCP, 512 KiB a write,
   to a Python reader.
   TLS is our own server again, so a ratio below 1 is what encryption adds.
-many clients: of one data node; 64 read a tenth of the table each, 2 read all of it; connect included. Ratios are of
-  wall times.
+many clients: of one data node; all at once, and each, be they 64 or 2, reads half of the table; connect included.
+  Ratios are of wall times.
 latency: {calls} shards of {small} rows, one after the other, over connections that are kept; medians.
 shuffled epoch: kind epoch, world 1, global batch 1024, tail keep, one client."""
 
