@@ -146,7 +146,7 @@ func (r *Rows) next(p *Projection, lo, hi, mean int64) (Message, error) {
 	}
 	c := r.find(lo)
 	n := min(hi, r.starts[c+1]) - lo
-	messages := max(1, n*mean/messageBytes)
+	messages := max(1, (n*mean+messageBytes/2)/messageBytes)
 	g := r.gatherer(p)
 	defer r.done(g)
 	g.rows = append(g.rows, piece{start: lo - r.starts[c], n: int32((n + messages - 1) / messages), src: int32(c)})

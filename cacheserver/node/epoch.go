@@ -15,11 +15,12 @@ import (
 )
 
 const (
-	// usualBytes is about how long a batch of an epoch is, unless a step is longer. What was gathered is then in the L2
-	// cache still when the transport copies it; batches of 3 MiB cost the server a tenth more and pyarrow's client up to a
-	// third. Shorter ones cost clients more wake-ups and conversions. A client that stops reading keeps two in memory.
+	// usualBytes is about how long a batch of an epoch is, unless a step that lies together is longer. What was gathered is
+	// then in the L2 cache still when the transport copies it; batches of 3 MiB cost the server a tenth more and pyarrow's
+	// client up to a third. Shorter ones cost clients more wake-ups and conversions. A client that stops reading keeps two
+	// in memory.
 	usualBytes = 1 << 20
-	// mostBytes is what a batch may reach if that makes it end with a step.
+	// mostBytes is what a batch may reach if that makes it end with a step, or if its rows are longer than others.
 	mostBytes = 4 << 20
 	// mostRows bounds the rows of a batch, however narrow they are.
 	mostRows = 1 << 16
@@ -33,38 +34,48 @@ func (s *sender) epoch(l serving, p *chunk.Projection) error {
 	}
 	var block [4096]uint64
 	var rows []int64
-	every := l.batchPositions(l.rows.MeanBytes(p))
-	for left := every; ; {
+	every := l.batches(l.rows.MeanBytes(p))
+	for left := every.positions; ; {
 		if err := s.stream.Context().Err(); err != nil {
 			return status.FromContextError(err).Err()
 		}
 		n := cursor.Next(block[:min(len(block), left)])
-		rows = l.keep(rows, block[:n])
-		if left -= n; n > 0 && left > 0 {
-			continue
+		rows, left = l.keep(rows, block[:n]), left-n
+		ready := len(rows) - len(rows)%every.rows
+		if n == 0 || left == 0 {
+			ready, left = len(rows), every.positions
 		}
-		if err := s.picked(l, p, rows); err != nil || n == 0 {
-			return err
+		for batch := range slices.Chunk(rows[:ready], every.rows) {
+			if err := s.picked(l, p, batch); err != nil {
+				return err
+			}
 		}
-		rows, left = rows[:0], every
+		if n == 0 {
+			return nil
+		}
+		rows = rows[:copy(rows, rows[ready:])]
 	}
 }
 
-// batchPositions is how many positions of the rank's sequence make up one batch: whole steps, so that the client
-// need not put a step together from two batches, or if a step is too long, what gives a batch of usual length.
-// mean is the bytes of a row.
-func (l serving) batchPositions(mean int64) int {
+// batches says where a sequence is cut: after so many positions of the rank's sequence, or so many rows of this node.
+type batches struct {
+	positions, rows int
+}
+
+// batches makes batches of whole steps where a step's rows lie together, unless a step is too long: a client need not put
+// one together from two batches then. Where rows are shuffled over nodes it must anyway, and batches are as long as each
+// other, however the rows fall: an allocator has fresh memory mapped for a message longer than those before, and clumps
+// of 64 rows made lengths that differ by half. mean is the bytes of a row.
+func (l serving) batches(mean int64) batches {
 	lo, hi := order.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := float64(hi - lo)
 	here := float64(max(l.ticket.Bounds.Len(), 1)) / float64(max(l.ticket.Epoch.Rows, 1)) // rows a position
-	positions := func(bytes int64) float64 {
-		return float64(min(max(bytes/max(mean, 1), 1), mostRows)) / here
+	rows := func(bytes int64) int64 { return min(max(bytes/max(mean, 1), 1), mostRows) }
+	usual := rows(usualBytes)
+	if l.ticket.Epoch.Shuffle && here < 1 || step == 0 || step > float64(rows(mostBytes))/here {
+		return batches{positions: math.MaxInt, rows: int(usual)}
 	}
-	usual := positions(usualBytes)
-	if step == 0 || step > positions(mostBytes) {
-		return int(usual)
-	}
-	return int(max(math.Floor(usual/step), 1) * step)
+	return batches{positions: int(max(math.Floor(float64(usual)/here/step), 1) * step), rows: math.MaxInt}
 }
 
 // keep appends those of the epoch's rows that this node holds, by its own numbers.

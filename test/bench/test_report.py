@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchlib.crowd import FEW, MANY
+from benchlib.crowd import FEW, FEW_PLAIN, MANY, MANY_PLAIN
 from benchlib.decode import COPY, figures
 from benchlib.measure import PQARROW, PQARROW_KEPT, SEQUENTIAL
 from benchlib.parts import REST, part
@@ -125,8 +125,9 @@ def test_many_clients_are_held_to_few_and_to_each_other(
     few, many = (sample("crowd", OURS, 1, 1.0, case) for case in (FEW, MANY))
     many = replace(many, wall=10 * seconds, gigabytes=20.0, first=2.0, last=last)
     theirs = replace(many, subject=PYARROW, wall=20 * seconds)
-    sums, other, spread = rows([few, many, theirs], [TABLE], ["crowd"])
-    assert (sums.passed, other.passed, spread.passed) == (together, None, fair)
+    plain = [replace(one, case=case) for one, case in ((few, FEW_PLAIN), (many, MANY_PLAIN))]
+    sums, other, spread, cheap = rows([few, many, theirs, *plain], [TABLE], ["crowd"])
+    assert (sums.passed, other.passed, spread.passed, cheap.passed) == (together, None, fair, together)
     assert other.ratio == pytest.approx(0.5)
     assert (spread.ours, spread.reference) == (f"{last:.2f} s", "2.00 s")
 

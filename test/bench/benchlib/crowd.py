@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchlib import h2load
 from benchlib.clients import Clients
 from benchlib.process import Server
 from benchlib.sample import Sample, Setup
@@ -18,9 +19,12 @@ from benchlib.tables import Table
 
 TABLE = "tokens"
 MANY, FEW = "64 clients", "2 clients"
-# A client reads one of this many equal shares of the table, be there many or few, so that what it takes to connect and to
-# get going weighs the same in both.
+MANY_PLAIN, FEW_PLAIN = "64 of h2load", "2 of h2load"
+# A client reads one of this many equal shares of the table, be there many or few, so that what it takes to connect and
+# to get going weighs the same in both.
 SHARES = 2
+# h2load's read one of so many, this often in all.
+PLAIN_SHARES, PLAIN_CALLS = 4, 64
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Crowd:
 
 
 def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None]) -> Iterator[Sample]:
-    """Many and few clients of ours and many of another server, in turns."""
+    """Many and few clients of ours and many of another server, in turns; then clients that cost less than pyarrow's."""
     step(f"{table.name}: starting {OURS} with one node, {PYARROW} and {MANY}")
     other = start(PYARROW, table, setup)
     with start_ours(server, 1, table, setup.logs, "crowd") as running, other.server as theirs, Clients(64) as pool:
@@ -50,6 +54,8 @@ def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None])
             step(f"{table.name}: {MANY}, round {number} of {setup.rounds}")
             for one in crowds:
                 yield _read(one, pool, table, number)
+            if h2load.installed():
+                yield from (_plain(running, case, table, number, setup.logs) for case in (MANY_PLAIN, FEW_PLAIN))
 
 
 def _shares(ask: Request, clients: int) -> list[dict[str, Any]]:
@@ -72,5 +78,24 @@ def _read(one: Crowd, pool: Clients, table: Table, number: int) -> Sample:
         last=max(walls),
         server_cpu=one.server.cpu() - before,
         client_cpu=got.cpu,
+        load_average=os.getloadavg()[0],
+    )
+
+
+def _plain(server: Server, case: str, table: Table, number: int, folder: Path) -> Sample:
+    share = table.rows // PLAIN_SHARES * table.arrow_bytes // table.rows
+    before = server.cpu()
+    path = ["0", str(PLAIN_SHARES)]
+    done = h2load.read(server.uri, path, int(case.split()[0]), PLAIN_CALLS, share, folder)
+    return Sample(
+        measure="crowd",
+        table=table.name,
+        subject=OURS,
+        case=case,
+        round=number,
+        gigabytes=PLAIN_CALLS * share / 1e9,
+        wall=done.wall,
+        server_cpu=server.cpu() - before,
+        client_cpu=done.cpu,
         load_average=os.getloadavg()[0],
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
 
-from benchlib.crowd import FEW, MANY
+from benchlib.crowd import FEW, FEW_PLAIN, MANY, MANY_PLAIN
 from benchlib.decode import COPY
 from benchlib.measure import CLUMPS, PQARROW, READERS, SEQUENTIAL
 from benchlib.sample import Sample
@@ -171,7 +171,9 @@ def many_clients(groups: Groups, tables: list[str]) -> list[Row]:
     """What many clients get together against what few get, and the last one done against the first."""
     out = []
     for t in tables:
-        many, few = (groups.get(("crowd", case, t, OURS), []) for case in (MANY, FEW))
+        many, few, many_plain, few_plain = (
+            groups.get(("crowd", case, t, OURS), []) for case in (MANY, FEW, MANY_PLAIN, FEW_PLAIN)
+        )
         out.append(compare(Line("Many clients", MANY, t, f"{FEW}, by wall time"), many, few, CROWD_BAR, wall_per_gb))
         theirs = groups.get(("crowd", MANY, t, PYARROW), [])
         out.append(compare(Line("Many clients", MANY, t, PYARROW), many, theirs, None, wall_per_gb))
@@ -179,6 +181,8 @@ def many_clients(groups: Groups, tables: list[str]) -> list[Row]:
             last, first = median(s.last for s in many), median(s.first for s in many)
             line = Line("Many clients", MANY, t, "the first one done")
             out.append(held(line, f"{last:.2f} s", f"{first:.2f} s", [s.last / s.first for s in many], FAIRNESS_BAR))
+        line = Line("Many clients", MANY_PLAIN, t, f"{FEW_PLAIN}, by wall time")
+        out.append(compare(line, many_plain, few_plain, CROWD_BAR, wall_per_gb))
     return out
 
 
