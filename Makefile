@@ -9,7 +9,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 # ---- Pinned tools: every version in this block. Python packages: hack/python/requirements.txt.
-# Apache Iceberg's REST catalog server, for tests: hack/rest-catalog/pom.xml.
+# Apache Iceberg's REST catalog server and Arrow's Java client, for tests: hack/*/pom.xml.
 GOLANGCI_LINT_VERSION  := v2.12.2
 MINIO_VERSION          := v0.0.0-20260212201848-7aac2a2c5b7c
 CONTROLLER_GEN_VERSION := v0.21.0
@@ -35,8 +35,10 @@ CLIENTS       := $(CLIENTS_VENV)/bin/python
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio
 CONTROLLER_GEN := $(CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
-POM     := hack/rest-catalog/pom.xml
-CATALOG := $(CACHE)/tools/iceberg-rest-catalog-$(shell sha256sum $(POM) 2>/dev/null | cut -c1-12)
+# Jars that tests run: Apache Iceberg's REST catalog, Arrow's Java client.
+jars_of = $(CACHE)/tools/$(1)-$(shell sha256sum hack/$(1)/pom.xml 2>/dev/null | cut -c1-12)
+CATALOG     := $(call jars_of,rest-catalog)
+JAVA_FLIGHT := $(call jars_of,java-flight)
 SERVER  := bin/cacheserver
 # Kubernetes, JobSet, LWS and Trainer for the tests of the control plane; their versions are in the two go.mod files.
 KUBE_SOURCE := $(addprefix hack/kube/,build main.go go.mod go.sum managers/go.mod managers/go.sum)
@@ -112,14 +114,16 @@ $(CONTROLLER_GEN): | bootstrap
 	@echo "==> controller-gen $(CONTROLLER_GEN_VERSION): building (about 1 min, once)"
 	@GOBIN=$(@D) go install sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)
 
-$(CATALOG)/complete: | bootstrap
+$(CATALOG)/complete: JARS := rest-catalog
+$(JAVA_FLIGHT)/complete: JARS := java-flight
+$(CATALOG)/complete $(JAVA_FLIGHT)/complete: | bootstrap
 	@hack/bootstrap java
-	@echo "==> Iceberg REST catalog: fetching its jars (about 20 s, once)"
-	@mvn -q -B -f $(POM) dependency:copy-dependencies -DoutputDirectory=$(CATALOG)
+	@echo "==> hack/$(JARS): fetching jars (about 20 s, once)"
+	@mvn -q -B -f hack/$(JARS)/pom.xml dependency:copy-dependencies -DoutputDirectory=$(@D)
 	@touch $@
 
 .PHONY: tools
-tools: venv $(LINT) $(MINIO) $(CATALOG)/complete ## Build and install the pinned tools into the cache (about 9 min, once; others call it as needed).
+tools: venv $(LINT) $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete ## Build and install the pinned tools into the cache (about 9 min, once; others call it as needed).
 
 .PHONY: kube-tools
 kube-tools: bootstrap ## Build Kubernetes and the stock managers for the tests of the control plane (about 15 min, once).
@@ -183,11 +187,11 @@ test-go: kube-tools training-venv clients-venv ## The Go part of test; the contr
 	@go -C hack/images test ./...
 
 .PHONY: test-conformance
-test-conformance: build venv $(MINIO) $(CATALOG)/complete ## The cache server's Python part of test: pyarrow, pyiceberg and DuckDB against bin/cacheserver (about 3 min; nothing to do while nothing changed).
+test-conformance: build venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete ## The cache server's Python part of test: pyarrow, pyiceberg, DuckDB and Arrow's Java client against bin/cacheserver (about 3 min; nothing to do while nothing changed).
 	@hack/bootstrap clients
 	@echo "==> test: pytest against $(SERVER) (about 3 min)"
 	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden $(LOCK) -- \
-		$(PYTHON) -m pytest test/conformance --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) $(PYTEST)
+		$(PYTHON) -m pytest test/conformance --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) $(PYTEST)
 	@echo "==> test: the benches' own arithmetic (seconds)"
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
 

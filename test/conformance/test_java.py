@@ -1,0 +1,61 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Arrow's Java client: grpc-java over Netty, an HTTP/2 that is none of pyarrow's, Go's or nghttp2's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from client import Client
+from lake import Made
+from server import Cache, Caches, Mode
+
+PROGRAM = Path(__file__).with_name("java") / "FlightRead.java"
+# What Arrow's Java wants of a JVM: https://arrow.apache.org/docs/java/install.html
+JVM = ["-Xmx512m", "--add-opens=java.base/java.nio=org.apache.arrow.memory.core,ALL-UNNAMED"]
+SHARD = {"v": 1, "kind": "shard", "index": 0, "total": 1}
+EPOCH = {"v": 1, "kind": "epoch", "seed": 5, "epoch": 2, "shuffle": True, "clump": 1, "global_batch": 100}
+EPOCH |= {"tail": "keep", "rank": 0, "world": 1}
+TAKE = {"v": 1, "kind": "take"}
+# 4 MB a column of 8 bytes: more than a window of grpc-java's, in one message.
+ROW, TIMES = 3, 500_000
+
+
+def streams(folder: Path, request: int) -> list[pa.Table]:
+    """What the program read of each endpoint of a request."""
+    files = sorted(folder.glob(f"{request}-*.arrows"), key=lambda path: int(path.stem.partition("-")[2]))
+    return [pa.ipc.open_stream(path.read_bytes()).read_all() for path in files]
+
+
+@pytest.mark.parametrize("name", ["plain", "types"])
+def test_java_reads_the_same_rows(
+    name: str,
+    mode: Mode,
+    caches: Caches,
+    table: Callable[[str], Made],
+    connect: Callable[[Cache], Client],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    jars = request.config.getoption("--java-flight")
+    if jars is None:
+        pytest.skip("no --java-flight given: run 'make test-conformance'")
+    client = connect(caches.of(table(name), mode=mode))
+    whole = client.table()
+    take = TAKE | {"columns": whole.column_names[:1]}
+    command = ["java", *JVM, "-cp", f"{jars}/*", str(PROGRAM), client.endpoint, str(tmp_path)]
+    command += ["get", json.dumps(SHARD), "get", json.dumps(EPOCH), "take", json.dumps(take), str(ROW), str(TIMES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    assert pa.concat_tables(streams(tmp_path, 0)).equals(whole)
+    epoch = client.command(json.dumps(EPOCH).encode())
+    for got, endpoint in zip(streams(tmp_path, 1), epoch.endpoints, strict=True):
+        assert got.equals(client.stream(endpoint))
+    (got,) = streams(tmp_path, 2)
+    assert got.equals(whole.select(take["columns"]).take(pa.array([ROW] * TIMES)))
