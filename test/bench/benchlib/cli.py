@@ -24,7 +24,7 @@ MEASURES = ["load", "memory", "decode", "stream", "crowd", "latency", "shuffle"]
 NOTES = """\
 wall, CPU, client: seconds, server CPU-seconds (user and system, all threads) and client CPU-seconds
   per GB (1e9 bytes) of Arrow: medians of {rounds} rounds in which all take turns.
-ratio: our CPU over the reference's; beside it its extremes over the rounds.
+ratio: our CPU over the reference's, the median of the rounds; beside it its extremes.
 GB/s: server and clients share this machine's cores, so it is a joint figure.
 load: `cacheserver local --nodes {nodes}` from start to ready, against pqread from start to end (Go,
   bare pqarrow: record reader of 8,192 rows, one file a thread, as many threads as cores, default

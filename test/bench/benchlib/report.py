@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From samples to the table: medians of the rounds, ratios, bars."""
+"""From samples to the table: medians of the rounds and of their ratios, bars."""
 
 from __future__ import annotations
 
@@ -258,9 +258,9 @@ def compare(
     }
     if not (ours and reference):
         return Row(**row)
-    by_round = [cost(a) / cost(b) for a, b in zip(ours, reference, strict=False)]
-    ratio = median(map(cost, ours)) / median(map(cost, reference))
-    return Row(**row, ratio=ratio, low=min(by_round), high=max(by_round), bar=bar)
+    # Of each round, for what a machine's other guests take in one round is not what they take in the next.
+    ratios = [cost(a) / cost(b) for a, b in zip(ours, reference, strict=False)]
+    return Row(**row, ratio=median(ratios), low=min(ratios), high=max(ratios), bar=bar)
 
 
 def held(line: Line, ours: str, reference: str, ratios: list[float], bar: float) -> Row:
