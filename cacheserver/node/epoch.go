@@ -34,7 +34,7 @@ func (s *sender) epoch(l serving, p *chunk.Projection) error {
 	}
 	var block [4096]uint64
 	var rows []int64
-	every := l.batches(l.rows.MeanBytes(p))
+	every := l.cuts(l.rows.MeanBytes(p))
 	for left := every.positions; ; {
 		if err := s.stream.Context().Err(); err != nil {
 			return status.FromContextError(err).Err()
@@ -57,25 +57,25 @@ func (s *sender) epoch(l serving, p *chunk.Projection) error {
 	}
 }
 
-// batches says where a sequence is cut: after so many positions of the rank's sequence, or so many rows of this node.
-type batches struct {
+// cut says where a sequence is cut: after so many positions of the rank's sequence, or so many rows of this node.
+type cut struct {
 	positions, rows int
 }
 
-// batches makes batches of whole steps where a step's rows lie together, unless a step is too long: a client need not put
+// cuts makes batches of whole steps where a step's rows lie together, unless a step is too long: a client need not put
 // one together from two batches then. Where rows are shuffled over nodes it must anyway, and batches are as long as each
 // other, however the rows fall: an allocator has fresh memory mapped for a message longer than those before, and clumps
 // of 64 rows made lengths that differ by half. mean is the bytes of a row.
-func (l serving) batches(mean int64) batches {
+func (l serving) cuts(mean int64) cut {
 	lo, hi := order.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := float64(hi - lo)
 	here := float64(max(l.ticket.Bounds.Len(), 1)) / float64(max(l.ticket.Epoch.Rows, 1)) // rows a position
 	rows := func(bytes int64) int64 { return min(max(bytes/max(mean, 1), 1), mostRows) }
 	usual := rows(usualBytes)
 	if l.ticket.Epoch.Shuffle && here < 1 || step == 0 || step > float64(rows(mostBytes))/here {
-		return batches{positions: math.MaxInt, rows: int(usual)}
+		return cut{positions: math.MaxInt, rows: int(usual)}
 	}
-	return batches{positions: int(max(math.Floor(float64(usual)/here/step), 1) * step), rows: math.MaxInt}
+	return cut{positions: int(max(math.Floor(float64(usual)/here/step), 1) * step), rows: math.MaxInt}
 }
 
 // keep appends those of the epoch's rows that this node holds, by its own numbers.

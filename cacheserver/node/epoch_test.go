@@ -12,7 +12,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
-func TestBatches(t *testing.T) {
+func TestCuts(t *testing.T) {
 	const rows = 1_000_000
 	const endless = math.MaxInt
 	all, half := plan.Bounds{0, rows}, plan.Bounds{rows / 2, rows}
@@ -23,23 +23,23 @@ func TestBatches(t *testing.T) {
 		world       uint64
 		mean        int64
 		shuffle     bool
-		want        batches
+		want        cut
 		description string
 	}{
-		{"many steps fit", all, 128, 1, 2056, false, batches{3 * 128, endless}, "510 rows are 1 MiB"},
-		{"shuffled, all rows are here", all, 128, 1, 2056, true, batches{3 * 128, endless}, "as in order"},
-		{"shuffled, half of them", half, 128, 1, 2056, true, batches{endless, 510}, "1 MiB, which no step ends"},
-		{"one step fits", all, 1600, 1, 2056, false, batches{1600, endless}, "just over 3 MiB, below the most"},
-		{"one long step", all, 128, 1, 20_000, false, batches{128, endless}, "2.5 MB"},
-		{"one longer step", all, 128, 1, 30_000, false, batches{128, endless}, "3.8 MB, still below the most"},
-		{"a rank's share of a step", all, 1024, 8, 20_000, false, batches{128, endless}, "the same 2.5 MB"},
-		{"a step is too long", all, 4096, 1, 20_000, false, batches{endless, 52}, "80 MB"},
-		{"narrow rows", all, 1000, 1, 1, false, batches{65_000, endless}, "bounded by rows"},
-		{"a step of too many rows", all, 100_000, 1, 1, false, batches{endless, mostRows}, "bounded by rows"},
-		{"half the rows are here", half, 128, 1, 2056, false, batches{7 * 128, endless}, "1 MiB of this node's rows"},
-		{"more ranks than rows of a step", all, 3, 8, 1 << 30, false, batches{endless, 1}, "rank 0 has none of them"},
-		{"huge rows", all, 4, 1, 1 << 30, false, batches{endless, 1}, "one at a time"},
-		{"no rows at all", plan.Bounds{}, 4, 1, 0, false, batches{65_536 * rows, endless}, "nothing to send"},
+		{"many steps fit", all, 128, 1, 2056, false, cut{3 * 128, endless}, "510 rows are 1 MiB"},
+		{"shuffled, all rows are here", all, 128, 1, 2056, true, cut{3 * 128, endless}, "as in order"},
+		{"shuffled, half of them", half, 128, 1, 2056, true, cut{endless, 510}, "1 MiB, which no step ends"},
+		{"one step fits", all, 1600, 1, 2056, false, cut{1600, endless}, "just over 3 MiB, below the most"},
+		{"one long step", all, 128, 1, 20_000, false, cut{128, endless}, "2.5 MB"},
+		{"one longer step", all, 128, 1, 30_000, false, cut{128, endless}, "3.8 MB, still below the most"},
+		{"a rank's share of a step", all, 1024, 8, 20_000, false, cut{128, endless}, "the same 2.5 MB"},
+		{"a step is too long", all, 4096, 1, 20_000, false, cut{endless, 52}, "80 MB"},
+		{"narrow rows", all, 1000, 1, 1, false, cut{65_000, endless}, "bounded by rows"},
+		{"a step of too many rows", all, 100_000, 1, 1, false, cut{endless, mostRows}, "bounded by rows"},
+		{"half the rows are here", half, 128, 1, 2056, false, cut{7 * 128, endless}, "1 MiB of this node's rows"},
+		{"more ranks than rows of a step", all, 3, 8, 1 << 30, false, cut{endless, 1}, "rank 0 has none of them"},
+		{"huge rows", all, 4, 1, 1 << 30, false, cut{endless, 1}, "one at a time"},
+		{"no rows at all", plan.Bounds{}, 4, 1, 0, false, cut{65_536 * rows, endless}, "nothing to send"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestBatches(t *testing.T) {
 				Epoch:  order.Epoch{Rows: rows, Shuffle: tt.shuffle, GlobalBatch: tt.batch, Tail: order.Keep},
 				Share:  order.Share{World: tt.world, Workers: 1},
 			}}
-			if got := l.batches(tt.mean); got != tt.want {
+			if got := l.cuts(tt.mean); got != tt.want {
 				t.Errorf("%+v, want %+v (%s)", got, tt.want, tt.description)
 			}
 		})

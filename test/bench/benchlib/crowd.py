@@ -48,8 +48,10 @@ def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None])
             Crowd(OURS, running, FEW, _shares(ask, 2)),
             Crowd(PYARROW, theirs, MANY, _shares(other.request, 64)),
         ]
+        if not h2load.installed():
+            step(f"{table.name}: no lines of {h2load.PROGRAM}, which is not installed (Debian's nghttp2-client)")
         step(f"{table.name}: {MANY}, warm-up")
-        pool.read([ask(i, 640) for i in range(64)])
+        pool.read([ask(i, 10 * 64) for i in range(64)])
         for number in range(1, setup.rounds + 1):
             step(f"{table.name}: {MANY}, round {number} of {setup.rounds}")
             for one in crowds:
