@@ -6,12 +6,15 @@ package chunk
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeflow/datacache/cacheserver/order"
 )
 
 // tableBench is a table like those of the project's benchmarks.
@@ -227,25 +230,23 @@ func benchCopy(b *testing.B, st store) {
 
 func benchGather(b *testing.B, st store, clump int) {
 	r := rand.New(rand.NewPCG(7, 7))
-	rows := make([]int64, 1<<20)
-	for i := 0; i < len(rows); i += clump {
-		at := r.Int64N(st.rows.Len() - int64(clump))
-		for k := range clump {
-			rows[i+k] = at + int64(k)
-		}
+	runs := make([]order.Run, 1<<20/clump)
+	for i := range runs {
+		runs[i] = order.Run{First: r.Uint64N(uint64(st.rows.Len()) - uint64(clump)), Rows: uint64(clump)}
 	}
 	b.ReportAllocs()
 	report := byCPU(b)
-	next, bytes, count := 0, 0, 0
+	bytes, count := 0, 0
+	left := slices.Clone(runs)
 	for b.Loop() {
-		m, n, err := st.rows.Gather(st.layout.All(), rows[next:], TargetBytes)
+		m, rest, err := st.rows.Gather(st.layout.All(), left, 1<<16, TargetBytes)
 		if err != nil {
 			b.Fatal(err)
 		}
-		bytes, count = bytes+m.BodyLen, count+n
+		bytes, count = bytes+m.BodyLen, count+m.Rows
 		m.Release()
-		if next += n; len(rows)-next < 1<<16 {
-			next = 0
+		if left = rest; (len(left)-1)*clump < 1<<16 {
+			left = slices.Clone(runs)
 		}
 	}
 	report(int64(bytes))

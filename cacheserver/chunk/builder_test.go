@@ -86,7 +86,7 @@ func TestLongValuesAreNotCopied(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, _, err := st.rows.Gather(p, c.rows, 1<<30)
+		m, _, err := st.rows.Gather(p, runsOf(c.rows...), len(c.rows), 1<<30)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,27 +6,33 @@ package chunk
 import (
 	"fmt"
 	"unsafe"
+
+	"github.com/kubeflow/datacache/cacheserver/order"
 )
 
 // maxGatherRows keeps the row count of one message within bounds when its columns take next to no memory.
 const maxGatherRows = 1 << 24
 
-// Gather makes one message of rows, in the order asked; a row may be asked twice. It takes as many of the
-// first rows as fit in maxBytes of body, but at least one, and returns their number; no rows give a message
-// without rows. An index outside [0, Len()) is an error.
-func (r *Rows) Gather(p *Projection, rows []int64, maxBytes int) (m Message, n int, err error) {
+// Gather makes one message of the first rows of runs, in the order asked; a row may be asked twice. It takes as many of
+// so many rows as fit in maxBytes of body, but at least one, and returns what is left of the runs: it may shorten one in
+// place. No rows give a message without rows. A run that does not lie within [0, Len()), or that has no row, is an error,
+// and so are runs with fewer rows.
+func (r *Rows) Gather(p *Projection, runs []order.Run, rows, maxBytes int) (m Message, left []order.Run, err error) {
 	if err := r.enter(p); err != nil {
-		return Message{}, 0, err
+		return Message{}, nil, err
 	}
 	g := r.gatherer(p)
 	defer r.done(g)
-	limit := int64(min(max(maxBytes, 0), maxBody))
-	n, err = g.collect(r, p, rows[:min(len(rows), maxGatherRows)], limit)
+	n, end, err := g.collect(r, p, runs, min(rows, maxGatherRows), int64(min(max(maxBytes, 0), maxBody)))
 	if err != nil {
 		r.Release()
-		return Message{}, 0, err
+		return Message{}, nil, err
 	}
-	return r.message(p, g, n), n, nil
+	left = runs[end.run:]
+	if end.row > 0 {
+		left[0].First, left[0].Rows = left[0].First+end.row, left[0].Rows-end.row
+	}
+	return r.message(p, g, n), left, nil
 }
 
 // gatherer is scratch for one gather.
@@ -82,15 +88,17 @@ func (r *Rows) missing(p *Projection) bool {
 	return false
 }
 
-// collect locates and measures as many of the rows as fit in limit, at least one.
-func (g *gatherer) collect(r *Rows, p *Projection, rows []int64, limit int64) (n int, err error) {
-	most, length := len(rows), int64(0) // rows that may still fit; of those that do
+// collect locates and measures as many of so many rows as fit in limit, at least one. It returns how many, and the mark
+// after them.
+func (g *gatherer) collect(r *Rows, p *Projection, runs []order.Run, most int, limit int64) (n int, at mark, err error) {
+	length := int64(0) // of the rows that fit; most is how many more may
 	step := r.guess(limit)
 	for tight := false; most > 0; {
 		step = min(step, most)
 		from := len(g.rows)
-		if err := g.locate(r, rows[n:n+step]); err != nil {
-			return 0, err
+		next, err := g.locate(r, runs, at, step)
+		if err != nil {
+			return 0, mark{}, err
 		}
 		g.kept = append(g.kept[:0], g.sums...)
 		g.measure(p.nodes, from)
@@ -98,9 +106,9 @@ func (g *gatherer) collect(r *Rows, p *Projection, rows []int64, limit int64) (n
 		first := n == 0 && step == 1
 		switch {
 		case ok && (total <= limit || first):
-			n, most, length = n+step, most-step, total
+			n, most, length, at = n+step, most-step, total, next
 		case first:
-			return 0, fmt.Errorf("row %d takes %s: the limit is %s", rows[0], humanBytes(total), humanBytes(maxBody))
+			return 0, mark{}, fmt.Errorf("row %d takes %s: the limit is %s", runs[0].First, humanBytes(total), humanBytes(maxBody))
 		default:
 			g.undo(p, from)
 			most, tight = step-1, true
@@ -111,7 +119,7 @@ func (g *gatherer) collect(r *Rows, p *Projection, rows []int64, limit int64) (n
 			step = int((limit-length)*int64(n)/max(length, 1)) + 1
 		}
 	}
-	return n, nil
+	return n, at, nil
 }
 
 // guess is a number of rows that fit in nine tenths of limit when rows are of average length.
@@ -120,23 +128,40 @@ func (r *Rows) guess(limit int64) int {
 	return int(limit/10*9/average) + 1
 }
 
-// locate appends the pieces of rows; consecutive rows of one chunk are one piece.
-func (g *gatherer) locate(r *Rows, rows []int64) error {
-	end := r.Len()
-	for i := 0; i < len(rows); {
-		row := rows[i]
-		if row < 0 || row >= end {
-			return fmt.Errorf("row %d: there are rows [0, %d)", row, end)
+// mark is a place in runs: a row of one of them.
+type mark struct {
+	run int
+	row uint64
+}
+
+// locate appends the pieces of so many rows from a mark on, and returns the mark after them. Consecutive rows of one
+// chunk are one piece.
+func (g *gatherer) locate(r *Rows, runs []order.Run, at mark, rows int) (mark, error) {
+	end, pieces := uint64(r.Len()), g.rows
+	after := int64(-1) // the row after the last piece's
+	for left := uint64(rows); left > 0; {
+		if at.run == len(runs) {
+			return mark{}, fmt.Errorf("runs have %d rows fewer than asked for", left)
 		}
+		q := &runs[at.run]
+		if q.Rows < 1 || q.Rows > end || q.First > end-q.Rows {
+			return mark{}, fmt.Errorf("rows [%d, %d): there are rows [0, %d)", q.First, q.First+q.Rows, end)
+		}
+		row := int64(q.First + at.row)
 		c := r.find(row)
-		n := 1
-		for next := row + 1; i+n < len(rows) && rows[i+n] == next && next < r.starts[c+1]; next++ {
-			n++
+		n := min(q.Rows-at.row, left, uint64(r.starts[c+1]-row))
+		if start := row - r.starts[c]; row == after && start > 0 {
+			pieces[len(pieces)-1].n += int32(n)
+		} else {
+			pieces = append(pieces, piece{start: start, n: int32(n), src: int32(c)})
 		}
-		g.rows = append(g.rows, piece{start: row - r.starts[c], n: int32(n), src: int32(c)})
-		i += n
+		after, left = row+int64(n), left-n
+		if at.row += n; at.row == q.Rows {
+			at = mark{run: at.run + 1}
+		}
 	}
-	return nil
+	g.rows = pieces
+	return at, nil
 }
 
 // undo takes back the last measure: the pieces from number from on.

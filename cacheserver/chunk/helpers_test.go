@@ -19,6 +19,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/kubeflow/datacache/cacheserver/order"
 )
 
 // batchFromJSON makes a batch of a schema from an array of objects.
@@ -242,20 +244,34 @@ func (st store) readRange(t testing.TB, p *Projection, lo, hi int64) arrow.Recor
 	return decode(t, p.Schema(), messages...)
 }
 
+// runsOf is rows as runs, those that follow one another in runs of at most 1, 2, 3, 4, 5, 1, 2 ... rows.
+func runsOf(rows ...int64) []order.Run {
+	var runs []order.Run
+	for i, row := range rows {
+		if last := len(runs) - 1; i > 0 && row == rows[i-1]+1 && runs[last].Rows <= uint64(last%5) {
+			runs[last].Rows++
+		} else {
+			runs = append(runs, order.Run{First: uint64(row), Rows: 1})
+		}
+	}
+	return runs
+}
+
 // readRows is rows by way of Gather, in as many messages as it takes.
 func (st store) readRows(t testing.TB, p *Projection, rows []int64, maxBytes int) arrow.RecordBatch {
 	t.Helper()
 	var messages []Message
-	for first := true; first || len(rows) > 0; first = false {
-		m, n, err := st.rows.Gather(p, rows, maxBytes)
+	runs, left := runsOf(rows...), len(rows)
+	for first := true; first || left > 0; first = false {
+		m, rest, err := st.rows.Gather(p, runs, left, maxBytes)
 		if err != nil {
 			t.Fatalf("gather: %v", err)
 		}
-		if n != m.Rows || n == 0 && len(rows) > 0 || n > 1 && m.BodyLen > maxBytes {
-			t.Fatalf("gather took %d of %d rows, message of %d rows and %d bytes", n, len(rows), m.Rows, m.BodyLen)
+		if m.Rows == 0 && left > 0 || m.Rows > 1 && m.BodyLen > maxBytes || (len(rest) == 0) != (m.Rows == left) {
+			t.Fatalf("gather took %d of %d rows, and %d bytes, and left %d runs", m.Rows, left, m.BodyLen, len(rest))
 		}
 		messages = append(messages, m)
-		rows = rows[n:]
+		runs, left = rest, left-m.Rows
 	}
 	return decode(t, p.Schema(), messages...)
 }

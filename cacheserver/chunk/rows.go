@@ -85,12 +85,12 @@ func (r *Rows) Release() {
 	}
 }
 
-// index makes the directory: about four entries a chunk.
+// index makes the directory: 16 to 32 entries a chunk, so that few of them lie in two chunks.
 func (r *Rows) index() {
 	if len(r.chunks) == 0 {
 		return
 	}
-	perEntry := max(1, r.Len()/int64(4*len(r.chunks)))
+	perEntry := max(1, r.Len()/int64(16*len(r.chunks)))
 	r.stride = uint(bits.Len64(uint64(perEntry)) - 1)
 	entries := int(((r.Len() - 1) >> r.stride) + 2)
 	r.directory = make([]int32, entries)

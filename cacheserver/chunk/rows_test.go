@@ -7,12 +7,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/kubeflow/datacache/cacheserver/order"
 )
 
 func TestRangeRefuses(t *testing.T) {
@@ -33,17 +36,20 @@ func TestRangeRefuses(t *testing.T) {
 
 func TestGatherRefuses(t *testing.T) {
 	st := load(t, numbers(t, 0, 0).Schema(), 1000, numbers(t, 0, 100))
-	for _, row := range []int64{-1, 100, 1 << 62, -1 << 63} {
-		_, _, err := st.rows.Gather(st.layout.All(), []int64{0, 99, row}, 1<<20)
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprint(row)) {
-			t.Errorf("row %d: error %v doesn't name it", row, err)
+	for _, run := range []order.Run{{First: math.MaxUint64, Rows: 1}, {First: 100, Rows: 1}, {First: 1 << 62, Rows: 1}, {First: 98, Rows: 3}, {First: 50}, {First: 50, Rows: math.MaxUint64}} {
+		_, _, err := st.rows.Gather(st.layout.All(), []order.Run{{First: 0, Rows: 1}, {First: 99, Rows: 1}, run, {First: 50, Rows: 4}}, 4, 1<<20)
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("rows [%d, %d)", run.First, run.First+run.Rows)) {
+			t.Errorf("%+v: error %v doesn't name it", run, err)
 		}
 	}
 	other, err := NewLayout(single(raw(arrow.Null, 1, nil, nil)).Schema())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := st.rows.Gather(other.All(), []int64{0}, 1<<20); err == nil {
+	if _, _, err := st.rows.Gather(st.layout.All(), runsOf(1, 2, 3), 4, 1<<20); err == nil || !strings.Contains(err.Error(), "1 rows fewer") {
+		t.Errorf("4 rows of runs of 3: error %v does not say so", err)
+	}
+	if _, _, err := st.rows.Gather(other.All(), runsOf(0), 1, 1<<20); err == nil {
 		t.Error("a projection of another schema is taken")
 	}
 	if _, err := NewRows(other, st.sealed.Chunks); err == nil {
@@ -64,25 +70,25 @@ func TestGatherIsFull(t *testing.T) {
 	for range 9 {
 		rows = append(rows, d.picks(3000)...)
 	}
-	for _, limit := range []int{1, 64, 500, 1000, 4096, 5000, 20_000, 1 << 30} {
-		m, n, err := st.rows.Gather(st.layout.All(), rows, limit)
+	gather := func(most, limit int) Message {
+		m, _, err := st.rows.Gather(st.layout.All(), runsOf(rows...), most, limit)
 		if err != nil {
 			t.Fatal(err)
 		}
 		m.Release()
-		if n > 1 && m.BodyLen > limit {
-			t.Errorf("limit %d: %d rows take %d bytes", limit, n, m.BodyLen)
+		return m
+	}
+	for _, limit := range []int{1, 64, 500, 1000, 4096, 5000, 20_000, 1 << 30} {
+		m := gather(len(rows), limit)
+		if m.Rows > 1 && m.BodyLen > limit {
+			t.Errorf("limit %d: %d rows take %d bytes", limit, m.Rows, m.BodyLen)
 		}
-		if n == len(rows) {
+		if m.Rows == len(rows) {
 			continue
 		}
-		more, k, err := st.rows.Gather(st.layout.All(), rows[:n+1], 1<<30)
-		if err != nil {
-			t.Fatal(err)
-		}
-		more.Release()
-		if k != n+1 || more.BodyLen <= limit {
-			t.Errorf("limit %d: took %d rows, but %d take only %d bytes", limit, n, k, more.BodyLen)
+		more := gather(m.Rows+1, 1<<30)
+		if more.Rows != m.Rows+1 || more.BodyLen <= limit {
+			t.Errorf("limit %d: took %d rows, but %d take only %d bytes", limit, m.Rows, more.Rows, more.BodyLen)
 		}
 	}
 }
@@ -94,7 +100,7 @@ func TestGatherDropsBitmaps(t *testing.T) {
 	}, nil)
 	batch := batchFromJSON(t, s, `[{"a":1,"b":["x"],"c":true},{"a":null,"b":null,"c":null},{"a":3,"b":["y",null],"c":false},{"a":4,"b":[],"c":true}]`)
 	st := load(t, s, 0, batch)
-	m, _, err := st.rows.Gather(st.layout.All(), []int64{3, 0}, 1<<20)
+	m, _, err := st.rows.Gather(st.layout.All(), runsOf(3, 0), 2, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,13 +117,13 @@ func TestGatherManySlots(t *testing.T) {
 	offsets := arrow.Int64Traits.CastToBytes([]int64{0, size})
 	batch := single(raw(arrow.LargeListOf(arrow.Null), 1, nil, [][]byte{offsets}, raw(arrow.Null, size, nil, nil)))
 	st := load(t, batch.Schema(), 0, batch)
-	m, n, err := st.rows.Gather(st.layout.All(), []int64{0, 0, 0, 0}, 1<<20)
+	m, _, err := st.rows.Gather(st.layout.All(), runsOf(0, 0, 0, 0), 4, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Release()
-	if n != 2 || m.Rows != 2 {
-		t.Errorf("took %d rows of %d slots, want 2", n, size)
+	if m.Rows != 2 {
+		t.Errorf("took %d rows of %d slots, want 2", m.Rows, size)
 	}
 }
 
@@ -167,7 +173,7 @@ func TestLifetime(t *testing.T) {
 	if r.Retain() {
 		t.Error("retain after the last release")
 	}
-	if _, _, err := r.Gather(l.All(), []int64{0}, 1); !errors.Is(err, ErrReleased) {
+	if _, _, err := r.Gather(l.All(), runsOf(0), 1, 1); !errors.Is(err, ErrReleased) {
 		t.Errorf("gather after the last release: %v", err)
 	}
 	for _, err := range r.Range(l.All(), 0, 1) {
@@ -244,7 +250,7 @@ func readSome(r *Rows, i int) error {
 		return err
 	}
 	for k := range int64(50) {
-		m, _, err := r.Gather(p, []int64{k, 7000 + k, 5, 6, 7}, 1<<20)
+		m, _, err := r.Gather(p, runsOf(k, 7000+k, 5, 6, 7), 5, 1<<20)
 		if err != nil {
 			return err
 		}

@@ -150,7 +150,7 @@ func TestPyArrow(t *testing.T) {
 			messages = append(messages, m)
 		}
 	}
-	picked, _, err := st.rows.Gather(st.layout.All(), []int64{3, 0, 0}, 1<<20)
+	picked, _, err := st.rows.Gather(st.layout.All(), runsOf(3, 0, 0), 3, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestEmpty(t *testing.T) {
 	if got := st.readRows(t, st.layout.All(), nil, 10); got.NumRows() != 0 || got.NumCols() != 2 {
 		t.Errorf("gather of nothing: %v", got)
 	}
-	if _, _, err := st.rows.Gather(st.layout.All(), []int64{0}, 10); err == nil {
+	if _, _, err := st.rows.Gather(st.layout.All(), runsOf(0), 1, 10); err == nil {
 		t.Error("row 0 of no rows is not an error")
 	}
 }

@@ -144,9 +144,9 @@ func ticketRows(t *testing.T, ticket wire.Ticket) []int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var block [7]uint64
-	for n := cursor.Next(block[:]); n > 0; n = cursor.Next(block[:]) {
-		for _, row := range block[:n] {
+	var run [1]order.Run
+	for n, _ := cursor.Next(run[:], 7); n > 0; n, _ = cursor.Next(run[:], 7) {
+		for row := run[0].First; row < run[0].First+run[0].Rows; row++ {
 			if int64(row) >= ticket.Bounds[0] && int64(row) < ticket.Bounds[1] {
 				rows = append(rows, int64(row))
 			}

@@ -6,6 +6,7 @@ package head
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -135,11 +136,11 @@ func (p *tablePlan) project(columns []int) *arrow.Schema {
 	return arrow.NewSchema(fields, nil)
 }
 
-// scanLimit bounds how many positions of an epoch are looked at to find out which nodes hold rows of it.
+// scanLimit bounds how many runs of an epoch are looked at to find out which nodes hold rows of it.
 const scanLimit = 1 << 20
 
 // touched says which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
-// scanLimit positions of a longer share count as touched: their streams are then empty at worst.
+// scanLimit runs of a longer share count as touched: their streams are then empty at worst.
 func touched(e order.Epoch, s order.Share, bounds []plan.Bounds) ([]bool, error) {
 	out := make([]bool, len(bounds))
 	left := 0
@@ -152,23 +153,21 @@ func touched(e order.Epoch, s order.Share, bounds []plan.Bounds) ([]bool, error)
 	if err != nil {
 		return nil, err
 	}
-	var rows [1024]uint64
-	for seen := 0; left > 0; {
-		n := cursor.Next(rows[:])
-		if n == 0 {
+	var runs [1024]order.Run
+	for seen := 0; left > 0 && seen < scanLimit; {
+		n, passed := cursor.Next(runs[:], math.MaxUint64)
+		if passed == 0 {
 			return out, nil
 		}
-		for _, row := range rows[:n] {
+		for _, r := range runs[:n] {
 			for i, b := range bounds {
-				if !out[i] && int64(row) >= b[0] && int64(row) < b[1] {
+				if !out[i] && int64(r.First) < b[1] && int64(r.First+r.Rows) > b[0] {
 					out[i] = true
 					left--
 				}
 			}
 		}
-		if seen += n; seen >= scanLimit {
-			break
-		}
+		seen += n
 	}
 	for i, b := range bounds {
 		out[i] = out[i] || b.Len() > 0

@@ -24,6 +24,8 @@ const (
 	mostBytes = 4 << 20
 	// mostRows bounds the rows of a batch, however narrow they are.
 	mostRows = 1 << 16
+	// blockRuns is how many runs of the sequence are looked at at a time.
+	blockRuns = 512
 )
 
 // epoch streams this node's share of a rank's sequence, in sequence order.
@@ -32,35 +34,53 @@ func (s *sender) epoch(l serving, p *chunk.Projection) error {
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
-	var block [4096]uint64
-	var rows []int64
+	cursor.Within(uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds[1]))
 	every := l.cuts(l.rows.MeanBytes(p))
+	var runs []order.Run // of this node, not sent yet
+	var rows int         // that they have
 	for left := every.positions; ; {
 		if err := s.stream.Context().Err(); err != nil {
 			return status.FromContextError(err).Err()
 		}
-		n := cursor.Next(block[:min(len(block), left)])
-		rows, left = l.keep(rows, block[:n]), left-n
-		ready := len(rows) - len(rows)%every.rows
-		if n == 0 || left == 0 {
-			ready, left = len(rows), every.positions
+		runs = slices.Grow(runs, blockRuns)
+		block := runs[len(runs) : len(runs)+blockRuns]
+		n, passed := cursor.Next(block, left)
+		for i := range block[:n] {
+			rows += int(block[i].Rows)
 		}
-		for batch := range slices.Chunk(rows[:ready], every.rows) {
-			if err := s.picked(l, p, batch); err != nil {
+		runs, left = runs[:len(runs)+n], left-passed
+		flush := passed == 0
+		if left == 0 {
+			flush, left = true, every.positions
+		}
+		unsent := runs
+		for rows >= every.rows || flush && rows > 0 {
+			message, rest, err := l.rows.Gather(p, unsent, min(rows, every.rows), mostBytes)
+			if err != nil {
+				return status.Errorf(codes.Internal, "gather %d rows: %v", min(rows, every.rows), err)
+			}
+			if err := s.batch(message); err != nil {
 				return err
 			}
+			unsent, rows = rest, rows-message.Rows
 		}
-		if n == 0 {
+		if passed == 0 {
 			return nil
 		}
-		rows = rows[:copy(rows, rows[ready:])]
+		if len(unsent) < len(runs) {
+			runs = runs[:copy(runs, unsent)]
+		}
 	}
 }
 
 // cut says where a sequence is cut: after so many positions of the rank's sequence, or so many rows of this node.
 type cut struct {
-	positions, rows int
+	positions uint64
+	rows      int
 }
+
+// endless is a cut's positions where only rows count, and its rows where only positions do.
+const endless = math.MaxInt
 
 // cuts makes batches of whole steps where a step's rows lie together, unless a step is too long: a client need not put
 // one together from two batches then. Where rows are shuffled over nodes it must anyway, and batches are as long as each
@@ -68,42 +88,12 @@ type cut struct {
 // of 64 rows made lengths that differ by half. mean is the bytes of a row.
 func (l serving) cuts(mean int64) cut {
 	lo, hi := order.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
-	step := float64(hi - lo)
-	here := float64(max(l.ticket.Bounds.Len(), 1)) / float64(max(l.ticket.Epoch.Rows, 1)) // rows a position
-	rows := func(bytes int64) int64 { return min(max(bytes/max(mean, 1), 1), mostRows) }
+	step := hi - lo
+	scattered := l.ticket.Epoch.Shuffle && uint64(l.ticket.Bounds.Len()) < l.ticket.Epoch.Rows
+	rows := func(bytes int64) uint64 { return uint64(min(max(bytes/max(mean, 1), 1), mostRows)) }
 	usual := rows(usualBytes)
-	if l.ticket.Epoch.Shuffle && here < 1 || step == 0 || step > float64(rows(mostBytes))/here {
-		return cut{positions: math.MaxInt, rows: int(usual)}
+	if scattered || step == 0 || step > rows(mostBytes) {
+		return cut{positions: endless, rows: int(usual)}
 	}
-	return cut{positions: int(max(math.Floor(float64(usual)/here/step), 1) * step), rows: math.MaxInt}
-}
-
-// keep appends those of the epoch's rows that this node holds, by its own numbers.
-func (l serving) keep(rows []int64, epoch []uint64) []int64 {
-	first, count := uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds.Len())
-	n := len(rows)
-	rows = slices.Grow(rows, len(epoch))[:n+len(epoch)]
-	for _, row := range epoch {
-		// Every row is written, and those that stay are counted: with two nodes a branch would be guessed wrong half the time.
-		rows[n] = int64(row - first)
-		if row-first < count {
-			n++
-		}
-	}
-	return rows[:n]
-}
-
-// picked streams the node's own rows in the order given, in one batch if they fit.
-func (s *sender) picked(l serving, p *chunk.Projection, rows []int64) error {
-	for len(rows) > 0 {
-		message, n, err := l.rows.Gather(p, rows, mostBytes)
-		if err != nil {
-			return status.Errorf(codes.Internal, "gather %d rows: %v", len(rows), err)
-		}
-		if err := s.batch(message); err != nil {
-			return err
-		}
-		rows = rows[n:]
-	}
-	return nil
+	return cut{positions: max(usual/step, 1) * step, rows: endless}
 }

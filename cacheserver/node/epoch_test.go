@@ -4,7 +4,6 @@
 package node
 
 import (
-	"math"
 	"testing"
 
 	"github.com/kubeflow/datacache/cacheserver/order"
@@ -14,7 +13,6 @@ import (
 
 func TestCuts(t *testing.T) {
 	const rows = 1_000_000
-	const endless = math.MaxInt
 	all, half := plan.Bounds{0, rows}, plan.Bounds{rows / 2, rows}
 	tests := []struct {
 		name        string
@@ -36,10 +34,10 @@ func TestCuts(t *testing.T) {
 		{"a step is too long", all, 4096, 1, 20_000, false, cut{endless, 52}, "80 MB"},
 		{"narrow rows", all, 1000, 1, 1, false, cut{65_000, endless}, "bounded by rows"},
 		{"a step of too many rows", all, 100_000, 1, 1, false, cut{endless, mostRows}, "bounded by rows"},
-		{"half the rows are here", half, 128, 1, 2056, false, cut{7 * 128, endless}, "1 MiB of this node's rows"},
+		{"half the rows are here", half, 128, 1, 2056, false, cut{3 * 128, endless}, "in order they lie together"},
 		{"more ranks than rows of a step", all, 3, 8, 1 << 30, false, cut{endless, 1}, "rank 0 has none of them"},
 		{"huge rows", all, 4, 1, 1 << 30, false, cut{endless, 1}, "one at a time"},
-		{"no rows at all", plan.Bounds{}, 4, 1, 0, false, cut{65_536 * rows, endless}, "nothing to send"},
+		{"no rows at all", plan.Bounds{}, 4, 1, 0, false, cut{16_384 * 4, endless}, "nothing to send"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
@@ -91,11 +92,11 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 	}
 	for requests.Next() {
 		out.work()
-		rows, err := lent.rowNumbers(requests.RecordBatch())
+		runs, err := lent.asked(requests.RecordBatch())
 		if err != nil {
 			return err
 		}
-		if err := out.take(lent, projection, rows); err != nil {
+		if err := out.take(lent, projection, runs); err != nil {
 			return err
 		}
 	}
@@ -112,8 +113,8 @@ func checkRowSchema(schema *arrow.Schema) error {
 	return nil
 }
 
-// rowNumbers reads a batch of row indices and turns them into the node's own.
-func (l serving) rowNumbers(batch arrow.RecordBatch) ([]int64, error) {
+// asked reads a batch of row indices: one run of the node's own rows for each.
+func (l serving) asked(batch arrow.RecordBatch) ([]order.Run, error) {
 	column, ok := batch.Column(0).(*array.Int64)
 	if !ok || column.NullN() > 0 {
 		return nil, status.Error(codes.InvalidArgument, "exchange: row: nulls are no row indices")
@@ -121,12 +122,12 @@ func (l serving) rowNumbers(batch arrow.RecordBatch) ([]int64, error) {
 	if column.Len() > maxTakeRows {
 		return nil, status.Errorf(codes.InvalidArgument, "exchange: a batch of %d row indices, want at most %d", column.Len(), maxTakeRows)
 	}
-	local := make([]int64, column.Len())
+	runs := make([]order.Run, column.Len())
 	for i, row := range column.Int64Values() {
 		if row < l.ticket.Bounds[0] || row >= l.ticket.Bounds[1] {
 			return nil, status.Errorf(codes.OutOfRange, "exchange: row %d is not on this data node, which holds rows %d to %d", row, l.ticket.Bounds[0], l.ticket.Bounds[1]-1)
 		}
-		local[i] = row - l.ticket.Bounds[0]
+		runs[i] = order.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}
 	}
-	return local, nil
+	return runs, nil
 }

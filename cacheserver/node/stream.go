@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
@@ -95,15 +96,15 @@ func (s *sender) between(l serving, p *chunk.Projection, lo, hi int64) error {
 // maxTakeBytes bounds the one batch that answers a batch of row numbers.
 const maxTakeBytes = 1 << 30
 
-// take answers one batch of the node's own row numbers with one batch of rows.
-func (s *sender) take(l serving, p *chunk.Projection, rows []int64) error {
-	message, n, err := l.rows.Gather(p, rows, maxTakeBytes)
+// take answers one batch of the node's own row numbers, each a run, with one batch of rows.
+func (s *sender) take(l serving, p *chunk.Projection, asked []order.Run) error {
+	message, left, err := l.rows.Gather(p, asked, len(asked), maxTakeBytes)
 	if err != nil {
-		return status.Errorf(codes.Internal, "gather %d rows: %v", len(rows), err)
+		return status.Errorf(codes.Internal, "gather %d rows: %v", len(asked), err)
 	}
-	if n < len(rows) {
+	if len(left) > 0 {
 		message.Release()
-		return status.Errorf(codes.ResourceExhausted, "exchange: %d rows are more than the %d bytes that one batch may hold; ask for fewer at a time", len(rows), maxTakeBytes)
+		return status.Errorf(codes.ResourceExhausted, "exchange: %d rows are more than the %d bytes that one batch may hold; ask for fewer at a time", len(asked), maxTakeBytes)
 	}
 	return s.batch(message)
 }

@@ -73,24 +73,43 @@ func slowRank(t testing.TB, e Epoch, s Share) []rankStep {
 	return out
 }
 
-// readAll drains a cursor with a buffer of the given size.
+// readAll drains a cursor by so many runs, and at most some multiple of them in rows, at a time.
 func readAll(t *testing.T, e Epoch, s Share, buffer int) []uint64 {
+	t.Helper()
+	return readWithin(t, e, s, 0, e.Rows, buffer)
+}
+
+// readWithin is readAll of rows [lo, hi).
+func readWithin(t *testing.T, e Epoch, s Share, lo, hi uint64, buffer int) []uint64 {
 	t.Helper()
 	c, err := NewCursor(e, s)
 	if err != nil {
 		t.Fatalf("%+v %+v: %v", e, s, err)
 	}
-	all, dst := []uint64{}, make([]uint64, buffer)
-	for {
-		n := c.Next(dst)
-		if n == 0 {
-			return all
+	c.Within(lo, hi)
+	all, dst, positions := []uint64{}, make([]Run, buffer), uint64(0)
+	for most := uint64(buffer); ; most = most%1000 + 7 {
+		n, passed := c.Next(dst, most)
+		positions += passed
+		if passed > most || passed == 0 && n > 0 {
+			t.Fatalf("%+v %+v: passed %d positions of at most %d, %d runs", e, s, passed, most, n)
 		}
-		all = append(all, dst[:n]...)
-		if n < buffer && c.Next(dst) != 0 {
-			t.Fatalf("%+v %+v: rows after a short block", e, s)
+		if passed == 0 {
+			break
+		}
+		for _, r := range dst[:n] {
+			if r.Rows == 0 {
+				t.Fatalf("%+v %+v: a run without rows", e, s)
+			}
+			for i := range r.Rows {
+				all = append(all, lo+r.First+i)
+			}
 		}
 	}
+	if want := e.Count(s); positions != want {
+		t.Fatalf("%+v %+v: passed %d positions of %d", e, s, positions, want)
+	}
+	return all
 }
 
 func flatten(steps []rankStep) []uint64 {
@@ -159,6 +178,25 @@ func TestStartStepResumes(t *testing.T) {
 		got := readAll(t, e, s, 100)
 		if diff := cmp.Diff(whole[len(whole)-len(got):], got); diff != "" || uint64(len(got)) != e.Count(s) {
 			t.Errorf("start step %d (-want +got):\n%s", start, diff)
+		}
+	}
+}
+
+// TestWithin: what several nodes send of a share is the share, each row in its place among its node's.
+func TestWithin(t *testing.T) {
+	rng := newRand(t)
+	for range 2000 {
+		e, s := randomEpoch(rng)
+		lo := rng.Uint64N(e.Rows + 1)
+		hi := lo + rng.Uint64N(e.Rows-lo+1)
+		want := []uint64{}
+		for _, row := range flatten(slowRank(t, e, s)) {
+			if row >= lo && row < hi {
+				want = append(want, row)
+			}
+		}
+		if diff := cmp.Diff(want, readWithin(t, e, s, lo, hi, 1+rng.IntN(60))); diff != "" {
+			t.Fatalf("%+v %+v, rows [%d, %d) (-want +got):\n%s", e, s, lo, hi, diff)
 		}
 	}
 }
@@ -244,9 +282,9 @@ func TestSecondHalfOfTheLargestEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dst := make([]uint64, 4)
-	if n := c.Next(dst); n != 1 || e.Count(s) != 1 || dst[0] >= e.Rows {
-		t.Errorf("%d rows %v, Count %d: want one row", n, dst[:n], e.Count(s))
+	dst := make([]Run, 4)
+	if n, rows := c.Next(dst, 4); n != 1 || rows != 1 || e.Count(s) != 1 || dst[0].First >= e.Rows {
+		t.Errorf("%d rows %v, Count %d: want one row", rows, dst[:n], e.Count(s))
 	}
 }
 
@@ -335,13 +373,13 @@ func BenchmarkCursor(b *testing.B) {
 		for _, world := range []uint64{1, 256} {
 			b.Run(fmt.Sprintf("clump=%d/world=%d", clump, world), func(b *testing.B) {
 				e := Epoch{Rows: 1 << 50, Shuffle: true, Clump: clump, GlobalBatch: 1024, Tail: Drop}
-				dst := make([]uint64, 4096)
+				dst := make([]Run, 512)
 				c, err := NewCursor(e, Share{World: world, Workers: 1})
 				if err != nil {
 					b.Fatal(err)
 				}
 				perSecond(b, len(dst), func(int) {
-					if c.Next(dst) != len(dst) {
+					if _, passed := c.Next(dst, 512); passed != 512 {
 						b.Fatal("the epoch has ended")
 					}
 				})

@@ -3,8 +3,7 @@
 
 package order
 
-// layout maps positions of an epoch to rows. place handles a run of positions; settle finishes rows that
-// place has filled, so that single rows are permuted many at a time whatever the runs' lengths.
+// layout maps positions of an epoch to rows.
 type layout struct {
 	rows    uint64
 	clump   uint64 // 0: not shuffled
@@ -29,47 +28,34 @@ func newLayout(e Epoch) (layout, error) {
 	return l, nil
 }
 
-// place fills rows for the positions from first on, all of which lie within the epoch. Shuffled single rows
-// get their position for now; settle permutes them.
-func (l *layout) place(rows []uint64, first uint64) {
-	if l.clump > 1 {
-		l.placeClumps(rows, first)
-		return
+// place fills runs for the positions from first on, at most so many, all of which lie within the epoch. It returns how
+// many runs it filled and of how many positions.
+func (l *layout) place(runs []Run, first, positions uint64) (n int, placed uint64) {
+	if l.clump > 0 {
+		return l.placeClumps(runs, first, positions)
 	}
-	run(rows, first)
+	runs[0] = Run{First: first, Rows: positions}
+	return 1, positions
 }
 
-// settle permutes the single rows that place has left as positions.
-func (l *layout) settle(rows []uint64) {
-	if l.clump == 1 {
-		l.perm.apply(rows)
-	}
-}
-
-// placeClumps copies runs of rows, clump by clump.
-func (l *layout) placeClumps(rows []uint64, first uint64) {
+// placeClumps makes a run of each clump.
+func (l *layout) placeClumps(runs []Run, first, positions uint64) (n int, placed uint64) {
 	if first >= l.regular {
 		first += l.missing
 	}
 	index, offset := first/l.clump, first%l.clump
 	var clumps [32]uint64
-	for len(rows) > 0 {
-		// A short clump lets one more clump begin within these rows; the next turn takes that one.
-		ahead := min(uint64(len(clumps)), ceil(uint64(len(rows))+offset, l.clump))
+	for n < len(runs) && placed < positions {
+		// A short clump lets one more clump begin within these positions; the next turn takes that one.
+		ahead := min(uint64(len(clumps)), uint64(len(runs)-n), ceil(positions-placed+offset, l.clump))
 		l.perm.Fill(clumps[:ahead], index)
 		index += ahead
 		for _, clump := range clumps[:ahead] {
-			start := clump * l.clump
-			end := min(start+l.clump, l.rows)
-			n := int(min(uint64(len(rows)), end-start-offset))
-			run(rows[:n], start+offset)
-			rows, offset = rows[n:], 0
+			first := clump*l.clump + offset
+			rows := min((clump+1)*l.clump, l.rows) - first
+			runs[n] = Run{First: first, Rows: min(rows, positions-placed)}
+			n, placed, offset = n+1, placed+runs[n].Rows, 0
 		}
 	}
-}
-
-func run(rows []uint64, first uint64) {
-	for i := range rows {
-		rows[i] = first + uint64(i)
-	}
+	return n, placed
 }

@@ -139,7 +139,7 @@ func TestEpochsDiffer(t *testing.T) {
 }
 
 func TestNothingAllocates(t *testing.T) {
-	dst := make([]uint64, 1000)
+	dst, runs := make([]uint64, 1000), make([]Run, 1000)
 	e := Epoch{Rows: 1_000_000, Shuffle: true, Clump: 3, GlobalBatch: 64, Tail: Keep}
 	c, err := NewCursor(e, Share{World: 3, Workers: 1})
 	if err != nil {
@@ -151,7 +151,7 @@ func TestNothingAllocates(t *testing.T) {
 			panic(err)
 		}
 		p.Fill(dst, 5)
-		c.Next(dst)
+		c.Next(runs, 1000)
 	})
 	if allocs != 0 {
 		t.Errorf("%v allocations, want none", allocs)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -244,9 +245,13 @@ func sequence(e order.Epoch, s order.Share) ([]uint64, error) {
 		return nil, err
 	}
 	var rows []uint64
-	block := make([]uint64, 256)
-	for n := cursor.Next(block); n > 0; n = cursor.Next(block) {
-		rows = append(rows, block[:n]...)
+	var runs [256]order.Run
+	for n, _ := cursor.Next(runs[:], math.MaxUint64); n > 0; n, _ = cursor.Next(runs[:], math.MaxUint64) {
+		for _, r := range runs[:n] {
+			for row := r.First; row < r.First+r.Rows; row++ {
+				rows = append(rows, row)
+			}
+		}
 	}
 	return rows, nil
 }
