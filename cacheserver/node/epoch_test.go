@@ -46,7 +46,7 @@ func TestCuts(t *testing.T) {
 				Epoch:  order.Epoch{Rows: rows, Shuffle: tt.shuffle, GlobalBatch: tt.batch, Tail: order.Keep},
 				Share:  order.Share{World: tt.world, Workers: 1},
 			}}
-			if got := l.cuts(tt.mean); got != tt.want {
+			if got := l.cuts(tt.mean, usualBytes); got != tt.want {
 				t.Errorf("%+v, want %+v (%s)", got, tt.want, tt.description)
 			}
 		})

@@ -102,7 +102,7 @@ def port() -> Iterator[int]:
 
 def read(cache: DataCache, location: str, ticket: str) -> list[tuple[pa.RecordBatch, bytes]]:
     """All batches of a stream, with their metadata."""
-    reader, out = cache.stream(location, ticket.encode()), list[Any]()
+    reader, out = cache.stream(location, ticket.encode(), 1 << 20), list[Any]()
     while True:
         try:
             batch, said = reader.read_chunk()

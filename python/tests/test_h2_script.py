@@ -40,7 +40,7 @@ def answering(*parts: bytes) -> Play:
 
 
 def reader_of(location: str, ticket: bytes = b"ticket") -> Reader:
-    return Reader(location, ticket, tls_roots=None, other=pytest.fail)
+    return Reader(location, ticket, headers=[("name", "value")], tls_roots=None, other=pytest.fail)
 
 
 def read(play: Play, ticket: bytes = b"ticket") -> list[tuple[pa.RecordBatch, bytes | None]]:
@@ -173,6 +173,7 @@ def test_the_request() -> None:
     fields = dict(script.hpack.decode(head[3]))
     assert fields[":path"] == "/arrow.flight.protocol.FlightService/DoGet"
     assert fields[":authority"] == server.location.removeprefix("grpc://")
+    assert fields["name"] == "value"
     assert b"".join(payload for *_, payload in rest) == message(script.field(1, ticket))
 
 

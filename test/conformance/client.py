@@ -52,9 +52,11 @@ class Client:
             self._nodes[uri] = fl.connect(uri)
         return self._nodes[uri]
 
-    def batches(self, endpoint: fl.FlightEndpoint) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    def batches(
+        self, endpoint: fl.FlightEndpoint, headers: list[tuple[bytes, bytes]] | None = None
+    ) -> tuple[pa.Schema, list[pa.RecordBatch]]:
         """The stream of one endpoint, each message held to the contract."""
-        reader = self.node(endpoint).do_get(endpoint.ticket)
+        reader = self.node(endpoint).do_get(endpoint.ticket, fl.FlightCallOptions(headers=headers))
         out: list[pa.RecordBatch] = []
         for chunk in reader:
             assert chunk.data is not None, "a message without a record batch"

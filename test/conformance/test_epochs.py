@@ -147,6 +147,28 @@ class TestEpochs:
         assert same != other_epoch
         assert same != other_seed
 
+    @pytest.mark.parametrize("shuffle", [False, True])
+    def test_batches_are_as_long_as_the_client_says(self, shuffle: bool, plain: Client) -> None:
+        info = plain.command(
+            kind="epoch", seed=1, epoch=0, shuffle=shuffle, global_batch=10, tail="keep", rank=0, world=1
+        )
+        for endpoint in info.endpoints:
+            schema, usual = plain.batches(endpoint)
+            whole = pa.Table.from_batches(usual, schema)
+            for said, length in [(1, 1 << 16), (100_000, 100_000), (1 << 30, 4 << 20)]:
+                _, got = plain.batches(endpoint, [(b"datacache-batch-bytes", str(said).encode())])
+                assert pa.Table.from_batches(got, schema).equals(whole)
+                assert len(got) >= whole.nbytes // (1.25 * length)
+                # The first one may end with a step that began on another node, the last one with the rows.
+                assert all(0.75 * length < batch.nbytes < 1.25 * length for batch in got[1:-1])
+
+    @pytest.mark.parametrize("said", [b"0", b"-5", b"4MiB", b"1e6", b""])
+    def test_a_length_that_is_no_number_is_refused(self, said: bytes, plain: Client) -> None:
+        info = plain.command(kind="epoch", seed=1, epoch=0, shuffle=True, global_batch=10, tail="keep", rank=0, world=1)
+        headers = [(b"datacache-batch-bytes", said)]
+        refused = check_code("INVALID_ARGUMENT", lambda: plain.batches(info.endpoints[0], headers))
+        assert "datacache-batch-bytes" in refused
+
     def test_defaults_of_an_epoch(self, plain: Client) -> None:
         short = plain.command(
             kind="epoch", seed=1, epoch=0, shuffle=True, global_batch=100, tail="keep", rank=0, world=1

@@ -34,6 +34,7 @@ Transport = Literal["h2", "grpc"]
 _PORT = 50051
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://")
 _ASK_SECONDS = 60.0
+_BATCH_BYTES = "datacache-batch-bytes"  # docs/contract.md, DoGet
 # Servers restart and get new addresses: notice a dead connection in seconds, look again for a live one soon.
 _CHANNEL = [
     ("grpc.keepalive_time_ms", 10_000),
@@ -219,15 +220,20 @@ class DataCache:
                 self._clients[location] = fl.connect(location, generic_options=_CHANNEL, **roots)
             return self._clients[location]
 
-    def stream(self, location: str, ticket: bytes) -> Chunks:
-        """A reader of one DoGet stream, opened by its first read. Reads raise codes.FAULTS."""
+    def stream(self, location: str, ticket: bytes, batch_bytes: int) -> Chunks:
+        """A reader of one DoGet stream, opened by its first read. Reads raise codes.FAULTS.
+
+        batch_bytes: about how long the batches of an epoch should be; a server may make others.
+        """
+        headers = ((_BATCH_BYTES, str(batch_bytes)),)
 
         def by_grpc() -> Chunks:
-            return self.connect(location).do_get(fl.Ticket(ticket))
+            options = fl.FlightCallOptions(headers=[(name.encode(), value.encode()) for name, value in headers])
+            return self.connect(location).do_get(fl.Ticket(ticket), options)
 
         if self._transport == "grpc" or not location.startswith(_SCHEMES):
             return by_grpc()
-        return Reader(location, ticket, tls_roots=self._tls_roots, other=by_grpc)
+        return Reader(location, ticket, headers=headers, tls_roots=self._tls_roots, other=by_grpc)
 
     def _try(self, call: Callable[[fl.FlightClient], Any], stop: threading.Event | None) -> Any:
         attempts = Attempts(f"ask the head at {self.endpoint}", self.patience, stop)

@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache
 
 
+# Bytes of a message. Servers make them of about a MiB unless told otherwise, and none of more than about four.
+_SHORTEST: Final = 1 << 16
+_USUAL: Final = 1 << 20
+_LONGEST: Final = 4 << 20
+_IN_WORK: Final = 256 << 20  # of all readers' messages together, one for each
+
+
 class MovedError(DataCacheError):
     """Rows lie on other data nodes than before: the feed is of no use, a new one is."""
 
@@ -33,6 +40,15 @@ class Mark:
 
     step: int
     taken: Mapping[int, int]
+
+
+def batch_bytes(prefetch_bytes: int, *, streams: int, readers: int) -> int:
+    """How long messages should be: each costs a quarter of a millisecond of Python, so few and long ones.
+
+    But two of them fit into what each of the streams may read ahead; and a data node, which has two in work for each
+    reader (a rank, or its worker), should not need much memory for many.
+    """
+    return max(_SHORTEST, min(_LONGEST, prefetch_bytes // (2 * max(1, streams)), max(_USUAL, _IN_WORK // readers)))
 
 
 class Feed:
@@ -60,6 +76,11 @@ class Feed:
         self.answer = self._ask(start_step)
         self._lock = threading.Lock()
         self._waiting = {endpoint.node: endpoint for endpoint in self.answer.endpoints}
+        self._batch_bytes = batch_bytes(
+            prefetch_bytes,
+            streams=len(self._waiting) if request["shuffle"] else 1,
+            readers=request["world"] * request["workers"],
+        )
         for node in list(self._waiting)[: None if request["shuffle"] else 1]:
             self._open(node)
 
@@ -124,7 +145,9 @@ class Feed:
             )
 
     def _opening(self, endpoint: Endpoint, skip: int) -> Opening:
-        return Opening(functools.partial(self._cache.stream, endpoint.location, endpoint.ticket), skip)
+        return Opening(
+            functools.partial(self._cache.stream, endpoint.location, endpoint.ticket, self._batch_bytes), skip
+        )
 
     def _open_next(self) -> None:
         """Without shuffling, nodes' turns come one after the other: the next one's stream begins when one has ended."""

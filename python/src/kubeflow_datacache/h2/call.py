@@ -23,9 +23,12 @@ class Call:
 
     Raises OSError where the connection breaks, ProtocolError where the server breaks the rules, and what
     pyarrow.flight would raise for the status that the server ends with. Not reading holds the server back.
+    extra are headers besides HTTP/2's and gRPC's own.
     """
 
-    def __init__(self, address: SplitResult, tls_roots: bytes | None, path: str, request: bytes) -> None:
+    def __init__(
+        self, address: SplitResult, tls_roots: bytes | None, path: str, request: bytes, extra: Iterable[hpack.Header] = ()
+    ) -> None:
         message = _PREFIX.pack(0, len(request)) + request
         if len(message) > frames.FIRST_WINDOW:
             raise status.fault(status.RESOURCE_EXHAUSTED, f"a request of {len(request)} bytes does not fit the window")
@@ -34,7 +37,7 @@ class Call:
         self._taken = 0  # of the windows, since they were made whole
         self._answered = self._ended = self._whole = False
         self.goodbye = ""  # what a GOAWAY said
-        block = hpack.encode(_headers(address, path))
+        block = hpack.encode((*_headers(address, path), *extra))
         self._wire = Wire(address, tls_roots, frames.frame(frames.PING, 0, 0, bytes(8)))
         self._wire.send(
             frames.opening()
@@ -162,7 +165,7 @@ class Call:
             raise ConnectionResetError(self.goodbye)
 
 
-def _headers(address: SplitResult, path: str) -> Iterable[hpack.Header]:
+def _headers(address: SplitResult, path: str) -> tuple[hpack.Header, ...]:
     return (
         (":method", "POST"),
         (":scheme", "https" if address.scheme == "grpc+tls" else "http"),

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from kubeflow_datacache.h2 import message, status
+from kubeflow_datacache.h2 import hpack, message, status
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
 
@@ -36,10 +36,20 @@ class Reader:
     Raises what pyarrow.flight raises, by gRPC's status; FlightUnavailableError where the connection can't be made or
     breaks, FlightInternalError where the server breaks the protocol. Messages without a batch are skipped. A stream
     with dictionaries is read anew through other(), a reader of pyarrow's: no batch comes before the first of them.
+    headers are sent with the request.
     """
 
-    def __init__(self, location: str, ticket: bytes, *, tls_roots: bytes | None, other: Callable[[], Chunks]) -> None:
-        self._location, self._ticket, self._tls_roots, self._open_other = location, ticket, tls_roots, other
+    def __init__(
+        self,
+        location: str,
+        ticket: bytes,
+        *,
+        headers: Iterable[hpack.Header] = (),
+        tls_roots: bytes | None,
+        other: Callable[[], Chunks],
+    ) -> None:
+        self._location, self._ticket, self._headers = location, ticket, headers
+        self._tls_roots, self._open_other = tls_roots, other
         self._call: Call | None = None
         self._schema: pa.Schema | None = None
         self._other: Chunks | None = None
@@ -71,7 +81,7 @@ class Reader:
             self._call.cancel()
 
     def _connect(self) -> Call:
-        call = Call(urlsplit(self._location), self._tls_roots, _DO_GET, message.ticket(self._ticket))
+        call = Call(urlsplit(self._location), self._tls_roots, _DO_GET, message.ticket(self._ticket), self._headers)
         self._call = call
         if self._cancelled:  # before the line above
             call.cancel()
