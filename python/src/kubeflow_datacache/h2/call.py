@@ -27,7 +27,12 @@ class Call:
     """
 
     def __init__(
-        self, address: SplitResult, tls_roots: bytes | None, path: str, request: bytes, extra: Iterable[hpack.Header] = ()
+        self,
+        address: SplitResult,
+        tls_roots: bytes | None,
+        path: str,
+        request: bytes,
+        extra: Iterable[hpack.Header] = (),
     ) -> None:
         message = _PREFIX.pack(0, len(request)) + request
         if len(message) > frames.FIRST_WINDOW:
