@@ -46,9 +46,8 @@ func NewCursor(e Epoch, s Share) (*Cursor, error) {
 }
 
 // Within has Next leave out all but rows [lo, hi), which it then counts from lo: those that one data node holds.
-func (c *Cursor) Within(lo, hi uint64) *Cursor {
+func (c *Cursor) Within(lo, hi uint64) {
 	c.from, c.wanted = lo, hi-lo
-	return c
 }
 
 // Next walks on by at most len(runs) runs, and at most so many positions. It fills runs with the n of them that are
