@@ -20,7 +20,7 @@ const (
 	// usualBytes is about how long a batch of an epoch is, unless the client says (wire.BatchBytesHeader), or a step that
 	// lies together is longer. What was gathered is then in the L2 cache still when the transport copies it, and glibc has
 	// memory for it at hand: pyarrow's client took up to a third more CPU for 3 MiB. A client that stops reading keeps two
-	// in memory.
+	// in memory, see batchLength.
 	usualBytes = 1 << 20
 	// leastBytes and longestBytes bound what a client may say. The latter leaves room for rows longer than the mean.
 	leastBytes   = 64 << 10
@@ -34,18 +34,14 @@ const (
 	blockRuns = 512
 )
 
-// epoch streams this node's share of a rank's sequence, in sequence order.
-func (s *sender) epoch(l serving, p *chunk.Projection) error {
+// epoch streams this node's share of a rank's sequence, in sequence order, in batches of about so many bytes.
+func (s *sender) epoch(l serving, p *chunk.Projection, length int64) error {
 	cursor, err := order.NewCursor(l.ticket.Epoch, l.ticket.Share)
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
 	cursor.Within(uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds[1]))
-	usual, err := lengthOf(s.stream.Context())
-	if err != nil {
-		return err
-	}
-	every := l.cuts(l.rows.MeanBytes(p), usual)
+	every := l.cuts(l.rows.MeanBytes(p), length)
 	var runs []order.Run // of this node, not sent yet
 	var rows int         // that they have
 	for left := every.positions; ; {
@@ -83,13 +79,22 @@ func (s *sender) epoch(l serving, p *chunk.Projection) error {
 	}
 }
 
-// lengthOf is about how long the batches of the call's epoch are to be.
-func lengthOf(ctx context.Context) (int64, error) {
+// batchLength is about how long the batches of the call's epoch are to be. What batches longer than usual take more, two
+// at a time, is reserved until release is called; where it does not fit, batches are as long as usual.
+func batchLength(ctx context.Context, budget *chunk.Budget) (length int64, release func(), err error) {
 	said, err := wire.BatchBytes(ctx)
-	if said == 0 {
-		return usualBytes, err
+	if err != nil {
+		return 0, nil, err
 	}
-	return min(max(said, leastBytes), longestBytes), err
+	if said == 0 {
+		said = usualBytes
+	}
+	length = min(max(said, leastBytes), longestBytes)
+	more := 2 * max(length-usualBytes, 0)
+	if fits := budget.Reserve(more) == nil; !fits {
+		return usualBytes, func() {}, nil
+	}
+	return length, func() { budget.Release(more) }, nil
 }
 
 // cut says where a sequence is cut: after so many positions of the rank's sequence, or so many rows of this node.
@@ -104,13 +109,13 @@ const endless = math.MaxInt
 // cuts makes batches of whole steps where a step's rows lie together, unless a step is too long: a client need not put
 // one together from two batches then. Where rows are shuffled over nodes it must anyway, and batches are as long as each
 // other, however the rows fall: an allocator has fresh memory mapped for a message longer than those before, and clumps
-// of 64 rows made lengths that differ by half. mean is the bytes of a row, usual those of a batch.
-func (l serving) cuts(mean, usual int64) cut {
+// of 64 rows made lengths that differ by half. mean is the bytes of a row, length those of a batch.
+func (l serving) cuts(mean, length int64) cut {
 	lo, hi := order.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := hi - lo
 	scattered := l.ticket.Epoch.Shuffle && uint64(l.ticket.Bounds.Len()) < l.ticket.Epoch.Rows
 	rows := func(bytes int64) uint64 { return uint64(min(max(bytes/max(mean, 1), 1), mostRows)) }
-	most := rows(usual)
+	most := rows(length)
 	if scattered || step == 0 || step > rows(mostBytes) {
 		return cut{positions: endless, rows: int(most)}
 	}

@@ -4,8 +4,12 @@
 package node
 
 import (
+	"strconv"
 	"testing"
 
+	"google.golang.org/grpc/metadata"
+
+	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/cacheserver/plan"
 	"github.com/kubeflow/datacache/cacheserver/wire"
@@ -48,6 +52,49 @@ func TestCuts(t *testing.T) {
 			}}
 			if got := l.cuts(tt.mean, usualBytes); got != tt.want {
 				t.Errorf("%+v, want %+v (%s)", got, tt.want, tt.description)
+			}
+		})
+	}
+}
+
+func TestBatchLength(t *testing.T) {
+	const limit = 10 << 20
+	tests := []struct {
+		name     string
+		said     int64 // 0: nothing
+		used     int64
+		want     int64
+		reserves int64
+	}{
+		{"nothing said", 0, 0, usualBytes, 0},
+		{"shorter", 100_000, 0, 100_000, 0},
+		{"too short", 1, 0, leastBytes, 0},
+		{"longer", 2 << 20, 0, 2 << 20, 2 << 20},
+		{"too long", 1 << 40, 0, longestBytes, 2 * (longestBytes - usualBytes)},
+		{"just fits", 2 << 20, limit - 2<<20, 2 << 20, 2 << 20},
+		{"no room", 2 << 20, limit - 2<<20 + 1, usualBytes, 0},
+		{"no room at all", 100_000, limit, 100_000, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			budget := chunk.NewBudget(limit)
+			if err := budget.Reserve(tt.used); err != nil {
+				t.Fatal(err)
+			}
+			ctx := t.Context()
+			if tt.said > 0 {
+				ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(wire.BatchBytesHeader, strconv.FormatInt(tt.said, 10)))
+			}
+			got, release, err := batchLength(ctx, budget)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if reserved := budget.Used() - tt.used; got != tt.want || reserved != tt.reserves {
+				t.Errorf("%d bytes, reserved %d: want %d, %d", got, reserved, tt.want, tt.reserves)
+			}
+			release()
+			if budget.Used() != tt.used {
+				t.Errorf("%d bytes used after release, want %d", budget.Used(), tt.used)
 			}
 		})
 	}

@@ -46,7 +46,12 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 	if lent.ticket.Kind == wire.Shard {
 		return out.shard(lent, projection)
 	}
-	return out.epoch(lent, projection)
+	length, release, err := batchLength(stream.Context(), s.node.cfg.Budget)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return out.epoch(lent, projection, length)
 }
 
 func (l serving) project() (*chunk.Projection, error) {
