@@ -43,7 +43,7 @@ class Mark:
 
 
 def batch_bytes(prefetch_bytes: int, *, streams: int, readers: int) -> int:
-    """How long messages should be: each costs a quarter of a millisecond of Python, so few and long ones.
+    """How long messages should be: each takes its way through three threads and their Python, so few and long ones.
 
     But two of them fit into what each of the streams may read ahead; and a data node, which has two in work for each
     reader (a rank, or its worker), should not need much memory for many.
