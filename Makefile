@@ -190,7 +190,7 @@ test-go: kube-tools training-venv clients-venv ## The Go part of test; the contr
 test-conformance: build venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete ## The cache server's Python part of test: pyarrow, pyiceberg, DuckDB and Arrow's Java client against bin/cacheserver (about 3 min; nothing to do while nothing changed).
 	@hack/bootstrap clients
 	@echo "==> test: pytest against $(SERVER) (about 3 min)"
-	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden $(LOCK) -- \
+	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden hack/loopback.py $(LOCK) -- \
 		$(PYTHON) -m pytest test/conformance --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) $(PYTEST)
 	@echo "==> test: the benches' own arithmetic (seconds)"
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
@@ -198,7 +198,7 @@ test-conformance: build venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complet
 .PHONY: test-loader
 test-loader: build training-venv ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).
 	@echo "==> test: the loader against $(SERVER) (about 4 min)"
-	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python runtimes test/conformance test/golden $(LOCK) $(TRAINING_LOCK) -- \
+	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python runtimes test/conformance test/golden hack/loopback.py $(LOCK) $(TRAINING_LOCK) -- \
 		$(TRAINING) -m pytest python/tests --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from loopback import free_port
 
 from demo.progress import Progress
 
@@ -80,7 +81,7 @@ class Cluster:
 def start(binary: Path, metadata: str, nodes: int, logs: Path) -> Iterator[Cluster]:
     """Starts the servers; whatever happens inside, none of them is left running."""
     logs.mkdir(parents=True, exist_ok=True)
-    head, http = f"127.0.0.1:{_free_port()}", f"127.0.0.1:{_free_port()}"
+    head, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     cluster = Cluster(f"grpc://{head}", f"http://{http}", logs)
 
     def run(name: str, *arguments: str) -> None:
@@ -88,25 +89,10 @@ def start(binary: Path, metadata: str, nodes: int, logs: Path) -> Iterator[Clust
             cluster.processes[name] = subprocess.Popen([binary, *arguments], stdout=log, stderr=log)
 
     try:
-        run(
-            "head",
-            "head",
-            "--metadata",
-            metadata,
-            "--nodes",
-            str(nodes),
-            "--listen",
-            head,
-            "--http",
-            http,
-        )
+        place = ["--listen", head, "--http", http]
+        run("head", "head", "--metadata", metadata, "--nodes", str(nodes), *place)
         for i in range(nodes):
-            listen = [
-                "--listen",
-                f"127.0.0.1:{_free_port()}",
-                "--http",
-                f"127.0.0.1:{_free_port()}",
-            ]
+            listen = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
             run(f"node-{i}", "node", "--head", head, "--index", str(i), *listen)
         yield cluster
     finally:
@@ -114,9 +100,3 @@ def start(binary: Path, metadata: str, nodes: int, logs: Path) -> Iterator[Clust
             if process.poll() is None:
                 process.kill()
                 process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from server import free_port
+from loopback import free_port
 
 from kubeflow_datacache import DataCache
 

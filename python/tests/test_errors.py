@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow.flight as fl
 import pytest
+from loopback import free_port
 from peer import Peer, Table
-from server import free_port
 
 from kubeflow_datacache import (
     ColumnError,

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -21,6 +20,7 @@ from typing import Any, Literal
 
 from client import Client
 from lake import ALL, Made, Selection
+from loopback import free_port
 
 # One process, or one each for head and nodes; "grpc-go" is one process on the reference transport.
 Mode = Literal["local", "cluster", "grpc-go"]
@@ -29,13 +29,6 @@ WIRE_MODES: tuple[Mode, ...] = (*MODES, "grpc-go")
 
 _READY_LIMIT = 180.0
 _STOP_LIMIT = 60.0
-
-
-def free_port() -> int:
-    """A port that nobody listens on right now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @dataclass

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow.fs
-from server import free_port
+from loopback import free_port
 
 _START_LIMIT = 60.0
 BUCKET = "bucket"

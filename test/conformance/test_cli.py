@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import pytest
 from lake import Made
-from server import Cache, Caches, Mode, free_port
+from loopback import free_port
+from server import Cache, Caches, Mode
 
 Table = Callable[[str], Made]
 

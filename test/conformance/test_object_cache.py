@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 from client import Client
 from lake import Lake, Made
-from server import Cache, free_port, s3_environment
+from loopback import free_port
+from server import Cache, s3_environment
 from stores import BUCKET, minio
 
 _LIMIT = 120.0
