@@ -51,6 +51,7 @@ type conn struct {
 	scratch []byte
 	buffers net.Buffers
 	gather  []byte // nil when plain TCP
+	place   place
 
 	mu          sync.Mutex
 	still       sync.Cond          // nobody writes
@@ -97,6 +98,9 @@ func newConn(s *Server, raw net.Conn) *conn {
 	if s.cfg.TLS != nil {
 		c.net = tls.Server(raw, s.cfg.TLS)
 		c.gather = make([]byte, gatherSize)
+	}
+	if near(raw) {
+		c.place.of = s.places
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c

@@ -180,7 +180,7 @@ func TestNoHTTP2(t *testing.T) {
 }
 
 func TestSendBuffersAreShared(t *testing.T) {
-	for connections, want := range map[int]int{0: maxSendBuffer, 16: maxSendBuffer, 17: maxSendBuffer / 2, 33: maxSendBuffer / 4, 10_000: minSendBuffer} {
+	for connections, want := range map[int]int{0: maxSendBuffer, 64: maxSendBuffer, 65: maxSendBuffer / 2, 129: maxSendBuffer / 4, 10_000: minSendBuffer} {
 		s := New(Config{})
 		for range connections {
 			s.conns[new(conn)] = struct{}{}

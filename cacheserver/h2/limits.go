@@ -39,9 +39,18 @@ const (
 	// has left every CPU cache before it is read: on one machine, a third more CPU time for the server, twice as much for
 	// pyarrow, half the rate of 64 clients. It also bounds what clients that don't read cost in kernel memory. A single
 	// client gets at most about 600 KiB a round trip in return, which is 1.2 GB/s at half a millisecond; all together
-	// always get 6 MiB and more.
-	sendBuffers                  = 6 << 20
+	// always get 24 MiB and more.
+	sendBuffers                  = 24 << 20
 	minSendBuffer, maxSendBuffer = 96 << 10, 384 << 10
+
+	// placesPerCPU is how many connections to this machine write at a time, with the kernel's buffer as what a reader
+	// still has when its connection waits. placePatience is how long one write may keep a place: many times what a quantum
+	// takes while as many others write. minPlaced is the smallest write that takes one. Whose reader is slow for good
+	// takes one in maxPenalty+1 writes.
+	placesPerCPU  = 3
+	placePatience = 20 * time.Millisecond
+	minPlaced     = 64 << 10
+	maxPenalty    = 63
 
 	// defaultWindow and defaultFrame are what a peer that says nothing takes, RFC 9113 section 6.5.2.
 	defaultWindow, defaultFrame = 65535, 16384

@@ -44,9 +44,10 @@ type Server struct {
 	cfg     Config
 	methods map[string]method // by full name, /service/method
 
-	// The limits that tests lower.
+	// What tests set otherwise.
 	silence                     time.Duration
 	idlesASecond, resetsASecond int
+	places                      *places
 
 	ctx    context.Context // of every call
 	cancel context.CancelFunc
@@ -79,7 +80,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg: cfg, methods: map[string]method{}, silence: silence, idlesASecond: maxIdle, resetsASecond: maxResets,
-		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
+		places: usualPlaces(), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
 	}
 	s.ended.L = &s.mu
 	s.ctx, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // calls come from other processes: their contexts begin here and end with Stop

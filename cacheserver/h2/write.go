@@ -33,7 +33,9 @@ func (s *stream) write(o *outgoing) error {
 			return err
 		}
 		whole := n == o.left
+		s.conn.place.enter(n)
 		err = s.conn.write(s.conn.compose(s, o, n, t.halfOpen))
+		s.conn.place.exit()
 		s.conn.end(err)
 		if err != nil {
 			return errBroken
