@@ -10,8 +10,8 @@
 //
 // A connection has one goroutine that reads, and one a running call. Who wants to write waits for its turn (turn.go):
 // turns go round in the order of asking, each is a bounded piece within the peer's windows, and whoever has the turn
-// also writes the control frames that have gathered. SendMsg returns when the kernel has the bytes; the sender's
-// memory is its own again.
+// also writes the control frames that have gathered. Of the connections from this machine only a few write much at a
+// time (place.go). SendMsg returns when the kernel has the bytes; the sender's memory is its own again.
 //
 // HTTP/2 is RFC 9113, header compression RFC 7541, gRPC's use of them PROTOCOL-HTTP2.md in grpc/grpc.
 package h2
