@@ -72,7 +72,8 @@ func (p *place) exit() {
 	p.without = p.penalty
 }
 
-// giveBack says whether there was a place to give.
+// giveBack says whether there was a place to give. A timer that runs late may give back the next write's place, which
+// then goes on as one that was lost; none is given back twice.
 func (p *place) giveBack() bool {
 	held := p.held.Swap(false)
 	if held {
