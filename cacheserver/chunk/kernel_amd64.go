@@ -26,4 +26,10 @@ func transpose64(dst *[4]unsafe.Pointer, from unsafe.Pointer, stride, n int)
 //go:noescape
 func transpose32(dst *[4]unsafe.Pointer, from unsafe.Pointer, stride, n int)
 
+// transposeLines copies n rows, a multiple of four and not none, of eight values of 64 bits to eight columns. A row lies
+// 64 bytes after the one before. It needs hasTranspose.
+//
+//go:noescape
+func transposeLines(dst *[8]unsafe.Pointer, from unsafe.Pointer, n int)
+
 var hasTranspose = cpu.X86.HasAVX2

@@ -32,3 +32,7 @@ func transpose64(*[4]unsafe.Pointer, unsafe.Pointer, int, int) {
 func transpose32(*[4]unsafe.Pointer, unsafe.Pointer, int, int) {
 	panic("chunk: there is no transpose32 here")
 }
+
+func transposeLines(*[8]unsafe.Pointer, unsafe.Pointer, int) {
+	panic("chunk: there is no transposeLines here")
+}

@@ -9,17 +9,21 @@ import (
 	"unsafe"
 )
 
-// What is transposed four columns at a time must be what is copied value by value, for whatever number of rows, with
+// What is transposed several columns at a time must be what is copied value by value, for whatever number of rows, with
 // the columns in whatever place of a row.
 func TestTransposeEqualsCopy(t *testing.T) {
 	if !hasTranspose {
 		t.Skip("this processor has no transpose")
 	}
-	for seed := range uint64(200) {
+	for seed := range uint64(300) {
 		d := newDice(t, seed)
-		width := []int{4, 8}[d.IntN(2)]
-		first := d.IntN(stripBytes - 4*width + 1)
-		s := &strip{stride: first + 4*width + d.IntN(stripBytes-first-4*width+1)}
+		together, width := 4, []int{4, 8}[d.IntN(2)]
+		if d.IntN(3) == 0 {
+			together, width = 8, 8
+		}
+		size := together * width
+		first := d.IntN(stripBytes - size + 1)
+		s := &strip{stride: first + size + d.IntN(stripBytes-first-size+1)}
 		n, at := 1+d.IntN(2*stripBlock), d.IntN(5)
 
 		rows := make([]byte, n*s.stride)
@@ -27,13 +31,13 @@ func TestTransposeEqualsCopy(t *testing.T) {
 			rows[i] = byte(d.Uint32())
 		}
 		var parts, want []part
-		for i := range 4 {
+		for i := range together {
 			column := &node{kind: kindFixed, width: width, strip: s, at: first + i*width}
 			parts = append(parts, part{node: column, dst: make([]byte, (at+n)*width)})
 			want = append(want, part{node: column, dst: make([]byte, (at+n)*width)})
 		}
-		if !alike(parts) {
-			t.Fatalf("seed %d: four columns of %d bytes from byte %d on are not alike", seed, width, first)
+		if got := alike(parts); got != together {
+			t.Fatalf("seed %d: of %d columns of %d bytes from byte %d on %d are alike", seed, together, width, first, got)
 		}
 		from := unsafe.Pointer(&rows[first])
 		done := transpose(parts, from, s.stride, n, at)

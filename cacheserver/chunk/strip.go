@@ -200,9 +200,9 @@ func (w *window) columns(from unsafe.Pointer, stride, n, at int) {
 // some is columns for few enough rows to stay in the L1 cache while column after column is copied.
 func (w *window) some(from unsafe.Pointer, stride, n, at int) {
 	for parts := w.parts; len(parts) > 0; {
-		first, together, done := unsafe.Add(from, parts[0].node.at-w.first), 1, 0
-		if hasTranspose && alike(parts) {
-			together, done = 4, transpose(parts, first, stride, n, at)
+		first, together, done := unsafe.Add(from, parts[0].node.at-w.first), alike(parts), 0
+		if together > 1 {
+			done = transpose(parts[:together], first, stride, n, at)
 		}
 		if done < n {
 			for i := range parts[:together] {
@@ -214,34 +214,45 @@ func (w *window) some(from unsafe.Pointer, stride, n, at int) {
 	}
 }
 
-// alike reports whether parts starts with four columns of one width, of 4 or 8 bytes, that lie one after the other.
-func alike(parts []part) bool {
-	if len(parts) < 4 {
-		return false
+// alike is how many of the first columns transpose takes at once: eight of 8 bytes, which are all of a row, or four of one
+// width, of 4 or 8 bytes, that lie one after the other. It is one where it takes none.
+func alike(parts []part) int {
+	if !hasTranspose || len(parts) < 4 {
+		return 1
 	}
-	first := parts[0].node
-	for i := range 4 {
-		if n := parts[i].node; n.width != first.width || n.at != first.at+i*n.width {
-			return false
+	first, same := parts[0].node, 1
+	for same < min(len(parts), 8) {
+		if n := parts[same].node; n.width != first.width || n.at != first.at+same*n.width {
+			break
 		}
+		same++
 	}
-	return first.width == 4 || first.width == 8
+	switch {
+	case first.width == 8 && same == 8:
+		return 8
+	case (first.width == 4 || first.width == 8) && same >= 4:
+		return 4
+	}
+	return 1
 }
 
-// transpose copies values of the first four parts, which are alike. It returns of how many rows; it may leave some out.
+// transpose copies values of parts that are alike. It returns of how many rows; it may leave some out.
 func transpose(parts []part, from unsafe.Pointer, stride, n, at int) (done int) {
 	width := parts[0].node.width
 	if done = n &^ (32/width - 1); done == 0 {
 		return 0
 	}
-	var dst [4]unsafe.Pointer
-	for i := range dst {
+	var dst [8]unsafe.Pointer
+	for i := range parts {
 		dst[i] = unsafe.Pointer(unsafe.SliceData(parts[i].dst[at*width : (at+done)*width]))
 	}
-	if width == 8 {
-		transpose64(&dst, from, stride, done)
-	} else {
-		transpose32(&dst, from, stride, done)
+	switch {
+	case len(parts) == 8:
+		transposeLines(&dst, from, done)
+	case width == 8:
+		transpose64((*[4]unsafe.Pointer)(dst[:]), from, stride, done)
+	default:
+		transpose32((*[4]unsafe.Pointer)(dst[:]), from, stride, done)
 	}
 	return done
 }
