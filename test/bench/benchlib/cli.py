@@ -14,7 +14,7 @@ from pathlib import Path
 from benchlib import decode, latency, machine, report
 from benchlib.arguments import add_server, add_tables, check, counts, words
 from benchlib.clients import Clients
-from benchlib.measure import Bench, expected_seconds
+from benchlib.measure import READS, Bench, expected_seconds
 from benchlib.progress import Progress
 from benchlib.sample import Sample, Setup
 from benchlib.tables import FILES, Table, ensure
@@ -34,7 +34,7 @@ memory: the largest of the rounds; peak is VmHWM, resident is VmRSS 3 s after re
   peak is held for tables from 500 MB, the other bars at any size; scale 1 is what counts.
 decode: BenchmarkColumn of package leaf: list<int32> from uncompressed plain pages in memory, lists of 512 and
   of 1 to 40 values; the reference is a copy of the values.
-stream: the whole table, split over the clients, all read by the same pyarrow client (read_chunk,
+stream: the whole table, split over the clients, {reads} times a turn, all read by the same pyarrow client (read_chunk,
   connect included). The references hold the same files' rows in batches of about 4 MiB: pyarrow's
   RecordBatchStream (C++), our own server over grpc-go (--transport grpc), arrow-go's flight.Writer
   (grpc-go, default options), and a Go server that writes the bare buffers to TCP, 512 KiB a write,
@@ -43,7 +43,8 @@ stream: the whole table, split over the clients, all read by the same pyarrow cl
 many clients: of one data node; all at once, and each, be they 64 or 2, reads half of the table; connect included.
   Then h2load's clients, in one process that costs as much CPU a GB for 64 as for 2. Ratios are of wall times.
 latency: {calls} shards of {small} rows, one after the other, over connections that are kept; medians.
-shuffled epoch: kind epoch, world 1, global batch 1024, tail keep, one client."""
+shuffled epoch: kind epoch, world 1, global batch 1024, tail keep, one client,
+  {reads} times a turn."""
 
 
 def options(given: list[str]) -> argparse.Namespace:
@@ -116,7 +117,7 @@ def measure(setup: Setup, tables: list[Table], progress: Progress) -> tuple[list
 
 
 def notes(chosen: argparse.Namespace) -> str:
-    return NOTES.format(rounds=chosen.reps, nodes=chosen.nodes, calls=latency.CALLS, small=latency.ROWS)
+    return NOTES.format(rounds=chosen.reps, nodes=chosen.nodes, reads=READS, calls=latency.CALLS, small=latency.ROWS)
 
 
 def main(given: list[str]) -> int:

@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measurements of a table: load and memory, streams, shuffled epochs.
 
-In every round each subject has its turn, so that what else the machine does hits all of them.
+In every round each subject has its turn, in another order each time, so that what else the machine does, and what
+the turn before left in the clients' heaps, hits all of them.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from benchlib import crowd, latency
 from benchlib.clients import Clients
@@ -33,6 +36,8 @@ from benchlib.subjects import (
 )
 from benchlib.tables import Table
 
+T = TypeVar("T")
+
 PQARROW = "pqarrow record reader"
 PQARROW_KEPT = "pqarrow, batches kept"
 # What the load is held against, and pqread's flags for it.
@@ -40,6 +45,9 @@ READERS = {PQARROW: [], PQARROW_KEPT: ["-keep"]}
 SEQUENTIAL = "sequential"
 CLUMPS = (1, 64)
 
+# A turn of a stream or an epoch reads the table so often. A single read takes half a second, as long as the host's
+# other guests may slow everything by half, and its first messages find clients' heaps as the server before left them.
+READS = 3
 # Resident memory is read this long after the server said that it is ready.
 SETTLE_SECONDS = 3.0
 # A server's CPU is read this long after the last client is done, so that its own tail counts.
@@ -139,7 +147,7 @@ class Bench:
             case = f"{clients} client{'s' if clients > 1 else ''}"
             for number in range(1, self._setup.rounds + 1):
                 self._step(f"{table.name}: stream, {case}, round {number} of {self._setup.rounds}")
-                for subject in subjects:
+                for subject in _shuffled(subjects, f"{table.name} {case} {number}"):
                     if subject.name != TLS or clients == 1:
                         yield self._read(("stream", case, number), table, subject, clients)
 
@@ -150,35 +158,45 @@ class Bench:
             self._step(f"{table.name}: shuffled epoch, round {number} of {self._setup.rounds}")
             requests = {SEQUENTIAL: shard(server)}
             requests |= {f"clump {c}": epoch(server, c, number) for c in CLUMPS}
-            for case, request in requests.items():
-                subject = Subject(OURS, server, request)
+            for case in _shuffled(requests, f"{table.name} {number}"):
+                subject = Subject(OURS, server, requests[case])
                 yield self._read(("shuffle", case, number), table, subject, 1)
 
     def _read(self, of: tuple[str, str, int], table: Table, subject: Subject, clients: int) -> Sample:
-        """Reads the whole table once, split over the clients; of is measure, case and round."""
+        """Reads the whole table READS times, split over the clients; of is measure, case and round."""
         measure, case, number = of
         before = subject.server.cpu()
-        got = self._pool.read([subject.request(i, clients) for i in range(clients)])
+        wall = cpu = 0.0
+        for _ in range(READS):
+            got = self._pool.read([subject.request(i, clients) for i in range(clients)])
+            wall, cpu = wall + got.wall, cpu + got.cpu
+            whole = got.bytes >= table.arrow_bytes and (subject.name == TCP or got.rows == table.rows)
+            if not whole:
+                raise RuntimeError(
+                    f"{subject.name} sent {got.rows} rows, {got.bytes} bytes of {table.name};"
+                    f" it has {table.rows} and {table.arrow_bytes}"
+                )
         time.sleep(TAIL_SECONDS)
         used = subject.server.cpu() - before
-        whole = got.bytes >= table.arrow_bytes and (subject.name == TCP or got.rows == table.rows)
-        if not whole:
-            raise RuntimeError(
-                f"{subject.name} sent {got.rows} rows, {got.bytes} bytes of {table.name};"
-                f" it has {table.rows} and {table.arrow_bytes}"
-            )
         return Sample(
             measure=measure,
             table=table.name,
             case=case,
             subject=subject.name,
             round=number,
-            gigabytes=table.gigabytes,
-            wall=got.wall,
+            gigabytes=READS * table.gigabytes,
+            wall=wall,
             server_cpu=used,
-            client_cpu=got.cpu,
+            client_cpu=cpu,
             load_average=os.getloadavg()[0],
         )
+
+
+def _shuffled(subjects: Iterable[T], seed: str) -> list[T]:
+    """The subjects in the order of a round."""
+    order = list(subjects)
+    random.Random(seed).shuffle(order)
+    return order
 
 
 def warm_page_cache(files: Iterable[str]) -> None:
@@ -199,9 +217,9 @@ def expected_seconds(setup: Setup, table: Table) -> float:
         seconds += ours * 1.5 * gigabytes
     if setup.wants("stream"):
         turns = len(setup.clients) * rounds
-        seconds += 7.5 * gigabytes + (3 + ours) * (gigabytes + turns * (0.8 * gigabytes + 0.1))
+        seconds += 7.5 * gigabytes + (3 + ours) * (gigabytes + turns * (0.7 * READS * gigabytes + 0.1))
     if setup.wants("shuffle"):
-        seconds += ours * (2 + 4 * rounds) * gigabytes
+        seconds += ours * (2 + 1.8 * READS * rounds) * gigabytes
     if setup.wants("latency") and table.name in latency.TABLES:
         seconds += 1.5 * rounds
     if setup.wants("crowd") and table.name == crowd.TABLE:
