@@ -345,6 +345,7 @@ func TestOldTicketIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.nodes[0].kill()
+	c.await(head.Degraded, "data node 0", prompt)
 	c.startNode(0)
 	c.await(head.Ready, "", soon)
 	_, err = c.open(limit(t, prompt), info.GetEndpoint()[0])
