@@ -43,6 +43,17 @@ last:
 done:
 	RET
 
+// STORE64 writes four rows of w x y z, which lie in Y0 to Y3 as transpose64 loads them, to four columns.
+#define STORE64(W, X, Y, Z) \
+	VPUNPCKLQDQ Y1, Y0, Y4     \
+	VPUNPCKHQDQ Y1, Y0, Y5     \
+	VPUNPCKLQDQ Y3, Y2, Y6     \
+	VPUNPCKHQDQ Y3, Y2, Y7     \
+	VMOVDQU     Y4, (W)(DI*1)  \
+	VMOVDQU     Y5, (X)(DI*1)  \
+	VMOVDQU     Y6, (Y)(DI*1)  \
+	VMOVDQU     Y7, (Z)(DI*1)
+
 // func transpose64(dst *[4]unsafe.Pointer, from unsafe.Pointer, stride, n int)
 //
 // Four rows of w x y z at a time: two loads a row; rows 0 and 2, and 1 and 3, side by side.
@@ -78,14 +89,7 @@ four:
 	VINSERTI128 $1, 16(AX)(DX*1), Y3, Y3 // y1 z1 y3 z3
 	LEAQ        (SI)(DX*4), SI
 
-	VPUNPCKLQDQ Y1, Y0, Y4
-	VPUNPCKHQDQ Y1, Y0, Y5
-	VPUNPCKLQDQ Y3, Y2, Y6
-	VPUNPCKHQDQ Y3, Y2, Y7
-	VMOVDQU     Y4, (R8)(DI*1)
-	VMOVDQU     Y5, (R9)(DI*1)
-	VMOVDQU     Y6, (R10)(DI*1)
-	VMOVDQU     Y7, (R11)(DI*1)
+	STORE64(R8, R9, R10, R11)
 	ADDQ        $32, DI
 	SUBQ        $4, CX
 	JGT         four
@@ -161,14 +165,7 @@ eight:
 	VINSERTI128 $1, (AT+144)(SI), Y2, Y2 \
 	VMOVDQU     (AT+80)(SI), X3          \
 	VINSERTI128 $1, (AT+208)(SI), Y3, Y3 \
-	VPUNPCKLQDQ Y1, Y0, Y4               \
-	VPUNPCKHQDQ Y1, Y0, Y5               \
-	VPUNPCKLQDQ Y3, Y2, Y6               \
-	VPUNPCKHQDQ Y3, Y2, Y7               \
-	VMOVDQU     Y4, (C0)(DI*1)           \
-	VMOVDQU     Y5, (C1)(DI*1)           \
-	VMOVDQU     Y6, (C2)(DI*1)           \
-	VMOVDQU     Y7, (C3)(DI*1)
+	STORE64(C0, C1, C2, C3)
 
 // func transposeLines(dst *[8]unsafe.Pointer, from unsafe.Pointer, n int)
 //
