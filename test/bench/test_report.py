@@ -14,7 +14,7 @@ from benchlib.measure import PQARROW, PQARROW_KEPT, SEQUENTIAL
 from benchlib.parts import REST, part
 from benchlib.report import memory, rows, text
 from benchlib.sample import Sample
-from benchlib.subjects import GRPC_GO, OURS, PYARROW
+from benchlib.subjects import GRPC_GO, OURS, PYARROW, TCP
 from benchlib.tables import Table
 
 TABLE = Table("tokens", "m.json", [], rows=10, arrow_bytes=1_000_000_000, parquet_bytes=1)
@@ -126,8 +126,10 @@ def test_many_clients_are_held_to_few_and_to_each_other(
     many = replace(many, wall=10 * seconds, gigabytes=20.0, first=2.0, last=last)
     theirs = replace(many, subject=PYARROW, wall=20 * seconds)
     plain = [replace(one, case=case) for one, case in ((few, FEW_PLAIN), (many, MANY_PLAIN))]
-    sums, other, spread, cheap = rows([few, many, theirs, *plain], [TABLE], ["crowd"])
+    bare = [replace(few, subject=TCP), replace(many, subject=TCP, wall=60.0)]
+    sums, other, spread, cheap, floor = rows([few, many, theirs, *plain, *bare], [TABLE], ["crowd"])
     assert (sums.passed, other.passed, spread.passed, cheap.passed) == (together, None, fair, together)
+    assert (floor.ratio, floor.passed) == (pytest.approx(1.5), None)
     assert other.ratio == pytest.approx(0.5)
     assert (spread.ours, spread.reference) == (f"{last:.2f} s", "2.00 s")
 

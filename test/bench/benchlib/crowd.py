@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from benchlib import h2load
 from benchlib.clients import Clients
 from benchlib.process import Server
 from benchlib.sample import Sample, Setup
-from benchlib.subjects import OURS, PYARROW, Request, shard, start, start_ours
+from benchlib.subjects import OURS, PYARROW, TCP, Request, shard, start, start_ours
 from benchlib.tables import Table
 
 TABLE = "tokens"
@@ -40,15 +41,22 @@ class Crowd:
 
 
 def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None]) -> Iterator[Sample]:
-    """Many and few clients of ours and many of another server, in turns; then clients that cost less than pyarrow's."""
-    step(f"{table.name}: starting {OURS} with one node, {PYARROW} and {MANY}")
-    other = start(PYARROW, table, setup)
-    with start_ours(server, 1, table, setup.logs, "crowd") as running, other.server as theirs, Clients(64) as pool:
+    """Many and few clients of ours, many of another server, many and few that read plain TCP, in turns; then h2load."""
+    step(f"{table.name}: starting {OURS} with one node, {PYARROW}, {TCP} and {MANY}")
+    with ExitStack() as stack:
+        running = stack.enter_context(start_ours(server, 1, table, setup.logs, "crowd"))
+        other = start(PYARROW, table, setup)
+        stack.enter_context(other.server)
+        floor = start(TCP, table, setup)
+        stack.enter_context(floor.server)
+        pool = stack.enter_context(Clients(64))
         ask = shard(running)
         crowds = [
             Crowd(OURS, running, MANY, _shares(ask, 64)),
             Crowd(OURS, running, FEW, _shares(ask, 2), times=64 // 2),
-            Crowd(PYARROW, theirs, MANY, _shares(other.request, 64)),
+            Crowd(PYARROW, other.server, MANY, _shares(other.request, 64)),
+            Crowd(TCP, floor.server, MANY, _shares(floor.request, 64)),
+            Crowd(TCP, floor.server, FEW, _shares(floor.request, 2), times=64 // 2),
         ]
         if not h2load.installed():
             step(f"{table.name}: no lines of {h2load.PROGRAM}, which is not installed (Debian's nghttp2-client)")

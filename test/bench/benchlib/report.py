@@ -13,7 +13,7 @@ from benchlib.crowd import FEW, FEW_PLAIN, MANY, MANY_PLAIN
 from benchlib.decode import COPY
 from benchlib.measure import CLUMPS, PQARROW, READERS, SEQUENTIAL
 from benchlib.sample import Sample
-from benchlib.subjects import GRPC_GO, OURS, PYARROW, REFERENCES, TLS
+from benchlib.subjects import GRPC_GO, OURS, PYARROW, REFERENCES, TCP, TLS
 from benchlib.tables import Table
 
 # Server CPU of a stream over a reference's, for one and two clients.
@@ -187,6 +187,9 @@ def many_clients(groups: Groups, tables: list[str]) -> list[Row]:
             out.append(held(line, f"{last:.2f} s", f"{first:.2f} s", [s.last / s.first for s in many], FAIRNESS_BAR))
         line = Line("Many clients", MANY_PLAIN, t, f"{FEW_PLAIN}, by wall time")
         out.append(compare(line, many_plain, few_plain, CROWD_BAR, wall_per_gb))
+        many_bare, few_bare = (groups.get(("crowd", case, t, TCP), []) for case in (MANY, FEW))
+        line = Line("Many clients", "64 of TCP", t, "2 of TCP, by wall time")
+        out.append(compare(line, many_bare, few_bare, None, wall_per_gb))
     return out
 
 
