@@ -3,7 +3,8 @@
 """A client process: a request a line on stdin, each answered with a line of JSON on stdout.
 
 One and the same client reads every server: pyarrow's Flight client, chunk by chunk, nothing
-converted or kept. The plain TCP copy is read with recv_into. Each request opens connections of
+converted or kept. The plain TCP copy is read with recv_into, and ours by our own loader too, where
+many clients are measured. Each request opens connections of
 its own, but the calls of one that asks for latencies share theirs.
 """
 
@@ -65,6 +66,18 @@ def read_dataset(request: dict[str, Any]) -> tuple[int, int]:
     return rows, size
 
 
+def read_loader(request: dict[str, Any]) -> tuple[int, int]:
+    """datacache by its own loader, in order: a rank's batches as Arrow. A row counts with the mean row's bytes."""
+    from kubeflow_datacache import DataCache, World  # only here, as the others need none of it
+
+    rows = 0
+    with DataCache(request["uri"]) as cache:
+        world = World(request["rank"], request["world"])
+        for batch in cache.loader(global_batch_size=request["global_batch"], shuffle=False, tail="keep", world=world):
+            rows += batch.arrow().num_rows
+    return rows, round(rows * request["row_bytes"])
+
+
 def read_tcp(request: dict[str, Any]) -> tuple[int, int]:
     """The plain TCP copy: bytes alone, it has no rows."""
     host, _, port = request["uri"].removeprefix("tcp://").rpartition(":")
@@ -103,7 +116,7 @@ def time_calls(request: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "bytes": size, "infos": infos[WARM_UP_CALLS:], "firsts": firsts[WARM_UP_CALLS:]}
 
 
-READERS = {"ticket": read_ticket, "dataset": read_dataset, "tcp": read_tcp}
+READERS = {"ticket": read_ticket, "dataset": read_dataset, "loader": read_loader, "tcp": read_tcp}
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from benchlib import h2load
 from benchlib.clients import Clients
 from benchlib.process import Server
 from benchlib.sample import Sample, Setup
-from benchlib.subjects import OURS, PYARROW, TCP, Request, shard, start, start_ours
+from benchlib.subjects import OURS, PYARROW, TCP, Request, loader, shard, start, start_ours
 from benchlib.tables import Table
 
 TABLE = "tokens"
 MANY, FEW = "64 clients", "2 clients"
+MANY_LOADERS, FEW_LOADERS = "64 loaders", "2 loaders"
 MANY_PLAIN, FEW_PLAIN = "64 of h2load", "2 of h2load"
 # A client reads one of this many equal shares of the table, be there many or few, so that what it takes to connect and
 # to get going weighs the same in both.
@@ -41,7 +42,7 @@ class Crowd:
 
 
 def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None]) -> Iterator[Sample]:
-    """Many and few clients of ours, many of another server, many and few that read plain TCP, in turns; then h2load."""
+    """Many and few clients of ours, pyarrow's and our loader's, another server's and plain TCP's; then h2load."""
     step(f"{table.name}: starting {OURS} with one node, {PYARROW}, {TCP} and {MANY}")
     with ExitStack() as stack:
         running = stack.enter_context(start_ours(server, 1, table, setup.logs, "crowd"))
@@ -54,6 +55,8 @@ def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None])
         crowds = [
             Crowd(OURS, running, MANY, _shares(ask, 64)),
             Crowd(OURS, running, FEW, _shares(ask, 2), times=64 // 2),
+            Crowd(OURS, running, MANY_LOADERS, _shares(loader(running, table), 64)),
+            Crowd(OURS, running, FEW_LOADERS, _shares(loader(running, table), 2), times=64 // 2),
             Crowd(PYARROW, other.server, MANY, _shares(other.request, 64)),
             Crowd(TCP, floor.server, MANY, _shares(floor.request, 64)),
             Crowd(TCP, floor.server, FEW, _shares(floor.request, 2), times=64 // 2),
@@ -61,7 +64,8 @@ def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None])
         if not h2load.installed():
             step(f"{table.name}: no lines of {h2load.PROGRAM}, which is not installed (Debian's nghttp2-client)")
         step(f"{table.name}: {MANY}, warm-up")
-        pool.read([ask(i, 10 * 64) for i in range(64)])
+        for warm in (ask, loader(running, table)):
+            pool.read([warm(i, 10 * 64) for i in range(64)])
         for number in range(1, setup.rounds + 1):
             step(f"{table.name}: {MANY}, round {number} of {setup.rounds}")
             for one in crowds:
@@ -77,6 +81,9 @@ def _shares(ask: Request, clients: int) -> list[dict[str, Any]]:
 def _read(one: Crowd, pool: Clients, table: Table, number: int) -> Sample:
     before = one.server.cpu()
     got = [pool.read(one.asked) for _ in range(one.times)]
+    asked = len(one.asked) // SHARES * table.rows
+    if one.subject != TCP and any(g.rows != asked for g in got):  # TCP has bytes alone
+        raise RuntimeError(f"{one.case} of {one.subject}: {[g.rows for g in got]} rows came, want {asked} each time")
     walls = [a["wall"] for a in got[-1].answers]
     return Sample(
         measure="crowd",

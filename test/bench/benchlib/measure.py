@@ -223,5 +223,5 @@ def expected_seconds(setup: Setup, table: Table) -> float:
     if setup.wants("latency") and table.name in latency.TABLES:
         seconds += 1.5 * rounds
     if setup.wants("crowd") and table.name == crowd.TABLE:
-        seconds += ours * (20 + 80 * rounds * gigabytes)
+        seconds += ours * (20 + 100 * rounds * gigabytes)
     return seconds

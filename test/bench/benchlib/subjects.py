@@ -106,6 +106,18 @@ def epoch(server: Server, clump: int, number: int) -> Request:
     }
 
 
+def loader(server: Server, table: Table) -> Request:
+    """A rank's rows by our loader, in order."""
+    return lambda index, total: {
+        "reader": "loader",
+        "uri": server.uri,
+        "rank": index,
+        "world": total,
+        "global_batch": GLOBAL_BATCH,
+        "row_bytes": table.arrow_bytes / table.rows,
+    }
+
+
 def part(name: str, server: Server) -> Request:
     """A part of a reference server's batches."""
     reader = "tcp" if name == TCP else "ticket"
