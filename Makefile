@@ -243,7 +243,7 @@ e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with t
 bench: build venv ## Print the table of speed and memory beside peers (about 24 min; BENCH='--scale 0.1' for a quick look).
 	@echo "==> bench: load, decode, memory, stream, many clients, latency, shuffle (about 24 min on idle cores)"
 	@hack/bootstrap clients
-	@PATH="$(VENV)/bin:$$PATH" PYTHONPATH=python/src test/bench/run $(BENCH)
+	@PATH="$(VENV)/bin:$$PATH" test/bench/run $(BENCH)
 
 .PHONY: profile
 profile: build venv ## Keep CPU profiles of loads, streams and shuffled epochs and print their parts (about 2 min; PROFILE='--scale 0.1').

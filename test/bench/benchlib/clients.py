@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+# Where client.py finds kubeflow_datacache.
+LOADER = Path(__file__).resolve().parents[3] / "python" / "src"
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,11 @@ class Clients:
 
     def __init__(self, size: int) -> None:
         command = [sys.executable, "-P", str(Path(__file__).with_name("client.py"))]
+        environment = os.environ | {"PYTHONPATH": str(LOADER)}
         self._processes = [
             subprocess.Popen(
                 command,
+                env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
