@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchlib.crowd import FEW, FEW_LOADERS, FEW_PLAIN, MANY, MANY_LOADERS, MANY_PLAIN
+from benchlib.crowd import FEW, FEW_BARE, FEW_LOADERS, FEW_PLAIN, MANY, MANY_BARE, MANY_LOADERS, MANY_PLAIN
 from benchlib.decode import COPY, figures
 from benchlib.measure import PQARROW, PQARROW_KEPT, SEQUENTIAL
 from benchlib.parts import REST, part
@@ -127,7 +127,7 @@ def test_many_clients_are_held_to_few_and_to_each_other(
     theirs = replace(many, subject=PYARROW, wall=20 * seconds)
     cases = ((few, FEW_LOADERS), (many, MANY_LOADERS), (few, FEW_PLAIN), (many, MANY_PLAIN))
     cheaper = [replace(one, case=case) for one, case in cases]
-    bare = [replace(few, subject=TCP), replace(many, subject=TCP, wall=60.0)]
+    bare = [replace(few, subject=TCP, case=FEW_BARE), replace(many, subject=TCP, case=MANY_BARE, wall=60.0)]
     sums, other, spread, loaders, plain, floor = rows([few, many, theirs, *cheaper, *bare], [TABLE], ["crowd"])
     assert (sums.passed, other.passed, spread.passed) == (together, None, fair)
     assert (loaders.passed, plain.passed) == (together, together)

@@ -41,8 +41,8 @@ stream: the whole table, split over the clients, {reads} times a turn, all read 
   to a Python reader.
   TLS is our own server again, so a ratio below 1 is what encryption adds.
 many clients: of one data node; all at once, and each, be they 64 or 2, reads half of the table; connect included.
-  Then our loader in as many processes, h2load's clients, in one process that costs as much CPU a GB for 64 as for 2,
-  and as many processes that read plain TCP. Ratios are of wall times.
+  Then our loader in as many processes, h2load's clients, all in one process, and as many processes that read plain TCP.
+  Ratios are of wall times.
 latency: {calls} shards of {small} rows, one after the other, over connections that are kept; medians.
 shuffled epoch: kind epoch, world 1, global batch 1024, tail keep, one client, {reads} times a turn."""
 

@@ -4,8 +4,8 @@
 
 One and the same client reads every server: pyarrow's Flight client, chunk by chunk, nothing
 converted or kept. The plain TCP copy is read with recv_into, and ours by our own loader too, where
-many clients are measured. Each request opens connections of
-its own, but the calls of one that asks for latencies share theirs.
+many clients are measured. Each request opens connections of its own, but the calls of one that asks
+for latencies share theirs.
 """
 
 from __future__ import annotations

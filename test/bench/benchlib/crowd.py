@@ -22,6 +22,7 @@ TABLE = "tokens"
 MANY, FEW = "64 clients", "2 clients"
 MANY_LOADERS, FEW_LOADERS = "64 loaders", "2 loaders"
 MANY_PLAIN, FEW_PLAIN = "64 of h2load", "2 of h2load"
+MANY_BARE, FEW_BARE = "64 of TCP", "2 of TCP"
 # A client reads one of this many equal shares of the table, be there many or few, so that what it takes to connect and
 # to get going weighs the same in both.
 SHARES = 2
@@ -58,8 +59,8 @@ def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None])
             Crowd(OURS, running, MANY_LOADERS, _shares(loader(running, table), 64)),
             Crowd(OURS, running, FEW_LOADERS, _shares(loader(running, table), 2), times=64 // 2),
             Crowd(PYARROW, other.server, MANY, _shares(other.request, 64)),
-            Crowd(TCP, floor.server, MANY, _shares(floor.request, 64)),
-            Crowd(TCP, floor.server, FEW, _shares(floor.request, 2), times=64 // 2),
+            Crowd(TCP, floor.server, MANY_BARE, _shares(floor.request, 64)),
+            Crowd(TCP, floor.server, FEW_BARE, _shares(floor.request, 2), times=64 // 2),
         ]
         if not h2load.installed():
             step(f"{table.name}: no lines of {h2load.PROGRAM}, which is not installed (Debian's nghttp2-client)")
@@ -81,9 +82,9 @@ def _shares(ask: Request, clients: int) -> list[dict[str, Any]]:
 def _read(one: Crowd, pool: Clients, table: Table, number: int) -> Sample:
     before = one.server.cpu()
     got = [pool.read(one.asked) for _ in range(one.times)]
-    asked = len(one.asked) // SHARES * table.rows
-    if one.subject != TCP and any(g.rows != asked for g in got):  # TCP has bytes alone
-        raise RuntimeError(f"{one.case} of {one.subject}: {[g.rows for g in got]} rows came, want {asked} each time")
+    want = len(one.asked) // SHARES * table.rows
+    if one.subject != TCP and any(g.rows != want for g in got):  # TCP has bytes alone
+        raise RuntimeError(f"{one.case} of {one.subject}: {[g.rows for g in got]} rows came, want {want} each time")
     walls = [a["wall"] for a in got[-1].answers]
     return Sample(
         measure="crowd",

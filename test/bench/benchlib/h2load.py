@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""nghttp2's h2load as many clients in one process of one thread: they cost the same CPU a GB, however many they are."""
+"""nghttp2's h2load as many clients in one process of one thread."""
 
 from __future__ import annotations
 

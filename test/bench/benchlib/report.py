@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
 
-from benchlib.crowd import FEW, FEW_LOADERS, FEW_PLAIN, MANY, MANY_LOADERS, MANY_PLAIN
+from benchlib.crowd import FEW, FEW_BARE, FEW_LOADERS, FEW_PLAIN, MANY, MANY_BARE, MANY_LOADERS, MANY_PLAIN
 from benchlib.decode import COPY
 from benchlib.measure import CLUMPS, PQARROW, READERS, SEQUENTIAL
 from benchlib.sample import Sample
@@ -175,22 +175,25 @@ def many_clients(groups: Groups, tables: list[str]) -> list[Row]:
     """What many clients get together against what few get, and the last one done against the first."""
     out = []
     for t in tables:
-        many, few = (groups.get(("crowd", case, t, OURS), []) for case in (MANY, FEW))
-        out.append(compare(Line("Many clients", MANY, t, f"{FEW}, by wall time"), many, few, CROWD_BAR, wall_per_gb))
+        many = groups.get(("crowd", MANY, t, OURS), [])
+        out.append(many_to_few(groups, t, OURS, MANY, FEW, CROWD_BAR))
         theirs = groups.get(("crowd", MANY, t, PYARROW), [])
         out.append(compare(Line("Many clients", MANY, t, PYARROW), many, theirs, None, wall_per_gb))
         if many:
             last, first = median(s.last for s in many), median(s.first for s in many)
             line = Line("Many clients", MANY, t, "the first one done")
             out.append(held(line, f"{last:.2f} s", f"{first:.2f} s", [s.last / s.first for s in many], FAIRNESS_BAR))
-        for case, fewer in ((MANY_LOADERS, FEW_LOADERS), (MANY_PLAIN, FEW_PLAIN)):
-            ours, theirs = (groups.get(("crowd", c, t, OURS), []) for c in (case, fewer))
-            line = Line("Many clients", case, t, f"{fewer}, by wall time")
-            out.append(compare(line, ours, theirs, CROWD_BAR, wall_per_gb))
-        many_bare, few_bare = (groups.get(("crowd", case, t, TCP), []) for case in (MANY, FEW))
-        line = Line("Many clients", "64 of TCP", t, "2 of TCP, by wall time")
-        out.append(compare(line, many_bare, few_bare, None, wall_per_gb))
+        out.append(many_to_few(groups, t, OURS, MANY_LOADERS, FEW_LOADERS, CROWD_BAR))
+        out.append(many_to_few(groups, t, OURS, MANY_PLAIN, FEW_PLAIN, CROWD_BAR))
+        out.append(many_to_few(groups, t, TCP, MANY_BARE, FEW_BARE, None))
     return out
+
+
+def many_to_few(groups: Groups, table: str, subject: str, many: str, few: str, bar: float | None) -> Row:
+    """What many of one kind of client take for a GB against what few of it take."""
+    line = Line("Many clients", many, table, f"{few}, by wall time")
+    of_many, of_few = (groups.get(("crowd", case, table, subject), []) for case in (many, few))
+    return compare(line, of_many, of_few, bar, wall_per_gb)
 
 
 def latency(groups: Groups, tables: list[str]) -> list[Row]:
