@@ -39,6 +39,8 @@ CONTROLLER_GEN := $(CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/contro
 jars_of = $(CACHE)/tools/$(1)-$(shell sha256sum hack/$(1)/pom.xml 2>/dev/null | cut -c1-12)
 CATALOG     := $(call jars_of,rest-catalog)
 JAVA_FLIGHT := $(call jars_of,java-flight)
+# Trainer's own data cache, which the bench measures beside ours, of the release that go.mod names.
+TRAINER_CACHE := $(CACHE)/tools/trainer-cache-$(shell sed -n 's,.*github.com/kubeflow/trainer/v2 ,,p' go.mod 2>/dev/null)
 SERVER  := bin/cacheserver
 # Kubernetes, JobSet, LWS and Trainer for the tests of the control plane; their versions are in the two go.mod files.
 KUBE_SOURCE := $(addprefix hack/kube/,build main.go go.mod go.sum managers/go.mod managers/go.sum)
@@ -239,11 +241,15 @@ e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with t
 	@echo "==> e2e: training jobs on $(or $(E2E_KUBECONFIG),$(CLUSTER)) (about 8 min)"
 	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) go test ./test/e2e -count=1 -timeout=0 -parallel=6 -v $(E2E)
 
+.PHONY: trainer-cache
+trainer-cache: bootstrap ## Build the data cache that ships with Trainer, for bench, where there is cargo (about 20 min, once).
+	@test -x $(TRAINER_CACHE)/worker || { echo "==> trainer-cache: building (about 20 min, once)"; hack/trainer-cache $(TRAINER_CACHE); }
+
 .PHONY: bench
-bench: build venv ## Print the table of speed and memory beside peers (about 24 min; BENCH='--scale 0.1' for a quick look).
+bench: build venv trainer-cache ## Print the table of speed and memory beside peers (about 24 min; BENCH='--scale 0.1' for a quick look).
 	@echo "==> bench: load, decode, memory, stream, many clients, latency, shuffle (about 24 min on idle cores)"
 	@hack/bootstrap clients
-	@PATH="$(VENV)/bin:$$PATH" test/bench/run $(BENCH)
+	@PATH="$(VENV)/bin:$$PATH" test/bench/run --trainer-cache $(TRAINER_CACHE) $(BENCH)
 
 .PHONY: profile
 profile: build venv ## Keep CPU profiles of loads, streams and shuffled epochs and print their parts (about 2 min; PROFILE='--scale 0.1').

@@ -14,7 +14,7 @@ from benchlib.measure import PQARROW, PQARROW_KEPT, SEQUENTIAL
 from benchlib.parts import REST, part
 from benchlib.report import memory, rows, text
 from benchlib.sample import Sample
-from benchlib.subjects import GRPC_GO, OURS, PYARROW, TCP
+from benchlib.subjects import GRPC_GO, OURS, PYARROW, TCP, TRAINER
 from benchlib.tables import Table
 
 TABLE = Table("tokens", "m.json", [], rows=10, arrow_bytes=1_000_000_000, parquet_bytes=1)
@@ -43,9 +43,16 @@ def test_ratio_is_the_median_of_the_rounds_and_shows_their_extremes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("subject", "cpu", "passed"), [(PQARROW, 2.0, True), (PQARROW, 2.1, False), (PQARROW_KEPT, 9.0, None)]
+    ("subject", "cpu", "passed"),
+    [
+        (PQARROW, 2.0, True),
+        (PQARROW, 2.1, False),
+        (PQARROW_KEPT, 9.0, None),
+        (TRAINER, 4.0, True),
+        (TRAINER, 4.1, False),
+    ],
 )
-def test_load_is_held_to_the_bare_read(subject: str, cpu: float, passed: bool | None) -> None:
+def test_load_is_held_to_the_bare_read_and_to_trainers_cache(subject: str, cpu: float, passed: bool | None) -> None:
     (row, *_) = [
         row
         for row in rows([sample("load", OURS, 1, cpu), sample("load", subject, 1, 4.0)], [TABLE], ["load"])
@@ -73,6 +80,8 @@ def test_epochs_are_held_to_the_sequential_rate(case: str, seconds: float, passe
         (PYARROW, "8 clients", 9.0, None),
         (GRPC_GO, "2 clients", 2.4, True),
         (GRPC_GO, "2 clients", 2.5, False),
+        (TRAINER, "2 clients", 4.0, True),
+        (TRAINER, "1 client", 4.1, False),
     ],
 )
 def test_stream_is_held_to_other_servers(subject: str, case: str, cpu: float, passed: bool | None) -> None:
@@ -103,14 +112,22 @@ def test_memory_counts_the_largest_round() -> None:
         )
         for i, peak in enumerate([1_100_000_000, 1_300_000_000])
     ]
-    peak, resident = memory(TABLE, used)
+    peak, resident = memory(TABLE, used, [])
     assert (peak.ratio, peak.passed) == (1.3, False)
     assert (resident.bar, resident.passed) == (pytest.approx(1.114), True)
 
 
+def test_memory_is_held_to_trainers_cache() -> None:
+    ours = replace(sample("load", OURS, 1, 1.0), peak_rss=1_100_000_000, resident_rss=1_050_000_000)
+    theirs = replace(ours, subject=TRAINER, peak_rss=1_000_000_000, resident_rss=1_400_000_000)
+    _, _, peak, resident = memory(TABLE, [ours], [theirs])
+    assert (peak.ratio, peak.passed) == (1.1, False)
+    assert (resident.ratio, resident.passed) == (0.75, True)
+
+
 def test_small_tables_have_no_bar_on_the_peak() -> None:
     small = Table("tokens", "m.json", [], rows=10, arrow_bytes=50_000_000, parquet_bytes=1)
-    peak, resident = memory(small, [sample("load", OURS, 1, 1.0)])
+    peak, resident = memory(small, [sample("load", OURS, 1, 1.0)], [])
     assert peak.passed is None
     assert resident.passed is True
 
@@ -141,10 +158,12 @@ def test_latency_is_held_to_milliseconds(seconds: float, passed: bool) -> None:
     pair = [
         replace(sample("latency", OURS, 1, 1.0, "GetFlightInfo"), wall=seconds),
         replace(sample("latency", PYARROW, 1, 1.0, "GetFlightInfo"), wall=1e-3),
+        replace(sample("latency", TRAINER, 1, 1.0, "GetFlightInfo"), wall=2e-3),
     ]
-    limit, other = rows(pair, [TABLE], ["latency"])
+    limit, other, trainers = rows(pair, [TABLE], ["latency"])
     assert (limit.passed, limit.reference) == (passed, "0.50 ms")
     assert (other.passed, other.reference, other.ratio) == (None, "1.00 ms", pytest.approx(seconds / 1e-3))
+    assert (trainers.reference, trainers.ratio) == ("2.00 ms", pytest.approx(seconds / 2e-3))
 
 
 def test_figures_of_the_go_benchmark() -> None:

@@ -35,6 +35,16 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", type=Path, default=machine.REPOSITORY / "bin" / "cacheserver")
 
 
+def add_trainer(parser: argparse.ArgumentParser) -> None:
+    """Trainer's own data cache."""
+    parser.add_argument(
+        "--trainer-cache",
+        type=Path,
+        metavar="DIR",
+        help="programs of the data cache that ships with Trainer, as `make trainer-cache` builds them (default: none)",
+    )
+
+
 def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace, *, server: bool = True) -> None:
     """Ends the command when what both functions added makes no sense."""
     if chosen.scale <= 0 or chosen.nodes < 1:

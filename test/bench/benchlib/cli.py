@@ -11,12 +11,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from benchlib import decode, latency, machine, report
-from benchlib.arguments import add_server, add_tables, check, counts, words
+from benchlib import decode, latency, machine, report, trainer_cache
+from benchlib.arguments import add_server, add_tables, add_trainer, check, counts, words
 from benchlib.clients import Clients
 from benchlib.measure import READS, Bench, expected_seconds
 from benchlib.progress import Progress
 from benchlib.sample import Sample, Setup
+from benchlib.subjects import TRAINER
 from benchlib.tables import FILES, Table, ensure
 
 MEASURES = ["load", "memory", "decode", "stream", "crowd", "latency", "shuffle"]
@@ -54,6 +55,7 @@ def options(given: list[str]) -> argparse.Namespace:
     )
     add_tables(parser)
     add_server(parser)
+    add_trainer(parser)
     parser.add_argument("--reps", type=int, default=5, help="rounds of every measurement (default 5)")
     parser.add_argument("--only", type=words(MEASURES), default=MEASURES, help=f"of {','.join(MEASURES)}")
     parser.add_argument(
@@ -84,6 +86,7 @@ def prepare(chosen: argparse.Namespace, progress: Progress) -> tuple[Setup, list
     data: Path = chosen.data.resolve()
     setup = Setup(
         server=None if chosen.references_only else chosen.server.resolve(),
+        trainer=trainer_cache.programs(chosen.trainer_cache),
         tools=data / "bin",
         logs=data / "logs",
         only=chosen.only,
@@ -92,6 +95,8 @@ def prepare(chosen: argparse.Namespace, progress: Progress) -> tuple[Setup, list
         rounds=chosen.reps,
     )
     setup.logs.mkdir(parents=True, exist_ok=True)
+    if not setup.trainer:
+        progress(f"no lines of {TRAINER}, which is not built: `make trainer-cache`, then --trainer-cache DIR")
     progress("building the reference programs")
     build_tools(setup.tools)
     progress("tables: made by pyiceberg once, about a minute at scale 1, and then kept")

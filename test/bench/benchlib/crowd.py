@@ -13,7 +13,7 @@ from typing import Any
 
 from benchlib import h2load
 from benchlib.clients import Clients
-from benchlib.process import Server
+from benchlib.process import Server, Serving
 from benchlib.sample import Sample, Setup
 from benchlib.subjects import OURS, PYARROW, TCP, Request, loader, shard, start, start_ours
 from benchlib.tables import Table
@@ -35,7 +35,7 @@ class Crowd:
     """Clients that start together and read as much each."""
 
     subject: str
-    server: Server
+    server: Serving
     case: str
     asked: list[dict[str, Any]]
     # How often, so that few read as many bytes as many: what the machine does meanwhile then weighs the same.

@@ -18,21 +18,20 @@ from typing import TypeVar
 
 from benchlib import crowd, latency
 from benchlib.clients import Clients
-from benchlib.process import Server, run
+from benchlib.process import Serving, run
 from benchlib.sample import Sample, Setup
 from benchlib.subjects import (
     OURS,
-    OWN,
-    PYARROW,
     REFERENCES,
     TCP,
     TLS,
     TLS_TABLE,
+    TRAINER,
     Subject,
+    available,
     epoch,
     shard,
     start,
-    start_ours,
 )
 from benchlib.tables import Table
 
@@ -71,7 +70,7 @@ class Bench:
             if setup.wants("stream"):
                 yield from self._stream(table, list(subjects.values()))
             if setup.wants("latency") and table.name in latency.TABLES:
-                timed = [s for s in subjects.values() if s.name in (OURS, PYARROW)]
+                timed = [s for s in subjects.values() if s.name in latency.SUBJECTS]
                 yield from latency.latency(table, timed, self._pool, setup.rounds, self._step)
             if OURS in subjects and setup.wants("shuffle"):
                 yield from self._shuffle(table, subjects[OURS].server)
@@ -81,13 +80,13 @@ class Bench:
     def _start(self, table: Table, stack: ExitStack) -> Iterator[Subject]:
         """The servers that are measured on a table, until the stack ends them."""
         timed = self._setup.wants("latency") and table.name in latency.TABLES
-        names = [OURS] if timed or self._setup.wants("stream", "shuffle") else []
+        names = [OURS] if self._setup.wants("shuffle") else []
         if self._setup.wants("stream"):
-            names += REFERENCES
+            names = [OURS, *REFERENCES]
         elif timed:
-            names.append(PYARROW)
+            names = [*latency.SUBJECTS]
         for name in names:
-            if (name in OWN and not self._setup.server) or (name == TLS and table.name != TLS_TABLE):
+            if not available(name, self._setup) or (name == TLS and table.name != TLS_TABLE):
                 continue
             self._step(f"{table.name}: starting {name}")
             subject = start(name, table, self._setup)
@@ -98,22 +97,24 @@ class Bench:
         for number in range(self._setup.rounds + 1):
             label = f"round {number} of {self._setup.rounds}" if number else "warm-up"
             samples = []
-            if self._setup.server:
-                self._step(f"{table.name}: load, {OURS}, {label}")
-                samples.append(self._load_ours(self._setup.server, table, number))
+            for name in (OURS, TRAINER):
+                if not available(name, self._setup):
+                    continue
+                self._step(f"{table.name}: load, {name}, {label}")
+                samples.append(self._load_cache(table, number, name))
             for name, flags in READERS.items():
                 self._step(f"{table.name}: load, {name}, {label}")
                 samples.append(self._load_reference(table, number, name, flags))
             if number:
                 yield from samples
 
-    def _load_ours(self, server: Path, table: Table, number: int) -> Sample:
-        with start_ours(server, self._setup.nodes, table, self._setup.logs) as running:
+    def _load_cache(self, table: Table, number: int, name: str) -> Sample:
+        with start(name, table, self._setup).server as running:
             time.sleep(SETTLE_SECONDS)
             return Sample(
                 measure="load",
                 table=table.name,
-                subject=OURS,
+                subject=name,
                 round=number,
                 gigabytes=table.gigabytes,
                 wall=running.start_wall,
@@ -151,7 +152,7 @@ class Bench:
                     if subject.name != TLS or clients == 1:
                         yield self._read(("stream", case, number), table, subject, clients)
 
-    def _shuffle(self, table: Table, server: Server) -> Iterator[Sample]:
+    def _shuffle(self, table: Table, server: Serving) -> Iterator[Sample]:
         self._step(f"{table.name}: shuffled epoch, warm-up")
         self._read(("shuffle", "warm-up", 0), table, Subject(OURS, server, epoch(server, 1, 0)), 1)
         for number in range(1, self._setup.rounds + 1):
@@ -209,15 +210,16 @@ def warm_page_cache(files: Iterable[str]) -> None:
 
 def expected_seconds(setup: Setup, table: Table) -> float:
     """About what a table takes in all, on two idle cores."""
-    ours, rounds, gigabytes = 1 if setup.server else 0, setup.rounds, table.gigabytes
+    ours, rounds, gigabytes = int(available(OURS, setup)), setup.rounds, table.gigabytes
+    caches = ours + int(available(TRAINER, setup))
     seconds = 0.0
     if setup.wants("load", "memory"):
-        seconds += (rounds + 1) * (ours * (1.5 * gigabytes + SETTLE_SECONDS) + 3.5 * gigabytes)
+        seconds += (rounds + 1) * (caches * (1.5 * gigabytes + SETTLE_SECONDS) + 3.5 * gigabytes)
     if setup.wants("stream", "shuffle", "latency"):
         seconds += ours * 1.5 * gigabytes
     if setup.wants("stream"):
         turns = len(setup.clients) * rounds
-        seconds += 7.5 * gigabytes + (3 + ours) * (gigabytes + turns * (0.7 * READS * gigabytes + 0.1))
+        seconds += 7.5 * gigabytes + (3 + caches) * (gigabytes + turns * (0.7 * READS * gigabytes + 0.1))
     if setup.wants("shuffle"):
         seconds += ours * (2 + 1.8 * READS * rounds) * gigabytes
     if setup.wants("latency") and table.name in latency.TABLES:

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +60,13 @@ def memory_bytes(pid: int, field: str) -> int:
     raise LookupError(f"/proc/{pid}/status has no {field}")
 
 
+def free_port() -> int:
+    """A port of the loopback that nothing listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @dataclass(frozen=True)
 class Run:
     """What a process used from start to end."""
@@ -84,15 +94,87 @@ def run(command: list[str]) -> Run:
     return Run(text, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
-class Server:
-    """A server process that prints `ready URI ...` when it serves. Its stderr goes to a file."""
+class Serving(ABC):
+    """A server of one process or several that has its rows in memory, and what it used until then: in a with block."""
+
+    name: str
+    uri: str
+    start_wall: float
+    start_cpu: float
+
+    @abstractmethod
+    def cpu(self) -> float:
+        """CPU-seconds so far."""
+
+    @abstractmethod
+    def memory(self, field: str) -> int:
+        """A field of /proc/PID/status in bytes, summed over the processes."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends the processes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class Process:
+    """A process that runs until it is stopped. Its stderr goes to a file, and its stdout too unless it is a pipe."""
+
+    def __init__(self, name: str, command: list[str], log: Path, more: Mapping[str, str], *, pipe: bool) -> None:
+        self.name, self.log = name, log
+        with log.open("wb") as file:
+            stdout = subprocess.PIPE if pipe else file
+            self._process = subprocess.Popen(command, stdout=stdout, stderr=file, text=True, env=os.environ | more)
+        self.pid = self._process.pid
+
+    def check(self, when: str) -> None:
+        """Raises with the end of its log if the process is gone."""
+        if self._process.poll() is not None:
+            raise self.ended(when)
+
+    def ended(self, when: str) -> RuntimeError:
+        """What to raise when it ended: its status and the end of its log."""
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+        status = self._process.wait()
+        return RuntimeError(f"{self.name} ended with {status} {when}; the end of {self.log}:\n{tail}")
+
+    def cpu(self) -> float:
+        """CPU-seconds so far."""
+        self.check("while it was measured")
+        return cpu_seconds(self.pid)
+
+    def memory(self, field: str) -> int:
+        """A field of /proc/PID/status in bytes."""
+        self.check("while it was measured")
+        return memory_bytes(self.pid, field)
+
+    def stop(self) -> None:
+        """Ends the process: SIGTERM, and SIGKILL if it is still there after ten seconds."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class Server(Process, Serving):
+    """A server process that prints `ready URI ...` when it serves."""
 
     def __init__(self, name: str, command: list[str], log: Path, timeout: float = 300) -> None:
-        self.name, self.log = name, log
         start = time.perf_counter()
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        self.pid = self._process.pid
+        super().__init__(name, command, log, {}, pipe=True)
         try:
             self.uri = self._wait_ready(timeout)
         except BaseException:
@@ -113,43 +195,4 @@ class Server:
                     return words[1]
         finally:
             timer.cancel()
-        raise self._ended(f"before it was ready (it has {timeout:.0f} s)")
-
-    def _ended(self, when: str) -> RuntimeError:
-        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
-        status = self._process.wait()
-        return RuntimeError(f"{self.name} ended with {status} {when}; the end of {self.log}:\n{tail}")
-
-    def cpu(self) -> float:
-        """CPU-seconds so far."""
-        if self._process.poll() is not None:
-            raise self._ended("while it was measured")
-        return cpu_seconds(self.pid)
-
-    def memory(self, field: str) -> int:
-        """A field of /proc/PID/status in bytes."""
-        if self._process.poll() is not None:
-            raise self._ended("while it was measured")
-        return memory_bytes(self.pid, field)
-
-    def stop(self) -> None:
-        """Ends the process: SIGTERM, and SIGKILL if it is still there after ten seconds."""
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+        raise self.ended(f"before it was ready (it has {timeout:.0f} s)")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import socket
 import threading
 import time
 import urllib.error
@@ -18,7 +17,7 @@ from pathlib import Path
 from benchlib import arguments, machine, parts
 from benchlib.clients import Clients
 from benchlib.measure import warm_page_cache
-from benchlib.process import Server
+from benchlib.process import Server, free_port
 from benchlib.progress import Progress
 from benchlib.subjects import Request, epoch, shard, start_ours
 from benchlib.tables import Table, ensure
@@ -66,16 +65,10 @@ class Recorder(threading.Thread):
         return self._file
 
 
-def free_address() -> str:
-    """A port of the loopback that nothing listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def profiles(server: Path, nodes: int, table: Table, out: Path, step: Progress) -> Iterator[Profile]:
     """Profiles of a table's streams and of its load, for which the server is started a second time."""
     warm_page_cache(table.files)
-    address = free_address()
+    address = f"127.0.0.1:{free_port()}"
     flags = ["--profiles", "--http", address]
     files = {work: out / f"{table.name}-{work}.pprof" for work in WORK}
     step(f"{table.name}: streams")

@@ -13,14 +13,16 @@ from benchlib.crowd import FEW, FEW_BARE, FEW_LOADERS, FEW_PLAIN, MANY, MANY_BAR
 from benchlib.decode import COPY
 from benchlib.measure import CLUMPS, PQARROW, READERS, SEQUENTIAL
 from benchlib.sample import Sample
-from benchlib.subjects import GRPC_GO, OURS, PYARROW, REFERENCES, TCP, TLS
+from benchlib.subjects import GRPC_GO, OURS, PYARROW, REFERENCES, TCP, TLS, TRAINER
 from benchlib.tables import Table
 
 # Server CPU of a stream over a reference's, for one and two clients.
-STREAM_BARS = {PYARROW: 1.05, GRPC_GO: 0.6}
+STREAM_BARS = {PYARROW: 1.05, GRPC_GO: 0.6, TRAINER: 1.0}
 STREAM_BAR_CASES = ("1 client", "2 clients")
 # CPU of a whole load over that of a bare pqarrow read.
 LOAD_BARS = {"tokens": 0.5, "tabular": 0.75, "images": 0.8}
+# What a load costs, and what memory it takes, over what it does for Trainer's own cache.
+TRAINER_BAR = 1.0
 # Wall time of a shuffled epoch over the sequential stream's, of tables with rows of 256 bytes and more: 80, 95 and 50 %
 # of its rate, and 90 % with clumps.
 SHUFFLE_BARS = {
@@ -122,7 +124,7 @@ def rows(samples: Iterable[Sample], tables: list[Table], only: list[str]) -> lis
         out += load(groups, names)
     if "memory" in only:
         for table in tables:
-            out += memory(table, groups.get(("load", "", table.name, OURS), []))
+            out += memory(table, *pair(groups, "load", "", table.name, TRAINER))
     out += (
         decode(groups)
         + stream(groups, names)
@@ -142,9 +144,11 @@ def pair(groups: Groups, measure: str, case: str, table: str, reference: str) ->
 def load(groups: Groups, tables: list[str]) -> list[Row]:
     out = []
     for t in tables:
-        for name in READERS:
-            bar = LOAD_BARS.get(t) if name == PQARROW else None
-            out.append(compare(Line("Load", "load", t, name), *pair(groups, "load", "", t, name), bar))
+        bars = {PQARROW: LOAD_BARS.get(t), TRAINER: TRAINER_BAR}
+        for name in (*READERS, TRAINER):
+            ours, theirs = pair(groups, "load", "", t, name)
+            if theirs or name != TRAINER:
+                out.append(compare(Line("Load", "load", t, name), ours, theirs, bars.get(name)))
     return out
 
 
@@ -164,7 +168,7 @@ def stream(groups: Groups, tables: list[str]) -> list[Row]:
         for t in tables:
             for name in REFERENCES:
                 ours, theirs = pair(groups, "stream", case, t, name)
-                if name == TLS and not theirs:
+                if name in (TLS, TRAINER) and not theirs:
                     continue  # measured here and there only
                 bar = STREAM_BARS.get(name) if case in STREAM_BAR_CASES else None
                 out.append(compare(Line("Stream", case, t, name), ours, theirs, bar))
@@ -197,16 +201,18 @@ def many_to_few(groups: Groups, table: str, subject: str, many: str, few: str, b
 
 
 def latency(groups: Groups, tables: list[str]) -> list[Row]:
-    """Medians of small calls, against the bar in milliseconds and against another server."""
+    """Medians of small calls, against the bar in milliseconds and against other servers."""
     out = []
     for case, limit in LATENCY_BARS.items():
         for t in tables:
-            ours, theirs = pair(groups, "latency", case, t, PYARROW)
+            ours = groups.get(("latency", case, t, OURS), [])
             if ours:
                 line = Line("Latency", case, t, "the bar")
                 out.append(held(line, milliseconds(ours), f"{limit * 1e3:.2f} ms", [s.wall / limit for s in ours], 1.0))
-            row = compare(Line("Latency", case, t, PYARROW), ours, theirs, None, wall)
-            out.append(replace(row, ours=milliseconds(ours), reference=milliseconds(theirs)))
+            for name in (PYARROW, TRAINER):
+                if theirs := groups.get(("latency", case, t, name), []):
+                    row = compare(Line("Latency", case, t, name), ours, theirs, None, wall)
+                    out.append(replace(row, ours=milliseconds(ours), reference=milliseconds(theirs)))
     return out
 
 
@@ -279,32 +285,38 @@ def held(line: Line, ours: str, reference: str, ratios: list[float], bar: float)
     )
 
 
-def memory(table: Table, samples: list[Sample]) -> list[Row]:
-    """Our server's peak and resident memory against the Arrow bytes: the largest round counts."""
-    if not samples:
+def memory(table: Table, ours: list[Sample], trainers: list[Sample]) -> list[Row]:
+    """Our server's peak and resident memory against the Arrow bytes and Trainer's cache: the largest round counts."""
+    if not ours:
         return []
     size = table.arrow_bytes
     peak_bar = PEAK_BAR + MEMORY_SLACK / size if size >= PEAK_FROM else None
-    resident_bar = RESIDENT_BAR + MEMORY_SLACK / size
-    cases = [
-        ("peak RSS", [s.peak_rss for s in samples], peak_bar),
-        ("resident", [s.resident_rss for s in samples], resident_bar),
+    peak, resident = ([s.peak_rss for s in ours], [s.resident_rss for s in ours])
+    rows = [
+        of_memory(Line("Memory", "peak RSS", table.name, "bytes of Arrow"), peak, size, peak_bar),
+        of_memory(
+            Line("Memory", "resident", table.name, "bytes of Arrow"), resident, size, RESIDENT_BAR + MEMORY_SLACK / size
+        ),
     ]
-    return [
-        Row(
-            section="Memory",
-            case=case,
-            table=table.name,
-            against="bytes of Arrow",
-            ours=f"{max(used) / 1e6:,.0f} MB",
-            reference=f"{size / 1e6:,.0f} MB",
-            ratio=max(used) / size,
-            low=min(used) / size,
-            high=max(used) / size,
-            bar=bar,
-        )
-        for case, used, bar in cases
-    ]
+    if trainers:
+        most = max(s.peak_rss for s in trainers)
+        rows.append(of_memory(Line("Memory", "peak RSS", table.name, TRAINER), peak, most, TRAINER_BAR))
+        most = max(s.resident_rss for s in trainers)
+        rows.append(of_memory(Line("Memory", "resident", table.name, TRAINER), resident, most, TRAINER_BAR))
+    return rows
+
+
+def of_memory(line: Line, used: list[int], size: int, bar: float | None) -> Row:
+    """A line of bytes; the round that took the most is what counts."""
+    return Row(
+        **vars(line),
+        ours=f"{max(used) / 1e6:,.0f} MB",
+        reference=f"{size / 1e6:,.0f} MB",
+        ratio=max(used) / size,
+        low=min(used) / size,
+        high=max(used) / size,
+        bar=bar,
+    )
 
 
 def text(lines: list[Row]) -> str:

@@ -13,9 +13,11 @@ from benchlib.tables import EPOCHS_ONLY, Table
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What to measure, with what. server is None for the references alone."""
+    """What to measure, with what. server is None for the references alone; trainer, the folder of the programs of
+    Trainer's own data cache, where they are not built."""
 
     server: Path | None
+    trainer: Path | None
     tools: Path
     logs: Path
     only: list[str]

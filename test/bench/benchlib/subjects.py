@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchlib.process import Server
+from benchlib.process import Server, Serving
 from benchlib.sample import Setup
 from benchlib.tables import Table
+from benchlib.trainer_cache import TrainerCache
 
 OURS = "datacache"
 FLIGHT_WRITER = "arrow-go flight.Writer"
@@ -20,7 +21,8 @@ PYARROW = "pyarrow (C++) server"
 TCP = "plain TCP copy"
 GRPC_GO = "our rows over grpc-go"
 TLS = "our rows over TLS"
-REFERENCES = (PYARROW, GRPC_GO, FLIGHT_WRITER, TCP, TLS)
+TRAINER = "Trainer's data cache"
+REFERENCES = (PYARROW, TRAINER, GRPC_GO, FLIGHT_WRITER, TCP, TLS)
 # Subjects that are our server. TLS is measured on one table alone.
 OWN = (OURS, GRPC_GO, TLS)
 TLS_TABLE = "tokens"
@@ -36,8 +38,15 @@ class Subject:
     """A running server, and how to ask it for a part of the table. Whoever started it stops the server."""
 
     name: str
-    server: Server
+    server: Serving
     request: Request
+
+
+def available(name: str, setup: Setup) -> bool:
+    """Whether the programs of a subject are there; those of the references in this repository always are."""
+    if name in OWN:
+        return setup.server is not None
+    return name != TRAINER or setup.trainer is not None
 
 
 def start_ours(
@@ -50,7 +59,10 @@ def start_ours(
 
 
 def start(name: str, table: Table, setup: Setup) -> Subject:
-    """The subject of that name with the table's rows in its memory. Our own want setup.server."""
+    """The subject of that name with the table's rows in its memory. Its programs must be `available`."""
+    if name == TRAINER and setup.trainer:
+        cache = TrainerCache(name, setup.trainer, table, setup.logs)
+        return Subject(name, cache, shard(cache))
     if name in OWN and setup.server:
         if name == TLS:
             # Here, because the environment of bench-loader has no trustme.
@@ -72,8 +84,8 @@ def start(name: str, table: Table, setup: Setup) -> Subject:
     return Subject(name, server, part(name, server))
 
 
-def shard(server: Server, roots: str = "") -> Request:
-    """Our sequential stream: a PATH descriptor. roots are the PEM of a server with TLS."""
+def shard(server: Serving, roots: str = "") -> Request:
+    """Our sequential stream, and Trainer's: a PATH descriptor. roots are the PEM of a server with TLS."""
     tls = {"roots": roots} if roots else {}
     return lambda index, total: {
         "reader": "dataset",
@@ -83,7 +95,7 @@ def shard(server: Server, roots: str = "") -> Request:
     }
 
 
-def epoch(server: Server, clump: int, number: int) -> Request:
+def epoch(server: Serving, clump: int, number: int) -> Request:
     """A rank's part of our shuffled epoch: a CMD descriptor."""
     return lambda index, total: {
         "reader": "dataset",

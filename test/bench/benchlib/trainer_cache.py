@@ -1,0 +1,111 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The data cache that ships with Kubeflow Trainer (pkg/data_cache, in Rust): a head and two workers on this machine.
+
+Its head has a mode of its own for that (RUNTIME_ENV), with the workers' ports built in. `make trainer-cache` builds it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchlib.process import Process, Serving, free_port
+from benchlib.tables import Table
+
+# cmd/head/main.rs; a worker listens where it is told to.
+WORKER_PORTS = (50052, 50053)
+PROGRAMS = ("head", "worker")
+READY_SECONDS = 300.0
+POLL_SECONDS = 0.005
+
+
+def programs(folder: Path | None) -> Path | None:
+    """The folder, if it holds the two programs."""
+    return folder if folder and all((folder / name).exists() for name in PROGRAMS) else None
+
+
+class TrainerCache(Serving):
+    """A running cache with the table's rows in the workers' memory."""
+
+    def __init__(self, name: str, programs: Path, table: Table, logs: Path) -> None:
+        self.name = name
+        self._programs, self._table, self._logs = programs, table, logs
+        self._processes: list[Process] = []
+        start = time.perf_counter()
+        with ExitStack() as started:
+            workers = [self._start(started, "worker", port) for port in WORKER_PORTS]
+            port = free_port()
+            head = self._start(started, "head", port)
+            self._wait(lambda: _ready(head), "ready")
+            self.start_wall = time.perf_counter() - start
+            self.start_cpu = self.cpu()
+            # The head is ready when every worker has answered, be it with an error that it drops.
+            self._wait(lambda: all(map(_ready, workers)), "ready")
+            self._stack = started.pop_all()
+        self.uri = f"grpc://127.0.0.1:{port}"
+
+    def _start(self, started: ExitStack, program: str, port: int) -> int:
+        """Starts a process, waits until a worker listens, and returns the port of its health."""
+        health = free_port()
+        environment = {
+            "METADATA_LOC": self._table.metadata,
+            "SCHEMA_NAME": "bench",
+            "TABLE_NAME": self._table.name,
+            "RUNTIME_ENV": "bench",
+            "HEALTH_PORT": str(health),
+        }
+        log = self._logs / f"{self._table.name}-trainer-{program}-{port}.log"
+        command = [str(self._programs / program), "127.0.0.1", str(port)]
+        process = Process(f"{self.name}'s {program}", command, log, environment, pipe=False)
+        started.callback(process.stop)
+        self._processes.append(process)
+        if program == "worker":
+            self._wait(lambda: _listens(port), "listening")
+        return health
+
+    def _wait(self, holds: Callable[[], bool], what: str) -> None:
+        end = time.perf_counter() + READY_SECONDS
+        while not holds():
+            for process in self._processes:
+                process.check(f"before all were {what}")
+            if time.perf_counter() > end:
+                raise RuntimeError(
+                    f"{self.name} is not {what} after {READY_SECONDS:.0f} s; its logs are in {self._logs}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def cpu(self) -> float:
+        """CPU-seconds of head and workers so far."""
+        return sum(process.cpu() for process in self._processes)
+
+    def memory(self, field: str) -> int:
+        """A field of /proc/PID/status in bytes, the head's and the workers' together."""
+        return sum(process.memory(field) for process in self._processes)
+
+    def stop(self) -> None:
+        """Ends head and workers."""
+        self._stack.close()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=READY_SECONDS)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == http.client.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
