@@ -59,8 +59,9 @@ func (p *part) load(ctx context.Context) error {
 const (
 	// pageRows is about how many rows a page of large values has: writers look at a page's size every 1024 values.
 	pageRows = 2048
-	// pageBytes is about how large a column's page of small values is, with its dictionary and decoded values.
-	pageBytes = 4 << 20
+	// pageBytes is half of what a column of small values takes while a page of it is decoded, at the writers' usual 1 MiB:
+	// its dictionary, the page, and one of them as it lies in the file. Too high a guess leaves cores idle, see Work.
+	pageBytes = 3 << 19
 	// batchBytes is for the batches under way.
 	batchBytes = 16 << 20
 )

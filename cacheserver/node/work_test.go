@@ -8,6 +8,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
 )
 
 func TestWorkBoundsWhatIsDecodedAtOnce(t *testing.T) {
@@ -41,4 +46,26 @@ func TestWorkBoundsWhatIsDecodedAtOnce(t *testing.T) {
 			t.Errorf("used %d, capacity %d are left", w.used, w.capacity)
 		}
 	})
+}
+
+func TestNarrowRowGroupsOfAGigabyteAreDecodedSideBySide(t *testing.T) {
+	const table = 1 << 30
+	narrow := arrow.Field{Name: "n", Type: arrow.PrimitiveTypes.Int64}
+	for name, test := range map[string]struct {
+		fields []arrow.Field
+		split  iceberg.Split
+		beside bool
+	}{
+		"nine columns of small values":   {[]arrow.Field{narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow}, iceberg.Split{Rows: 524_288, Bytes: 46 << 20}, true},
+		"one page is the whole of 40 MB": {[]arrow.Field{{Name: "image", Type: arrow.BinaryTypes.Binary}}, iceberg.Split{Rows: 2048, Bytes: 40 << 20}, false},
+	} {
+		layout, err := chunk.NewLayout(arrow.NewSchema(test.fields, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := (&part{layout: layout}).decoding(test.split)
+		if beside := 2*one <= table/workShare; beside != test.beside {
+			t.Errorf("%s: a row group takes %d bytes: two at once is %t, want %t", name, one, beside, test.beside)
+		}
+	}
 }
