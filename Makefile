@@ -242,12 +242,12 @@ e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with t
 	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) go test ./test/e2e -count=1 -timeout=0 -parallel=6 -v $(E2E)
 
 .PHONY: trainer-cache
-trainer-cache: bootstrap ## Build the data cache that ships with Trainer, for bench, where there is cargo (about 20 min, once).
-	@test -x $(TRAINER_CACHE)/worker || { echo "==> trainer-cache: building (about 20 min, once)"; hack/trainer-cache $(TRAINER_CACHE); }
+trainer-cache: bootstrap ## Build the data cache that ships with Trainer, for bench, where there is cargo (about 15 min, once).
+	@test -x $(TRAINER_CACHE)/worker || { echo "==> trainer-cache: building (about 15 min, once)"; hack/trainer-cache $(TRAINER_CACHE); }
 
 .PHONY: bench
-bench: build venv trainer-cache ## Print the table of speed and memory beside peers (about 24 min; BENCH='--scale 0.1' for a quick look).
-	@echo "==> bench: load, decode, memory, stream, many clients, latency, shuffle (about 24 min on idle cores)"
+bench: build venv trainer-cache ## Print the table of speed and memory beside peers (about 27 min, and 15 the first time; BENCH='--scale 0.1' for a quick look).
+	@echo "==> bench: load, decode, memory, stream, many clients, latency, shuffle (about 27 min on idle cores)"
 	@hack/bootstrap clients
 	@PATH="$(VENV)/bin:$$PATH" test/bench/run --trainer-cache $(TRAINER_CACHE) $(BENCH)
 
