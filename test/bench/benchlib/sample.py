@@ -13,8 +13,9 @@ from benchlib.tables import EPOCHS_ONLY, Table
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What to measure, with what. server is None for the references alone; trainer, the folder of the programs of
-    Trainer's own data cache, where they are not built."""
+    """What to measure, with what. server is None for the references alone. trainer is the folder with the programs of
+    Trainer's own data cache, None where they are not built.
+    """
 
     server: Path | None
     trainer: Path | None
