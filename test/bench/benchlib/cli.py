@@ -30,15 +30,18 @@ GB/s: server and clients share this machine's cores, so it is a joint figure.
 load: `cacheserver local --nodes {nodes}` from start to ready, against pqread from start to end (Go,
   bare pqarrow: record reader of 8,192 rows, one file a thread, as many threads as cores, default
   allocator, every batch released at once; or all of them kept to the end, as a cache must, which
-  shows what fresh memory costs on this machine). Page cache warm.
-memory: the largest of the rounds; peak is VmHWM, resident is VmRSS 3 s after ready. The bar on the
-  peak is held for tables from 500 MB, the other bars at any size; scale 1 is what counts.
+  shows what fresh memory costs on this machine), and against Trainer's own data cache (Rust), a head and
+  two workers, from start to the head's ready. Page cache warm.
+memory: the largest of the rounds, of Trainer's head and workers together; peak is VmHWM, resident is VmRSS
+  3 s after ready. The bar on the peak is held for tables from 500 MB, the other bars at any size; scale 1 is
+  what counts.
 decode: BenchmarkColumn of package leaf: list<int32> from uncompressed plain pages in memory, lists of 512 and
   of 1 to 40 values; the reference is a copy of the values.
 stream: the whole table, split over the clients, {reads} times a turn, all read by the same pyarrow client (read_chunk,
   connect included). The references hold the same files' rows in batches of about 4 MiB: pyarrow's
   RecordBatchStream (C++), our own server over grpc-go (--transport grpc), arrow-go's flight.Writer
-  (grpc-go, default options), and a Go server that writes the bare buffers to TCP, 512 KiB a write,
+  (grpc-go, default options), Trainer's own data cache (in batches of its own, up to 1,024 rows), and a Go
+  server that writes the bare buffers to TCP, 512 KiB a write,
   to a Python reader.
   TLS is our own server again, so a ratio below 1 is what encryption adds.
 many clients: of one data node; all at once, and each, be they 64 or 2, reads half of the table; connect included.

@@ -11,8 +11,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from benchlib.process import Stoppable, see_out
 
 # Where client.py finds kubeflow_datacache.
 LOADER = Path(__file__).resolve().parents[3] / "python" / "src"
@@ -29,7 +30,7 @@ class Reading:
     answers: list[dict[str, Any]]
 
 
-class Clients:
+class Clients(Stoppable):
     """Up to `size` client processes. Not safe for concurrent use."""
 
     def __init__(self, size: int) -> None:
@@ -76,23 +77,10 @@ class Clients:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
+        """Ends the clients."""
         for process in self._processes:
             if process.stdin is not None:
                 process.stdin.close()
         for process in self._processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+            see_out(process)

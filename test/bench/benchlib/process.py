@@ -94,21 +94,8 @@ def run(command: list[str]) -> Run:
     return Run(text, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
-class Serving(ABC):
-    """A server of one process or several that has its rows in memory, and what it used until then: in a with block."""
-
-    name: str
-    uri: str
-    start_wall: float
-    start_cpu: float
-
-    @abstractmethod
-    def cpu(self) -> float:
-        """CPU-seconds so far."""
-
-    @abstractmethod
-    def memory(self, field: str) -> int:
-        """A field of /proc/PID/status in bytes, summed over the processes."""
+class Stoppable(ABC):
+    """What runs processes, and is stopped at the end of a with block."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -126,6 +113,34 @@ class Serving(ABC):
         self.stop()
 
 
+def see_out(process: subprocess.Popen[str]) -> None:
+    """Waits for a process that was told to end, and kills it if it is still there after ten seconds."""
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+class Serving(Stoppable):
+    """A server of one process or several that has its rows in memory, and what it used until then."""
+
+    name: str
+    uri: str
+    start_wall: float
+    start_cpu: float
+
+    @abstractmethod
+    def cpu(self) -> float:
+        """CPU-seconds so far."""
+
+    @abstractmethod
+    def memory(self, field: str) -> int:
+        """A field of /proc/PID/status in bytes, summed over the processes."""
+
+
 class Process:
     """A process that runs until it is stopped. Its stderr goes to a file, and its stdout too unless it is a pipe."""
 
@@ -139,9 +154,9 @@ class Process:
     def check(self, when: str) -> None:
         """Raises with the end of its log if the process is gone."""
         if self._process.poll() is not None:
-            raise self.ended(when)
+            raise self._ended(when)
 
-    def ended(self, when: str) -> RuntimeError:
+    def _ended(self, when: str) -> RuntimeError:
         """What to raise when it ended: its status and the end of its log."""
         tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
         status = self._process.wait()
@@ -160,13 +175,7 @@ class Process:
     def stop(self) -> None:
         """Ends the process: SIGTERM, and SIGKILL if it is still there after ten seconds."""
         self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        see_out(self._process)
 
 
 class Server(Process, Serving):
@@ -195,4 +204,4 @@ class Server(Process, Serving):
                     return words[1]
         finally:
             timer.cancel()
-        raise self.ended(f"before it was ready (it has {timeout:.0f} s)")
+        raise self._ended(f"before it was ready (it has {timeout:.0f} s)")
