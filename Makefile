@@ -56,7 +56,7 @@ CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
 export DATACACHE_IMAGES := $(IMAGES)
 PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
-MODULES := hack/images hack/cluster/coredns
+MODULES := hack/images hack/cluster/coredns third_party/substrait
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
