@@ -54,7 +54,13 @@ func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache)
 	s.plan = live(dc, owner, len(s.users), s.now.Time)
 	leader := leaderOf(s.pods)
 	if leader != nil && hasLastWord(dc, s.plan) {
-		s.head, s.headErr = r.heads.ask(ctx, leader)
+		heard, err := r.hearLastWord(ctx, dc, leader, &s)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		if !heard {
+			return ctrl.Result{RequeueAfter: time.Second}, nil
+		}
 	}
 	if err := r.act(ctx, dc, &s); err != nil {
 		return ctrl.Result{}, err
@@ -69,6 +75,20 @@ func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache)
 	return ctrl.Result{RequeueAfter: askAgain(&next, s)}, nil
 }
 
+// hearLastWord asks the head of a cache that is to go, and records a failure before its pods go: once they do, nobody can be asked again
+// should the write be lost to another. False: ask again soon, the head did not answer and may know why the TrainJob failed.
+func (r *cacheReconciler) hearLastWord(ctx context.Context, dc *v1alpha1.DataCache, leader *corev1.Pod, s *seen) (heard bool, err error) {
+	s.head, s.headErr = r.heads.ask(ctx, leader)
+	if s.head == nil {
+		return s.now.Sub(s.failed) > patience, nil
+	}
+	if s.head.State != string(v1alpha1.StateFailed) {
+		return true, nil
+	}
+	next := observe(dc, *s)
+	return true, client.IgnoreNotFound(r.record(ctx, dc, &next))
+}
+
 // look finds the users, the owning job's phase and the pods.
 func (r *cacheReconciler) look(ctx context.Context, dc *v1alpha1.DataCache, s *seen) (phase, error) {
 	owner := gone
@@ -77,7 +97,7 @@ func (r *cacheReconciler) look(ctx context.Context, dc *v1alpha1.DataCache, s *s
 		if err != nil {
 			return gone, err
 		}
-		owner = phaseOf(job)
+		owner, s.failed = phaseOf(job), failedAt(job)
 	}
 	users, err := usersOf(ctx, r.client, dc)
 	if err != nil {

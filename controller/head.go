@@ -27,8 +27,17 @@ const (
 	maxAnswer = 4 << 20
 )
 
-// Dial opens a connection, as net.Dialer.DialContext does. The address of a head is <pod>.<LeaderWorkerSet>.<namespace>.svc:8080.
-type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+// Dial opens a connection to the HTTP port of the head that runs in the pod.
+type Dial func(ctx context.Context, head *corev1.Pod) (net.Conn, error)
+
+// dialPod goes to the pod's own address, ready or not. Its name, asked for before it was there, would stay unknown for as long as
+// CoreDNS keeps a no (5 s, 30 s where kubeadm set it up), and a cache may have failed by then.
+func dialPod(ctx context.Context, head *corev1.Pod) (net.Conn, error) {
+	if head.Status.PodIP == "" {
+		return nil, errors.New("the pod has no address yet")
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(head.Status.PodIP, strconv.Itoa(inject.HTTPPort)))
+}
 
 // headStatus is what the controller wants of a head's /status (docs/contract.md).
 type headStatus struct {
@@ -52,29 +61,24 @@ func (h *headStatus) percent() int32 {
 }
 
 // heads asks heads how they are doing. It is safe for concurrent use.
-type heads struct{ client *http.Client }
-
-// newHeads asks by the dialer, or by the cluster's DNS where that is nil.
-func newHeads(dial Dial, timeout time.Duration) heads {
-	if dial == nil {
-		dial = (&net.Dialer{}).DialContext
-	}
-	return heads{&http.Client{
-		Timeout: timeout,
-		// A head is asked every few seconds, from many hundreds of heads on: connections are not kept, nor is a proxy asked.
-		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
-	}}
+type heads struct {
+	dial    Dial
+	timeout time.Duration
 }
 
-// ask reads the /status of the head in the pod, by the name that LWS's headless Service gives it whether it is ready or not.
+// ask reads the /status of the head in the pod.
 func (h heads) ask(ctx context.Context, pod *corev1.Pod) (*headStatus, error) {
-	host := fmt.Sprintf("%s.%s.%s.svc", pod.Name, inject.CacheName(pod.Labels[inject.LabelCache]), pod.Namespace)
-	url := "http://" + net.JoinHostPort(host, strconv.Itoa(inject.HTTPPort)) + "/status"
+	client := http.Client{
+		Timeout: h.timeout,
+		// A head is asked every few seconds, from many hundreds of heads on: connections are not kept, nor is a proxy asked.
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return h.dial(ctx, pod) }},
+	}
+	url := fmt.Sprintf("http://%s:%d/status", pod.Name, inject.HTTPPort)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("ask head %s: %w", pod.Name, err)
 	}
-	response, err := h.client.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("ask head %s: %w", pod.Name, steady(err))
 	}
@@ -92,9 +96,6 @@ func (h heads) ask(ctx context.Context, pod *corev1.Pod) (*headStatus, error) {
 // steady leaves out of an error what differs from try to try, such as our own port: it goes into a status, which is written when it
 // differs.
 func steady(err error) error {
-	if dns := (*net.DNSError)(nil); errors.As(err, &dns) {
-		return fmt.Errorf("the name %s does not resolve", dns.Name)
-	}
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
 	}

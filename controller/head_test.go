@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // TestAsk asks real HTTP servers, which answer at the address that a head has in a cluster.
@@ -33,7 +35,7 @@ func TestAsk(t *testing.T) {
 	}{
 		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28}}"},
 		"answers an error":  {handler: reply(http.StatusBadGateway, "no"), want: "/status answers 502 Bad Gateway", fails: true},
-		"answers no JSON":   {handler: reply(http.StatusOK, "hello"), want: "read http://reviews-cache-0.reviews-cache.team-a.svc:8080/status: invalid character", fails: true},
+		"answers no JSON":   {handler: reply(http.StatusOK, "hello"), want: "read http://reviews-cache-0:8080/status: invalid character", fails: true},
 		"answers for ever":  {handler: reply(http.StatusOK, `{"reason":"`+strings.Repeat("x", maxAnswer)+`"}`), want: "unexpected EOF", fails: true},
 		"keeps us waiting":  {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, want: "Client.Timeout exceeded", fails: true, timeout: 100 * time.Millisecond},
 		"is not there":      {want: "ask head reviews-cache-0: connect: connection refused", fails: true},
@@ -46,13 +48,14 @@ func TestAsk(t *testing.T) {
 			if c.handler == nil {
 				server.Close()
 			}
-			dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-				if want := "reviews-cache-0.reviews-cache.team-a.svc:8080"; address != want {
-					return nil, fmt.Errorf("dialled %s, want %s", address, want)
+			head := cachePod(RoleHead, "reviews-cache-0")
+			dial := func(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
+				if pod != head {
+					return nil, fmt.Errorf("dialled %s, want %s", pod.Name, head.Name)
 				}
-				return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
+				return (&net.Dialer{}).DialContext(ctx, "tcp", server.Listener.Addr().String())
 			}
-			got, err := newHeads(dial, cmp.Or(c.timeout, time.Minute)).ask(t.Context(), cachePod(RoleHead, "reviews-cache-0"))
+			got, err := heads{dial, cmp.Or(c.timeout, time.Minute)}.ask(t.Context(), head)
 			if c.fails != (err != nil) {
 				t.Fatalf("ask = %+v, %v; want an error: %v", got, err, c.fails)
 			}

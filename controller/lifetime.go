@@ -39,6 +39,18 @@ func phaseOf(job *trainer.TrainJob) phase {
 	return active
 }
 
+// failedAt is when the job failed; zero if it did not.
+func failedAt(job *trainer.TrainJob) time.Time {
+	if job == nil {
+		return time.Time{}
+	}
+	c := meta.FindStatusCondition(job.Status.Conditions, trainer.TrainJobFailed)
+	if c == nil || c.Status != metav1.ConditionTrue {
+		return time.Time{}
+	}
+	return c.LastTransitionTime.Time
+}
+
 // multiKueue manages jobs that run in another cluster; their caches are that cluster's matter.
 const multiKueue = "kueue.x-k8s.io/multikueue"
 

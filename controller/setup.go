@@ -52,7 +52,7 @@ type Options struct {
 	// up for at most 2 s.
 	Workers int
 
-	// Dial opens connections to heads; nil: by the cluster's DNS.
+	// Dial opens connections to heads; nil: to their pods' addresses.
 	Dial Dial
 	// Now is the clock of idleTTL and times in statuses; nil: time.Now.
 	Now func() time.Time
@@ -78,6 +78,9 @@ func (o *Options) complete() error {
 	}
 	if o.Workers == 0 {
 		o.Workers = 16
+	}
+	if o.Dial == nil {
+		o.Dial = dialPod
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -138,7 +141,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	k := keeper{client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	if err := setupCaches(mgr, o, &cacheReconciler{
 		keeper: k, server: program{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL}, namespace: o.Namespace,
-		heads: newHeads(o.Dial, headTimeout), teller: newTeller(recorder), metrics: m, now: o.Now,
+		heads: heads{o.Dial, headTimeout}, teller: newTeller(recorder), metrics: m, now: o.Now,
 	}); err != nil {
 		return fmt.Errorf("set up the controller of DataCaches: %w", err)
 	}

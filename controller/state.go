@@ -37,6 +37,9 @@ const (
 	obstaclePause = time.Minute // the informers don't see what is not ours
 	standingPause = 30 * time.Second
 	longestPause  = 10 * time.Second
+
+	// patience is how long after its TrainJob failed a cache stays for a head that runs and does not answer: it may know why.
+	patience = 30 * time.Second
 )
 
 // maxUsedBy bounds status.usedBy.
@@ -46,7 +49,8 @@ const maxUsedBy = 100
 type seen struct {
 	now     metav1.Time
 	plan    plan
-	users   []string // as <namespace>/<name>, sorted
+	failed  time.Time // when the owning job did; zero: it did not
+	users   []string  // as <namespace>/<name>, sorted
 	set     *lws.LeaderWorkerSet
 	pods    []*corev1.Pod
 	head    *headStatus

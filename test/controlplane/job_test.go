@@ -277,6 +277,36 @@ func TestPodsThatCannotStart(t *testing.T) {
 	})
 }
 
+// TestFailureIsHeardLate: a job may fail of its cache before the controller could ask the head; the cache stays until it has told why.
+func TestFailureIsHeardLate(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
+		if isCachePod(pod) {
+			return kubetest.Act{Unready: true}
+		}
+		return kubetest.Act{Exit: new(int32(1))}
+	})
+	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
+	cluster.Create(t, job)
+	kubetest.Eventually(t, "the TrainJob to fail", func() error {
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionTrue(job.Status.Conditions, trainer.TrainJobFailed) {
+			return fmt.Errorf("its conditions are %+v", job.Status.Conditions)
+		}
+		return nil
+	})
+	runHead(t, "/nonexistent/00001.metadata.json", ns, "train")
+	cluster.DataCache(t, ns, "train", v1alpha1.StateFailed)
+	if message := told(t, job, "CacheFailed"); !strings.Contains(message, "/nonexistent/00001.metadata.json") {
+		t.Errorf("event CacheFailed says %q, want the file that is missing", message)
+	}
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
+}
+
 // TestFailedCache: the job's owner reads why, the memory goes when the job has failed of it, the reason stays; and a new job of the same
 // name, made at once, gets a new cache.
 func TestFailedCache(t *testing.T) {

@@ -17,8 +17,11 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -41,7 +44,7 @@ const (
 var (
 	cluster *kubetest.Cluster
 	leader  *running
-	heads   = &network{servers: map[string]string{}}
+	heads   = &network{servers: map[types.NamespacedName]string{}}
 	asked   = &requests{counts: map[string]int{}}
 )
 
@@ -167,25 +170,31 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int) (ctrl.Manage
 	})
 }
 
-// network stands in for cluster DNS and pod network: it leads the controller to the heads that tests run. Safe for concurrent use.
+// network stands in for the pod network: it leads the controller to the heads that tests run. Safe for concurrent use.
 type network struct {
 	mu      sync.Mutex
-	servers map[string]string // host:port by the address of a head's HTTP port in the cluster
+	servers map[types.NamespacedName]string // host:port by a head's pod
 }
 
-func (n *network) dial(ctx context.Context, kind, address string) (net.Conn, error) {
+// headPod is LWS's name for the first pod of a cache's first group.
+func headPod(namespace, cache string) types.NamespacedName {
+	return types.NamespacedName{Namespace: namespace, Name: inject.CacheName(cache) + "-0"}
+}
+
+func (n *network) dial(ctx context.Context, head *corev1.Pod) (net.Conn, error) {
+	place := client.ObjectKeyFromObject(head)
 	n.mu.Lock()
-	server := n.servers[address]
+	server := n.servers[place]
 	n.mu.Unlock()
 	if server == "" {
-		return nil, fmt.Errorf("nothing listens at %s", address)
+		return nil, fmt.Errorf("nothing listens in pod %s", place)
 	}
-	return (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, kind, server)
+	return (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", server)
 }
 
 // serve leads to the server from now on; "" to none.
 func (n *network) serve(namespace, cache, server string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.servers[fmt.Sprintf("%s-cache-0.%s-cache.%s.svc:8080", cache, cache, namespace)] = server
+	n.servers[headPod(namespace, cache)] = server
 }

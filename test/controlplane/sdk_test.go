@@ -147,7 +147,7 @@ func headsFollowPods(t *testing.T, namespace string) {
 func (n *network) of(namespace, cache string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.servers[fmt.Sprintf("%s-cache-0.%s-cache.%s.svc:8080", cache, cache, namespace)]
+	return n.servers[headPod(namespace, cache)]
 }
 
 // runNotebook runs the script as a user of the namespace.
