@@ -32,13 +32,15 @@ type conn struct {
 	calls  sync.WaitGroup // running handlers
 
 	// The reader's own.
-	frames *http2.Framer
-	bound  *io.LimitedReader // what the next frame may take
-	window int64             // what the peer may send over all streams
-	unread int64             // bytes received and not yet given back to window
-	newest uint32            // the highest stream the peer has opened
-	idles  rate
-	resets rate
+	frames   *http2.Framer
+	buffered *bufio.Reader
+	bound    *io.LimitedReader // what the next frame may take of buffered
+	window   int64             // what the peer may send over all streams
+	unread   int64             // bytes received and not yet given back to window
+	newest   uint32            // the highest stream the peer has opened
+	asked    *stream           // its call waits until all that has come is read
+	idles    rate
+	resets   rate
 
 	// The own of whoever has the turn to write.
 	sending frameBuffer // control frames
@@ -132,7 +134,8 @@ func (c *conn) greet() error {
 		p.AuthInfo = credentials.TLSInfo{State: t.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 	}
 	c.ctx = peer.NewContext(c.ctx, p)
-	c.bound = &io.LimitedReader{R: bufio.NewReaderSize(c.net, readBuffer)}
+	c.buffered = bufio.NewReaderSize(c.net, readBuffer)
+	c.bound = &io.LimitedReader{R: c.buffered}
 	c.frames = http2.NewFramer(nil, c.bound)
 	c.frames.SetReuseFrames()
 	c.frames.SetMaxReadFrameSize(defaultFrame)
@@ -195,6 +198,7 @@ func (c *conn) fail(err error) {
 		c.drop(s, errBroken)
 	}
 	_ = c.raw.SetReadDeadline(longAgo)
+	_ = c.raw.SetWriteDeadline(time.Now().Add(lastWrite)) // the reader itself may be writing
 }
 
 // longAgo as a deadline ends a wait at once.
@@ -205,7 +209,6 @@ func (c *conn) shut(err error) {
 	c.mu.Lock()
 	c.fail(err)
 	reason := c.failed
-	_ = c.raw.SetWriteDeadline(time.Now().Add(lastWrite))
 	for c.writing {
 		c.still.Wait()
 	}

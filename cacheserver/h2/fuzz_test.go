@@ -21,9 +21,19 @@ import (
 func FuzzConnection(f *testing.F) {
 	var block, said bytes.Buffer
 	encoder, framer := hpack.NewEncoder(&block), http2.NewFramer(&said, nil)
-	for _, field := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/t/Send"}, {":authority", "a"}, {"content-type", "application/grpc"}} {
-		_ = encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
+	header := func(path string) {
+		for _, field := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", path}, {":authority", "a"}, {"content-type", "application/grpc"}} {
+			_ = encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
+		}
 	}
+	header("/t/Echo")
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
+	_ = framer.WriteData(1, true, []byte{0, 0, 0, 0, 3, '9', '9', '9'})
+	f.Add(bytes.Clone(said.Bytes()))
+	block.Reset()
+	said.Reset()
+	encoder = hpack.NewEncoder(&block)
+	header("/t/Send")
 	_ = framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 100})
 	f.Add(bytes.Clone(said.Bytes()))
 	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
@@ -39,8 +49,10 @@ func FuzzConnection(f *testing.F) {
 	f.Add(bytes.Clone(said.Bytes()))
 
 	f.Fuzz(func(t *testing.T, data []byte) {
-		server := New(Config{Codec: rawCodec{}, Log: slog.New(slog.DiscardHandler)})
-		server.RegisterService(&grpc.ServiceDesc{ServiceName: "t", Streams: []grpc.StreamDesc{{StreamName: "Send", Handler: send}}}, nil)
+		server := New(Config{Codec: rawCodec{}, Log: slog.New(slog.DiscardHandler), Prompt: true})
+		server.RegisterService(&grpc.ServiceDesc{
+			ServiceName: "t", Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: echo}}, Streams: []grpc.StreamDesc{{StreamName: "Send", Handler: send}},
+		}, nil)
 		ours, theirs := net.Pipe()
 		done := make(chan struct{})
 		go func() { server.serve(theirs); close(done) }()

@@ -13,7 +13,9 @@ import (
 
 // read handles frames until the connection ends, and says why it has.
 func (c *conn) read() error {
+	defer c.start()
 	for first := true; ; first = false {
+		c.answer()
 		c.bound.N = maxRead
 		frame, err := c.frames.ReadFrame()
 		c.heard.Add(1)

@@ -36,6 +36,9 @@ type Config struct {
 	Log    *slog.Logger                 // of peers that break the protocol
 	// MaxRequest bounds a message that comes in, in bytes; a longer one ends its call in RESOURCE_EXHAUSTED. 0: 4 MiB, as in grpc-go.
 	MaxRequest int
+	// Prompt says that no unary handler waits for anything but the processor. A connection that has no other call then makes one where
+	// it reads; nothing more is read until the handler has returned.
+	Prompt bool
 }
 
 // Server serves gRPC. Make it with New and register services before Serve; from then on every method but

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -136,7 +135,7 @@ func (a *answer) info(d *flight.FlightDescriptor, seal wire.Sealer, scheme strin
 		return nil, status.Errorf(codes.Internal, "encode metadata: %v", err)
 	}
 	info := &flight.FlightInfo{
-		Schema:           flight.SerializeSchema(a.view.plan.project(a.columns), memory.DefaultAllocator),
+		Schema:           a.view.plan.encoded(a.columns),
 		FlightDescriptor: d,
 		TotalRecords:     a.records,
 		TotalBytes:       a.bytes(),

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/wire"
@@ -31,7 +30,7 @@ func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*fli
 	if err != nil {
 		return nil, err
 	}
-	return &flight.SchemaResult{Schema: flight.SerializeSchema(a.view.plan.project(a.columns), memory.DefaultAllocator)}, nil
+	return &flight.SchemaResult{Schema: a.view.plan.encoded(a.columns)}, nil
 }
 
 // ListFlights gives one entry: the whole dataset as one shard.

@@ -7,8 +7,11 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/order"
@@ -27,6 +30,9 @@ type tablePlan struct {
 	schema      *arrow.Schema
 	splits      []iceberg.Split
 	runs        []plan.Run // by node
+
+	encode sync.Once
+	whole  []byte // schema, encoded; see encoded
 }
 
 // questionOf names what a head was asked to cache. Credentials and other properties stay out of it.
@@ -134,6 +140,15 @@ func (p *tablePlan) project(columns []int) *arrow.Schema {
 		fields[i] = p.schema.Field(c)
 	}
 	return arrow.NewSchema(fields, nil)
+}
+
+// encoded is project's answer as IPC has it. That of all columns, which is what most ask for, is made once.
+func (p *tablePlan) encoded(columns []int) []byte {
+	if columns != nil {
+		return flight.SerializeSchema(p.project(columns), memory.DefaultAllocator)
+	}
+	p.encode.Do(func() { p.whole = flight.SerializeSchema(p.schema, memory.DefaultAllocator) })
+	return p.whole
 }
 
 // scanLimit bounds how many runs of an epoch are looked at to find out which nodes hold rows of it.
