@@ -188,6 +188,14 @@ test-go: kube-tools training-venv clients-venv ## The Go part of test; the contr
 	@go test -race -timeout=30m $(GOTEST) ./...
 	@go -C hack/images test ./...
 
+# Left out: the test that measures resident memory, which would measure the emulator's, and the object cache, whose tests run MinIO.
+.PHONY: test-arm64
+test-arm64: bootstrap ## The data plane's Go tests as arm64, emulated by qemu (about 10 min).
+	@hack/bootstrap arm64
+	@echo "==> test: the data plane's Go tests as arm64 (about 10 min)"
+	@GOARCH=arm64 CGO_ENABLED=0 go test -timeout=30m -exec qemu-aarch64-static -skip '^TestArenaResident$$' $(GOTEST) \
+		$$(go list ./cacheserver/... | grep -v /objectcache)
+
 .PHONY: test-conformance
 test-conformance: build venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete ## The cache server's Python part of test: pyarrow, pyiceberg, DuckDB and Arrow's Java client against bin/cacheserver (about 3 min; nothing to do while nothing changed).
 	@hack/bootstrap clients
