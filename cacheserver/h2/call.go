@@ -98,30 +98,14 @@ func (c *conn) done(s *stream) {
 	}
 }
 
-// unary makes a call of one request and one response.
+// unary makes a call of one request and one response. Response and status go out in one piece.
 func (s *stream) unary(m method) {
-	s.tell(s.call(m))
-}
-
-// call gives what a unary call answers. It is for tell.
-func (s *stream) call(m method) (*status.Status, *outgoing) {
 	reply, err := m.unary(m.service, s.ctx, s.recvOne, s.conn.server.cfg.Unary)
 	if err == nil {
-		var o *outgoing
-		if o, err = s.encode(reply); err == nil {
-			return status.New(codes.OK, ""), o
-		}
+		err = s.reply(reply)
 	}
-	return statusOf(err), &outgoing{}
-}
-
-// tell sends response and status in one piece.
-func (s *stream) tell(st *status.Status, o *outgoing) {
-	if o.free != nil {
-		defer s.release(o)
-	}
-	if err := s.finish(st, o); err != nil {
-		_ = s.finish(statusOf(err), &outgoing{}) // nobody is left to be told
+	if err != nil {
+		_ = s.finish(statusOf(err), &outgoing{})
 	}
 }
 
@@ -132,6 +116,15 @@ func (s *stream) recvOne(m any) error {
 		return status.Error(codes.Internal, "the call has no request")
 	}
 	return err
+}
+
+func (s *stream) reply(m any) error {
+	o, err := s.encode(m)
+	if err != nil {
+		return err
+	}
+	defer s.release(o)
+	return s.finish(status.New(codes.OK, ""), o)
 }
 
 // streaming makes a call whose handler sends and receives as it likes.

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// conn is one client's connection. One goroutine reads (serve); any may write, see turn.
+// conn is one client's connection. One goroutine at a time reads (attend); any may write, see turn.
 type conn struct {
 	server *Server
 	raw    net.Conn // as accepted; closing it ends everything
@@ -39,6 +39,7 @@ type conn struct {
 	unread   int64             // bytes received and not yet given back to window
 	newest   uint32            // the highest stream the peer has opened
 	asked    *stream           // its call waits until all that has come is read
+	agreed   bool              // the peer's first SETTINGS have come
 	idles    rate
 	resets   rate
 
@@ -59,6 +60,8 @@ type conn struct {
 	still       sync.Cond          // nobody writes
 	streams     map[uint32]*stream // those that neither side has closed
 	running     int                // handlers
+	making      *stream            // the reader makes its call; nil once another goroutine reads
+	brief       int                // bytes that the call may still write before that
 	sendable    int64              // what the peer takes over all streams
 	peerWindow  int64              // of a new stream
 	peerFrame   int
@@ -108,16 +111,34 @@ func newConn(s *Server, raw net.Conn) *conn {
 	return c
 }
 
-// serve reads until the connection ends, ends it, and waits for its calls.
+// serve greets the client and attends to it.
 func (c *conn) serve() {
-	err := c.greet()
-	if err == nil {
-		stop := c.keepAlive()
-		err = c.read()
-		stop()
+	if err := c.greet(); err != nil {
+		c.part(err)
+		return
 	}
+	c.keepAlive()
+	c.attend()
+}
+
+// attend reads until the connection ends, and ends it; or until another goroutine has taken the reader's place.
+func (c *conn) attend() {
+	err := c.read()
+	if errors.Is(err, errReplaced) {
+		return
+	}
+	c.beats.Stop()
+	c.part(err)
+}
+
+// errReplaced is why a goroutine reads no more although the connection goes on.
+var errReplaced = errors.New("another goroutine reads")
+
+// part ends the connection, waits for its calls and has the server forget it.
+func (c *conn) part(err error) {
 	c.shut(err)
 	c.calls.Wait()
+	c.server.forget(c)
 }
 
 // greet does the TLS handshake, reads the client's preface and sends the server's.

@@ -8,8 +8,8 @@
 // headers and the message's own slices. grpc-go copies every byte into a write buffer, cuts frames of 16 KiB whatever
 // the peer takes (grpc/grpc-go#4630), and hands them to a goroutine of its own.
 //
-// A connection has one goroutine that reads, and one a running call; a lone unary call is the reader's own where
-// handlers do not wait (prompt.go). Who wants to write waits for its turn (turn.go):
+// A connection has one goroutine that reads, and one a running call. Where handlers do not wait, the reader makes a
+// lone call itself, and another takes its place if the call says much (prompt.go). Who wants to write waits for its turn (turn.go):
 // turns go round in the order of asking, each is a bounded piece within the peer's windows, and whoever has the turn
 // also writes the control frames that have gathered. Of the connections from this machine only a few write much at a
 // time (place.go). SendMsg returns when the kernel has the bytes; the sender's memory is its own again.

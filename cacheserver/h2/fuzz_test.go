@@ -54,8 +54,8 @@ func FuzzConnection(f *testing.F) {
 			ServiceName: "t", Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: echo}}, Streams: []grpc.StreamDesc{{StreamName: "Send", Handler: send}},
 		}, nil)
 		ours, theirs := net.Pipe()
-		done := make(chan struct{})
-		go func() { server.serve(theirs); close(done) }()
+		served, done := make(chan struct{}), make(chan struct{})
+		go func() { server.serve(theirs); close(served) }()
 		go func() { _, _ = io.Copy(io.Discard, ours) }() // ends with the pipe
 		_ = ours.SetWriteDeadline(time.Now().Add(soon))
 		if _, err := ours.Write([]byte(http2.ClientPreface)); err != nil {
@@ -63,6 +63,7 @@ func FuzzConnection(f *testing.F) {
 		}
 		_, _ = ours.Write(data) // the server may have ended it by now
 		_ = ours.Close()
+		go func() { <-served; server.GracefulStop(); close(done) }()
 		select {
 		case <-done:
 		case <-time.After(soon):

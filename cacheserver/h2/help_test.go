@@ -75,7 +75,15 @@ type running struct {
 	served  chan error
 }
 
-// serve starts a server whose service /t/ has the given streaming methods, and the unary method Echo.
+// bothWays runs a test with a server whose readers make no calls, and with one whose readers do.
+func bothWays(t *testing.T, test func(t *testing.T, cfg Config)) {
+	t.Helper()
+	t.Run("calls apart", func(t *testing.T) { test(t, Config{}) })
+	t.Run("prompt", func(t *testing.T) { test(t, Config{Prompt: true}) })
+}
+
+// serve starts a server whose service /t/ has the given streaming methods, and the unary method Echo. If the config is Prompt, the
+// streaming methods take one request.
 func serve(t *testing.T, cfg Config, methods map[string]grpc.StreamHandler) *running {
 	t.Helper()
 	return serveAfter(t, cfg, methods, func(*Server) {})
@@ -89,7 +97,7 @@ func serveAfter(t *testing.T, cfg Config, methods map[string]grpc.StreamHandler,
 	change(s)
 	desc := grpc.ServiceDesc{ServiceName: "t", Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: echo}}}
 	for name, handler := range methods {
-		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: name, Handler: handler, ServerStreams: true, ClientStreams: true})
+		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: name, Handler: handler, ServerStreams: true, ClientStreams: !cfg.Prompt})
 	}
 	s.RegisterService(&desc, nil)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -119,6 +127,25 @@ func echo(_ any, ctx context.Context, decode func(any) error, intercept grpc.Una
 func hold(_ any, stream grpc.ServerStream) error {
 	<-stream.Context().Done()
 	return stream.Context().Err()
+}
+
+// conn is the server's only connection, nil if it has none.
+func (r *running) conn() (only *conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for only = range r.conns {
+	}
+	return only
+}
+
+// runs waits until the connection has so many calls running.
+func (c *conn) runs(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, "calls are running as expected", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.running == n
+	})
 }
 
 // dial connects grpc-go's client.

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// keepAlive watches over a connection until stop is called. Dead peers are found by TCP: keep-alive probes when
+// keepAlive watches over a connection until beats is stopped. Dead peers are found by TCP: keep-alive probes when
 // nothing is under way, retransmission when something is. A PING tells middle boxes that the connection is used, and
 // finds clients that hang; it costs a client its connection only when no call is running, because one that does not
 // read for minutes, its consumer being slow, does not answer pings either. For the same reason TCP_USER_TIMEOUT is not
 // set: Linux counts a closed receive window as silence, however alive the peer is (tcp_probe_timer in net/ipv4).
-func (c *conn) keepAlive() (stop func()) {
+func (c *conn) keepAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.beats = time.AfterFunc(c.server.silence, c.beat)
-	return func() { c.beats.Stop() }
 }
 
 // beat pings a client that has been silent, and gives up an idle one that stayed silent after that.

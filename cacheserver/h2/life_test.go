@@ -83,16 +83,8 @@ func TestStop(t *testing.T) {
 			}
 		}()
 	}
-	eventually(t, "both calls are running", func() bool {
-		server.mu.Lock()
-		defer server.mu.Unlock()
-		for c := range server.conns {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.running == 2
-		}
-		return false
-	})
+	eventually(t, "the client is connected", func() bool { return server.conn() != nil })
+	server.conn().runs(t, 2)
 	server.Stop()
 	server.GracefulStop() // waits for the calls' ends
 }
@@ -130,11 +122,7 @@ func TestSilentClients(t *testing.T) {
 	s.call(1, "Wait", true)
 	s.must(s.WritePing(false, [8]byte{1}))
 	await[*http2.PingFrame](s) // from here on it is silent
-	var c *conn
-	server.mu.Lock()
-	for c = range server.conns {
-	}
-	server.mu.Unlock()
+	c := server.conn()
 	for range 5 {
 		c.beat()
 	}
@@ -145,11 +133,7 @@ func TestSilentClients(t *testing.T) {
 	if end := await[*http2.MetaHeadersFrame](s); !end.StreamEnded() {
 		t.Error("the call did not end well")
 	}
-	eventually(t, "the call has returned", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.running == 0
-	})
+	c.runs(t, 0)
 	c.beat()
 	s.ends()
 }

@@ -34,6 +34,9 @@ const (
 	// quantum is how many bytes a stream may write in one turn, see conn.piece.
 	quantum = 512 << 10
 
+	// maxBrief is how many bytes a call may write that the reader makes itself: a socket's buffer has room for them.
+	maxBrief = 256 << 10
+
 	// Connections share sendBuffers as their SO_SNDBUF, of which Linux makes twice as much: that many bytes may be
 	// under way. Left alone the buffer grows to 4 MiB, the round trip and gRPC C++'s window grow with it, and each byte
 	// has left every CPU cache before it is read: on one machine, a third more CPU time for the server, twice as much for

@@ -11,15 +11,16 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// read handles frames until the connection ends, and says why it has.
+// read handles frames until the connection ends, or the caller is the reader no more, and says why.
 func (c *conn) read() error {
-	defer c.start()
-	for first := true; ; first = false {
-		c.answer()
+	for {
+		if !c.answer() {
+			return errReplaced
+		}
 		c.bound.N = maxRead
 		frame, err := c.frames.ReadFrame()
 		c.heard.Add(1)
-		if err == nil && first {
+		if err == nil && !c.agreed {
 			err = c.settled(frame)
 		}
 		if err == nil {
@@ -31,6 +32,7 @@ func (c *conn) read() error {
 			err = c.reset(broken)
 		}
 		if err != nil {
+			c.start()
 			return c.asViolation(err)
 		}
 	}
@@ -46,6 +48,7 @@ func (c *conn) settled(frame http2.Frame) error {
 	if c.failed != nil {
 		return c.failed
 	}
+	c.agreed = true
 	return c.net.SetDeadline(time.Time{})
 }
 

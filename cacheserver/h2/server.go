@@ -36,8 +36,9 @@ type Config struct {
 	Log    *slog.Logger                 // of peers that break the protocol
 	// MaxRequest bounds a message that comes in, in bytes; a longer one ends its call in RESOURCE_EXHAUSTED. 0: 4 MiB, as in grpc-go.
 	MaxRequest int
-	// Prompt says that no unary handler waits for anything but the processor. A connection that has no other call then makes one where
-	// it reads; nothing more is read until the handler has returned.
+	// Prompt says that a handler whose client does not stream waits for nothing but the processor and its client, unless it has called
+	// ReadOn. A connection that has no other call then makes one where it reads; nothing more is read until the handler has returned,
+	// has called ReadOn, or sends more than a little.
 	Prompt bool
 }
 
@@ -162,7 +163,7 @@ func (s *Server) stopping() bool {
 	return s.draining
 }
 
-// serve runs one connection until it is closed and its last call has returned.
+// serve takes a connection up. It is served until it is closed and its last call has returned, at last by another goroutine maybe.
 func (s *Server) serve(raw net.Conn) {
 	c := newConn(s, raw)
 	s.mu.Lock()
@@ -175,6 +176,10 @@ func (s *Server) serve(raw net.Conn) {
 		_ = raw.Close()
 	}
 	c.serve()
+}
+
+// forget lets go of a connection that has ended.
+func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)

@@ -28,6 +28,9 @@ func (c *conn) begin(t *turn) (int, error) {
 		c.mu.Unlock()
 		return 0, err
 	}
+	if c.making == t.stream && !c.isBrief(t) {
+		c.handOver(t.stream)
+	}
 	// Nobody who could write waits while nobody writes (see next), so whoever comes may start at once.
 	if !c.writing && c.grant(t) {
 		c.mu.Unlock()
