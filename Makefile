@@ -58,6 +58,11 @@ PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
 MODULES := hack/images hack/cluster/coredns third_party/substrait
 
+# Go compiles everything one way, as images want it, without libc and this machine's paths, and once more for the race detector, which
+# needs cgo: cold, most of the time goes to dependencies, and each other way would compile them all again.
+export CGO_ENABLED := 0
+export GOFLAGS := $(filter-out -trimpath,$(shell go env GOFLAGS 2>/dev/null)) -trimpath
+
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
 
@@ -185,7 +190,7 @@ test-go: kube-tools training-venv clients-venv ## The Go part of test; the contr
 	@echo "==> test: go vet (about 2 min cold, seconds after)"
 	@go vet ./...
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
-	@go test -race -timeout=30m $(GOTEST) ./...
+	@CGO_ENABLED=1 go test -race -timeout=30m $(GOTEST) ./...
 	@go -C hack/images test ./...
 
 # Left out: the test that measures resident memory, which would measure the emulator's, and the object cache, whose tests run MinIO.
@@ -193,7 +198,7 @@ test-go: kube-tools training-venv clients-venv ## The Go part of test; the contr
 test-arm64: bootstrap ## The data plane's Go tests as arm64, emulated by qemu (about 10 min).
 	@hack/bootstrap arm64
 	@echo "==> test: the data plane's Go tests as arm64 (about 10 min)"
-	@GOARCH=arm64 CGO_ENABLED=0 go test -timeout=30m -exec qemu-aarch64-static -skip '^TestArenaResident$$' $(GOTEST) \
+	@GOARCH=arm64 go test -timeout=30m -exec qemu-aarch64-static -skip '^TestArenaResident$$' $(GOTEST) \
 		$$(go list ./cacheserver/... | grep -v /objectcache)
 
 .PHONY: test-conformance
