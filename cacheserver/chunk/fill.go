@@ -188,9 +188,9 @@ func copyBytes(dst []byte, width int, src []unsafe.Pointer, ps []piece) int {
 	return at
 }
 
-// aheadPieces is how many pieces are on their way from memory while as many are copied: two cache lines each, or the
-// eight of a row of half a KiB, stay in the L1 cache.
-const aheadPieces = 32
+// aheadPieces is how many pieces are on their way from memory while as many are copied: enough to keep all of a core's
+// misses under way, and few enough to be in the L2 cache still, however long.
+const aheadPieces = 64
 
 // ahead yields the pieces, few at a time, after it has asked for the memory of those that come next. A piece is slots of
 // width bytes. Their cache and TLB misses overlap then; copies one after the other would wait for each.

@@ -10,7 +10,7 @@ import (
 )
 
 // prefetch asks for the cache lines of pieces of slots of width bytes and waits for none of them; of a piece longer than
-// 512 bytes for the first and the last, as the processor finds the others by itself.
+// 4 KiB for the first ones, as the processor finds the others by itself.
 //
 //go:noescape
 func prefetch(ps []piece, src []unsafe.Pointer, width int)

@@ -5,12 +5,14 @@
 
 // func prefetch(ps []piece, src []unsafe.Pointer, width int)
 //
-// A piece is start int64, n int32, src int32. It lies in [AX, DX).
+// A piece is start int64, n int32, src int32. It lies in [AX, DX]. Its lines are asked into the L2 cache: into the L1 cache they take the
+// few places that a core has for misses of that one, and the loop waits for each to become free.
 TEXT ·prefetch(SB), NOSPLIT, $0-56
 	MOVQ ps_base+0(FP), SI
 	MOVQ ps_len+8(FP), CX
 	MOVQ src_base+24(FP), DI
 	MOVQ width+48(FP), R8
+	MOVQ $4096, R9
 
 piece:
 	DECQ    CX
@@ -24,21 +26,17 @@ piece:
 	IMULQ   R8, AX
 	IMULQ   R8, DX
 	ADDQ    (DI)(BX*8), AX
-	PREFETCHT0 (AX)
-	CMPQ    DX, $512 // of a longer one the processor finds the rest
+	CMPQ    DX, R9
+	CMOVQGT R9, DX // of a longer one the processor finds the rest
 	LEAQ    -1(AX)(DX*1), DX
-	JGT     last
 
 line:
+	PREFETCHT1 (AX)
 	ADDQ $64, AX
 	CMPQ AX, DX
-	JGE  last
-	PREFETCHT0 (AX)
-	JMP  line
-
-last:
-	PREFETCHT0 (DX)
-	JMP piece
+	JLT  line
+	PREFETCHT1 (DX)
+	JMP  piece
 
 done:
 	RET
