@@ -106,6 +106,7 @@ func newConn(s *Server, raw net.Conn) *conn {
 	}
 	if near(raw) {
 		c.place.of = s.places
+		dontPace(raw)
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c

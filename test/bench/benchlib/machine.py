@@ -23,6 +23,7 @@ def describe() -> dict[str, str]:
         "cpu": f"{os.cpu_count()} x {_field('/proc/cpuinfo', 'model name')}",
         "memory": f"{int(_field('/proc/meminfo', 'MemTotal').split()[0]) / 2**20:.0f} GiB",
         "kernel": platform.release(),
+        "tcp": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "go": _output("go", "env", "GOVERSION"),
         "pyarrow": pa.__version__,
         "python": platform.python_version(),

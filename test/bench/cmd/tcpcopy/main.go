@@ -16,8 +16,10 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"syscall"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeflow/datacache/test/bench/internal/pqfiles"
 )
@@ -47,7 +49,7 @@ func run(ctx context.Context, listen string, paths []string, o pqfiles.Options) 
 		}
 	}
 	debug.FreeOSMemory()
-	listener, err := net.Listen("tcp", listen)
+	listener, err := (&net.ListenConfig{Control: dontPace}).Listen(ctx, "tcp", listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", listen, err)
 	}
@@ -63,6 +65,16 @@ func run(ctx context.Context, listen string, paths []string, o pqfiles.Options) 
 			}
 		}()
 	}
+}
+
+// dontPace has the connections that a socket accepts use Reno, as our server's do on loopback: this is the floor, and BBR, the default of
+// some systems, costs more.
+func dontPace(_, _ string, socket syscall.RawConn) error {
+	var refused error
+	err := socket.Control(func(fd uintptr) {
+		refused = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
+	})
+	return errors.Join(err, refused)
 }
 
 // appendBuffers adds the buffers that Arrow IPC would send: no bitmap where nothing is null.
