@@ -30,6 +30,7 @@ type conn struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	calls  sync.WaitGroup // running handlers
+	usual  string         // its congestion control, if it stays on this machine
 
 	// The reader's own.
 	frames   *http2.Framer
@@ -106,7 +107,7 @@ func newConn(s *Server, raw net.Conn) *conn {
 	}
 	if near(raw) {
 		c.place.of = s.places
-		dontPace(raw)
+		c.usual = congestion(raw)
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c

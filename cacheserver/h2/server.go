@@ -60,7 +60,8 @@ type Server struct {
 	ended     sync.Cond // a connection has gone
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	buffer    int // SO_SNDBUF of each
+	buffer    int  // SO_SNDBUF of each
+	few       bool // they are so few that none of this machine is paced
 	draining  bool
 }
 
@@ -170,6 +171,8 @@ func (s *Server) serve(raw net.Conn) {
 	s.conns[c] = struct{}{}
 	s.shareBuffers()
 	setSendBuffer(raw, s.buffer)
+	s.settlePacing()
+	c.pace(!s.few)
 	draining := s.draining
 	s.mu.Unlock()
 	if draining { // it was accepted while the listener was being closed
@@ -184,6 +187,7 @@ func (s *Server) forget(c *conn) {
 	defer s.mu.Unlock()
 	delete(s.conns, c)
 	s.shareBuffers()
+	s.settlePacing()
 	s.ended.Broadcast()
 }
 
@@ -206,6 +210,34 @@ func (s *Server) shareBuffers() {
 func setSendBuffer(raw net.Conn, size int) {
 	if t, ok := raw.(*net.TCPConn); ok {
 		_ = t.SetWriteBuffer(size) // a connection with another buffer is slower, not wrong
+	}
+}
+
+// settlePacing has no connection of this machine paced while there are no more than CPUs. BBR, the default of some systems,
+// paces what it sends over loopback too, by timers, where there is no network to find out about, and a byte costs more CPU for it. Between
+// many connections its pauses cost less than going without. s.mu is held.
+func (s *Server) settlePacing() {
+	few := placesPerCPU*len(s.conns) <= cap(s.places.free)
+	if few == s.few {
+		return
+	}
+	s.few = few
+	for c := range s.conns {
+		c.pace(!few)
+	}
+}
+
+// unpaced is a congestion control that sends what it may at once. Every kernel has it and lets every process choose it.
+const unpaced = "reno"
+
+// pace has a connection of this machine send as the system usually does, or at once. The server's mu is held.
+func (c *conn) pace(yes bool) {
+	switch {
+	case c.usual == "":
+	case yes:
+		setCongestion(c.raw, c.usual)
+	default:
+		setCongestion(c.raw, unpaced)
 	}
 }
 

@@ -5,25 +5,31 @@ package h2
 
 import (
 	"net"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// dontPace has a connection that stays on this machine use Reno, which every kernel has and lets every process choose. There is no
-// network whose capacity could be found out; BBR, the default of some systems, paces what it sends all the same, by timers, and a byte
-// costs more CPU for it. Connections over a network keep what the system uses.
-func dontPace(conn net.Conn) {
+// congestion is the name of the congestion control that a connection uses, empty where there is none to choose.
+func congestion(conn net.Conn) (name string) {
+	control(conn, func(fd int) {
+		name, _ = unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	})
+	return strings.TrimRight(name, "\x00")
+}
+
+// setCongestion changes it. A connection whose congestion control can't be chosen is slower, not wrong.
+func setCongestion(conn net.Conn, name string) {
+	control(conn, func(fd int) { _ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name) })
+}
+
+func control(conn net.Conn, do func(fd int)) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
 		return
 	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { do(int(fd)) }) // fails once the connection is closed
 	}
-	// A connection that is paced is slower, not wrong.
-	_ = raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
-	})
 }

@@ -7,5 +7,6 @@ package h2
 
 import "net"
 
-// dontPace does nothing where a connection's congestion control can't be chosen.
-func dontPace(net.Conn) {}
+// A connection's congestion control can't be chosen here.
+func congestion(net.Conn) string     { return "" }
+func setCongestion(net.Conn, string) {}
