@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPacing connects to a server with one CPU's places whose listener hands out connections with another congestion control than Reno: what is
-// alone goes without it, two have it, and who is left goes without again.
+// TestPacing connects to a server with one CPU's places whose listener hands out connections with another congestion
+// control than Reno: what is alone goes without it, two have it, and who is left goes without again.
 func TestPacing(t *testing.T) {
 	t.Parallel()
 	usual := pacedCongestion(t)
@@ -49,7 +49,7 @@ func pacedCongestion(t *testing.T) string {
 	if err != nil {
 		t.Skip(err)
 	}
-	for _, name := range strings.Fields(string(allowed)) {
+	for name := range strings.FieldsSeq(string(allowed)) {
 		if name != unpaced {
 			return name
 		}
