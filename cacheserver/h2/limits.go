@@ -47,10 +47,13 @@ const (
 	minSendBuffer, maxSendBuffer = 96 << 10, 384 << 10
 
 	// placesPerCPU is how many connections to this machine write at a time: one while another waits for its reader. What
-	// the other readers have meanwhile is in the kernel's buffers. placePatience is how long one write may keep a place,
-	// many times what a quantum takes while as many others write; minPlaced is the smallest write that takes one. Whose
-	// reader is slow for good takes one in maxPenalty+1 writes.
+	// the other readers have meanwhile is in the kernel's buffers. One stays for placeStay bytes, unless it has nothing to
+	// write for placePause. placePatience is how long one write may keep a place, many times what a quantum takes while as
+	// many others write; minPlaced is the smallest write that takes one. Whose reader is slow for good takes one in
+	// maxPenalty+1 writes.
 	placesPerCPU  = 2
+	placeStay     = 16 << 20
+	placePause    = time.Millisecond
 	placePatience = 20 * time.Millisecond
 	minPlaced     = 64 << 10
 	maxPenalty    = 63

@@ -19,7 +19,7 @@ import (
 func TestPacing(t *testing.T) {
 	t.Parallel()
 	usual := pacedCongestion(t)
-	r := serveAfter(t, Config{}, nil, func(s *Server) { s.places = newPlaces(placesPerCPU, soon) })
+	r := serveAfter(t, Config{}, nil, func(s *Server) { s.places = newPlaces(placesPerCPU, soon, soon) })
 	paced := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
 		return socket.Control(func(fd uintptr) {
 			if err := unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, usual); err != nil {

@@ -36,6 +36,9 @@ func (c *conn) begin(t *turn) (int, error) {
 		c.mu.Unlock()
 		return t.granted, nil
 	}
+	if !c.writing {
+		c.place.giveBack() // until the peer opens its windows
+	}
 	t.err = nil
 	if t.ready == nil {
 		t.ready = make(chan struct{}, 1)

@@ -35,7 +35,7 @@ func (s *stream) write(o *outgoing) error {
 		whole := n == o.left
 		s.conn.place.enter(n)
 		err = s.conn.write(s.conn.compose(s, o, n, t.halfOpen))
-		s.conn.place.exit()
+		s.conn.place.exit(whole && t.last)
 		s.conn.end(err)
 		if err != nil {
 			return errBroken
