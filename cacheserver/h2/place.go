@@ -67,9 +67,8 @@ func (p *place) enter(n int) {
 	p.timer.Reset(p.of.patience)
 }
 
-// exit ends what enter began. The place is kept for the next write, unless this was a call's last or others have waited
-// for long enough.
-func (p *place) exit(last bool) {
+// exit ends what enter began. The place is kept for the next write, unless others have waited for long enough.
+func (p *place) exit() {
 	if !p.inside {
 		return
 	}
@@ -80,7 +79,7 @@ func (p *place) exit(last bool) {
 		return
 	}
 	p.penalty = 0
-	if last || p.wrote >= placeStay {
+	if p.wrote >= placeStay {
 		p.timer.Stop()
 		p.giveBack()
 		return

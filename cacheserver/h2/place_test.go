@@ -31,7 +31,8 @@ func TestPlaces(t *testing.T) {
 				}
 				runtime.Gosched() // to the others, who must not come in
 				inside.Add(-1)
-				p.exit(true)
+				p.exit()
+				p.giveBack()
 			}
 		})
 	}
@@ -55,7 +56,7 @@ func TestPlaceIsKept(t *testing.T) {
 		if !p.inside || !p.held.Load() {
 			t.Fatalf("write %d was without the place", i)
 		}
-		p.exit(false)
+		p.exit()
 		if kept := len(of.free) == 1; kept != (i%4 < 3) {
 			t.Fatalf("after write %d of a quarter of the stay: kept %v", i, kept)
 		}
@@ -63,7 +64,7 @@ func TestPlaceIsKept(t *testing.T) {
 
 	idle := place{of: newPlaces(1, soon, time.Millisecond)}
 	idle.enter(minPlaced)
-	idle.exit(false)
+	idle.exit()
 	idle.of.free <- struct{}{} // as the next writer does: waits until the place is given back
 	<-idle.of.free
 	if idle.enter(minPlaced); !idle.inside || !idle.held.Load() || idle.wrote != minPlaced {
@@ -80,23 +81,23 @@ func TestPlaceIsLost(t *testing.T) {
 		slow.enter(minPlaced)
 		of.free <- struct{}{} // as the next writer does: waits until the place is lost
 		<-of.free
-		slow.exit(false)
+		slow.exit()
 		for i := range want {
 			if slow.enter(minPlaced); slow.inside {
 				t.Fatalf("the slow one takes a place %d writes after it lost one, want %d without", i+1, want)
 			}
-			slow.exit(false)
+			slow.exit()
 		}
 	}
 	slow.of = quick.of // where it keeps its place
 	slow.enter(minPlaced)
-	slow.exit(false)
+	slow.exit()
 	for range 3 {
 		slow.enter(minPlaced)
 		if !slow.inside || !slow.held.Load() {
 			t.Fatal("a writer that is quick again takes no place")
 		}
-		slow.exit(false)
+		slow.exit()
 	}
 }
 
@@ -109,56 +110,53 @@ func TestWhoTakesNoPlace(t *testing.T) {
 	if small.inside || far.inside || len(of.free) > 0 {
 		t.Error("they took one")
 	}
-	small.exit(false)
-	far.exit(false)
+	small.exit()
+	far.exit()
 }
 
-// TestReaderThatStops has the only place taken by a client that reads nothing: another one gets all that it asks for.
-func TestReaderThatStops(t *testing.T) {
-	server := serveOnePlace(t, newPlaces(1, placePatience, soon))
-	server.call(t, maxWindow)
-	server.readsOn(t)
-}
-
-// TestWindowsThatClose has the only place taken by a client whose windows let half a MiB through and no more: another
-// one gets all that it asks for, without waiting until the first one has lost the place.
-func TestWindowsThatClose(t *testing.T) {
-	server := serveOnePlace(t, newPlaces(1, soon, soon))
-	closed := server.call(t, 512<<10)
-	for got := 0; got < 512<<10; {
-		got += int(await[*http2.DataFrame](closed).Length)
+// TestWhoDoesNotWrite has the only place taken by a client to which nothing is written any more: another one gets all
+// that it asks for.
+func TestWhoDoesNotWrite(t *testing.T) {
+	for _, test := range []struct {
+		name, method    string
+		window          uint32
+		patience, pause time.Duration // the one that gives the place back in the end is short
+	}{
+		{"reads nothing", "Endless", maxWindow, placePatience, soon},
+		{"has closed its windows", "Endless", 1 << 19, soon, soon},
+		{"has all of its call", "Once", maxWindow, soon, soon},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var of counter
+			server := serveAfter(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of), "Once": once(&of)}, func(s *Server) {
+				s.places = newPlaces(1, test.patience, test.pause)
+			})
+			first := asks(t, server, test.window, test.method)
+			if test.patience == soon { // else what it doesn't read holds up the write that takes the place
+				reads(first, 1<<19)
+			}
+			reads(asks(t, server, maxWindow, "Endless"), 32<<20)
+		})
 	}
-	server.readsOn(t)
 }
 
-// onePlace is a server with one place that answers without end.
-type onePlace struct{ *running }
-
-func serveOnePlace(t *testing.T, one *places) onePlace {
-	t.Helper()
-	var of counter
-	return onePlace{serveAfter(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)}, func(s *Server) {
-		s.places = one
-	})}
+// once answers with 1 MiB.
+func once(of *counter) grpc.StreamHandler {
+	return func(_ any, stream grpc.ServerStream) error { return stream.SendMsg(of.message(pattern(1 << 20))) }
 }
 
-// call opens both windows to so many bytes and calls.
-func (s onePlace) call(t *testing.T, window uint32) *script {
+// asks has a client open both windows to so many bytes and call.
+func asks(t *testing.T, server *running, window uint32, method string) *script {
 	t.Helper()
-	client := s.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
-	if window > defaultWindow {
-		client.must(client.WriteWindowUpdate(0, window-defaultWindow))
-	}
-	client.call(1, "Endless", true)
+	client := server.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+	client.must(client.WriteWindowUpdate(0, window-defaultWindow))
+	client.call(1, method, true)
 	return client
 }
 
-// readsOn has a client of its own read 32 MiB.
-func (s onePlace) readsOn(t *testing.T) {
-	t.Helper()
-	reading := s.call(t, maxWindow)
-	for got := 0; got < 32<<20; {
-		got += int(await[*http2.DataFrame](reading).Length)
+func reads(client *script, bytes int) {
+	for got := 0; got < bytes; {
+		got += int(await[*http2.DataFrame](client).Length)
 	}
 }
 

@@ -35,7 +35,9 @@ func (s *stream) write(o *outgoing) error {
 		whole := n == o.left
 		s.conn.place.enter(n)
 		err = s.conn.write(s.conn.compose(s, o, n, t.halfOpen))
-		s.conn.place.exit(whole && t.last)
+		if s.conn.place.exit(); whole && t.last {
+			s.conn.place.giveBack()
+		}
 		s.conn.end(err)
 		if err != nil {
 			return errBroken
