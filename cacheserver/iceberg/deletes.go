@@ -134,6 +134,7 @@ func (t *Table) readDeletes(ctx context.Context, file ice.DataFile, fields []ice
 }
 
 func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice.NestedField, visit func([]arrow.Array) error) (err error) {
+	defer recovered(&err)
 	f, err := t.store.Open(ctx, file.FilePath())
 	if err != nil {
 		return err
@@ -152,6 +153,9 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 	}
 	w := &way{projection: p, served: len(fields)}
 	for g := range foot.meta.RowGroups {
+		if err := foot.check(g, w.leaves()); err != nil {
+			return err
+		}
 		rows, err := newRowReader(ctx, foot, f, w, g, deleteRows, t.mem)
 		if err != nil {
 			return err

@@ -70,6 +70,7 @@ func (t *Table) planned(ctx context.Context, s Split) (*dataFile, error) {
 // bring checks the file against the split and prefetches.
 func (f *Fetched) bring(ctx context.Context) (err error) {
 	s := f.split
+	defer recoveredIn(s.File, &err)
 	if f.file.Size() != s.FileSize {
 		return fmt.Errorf("data file %s: it has %d bytes, planned were %d: it was truncated or replaced: restore it or start the cache anew", s.File, f.file.Size(), s.FileSize)
 	}

@@ -55,21 +55,50 @@ func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
 		return nil, err
 	}
 	held := memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}
-	if err := decodes(m, held); err != nil {
+	empty, err := decodes(m, held)
+	if err != nil {
 		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
+	}
+	for _, d := range empty {
+		if err := f.checkEmpty(d); err != nil {
+			return nil, err
+		}
 	}
 	held.Reader = bytes.NewReader(data)
 	return held, nil
 }
 
-// decodes reads all entries of a manifest.
-func decodes(m ice.ManifestFile, held memFile) (err error) {
+// decodes reads all entries of a manifest and returns the data files that have
+// no rows by it.
+func decodes(m ice.ManifestFile, held memFile) (empty []ice.DataFile, err error) {
 	defer recovered(&err)
 	for entry, err := range m.Entries(held, false) {
 		if err != nil {
-			return err
+			return nil, err
 		}
-		_ = entry.DataFile().Partition()
+		d := entry.DataFile()
+		_ = d.Partition()
+		if entry.Status() != ice.EntryStatusDELETED && d.ContentType() == ice.EntryContentData && d.FileFormat() == ice.ParquetFile && d.Count() == 0 {
+			empty = append(empty, d)
+		}
+	}
+	return empty, nil
+}
+
+// checkEmpty compares a data file that has no rows by its manifest with its
+// footer: iceberg-go prunes such files, so no plan has them.
+func (f fileIO) checkEmpty(d ice.DataFile) error {
+	file, err := f.store.Open(f.ctx, d.FilePath())
+	if err != nil {
+		return fmt.Errorf("data file: %w", err)
+	}
+	defer func() { _ = file.Close() }() // opened for reading: nothing can be lost
+	meta, err := parseFooter(file)
+	if err != nil {
+		return unreadableFooter(d.FilePath(), err)
+	}
+	if meta.NumRows != 0 {
+		return rowsDiffer(d.FilePath(), meta.NumRows, 0)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
@@ -32,13 +33,11 @@ type footer struct {
 func (f *footer) cost() int64 { return int64(f.meta.Size())*8 + 4096 }
 
 // readFooter parses the footer of an open file.
-func readFooter(f *objstore.File, names mapping) (_ *footer, err error) {
-	defer recovered(&err)
-	r, err := file.NewParquetReader(f)
+func readFooter(f *objstore.File, names mapping) (*footer, error) {
+	meta, err := parseFooter(f)
 	if err != nil {
-		return nil, fmt.Errorf("data file %s: its Parquet footer cannot be read: %w: restore or rewrite the file", f.URI(), err)
+		return nil, unreadableFooter(f.URI(), err)
 	}
-	meta := r.MetaData()
 	if meta.IsSetEncryptionAlgorithm() {
 		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
 	}
@@ -52,7 +51,29 @@ func readFooter(f *objstore.File, names mapping) (_ *footer, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("data file %s: %w", f.URI(), err)
 	}
-	return &footer{uri: f.URI(), size: f.Size(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}, nil
+	foot := &footer{uri: f.URI(), size: f.Size(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}
+	if have := foot.total(); have != meta.NumRows {
+		return nil, fmt.Errorf("data file %s: its footer says %d rows, its row groups have %d: the file is corrupt: restore or rewrite it", f.URI(), meta.NumRows, have)
+	}
+	return foot, nil
+}
+
+func unreadableFooter(uri string, err error) error {
+	return fmt.Errorf("data file %s: its Parquet footer cannot be read: %w: restore or rewrite the file", uri, err)
+}
+
+func rowsDiffer(uri string, footer, manifest int64) error {
+	return fmt.Errorf("data file %s: its footer has %d rows, the table's manifest %d: the file is truncated or was replaced: restore it or roll the table back", uri, footer, manifest)
+}
+
+// parseFooter lets arrow-go read a footer; a panic of it is an error.
+func parseFooter(f *objstore.File) (_ *metadata.FileMetaData, err error) {
+	defer recovered(&err)
+	r, err := file.NewParquetReader(f)
+	if err != nil {
+		return nil, err
+	}
+	return r.MetaData(), nil
 }
 
 // footerOf returns the footer of a data file, which must have the size that the
@@ -138,6 +159,35 @@ func (f *footer) chunk(group, leaf int) (objstore.Range, error) {
 	return r, nil
 }
 
+// check reports what makes columns of a row group unreadable by what the footer
+// says of them: a codec that is not supported, or a count that cannot be right.
+func (f *footer) check(group int, leaves []int) error {
+	for _, leaf := range leaves {
+		if err := f.checkChunk(group, leaf); err != nil {
+			return fmt.Errorf("data file %s row group %d column %q: %w", f.uri, group, f.meta.Schema.Column(leaf).Path(), err)
+		}
+	}
+	return nil
+}
+
+func (f *footer) checkChunk(group, leaf int) error {
+	c := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
+	if _, err := compress.GetCodec(compress.Compression(c.GetCodec())); err != nil {
+		return fmt.Errorf("it is compressed by codec %s: %w: rewrite the file with one of %s", c.GetCodec(), errors.ErrUnsupported, servedCodecs)
+	}
+	if n := min(c.GetNumValues(), c.GetTotalCompressedSize(), c.GetTotalUncompressedSize()); n < 0 {
+		return fmt.Errorf("the footer says %d values, %d bytes compressed and %d uncompressed: a number overflowed in its writer: rewrite the file with smaller row groups",
+			c.GetNumValues(), c.GetTotalCompressedSize(), c.GetTotalUncompressedSize())
+	}
+	if rows := f.rows(group); f.meta.Schema.Column(leaf).MaxRepetitionLevel() == 0 && c.GetNumValues() != rows {
+		return fmt.Errorf("the footer says %d values in %d rows: the file is corrupt: restore or rewrite it", c.GetNumValues(), rows)
+	}
+	return nil
+}
+
+// servedCodecs are the Parquet codecs that can be read, for messages.
+const servedCodecs = "UNCOMPRESSED, SNAPPY, GZIP, ZSTD, BROTLI, LZ4, LZ4_RAW"
+
 // extent is the byte range of a whole row group.
 func (f *footer) extent(group int) (start, length int64, err error) {
 	var end int64
@@ -154,7 +204,14 @@ func (f *footer) extent(group int) (start, length int64, err error) {
 	return start, end - start, nil
 }
 
-// recovered turns a panic into an error.
+// recoveredIn turns a panic over a file into an error that names it.
+func recoveredIn(uri string, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("data file %s: the decoder panicked: %v: restore or rewrite the file", uri, p)
+	}
+}
+
+// recovered turns a panic into an error. The caller names the file.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the decoder panicked: %v", p)

@@ -135,6 +135,9 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	}
 	manifests := make(map[string]ice.ManifestFile, len(list))
 	for _, m := range list {
+		if _, again := manifests[m.FilePath()]; again {
+			return nil, fmt.Errorf("manifest list %s names manifest %s twice, which would double its rows: roll the table back to a snapshot with a good list, or rewrite its manifests", snapshot.ManifestList, m.FilePath())
+		}
 		manifests[m.FilePath()] = m
 	}
 	t.manifests.Store(&manifests)
@@ -195,13 +198,14 @@ func (d *dataFile) supported() error {
 }
 
 // splits returns the splits of one data file.
-func (t *Table) splits(ctx context.Context, d *dataFile) ([]Split, error) {
+func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) {
+	defer recoveredIn(d.file.FilePath(), &err)
 	f, err := t.footerOf(ctx, d.file.FilePath(), d.file.FileSizeBytes())
 	if err != nil {
 		return nil, err
 	}
 	if have, want := f.total(), d.file.Count(); have != want {
-		return nil, fmt.Errorf("data file %s: its footer has %d rows, the table's manifest %d: the file is truncated or was replaced: restore it or roll the table back", f.uri, have, want)
+		return nil, rowsDiffer(f.uri, have, want)
 	}
 	way, err := t.wayOf(f, d)
 	if err != nil {
@@ -214,6 +218,9 @@ func (t *Table) splits(ctx context.Context, d *dataFile) ([]Split, error) {
 		}
 		start, length, err := f.extent(g)
 		if err != nil {
+			return nil, err
+		}
+		if err := f.check(g, way.leaves()); err != nil {
 			return nil, err
 		}
 		splits = append(splits, Split{
