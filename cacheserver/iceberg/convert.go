@@ -82,19 +82,27 @@ func toTimestamp(from arrow.DataType, to *arrow.TimestampType, physical parquet.
 	if !ok {
 		return nil, fmt.Errorf("the table's type %s cannot be read from the file's %s", to, from)
 	}
-	if (t.TimeZone == "") != (to.TimeZone == "") && physical != parquet.Types.Int96 {
+	if physical == parquet.Types.Int96 {
+		return fromINT96, nil
+	}
+	if (t.TimeZone == "") != (to.TimeZone == "") {
 		return nil, fmt.Errorf("the table's type %s cannot be read from the file's %s: one of them has a time zone", to, from)
 	}
-	if t.Unit == to.Unit {
-		return relabel, nil
+	return rescaling(t.Unit, to.Unit), nil
+}
+
+// rescaling returns how timestamps of one unit become those of another.
+func rescaling(from, to arrow.TimeUnit) convert {
+	if from == to {
+		return relabel
 	}
-	scale, down := int64(t.Unit.Multiplier()), int64(to.Unit.Multiplier())
+	scale, down := int64(from.Multiplier()), int64(to.Multiplier())
 	if scale > down {
 		factor := scale / down
 		most := math.MaxInt64 / factor
-		return rescale(func(v int64) (int64, bool) { return v * factor, -most <= v && v <= most }), nil
+		return rescale(func(v int64) (int64, bool) { return v * factor, -most <= v && v <= most })
 	}
-	return rescale(func(v int64) (int64, bool) { return floorDiv(v, down/scale), true }), nil
+	return rescale(func(v int64) (int64, bool) { return floorDiv(v, down/scale), true })
 }
 
 func floorDiv(a, b int64) int64 {

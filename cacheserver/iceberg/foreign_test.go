@@ -5,6 +5,7 @@ package iceberg
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -15,7 +16,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/apache/arrow-go/v18/parquet/schema"
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
@@ -58,6 +61,9 @@ func addFile(t *testing.T, made *icetest.Table, data []byte, rows int, partition
 	b, err := ice.NewDataFileBuilder(made.Iceberg().Spec(), ice.EntryContentData, name, ice.ParquetFile, partition, nil, nil, int64(rows), int64(len(data)))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if made.Iceberg().Metadata().Version() == 3 {
+		b.FirstRowID(0)
 	}
 	tx := made.Iceberg().NewTransaction()
 	if err := tx.AddDataFiles(t.Context(), []ice.DataFile{b.Build()}, nil); err != nil {
@@ -105,6 +111,69 @@ func TestForeignTimestamps(t *testing.T) {
 				`{"id":1,"ts":"2024-02-29T12:34:56.789","tz":"2024-02-29T12:34:56.789Z"}`,
 				`{"id":2,"ts":"1960-01-01T00:00:00.001","tz":null}`,
 			})
+		})
+	}
+}
+
+// int96File is a Parquet file with a column ts of INT96 values: nanoseconds of a
+// day and its Julian day.
+func int96File(t *testing.T, values ...[2]int64) []byte {
+	t.Helper()
+	node, err := schema.NewGroupNode("schema", parquet.Repetitions.Required, schema.FieldList{
+		schema.MustPrimitive(schema.NewPrimitiveNode("ts", parquet.Repetitions.Optional, parquet.Types.Int96, 2, -1)),
+	}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	w := file.NewParquetWriter(&out, node)
+	chunk, err := w.AppendRowGroup().NextColumn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	days, levels := make([]parquet.Int96, len(values)), make([]int16, len(values))
+	for i, v := range values {
+		binary.LittleEndian.PutUint64(days[i][:], uint64(v[0]))
+		binary.LittleEndian.PutUint32(days[i][8:], uint32(v[1]))
+		levels[i] = 1
+	}
+	levels = append(levels, 0) // a null
+	if _, err := chunk.(*file.Int96ColumnChunkWriter).WriteBatch(days, levels, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// TestINT96 has dates that microseconds hold and nanoseconds do not.
+func TestINT96(t *testing.T) {
+	const lastMicrosecond = 86_400_000_000_000 - 1000
+	made := icetest.Local(t).Create("t", 2, timesSchema())
+	data := int96File(t, [2]int64{0, 1721426}, [2]int64{lastMicrosecond + 999, 5373484}, [2]int64{1000, 2440587})
+	check(t, openTable(t, addFile(t, made, data, 4, nil), Selection{Columns: []string{"ts"}}), []string{
+		`{"ts":"0001-01-01T00:00:00"}`, `{"ts":"1969-12-31T00:00:00.000001"}`, `{"ts":"9999-12-31T23:59:59.999999"}`, `{"ts":null}`,
+	})
+}
+
+func TestINT96ThatDoesNotFit(t *testing.T) {
+	made := icetest.Local(t)
+	for name, tt := range map[string]struct {
+		to    ice.Type
+		value [2]int64
+		want  string
+	}{
+		"nanoseconds":  {ice.PrimitiveTypes.TimestampNs, [2]int64{0, 5373484}, "9999-12-31"},
+		"microseconds": {ice.PrimitiveTypes.Timestamp, [2]int64{0, math.MaxUint32}, "Julian day 4294967295"},
+		"no day":       {ice.PrimitiveTypes.Timestamp, [2]int64{86_400_000_000_000, 2440588}, "Julian day 2440588"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := made.Create(name, 3, ice.NewSchema(0,
+				ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}, ice.NestedField{ID: 2, Name: "ts", Type: tt.to}))
+			tbl := openTable(t, addFile(t, table, int96File(t, tt.value), 2, nil), Selection{})
+			_, err := readSplit(t, tbl, planOf(t, tbl)[0])
+			wantError(t, err, "foreign-2.parquet", `column "ts"`, "INT96", tt.want, "does not fit")
 		})
 	}
 }

@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
@@ -25,15 +28,16 @@ import (
 // Columns of plain values, or lists of those, are decoded by package leaf; what
 // that does not cover is left to pqarrow, column by column.
 type rowReader struct {
-	footer *footer
-	group  int
-	way    *way
-	mem    allocator
-	batch  int64
-	own    []*leaf.Column       // by column of the file that is read; nil: one of rest
-	rest   pqarrow.RecordReader // of the other columns; nil: there are none
-	raw    []arrow.Array        // columns of the file in the batch under way
-	read   int64                // rows so far
+	footer  *footer
+	group   int
+	way     *way
+	mem     allocator
+	batch   int64
+	columns []*fileColumn        // that are read
+	own     []*leaf.Column       // by column; nil: one of rest
+	rest    pqarrow.RecordReader // of the other columns; nil: there are none
+	raw     []arrow.Array        // columns of the file in the batch under way
+	read    int64                // rows so far
 }
 
 func newRowReader(ctx context.Context, f *footer, from *objstore.File, w *way, group int, batch int64, mem allocator) (_ *rowReader, err error) {
@@ -83,16 +87,27 @@ func (r *rowReader) open(from *objstore.File) (rest []int, err error) {
 		}
 		own, err := r.column(from, c)
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			return nil, err
+			return nil, fmt.Errorf("column %q: %w", c.field.Name, err)
 		}
 		if own == nil {
 			rest = c.readLeaves(rest, r.way.projection.leaves)
 		} else {
 			r.batch = max(min(r.batch, dictionaryBytes/int64(own.Longest()+1)), 1)
 		}
-		r.own = append(r.own, own)
+		r.columns, r.own = append(r.columns, c), append(r.own, own)
 	}
 	return rest, nil
+}
+
+// restNames are the names of the columns that pqarrow reads.
+func (r *rowReader) restNames() []string {
+	var names []string
+	for i, c := range r.own {
+		if c == nil {
+			names = append(names, strconv.Quote(r.columns[i].field.Name))
+		}
+	}
+	return names
 }
 
 // column opens a column. The error is errors.ErrUnsupported if package leaf does
@@ -110,10 +125,14 @@ func (r *rowReader) column(from *objstore.File, c *fileColumn) (*leaf.Column, er
 		return nil, err
 	}
 	meta := r.footer.meta.RowGroups[r.group].Columns[at].GetMetaData()
+	field := c.field
+	if r.footer.meta.Schema.Column(at).PhysicalType() == parquet.Types.Int96 {
+		field = asINT96(field)
+	}
 	_, most := r.footer.largestChunk(r.group)
 	return leaf.Open(leaf.Chunk{
 		File: from, Offset: bytes.Offset, Length: bytes.Length, Codec: compress.Compression(meta.GetCodec()), PageBytes: most,
-		Leaf: r.footer.meta.Schema.Column(at), Field: c.field, Rows: r.footer.rows(r.group), Values: meta.GetNumValues(),
+		Leaf: r.footer.meta.Schema.Column(at), Field: field, Rows: r.footer.rows(r.group), Values: meta.GetNumValues(),
 	}, withoutZeros(r.mem))
 }
 
@@ -148,7 +167,7 @@ func (r *rowReader) fill() (rows int, err error) {
 	if r.rest != nil {
 		if !r.rest.Next() {
 			if err := r.rest.Err(); err != nil {
-				return 0, err
+				return 0, fmt.Errorf("columns %s: %w", strings.Join(r.restNames(), ", "), err)
 			}
 			return 0, io.EOF
 		}
@@ -157,13 +176,13 @@ func (r *rowReader) fill() (rows int, err error) {
 	if rows == 0 {
 		return 0, io.EOF
 	}
-	for _, c := range r.own {
+	for i, c := range r.own {
 		var arr arrow.Array
 		if c == nil {
 			arr, rest = rest[0], rest[1:]
 			arr.Retain()
 		} else if arr, err = c.Read(rows); err != nil {
-			return 0, err
+			return 0, fmt.Errorf("column %q: %w", r.columns[i].field.Name, err)
 		}
 		r.raw = append(r.raw, arr)
 	}

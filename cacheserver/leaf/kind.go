@@ -60,6 +60,10 @@ func kindOf(leaf *schema.Column, to arrow.DataType) (kind, error) {
 		k.values, ok = func() values { return &fixed[uint64]{} }, id == arrow.FLOAT64
 	case parquet.Types.ByteArray:
 		k.values, ok = func() values { return &text{} }, id == arrow.STRING || id == arrow.BINARY
+	case parquet.Types.Int96: // as its bytes
+		k.values = func() values { return &wide{width: parquet.Int96SizeBytes} }
+		fixed, isFixed := to.(*arrow.FixedSizeBinaryType)
+		ok = isFixed && fixed.ByteWidth == parquet.Int96SizeBytes
 	case parquet.Types.FixedLenByteArray:
 		width := leaf.TypeLength()
 		k.values = func() values { return &wide{width: width} }

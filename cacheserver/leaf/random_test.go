@@ -162,9 +162,9 @@ func appendValue(b array.Builder, v uint64, length int) {
 	}
 }
 
-// codecs are all that arrow-go knows.
+// codecs are all that can be read.
 var codecs = []compress.Compression{
-	compress.Codecs.Uncompressed, compress.Codecs.Snappy, compress.Codecs.Gzip, compress.Codecs.Brotli, compress.Codecs.Zstd, compress.Codecs.Lz4Raw,
+	compress.Codecs.Uncompressed, compress.Codecs.Snappy, compress.Codecs.Gzip, compress.Codecs.Brotli, compress.Codecs.Zstd, compress.Codecs.Lz4Raw, compress.Codecs.Lz4,
 }
 
 // properties are random ways to write a column, with one of the codecs.
