@@ -41,19 +41,8 @@ func (c *conn) open(id uint32, r request, ended bool) error {
 	}
 	c.streams[id], c.opened = s, id
 	c.running++
-	c.start()
-	if c.asked = s; !c.server.isPrompt(s) {
-		c.start()
-	}
+	c.calls.Go(s.run)
 	return nil
-}
-
-// start makes the call that was asked for last, if it is not made yet, in a goroutine of its own.
-func (c *conn) start() {
-	if c.asked != nil {
-		c.calls.Go(c.asked.run)
-		c.asked = nil
-	}
 }
 
 // run makes the call and answers it.

@@ -104,17 +104,14 @@ func TestCalls(t *testing.T) {
 	tests := []struct {
 		name           string
 		server, client *tls.Config
-		prompt         bool
 	}{
-		{"plain", nil, nil, false},
-		{"tls", serverTLS, clientTLS, false},
-		{"plain, prompt", nil, nil, true},
-		{"tls, prompt", serverTLS, clientTLS, true},
+		{"plain", nil, nil},
+		{"tls", serverTLS, clientTLS},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			server := serve(t, Config{TLS: tt.server, MaxRequest: 1 << 20, Prompt: tt.prompt}, map[string]grpc.StreamHandler{
+			server := serve(t, Config{TLS: tt.server, MaxRequest: 1 << 20}, map[string]grpc.StreamHandler{
 				"Send": send, "Hold": hold, "Meta": meta, "Fail": fail,
 			})
 			conn := server.dial(t, tt.client)

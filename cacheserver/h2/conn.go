@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// conn is one client's connection. One goroutine at a time reads (attend); any may write, see turn.
+// conn is one client's connection. One goroutine reads it (serve); any goroutine may write, see turn.
 type conn struct {
 	server *Server
 	raw    net.Conn // as accepted; closing it ends everything
@@ -30,7 +30,6 @@ type conn struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	calls  sync.WaitGroup // running handlers
-	usual  string         // its congestion control, if it stays on this machine
 
 	// The reader's own.
 	frames   *http2.Framer
@@ -39,7 +38,6 @@ type conn struct {
 	window   int64             // what the peer may send over all streams
 	unread   int64             // bytes received and not yet given back to window
 	newest   uint32            // the highest stream the peer has opened
-	asked    *stream           // its call waits until all that has come is read
 	agreed   bool              // the peer's first SETTINGS have come
 	idles    rate
 	resets   rate
@@ -55,14 +53,11 @@ type conn struct {
 	scratch []byte
 	buffers net.Buffers
 	gather  []byte // nil when plain TCP
-	place   place
 
 	mu          sync.Mutex
 	still       sync.Cond          // nobody writes
 	streams     map[uint32]*stream // those that neither side has closed
 	running     int                // handlers
-	making      *stream            // the reader makes its call; nil once another goroutine reads
-	brief       int                // bytes that the call may still write before that
 	sendable    int64              // what the peer takes over all streams
 	peerWindow  int64              // of a new stream
 	peerFrame   int
@@ -105,39 +100,18 @@ func newConn(s *Server, raw net.Conn) *conn {
 		c.net = tls.Server(raw, s.cfg.TLS)
 		c.gather = make([]byte, gatherSize)
 	}
-	if near(raw) {
-		c.place.of = s.places
-		c.usual = congestion(raw)
-	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
 }
 
-// serve greets the client and attends to it.
+// serve greets the client, reads until the connection ends, waits for its calls and has the server forget it.
 func (c *conn) serve() {
-	if err := c.greet(); err != nil {
-		c.part(err)
-		return
+	err := c.greet()
+	if err == nil {
+		c.keepAlive()
+		err = c.read()
+		c.beats.Stop()
 	}
-	c.keepAlive()
-	c.attend()
-}
-
-// attend reads until the connection ends, and ends it; or until another goroutine has taken the reader's place.
-func (c *conn) attend() {
-	err := c.read()
-	if errors.Is(err, errReplaced) {
-		return
-	}
-	c.beats.Stop()
-	c.part(err)
-}
-
-// errReplaced is why a goroutine reads no more although the connection goes on.
-var errReplaced = errors.New("another goroutine reads")
-
-// part ends the connection, waits for its calls and has the server forget it.
-func (c *conn) part(err error) {
 	c.shut(err)
 	c.calls.Wait()
 	c.server.forget(c)

@@ -8,12 +8,10 @@
 // headers and the message's own slices. grpc-go copies every byte into a write buffer, cuts frames of 16 KiB whatever
 // the peer takes (grpc/grpc-go#4630), and hands them to a goroutine of its own.
 //
-// A connection has one goroutine that reads, and one a running call. Where handlers do not wait, the reader makes a
-// lone call itself, and another takes its place if the call says much (prompt.go). Who wants to write waits for its
-// turn (turn.go): turns go round in the order of asking, each is a bounded piece within the peer's windows, and whoever
-// has the turn also writes the control frames that have gathered. Of the connections from this machine only a few write
-// much at a time, and each for a while (place.go). SendMsg returns when the kernel has the bytes; the sender's memory
-// is its own again.
+// A connection has one goroutine that reads, and one for each running call. A stream that wants to write waits for its
+// turn (turn.go): turns are granted in the order of asking, each is a bounded piece within the peer's windows, and the
+// stream that has the turn also writes the control frames that are queued. SendMsg returns when the kernel has the
+// bytes; the sender may use its memory again.
 //
 // HTTP/2 is RFC 9113, header compression RFC 7541, gRPC's use of them PROTOCOL-HTTP2.md in grpc/grpc.
 package h2

@@ -30,14 +30,12 @@ func endless(of *counter) grpc.StreamHandler {
 
 // TestWindows reads messages with random windows and frame sizes: no byte comes that was not allowed, no frame is too
 // long, and what comes is what was sent.
-func TestWindows(t *testing.T) { bothWays(t, windows) }
-
-func windows(t *testing.T, cfg Config) {
+func TestWindows(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	sizes := []int{0, 1, 20000, 1 << 20, 3}
-	server := serve(t, cfg, map[string]grpc.StreamHandler{"Five": func(_ any, stream grpc.ServerStream) error {
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Five": func(_ any, stream grpc.ServerStream) error {
 		for _, size := range sizes {
 			var of counter
 			if err := stream.SendMsg(of.message(slicesOf(pattern(size))...)); err != nil {
@@ -81,11 +79,9 @@ func windows(t *testing.T, cfg Config) {
 }
 
 // TestNegativeWindow takes back window that was given, RFC 9113 section 6.9.2.
-func TestNegativeWindow(t *testing.T) { bothWays(t, negativeWindow) }
-
-func negativeWindow(t *testing.T, cfg Config) {
+func TestNegativeWindow(t *testing.T) {
 	var of counter
-	server := serve(t, cfg, map[string]grpc.StreamHandler{"Endless": endless(&of)})
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
 	s := server.connect(t)
 	s.call(1, "Endless", true)
 	for got := 0; got < defaultWindow; {
@@ -116,12 +112,10 @@ func TestLongestFrames(t *testing.T) {
 }
 
 // TestTurns opens endless streams on one connection: all of them get on, also when one is out of window.
-func TestTurns(t *testing.T) { bothWays(t, turns) }
-
-func turns(t *testing.T, cfg Config) {
+func TestTurns(t *testing.T) {
 	const streams, rounds = 5, 20
 	var of counter
-	server := serve(t, cfg, map[string]grpc.StreamHandler{"Endless": endless(&of)})
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
 	s := server.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	s.must(s.WriteWindowUpdate(0, maxWindow-defaultWindow))
 	s.call(1, "Endless", true) // stream 1 never has a window
@@ -151,11 +145,9 @@ func turns(t *testing.T, cfg Config) {
 }
 
 // TestBrokenConnections cuts connections in the middle of streams: every message is released, once.
-func TestBrokenConnections(t *testing.T) { bothWays(t, brokenConnections) }
-
-func brokenConnections(t *testing.T, cfg Config) {
+func TestBrokenConnections(t *testing.T) {
 	var of counter
-	server := serve(t, cfg, map[string]grpc.StreamHandler{"Endless": endless(&of)})
+	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
 	for i := range 20 {
 		s := server.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
 		if i%2 == 0 { // else the connection's window holds them up

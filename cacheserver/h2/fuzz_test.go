@@ -49,7 +49,7 @@ func FuzzConnection(f *testing.F) {
 	f.Add(bytes.Clone(said.Bytes()))
 
 	f.Fuzz(func(t *testing.T, data []byte) {
-		server := New(Config{Codec: rawCodec{}, Log: slog.New(slog.DiscardHandler), Prompt: true})
+		server := New(Config{Codec: rawCodec{}, Log: slog.New(slog.DiscardHandler)})
 		server.RegisterService(&grpc.ServiceDesc{
 			ServiceName: "t", Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: echo}}, Streams: []grpc.StreamDesc{{StreamName: "Send", Handler: send}},
 		}, nil)

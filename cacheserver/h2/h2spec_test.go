@@ -13,7 +13,7 @@ import (
 // TestH2Spec runs h2spec (github.com/summerwind/h2spec), some 150 checks of RFC 7540 and 7541. Where servers often can't
 // be held to a sentence of the RFC it wants --strict to be held to it; this one can.
 func TestH2Spec(t *testing.T) {
-	server := serve(t, Config{Prompt: true}, nil)
+	server := serve(t, Config{}, nil)
 	host, port, err := net.SplitHostPort(server.address)
 	if err != nil {
 		t.Fatal(err)

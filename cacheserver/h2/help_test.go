@@ -75,15 +75,7 @@ type running struct {
 	served  chan error
 }
 
-// bothWays runs a test with a server whose readers make no calls, and with one whose readers do.
-func bothWays(t *testing.T, test func(t *testing.T, cfg Config)) {
-	t.Helper()
-	t.Run("calls apart", func(t *testing.T) { test(t, Config{}) })
-	t.Run("prompt", func(t *testing.T) { test(t, Config{Prompt: true}) })
-}
-
-// serve starts a server whose service /t/ has the given streaming methods, and the unary method Echo. If the config is Prompt, the
-// streaming methods take one request.
+// serve starts a server whose service /t/ has the given streaming methods, and the unary method Echo.
 func serve(t *testing.T, cfg Config, methods map[string]grpc.StreamHandler) *running {
 	t.Helper()
 	return serveAfter(t, cfg, methods, func(*Server) {})
@@ -97,7 +89,7 @@ func serveAfter(t *testing.T, cfg Config, methods map[string]grpc.StreamHandler,
 	change(s)
 	desc := grpc.ServiceDesc{ServiceName: "t", Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: echo}}}
 	for name, handler := range methods {
-		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: name, Handler: handler, ServerStreams: true, ClientStreams: !cfg.Prompt})
+		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: name, Handler: handler, ServerStreams: true, ClientStreams: true})
 	}
 	s.RegisterService(&desc, nil)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -34,9 +34,6 @@ const (
 	// quantum is how many bytes a stream may write in one turn, see conn.piece.
 	quantum = 512 << 10
 
-	// maxBrief is how many bytes a call may write that the reader makes itself: a socket's buffer has room for them.
-	maxBrief = 256 << 10
-
 	// Connections share sendBuffers as their SO_SNDBUF, of which Linux makes twice as much: that many bytes may be
 	// under way. Left alone the buffer grows to 4 MiB, the round trip and gRPC C++'s window grow with it, and each byte
 	// has left every CPU cache before it is read: on one machine, a third more CPU time for the server, twice as much for
@@ -45,18 +42,6 @@ const (
 	// always get 24 MiB and more.
 	sendBuffers                  = 24 << 20
 	minSendBuffer, maxSendBuffer = 96 << 10, 384 << 10
-
-	// placesPerCPU is how many connections to this machine write at a time: one while another waits for its reader. What
-	// the other readers have meanwhile is in the kernel's buffers. One stays for placeStay bytes, unless it has nothing to
-	// write for placePause. placePatience is how long one write may keep a place, many times what a quantum takes while as
-	// many others write; minPlaced is the smallest write that takes one. Whose reader is slow for good takes one in
-	// maxPenalty+1 writes.
-	placesPerCPU  = 2
-	placeStay     = 16 << 20
-	placePause    = time.Millisecond
-	placePatience = 20 * time.Millisecond
-	minPlaced     = 64 << 10
-	maxPenalty    = 63
 
 	// defaultWindow and defaultFrame are what a peer that says nothing takes, RFC 9113 section 6.5.2.
 	defaultWindow, defaultFrame = 65535, 16384

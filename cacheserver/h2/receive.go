@@ -11,12 +11,9 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// read handles frames until the connection ends, or the caller is the reader no more, and says why.
+// read handles frames until the connection ends, and says why it did.
 func (c *conn) read() error {
 	for {
-		if !c.answer() {
-			return errReplaced
-		}
 		c.bound.N = maxRead
 		frame, err := c.frames.ReadFrame()
 		c.heard.Add(1)
@@ -32,7 +29,6 @@ func (c *conn) read() error {
 			err = c.reset(broken)
 		}
 		if err != nil {
-			c.start()
 			return c.asViolation(err)
 		}
 	}

@@ -36,10 +36,6 @@ type Config struct {
 	Log    *slog.Logger                 // of peers that break the protocol
 	// MaxRequest bounds a message that comes in, in bytes; a longer one ends its call in RESOURCE_EXHAUSTED. 0: 4 MiB, as in grpc-go.
 	MaxRequest int
-	// Prompt says that a handler whose client does not stream waits for nothing but the processor and its client, unless it has called
-	// ReadOn. A connection that has no other call then makes one where it reads; nothing more is read until the handler has returned,
-	// has called ReadOn, or sends more than a little.
-	Prompt bool
 }
 
 // Server serves gRPC. Make it with New and register services before Serve; from then on every method but
@@ -51,7 +47,6 @@ type Server struct {
 	// What tests set otherwise.
 	silence                     time.Duration
 	idlesASecond, resetsASecond int
-	places                      *places
 
 	ctx    context.Context // of every call
 	cancel context.CancelFunc
@@ -60,8 +55,7 @@ type Server struct {
 	ended     sync.Cond // a connection has gone
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	buffer    int  // SO_SNDBUF of each
-	few       bool // they are so few that none of this machine is paced
+	buffer    int // SO_SNDBUF of each
 	draining  bool
 }
 
@@ -85,7 +79,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg: cfg, methods: map[string]method{}, silence: silence, idlesASecond: maxIdle, resetsASecond: maxResets,
-		places: usualPlaces(), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
+		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
 	}
 	s.ended.L = &s.mu
 	s.ctx, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // calls come from other processes: their contexts begin here and end with Stop
@@ -164,15 +158,13 @@ func (s *Server) stopping() bool {
 	return s.draining
 }
 
-// serve takes a connection up. It is served until it is closed and its last call has returned, at last by another goroutine maybe.
+// serve serves a connection until it is closed and its last call has returned.
 func (s *Server) serve(raw net.Conn) {
 	c := newConn(s, raw)
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	s.shareBuffers()
 	setSendBuffer(raw, s.buffer)
-	s.settlePacing()
-	c.pace(!s.few)
 	draining := s.draining
 	s.mu.Unlock()
 	if draining { // it was accepted while the listener was being closed
@@ -187,7 +179,6 @@ func (s *Server) forget(c *conn) {
 	defer s.mu.Unlock()
 	delete(s.conns, c)
 	s.shareBuffers()
-	s.settlePacing()
 	s.ended.Broadcast()
 }
 

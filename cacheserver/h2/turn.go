@@ -28,16 +28,10 @@ func (c *conn) begin(t *turn) (int, error) {
 		c.mu.Unlock()
 		return 0, err
 	}
-	if c.making == t.stream && !c.isBrief(t) {
-		c.handOver(t.stream)
-	}
 	// Nobody who could write waits while nobody writes (see next), so whoever comes may start at once.
 	if !c.writing && c.grant(t) {
 		c.mu.Unlock()
 		return t.granted, nil
-	}
-	if !c.writing {
-		c.place.giveBack() // until the peer opens its windows
 	}
 	t.err = nil
 	if t.ready == nil {

@@ -33,11 +33,7 @@ func (s *stream) write(o *outgoing) error {
 			return err
 		}
 		whole := n == o.left
-		s.conn.place.enter(n)
 		err = s.conn.write(s.conn.compose(s, o, n, t.halfOpen))
-		if s.conn.place.exit(); whole && t.last {
-			s.conn.place.giveBack()
-		}
 		s.conn.end(err)
 		if err != nil {
 			return errBroken

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/h2"
 	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
@@ -37,7 +36,6 @@ const (
 
 // epoch streams this node's share of a rank's sequence, in sequence order, in batches of about so many bytes.
 func (s *sender) epoch(l serving, p *chunk.Projection, length int64) error {
-	h2.ReadOn(s.stream.Context()) // most of the sequence may be other nodes', and nothing sent for long
 	cursor, err := order.NewCursor(l.ticket.Epoch, l.ticket.Share)
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)

@@ -101,7 +101,7 @@ func NewServer(transport Transport, t TLS, m *metrics.Metrics, log *slog.Logger)
 	if transport == GRPC {
 		return newGRPC(config, unary, stream), nil
 	}
-	return h2.New(h2.Config{Codec: wire.NewCodec(), TLS: config, Unary: unary, Stream: stream, Log: log, Prompt: true}), nil
+	return h2.New(h2.Config{Codec: wire.NewCodec(), TLS: config, Unary: unary, Stream: stream, Log: log}), nil
 }
 
 func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor) *grpc.Server {

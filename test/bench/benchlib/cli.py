@@ -46,7 +46,7 @@ stream: the whole table, split over the clients, {reads} times a turn, all read 
   TLS is our own server again, so a ratio below 1 is what encryption adds.
 many clients: of one data node; all at once, and each, be they 64 or 2, reads half of the table; connect included.
   Then our loader in as many processes, h2load's clients, all in one process, and as many processes that read plain TCP.
-  Ratios are of wall times.
+  Ratios are of wall times, but for the pyarrow server's, which is of CPU.
 latency: {calls} shards of {small} rows, one after the other, over connections that are kept; medians.
 shuffled epoch: kind epoch, world 1, global batch 1024, tail keep, one client, {reads} times a turn."""
 
