@@ -4,15 +4,17 @@
 package node
 
 import (
+	"errors"
+	"io"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/exchange"
 	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/wire"
@@ -68,14 +70,14 @@ func (l serving) project() (*chunk.Projection, error) {
 // maxTakeRows bounds one batch of row numbers in an exchange: at 8 bytes each, what a request of 4 MiB holds.
 const maxTakeRows = 500_000
 
-// DoExchange answers batches of row numbers with batches of rows.
+// DoExchange answers batches of row numbers with batches of rows. Nothing but the ticket of the first message is read before the
+// ticket is admitted.
 func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error {
-	requests, err := flight.NewRecordReader(stream)
-	if err != nil {
-		return status.Errorf(codes.InvalidArgument, "exchange: the first message must be a schema: %v", err)
+	first, err := receiveMessage(stream)
+	if err != nil && !errors.Is(err, io.EOF) { // no message is one without a ticket
+		return err
 	}
-	defer requests.Release()
-	lent, err := s.node.admit(requests.LatestFlightDescriptor().GetCmd(), time.Now())
+	lent, err := s.node.admit(first.Command, time.Now())
 	if err != nil {
 		return err
 	}
@@ -83,11 +85,11 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 	if lent.ticket.Kind != wire.Take {
 		return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.ticket.Kind, wire.Take)
 	}
-	if err := checkRowSchema(requests.Schema()); err != nil {
-		return err
-	}
 	projection, err := lent.project()
 	if err != nil {
+		return err
+	}
+	if err := receiveSchema(stream, first); err != nil {
 		return err
 	}
 	out := s.node.newSender(stream, wire.Take)
@@ -95,9 +97,19 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 	if err := out.schema(projection); err != nil {
 		return err
 	}
-	for requests.Next() {
+	for {
+		request, err := receiveMessage(stream)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if len(request.Header) == 0 { // application metadata alone asks for nothing
+			continue
+		}
 		out.work()
-		runs, err := lent.asked(requests.RecordBatch())
+		runs, err := lent.asked(request)
 		if err != nil {
 			return err
 		}
@@ -105,30 +117,50 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 			return err
 		}
 	}
-	if err := requests.Err(); err != nil {
+}
+
+// receiveMessage reads the next message of an exchange, io.EOF after the last one.
+func receiveMessage(stream grpc.ServerStream) (exchange.Message, error) {
+	var raw wire.Raw
+	if err := stream.RecvMsg(&raw); err != nil {
+		return exchange.Message{}, err
+	}
+	m, err := exchange.ParseMessage(raw)
+	if err != nil {
+		return exchange.Message{}, status.Errorf(codes.InvalidArgument, "exchange: %v", err)
+	}
+	return m, nil
+}
+
+// receiveSchema checks the schema of the requests. It comes with the ticket or after it.
+func receiveSchema(stream grpc.ServerStream, m exchange.Message) error {
+	for len(m.Header) == 0 {
+		var err error
+		if m, err = receiveMessage(stream); errors.Is(err, io.EOF) {
+			return status.Error(codes.InvalidArgument, "exchange: ended before the schema of the requests")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := exchange.Schema(m); err != nil {
 		return status.Errorf(codes.InvalidArgument, "exchange: %v", err)
 	}
 	return nil
 }
 
-func checkRowSchema(schema *arrow.Schema) error {
-	if schema.NumFields() != 1 || schema.Field(0).Name != "row" || schema.Field(0).Type.ID() != arrow.INT64 {
-		return status.Errorf(codes.InvalidArgument, "exchange: want batches of one int64 column named row, got %s", schema)
-	}
-	return nil
-}
-
 // asked reads a batch of row indices: one run of the node's own rows for each.
-func (l serving) asked(batch arrow.RecordBatch) ([]order.Run, error) {
-	column, ok := batch.Column(0).(*array.Int64)
-	if !ok || column.NullN() > 0 {
-		return nil, status.Error(codes.InvalidArgument, "exchange: row: nulls are no row indices")
+func (l serving) asked(request exchange.Message) ([]order.Run, error) {
+	rows, err := exchange.Batch(request)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "exchange: %v", err)
 	}
-	if column.Len() > maxTakeRows {
-		return nil, status.Errorf(codes.InvalidArgument, "exchange: a batch of %d row indices, want at most %d", column.Len(), maxTakeRows)
+	if rows.Len() > maxTakeRows {
+		return nil, status.Errorf(codes.InvalidArgument, "exchange: a batch of %d row indices, want at most %d", rows.Len(), maxTakeRows)
 	}
-	runs := make([]order.Run, column.Len())
-	for i, row := range column.Int64Values() {
+	runs := make([]order.Run, rows.Len())
+	for i := range runs {
+		row := rows.At(i)
 		if row < l.ticket.Bounds[0] || row >= l.ticket.Bounds[1] {
 			return nil, status.Errorf(codes.OutOfRange, "exchange: row %d is not on this data node, which holds rows %d to %d", row, l.ticket.Bounds[0], l.ticket.Bounds[1]-1)
 		}

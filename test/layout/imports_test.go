@@ -46,6 +46,8 @@ var bans = []ban{
 		why: "a column chunk's bytes become values; whose they are and where they go is for others"},
 	{room: "cacheserver/h2", never: []string{icebergGo, arrow, module + "/cacheserver"},
 		why: "a gRPC server; what is served over it is for others"},
+	{room: "cacheserver/exchange", strict: true, only: []string{"google.golang.org/protobuf/encoding/protowire"},
+		why: "strangers' bytes go through no general parser"},
 	{room: "cacheserver/objstore", never: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("wire")},
 		why: "bytes by URI; what they mean is for others"},
 	{room: "cacheserver/iceberg", never: []string{grpc, flight, own("head"), own("node"), own("wire")},

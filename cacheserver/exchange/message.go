@@ -1,0 +1,76 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package exchange reads what a client of DoExchange sends: Flight messages whose Arrow content is one int64 column of row indices.
+//
+// The messages are untrusted. Every length and offset is checked against the bytes that arrived before it is used, no memory is
+// allocated by a length that a message states, and what is not needed (metadata, alignment, padding) is not read.
+package exchange
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Message is one FlightData message. Its slices point into the bytes that it was parsed from.
+type Message struct {
+	Command  []byte // of the Flight descriptor: the ticket; nil if there is none
+	Header   []byte // an Arrow IPC Message
+	Body     []byte // the buffers that Header describes
+	Metadata []byte // the application's
+}
+
+// Field numbers of FlightData and FlightDescriptor in Flight.proto.
+const (
+	fieldDescriptor = 1
+	fieldHeader     = 2
+	fieldMetadata   = 3
+	fieldBody       = 1000
+
+	fieldCommand = 2
+)
+
+// ParseMessage reads the protobuf encoding of a FlightData message. A field that comes twice is an error.
+func ParseMessage(raw []byte) (Message, error) {
+	var (
+		m          Message
+		descriptor []byte
+	)
+	err := fields(raw, map[protowire.Number]*[]byte{fieldDescriptor: &descriptor, fieldHeader: &m.Header, fieldMetadata: &m.Metadata, fieldBody: &m.Body})
+	if err != nil {
+		return Message{}, fmt.Errorf("FlightData: %w", err)
+	}
+	if err := fields(descriptor, map[protowire.Number]*[]byte{fieldCommand: &m.Command}); err != nil {
+		return Message{}, fmt.Errorf("FlightDescriptor: %w", err)
+	}
+	return m, nil
+}
+
+// fields sets the wanted length-delimited fields of a protobuf message and skips all others.
+func fields(raw []byte, wanted map[protowire.Number]*[]byte) error {
+	for len(raw) > 0 {
+		number, kind, n := protowire.ConsumeTag(raw)
+		if n < 0 {
+			return errors.New("not a protobuf message")
+		}
+		raw = raw[n:]
+		if to := wanted[number]; to != nil && kind == protowire.BytesType {
+			value, n := protowire.ConsumeBytes(raw)
+			if n < 0 {
+				return fmt.Errorf("field %d is longer than the message", number)
+			}
+			if *to != nil {
+				return fmt.Errorf("field %d comes twice", number)
+			}
+			*to, raw = value, raw[n:]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(number, kind, raw); n < 0 {
+			return fmt.Errorf("field %d is malformed", number)
+		}
+		raw = raw[n:]
+	}
+	return nil
+}
