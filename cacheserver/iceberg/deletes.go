@@ -147,7 +147,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 	if foot.total() != file.Count() {
 		return fmt.Errorf("its footer has %d rows, the table's manifest %d: the file is truncated or was replaced", foot.total(), file.Count())
 	}
-	p, err := newProjection(foot, fields, nil, t.properties)
+	p, err := newProjection(foot, fields, sources{}, t.properties)
 	if err != nil {
 		return err
 	}

@@ -5,14 +5,18 @@ package iceberg
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"strings"
 	"time"
 
 	ice "github.com/apache/iceberg-go"
 	iceio "github.com/apache/iceberg-go/io"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
@@ -101,6 +105,31 @@ func (f fileIO) checkEmpty(d ice.DataFile) error {
 		return rowsDiffer(d.FilePath(), meta.NumRows, 0)
 	}
 	return nil
+}
+
+// readMetadata reads a metadata file, which may be compressed.
+func readMetadata(ctx context.Context, store *objstore.Store, uri string) (_ []byte, err error) {
+	data, err := store.ReadAll(ctx, uri)
+	if err != nil {
+		return nil, err
+	}
+	var text io.Reader
+	switch {
+	case strings.HasSuffix(uri, ".gz.metadata.json"), strings.HasSuffix(uri, ".metadata.json.gz"):
+		text, err = gzip.NewReader(bytes.NewReader(data))
+	case strings.HasSuffix(uri, ".zstd.metadata.json"), strings.HasSuffix(uri, ".metadata.json.zstd"):
+		var z *zstd.Decoder
+		if z, err = zstd.NewReader(bytes.NewReader(data)); err == nil {
+			defer z.Close()
+		}
+		text = z
+	default:
+		return data, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(text)
 }
 
 // io is what iceberg-go calls for its IO, once for every operation.

@@ -46,6 +46,7 @@ type Table struct {
 	served     *arrow.Schema
 	filter     ice.BooleanExpression // bound to schema; nil: all rows
 	properties ice.Properties
+	defaults   defaults
 	mem        allocator // of what is decoded
 	caches     caches
 	plan       lazy[*filePlan]
@@ -120,9 +121,18 @@ func open(ctx context.Context, at location, src Source, sel Selection) (*Table, 
 // load reads the metadata file.
 func (t *Table) load(ctx context.Context, metadata string) (err error) {
 	defer recovered(&err)
-	if t.table, err = table.NewFromLocation(ctx, table.Identifier{metadata}, metadata, t.io, nil); err != nil {
+	text, err := readMetadata(ctx, t.store, metadata)
+	if err != nil {
 		return err
 	}
+	if t.defaults, text, err = takeDefaults(text); err != nil {
+		return err
+	}
+	parsed, err := table.ParseMetadataBytes(text)
+	if err != nil {
+		return err
+	}
+	t.table = table.New(table.Identifier{metadata}, parsed, metadata, t.io, nil)
 	t.properties = t.table.Properties()
 	return nil
 }

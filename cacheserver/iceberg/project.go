@@ -36,15 +36,19 @@ type projection struct {
 type projector struct {
 	file       *footer
 	properties ice.Properties
-	// given has values, by field id, for columns the file lacks: those of its
-	// identity partition fields.
-	given  map[int]any
-	leaves map[int]bool
+	sources    sources
+	leaves     map[int]bool
 }
 
-// newProjection says how to make fields from a file. given may be nil.
-func newProjection(f *footer, fields []ice.NestedField, given map[int]any, properties ice.Properties) (*projection, error) {
-	p := &projector{file: f, properties: properties, given: given, leaves: map[int]bool{}}
+// sources are the values of columns that a file lacks, by field id.
+type sources struct {
+	partition map[int]any // of the file's identity partition fields; comes first
+	defaults  defaults
+}
+
+// newProjection returns how to make fields from a file.
+func newProjection(f *footer, fields []ice.NestedField, s sources, properties ice.Properties) (*projection, error) {
+	p := &projector{file: f, properties: properties, sources: s, leaves: map[int]bool{}}
 	columns := make([]*column, len(fields))
 	for i, field := range fields {
 		to, err := arrowType(field, properties)
@@ -87,15 +91,28 @@ func (p *projector) column(field ice.NestedField, to arrow.DataType, from *fileC
 // fill makes c a constant: the partition's value, the field's initial default or
 // null.
 func (p *projector) fill(c *column) error {
-	field := c.field
-	if v, ok := p.given[field.ID]; ok {
-		field.InitialDefault = v
-		field.Required = field.Required && v != nil
-	} else if field.Required && field.InitialDefault == nil {
+	cell, err := p.sources.value(c.field)
+	if err != nil {
+		return err
+	}
+	if cell == nil && c.field.Required {
 		return fmt.Errorf("the column is required, but the file lacks it and it has no default")
 	}
-	c.constant = &constant{field: field, to: c.to, properties: p.properties}
+	c.constant = &constant{to: c.to, cell: cell}
 	return nil
+}
+
+// value returns the value of a field that a file lacks; nil is null.
+func (s sources) value(f ice.NestedField) (*value, error) {
+	from, ok := s.partition[f.ID]
+	if !ok {
+		return s.defaults.value(f)
+	}
+	if from == nil {
+		return nil, nil
+	}
+	v, err := partitionValue(from, f.Type)
+	return &v, err
 }
 
 func (p *projector) structure(c *column, t *ice.StructType) error {
@@ -195,7 +212,7 @@ func (p *projection) apply(ctx context.Context, mem allocator, rec []arrow.Array
 // make returns c's array of n rows. from is released by its owner.
 func (c *column) make(ctx context.Context, mem allocator, from arrow.Array, n int) (arrow.Array, error) {
 	if c.from == nil {
-		return c.constant.array(ctx, mem, n)
+		return c.constant.array(n)
 	}
 	if c.kids == nil && c.convert == nil {
 		from.Retain()

@@ -46,7 +46,7 @@ func (t *Table) wayOf(f *footer, d *dataFile) (*way, error) {
 			return nil, fmt.Errorf("data file %s: %w", f.uri, err)
 		}
 	}
-	w.projection, err = newProjection(f, fields, t.given(d), t.properties)
+	w.projection, err = newProjection(f, fields, sources{partition: t.partition(d), defaults: t.defaults}, t.properties)
 	return w, err
 }
 
@@ -135,10 +135,10 @@ func descend(f ice.NestedField, id int) (kids []int, leaf ice.NestedField, ok bo
 	return nil, f, false
 }
 
-// given returns the values of d's identity partition fields by the id of their
+// partition returns the values of d's identity partition fields by the id of their
 // source field (Iceberg spec, column projection): files that were added to a
-// table need not hold these columns.
-func (t *Table) given(d *dataFile) map[int]any {
+// table need not hold these columns. A null partition value is a value.
+func (t *Table) partition(d *dataFile) map[int]any {
 	if d == nil {
 		return nil
 	}
@@ -146,16 +146,16 @@ func (t *Table) given(d *dataFile) map[int]any {
 	if spec == nil {
 		return nil
 	}
-	values, given := d.file.Partition(), map[int]any{}
+	values, sources := d.file.Partition(), map[int]any{}
 	for _, pf := range spec.Fields() {
 		if _, ok := pf.Transform.(ice.IdentityTransform); !ok || len(pf.SourceIDs) != 1 {
 			continue
 		}
-		if v, ok := values[pf.FieldID]; ok && v != nil {
-			given[pf.SourceIDs[0]] = v
+		if v, ok := values[pf.FieldID]; ok {
+			sources[pf.SourceIDs[0]] = v
 		}
 	}
-	return given
+	return sources
 }
 
 // partitioned reports whether some file may lack a column that its partition

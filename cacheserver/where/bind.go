@@ -65,7 +65,7 @@ func (b *binder) test(t clause.Test) (clause.Node, error) {
 	}
 	values := make([]iceberg.Literal, len(t.Args))
 	for i, arg := range t.Args {
-		value, reason := convert(arg, f.typ)
+		value, reason := Convert(arg, f.typ)
 		if reason != "" {
 			return nil, clause.ErrorAt(b.text, arg.Start, "%s does not fit column %q of type %s: %s", clause.Short(arg.String()), f.name, f.typ, reason)
 		}

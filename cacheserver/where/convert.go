@@ -15,8 +15,8 @@ import (
 	"github.com/kubeflow/datacache/internal/clause"
 )
 
-// convert gives the literal in a column's type, or the reason why it does not fit.
-func convert(l clause.Literal, typ iceberg.Type) (value iceberg.Literal, reason string) {
+// Convert returns the literal as a value of a column's type, or the reason why it does not fit.
+func Convert(l clause.Literal, typ iceberg.Type) (value iceberg.Literal, reason string) {
 	switch t := typ.(type) {
 	case iceberg.BooleanType:
 		if l.Kind != clause.BoolLiteral {
