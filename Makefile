@@ -22,7 +22,7 @@ venv_of  = $(CACHE)/$(1)-$(shell { $(PYTHON3) -V; cat $(2); } 2>/dev/null | sha2
 VENV    := $(call venv_of,venv,$(LOCK))
 PYTHON  := $(VENV)/bin/python
 # Beside it: torch and the Kubeflow SDK, for the loader's adaptors and the end-to-end tests; the loaders that bench-loader compares with, some
-# of which want older packages than ours; clients of the object cache as people install them.
+# of which want older packages than ours; clients of the object cache as people install them; Spark.
 TRAINING_LOCK := hack/python/training.txt
 TRAINING_VENV := $(call venv_of,training,$(LOCK) $(TRAINING_LOCK))
 TRAINING      := $(TRAINING_VENV)/bin/python
@@ -32,13 +32,17 @@ PEERS         := $(PEERS_VENV)/bin/python
 CLIENTS_LOCK  := hack/python/clients.txt
 CLIENTS_VENV  := $(call venv_of,clients,$(CLIENTS_LOCK))
 CLIENTS       := $(CLIENTS_VENV)/bin/python
+SPARK_LOCK    := hack/python/spark.txt
+SPARK_VENV    := $(call venv_of,spark,$(SPARK_LOCK))
+SPARK         := $(SPARK_VENV)/bin/python
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio
 CONTROLLER_GEN := $(CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
-# Jars that tests run: Apache Iceberg's REST catalog, Arrow's Java client.
+# Jars that tests run: Apache Iceberg's REST catalog, Arrow's Java client, Iceberg for Spark.
 jars_of = $(CACHE)/tools/$(1)-$(shell sha256sum hack/$(1)/pom.xml 2>/dev/null | cut -c1-12)
 CATALOG     := $(call jars_of,rest-catalog)
 JAVA_FLIGHT := $(call jars_of,java-flight)
+SPARK_JARS  := $(call jars_of,spark)
 # Trainer's own data cache, which the bench measures beside ours, of the release that go.mod names.
 TRAINER_CACHE := $(CACHE)/tools/trainer-cache-$(shell sed -n 's,.*github.com/kubeflow/trainer/v2 ,,p' go.mod 2>/dev/null)
 SERVER  := bin/cacheserver
@@ -106,6 +110,10 @@ clients-venv: bootstrap # clients of the object cache: pfio; ccache and curl
 	@hack/bootstrap clients
 	@hack/venv $(CLIENTS_VENV) $(CLIENTS_LOCK)
 
+.PHONY: spark-venv
+spark-venv: bootstrap # Spark, which writes tables for the tests (about 2 min, once)
+	@hack/venv $(SPARK_VENV) $(SPARK_LOCK)
+
 print-%: # the value of a variable: make -s print-PYTHON
 	@echo $($*)
 
@@ -123,7 +131,8 @@ $(CONTROLLER_GEN): | bootstrap
 
 $(CATALOG)/complete: JARS := rest-catalog
 $(JAVA_FLIGHT)/complete: JARS := java-flight
-$(CATALOG)/complete $(JAVA_FLIGHT)/complete: | bootstrap
+$(SPARK_JARS)/complete: JARS := spark
+$(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete: | bootstrap
 	@hack/bootstrap java
 	@echo "==> hack/$(JARS): fetching jars (about 20 s, once)"
 	@mvn -q -B -f hack/$(JARS)/pom.xml dependency:copy-dependencies -DoutputDirectory=$(@D)
