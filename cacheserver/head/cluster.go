@@ -37,7 +37,7 @@ type cluster struct {
 	nodeTimeout time.Duration
 	joinTimeout time.Duration
 	started     time.Time
-	key         []byte
+	salt        []byte // of the key of tickets
 	question    string
 	adopt       func(*iceberg.Pin) // asks for a new plan under a pin that nodes hold; called without mu
 
@@ -210,7 +210,7 @@ func (c *cluster) assignLocked(m *member) {
 	m.session.tell(peer.ToNode{Assign: &peer.Assign{
 		Plan: c.plan.fingerprint, Question: c.plan.question, Dataset: c.plan.dataset,
 		Pin: c.plan.pin, Selection: c.plan.selection,
-		First: run.First, Splits: c.plan.splits[run.First:run.End], Key: c.key,
+		First: run.First, Splits: c.plan.splits[run.First:run.End], Salt: c.salt,
 	}})
 }
 

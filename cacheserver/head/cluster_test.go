@@ -25,7 +25,7 @@ var start = time.Unix(1_800_000_000, 0)
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
 	return &cluster{
-		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, started: start, question: "q", key: []byte("k"),
+		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, started: start, question: "q", salt: []byte("k"),
 		adopt: func(*iceberg.Pin) {}, members: make([]member, n),
 	}
 }

@@ -35,7 +35,7 @@ type Config struct {
 	Source    iceberg.Source
 	Selection iceberg.Selection
 
-	Secret      string        // nodes must show it to join; empty admits all
+	Secret      string        // nodes must have it to join; with an empty one anybody may
 	TLS         rpc.TLS       // zero: plain text
 	Transport   rpc.Transport // zero: rpc.H2
 	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
@@ -70,14 +70,12 @@ func New(cfg Config) (*Head, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		return nil, fmt.Errorf("make the ticket key: %w", err)
-	}
-	h := &Head{cfg: cfg, question: question, sealer: wire.NewSealer(key), adopted: make(chan *iceberg.Pin, 1)}
+	salt := make([]byte, 32)
+	_, _ = rand.Read(salt) // does not fail
+	h := &Head{cfg: cfg, question: question, sealer: wire.NewSealer(peer.TicketKey(cfg.Secret, salt)), adopted: make(chan *iceberg.Pin, 1)}
 	h.cluster = &cluster{
 		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, started: time.Now(),
-		key: key, question: question, adopt: func(pin *iceberg.Pin) { h.adopted <- pin },
+		salt: salt, question: question, adopt: func(pin *iceberg.Pin) { h.adopted <- pin },
 		members: make([]member, cfg.Nodes),
 	}
 	return h, nil

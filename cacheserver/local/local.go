@@ -7,6 +7,7 @@ package local
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"net"
@@ -33,7 +34,6 @@ type Config struct {
 	Store     *objstore.Store
 	Source    iceberg.Source
 	Selection iceberg.Selection
-	Secret    string
 	TLS       rpc.TLS
 	Transport rpc.Transport // zero: rpc.H2
 	Grace     time.Duration // 0: the parts' own default
@@ -50,9 +50,10 @@ type Cache struct {
 
 // New opens the nodes' ports and makes the parts; nothing is served before Start.
 func New(ctx context.Context, cfg Config) (*Cache, error) {
+	secret := rand.Text() // head and nodes are this process: nobody else may join
 	h, err := head.New(head.Config{
 		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Store: cfg.Store, Source: cfg.Source, Selection: cfg.Selection,
-		Secret: cfg.Secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
+		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
 		Profiles: cfg.Profiles,
 	})
 	if err != nil {
@@ -73,7 +74,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
 			Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
 			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Work: work,
-			Secret: cfg.Secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
+			Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
 		})
 		if err != nil {
 			return nil, err

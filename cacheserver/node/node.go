@@ -47,7 +47,7 @@ type Config struct {
 	Workers   int            // row groups decoded at a time; 0: one a core
 	Work      *Work          // shared by the nodes of one process; nil: this node's own
 
-	Secret    string  // shown to the head
+	Secret    string  // the head's; a head that has another is refused
 	TLS       rpc.TLS // zero: plain text
 	Grace     time.Duration
 	Transport rpc.Transport // zero: rpc.H2
@@ -124,7 +124,7 @@ func (n *Node) setStopping() {
 // failed one is replaced.
 func (n *Node) take(ctx context.Context, assign peer.Assign) *part {
 	n.mu.Lock()
-	n.sealer = wire.NewSealer(assign.Key)
+	n.sealer = wire.NewSealer(peer.TicketKey(n.cfg.Secret, assign.Salt))
 	old := n.part
 	if old != nil && old.assign.Plan == assign.Plan && old.failure() == nil {
 		n.mu.Unlock()

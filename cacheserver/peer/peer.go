@@ -3,7 +3,8 @@
 
 // Package peer is what head and data nodes say to each other: one long-lived stream a node, JSON messages.
 //
-// A node opens the stream with Hello. The head answers with Assign as soon as it has a plan; the node loads
+// Both sides first prove that they have the cache's secret; every message then carries a MAC. The node's first message
+// is Hello. The head answers with Assign as soon as it has a plan; the node loads
 // and reports, and whenever it joins again (its own or the head's restart, a broken connection) it says what
 // it holds already. The stream is also the node's sign of life: see HeartbeatEvery.
 package peer
@@ -54,7 +55,7 @@ type Held struct {
 }
 
 // Assign gives a node its part of the plan and all that it needs to load and serve it.
-// A node that already holds the plan keeps what it has and only takes the key.
+// A node that already holds the plan keeps what it has and only takes the salt.
 type Assign struct {
 	Plan      string            `json:"plan"`
 	Question  string            `json:"question"`
@@ -63,7 +64,7 @@ type Assign struct {
 	Selection iceberg.Selection `json:"selection"`
 	First     int               `json:"first"` // plan-wide number of the node's first split
 	Splits    []iceberg.Split   `json:"splits"`
-	Key       []byte            `json:"key"` // seals tickets; never logged
+	Salt      []byte            `json:"salt"` // of the key that seals tickets, see TicketKey
 }
 
 // Progress reports what was done since the last message; it doubles as the heartbeat.

@@ -5,13 +5,11 @@ package peer
 
 import (
 	"context"
-	"crypto/subtle"
 	"encoding/json"
 	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/wire"
@@ -20,7 +18,6 @@ import (
 const (
 	service    = "datacache.peer.v1.Peer"
 	joinMethod = "/" + service + "/Join"
-	authHeader = "authorization"
 )
 
 // rawStream is what client and server streams have in common.
@@ -30,8 +27,11 @@ type rawStream interface {
 	RecvMsg(m any) error
 }
 
-// Stream sends Out messages and receives In messages. One goroutine may send while another receives.
-type Stream[Out, In any] struct{ raw rawStream }
+// Stream sends Out messages and receives In messages, each behind its MAC. One goroutine may send while another receives.
+type Stream[Out, In any] struct {
+	raw     rawStream
+	out, in *authenticator
+}
 
 // HeadStream is the head's end of a node's stream.
 type HeadStream = Stream[ToNode, ToHead]
@@ -48,17 +48,22 @@ func (s Stream[Out, In]) Send(message Out) error {
 	if err != nil {
 		return fmt.Errorf("encode %T: %w", message, err)
 	}
-	return s.raw.SendMsg((*wire.Raw)(&text))
+	sealed := wire.Raw(s.out.seal(text))
+	return s.raw.SendMsg(&sealed)
 }
 
-// Recv blocks for the next message. Bytes that are no message end in INVALID_ARGUMENT.
+// Recv blocks for the next message. A wrong MAC ends in UNAUTHENTICATED, bytes that are no message in INVALID_ARGUMENT.
 func (s Stream[Out, In]) Recv() (In, error) {
 	var (
-		text    wire.Raw
+		sealed  wire.Raw
 		message In
 	)
-	if err := s.raw.RecvMsg(&text); err != nil {
+	if err := s.raw.RecvMsg(&sealed); err != nil {
 		return message, err
+	}
+	text, ok := s.in.open(sealed)
+	if !ok {
+		return message, errSecret
 	}
 	return Decode[In](text)
 }
@@ -72,45 +77,31 @@ func Decode[In any](text []byte) (In, error) {
 	return message, nil
 }
 
-// Register lets nodes join over the server. A join whose secret differs is refused as UNAUTHENTICATED; an
-// empty secret admits every node. join owns the stream until it returns.
+// Register lets nodes join over the server. A node that has another secret is refused as UNAUTHENTICATED.
+// join owns the stream until it returns.
 func Register(server grpc.ServiceRegistrar, secret string, join func(HeadStream) error) {
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: service,
 		HandlerType: (*any)(nil),
 		Streams: []grpc.StreamDesc{{
 			StreamName: "Join", ServerStreams: true, ClientStreams: true,
-			Handler: func(_ any, stream grpc.ServerStream) error {
-				if err := authorize(stream.Context(), secret); err != nil {
+			Handler: func(_ any, raw grpc.ServerStream) error {
+				stream, err := within(raw, secret, accept)
+				if err != nil {
 					return err
 				}
-				return join(HeadStream{stream})
+				return join(stream)
 			},
 		}},
 	}, nil)
 }
 
-func authorize(ctx context.Context, secret string) error {
-	if secret == "" {
-		return nil
-	}
-	md, _ := metadata.FromIncomingContext(ctx)
-	for _, got := range md.Get(authHeader) {
-		if subtle.ConstantTimeCompare([]byte(got), []byte("Bearer "+secret)) == 1 {
-			return nil
-		}
-	}
-	return status.Error(codes.Unauthenticated, "the node's cache secret differs from the head's; give both the same")
-}
-
-// Join opens a node's stream to the head. It ends with ctx.
+// Join opens a node's stream to a head that has the same secret. It ends with ctx, which the caller must end after an
+// error too.
 func Join(ctx context.Context, conn *grpc.ClientConn, secret string) (NodeStream, error) {
-	if secret != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, authHeader, "Bearer "+secret)
-	}
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: "Join", ServerStreams: true, ClientStreams: true}, joinMethod)
+	raw, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: "Join", ServerStreams: true, ClientStreams: true}, joinMethod)
 	if err != nil {
 		return NodeStream{}, fmt.Errorf("join the head at %s: %w", conn.Target(), err)
 	}
-	return NodeStream{stream}, nil
+	return within(raw, secret, greet)
 }

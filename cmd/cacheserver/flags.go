@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -154,6 +155,8 @@ type serveFlags struct {
 	transport    string
 	tls          rpc.TLS
 	secret       string
+	insecure     bool
+	joined       bool // head and data nodes are several processes, which the secret keeps together
 	grace        time.Duration
 	profiles     bool
 	logs         logFlags
@@ -171,6 +174,34 @@ func (f *serveFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.BoolVar(&f.profiles, "profiles", false, "serve Go's profiles under /debug/pprof/ on the --http port")
 	f.secret = env("CACHE_SECRET")
 	f.logs.register(flags, env)
+}
+
+// registerJoined adds the flags of a command that other processes join, or that joins another.
+func (f *serveFlags) registerJoined(flags *pflag.FlagSet, env environment) {
+	f.register(flags, env)
+	f.joined = true
+	flags.BoolVar(&f.insecure, "insecure", false,
+		"listen beyond loopback without a secret: whoever reaches the port may join as a data node and serve rows of its own.\n"+
+			"Better give head and nodes the same secret in env CACHE_SECRET")
+}
+
+// checkSecret refuses, unless told otherwise, to listen where strangers are without the secret that keeps them out.
+func (p *process) checkSecret(f *serveFlags) error {
+	if !f.joined || f.secret != "" || isLoopback(p.flight.Addr()) {
+		return nil
+	}
+	if !f.insecure {
+		return fmt.Errorf("--listen: other machines may reach %s, and without a secret any of them could join this cache as head or data node; "+
+			"set env CACHE_SECRET, the same on head and nodes, or listen on 127.0.0.1, or give --insecure", p.flight.Addr())
+	}
+	p.log.Warn("INSECURE: CACHE_SECRET is not set; whoever reaches this port may join the cache as head or data node, get the key of its tickets and serve rows of their own",
+		"listen", p.flight.Addr())
+	return nil
+}
+
+func isLoopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
 }
 
 // memoryFlags bound the memory that rows may take.

@@ -21,7 +21,8 @@ func headCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "head",
 		Short: "Plan a table, deal it to data nodes, tell clients where their rows are",
-		Example: `  cacheserver head --metadata s3://bucket/db/events/metadata/00003-5a1c.metadata.json --nodes 2
+		Example: `  export CACHE_SECRET=$(cat /etc/datacache/secret)       # the same on every machine
+  cacheserver head --metadata s3://bucket/db/events/metadata/00003-5a1c.metadata.json --nodes 2
   cacheserver node --head head-host:50051 --index 0     # on one machine
   cacheserver node --head head-host:50051 --index 1     # on another`,
 		Args: noArguments,
@@ -54,7 +55,7 @@ func headCommand(env environment) *cobra.Command {
 	flags := cmd.Flags()
 	source.register(flags, env)
 	selection.register(flags, env)
-	serve.register(flags, env)
+	serve.registerJoined(flags, env)
 	flags.IntVar(&cfg.Nodes, "nodes", groupNodes(env), "data nodes to wait for (default in a LeaderWorkerSet: LWS_GROUP_SIZE - 1)")
 	flags.DurationVar(&cfg.JoinTimeout, "join-timeout", 0, "fail if not every data node has joined by then (default 10m)")
 	flags.DurationVar(&cfg.NodeTimeout, "node-timeout", 0, "count a silent data node as lost after this (default 10s)")

@@ -47,7 +47,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			p.countMemory(budget)
 			cache, err := local.New(cmd.Context(), local.Config{
 				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: store, Source: src, Selection: selected,
-				Secret: serve.secret, TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
+				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
 			})
 			if err != nil {
 				return err

@@ -66,7 +66,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 	}
 	flags := cmd.Flags()
 	source.register(flags, env)
-	serve.register(flags, env)
+	serve.registerJoined(flags, env)
 	memory.register(flags, env)
 	flags.StringVar(&headAddr, "head", leaderAddress(env), "host:port of the head (default in a LeaderWorkerSet: LWS_LEADER_ADDRESS, port 50051)")
 	flags.IntVar(&index, "index", workerIndex(env), "this node's place, from 0 (default in a LeaderWorkerSet: LWS_WORKER_INDEX - 1)")

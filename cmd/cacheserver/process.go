@@ -40,6 +40,9 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 	if p.flight, err = listen.Listen(ctx, "tcp", f.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
+	if err := p.checkSecret(f); err != nil {
+		return nil, err
+	}
 	if f.http != "" {
 		if p.http, err = listen.Listen(ctx, "tcp", f.http); err != nil {
 			return nil, fmt.Errorf("--http: %w", err)

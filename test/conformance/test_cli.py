@@ -44,6 +44,7 @@ def test_version_names_the_contract(caches: Caches) -> None:
         (["local", "--listen", "256.0.0.1:1", "--metadata", "x"], "listen"),
         (["local", "--as-of", "yesterday", "--metadata", "x"], "as-of"),
         (["node", "--head", "127.0.0.1:1", "--index", "-5"], "index"),
+        (["head", "--nodes", "1", "--metadata", "x", "--listen", ":0", "--http", "127.0.0.1:0"], "CACHE_SECRET"),
         (["inspect", "--metadata", "/no/such.metadata.json"], "/no/such.metadata.json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -4,16 +4,19 @@
 package faults
 
 import (
+	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
@@ -81,19 +84,31 @@ func (c *cluster) speak(secret string, messages ...string) error {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secret)
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(wire.NewCodec()))
 	if err != nil {
 		return err
 	}
+	// The handshake: our nonce, the head's with the MAC of its empty first message. See cacheserver/peer.
+	ours := wire.Raw(strings.Repeat("n", 32))
+	if err := stream.SendMsg(&ours); err != nil {
+		return err
+	}
 	var heard wire.Raw
+	if err := stream.RecvMsg(&heard); err != nil {
+		return err
+	}
+	theirs := heard[:32]
+	if want := messageMAC(secret, "head", ours, theirs, 0, ""); secret == c.secret && !bytes.Equal(heard[32:], want) {
+		c.t.Errorf("the head proved itself by %x, want %x", heard[32:], want)
+	}
 	for i, message := range messages {
 		if i > 0 { // the answer to hello is the assignment
 			if err := stream.RecvMsg(&heard); err != nil {
 				return err
 			}
 		}
-		raw := wire.Raw(strings.ReplaceAll(message, "PLAN", planOf(heard)))
+		message = strings.ReplaceAll(message, "PLAN", planOf(heard))
+		raw := wire.Raw(append(messageMAC(secret, "node", ours, theirs, i, message), message...))
 		if err := stream.SendMsg(&raw); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
@@ -103,6 +118,16 @@ func (c *cluster) speak(secret string, messages ...string) error {
 			return err
 		}
 	}
+}
+
+// messageMAC is what a message from head or node begins with; number counts the sender's messages.
+func messageMAC(secret, sender string, nodeNonce, headNonce []byte, number int, text string) []byte {
+	key := hmac.New(sha256.New, []byte(secret))
+	key.Write(slices.Concat([]byte(sender), nodeNonce, headNonce))
+	mac := hmac.New(sha256.New, key.Sum(nil))
+	mac.Write([]byte{7: byte(number)})
+	mac.Write([]byte(text))
+	return mac.Sum(nil)
 }
 
 // planOf finds the plan's name in an assignment.
