@@ -30,7 +30,7 @@ type Config struct {
 	Out io.Writer
 }
 
-// FailedError says that the cache failed for good (docs/adr/0005) and why.
+// FailedError says that the cache failed (docs/adr/0005) and why.
 type FailedError struct{ Reason string }
 
 func (e *FailedError) Error() string { return "the cache failed: " + e.Reason }

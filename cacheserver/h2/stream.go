@@ -248,6 +248,14 @@ func (s *stream) giveBack(n int) {
 	}
 }
 
+// Cancel ends the context of the call that ctx is of: its handler's sends and receives then fail, also one that waits for
+// the client. The status that the handler returns is still sent. In another server's call it does nothing.
+func Cancel(ctx context.Context) {
+	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(transportStream); ok {
+		s.cancel()
+	}
+}
+
 // transportStream is the stream as unary handlers reach it, through grpc.SetHeader and its like.
 type transportStream struct{ *stream }
 

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/peer"
 	"github.com/kubeflow/datacache/cacheserver/plan"
 )
@@ -22,7 +21,7 @@ import (
 // State is where a cache is in its life, in the words of /status.
 type State string
 
-// The states. Failed is for ever; Degraded is a cache that was Ready and lacks a data node.
+// The states. Degraded is a cache that was Ready and lacks a data node; docs/adr/0005 has what makes a cache Failed.
 const (
 	Planning State = "Planning"
 	Loading  State = "Loading"
@@ -34,22 +33,28 @@ const (
 // cluster is all that the head knows of its data nodes. It does no I/O: streams tell it what happened, and
 // it queues what nodes should be told in their sessions' outboxes.
 type cluster struct {
-	nodeTimeout time.Duration
-	joinTimeout time.Duration
-	started     time.Time
-	salt        []byte // of the key of tickets
-	question    string
-	adopt       func(*iceberg.Pin) // asks for a new plan under a pin that nodes hold; called without mu
+	nodeTimeout  time.Duration
+	joinTimeout  time.Duration
+	loadTimeout  time.Duration
+	started      time.Time
+	salt         []byte        // of the key of tickets
+	request      string        // fingerprint of what is to be cached
+	storeTrouble func() string // what reads of the object store are tried again, if any
+	planned      chan struct{} // closed once there is a plan
 
-	mu       sync.Mutex
-	members  []member
-	plan     *tablePlan
-	held     *iceberg.Pin     // the nodes' pin that the plan must be made under, if any
-	footers  [2]int           // files planned, of all
-	splits   []peer.SplitDone // by split; an empty hash was not reported yet
-	ready    bool             // every row was in memory once
-	failure  string           // why the cache failed
-	stopping bool
+	mu          sync.Mutex
+	members     []member
+	plan        *tablePlan
+	origin      origin           // of plan
+	record      []byte           // of plan, for the nodes to keep
+	footers     [2]int           // files planned, of all
+	splits      []peer.SplitDone // by split; an empty hash was not reported yet
+	ready       bool             // every row was in memory once
+	progressed  time.Time        // when planning or loading last got on
+	trouble     string           // why planning does not get on
+	planFailure string           // why there will be no plan unless a node brings one
+	failure     string           // why the cache failed
+	stopping    bool
 }
 
 // member is one data node's place. The zero value is a node that never joined.
@@ -63,6 +68,8 @@ type member struct {
 	bytes       int64
 	columnBytes []int64
 	done        map[int]bool // splits reported over this session
+	trouble     string       // why it does not get on
+	recalled    origin       // of the plan whose record it was asked for; noPlan if it was not
 	seen        time.Time
 	gone        string // why it is not connected
 }
@@ -85,6 +92,7 @@ type session struct {
 	out    chan peer.ToNode
 	closed chan struct{}
 	reason error
+	record []byte // pieces received; the receiving goroutine's
 }
 
 // close ends the session; only the first call counts. The caller holds the cluster's mu.
@@ -97,121 +105,55 @@ func (s *session) close(reason error) {
 	}
 }
 
-// outboxSize is more than a session is ever told: an assignment, a second one after adoption, an abort.
-const outboxSize = 8
-
-// join gives a node its place. A node that takes the place of another process ends that one.
-func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
-	s, pin, err := c.admit(hello, now)
-	if pin != nil {
-		c.adopt(pin)
-	}
-	return s, err
-}
-
-// admit does what join says and tells which held pin should be adopted, if any.
-func (c *cluster) admit(hello peer.Hello, now time.Time) (*session, *iceberg.Pin, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.checkLocked(hello); err != nil {
-		return nil, nil, err
-	}
-	m := &c.members[hello.Index]
-	c.replaceLocked(m, hello)
-	s := &session{index: hello.Index, out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{})}
-	restarts := m.restarts
-	if m.incarnation != "" && m.incarnation != hello.Incarnation {
-		restarts++
-	}
-	*m = member{
-		session: s, state: NodeJoined, address: hello.Address, incarnation: hello.Incarnation,
-		restarts: restarts, done: map[int]bool{}, seen: now,
-	}
-	if c.failure != "" {
-		s.abort(c.failure)
-		return s, nil, nil
-	}
-	if c.adoptableLocked(hello.Held) {
-		c.plan, c.held = nil, &hello.Held.Pin
-		return s, c.held, nil
-	}
-	if c.plan != nil {
-		c.assignLocked(m)
-	}
-	return s, nil, nil
-}
-
-func (c *cluster) checkLocked(hello peer.Hello) error {
-	switch {
-	case c.stopping:
-		return status.Error(codes.Unavailable, "the head is stopping")
-	case hello.V != peer.Version:
-		return status.Errorf(codes.FailedPrecondition, "the node speaks version %d of the peer protocol, the head %d; run the same release on both", hello.V, peer.Version)
-	case hello.Index < 0 || hello.Index >= len(c.members):
-		return status.Errorf(codes.InvalidArgument, "node index %d: this cache has %d data nodes, 0 to %d", hello.Index, len(c.members), len(c.members)-1)
-	case hello.Incarnation == "" || hello.Address == "":
-		return status.Error(codes.InvalidArgument, "hello without incarnation or address")
-	}
-	return nil
-}
-
-// replaceLocked ends the session that a node's place may still have.
-func (c *cluster) replaceLocked(m *member, hello peer.Hello) {
-	if m.session == nil {
-		return
-	}
-	if m.incarnation != hello.Incarnation {
-		reason := fmt.Sprintf("another process, at %s, joined as data node %d", hello.Address, hello.Index)
-		m.session.tell(peer.ToNode{Abort: &peer.Abort{Reason: reason, Final: true}})
-	}
-	m.session.close(status.Errorf(codes.Aborted, "data node %d joined again", hello.Index))
-}
-
-// adoptableLocked says whether a node's held pin should win over our own plan: it answers the same question,
-// it is loaded, and nobody has loaded anything of ours. So a head that restarts finds its cache again even
-// if the table has moved on meanwhile.
-func (c *cluster) adoptableLocked(held *peer.Held) bool {
-	if held == nil || !held.Loaded || held.Question != c.question || c.ready || c.held != nil {
-		return false
-	}
-	if c.plan != nil && c.plan.fingerprint == held.Plan {
-		return false
-	}
-	return !slices.ContainsFunc(c.splits, func(d peer.SplitDone) bool { return d.Hash != "" })
-}
-
-// setPlan hands the plan out to every node that has joined, unless another pin is to be adopted.
-func (c *cluster) setPlan(p *tablePlan, held *iceberg.Pin) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.held != held || c.failure != "" {
-		return
-	}
-	c.plan = p
-	c.splits = make([]peer.SplitDone, len(p.splits))
-	for i := range c.members {
-		if c.members[i].session != nil {
-			c.assignLocked(&c.members[i])
-		}
-	}
-}
+// outboxSize is more than a session is ever told: an assignment and news of Ready for each of few plans, a recall,
+// an abort.
+const outboxSize = 16
 
 // planning notes how far planning is, in files.
-func (c *cluster) planning(done, total int) {
+func (c *cluster) planning(done, total int, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.footers = [2]int{done, total}
+	c.footers, c.progressed = [2]int{done, total}, now
 }
 
-func (c *cluster) assignLocked(m *member) {
-	m.state = NodeLoading
-	clear(m.done)
-	run := c.plan.runs[m.session.index]
-	m.session.tell(peer.ToNode{Assign: &peer.Assign{
-		Plan: c.plan.fingerprint, Question: c.plan.question, Dataset: c.plan.dataset,
-		Pin: c.plan.pin, Selection: c.plan.selection,
-		First: run.First, Splits: c.plan.splits[run.First:run.End], Salt: c.salt,
-	}})
+// planningTrouble notes why planning is tried again; the empty string ends that.
+func (c *cluster) planningTrouble(trouble string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trouble = trouble
+}
+
+// planningFailed notes that the table can't be planned. The cache fails with that once it is known that no node
+// holds a plan.
+func (c *cluster) planningFailed(reason string, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.planFailure, c.trouble = reason, ""
+	c.decideLocked(now)
+}
+
+// decideLocked fails a cache that can't be planned, unless a node may hold its plan: a living node that holds rows
+// joins a restarted head within the time that it may be silent; three times that leaves room for its address to be
+// looked up anew.
+func (c *cluster) decideLocked(now time.Time) {
+	if c.planFailure == "" || c.plan != nil || c.failure != "" {
+		return
+	}
+	if len(c.unheardLocked()) > 0 && now.Sub(c.started) <= 3*c.nodeTimeout {
+		return
+	}
+	c.failLocked(c.planFailure)
+}
+
+// unheardLocked are the nodes that may hold a plan which the cluster does not know.
+func (c *cluster) unheardLocked() []string {
+	var unheard []string
+	for i := range c.members {
+		if m := &c.members[i]; m.incarnation == "" || m.recalled != noPlan {
+			unheard = append(unheard, fmt.Sprint(i))
+		}
+	}
+	return unheard
 }
 
 // tell queues a message; a session whose outbox is full is dead already and will be closed.
@@ -233,11 +175,13 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 	m.seen = now
 	switch {
 	case message.Progress != nil:
-		return c.progressLocked(s.index, m, *message.Progress)
+		return c.progressLocked(s.index, m, *message.Progress, now)
 	case message.Loaded != nil:
-		return c.loadedLocked(s.index, m, *message.Loaded)
+		return c.loadedLocked(s.index, m, *message.Loaded, now)
 	case message.Failed != nil:
-		c.failLocked(fmt.Sprintf("data node %d (%s): %s", s.index, m.address, message.Failed.Reason))
+		if c.plan != nil && message.Failed.Plan == c.plan.fingerprint {
+			c.failLocked(fmt.Sprintf("data node %d (%s): %s", s.index, m.address, message.Failed.Reason))
+		}
 		return nil
 	case message.Leaving != nil:
 		return errors.New(message.Leaving.Reason)
@@ -247,11 +191,14 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 
 // progressLocked records loaded splits. What a split holds must be the same at every load: the row indices
 // that clients keep in their checkpoints depend on it.
-func (c *cluster) progressLocked(index int, m *member, p peer.Progress) error {
+func (c *cluster) progressLocked(index int, m *member, p peer.Progress, now time.Time) error {
 	if c.plan == nil || p.Plan != c.plan.fingerprint || c.failure != "" {
 		return nil // of an earlier plan; the assignment, or the abort, is on its way
 	}
-	m.bytes = p.Bytes
+	m.bytes, m.trouble = p.Bytes, p.Trouble
+	if len(p.Done) > 0 {
+		c.progressed = now
+	}
 	run := c.plan.runs[index]
 	for _, d := range p.Done {
 		if d.Split < run.First || d.Split >= run.End || d.Rows < 0 || d.Hash == "" {
@@ -280,7 +227,7 @@ func (c *cluster) conflictLocked(d peer.SplitDone) string {
 	return ""
 }
 
-func (c *cluster) loadedLocked(index int, m *member, l peer.Loaded) error {
+func (c *cluster) loadedLocked(index int, m *member, l peer.Loaded, now time.Time) error {
 	if c.plan == nil || l.Plan != c.plan.fingerprint || c.failure != "" {
 		return nil
 	}
@@ -292,9 +239,27 @@ func (c *cluster) loadedLocked(index int, m *member, l peer.Loaded) error {
 	if len(m.done) != run.Len() || l.Rows != rows || len(l.ColumnBytes) != c.plan.schema.NumFields() {
 		return status.Errorf(codes.InvalidArgument, "data node %d says it is loaded with %d rows, but reported %d of %d splits with %d rows", index, l.Rows, len(m.done), run.Len(), rows)
 	}
-	m.state, m.rows, m.bytes, m.columnBytes = NodeReady, l.Rows, l.Bytes, l.ColumnBytes
-	if !slices.ContainsFunc(c.members, func(m member) bool { return m.state != NodeReady }) {
-		c.ready = true
+	m.state, m.rows, m.bytes, m.columnBytes, m.trouble = NodeReady, l.Rows, l.Bytes, l.ColumnBytes, ""
+	c.progressed = now
+	if slices.ContainsFunc(c.members, func(m member) bool { return m.state != NodeReady }) {
+		return nil
+	}
+	return c.completeLocked()
+}
+
+// completeLocked notes that every row is in memory. The first time the nodes are told, with the hashes of all splits:
+// from now on clients may know these rows, and they must be found again whoever is lost.
+func (c *cluster) completeLocked() error {
+	if c.ready {
+		return nil
+	}
+	encoded, err := encodeRecord(c.plan, c.splits)
+	if err != nil {
+		return err
+	}
+	c.ready, c.origin, c.record = true, readyPlan, encoded
+	for i := range c.members {
+		c.members[i].session.tell(peer.ToNode{Ready: &peer.Ready{Plan: c.plan.fingerprint, Record: encoded}})
 	}
 	return nil
 }
@@ -305,33 +270,35 @@ func (c *cluster) leave(s *session, reason string) {
 	defer c.mu.Unlock()
 	m := &c.members[s.index]
 	if m.session == s {
-		m.session, m.state, m.gone = nil, NodeLost, reason
+		m.session, m.state, m.gone, m.recalled = nil, NodeLost, reason, noPlan
 	}
 }
 
-// fail ends the cache for good and tells every node to free its memory. Only the first reason is kept.
-func (c *cluster) fail(reason string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failLocked(reason)
-}
-
+// failLocked ends the cache and tells every node to free its part of the plan. Only the first reason is kept.
 func (c *cluster) failLocked(reason string) {
 	if c.failure != "" {
 		return
 	}
 	c.failure = reason
 	for i := range c.members {
-		if s := c.members[i].session; s != nil {
-			s.abort(reason)
+		if m := &c.members[i]; m.session != nil && m.recalled == noPlan {
+			c.abortLocked(m.session)
 		}
 	}
 }
 
-// abort has the node free its memory. It may stay: it then tells whoever asks it why the cache failed.
-func (s *session) abort(reason string) { s.tell(peer.ToNode{Abort: &peer.Abort{Reason: reason}}) }
+// abortLocked tells a node why the cache failed. The node stays, to tell whoever asks it, and frees the rows that it
+// has of the plan that failed.
+func (c *cluster) abortLocked(s *session) {
+	abort := &peer.Abort{Reason: c.failure}
+	if c.plan != nil {
+		abort.Plan = c.plan.fingerprint
+	}
+	s.tell(peer.ToNode{Abort: abort})
+}
 
-// tick closes the sessions of nodes that fell silent and gives up on nodes that never came.
+// tick closes the sessions of nodes that fell silent, and gives up on a first load whose nodes never came or that
+// store or catalog have held up for too long. A cache that was Ready is never given up: its rows are in use.
 func (c *cluster) tick(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -340,15 +307,22 @@ func (c *cluster) tick(now time.Time) {
 		m := &c.members[i]
 		if m.session != nil && now.Sub(m.seen) > c.nodeTimeout {
 			m.session.close(status.Errorf(codes.DeadlineExceeded, "silent for %s", c.nodeTimeout))
-			m.session, m.state, m.gone = nil, NodeLost, fmt.Sprintf("silent for more than %s", c.nodeTimeout)
+			m.session, m.state, m.gone, m.recalled = nil, NodeLost, fmt.Sprintf("silent for more than %s", c.nodeTimeout), noPlan
 		}
 		if m.incarnation == "" {
 			missing = append(missing, fmt.Sprint(i))
 		}
 	}
+	c.decideLocked(now)
+	if c.ready {
+		return
+	}
 	if len(missing) > 0 && now.Sub(c.started) > c.joinTimeout {
 		c.failLocked(fmt.Sprintf("%d of %d data nodes joined within %s; missing: %s. Start them with this head's address, or lower the number of nodes",
 			len(c.members)-len(missing), len(c.members), c.joinTimeout, strings.Join(missing, ", ")))
+	}
+	if trouble := c.troubleLocked(); trouble != "" && now.Sub(c.progressed) > c.loadTimeout {
+		c.failLocked(fmt.Sprintf("no progress for %s: %s", c.loadTimeout, trouble))
 	}
 }
 

@@ -25,15 +25,15 @@ var start = time.Unix(1_800_000_000, 0)
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
 	return &cluster{
-		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, started: start, question: "q", salt: []byte("k"),
-		adopt: func(*iceberg.Pin) {}, members: make([]member, n),
+		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, loadTimeout: 10 * time.Minute, started: start, progressed: start,
+		request: "q", salt: []byte("k"), members: make([]member, n), planned: make(chan struct{}),
 	}
 }
 
 // splits10 is a plan of n splits of 10 rows each over the nodes, one int64 column.
 func splits10(nodes, n int) *tablePlan {
 	p := &tablePlan{
-		question: "q", fingerprint: fmt.Sprintf("plan-%d-%d", nodes, n), pin: iceberg.Pin{UUID: "u", SnapshotID: 7},
+		fingerprint: fmt.Sprintf("plan-%d-%d", nodes, n), pin: iceberg.Pin{UUID: "u", SnapshotID: 7},
 		schema: arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil),
 	}
 	weights := make([]int64, n)
@@ -112,7 +112,7 @@ func expectState(t *testing.T, c *cluster, want State, reason string) {
 func readyCluster(t *testing.T, nodes, splits int) (*cluster, []*fakeNode) {
 	t.Helper()
 	c := newCluster(t, nodes)
-	c.setPlan(splits10(nodes, splits), nil)
+	c.setPlan(splits10(nodes, splits), nil, start)
 	var all []*fakeNode
 	for i := range nodes {
 		n := &fakeNode{t: t, c: c, index: i, incarnation: fmt.Sprint("first", i)}
@@ -121,17 +121,22 @@ func readyCluster(t *testing.T, nodes, splits int) (*cluster, []*fakeNode) {
 		all = append(all, n)
 	}
 	expectState(t, c, Ready, "ready")
+	for _, n := range all {
+		if m := <-n.s.out; m.Ready == nil || m.Ready.Plan != c.plan.fingerprint {
+			t.Errorf("node %d was told %+v, want that the cache is ready", n.index, m)
+		}
+	}
 	return c, all
 }
 
 func TestLifeOfACache(t *testing.T) {
 	c := newCluster(t, 2)
 	expectState(t, c, Planning, "planning")
-	c.planning(3, 4)
+	c.planning(3, 4, start)
 	expectState(t, c, Planning, "3/4 files")
 	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
 	a.join(nil) // before there is a plan
-	c.setPlan(splits10(2, 4), nil)
+	c.setPlan(splits10(2, 4), nil, start)
 	expectState(t, c, Loading, "loading 0% (0/4 splits); waiting for data node 1 to join")
 	a.load("h")
 	expectState(t, c, Loading, "loading 50% (2/4 splits); waiting for data node 1 to join")
@@ -182,7 +187,7 @@ func TestNodeRestarts(t *testing.T) {
 func TestNodeThatHoldsItsPartJoinsAgain(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
 	c.leave(nodes[0].s, "connection lost")
-	nodes[0].join(&peer.Held{Plan: c.plan.fingerprint, Question: "q", Pin: c.plan.pin, Loaded: true})
+	nodes[0].join(&peer.Held{Plan: c.plan.fingerprint, Request: "q", Ready: true})
 	nodes[0].load("h") // what a node does that keeps its part: it reports all of it anew
 	expectState(t, c, Ready, "ready")
 	if r := c.status("").Nodes[0].Restarts; r != 0 {
@@ -206,7 +211,7 @@ func TestOtherRowsAfterARestartFail(t *testing.T) {
 
 func TestMissingRowsFail(t *testing.T) {
 	c := newCluster(t, 1)
-	c.setPlan(splits10(1, 1), nil)
+	c.setPlan(splits10(1, 1), nil, start)
 	n := &fakeNode{t: t, c: c, incarnation: "a"}
 	n.join(nil)
 	a := n.assignment()
@@ -216,10 +221,10 @@ func TestMissingRowsFail(t *testing.T) {
 
 func TestLoadErrorFailsTheCache(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
-	nodes[1].send(peer.ToHead{Failed: &peer.Failed{Reason: "f3 is gone"}})
+	nodes[1].send(peer.ToHead{Failed: &peer.Failed{Plan: c.plan.fingerprint, Reason: "f3 is gone"}})
 	expectState(t, c, Failed, "data node 1 (host:1): f3 is gone")
 	late := &fakeNode{t: t, c: c, index: 0, incarnation: "x"}
-	late.join(&peer.Held{Plan: c.plan.fingerprint, Question: "q", Pin: c.plan.pin, Loaded: true})
+	late.join(&peer.Held{Plan: c.plan.fingerprint, Request: "q", Ready: true})
 	if m := <-late.s.out; m.Abort == nil || m.Abort.Final || m.Abort.Reason != "data node 1 (host:1): f3 is gone" {
 		t.Errorf("a node that joins a failed cache is told %+v, want to give up, and why", m)
 	}
@@ -229,8 +234,8 @@ func TestPlanOfAFailedCacheIsNotDealt(t *testing.T) {
 	c := newCluster(t, 1)
 	n := &fakeNode{t: t, c: c, incarnation: "a"}
 	n.join(nil)
-	c.fail("too late")
-	c.setPlan(splits10(1, 1), nil)
+	c.failLocked("too late")
+	c.setPlan(splits10(1, 1), nil, start)
 	if m := <-n.s.out; m.Abort == nil {
 		t.Errorf("the node was told %+v first, want to give up", m)
 	}
@@ -252,7 +257,7 @@ func TestSilentNodeIsLost(t *testing.T) {
 
 func TestNodesThatNeverCome(t *testing.T) {
 	c := newCluster(t, 3)
-	c.setPlan(splits10(3, 3), nil)
+	c.setPlan(splits10(3, 3), nil, start)
 	(&fakeNode{t: t, c: c, index: 1, incarnation: "b"}).join(nil)
 	c.tick(start.Add(59 * time.Second))
 	expectState(t, c, Loading, "waiting for data node 0, 1, 2") // node 1 has fallen silent
@@ -281,40 +286,190 @@ func TestSecondProcessTakesThePlace(t *testing.T) {
 	expectState(t, c, Ready, "ready")
 }
 
-// TestRestartedHeadAdoptsWhatNodesHold: a new head plans a newer snapshot, but a node brings the pin that the
-// old head had chosen; the cache goes on with that one, unless something newer is loaded already.
-func TestRestartedHeadAdoptsWhatNodesHold(t *testing.T) {
-	held := &peer.Held{Plan: "plan-old", Question: "q", Pin: iceberg.Pin{UUID: "u", SnapshotID: 6}, Loaded: true}
-	c := newCluster(t, 2)
-	var adopted *iceberg.Pin
-	c.adopt = func(pin *iceberg.Pin) { adopted = pin }
-	newer := splits10(2, 4)
-	c.setPlan(newer, nil)
-	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
-	a.join(held)
-	if adopted == nil || adopted.SnapshotID != 6 {
-		t.Fatalf("adopted %v", adopted)
+// recalled asserts that the node was asked for the record of its plan.
+func (f *fakeNode) recalled() {
+	f.t.Helper()
+	select {
+	case m := <-f.s.out:
+		if m.Recall == nil {
+			f.t.Fatalf("node %d was told %+v, want a recall", f.index, m)
+		}
+	default:
+		f.t.Fatalf("node %d was not told anything, want a recall", f.index)
 	}
-	expectState(t, c, Planning, "planning")
-	c.setPlan(newer, nil) // a plan that was under way: too late
-	expectState(t, c, Planning, "planning")
+}
+
+// nothing asserts that the node was told nothing.
+func (f *fakeNode) nothing() {
+	f.t.Helper()
+	select {
+	case m := <-f.s.out:
+		f.t.Fatalf("node %d was told %+v, want nothing", f.index, m)
+	default:
+	}
+}
+
+// TestHeldPlanReplacesAnUnservedOne: a new head has planned a newer snapshot, and one node has loaded its part of that;
+// another one brings the plan that clients have seen.
+func TestHeldPlanReplacesAnUnservedOne(t *testing.T) {
+	c := newCluster(t, 2)
+	c.setPlan(splits10(2, 4), nil, start)
+	b := &fakeNode{t: t, c: c, index: 1, incarnation: "b"}
+	b.join(nil)
+	b.load("h")
+	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
+	a.join(&peer.Held{Plan: "plan-2-2", Request: "q", Ready: true})
+	a.recalled()
 	old := splits10(2, 2)
-	old.fingerprint = "plan-old"
-	c.setPlan(old, adopted)
-	if got := a.assignment().Plan; got != "plan-old" {
+	done := []peer.SplitDone{{Split: 0, Rows: 10, Hash: "h0"}, {Split: 1, Rows: 10, Hash: "h1"}}
+	c.restore(a.s, old, nil, done, start)
+	expectState(t, c, Degraded, "data node 1 loading (0/1 splits)")
+	if got := a.assignment(); got.Plan != "plan-2-2" || !got.Ready {
+		t.Errorf("assigned %s, ready %t", got.Plan, got.Ready)
+	}
+	if got := b.assignment(); got.Plan != "plan-2-2" {
+		t.Errorf("assigned %s", got.Plan)
+	}
+	b.send(peer.ToHead{Progress: &peer.Progress{Plan: "plan-2-2", Done: []peer.SplitDone{{Split: 1, Rows: 10, Hash: "other"}}}})
+	expectState(t, c, Failed, "f1 row group 0 holds other rows") // the hashes came back with the plan
+}
+
+func TestHeldPlans(t *testing.T) {
+	loaded := &peer.Held{Plan: "plan-2-2", Request: "q"}
+	tests := []struct {
+		name   string
+		before origin
+		held   *peer.Held
+		want   bool
+	}{
+		{"nothing held", noPlan, nil, false},
+		{"of another request", noPlan, &peer.Held{Plan: "x", Request: "other", Ready: true}, false},
+		{"held, none known", noPlan, loaded, true},
+		{"held, own plan", ownPlan, loaded, true},
+		{"held, the same as its own", ownPlan, &peer.Held{Plan: "plan-2-4", Request: "q"}, false},
+		{"held, another one held", heldPlan, loaded, false},
+		{"was ready, another one held", heldPlan, &peer.Held{Plan: "plan-2-2", Request: "q", Ready: true}, true},
+		{"was ready, so was the cache", readyPlan, &peer.Held{Plan: "plan-2-2", Request: "q", Ready: true}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCluster(t, 2)
+			if tt.before != noPlan {
+				c.adoptLocked(splits10(2, 4), tt.before, nil, start)
+			}
+			if got := c.wantsLocked(tt.held); got != tt.want {
+				t.Errorf("wanted: %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestPlanOfOwnComesDuringARecall: it is not given to the node that is asked what it holds.
+func TestPlanOfOwnComesDuringARecall(t *testing.T) {
+	c := newCluster(t, 2)
+	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
+	a.join(&peer.Held{Plan: "plan-2-2", Request: "q"})
+	a.recalled()
+	c.setPlan(splits10(2, 4), nil, start)
+	a.nothing()
+	c.restore(a.s, splits10(2, 2), nil, nil, start)
+	if got := a.assignment().Plan; got != "plan-2-2" {
 		t.Errorf("assigned %s", got)
 	}
+	expectState(t, c, Loading, "")
+}
 
-	ready, nodes := readyCluster(t, 1, 1)
-	ready.adopt = func(*iceberg.Pin) { t.Error("a loaded plan was given up") }
-	ready.leave(nodes[0].s, "lost")
-	(&fakeNode{t: t, c: ready, incarnation: "z"}).join(held)
+func TestPlanningThatFailsWaitsForNodes(t *testing.T) {
+	c := newCluster(t, 2)
+	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
+	a.join(nil)
+	c.planningFailed("no such file", start)
+	expectState(t, c, Planning, "failed: no such file; waiting for data node 1, which may hold the rows")
+	a.nothing()
+	b := &fakeNode{t: t, c: c, index: 1, incarnation: "b"}
+	b.join(nil)
+	expectState(t, c, Failed, "no such file")
+	if m := <-a.s.out; m.Abort == nil || m.Abort.Plan != "" {
+		t.Errorf("the node was told %+v, want why the cache failed", m)
+	}
 
-	foreign := newCluster(t, 1)
-	foreign.adopt = func(*iceberg.Pin) { t.Error("the pin of another question was adopted") }
-	other := *held
-	other.Question = "other"
-	(&fakeNode{t: t, c: foreign, incarnation: "z"}).join(&other)
+	late := newCluster(t, 1)
+	late.planningFailed("no such file", start)
+	late.tick(start.Add(29 * time.Second))
+	expectState(t, late, Planning, "waiting for data node 0")
+	late.tick(start.Add(31 * time.Second))
+	expectState(t, late, Failed, "no such file")
+	n := &fakeNode{t: t, c: late, incarnation: "n"}
+	n.join(&peer.Held{Plan: "plan-1-1", Request: "q", Ready: true})
+	n.recalled()
+	late.restore(n.s, splits10(1, 1), nil, []peer.SplitDone{{Rows: 10, Hash: "h0"}}, start)
+	n.load("h")
+	expectState(t, late, Ready, "ready")
+}
+
+// TestTroubleIsToldAndBounded: what holds a first load up is in the reason, and ends it after the load timeout; a cache
+// that was Ready waits as long as it takes.
+func TestTroubleIsToldAndBounded(t *testing.T) {
+	c := newCluster(t, 1)
+	c.planningTrouble("catalog answered 503")
+	expectState(t, c, Planning, "planning: catalog answered 503")
+	c.setPlan(splits10(1, 2), nil, start)
+	n := &fakeNode{t: t, c: c, incarnation: "a"}
+	n.join(nil)
+	n.send(peer.ToHead{Progress: &peer.Progress{Plan: "plan-1-2", Trouble: "f0: 503"}})
+	expectState(t, c, Loading, "loading 0% (0/2 splits); data node 0: f0: 503")
+	later := start.Add(11 * time.Minute)
+	if err := c.apply(n.s, peer.ToHead{Progress: &peer.Progress{Plan: "plan-1-2", Trouble: "f0: 503"}}, later); err != nil {
+		t.Fatal(err)
+	}
+	c.tick(later)
+	expectState(t, c, Failed, "no progress for 10m0s: data node 0: f0: 503")
+
+	ready, nodes := readyCluster(t, 1, 2)
+	ready.leave(nodes[0].s, "killed")
+	again := &fakeNode{t: t, c: ready, incarnation: "b"}
+	again.join(nil)
+	if !again.assignment().Ready {
+		t.Error("a node that reloads is not told so")
+	}
+	if err := ready.apply(again.s, peer.ToHead{Progress: &peer.Progress{Plan: "plan-1-2", Trouble: "f0: 503"}}, later); err != nil {
+		t.Fatal(err)
+	}
+	ready.tick(later)
+	expectState(t, ready, Degraded, "reloading (0/2 splits): f0: 503")
+}
+
+// TestRecordHoldsThePlan: what a node gives back makes the same plan, and again with another number of nodes.
+func TestRecordHoldsThePlan(t *testing.T) {
+	h := &Head{cfg: Config{Nodes: 2, Selection: iceberg.Selection{Filter: "id > 1"}}}
+	from := splits10(2, 4)
+	p, err := h.newPlan(from.pin, from.schema, from.splits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := []peer.SplitDone{{Split: 0, Rows: 10, Hash: "a"}, {Split: 1}, {Split: 2}, {Split: 3}}
+	encoded, err := encodeRecord(p, done)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := decodeRecord(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := h.planOf(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.fingerprint != p.fingerprint || !again.schema.Equal(p.schema) || again.dataset != p.dataset || !cmp.Equal(done, r.Done) {
+		t.Errorf("got %+v with %v, want %+v with %v", again, r.Done, p, done)
+	}
+	h.cfg.Nodes = 3
+	if other, err := h.planOf(r); err != nil || len(other.runs) != 3 || other.dataset != p.dataset || other.fingerprint == p.fingerprint {
+		t.Errorf("for three nodes: %+v, %v", other, err)
+	}
+	if _, err := decodeRecord(encoded[:len(encoded)/2]); err == nil {
+		t.Error("half a record was read")
+	}
 }
 
 func TestRefusedHellos(t *testing.T) {
@@ -350,12 +505,12 @@ func TestStopRefusesAll(t *testing.T) {
 // FuzzNodeMessages feeds the head whatever a broken node may say.
 func FuzzNodeMessages(f *testing.F) {
 	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"progress":{"plan":"plan-2-4","done":[{"split":0,"rows":10,"hash":"h"}]}}`))
-	f.Add([]byte(`{"v":1,"index":1,"incarnation":"i","address":"a","held":{"plan":"p","question":"q","loaded":true}}`), []byte(`{"loaded":{"plan":"plan-2-4","rows":0}}`))
+	f.Add([]byte(`{"v":1,"index":1,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"plan-2-4","rows":0}}`))
 	f.Add([]byte(`{"index":-1}`), []byte(`{"progress":{"plan":"plan-2-4","done":[{"split":-9,"rows":-1}]}}`))
 	f.Add([]byte(`{}`), []byte(`{"failed":{"reason":""},"leaving":{}}`))
 	f.Fuzz(func(t *testing.T, hello, message []byte) {
 		c := newCluster(t, 2)
-		c.setPlan(splits10(2, 4), nil)
+		c.setPlan(splits10(2, 4), nil, start)
 		h, err := peer.Decode[peer.Hello](hello)
 		if err != nil {
 			return

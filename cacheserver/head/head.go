@@ -21,6 +21,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/retry"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/watch"
 	"github.com/kubeflow/datacache/cacheserver/wire"
@@ -41,6 +42,7 @@ type Config struct {
 	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
 	NodeTimeout time.Duration // silence after which a node counts as lost; 0: ten seconds
 	JoinTimeout time.Duration // time for every node to join once; 0: ten minutes
+	LoadTimeout time.Duration // time that a first load may make no progress; 0: 15 minutes
 	Grace       time.Duration // time for running calls to end when stopping; 0: 20 seconds
 
 	Log      *slog.Logger
@@ -50,11 +52,9 @@ type Config struct {
 
 // Head is one cache's head. Make it with New, run it with Start; every method is safe for concurrent use.
 type Head struct {
-	cfg      Config
-	question string
-	sealer   wire.Sealer
-	cluster  *cluster
-	adopted  chan *iceberg.Pin
+	cfg     Config
+	sealer  wire.Sealer
+	cluster *cluster
 }
 
 // New checks the configuration and makes a head that has not started.
@@ -65,18 +65,20 @@ func New(cfg Config) (*Head, error) {
 	cfg.TicketTTL = cmp.Or(cfg.TicketTTL, time.Hour)
 	cfg.NodeTimeout = cmp.Or(cfg.NodeTimeout, 10*time.Second)
 	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 10*time.Minute)
+	cfg.LoadTimeout = cmp.Or(cfg.LoadTimeout, 15*time.Minute)
 	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
-	question, err := questionOf(cfg.Source, cfg.Selection)
+	request, err := requestFingerprint(cfg.Source, cfg.Selection)
 	if err != nil {
 		return nil, err
 	}
 	salt := make([]byte, 32)
 	_, _ = rand.Read(salt) // does not fail
-	h := &Head{cfg: cfg, question: question, sealer: wire.NewSealer(peer.TicketKey(cfg.Secret, salt)), adopted: make(chan *iceberg.Pin, 1)}
+	h := &Head{cfg: cfg, sealer: wire.NewSealer(peer.TicketKey(cfg.Secret, salt))}
+	now := time.Now()
 	h.cluster = &cluster{
-		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, started: time.Now(),
-		salt: salt, question: question, adopt: func(pin *iceberg.Pin) { h.adopted <- pin },
-		members: make([]member, cfg.Nodes),
+		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, loadTimeout: cfg.LoadTimeout, started: now, progressed: now,
+		salt: salt, request: request, storeTrouble: cfg.Store.Trouble,
+		members: make([]member, cfg.Nodes), planned: make(chan struct{}),
 	}
 	return h, nil
 }
@@ -107,39 +109,36 @@ func (h *Head) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// keepPlan makes the plan, and makes it again under the nodes' own pin when they bring one.
+// keepPlan plans the table, and again after an error that may pass, until there is a plan: this one, or one that a
+// data node has brought.
 func (h *Head) keepPlan(ctx context.Context) {
-	var held *iceberg.Pin
-	for ctx.Err() == nil {
-		planCtx, cancel := context.WithCancel(ctx)
-		done := make(chan error, 1)
-		go func() { done <- h.planOnce(planCtx, held) }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
 		select {
-		case held = <-h.adopted:
-			cancel()
-			<-done
-			continue
-		case err := <-done:
-			cancel()
-			if err != nil && ctx.Err() == nil {
-				h.cfg.Log.Error("the cache failed", "reason", err)
-				h.cluster.fail(err.Error())
-			}
-		}
-		select {
-		case held = <-h.adopted:
+		case <-h.cluster.planned:
 		case <-ctx.Done():
 		}
+	}()
+	err := retry.Do(ctx, iceberg.MayPass, h.cluster.planningTrouble, func() error { return h.planOnce(ctx) })
+	if err != nil && ctx.Err() == nil {
+		h.cfg.Log.Error("planning failed", "reason", err)
+		h.cluster.planningFailed(err.Error(), time.Now())
 	}
 }
 
-func (h *Head) planOnce(ctx context.Context, held *iceberg.Pin) error {
-	p, err := h.makePlan(ctx, held)
+func (h *Head) planOnce(ctx context.Context) error {
+	p, err := h.makePlan(ctx)
 	if err != nil {
 		return err
 	}
-	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.pin.SnapshotID, "splits", len(p.splits), "adopted", held != nil)
-	h.cluster.setPlan(p, held)
+	encoded, err := encodeRecord(p, nil)
+	if err != nil {
+		return err
+	}
+	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.pin.SnapshotID, "splits", len(p.splits))
+	h.cluster.setPlan(p, encoded, time.Now())
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
 )
 
 // serveNode runs one node's session: it sends what the cluster queues and applies what the node reports,
@@ -23,7 +24,7 @@ func (h *Head) serveNode(stream peer.HeadStream) error {
 	if first.Hello == nil {
 		return status.Error(codes.InvalidArgument, "the first message must be hello")
 	}
-	s, err := h.cluster.join(*first.Hello, time.Now())
+	s, err := h.admit(stream.Context(), *first.Hello)
 	if err != nil {
 		h.cfg.Log.Warn("a data node was refused", "node", first.Hello.Index, "address", first.Hello.Address, "reason", status.Convert(err).Message())
 		return err
@@ -44,6 +45,62 @@ func (h *Head) serveNode(stream peer.HeadStream) error {
 	return err
 }
 
+// rivalSilence is how long a process that has a node's place may be silent while another one asks for the place.
+const rivalSilence = 4 * peer.HeartbeatEvery
+
+// admit gives a node its place. A place that a living process at another address has is not given away: of two
+// processes that were started with one index, the newer one loses.
+func (h *Head) admit(ctx context.Context, hello peer.Hello) (*session, error) {
+	rival := h.cluster.rival(hello)
+	if rival == nil {
+		return h.cluster.join(hello, time.Now())
+	}
+	asked := time.Now()
+	ticker := time.NewTicker(peer.HeartbeatEvery / 5)
+	defer ticker.Stop()
+	for time.Since(asked) < rivalSilence {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+		current, heard, address := h.cluster.heardSince(rival, asked)
+		if !current {
+			return h.admit(ctx, hello)
+		}
+		if heard {
+			return nil, status.Errorf(codes.AlreadyExists, "data node %d is the living process at %s, so the process at %s can't be it; give each data node an index of its own", hello.Index, address, hello.Address)
+		}
+	}
+	return h.cluster.join(hello, time.Now())
+}
+
+// remember takes in a piece of the record that a node was asked for, and goes on with its plan once all pieces came.
+func (h *Head) remember(s *session, piece peer.RecordPiece) error {
+	if len(s.record)+len(piece.Data) > rpc.MaxMessage {
+		return status.Errorf(codes.ResourceExhausted, "a record of more than %d bytes", rpc.MaxMessage)
+	}
+	s.record = append(s.record, piece.Data...)
+	if !piece.Last {
+		return nil
+	}
+	encoded := s.record
+	s.record = nil
+	var p *tablePlan
+	r, err := decodeRecord(encoded)
+	if err == nil {
+		p, err = h.planOf(r)
+	}
+	if err != nil {
+		h.cfg.Log.Warn("a data node's record of the plan is of no use", "node", s.index, "reason", err)
+		h.cluster.forget(s, time.Now())
+		return nil
+	}
+	h.cfg.Log.Info("took the plan from a data node", "node", s.index, "snapshot", p.pin.SnapshotID, "splits", len(p.splits))
+	h.cluster.restore(s, p, encoded, r.Done, time.Now())
+	return nil
+}
+
 // receive applies the node's messages until the stream ends.
 func (h *Head) receive(s *session, stream peer.HeadStream) error {
 	for {
@@ -54,7 +111,12 @@ func (h *Head) receive(s *session, stream peer.HeadStream) error {
 		if err != nil {
 			return status.Errorf(codes.Unavailable, "connection lost: %s", status.Convert(err).Message())
 		}
-		if err := h.cluster.apply(s, message, time.Now()); err != nil {
+		if message.Record != nil {
+			err = h.remember(s, *message.Record)
+		} else {
+			err = h.cluster.apply(s, message, time.Now())
+		}
+		if err != nil {
 			return err
 		}
 	}

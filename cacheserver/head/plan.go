@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -22,7 +23,6 @@ import (
 // tablePlan is what the head decided: which rows of which snapshot, in which order, on which node.
 // It is immutable.
 type tablePlan struct {
-	question    string // fingerprint of what was asked for, before any snapshot was resolved
 	fingerprint string // of everything that a node's part depends on
 	dataset     wire.Dataset
 	pin         iceberg.Pin
@@ -35,8 +35,9 @@ type tablePlan struct {
 	whole  []byte // schema, encoded; see encoded
 }
 
-// questionOf names what a head was asked to cache. Credentials and other properties stay out of it.
-func questionOf(src iceberg.Source, sel iceberg.Selection) (string, error) {
+// requestFingerprint names what a head was asked to cache, before any snapshot was resolved. Credentials and other
+// properties stay out of it.
+func requestFingerprint(src iceberg.Source, sel iceberg.Selection) (string, error) {
 	src.Properties = nil
 	return plan.Fingerprint(struct {
 		Source    iceberg.Source
@@ -44,35 +45,33 @@ func questionOf(src iceberg.Source, sel iceberg.Selection) (string, error) {
 	}{src, sel})
 }
 
-// makePlan pins the table and plans it. A pin that nodes already hold is kept instead of resolving anew.
-func (h *Head) makePlan(ctx context.Context, held *iceberg.Pin) (*tablePlan, error) {
-	table, err := h.open(ctx, held)
+// makePlan pins the table and plans it.
+func (h *Head) makePlan(ctx context.Context) (*tablePlan, error) {
+	table, err := iceberg.Open(ctx, h.cfg.Store, h.cfg.Source, h.cfg.Selection)
 	if err != nil {
 		return nil, err
 	}
-	splits, err := table.Plan(ctx, h.cluster.planning)
+	splits, err := table.Plan(ctx, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
 	if err != nil {
 		return nil, err
 	}
-	p := &tablePlan{pin: table.Pin(), selection: h.cfg.Selection, schema: table.Schema(), splits: splits}
+	return h.newPlan(table.Pin(), table.Schema(), splits)
+}
+
+// newPlan deals the splits to the nodes and names the result.
+func (h *Head) newPlan(pin iceberg.Pin, schema *arrow.Schema, splits []iceberg.Split) (*tablePlan, error) {
+	p := &tablePlan{pin: pin, selection: h.cfg.Selection, schema: schema, splits: splits}
 	weights := make([]int64, len(splits))
 	for i, s := range splits {
 		weights[i] = s.Bytes
 	}
 	p.runs = plan.Assign(weights, h.cfg.Nodes)
-	return p, h.name(p)
-}
-
-func (h *Head) open(ctx context.Context, held *iceberg.Pin) (*iceberg.Table, error) {
-	if held != nil {
-		return iceberg.OpenPinned(ctx, h.cfg.Store, h.cfg.Source, *held, h.cfg.Selection)
-	}
-	return iceberg.Open(ctx, h.cfg.Store, h.cfg.Source, h.cfg.Selection)
+	return p, p.name()
 }
 
 // name fills in the plan's fingerprints. The dataset's covers what fixes the row indices and nothing else:
 // the columns and the number of nodes may differ between two caches that index the same rows alike.
-func (h *Head) name(p *tablePlan) error {
+func (p *tablePlan) name() error {
 	type rows struct {
 		File     string
 		RowGroup int
@@ -93,7 +92,6 @@ func (h *Head) name(p *tablePlan) error {
 		return err
 	}
 	p.dataset = wire.Dataset{TableUUID: p.pin.UUID, Snapshot: p.pin.SnapshotID, Fingerprint: dataset, Filter: p.selection.Filter}
-	p.question = h.question
 	p.fingerprint, err = plan.Fingerprint(struct {
 		Dataset string
 		Pin     iceberg.Pin

@@ -64,6 +64,9 @@ func (c *cluster) nodeStatusLocked(index int) NodeStatus {
 		Index: index, Address: m.address, State: m.state, Reason: m.gone, Restarts: m.restarts,
 		Bytes: m.bytes, Splits: SplitStatus{Done: len(m.done)},
 	}
+	if m.session != nil {
+		n.Reason = m.trouble
+	}
 	if n.State == "" {
 		n.State = NodeMissing
 	}
@@ -84,10 +87,8 @@ func (c *cluster) stateLocked() (State, string) {
 		return Failed, c.failure
 	case c.stopping:
 		return Degraded, "the head is stopping"
-	case c.plan == nil && c.footers[1] > 0:
-		return Planning, fmt.Sprintf("planning (%d/%d files)", c.footers[0], c.footers[1])
 	case c.plan == nil:
-		return Planning, "planning"
+		return Planning, c.planningLocked()
 	}
 	waits := c.waitsLocked()
 	if len(waits) == 0 {
@@ -104,7 +105,42 @@ func (c *cluster) stateLocked() (State, string) {
 	if missing := c.absentLocked(); missing != "" {
 		progress += "; " + missing
 	}
+	if trouble := c.troubleLocked(); trouble != "" {
+		progress += "; " + trouble
+	}
 	return Loading, progress
+}
+
+// planningLocked says how far planning is, and why it does not get on.
+func (c *cluster) planningLocked() string {
+	progress := "planning"
+	if c.footers[1] > 0 {
+		progress = fmt.Sprintf("planning (%d/%d files)", c.footers[0], c.footers[1])
+	}
+	if c.planFailure != "" {
+		return fmt.Sprintf("%s failed: %s; waiting for data node %s, which may hold the rows", progress, c.planFailure, strings.Join(c.unheardLocked(), ", "))
+	}
+	if trouble := c.troubleLocked(); trouble != "" {
+		progress += ": " + trouble
+	}
+	return progress
+}
+
+// troubleLocked says why the cache does not get on, if something holds it up that may pass.
+func (c *cluster) troubleLocked() string {
+	if c.plan == nil {
+		if c.trouble != "" || c.storeTrouble == nil {
+			return c.trouble
+		}
+		return c.storeTrouble()
+	}
+	var troubles []string
+	for i := range c.members {
+		if t := c.members[i].trouble; t != "" {
+			troubles = append(troubles, fmt.Sprintf("data node %d: %s", i, t))
+		}
+	}
+	return strings.Join(troubles, "; ")
 }
 
 // waitsLocked says of each node that is not ready what it is waited for.
@@ -121,7 +157,11 @@ func (c *cluster) waitsLocked() []string {
 			if m.restarts > 0 {
 				what = "restarted, reloading"
 			}
-			waits = append(waits, fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, len(m.done), c.plan.runs[i].Len()))
+			wait := fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, len(m.done), c.plan.runs[i].Len())
+			if m.trouble != "" {
+				wait += ": " + m.trouble
+			}
+			waits = append(waits, wait)
 		default:
 			waits = append(waits, fmt.Sprintf("data node %d has not joined", i))
 		}

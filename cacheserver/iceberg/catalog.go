@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -26,13 +27,27 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
-// headerTimeout is how long a catalog may take to begin an answer.
-const headerTimeout = time.Minute
+const (
+	// headerTimeout is how long a catalog may take to begin an answer.
+	headerTimeout = time.Minute
+	// catalogTimeout is how long all questions to it may take.
+	catalogTimeout = 3 * time.Minute
+)
 
 // fromCatalog asks a REST catalog for a table's metadata file and for what
 // reaches its object store.
 func fromCatalog(ctx context.Context, store *objstore.Store, src Source) (location, error) {
+	ctx, cancel := context.WithTimeout(ctx, catalogTimeout)
+	defer cancel()
 	heard := newListener(src.Properties)
+	at, err := askCatalog(ctx, store, src, heard)
+	if away := heard.isAway(); err != nil && away != "" {
+		return location{}, awayError{fmt.Errorf("%s: %w", away, err)}
+	}
+	return at, err
+}
+
+func askCatalog(ctx context.Context, store *objstore.Store, src Source, heard *listener) (location, error) {
 	options, err := catalogOptions(src, heard)
 	if err != nil {
 		return location{}, err
@@ -128,6 +143,7 @@ type listener struct {
 	overrides   map[string]string
 	table       map[string]string
 	credentials []credential
+	away        string // that the last request got no answer, or one that asks to come again
 }
 
 type credential struct {
@@ -138,6 +154,7 @@ type credential struct {
 func newListener(client map[string]string) *listener {
 	return &listener{client: client, transport: &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 		ResponseHeaderTimeout: headerTimeout,
 		ForceAttemptHTTP2:     true,
 	}}
@@ -145,6 +162,31 @@ func newListener(client map[string]string) *listener {
 
 // RoundTrip sends a request and listens to a good answer.
 func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := l.exchange(r)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away = ""
+	if err != nil {
+		if objstore.BrokenConnection(err) {
+			l.away = "the catalog does not answer"
+		}
+		return nil, err
+	}
+	switch answer.StatusCode {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
+		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		l.away = "the catalog answered " + answer.Status
+	}
+	return answer, nil
+}
+
+func (l *listener) isAway() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.away
+}
+
+func (l *listener) exchange(r *http.Request) (*http.Response, error) {
 	answer, err := l.transport.RoundTrip(r)
 	if err != nil || answer.StatusCode != http.StatusOK || r.Method != http.MethodGet {
 		return answer, err

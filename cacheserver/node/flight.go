@@ -32,10 +32,15 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 	if err != nil {
 		return err
 	}
-	defer lent.rows.Release()
+	defer lent.done()
 	if lent.ticket.Kind == wire.Take {
 		return status.Error(codes.InvalidArgument, "ticket: for random access; put it into the CMD descriptor of DoExchange")
 	}
+	return lent.calls.during(stream.Context(), func() error { return s.get(lent, stream) })
+}
+
+// get streams what a ticket asks for.
+func (s *service) get(lent serving, stream flight.FlightService_DoGetServer) error {
 	projection, err := lent.project()
 	if err != nil {
 		return err
@@ -81,10 +86,15 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 	if err != nil {
 		return err
 	}
-	defer lent.rows.Release()
+	defer lent.done()
 	if lent.ticket.Kind != wire.Take {
 		return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.ticket.Kind, wire.Take)
 	}
+	return lent.calls.during(stream.Context(), func() error { return s.take(lent, first, stream) })
+}
+
+// take answers the batches of an exchange until the client ends its side.
+func (s *service) take(lent serving, first exchange.Message, stream flight.FlightService_DoExchangeServer) error {
 	projection, err := lent.project()
 	if err != nil {
 		return err

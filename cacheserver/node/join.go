@@ -159,15 +159,42 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		r.start(n.take(ctx, *m.Assign))
 		n.setJoined(true, "")
 		return r.progress()
+	case m.Ready != nil:
+		if p := n.current(); p != nil && p.assign.Plan == m.Ready.Plan {
+			p.keepRecord(m.Ready.Record, true)
+		}
+	case m.Recall != nil:
+		return n.sendRecord(r.stream)
 	case m.Abort != nil:
-		r.start(nil)
-		n.giveUp(m.Abort.Reason)
 		if m.Abort.Final {
+			n.giveUp(m.Abort.Reason)
 			return fmt.Errorf("%w: %s", errUnwanted, m.Abort.Reason)
 		}
 		n.cfg.Log.Error("the cache failed", "reason", m.Abort.Reason)
+		r.start(nil)
+		if p := n.current(); p == nil || p.assign.Plan == m.Abort.Plan {
+			n.giveUp(m.Abort.Reason)
+			return nil
+		}
+		n.setJoined(false, m.Abort.Reason) // the rows are of another plan, which a head may want again
 	}
 	return nil
+}
+
+// sendRecord gives the head the plan's record, in pieces.
+func (n *Node) sendRecord(stream peer.NodeStream) error {
+	var record []byte
+	if p := n.current(); p != nil {
+		record, _ = p.recordKept()
+	}
+	for {
+		piece := peer.RecordPiece{Data: record[:min(len(record), peer.RecordBytes)]}
+		record = record[len(piece.Data):]
+		piece.Last = len(record) == 0
+		if err := stream.Send(peer.ToHead{Record: &piece}); err != nil || piece.Last {
+			return err
+		}
+	}
 }
 
 // reporter tells the head over one session what a part has loaded.
@@ -190,7 +217,7 @@ func (r *reporter) progress() error {
 		var p peer.Progress
 		left := 0
 		if r.part != nil {
-			p.Plan = r.part.assign.Plan
+			p.Plan, p.Trouble = r.part.assign.Plan, r.part.trouble()
 			p.Done, p.Bytes = r.part.report(r.reported)
 			left = max(len(p.Done)-mostReported, 0)
 			p.Done = p.Done[:len(p.Done)-left]

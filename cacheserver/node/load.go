@@ -100,7 +100,11 @@ func (p *part) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) e
 			return nil
 		}
 		begin := time.Now()
-		fetched, err := p.table.Fetch(ctx, p.assign.Splits[i])
+		var fetched *iceberg.Fetched
+		err := p.retry(ctx, i, func() (err error) {
+			fetched, err = p.table.Fetch(ctx, p.assign.Splits[i])
+			return err
+		})
 		p.metrics.LoadSeconds.WithLabelValues(metrics.StageFetch).Add(time.Since(begin).Seconds())
 		if err != nil {
 			return err
@@ -116,11 +120,23 @@ func (p *part) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) e
 
 func (p *part) decodeAll(ctx context.Context, jobs <-chan job) error {
 	for j := range jobs {
-		if err := p.decode(ctx, j); err != nil {
+		err := p.decode(ctx, j)
+		if err != nil && p.mayPass(err) { // deletes are read while decoding
+			err = p.retry(ctx, j.index, func() error { return p.fetchAndDecode(ctx, j.index) })
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (p *part) fetchAndDecode(ctx context.Context, index int) error {
+	fetched, err := p.table.Fetch(ctx, p.assign.Splits[index])
+	if err != nil {
+		return err
+	}
+	return p.decode(ctx, job{index, fetched})
 }
 
 // decode turns one fetched split into chunks and reports it.
@@ -197,10 +213,19 @@ func noRoom(err error, what, advice string) error {
 	if !errors.As(err, &full) {
 		return err
 	}
-	return fmt.Errorf("no room %s: %s are needed beside the %s in use, and the limit is %s: "+
+	return &noRoomError{full, fmt.Sprintf("no room %s: %s are needed beside the %s in use, and the limit is %s: "+
 		"raise --memory-limit (in a cluster, the data nodes' memory), %s",
-		what, inBytes(full.Need), inBytes(full.Used), inBytes(full.Limit), advice)
+		what, inBytes(full.Need), inBytes(full.Used), inBytes(full.Limit), advice)}
 }
+
+// noRoomError is a full budget in words.
+type noRoomError struct {
+	full *chunk.ExhaustedError
+	text string
+}
+
+func (e *noRoomError) Error() string { return e.text }
+func (e *noRoomError) Unwrap() error { return e.full }
 
 // inBytes is for people and for scripts.
 func inBytes(n int64) string { return fmt.Sprintf("%d bytes (%.1f MiB)", n, float64(n)/(1<<20)) }

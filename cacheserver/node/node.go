@@ -121,26 +121,21 @@ func (n *Node) setStopping() {
 }
 
 // take accepts an assignment: a part of the same plan is kept as it is, another or a
-// failed one is replaced.
+// failed one is replaced, and its streams are ended.
 func (n *Node) take(ctx context.Context, assign peer.Assign) *part {
 	n.mu.Lock()
 	n.sealer = wire.NewSealer(peer.TicketKey(n.cfg.Secret, assign.Salt))
 	old := n.part
 	if old != nil && old.assign.Plan == assign.Plan && old.failure() == nil {
 		n.mu.Unlock()
+		old.keepRecord(assign.Record, assign.Ready)
 		return old
 	}
-	n.part = nil
-	n.mu.Unlock()
-	if old != nil {
-		old.close()
-	}
 	// ctx is the node's, not the session's: loading goes on when the connection to the head breaks.
-	p := n.startPart(ctx, assign)
+	n.part, n.failure = n.startPart(ctx, assign, old), ""
+	p := n.part
+	n.mu.Unlock()
 	n.cfg.Log.Info("loading", "plan", assign.Plan, "splits", len(assign.Splits))
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.part, n.failure = p, ""
 	return p
 }
 
@@ -156,11 +151,18 @@ func (n *Node) giveUp(reason string) {
 	}
 }
 
-// serving is a loaded part in use by one call, which releases rows once.
+// serving is a loaded part in use by one call, which calls done once.
 type serving struct {
 	layout *chunk.Layout
 	rows   *chunk.Rows
 	ticket wire.Ticket
+	calls  *calls
+}
+
+// done gives the rows back.
+func (l serving) done() {
+	l.rows.Release()
+	l.calls.done()
 }
 
 // admit checks a ticket and lends the rows that it is about.
@@ -191,7 +193,11 @@ func (n *Node) admit(sealed []byte, now time.Time) (serving, error) {
 	if !rows.Retain() {
 		return serving{}, status.Errorf(codes.Unavailable, "data node %d is giving its rows up", n.cfg.Index)
 	}
-	return serving{layout: p.layout, rows: rows, ticket: ticket}, nil
+	if err := p.calls.add(); err != nil {
+		rows.Release()
+		return serving{}, err
+	}
+	return serving{layout: p.layout, rows: rows, ticket: ticket, calls: p.calls}, nil
 }
 
 func (n *Node) watch() http.Handler {
@@ -254,6 +260,9 @@ func (n *Node) status() Status {
 		s.State, s.Reason = "Failed", p.failure().Error()
 	case p.loaded() == nil:
 		s.State, s.Reason = "Loading", fmt.Sprintf("loading (%d/%d splits)", s.Splits.Done, s.Splits.Total)
+		if trouble := p.trouble(); trouble != "" {
+			s.Reason += ": " + trouble
+		}
 	case !n.joined:
 		s.State, s.Reason = "Waiting", "loaded, "+n.waitsForLocked()
 	default:

@@ -22,9 +22,12 @@ type Config struct {
 	// ObjectCache is read through by remote objects. Default: none.
 	ObjectCache ObjectCache
 
-	// StallTimeout ends a request that has brought no byte for so long; the
-	// request is then tried again. Default 30 s.
+	// StallTimeout ends a request that has brought no byte for so long, or fewer
+	// than MinRate; the rest is then asked for again. Default 30 s.
 	StallTimeout time.Duration
+	// MinRate is how many bytes a second one request must bring. Default 16 KiB;
+	// negative asks for none.
+	MinRate int64
 	// Concurrency is the number of requests a Store has open at a time, over
 	// all its files. Default 16.
 	Concurrency int
@@ -156,6 +159,9 @@ type Retry struct {
 func (c Config) withDefaults() Config {
 	set(&c.StallTimeout, 30*time.Second)
 	set(&c.Concurrency, 16)
+	if c.MinRate == 0 {
+		c.MinRate = 16 << 10
+	}
 	set(&c.TailBytes, 256<<10)
 	set(&c.PartBytes, 8<<20)
 	set(&c.ObjectCache.Timeout, 10*time.Second)

@@ -17,6 +17,15 @@ import (
 // a shorter file, than the one that was opened.
 var ErrChanged = errors.New("changed while it was read")
 
+// ErrUnavailable is in the chain of the error of a read that failed for a reason that may pass, after all its tries.
+var ErrUnavailable = errors.New("the store does not answer")
+
+// unavailableError is an error of which errors.Is says ErrUnavailable.
+type unavailableError struct{ error }
+
+func (e unavailableError) Unwrap() error        { return e.error }
+func (e unavailableError) Is(target error) bool { return target == ErrUnavailable }
+
 var (
 	errStalled   = errors.New("the request stalled")
 	errProtocol  = errors.New("the answer is not what was asked for")
@@ -101,10 +110,14 @@ func (s *Store) failed(uri string, tries int, elapsed time.Duration, err error) 
 		after = fmt.Sprintf(" (gave up after %d tries in %s)", tries, elapsed.Round(time.Millisecond))
 	}
 	what, advice := explain(uri, err)
+	said := fmt.Errorf("read %s: %w%s: %s", uri, err, after, advice)
 	if what != "" {
-		return fmt.Errorf("read %s: %s (%w)%s: %s", uri, what, err, after, advice)
+		said = fmt.Errorf("read %s: %s (%w)%s: %s", uri, what, err, after, advice)
 	}
-	return fmt.Errorf("read %s: %w%s: %s", uri, err, after, advice)
+	if loc, _ := parse(uri); tries > 0 && loc.scheme != schemeFile && passing(err) {
+		return unavailableError{said}
+	}
+	return said
 }
 
 // explain says in words what err is, if err does not, and what to do about it.

@@ -94,7 +94,7 @@ func (o *object) tail(ctx context.Context, n int64) (segment, error) {
 			done += m
 			return err
 		}
-		return o.store.request(ctx, func(ctx context.Context, alive func()) error {
+		return o.store.request(ctx, func(ctx context.Context, alive func(n int)) error {
 			a, err := o.bucket.get(ctx, o.key, span{length: n, last: true}, "")
 			if errors.Is(err, errBeyondEnd) {
 				// An empty object has no last bytes, and some stores refuse to give
@@ -155,7 +155,7 @@ func (o *object) try(ctx context.Context, buf []byte, off int64) (n int, err err
 	if len(buf) == 0 {
 		return 0, nil
 	}
-	err = o.store.request(ctx, func(ctx context.Context, alive func()) error {
+	err = o.store.request(ctx, func(ctx context.Context, alive func(n int)) error {
 		a, err := o.bucket.get(ctx, o.key, span{first: off, length: int64(len(buf))}, o.ifMatch())
 		if errors.Is(err, errBeyondEnd) {
 			return fmt.Errorf("%w: it had %d bytes and has no byte at %d now", ErrChanged, o.size, off)
@@ -174,14 +174,14 @@ func (o *object) try(ctx context.Context, buf []byte, off int64) (n int, err err
 }
 
 // fill reads body into buf, all of it or with an error.
-func (o *object) fill(body io.Reader, buf []byte, alive func()) (int, error) {
+func (o *object) fill(body io.Reader, buf []byte, alive func(n int)) (int, error) {
 	done := 0
 	for done < len(buf) {
 		n, err := body.Read(buf[done:])
 		done += n
 		o.store.stats.bytes.Add(int64(n))
 		if n > 0 {
-			alive()
+			alive(n)
 		}
 		if done == len(buf) {
 			return done, nil

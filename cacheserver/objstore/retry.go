@@ -9,6 +9,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"time"
 )
 
@@ -16,6 +18,8 @@ import (
 // attempts and time. The error it returns is the whole story for the user.
 func (s *Store) retry(ctx context.Context, uri string, try func(ctx context.Context) error) error {
 	start := s.now()
+	var again retried
+	defer s.stats.troubles.end(&again)
 	for tries := 1; ; tries++ {
 		err := try(ctx)
 		if err == nil {
@@ -30,6 +34,7 @@ func (s *Store) retry(ctx context.Context, uri string, try func(ctx context.Cont
 			return s.failed(uri, tries, elapsed, err)
 		}
 		s.stats.retries.Add(1)
+		s.stats.troubles.note(&again, fmt.Sprintf("%s: %v; trying again (attempt %d)", uri, err, tries+1))
 		if s.sleep(ctx, pause) != nil {
 			return canceled(ctx, uri)
 		}
@@ -46,9 +51,10 @@ func (r Retry) pause(tries int, random float64) time.Duration {
 }
 
 // request does one attempt within the Store's limit of concurrent ones. The
-// context it hands to do ends when the attempt stalls: when neither alive was
-// called nor do returned for Config.StallTimeout.
-func (s *Store) request(ctx context.Context, do func(ctx context.Context, alive func()) error) error {
+// context it hands to do ends when the attempt stalls: when for Config.StallTimeout
+// it has neither returned nor told alive of bytes, or in so long a time of fewer
+// bytes than Config.MinRate asks for.
+func (s *Store) request(ctx context.Context, do func(ctx context.Context, alive func(n int)) error) error {
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
@@ -57,16 +63,53 @@ func (s *Store) request(ctx context.Context, do func(ctx context.Context, alive 
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watchdog := time.AfterFunc(s.cfg.StallTimeout, func() { cancel(errStalled) })
+	watchdog := time.AfterFunc(s.cfg.StallTimeout, func() {
+		cancel(fmt.Errorf("no byte for %s: %w", s.cfg.StallTimeout, errStalled))
+	})
 	defer watchdog.Stop()
 
 	start := time.Now()
-	err := do(ctx, func() { watchdog.Reset(s.cfg.StallTimeout) })
+	rate := pace{least: int64(float64(s.cfg.MinRate) * s.cfg.StallTimeout.Seconds()), period: s.cfg.StallTimeout, since: start}
+	err := do(ctx, func(n int) {
+		watchdog.Reset(s.cfg.StallTimeout)
+		if err := rate.count(n, time.Now()); err != nil {
+			cancel(err)
+		}
+	})
 	s.stats.waited.Add(int64(time.Since(start)))
-	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
-		return fmt.Errorf("no byte for %s: %w", s.cfg.StallTimeout, errStalled)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errStalled) {
+		return cause
 	}
 	return err
+}
+
+// pace checks that at least so many bytes come in each period.
+type pace struct {
+	least    int64
+	period   time.Duration
+	since    time.Time // when the current period began
+	received int64     // in it
+}
+
+// count takes in n bytes that came now, and gives an error at the end of a period that brought too few.
+func (p *pace) count(n int, now time.Time) error {
+	p.received += int64(n)
+	took := now.Sub(p.since)
+	if took < p.period {
+		return nil
+	}
+	if p.received < p.least {
+		return fmt.Errorf("the store is slow: %.1f KB/s for %s: %w", float64(p.received)/1e3/took.Seconds(), took.Round(time.Second/10), errStalled)
+	}
+	p.since, p.received = now, 0
+	return nil
+}
+
+// BrokenConnection reports whether err, of an HTTP request, means that no answer came: the network, a time-out, a
+// name that is not known (yet), a server that went away.
+func BrokenConnection(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // passing reports whether err may be gone at the next try. What is not an answer

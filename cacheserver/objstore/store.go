@@ -151,6 +151,7 @@ type Stats struct {
 type counters struct {
 	requests, bytes, retries, failures, waited        atomic.Int64
 	cacheHits, cacheMisses, cacheFailures, cacheBytes atomic.Int64
+	troubles                                          troubles
 }
 
 func (c *counters) load() Stats {

@@ -5,8 +5,10 @@
 //
 // Both sides first prove that they have the cache's secret; every message then carries a MAC. The node's first message
 // is Hello. The head answers with Assign as soon as it has a plan; the node loads
-// and reports, and whenever it joins again (its own or the head's restart, a broken connection) it says what
-// it holds already. The stream is also the node's sign of life: see HeartbeatEvery.
+// and reports. With its part the node keeps a record of the whole plan. Whenever it joins again (its own or the
+// head's restart, a broken connection) it says which plan it holds; a head that has lost the plan asks for the
+// record by Recall and needs no object store to go on. The stream is also the node's sign of life: see
+// HeartbeatEvery.
 package peer
 
 import (
@@ -24,16 +26,19 @@ const HeartbeatEvery = 500 * time.Millisecond
 
 // ToHead is one message of a data node; exactly one field is set.
 type ToHead struct {
-	Hello    *Hello    `json:"hello,omitempty"`
-	Progress *Progress `json:"progress,omitempty"`
-	Loaded   *Loaded   `json:"loaded,omitempty"`
-	Failed   *Failed   `json:"failed,omitempty"`
-	Leaving  *Leaving  `json:"leaving,omitempty"`
+	Hello    *Hello       `json:"hello,omitempty"`
+	Progress *Progress    `json:"progress,omitempty"`
+	Loaded   *Loaded      `json:"loaded,omitempty"`
+	Failed   *Failed      `json:"failed,omitempty"`
+	Record   *RecordPiece `json:"record,omitempty"`
+	Leaving  *Leaving     `json:"leaving,omitempty"`
 }
 
 // ToNode is one message of the head; exactly one field is set.
 type ToNode struct {
 	Assign *Assign `json:"assign,omitempty"`
+	Ready  *Ready  `json:"ready,omitempty"`
+	Recall *Recall `json:"recall,omitempty"`
 	Abort  *Abort  `json:"abort,omitempty"`
 }
 
@@ -46,32 +51,54 @@ type Hello struct {
 	Held        *Held  `json:"held,omitempty"`
 }
 
-// Held names the plan that a node works on, so that a restarted head can go on with it.
+// Held names the plan that a node has loaded or is loading, so that a restarted head can go on with it.
 type Held struct {
-	Plan     string      `json:"plan"`     // fingerprint of the plan
-	Question string      `json:"question"` // fingerprint of what the head had been asked to cache
-	Pin      iceberg.Pin `json:"pin"`
-	Loaded   bool        `json:"loaded"`
+	Plan    string `json:"plan"`    // fingerprint of the plan
+	Request string `json:"request"` // fingerprint of what the head had been asked to cache
+	Ready   bool   `json:"ready"`   // the whole cache was Ready with this plan: clients may have seen its rows
 }
 
 // Assign gives a node its part of the plan and all that it needs to load and serve it.
-// A node that already holds the plan keeps what it has and only takes the salt.
+// A node that already holds the plan keeps what it has and only takes the salt and the record.
 type Assign struct {
 	Plan      string            `json:"plan"`
-	Question  string            `json:"question"`
+	Request   string            `json:"request"`
 	Dataset   wire.Dataset      `json:"dataset"`
 	Pin       iceberg.Pin       `json:"pin"`
 	Selection iceberg.Selection `json:"selection"`
 	First     int               `json:"first"` // plan-wide number of the node's first split
 	Splits    []iceberg.Split   `json:"splits"`
-	Salt      []byte            `json:"salt"` // of the key that seals tickets, see TicketKey
+	Salt      []byte            `json:"salt"`   // of the key that seals tickets, see TicketKey
+	Record    []byte            `json:"record"` // of the whole plan, for the head alone to read
+	// Ready says that the cache was Ready with this plan before: the other nodes hold rows that clients know.
+	Ready bool `json:"ready"`
+}
+
+// Ready tells a node that the cache became Ready; the record, now with the hashes of all splits, replaces that
+// of the assignment.
+type Ready struct {
+	Plan   string `json:"plan"`
+	Record []byte `json:"record"`
+}
+
+// Recall asks a node for the record that it keeps. The node answers with RecordPieces.
+type Recall struct{}
+
+// RecordBytes is how much of a record one RecordPiece has at most; as base64 it must fit gRPC's 4 MiB.
+const RecordBytes = 1 << 20
+
+// RecordPiece is a part of a node's record, in order.
+type RecordPiece struct {
+	Data []byte `json:"data"`
+	Last bool   `json:"last,omitempty"`
 }
 
 // Progress reports what was done since the last message; it doubles as the heartbeat.
 type Progress struct {
-	Plan  string      `json:"plan,omitempty"`
-	Done  []SplitDone `json:"done,omitempty"`
-	Bytes int64       `json:"bytes"` // Arrow bytes in memory now
+	Plan    string      `json:"plan,omitempty"`
+	Done    []SplitDone `json:"done,omitempty"`
+	Bytes   int64       `json:"bytes"`             // Arrow bytes in memory now
+	Trouble string      `json:"trouble,omitempty"` // why loading does not get on, if it does not
 }
 
 // SplitDone is one loaded split.
@@ -90,7 +117,7 @@ type Loaded struct {
 	ColumnBytes []int64 `json:"column_bytes"` // Arrow body bytes by column of the served schema
 }
 
-// Failed says that the node cannot load its part, and why; the cache fails with it.
+// Failed says that the node cannot load its part, and why trying again does not help; the cache fails with it.
 type Failed struct {
 	Plan   string `json:"plan,omitempty"`
 	Reason string `json:"reason"`
@@ -101,9 +128,11 @@ type Leaving struct {
 	Reason string `json:"reason"`
 }
 
-// Abort tells a node to give up: the cache failed elsewhere, or another process took its place.
+// Abort tells a node that the cache failed, or that another process took its place.
 type Abort struct {
 	Reason string `json:"reason"`
+	// Plan is the plan that failed: the node frees its part of it. Rows of other plans it keeps.
+	Plan string `json:"plan,omitempty"`
 	// Final asks the node's process to end: it is not wanted back.
 	Final bool `json:"final,omitempty"`
 }

@@ -58,6 +58,7 @@ func headCommand(env environment) *cobra.Command {
 	serve.registerJoined(flags, env)
 	flags.IntVar(&cfg.Nodes, "nodes", groupNodes(env), "data nodes to wait for (default in a LeaderWorkerSet: LWS_GROUP_SIZE - 1)")
 	flags.DurationVar(&cfg.JoinTimeout, "join-timeout", 0, "fail if not every data node has joined by then (default 10m)")
+	flags.DurationVar(&cfg.LoadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 15m)")
 	flags.DurationVar(&cfg.NodeTimeout, "node-timeout", 0, "count a silent data node as lost after this (default 10s)")
 	flags.DurationVar(&cfg.TicketTTL, "ticket-ttl", 0, "how long a client may wait before it starts a stream with a ticket (default 1h)")
 	return cmd

@@ -54,7 +54,7 @@ func TestStoreThatRecovers(t *testing.T) {
 	}
 }
 
-// TestStoreThatStaysBroken ends as Failed, with the file and the number of tries, in the time set for it.
+// TestStoreThatStaysBroken goes on trying, and says with which file and why; once the store is well the cache loads.
 func TestStoreThatStaysBroken(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -73,11 +73,35 @@ func TestStoreThatStaysBroken(t *testing.T) {
 			c.args = append(c.args, "--stall-timeout", "400ms", "--retry-time", "2s")
 			c.startHead()
 			c.awaitPlan()
-			l.s3.Inject(s3test.Match{Key: l.files[2]}, test.fault)
+			broken := l.s3.Inject(s3test.Match{Key: l.files[2]}, test.fault)
 			c.startNode(0)
-			failedWith(c, l.name(2), test.reason, "tries")
+			s := c.await(head.Loading, "trying again in", soon)
+			for _, part := range []string{l.name(2), test.reason, "tries", "data node 0"} {
+				if !strings.Contains(s.Reason, part) {
+					t.Errorf("the reason %q lacks %q", s.Reason, part)
+				}
+			}
+			c.refused(l.name(2))
+			c.awaitNode(0, "Loading", l.name(2), prompt)
+			broken.Remove()
+			c.await(head.Ready, "", soon)
+			c.servesAll(2)
 		})
 	}
+}
+
+// TestFirstLoadThatGetsNowhereFails bounds how long a cache that nobody has used yet waits for its store.
+func TestFirstLoadThatGetsNowhereFails(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 4, 50, 25)
+	c := newCluster(t, l, 1)
+	c.args = append(c.args, "--retry-time", "1s")
+	c.headArgs = append(c.headArgs, "--load-timeout", "4s")
+	c.startHead()
+	c.awaitPlan()
+	l.s3.Inject(s3test.Match{Key: l.files[2]}, s3test.Throttle())
+	c.startNode(0)
+	failedWith(c, "no progress for 4s", l.name(2), "SlowDown")
 }
 
 // TestFileDeletedInMidLoad deletes a file that a node is about to read while it waits for another one.

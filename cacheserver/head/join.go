@@ -1,0 +1,198 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package head
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/peer"
+)
+
+// origin says where a cluster's plan comes from. A higher one replaces a lower one, until the cache is Ready: see
+// docs/adr/0004.
+type origin int
+
+const (
+	noPlan    origin = iota
+	ownPlan          // made from the table as it is now
+	heldPlan         // a data node holds rows of it
+	readyPlan        // the cache was Ready with it: clients may have seen its rows
+)
+
+func originOf(held *peer.Held) origin {
+	if held.Ready {
+		return readyPlan
+	}
+	return heldPlan
+}
+
+// join gives a node its place. It is asked for the record of the plan that it holds if that may replace the
+// cluster's, and otherwise gets its part of the plan, if there is one.
+func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.checkLocked(hello); err != nil {
+		return nil, err
+	}
+	m := &c.members[hello.Index]
+	c.replaceLocked(m, hello)
+	s := &session{index: hello.Index, out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{})}
+	restarts := m.restarts
+	if m.incarnation != "" && m.incarnation != hello.Incarnation {
+		restarts++
+	}
+	*m = member{
+		session: s, state: NodeJoined, address: hello.Address, incarnation: hello.Incarnation,
+		restarts: restarts, done: map[int]bool{}, seen: now,
+	}
+	if c.wantsLocked(hello.Held) {
+		m.recalled = originOf(hello.Held)
+		s.tell(peer.ToNode{Recall: &peer.Recall{}})
+		return s, nil
+	}
+	c.welcomeLocked(m)
+	c.decideLocked(now)
+	return s, nil
+}
+
+// welcomeLocked tells a node that joined what it must know: why the cache failed, or its part of the plan.
+func (c *cluster) welcomeLocked(m *member) {
+	switch {
+	case c.failure != "":
+		c.abortLocked(m.session)
+	case c.plan != nil:
+		c.assignLocked(m)
+	}
+}
+
+func (c *cluster) checkLocked(hello peer.Hello) error {
+	switch {
+	case c.stopping:
+		return status.Error(codes.Unavailable, "the head is stopping")
+	case hello.V != peer.Version:
+		return status.Errorf(codes.FailedPrecondition, "the node speaks version %d of the peer protocol, the head %d; run the same release on both", hello.V, peer.Version)
+	case hello.Index < 0 || hello.Index >= len(c.members):
+		return status.Errorf(codes.InvalidArgument, "node index %d: this cache has %d data nodes, 0 to %d", hello.Index, len(c.members), len(c.members)-1)
+	case hello.Incarnation == "" || hello.Address == "":
+		return status.Error(codes.InvalidArgument, "hello without incarnation or address")
+	}
+	return nil
+}
+
+// replaceLocked ends the session that a node's place may still have.
+func (c *cluster) replaceLocked(m *member, hello peer.Hello) {
+	if m.session == nil {
+		return
+	}
+	if m.incarnation != hello.Incarnation {
+		reason := fmt.Sprintf("another process, at %s, joined as data node %d", hello.Address, hello.Index)
+		m.session.tell(peer.ToNode{Abort: &peer.Abort{Reason: reason, Final: true}})
+	}
+	m.session.close(status.Errorf(codes.Aborted, "data node %d joined again", hello.Index))
+}
+
+// rival is the session of a process at another address that has the place which hello asks for, or nil. A process at
+// the same address replaces one that no longer runs.
+func (c *cluster) rival(hello peer.Hello) *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if hello.Index < 0 || hello.Index >= len(c.members) {
+		return nil // join says so
+	}
+	m := &c.members[hello.Index]
+	if m.session == nil || m.incarnation == hello.Incarnation || m.address == hello.Address {
+		return nil
+	}
+	return m.session
+}
+
+// heardSince tells whether a session is its node's still, and whether the node has said anything after t.
+func (c *cluster) heardSince(s *session, t time.Time) (current, heard bool, address string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := &c.members[s.index]
+	return m.session == s, m.seen.After(t), m.address
+}
+
+// wantsLocked says whether the plan that a node holds should replace the cluster's.
+func (c *cluster) wantsLocked(held *peer.Held) bool {
+	if held == nil || held.Request != c.request || originOf(held) <= c.origin {
+		return false
+	}
+	return held.Ready || c.plan == nil || held.Plan != c.plan.fingerprint
+}
+
+// restore goes on with a plan that a node has brought, unless one came first that is as good. done are the splits as
+// they were when the cache was Ready.
+func (c *cluster) restore(s *session, p *tablePlan, encoded []byte, done []peer.SplitDone, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := &c.members[s.index]
+	if m.session != s || c.stopping {
+		return
+	}
+	from := m.recalled
+	m.recalled = noPlan
+	if from <= c.origin {
+		c.welcomeLocked(m)
+		return
+	}
+	if from == readyPlan && len(done) == len(p.splits) {
+		c.ready = true
+	}
+	c.failure, c.planFailure = "", ""
+	c.adoptLocked(p, from, encoded, now)
+	copy(c.splits, done)
+}
+
+// forget goes on without the record that a node was asked for.
+func (c *cluster) forget(s *session, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := &c.members[s.index]; m.session == s {
+		m.recalled = noPlan
+		c.welcomeLocked(m)
+		c.decideLocked(now)
+	}
+}
+
+// setPlan hands out a plan that was made from the table, unless a node has brought one.
+func (c *cluster) setPlan(p *tablePlan, encoded []byte, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.origin >= ownPlan || c.failure != "" {
+		return
+	}
+	c.adoptLocked(p, ownPlan, encoded, now)
+}
+
+// adoptLocked makes p the cluster's plan and gives every node its part, but for those that are asked for a record.
+func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, now time.Time) {
+	if c.origin == noPlan {
+		close(c.planned)
+	}
+	c.plan, c.origin, c.record, c.progressed = p, from, encoded, now
+	c.splits = make([]peer.SplitDone, len(p.splits))
+	for i := range c.members {
+		if m := &c.members[i]; m.session != nil && m.recalled == noPlan {
+			c.assignLocked(m)
+		}
+	}
+}
+
+func (c *cluster) assignLocked(m *member) {
+	m.state, m.trouble = NodeLoading, ""
+	clear(m.done)
+	run := c.plan.runs[m.session.index]
+	m.session.tell(peer.ToNode{Assign: &peer.Assign{
+		Plan: c.plan.fingerprint, Request: c.request, Dataset: c.plan.dataset,
+		Pin: c.plan.pin, Selection: c.plan.selection,
+		First: run.First, Splits: c.plan.splits[run.First:run.End], Salt: c.salt,
+		Record: c.record, Ready: c.ready,
+	}})
+}

@@ -1,0 +1,86 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/h2"
+)
+
+// calls are the calls that use a part's rows, which can be ended so that its memory can be freed. Make it with
+// newCalls.
+type calls struct {
+	ended context.Context // once it has ended, so must the calls
+	end   context.CancelFunc
+
+	mu   sync.Mutex
+	open int
+	idle chan struct{} // closed when ended and open is 0
+}
+
+func newCalls() *calls {
+	c := &calls{idle: make(chan struct{})}
+	c.ended, c.end = context.WithCancel(context.Background())
+	return c
+}
+
+// errReplaced ends the calls of a part whose place another one takes.
+var errReplaced = status.Error(codes.Unavailable, "the data node loads another plan: ask the head again")
+
+// add counts a call in, unless calls are being ended.
+func (c *calls) add() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended.Err() != nil {
+		return errReplaced
+	}
+	c.open++
+	return nil
+}
+
+// done counts a call out.
+func (c *calls) done() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+	c.noteLocked()
+}
+
+func (c *calls) noteLocked() {
+	if c.ended.Err() != nil && c.open == 0 {
+		close(c.idle)
+	}
+}
+
+// during runs a call's handler. When calls are to end, the handler's sends and receives fail.
+func (c *calls) during(ctx context.Context, handler func() error) error {
+	stop := context.AfterFunc(c.ended, func() { h2.Cancel(ctx) })
+	defer stop()
+	err := handler()
+	if err != nil && c.ended.Err() != nil {
+		return errReplaced
+	}
+	return err
+}
+
+// endAll has all calls end and gives a channel that is closed when they have. It is called once.
+func (c *calls) endAll() (idle <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end()
+	c.noteLocked()
+	return c.idle
+}
+
+// number is how many calls are open.
+func (c *calls) number() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open
+}

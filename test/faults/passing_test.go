@@ -1,0 +1,198 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/internal/s3test"
+)
+
+// The tests of this file are faults that pass: no row that is loaded may be lost over one.
+
+// catalog is an Iceberg REST catalog of one table, db.t, that can be told what to answer.
+type catalog struct {
+	server *httptest.Server
+	status atomic.Int32 // of the answer; 200 is the table
+}
+
+func startCatalog(t *testing.T, l *lake) *catalog {
+	t.Helper()
+	c := &catalog{}
+	c.status.Store(http.StatusOK)
+	location, metadata := l.table.Metadata(), l.metadata()
+	c.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		status := int(c.status.Load())
+		switch {
+		case status == http.StatusServiceUnavailable || status != http.StatusOK && !strings.HasSuffix(r.URL.Path, "/config"):
+			w.WriteHeader(status)
+			fmt.Fprintf(w, `{"error":{"message":"told to","type":"Told","code":%d}}`, status)
+		case strings.HasSuffix(r.URL.Path, "/config"):
+			fmt.Fprint(w, `{"defaults":{},"overrides":{}}`)
+		default:
+			fmt.Fprintf(w, `{"metadata-location":%q,"metadata":%s,"config":{}}`, location, metadata)
+		}
+	}))
+	t.Cleanup(c.server.Close)
+	return c
+}
+
+// args name the catalog's table.
+func (c *catalog) args() []string {
+	return []string{"--metadata", "", "--catalog-uri", c.server.URL, "--schema-name", "db", "--table-name", "t"}
+}
+
+// metadata is the content of the table's metadata file.
+func (l *lake) metadata() []byte {
+	l.t.Helper()
+	if l.s3 != nil {
+		_, key, _ := strings.Cut(l.table.Metadata(), bucket+"/")
+		return l.s3.Get(bucket, key)
+	}
+	text, err := os.ReadFile(strings.TrimPrefix(l.table.Metadata(), "file://"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return text
+}
+
+// TestHeadRestartsWithoutStoreOrCatalog restarts the head of a Ready cache while what it planned from can't be read:
+// the nodes keep every row, and the cache is Ready again without a read.
+func TestHeadRestartsWithoutStoreOrCatalog(t *testing.T) {
+	tests := []struct {
+		name  string
+		spoil func(l *lake, cat *catalog)
+	}{
+		{"the catalog answers 503", func(_ *lake, cat *catalog) { cat.status.Store(503) }},
+		{"the catalog has no such table", func(_ *lake, cat *catalog) { cat.status.Store(404) }},
+		{"the catalog is away", func(_ *lake, cat *catalog) { cat.server.Close() }},
+		{"the metadata file is gone", func(l *lake, _ *catalog) {
+			_, key, _ := strings.Cut(l.table.Metadata(), bucket+"/")
+			l.s3.Delete(bucket, key)
+		}},
+		{"the store denies everything", func(l *lake, _ *catalog) { l.s3.Inject(s3test.Match{}, s3test.Deny()) }},
+		{"the store answers 503", func(l *lake, _ *catalog) { l.s3.Inject(s3test.Match{}, s3test.Throttle()) }},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := onS3(t, 4, 50, 25)
+			cat := startCatalog(t, l)
+			c := newCluster(t, l, 2)
+			if strings.Contains(test.name, "catalog") {
+				c.headArgs = append(c.headArgs, cat.args()...)
+			}
+			c.startAll()
+			before := c.await(head.Ready, "", soon)
+			c.head.kill()
+			test.spoil(l, cat)
+			l.s3.Forget()
+			c.startHead()
+			after := c.await(head.Ready, "", soon)
+			if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
+				t.Errorf("the cache has snapshot %d with %d rows after the restart, had %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
+			}
+			c.wantReads("node-0", nil)
+			c.wantReads("node-1", nil)
+			c.servesAll(3)
+		})
+	}
+}
+
+// TestFirstPlanWaitsForTheCatalog starts a cache while its catalog is unwell: it says so and goes on when it is well.
+func TestFirstPlanWaitsForTheCatalog(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 2, 50, 25)
+	cat := startCatalog(t, l)
+	cat.status.Store(503)
+	c := newCluster(t, l, 1)
+	c.headArgs = append(c.headArgs, cat.args()...)
+	c.startAll()
+	s := c.await(head.Planning, "(attempt 3)", soon)
+	for _, part := range []string{"planning: ", cat.server.URL, "the catalog answered 503", "trying again in"} {
+		if !strings.Contains(strings.ToLower(s.Reason), strings.ToLower(part)) {
+			t.Errorf("the reason %q lacks %q", s.Reason, part)
+		}
+	}
+	cat.status.Store(200)
+	c.await(head.Ready, "", soon)
+	c.servesAll(2)
+
+	none := startCatalog(t, l)
+	none.status.Store(404)
+	c = newCluster(t, l, 1)
+	c.headArgs = append(c.headArgs, none.args()...)
+	c.startAll()
+	failedWith(c, "table", "check namespace, table and warehouse")
+}
+
+// TestHeadAndNodeLostWhileTheTableMoves loses the head and one of two nodes together, after the table got a commit. The
+// pin is what the other node holds, also when the new node is first to join; and also when the head is lost once more
+// meanwhile.
+func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprintf("head lost again %t", again), func(t *testing.T) {
+			t.Parallel()
+			l := onS3(t, 4, 50, 25)
+			l.publish(1)
+			c := running(t, l, 2)
+			before := c.await(head.Ready, "", prompt)
+			pinned := l.rows
+			c.head.kill()
+			c.nodes[0].kill()
+			c.nodes[1].signal(syscall.SIGSTOP) // the new node is to be first
+			l.append(50)
+			l.publish(2)
+			c.startHead()
+			c.startNode(0)
+			eventually(t, soon, func() error {
+				s, err := statusOf[node.Status](c.nodes[0])
+				if err == nil && (s.Splits.Total == 0 || s.Splits.Done < s.Splits.Total) {
+					err = fmt.Errorf("data node 0 has not loaded the new snapshot: %+v", s)
+				}
+				return err
+			})
+			if again {
+				c.head.kill()
+				c.startHead()
+				c.await(head.Loading, "waiting for data node 1", soon)
+			}
+			c.nodes[1].signal(syscall.SIGCONT)
+			after := c.await(head.Ready, "", soon)
+			if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
+				t.Errorf("the cache has snapshot %d with %d rows after the loss, had %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
+			}
+			l.rows = pinned
+			c.servesAll(3)
+		})
+	}
+}
+
+// TestReloadOutlastsDeniedRights restarts a node of a Ready cache while its rights are taken away: the cache is Degraded
+// with the reason, the other node keeps its rows, and the node loads once the rights are back.
+func TestReloadOutlastsDeniedRights(t *testing.T) {
+	t.Parallel()
+	l := onS3(t, 4, 50, 25)
+	c := running(t, l, 2)
+	denied := l.s3.Inject(s3test.Match{}, s3test.Deny())
+	c.nodes[1].kill()
+	c.startNode(1)
+	c.await(head.Degraded, "AccessDenied", soon)
+	c.refused("AccessDenied")
+	l.s3.Forget()
+	denied.Remove()
+	c.await(head.Ready, "", soon)
+	c.wantReads("node-0", nil)
+	c.servesAll(2)
+}
