@@ -77,6 +77,7 @@ GOTEST   ?=
 BENCH    ?=
 PROFILE  ?=
 SOAK     ?= 200
+SCHEDULES ?= 10000
 CACHES   ?= 500
 DEMO     ?=
 E2E      ?=
@@ -294,7 +295,9 @@ bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-
 	@OBJECTCACHE_MB=1000 $(PYTHON) -m pytest test/conformance/test_object_cache.py --server $(SERVER) --minio $(MINIO) -s -k second_load
 
 .PHONY: soak
-soak: bootstrap ## Kill, stop and freeze servers at random while clients read, SOAK=200 times (about 30 min; not part of CI).
+soak: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults in one process, then kill, stop and freeze real servers SOAK=200 times (about 45 min; CI runs a few of each).
+	@echo "==> soak: $(SCHEDULES) schedules on a fake clock; a failure names the SOAK_SEED that repeats it"
+	@SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | grep -v -e '^=== ' -e '--- PASS: TestSchedules/'
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
 

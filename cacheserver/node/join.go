@@ -23,7 +23,7 @@ const (
 
 // keepJoined joins the head, and again whenever the connection breaks, until ctx ends.
 func (n *Node) keepJoined(ctx context.Context) error {
-	conn, err := rpc.Dial(n.cfg.Head, n.cfg.TLS)
+	conn, err := rpc.Dial(n.cfg.Head, n.cfg.TLS, n.cfg.Dial)
 	if err != nil {
 		return err
 	}

@@ -47,8 +47,9 @@ type Config struct {
 	Workers   int            // row groups decoded at a time; 0: one a core
 	Work      *Work          // shared by the nodes of one process; nil: this node's own
 
-	Secret    string  // the head's; a head that has another is refused
-	TLS       rpc.TLS // zero: plain text
+	Dial      rpc.Dialer // of connections to the head; nil: TCP
+	Secret    string     // the head's; a head that has another is refused
+	TLS       rpc.TLS    // zero: plain text
 	Grace     time.Duration
 	Transport rpc.Transport // zero: rpc.H2
 

@@ -4,8 +4,10 @@
 package objstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"time"
@@ -34,6 +36,8 @@ type Config struct {
 	// CAFile names a PEM file of certificate authorities to trust instead of the
 	// system's. Default: the system's.
 	CAFile string
+	// Dial opens connections to remote stores. Default: TCP with keep-alive probes, a timeout of 10 s.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// TailBytes is how much of an object's end Open brings. Default 256 KiB.
 	TailBytes int64
@@ -172,6 +176,9 @@ func (c Config) withDefaults() Config {
 	set(&c.Retry.MaxTime, 3*time.Minute)
 	set(&c.Retry.FirstPause, 100*time.Millisecond)
 	set(&c.Retry.MaxPause, 5*time.Second)
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext
+	}
 	return c
 }
 

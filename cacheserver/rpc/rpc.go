@@ -152,9 +152,12 @@ func Serve(ctx context.Context, server Server, listener net.Listener, grace time
 	return fmt.Errorf("serve grpc on %s: %w", listener.Addr(), err)
 }
 
+// Dialer opens a connection to host:port. A nil Dialer means TCP.
+type Dialer func(ctx context.Context, address string) (net.Conn, error)
+
 // Dial makes a connection to host:port for head and data nodes to talk over. It connects on first use and
 // notices within seconds when the other side is gone.
-func Dial(address string, t TLS) (*grpc.ClientConn, error) {
+func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if t.Enabled() {
 		config, err := clientTLS(t.CA)
@@ -163,11 +166,15 @@ func Dial(address string, t TLS) (*grpc.ClientConn, error) {
 		}
 		creds = credentials.NewTLS(config)
 	}
-	conn, err := grpc.NewClient(address,
+	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.NewCodec()), grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
-	)
+	}
+	if dial != nil {
+		options = append(options, grpc.WithContextDialer(dial))
+	}
+	conn, err := grpc.NewClient(address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
 	}

@@ -41,7 +41,7 @@ func TestTransports(t *testing.T) {
 			served := make(chan error, 1)
 			go func() { served <- Serve(ctx, server, listener, time.Minute) }()
 
-			conn, err := Dial(listener.Addr().String(), TLS{})
+			conn, err := Dial(listener.Addr().String(), TLS{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,0 +1,179 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/internal/s3test"
+)
+
+const bucketName = "lake"
+
+// lake is one table's objects, in all of its versions. It is not changed once it is made.
+type lake struct {
+	name     string
+	objects  map[string][]byte
+	versions []version // from version 1 on
+}
+
+// version is a state of the table: the rows that it has, in row order.
+type version struct {
+	snapshot int64
+	rows     []row
+}
+
+// row names a row's values. A row that was rewritten has its id and another revision.
+type row struct{ id, revision int }
+
+func (r row) text() string { return fmt.Sprintf("text of row %06d, revision %d", r.id, r.revision) }
+
+func (r row) values() icetest.Row {
+	values := icetest.PlainRows(r.id, r.id+1)[0]
+	values["text"] = r.text()
+	return values
+}
+
+func metadataOf(version int) string { return fmt.Sprintf("t/metadata/v%d.metadata.json", version) }
+
+// writer makes a lake.
+type writer struct {
+	t     *testing.T
+	s3    *s3test.Server
+	table *icetest.Table
+	lake  *lake
+	rows  []row
+	next  int
+}
+
+func newWriter(t *testing.T, name string, format, group int) *writer {
+	t.Helper()
+	w := &writer{t: t, s3: s3test.Start(t), lake: &lake{name: name, objects: map[string][]byte{}}}
+	w.s3.Bucket(bucketName)
+	w.table = icetest.OnS3(t, w.s3, bucketName).Create("t", format, icetest.PlainSchema(), icetest.RowGroup(group))
+	return w
+}
+
+// add appends rows in one data file.
+func (w *writer) add(rows ...row) {
+	values := make([]icetest.Row, len(rows))
+	for i, r := range rows {
+		values[i] = r.values()
+	}
+	w.table.Append(values...)
+	w.rows = append(w.rows, rows...)
+}
+
+// grow appends so many new rows.
+func (w *writer) grow(n int) {
+	rows := make([]row, n)
+	for i := range rows {
+		rows[i].id = w.next
+		w.next++
+	}
+	w.add(rows...)
+}
+
+// remove deletes rows with ids in [lo, hi), by positions or deletion vectors.
+func (w *writer) remove(lo, hi int) {
+	id := ice.Reference("id")
+	gone := func(n int) bool { return lo <= n && n < hi }
+	w.table.Delete(ice.NewAnd(ice.GreaterThanEqual(id, int64(lo)), ice.LessThan(id, int64(hi))), func(r icetest.Row) bool { return gone(r["id"].(int)) })
+	w.rows = slices.DeleteFunc(slices.Clone(w.rows), func(r row) bool { return gone(r.id) })
+}
+
+// rewrite replaces rows with ids in [lo, hi): an equality delete, and the rows' next revision.
+func (w *writer) rewrite(lo, hi int) {
+	var gone []icetest.Row
+	var again []row
+	w.rows = slices.DeleteFunc(slices.Clone(w.rows), func(r row) bool {
+		if r.id < lo || r.id >= hi {
+			return false
+		}
+		gone = append(gone, icetest.Row{"id": r.id})
+		again = append(again, row{r.id, r.revision + 1})
+		return true
+	})
+	w.table.DeleteEqual([]string{"id"}, gone...)
+	w.add(again...)
+}
+
+// publish makes the table as it is the lake's next version.
+func (w *writer) publish() {
+	w.t.Helper()
+	_, key, _ := strings.Cut(w.table.Metadata(), bucketName+"/")
+	snapshot := w.table.Snapshot()
+	if len(snapshot.Rows) != len(w.rows) {
+		w.t.Fatalf("lake %s has %d rows, its truth %d", w.lake.name, len(snapshot.Rows), len(w.rows))
+	}
+	w.lake.versions = append(w.lake.versions, version{snapshot.ID, slices.Clone(w.rows)})
+	w.lake.objects[metadataOf(len(w.lake.versions))] = w.s3.Get(bucketName, key)
+}
+
+func (w *writer) done() *lake {
+	for _, key := range w.s3.Objects(bucketName) {
+		w.lake.objects[key] = w.s3.Get(bucketName, key)
+	}
+	return w.lake
+}
+
+// lakes makes the tables that schedules choose from.
+func lakes(t *testing.T) []*lake {
+	t.Helper()
+	plain := newWriter(t, "appended to", 2, 16)
+	for range 4 {
+		plain.grow(48)
+	}
+	plain.publish()
+	for range 3 {
+		plain.grow(32)
+		plain.publish()
+	}
+	return []*lake{
+		plain.done(), removed(t, "with position deletes", 2), removed(t, "with deletion vectors", 3), rewritten(t), small(t),
+	}
+}
+
+func removed(t *testing.T, name string, format int) *lake {
+	w := newWriter(t, name, format, 10)
+	w.grow(40)
+	w.grow(40)
+	w.remove(5, 15)
+	w.publish()
+	w.grow(40)
+	w.remove(70, 90)
+	w.publish()
+	w.remove(0, 40)
+	w.publish()
+	return w.done()
+}
+
+func rewritten(t *testing.T) *lake {
+	w := newWriter(t, "with equality deletes", 2, 10)
+	w.grow(40)
+	w.grow(40)
+	w.rewrite(30, 50)
+	w.publish()
+	w.rewrite(20, 45)
+	w.publish()
+	w.grow(10)
+	w.rewrite(0, 3)
+	w.publish()
+	return w.done()
+}
+
+func small(t *testing.T) *lake {
+	w := newWriter(t, "of few rows", 2, 10)
+	w.grow(1)
+	w.publish()
+	w.grow(2)
+	w.publish()
+	return w.done()
+}

@@ -1,0 +1,505 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/wire"
+)
+
+// wrong is what no fault excuses: rows that are not the ones they should be, or an answer that contradicts itself.
+type wrong struct{ text string }
+
+func (w wrong) Error() string { return w.text }
+
+func wrongf(format string, values ...any) error { return wrong{fmt.Sprintf(format, values...)} }
+
+// reader is an honest client. It reads shares, epochs and rows at random and holds each row to the table's own.
+type reader struct {
+	host   *host
+	truth  *truth
+	random *rand.Rand
+	count  counts
+}
+
+// counts are what readers had.
+type counts struct {
+	whole, broken, resumed, rows atomic.Int64
+}
+
+// truth is what a cache of a lake may serve. It is safe for concurrent use.
+type truth struct {
+	lake         *lake
+	fingerprints [8]atomic.Pointer[string] // by version
+}
+
+// version finds the rows that an answer is about and checks what it says of them.
+func (t *truth) version(m wire.InfoMetadata) (version, error) {
+	for i, v := range t.lake.versions {
+		if v.snapshot != m.Dataset.Snapshot {
+			continue
+		}
+		if int(m.Rows) != len(v.rows) {
+			return v, wrongf("version %d: %d rows, want %d", i+1, m.Rows, len(v.rows))
+		}
+		if !t.fingerprints[i].CompareAndSwap(nil, &m.Dataset.Fingerprint) && *t.fingerprints[i].Load() != m.Dataset.Fingerprint {
+			return v, wrongf("version %d: fingerprint %s, before %s", i+1, m.Dataset.Fingerprint, *t.fingerprints[i].Load())
+		}
+		var next int64
+		for _, b := range m.Nodes {
+			if b[0] != next || b[1] < b[0] {
+				return v, wrongf("nodes: %v, want ranges that follow each other", m.Nodes)
+			}
+			next = b[1]
+		}
+		if next != m.Rows {
+			return v, wrongf("nodes: %v, want all of %d rows", m.Nodes, m.Rows)
+		}
+		return v, nil
+	}
+	return version{}, wrongf("an answer about snapshot %d, which the table never had", m.Dataset.Snapshot)
+}
+
+// answer is a FlightInfo and what it is about.
+type answer struct {
+	info     *flight.FlightInfo
+	metadata wire.InfoMetadata
+	version  version
+}
+
+// dial connects to host:port until ctx ends.
+func (r *reader) dial(ctx context.Context, address string) (flight.FlightServiceClient, error) {
+	conn, err := grpc.NewClient(address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return r.host.dial(ctx, address) }),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+	)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { conn.Close() })
+	return flight.NewFlightServiceClient(conn), nil
+}
+
+// ask asks the head.
+func (r *reader) ask(ctx context.Context, request map[string]any) (answer, error) {
+	d := &flight.FlightDescriptor{Type: flight.DescriptorPATH}
+	if request["kind"] == "path" {
+		d.Path = []string{fmt.Sprint(request["index"]), fmt.Sprint(request["total"])}
+	} else {
+		request["v"] = 1
+		cmd, err := json.Marshal(request)
+		if err != nil {
+			return answer{}, err
+		}
+		d = &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: cmd}
+	}
+	client, err := r.dial(ctx, headAddr)
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{}
+	if a.info, err = client.GetFlightInfo(ctx, d); err != nil {
+		return a, err
+	}
+	if err := json.Unmarshal(a.info.GetAppMetadata(), &a.metadata); err != nil {
+		return a, wrongf("app_metadata: %v", err)
+	}
+	a.version, err = r.truth.version(a.metadata)
+	return a, err
+}
+
+// source is one endpoint's rows as they come.
+type source struct {
+	reader *reader
+	next   func() (arrow.RecordBatch, error)
+	batch  arrow.RecordBatch // the last one
+	at     int               // rows of it that were checked
+}
+
+// open starts an endpoint's stream.
+func (r *reader) open(ctx context.Context, e *flight.FlightEndpoint) (*source, error) {
+	client, err := r.dialEndpoint(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := client.DoGet(ctx, e.GetTicket())
+	if err != nil {
+		return nil, err
+	}
+	batches, err := flight.NewRecordReader(stream)
+	if err != nil {
+		return nil, err
+	}
+	return &source{reader: r, next: batches.Read}, nil
+}
+
+func (r *reader) dialEndpoint(ctx context.Context, e *flight.FlightEndpoint) (flight.FlightServiceClient, error) {
+	if len(e.GetLocation()) != 1 {
+		return nil, wrongf("an endpoint with %d locations, want 1", len(e.GetLocation()))
+	}
+	return r.dial(ctx, strings.TrimPrefix(e.GetLocation()[0].GetUri(), "grpc://"))
+}
+
+// want checks that the next row is the given one.
+func (s *source) want(what row, where string) error {
+	for s.batch == nil || s.at == int(s.batch.NumRows()) {
+		batch, err := s.next()
+		if errors.Is(err, io.EOF) {
+			return wrongf("%s: the stream ended cleanly in front of row %v", where, what)
+		}
+		if err != nil {
+			return err
+		}
+		s.batch, s.at = batch, 0
+	}
+	if err := what.check(s.batch, s.at); err != nil {
+		return wrongf("%s: %v", where, err)
+	}
+	s.at++
+	s.reader.count.rows.Add(1)
+	return nil
+}
+
+// end checks that no rows are left.
+func (s *source) end(where string) error {
+	if s.batch != nil && s.at < int(s.batch.NumRows()) {
+		return wrongf("%s: %d rows too many", where, int(s.batch.NumRows())-s.at)
+	}
+	batch, err := s.next()
+	if err == nil {
+		return wrongf("%s: %d rows too many", where, batch.NumRows())
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// check compares a row of a batch by its values. Columns that the batch lacks were not asked for.
+func (r row) check(batch arrow.RecordBatch, at int) error {
+	want := r.values()
+	for i, field := range batch.Schema().Fields() {
+		var got any
+		switch column := batch.Column(i).(type) {
+		case *array.Int64:
+			got = int(column.Value(at))
+		case *array.Float64:
+			got = column.Value(at)
+		case *array.String:
+			got = column.Value(at)
+		default:
+			return fmt.Errorf("column %s is of type %s", field.Name, field.Type)
+		}
+		if batch.Column(i).IsNull(at) {
+			got = nil
+		}
+		if got != want[field.Name] {
+			return fmt.Errorf("row %v: %s is %v, want %v", r, field.Name, got, want[field.Name])
+		}
+	}
+	return nil
+}
+
+// share reads a share of the rows.
+func (r *reader) share(ctx context.Context, index, total int) error {
+	request := map[string]any{"kind": "path", "index": index, "total": total}
+	if r.random.IntN(2) == 0 {
+		request["kind"], request["columns"] = "shard", []string{"text", "id"}
+	}
+	a, err := r.ask(ctx, request)
+	if err != nil {
+		return err
+	}
+	where := fmt.Sprintf("share %d of %d", index, total)
+	n := len(a.version.rows)
+	rows := a.version.rows[index*n/total : (index+1)*n/total]
+	if a.info.GetTotalRecords() != int64(len(rows)) {
+		return wrongf("%s: total_records %d, want %d", where, a.info.GetTotalRecords(), len(rows))
+	}
+	for _, e := range a.info.GetEndpoint() {
+		s, err := r.open(ctx, e)
+		if err != nil {
+			return err
+		}
+		bounds, err := a.boundsOf(e)
+		if err != nil {
+			return err
+		}
+		count := min(int(bounds[1]), (index+1)*n/total) - max(int(bounds[0]), index*n/total)
+		for _, want := range rows[:count] {
+			if err := s.want(want, where); err != nil {
+				return err
+			}
+		}
+		rows = rows[count:]
+		if err := s.end(where); err != nil {
+			return err
+		}
+	}
+	if len(rows) > 0 {
+		return wrongf("%s: %d rows are of no endpoint", where, len(rows))
+	}
+	return nil
+}
+
+func (a answer) boundsOf(e *flight.FlightEndpoint) (plan.Bounds, error) {
+	var m wire.EndpointMetadata
+	if err := json.Unmarshal(e.GetAppMetadata(), &m); err != nil || m.Node < 0 || m.Node >= len(a.metadata.Nodes) {
+		return plan.Bounds{}, wrongf("an endpoint with app_metadata %q", e.GetAppMetadata())
+	}
+	return a.metadata.Nodes[m.Node], nil
+}
+
+// epoch reads a rank's share of an epoch; after a failure it goes on at the row that it had come to.
+func (r *reader) epoch(ctx context.Context) error {
+	e := order.Epoch{
+		Seed: r.random.Uint64() >> 1, Number: r.random.Uint64N(5), Shuffle: r.random.IntN(4) > 0, Clump: 1 + r.random.Uint64N(5),
+		GlobalBatch: 1 + r.random.Uint64N(40), Tail: []order.Tail{order.Drop, order.Pad, order.Keep}[r.random.IntN(3)],
+	}
+	world := 1 + r.random.Uint64N(3)
+	s := order.Share{Rank: r.random.Uint64N(world), World: world, Workers: 1}
+	progress := epochProgress{}
+	for tries := 0; ; tries++ {
+		err := r.epochFrom(ctx, e, s, &progress)
+		if err == nil || errors.As(err, new(wrong)) || !passing(err) || ctx.Err() != nil || tries == 20 {
+			return err
+		}
+		r.count.resumed.Add(1)
+		time.Sleep(time.Duration(200+r.random.IntN(800)) * time.Millisecond)
+	}
+}
+
+// epochProgress is how far an epoch was read, and of which rows.
+type epochProgress struct {
+	fingerprint string
+	rows        uint64 // of the share's sequence
+}
+
+func (r *reader) epochFrom(ctx context.Context, e order.Epoch, s order.Share, p *epochProgress) error {
+	if lo, hi := order.Shard(s.Rank, s.World, e.GlobalBatch); hi > lo && p.fingerprint != "" {
+		s.StartStep = p.rows / (hi - lo)
+	}
+	a, err := r.ask(ctx, map[string]any{
+		"kind": "epoch", "seed": e.Seed, "epoch": e.Number, "shuffle": e.Shuffle, "clump": e.Clump, "global_batch": e.GlobalBatch,
+		"tail": e.Tail, "rank": s.Rank, "world": s.World, "worker": s.Worker, "workers": s.Workers, "start_step": s.StartStep,
+	})
+	if err != nil {
+		return err
+	}
+	if p.fingerprint != "" && p.fingerprint != a.metadata.Dataset.Fingerprint {
+		*p = epochProgress{} // the cache says that it has other rows: the epoch begins anew
+		return status.Error(codes.FailedPrecondition, "another dataset")
+	}
+	p.fingerprint = a.metadata.Dataset.Fingerprint
+	e.Rows = uint64(len(a.version.rows))
+	sequence, err := sequenceOf(e, s)
+	if err != nil {
+		return err
+	}
+	if a.info.GetTotalRecords() != int64(len(sequence)) {
+		return wrongf("epoch: total_records %d, want %d", a.info.GetTotalRecords(), len(sequence))
+	}
+	return r.merge(ctx, a, sequence, e, s, p)
+}
+
+// merge reads every data node's stream and checks the sequence that they make together.
+func (r *reader) merge(ctx context.Context, a answer, sequence []uint64, e order.Epoch, s order.Share, p *epochProgress) error {
+	sources := map[plan.Bounds]*source{}
+	for _, endpoint := range a.info.GetEndpoint() {
+		bounds, err := a.boundsOf(endpoint)
+		if err != nil {
+			return err
+		}
+		if sources[bounds], err = r.open(ctx, endpoint); err != nil {
+			return err
+		}
+	}
+	where := fmt.Sprintf("epoch %+v of %+v", s, e)
+	lo, hi := order.Shard(s.Rank, s.World, e.GlobalBatch)
+	done := s.StartStep * (hi - lo)
+	for _, index := range sequence {
+		var from *source
+		for bounds, source := range sources {
+			if bounds[0] <= int64(index) && int64(index) < bounds[1] {
+				from = source
+			}
+		}
+		if from == nil {
+			return wrongf("%s: row %d is of no endpoint", where, index)
+		}
+		if err := from.want(a.version.rows[index], where); err != nil {
+			return err
+		}
+		done++
+		p.rows = max(p.rows, done)
+	}
+	for _, source := range sources {
+		if err := source.end(where); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sequenceOf is the row indices of a share of an epoch, in order.
+func sequenceOf(e order.Epoch, s order.Share) ([]uint64, error) {
+	cursor, err := order.NewCursor(e, s)
+	if err != nil {
+		return nil, err
+	}
+	var rows []uint64
+	var runs [256]order.Run
+	for n, _ := cursor.Next(runs[:], math.MaxUint64); n > 0; n, _ = cursor.Next(runs[:], math.MaxUint64) {
+		for _, r := range runs[:n] {
+			for row := r.First; row < r.First+r.Rows; row++ {
+				rows = append(rows, row)
+			}
+		}
+	}
+	return rows, nil
+}
+
+// rowSchema is what an exchange asks with.
+var rowSchema = arrow.NewSchema([]arrow.Field{{Name: "row", Type: arrow.PrimitiveTypes.Int64}}, nil)
+
+// take asks for rows at random, a few times over one exchange.
+func (r *reader) take(ctx context.Context) error {
+	a, err := r.ask(ctx, map[string]any{"kind": "take"})
+	if err != nil {
+		return err
+	}
+	if len(a.info.GetEndpoint()) == 0 {
+		return nil
+	}
+	e := a.info.GetEndpoint()[r.random.IntN(len(a.info.GetEndpoint()))]
+	bounds, err := a.boundsOf(e)
+	if err != nil || bounds.Len() == 0 {
+		return err
+	}
+	client, err := r.dialEndpoint(ctx, e)
+	if err != nil {
+		return err
+	}
+	stream, err := client.DoExchange(ctx)
+	if err != nil {
+		return err
+	}
+	writer := flight.NewRecordWriter(stream, ipc.WithSchema(rowSchema))
+	writer.SetFlightDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: e.GetTicket().GetTicket()})
+	var batches *flight.Reader
+	for range 1 + r.random.IntN(3) {
+		rows := make([]int64, 1+r.random.IntN(20))
+		for i := range rows {
+			rows[i] = bounds[0] + r.random.Int64N(bounds.Len())
+		}
+		if err := write(writer, rows); err != nil {
+			return statusOf(stream, err)
+		}
+		if batches == nil {
+			if batches, err = flight.NewRecordReader(stream); err != nil {
+				return err
+			}
+		}
+		s := &source{reader: r, next: batches.Read}
+		for _, index := range rows {
+			if err := s.want(a.version.rows[index], fmt.Sprintf("take of %v", rows)); err != nil {
+				return err
+			}
+		}
+		if s.at != int(s.batch.NumRows()) {
+			return wrongf("take of %v: %d rows", rows, s.batch.NumRows())
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		return err
+	}
+	return (&source{reader: r, next: batches.Read}).end("take")
+}
+
+// statusOf is why a stream ended that takes no more.
+func statusOf(stream flight.FlightService_DoExchangeClient, err error) error {
+	if _, ended := stream.Recv(); ended != nil {
+		return ended
+	}
+	return err
+}
+
+func write(w *flight.Writer, rows []int64) error {
+	builder := array.NewInt64Builder(memory.DefaultAllocator)
+	builder.AppendValues(rows, nil)
+	batch := array.NewRecordBatch(rowSchema, []arrow.Array{builder.NewArray()}, int64(len(rows)))
+	return w.Write(batch)
+}
+
+// passing says whether an error may be the consequence of a fault.
+func passing(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.FailedPrecondition, codes.Unauthenticated:
+		return true
+	}
+	return false
+}
+
+// once reads something.
+func (r *reader) once(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	switch r.random.IntN(3) {
+	case 0:
+		total := 1 + r.random.IntN(7)
+		return r.share(ctx, r.random.IntN(total), total)
+	case 1:
+		return r.epoch(ctx)
+	default:
+		return r.take(ctx)
+	}
+}
+
+// run reads until ctx ends. It gives the first error that no fault excuses.
+func (r *reader) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := r.once(ctx)
+		switch {
+		case err == nil:
+			r.count.whole.Add(1)
+		case errors.As(err, new(wrong)):
+			return err
+		case ctx.Err() != nil:
+			return nil
+		case passing(err), status.Code(err) == codes.DeadlineExceeded:
+			r.count.broken.Add(1)
+		default:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(r.random.IntN(1500)) * time.Millisecond):
+		}
+	}
+	return nil
+}

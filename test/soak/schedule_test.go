@@ -1,0 +1,135 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// event is one thing that happens in a schedule.
+type event struct {
+	at   time.Duration // since the schedule began
+	kind string
+	what string
+	do   func(*world)
+}
+
+// schedule draws events. All of its faults end with its last event.
+type schedule struct {
+	random *rand.Rand
+	nodes  int
+	events []event
+}
+
+// faults are the kinds of faults, each as often as it is listed.
+var faults = []struct {
+	kind string
+	draw func(s *schedule, at time.Duration)
+}{
+	{"kill", (*schedule).kill}, {"kill", (*schedule).kill}, {"kill", (*schedule).kill},
+	{"stop", (*schedule).stop},
+	{"kill several", (*schedule).killSeveral},
+	{"freeze", (*schedule).freeze},
+	{"slow host", (*schedule).slow},
+	{"cut connections", (*schedule).cut}, {"cut connections", (*schedule).cut},
+	{"move the table", (*schedule).move}, {"move the table", (*schedule).move},
+}
+
+// draw makes a schedule's events, in order of time.
+func draw(random *rand.Rand, nodes int) []event {
+	s := &schedule{random: random, nodes: nodes}
+	for range 1 + random.IntN(5) {
+		faults[random.IntN(len(faults))].draw(s, s.time())
+	}
+	if random.IntN(3) == 0 { // one at most: two in a row may last longer than reads are tried again
+		s.ail(s.time())
+	}
+	slices.SortStableFunc(s.events, func(a, b event) int { return int(a.at - b.at) })
+	return s.events
+}
+
+// time is when a fault begins: while the cache is loaded first, or later.
+func (s *schedule) time() time.Duration {
+	if s.random.IntN(2) == 0 {
+		return s.within(500 * time.Millisecond)
+	}
+	return s.within(12 * time.Second)
+}
+
+// within is a random duration below most.
+func (s *schedule) within(most time.Duration) time.Duration {
+	return time.Duration(s.random.Int64N(int64(most)))
+}
+
+// pause is how long a fault lasts: shorter than nodes may be silent, or longer.
+func (s *schedule) pause() time.Duration {
+	if s.random.IntN(3) == 0 {
+		return 8*time.Second + s.within(8*time.Second)
+	}
+	return s.within(2 * time.Second)
+}
+
+// any is a process by number: data nodes from 0 on, then the head.
+func (s *schedule) any() int { return s.random.IntN(s.nodes + 1) }
+
+func (s *schedule) add(at time.Duration, kind, what string, do func(*world)) {
+	s.events = append(s.events, event{at, kind, what, do})
+}
+
+func (s *schedule) kill(at time.Duration) { s.killOne(s.any(), at) }
+
+func (s *schedule) killOne(i int, at time.Duration) {
+	vanish := s.random.IntN(3) == 0
+	s.add(at, "kill", fmt.Sprintf("process %d, vanish %v", i, vanish), func(w *world) { w.killNumber(i, vanish) })
+	s.add(at+s.pause(), "start", fmt.Sprintf("process %d", i), func(w *world) { w.startNumber(i) })
+}
+
+func (s *schedule) killSeveral(at time.Duration) {
+	for i := range s.nodes + 1 {
+		if s.random.IntN(2) == 0 {
+			s.killOne(i, at+s.within(20*time.Millisecond))
+		}
+	}
+}
+
+func (s *schedule) stop(at time.Duration) {
+	i := s.any()
+	s.add(at, "stop", fmt.Sprintf("process %d", i), func(w *world) { w.stopNumber(i) })
+	s.add(at+s.pause(), "start", fmt.Sprintf("process %d", i), func(w *world) { w.startNumber(i) })
+}
+
+func (s *schedule) freeze(at time.Duration) {
+	i := s.any()
+	s.add(at, "freeze", fmt.Sprintf("process %d", i), func(w *world) { w.hostOf(i).freeze(true) })
+	s.add(at+s.pause(), "thaw", fmt.Sprintf("process %d", i), func(w *world) { w.hostOf(i).freeze(false) })
+}
+
+func (s *schedule) slow(at time.Duration) {
+	i, pace := s.any(), s.within(200*time.Millisecond)
+	s.add(at, "slow", fmt.Sprintf("process %d, %s a KiB", i, pace), func(w *world) { w.hostOf(i).slow(pace) })
+	s.add(at+s.pause(), "fast", fmt.Sprintf("process %d", i), func(w *world) { w.hostOf(i).slow(0) })
+}
+
+func (s *schedule) cut(at time.Duration) {
+	for range 1 + s.random.IntN(4) {
+		i, chosen := s.any(), s.random.Uint64()
+		s.add(at, "cut", fmt.Sprintf("a connection of process %d", i), func(w *world) { w.hostOf(i).cut(rand.New(rand.NewPCG(chosen, 0))) })
+		at += s.within(300 * time.Millisecond)
+	}
+}
+
+func (s *schedule) move(at time.Duration) {
+	s.add(at, "move", "the table", func(w *world) { w.store.publish(false) })
+}
+
+// ail gives the store a trouble for less than reads are tried again.
+func (s *schedule) ail(at time.Duration) {
+	t := []trouble{refuses, stalls, truncate}[s.random.IntN(3)]
+	share := 0.1 + 0.9*s.random.Float64()
+	s.add(at, "store", fmt.Sprintf("%s to %.0f %%", t, 100*share), func(w *world) { w.store.ail(t, share) })
+	s.add(at+s.within(7*time.Second), "store", "is well", func(w *world) { w.store.ail(none, 0) })
+}

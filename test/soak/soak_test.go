@@ -1,0 +1,179 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+)
+
+// number reads a number of the environment.
+func number(t *testing.T, name string, fallback uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// TestSchedules runs SOAK_SCHEDULES schedules, with the seeds from SOAK_SEED on.
+func TestSchedules(t *testing.T) {
+	count, first := number(t, "SOAK_SCHEDULES", 40), number(t, "SOAK_SEED", rand.Uint64()>>16)
+	t.Logf("SOAK_SEED=%d SOAK_SCHEDULES=%d", first, count)
+	made := lakes(t)
+	sum := &tally{events: map[string]int{}}
+	began := time.Now()
+	for seed := first; seed < first+count; seed++ {
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { run(t, seed, made, sum) })
+		}) {
+			t.Fatalf("schedule %d of %d failed; again: SOAK_SEED=%d SOAK_SCHEDULES=1 go test ./test/soak -run TestSchedules", seed-first+1, count, seed)
+		}
+	}
+	took := time.Since(began).Seconds()
+	t.Logf("%d schedules in %.1f s (%.1f a second): %s", count, took, float64(count)/took, sum)
+}
+
+// run is one schedule: a cache is started, faults happen while clients read, then it must be Ready again by itself and serve
+// everything.
+func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	log := &journal{began: time.Now()}
+	defer func() {
+		if t.Failed() {
+			fmt.Println(log)
+		}
+	}()
+	l, nodes, latency := made[random.IntN(len(made))], 1+random.IntN(3), 100*time.Microsecond+time.Duration(random.Int64N(int64(3*time.Millisecond)))
+	log.note("table %s, %d data nodes, latency %s", l.name, nodes, latency)
+	w := newWorld(t.Context(), t, newStore(seed, l), newNetwork(seed, latency), nodes, log)
+	w.startHead()
+	for i := range w.nodes {
+		w.startNode(i)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var group errgroup.Group
+	shared := &truth{lake: l}
+	readers := make([]*reader, 2)
+	for i := range readers {
+		r := w.reader(i, shared, seed)
+		readers[i] = r
+		group.Go(func() error { return r.run(ctx) })
+	}
+	for _, e := range draw(random, nodes) {
+		w.live(e.at - time.Since(log.began))
+		log.note("%s %s", e.kind, e.what)
+		sum.events[e.kind]++
+		e.do(w)
+	}
+	w.awaitReady()
+	stop()
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+	w.servesAll(w.reader(len(readers), shared, seed))
+	w.end()
+	sum.add(readers)
+}
+
+// reader makes an honest client at a host of its own.
+func (w *world) reader(i int, shared *truth, seed uint64) *reader {
+	return &reader{host: w.net.host(netip.AddrFrom4([4]byte{10, 0, 1, byte(i)})), truth: shared, random: rand.New(rand.NewPCG(seed, 1+uint64(i)))}
+}
+
+// live lets time pass and looks at the cache meanwhile.
+func (w *world) live(d time.Duration) {
+	w.t.Helper()
+	for ; d > 0 && !w.t.Failed(); d -= look {
+		time.Sleep(min(d, look))
+		w.supervise()
+		w.check()
+	}
+}
+
+const (
+	// look is how often the cache's state is looked at.
+	look = 250 * time.Millisecond
+	// noticed is within what time every process knows of a fault: longer than a head lets a node be silent.
+	noticed = 11 * time.Second
+	// soon is within what time a cache must be Ready once nothing is wrong any more.
+	soon = 2 * time.Minute
+)
+
+func (w *world) awaitReady() {
+	w.t.Helper()
+	w.live(noticed)
+	for began := time.Now(); time.Since(began) < soon && !w.t.Failed(); w.live(look) {
+		if w.head.head.Report().State == head.Ready {
+			return
+		}
+	}
+	s := w.head.head.Report()
+	w.t.Errorf("%s after the last fault the cache is %s: %s", soon, s.State, s.Reason)
+}
+
+// servesAll reads everything in every way, which must not fail any more.
+func (w *world) servesAll(r *reader) {
+	w.t.Helper()
+	if w.t.Failed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, soon)
+	defer cancel()
+	shares := 1 + r.random.IntN(4)
+	for i := range shares {
+		if err := r.share(ctx, i, shares); err != nil {
+			w.t.Errorf("the cache is Ready: %v", err)
+		}
+	}
+	for _, read := range []func(context.Context) error{r.epoch, r.take} {
+		if err := read(ctx); err != nil {
+			w.t.Errorf("the cache is Ready: %v", err)
+		}
+	}
+}
+
+// tally sums up schedules.
+type tally struct {
+	events map[string]int
+	counts
+}
+
+func (s *tally) add(readers []*reader) {
+	for _, r := range readers {
+		s.whole.Add(r.count.whole.Load())
+		s.broken.Add(r.count.broken.Load())
+		s.resumed.Add(r.count.resumed.Load())
+		s.rows.Add(r.count.rows.Load())
+	}
+}
+
+func (s *tally) String() string {
+	var kinds []string
+	for _, kind := range slices.Sorted(maps.Keys(s.events)) {
+		kinds = append(kinds, fmt.Sprintf("%d %s", s.events[kind], kind))
+	}
+	return fmt.Sprintf("events: %s; reads: %d whole, %d broken off, %d resumed; %d rows checked",
+		strings.Join(kinds, ", "), s.whole.Load(), s.broken.Load(), s.resumed.Load(), s.rows.Load())
+}

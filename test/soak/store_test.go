@@ -1,0 +1,149 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+)
+
+// storeAddr is where the object store listens.
+const storeAddr = "10.0.0.9:9000"
+
+// trouble is what an object store does to some of the requests that it gets.
+type trouble string
+
+// The troubles of a store.
+const (
+	none     trouble = ""
+	refuses  trouble = "answers 503"
+	stalls   trouble = "does not answer"
+	truncate trouble = "ends bodies early"
+)
+
+// store is an S3 server with one lake's objects.
+type store struct {
+	seed uint64
+	lake *lake
+
+	mu      sync.Mutex
+	version int // of the table that the hint names
+	oldest  int // of the table whose metadata file is still there
+	trouble trouble
+	share   float64 // of the requests that have it
+	ended   chan struct{}
+	asked   map[string]uint64
+}
+
+func newStore(seed uint64, l *lake) *store {
+	return &store{seed: seed, lake: l, version: 1, oldest: 1, asked: map[string]uint64{}, ended: make(chan struct{})}
+}
+
+// publish makes the table's next version current, if there is one; drop removes the metadata files of those before.
+func (s *store) publish(drop bool) (version int, moved bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.version == len(s.lake.versions) {
+		return s.version, false
+	}
+	s.version++
+	if drop {
+		s.oldest = s.version
+	}
+	return s.version, true
+}
+
+// ail gives the store a trouble with a share of the requests, or none. Requests that it stalls go on with the next call.
+func (s *store) ail(t trouble, share float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trouble, s.share = t, share
+	close(s.ended)
+	s.ended = make(chan struct{})
+}
+
+// get finds an object and says what is to happen to the request for it.
+func (s *store) get(key, span string) (data []byte, t trouble, ended chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	what := key + " " + span
+	s.asked[what]++
+	if float64(mix(s.seed, hashOf(what), s.asked[what])>>11)/(1<<53) < s.share {
+		t = s.trouble
+	}
+	if key == "t/metadata/version-hint.text" {
+		return fmt.Appendf(nil, "%d", s.version), t, s.ended
+	}
+	for v := 1; v < s.oldest; v++ {
+		if key == metadataOf(v) {
+			return nil, t, s.ended
+		}
+	}
+	return s.lake.objects[key], t, s.ended
+}
+
+// mix is a number from three, as if at random.
+func mix(a, b, c uint64) uint64 {
+	x := a ^ b*0x9e3779b97f4a7c15 ^ c*0xd6e8feb86659fd93
+	for range 2 {
+		x = (x ^ x>>32) * 0xd6e8feb86659fd93
+	}
+	return x ^ x>>32
+}
+
+// ServeHTTP implements http.Handler.
+func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	key := strings.TrimPrefix(r.URL.Path, "/"+bucketName+"/")
+	data, t, ended := s.get(key, r.Header.Get("Range"))
+	switch {
+	case t == stalls:
+		select {
+		case <-ended:
+		case <-r.Context().Done():
+		}
+		panic(http.ErrAbortHandler)
+	case t == refuses:
+		http.Error(w, "<Error><Code>SlowDown</Code></Error>", http.StatusServiceUnavailable)
+		return
+	case data == nil:
+		http.Error(w, "<Error><Code>NoSuchKey</Code></Error>", http.StatusNotFound)
+		return
+	case t == truncate:
+		w = &shortWriter{w, len(data) / 3}
+	}
+	w.Header().Set("ETag", fmt.Sprintf(`"%016x"`, hashOf(string(data))))
+	http.ServeContent(w, r, "", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), bytes.NewReader(data))
+}
+
+// shortWriter breaks the connection off once so many bytes of a body were written.
+type shortWriter struct {
+	http.ResponseWriter
+	left int
+}
+
+// Write implements io.Writer.
+func (w *shortWriter) Write(p []byte) (int, error) {
+	if w.left -= len(p); w.left < 0 {
+		_, _ = w.ResponseWriter.Write(p[:len(p)+w.left])
+		_ = http.NewResponseController(w.ResponseWriter).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// client is how a process at a host reaches the store.
+func (h *host) client() *objstore.Store {
+	return objstore.New(objstore.Config{
+		S3: objstore.S3{
+			Region: "us-east-1", Endpoint: "http://" + storeAddr, AccessKeyID: "key", SecretAccessKey: "secret", Addressing: "path",
+		},
+		Dial: h.dialTCP,
+	})
+}

@@ -1,0 +1,277 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/node"
+)
+
+const (
+	headAddr = "10.0.0.1:50051"
+	secret   = "soak"
+	// nodeMemory is each data node's limit.
+	nodeMemory = 64 << 20
+)
+
+func nodeAddr(i int) string { return fmt.Sprintf("10.0.0.%d:50051", 10+i) }
+
+// world is one cache with its store and network. Its methods are for one goroutine, unless they say otherwise.
+type world struct {
+	t     *testing.T
+	ctx   context.Context
+	net   *network
+	store *store
+	where *host // the store's
+	head  *process
+	nodes []*process
+	past  []*process // that were killed, stopped, or replaced
+	web   *http.Server
+	log   *journal
+}
+
+// process is a head or a data node that was started.
+type process struct {
+	name   string
+	host   *host
+	cancel context.CancelFunc
+	down   bool          // it was killed or stopped
+	ended  chan struct{} // closed when Start has returned
+	err    error         // what it returned
+	head   *head.Head    // of a head
+	node   *node.Node    // of a data node
+	budget *chunk.Budget // likewise
+}
+
+// running says whether the process has not ended. Any goroutine may ask.
+func (p *process) running() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// newWorld makes a store and a network, but no processes.
+func newWorld(ctx context.Context, t *testing.T, s *store, n *network, nodes int, log *journal) *world {
+	t.Helper()
+	at := netip.MustParseAddrPort(storeAddr)
+	w := &world{t: t, ctx: ctx, net: n, store: s, nodes: make([]*process, nodes), where: n.host(at.Addr()), log: log}
+	listener, err := w.where.listen(at.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.web = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	go func() { _ = w.web.Serve(listener) }() // until end
+	return w
+}
+
+// start gives a process a host at an address and runs it.
+func (w *world) start(name, address string, run func(p *process) (func(context.Context) error, error)) *process {
+	w.t.Helper()
+	at := netip.MustParseAddrPort(address)
+	p := &process{name: name, host: w.net.host(at.Addr()), ended: make(chan struct{})}
+	start, err := run(p)
+	if err != nil {
+		w.t.Fatalf("start %s: %v", name, err)
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	p.cancel = cancel
+	go func() {
+		defer close(p.ended)
+		p.err = start(ctx)
+	}()
+	return p
+}
+
+func (w *world) startHead() {
+	w.t.Helper()
+	w.head = w.start("head", headAddr, func(p *process) (func(context.Context) error, error) {
+		listener, err := p.host.listen(50051)
+		if err != nil {
+			return nil, err
+		}
+		p.head, err = head.New(head.Config{
+			Flight: listener, Nodes: len(w.nodes), Store: p.host.client(), Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"},
+			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: metrics.New(),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return p.head.Start, nil
+	})
+}
+
+func (w *world) startNode(i int) { w.nodes[i] = w.nodeAt(i, nodeAddr(i)) }
+
+// nodeAt starts a process as data node i at an address.
+func (w *world) nodeAt(i int, address string) *process {
+	w.t.Helper()
+	name := fmt.Sprintf("node %d", i)
+	return w.start(name, address, func(p *process) (func(context.Context) error, error) {
+		listener, err := p.host.listen(50051)
+		if err != nil {
+			return nil, err
+		}
+		p.budget = chunk.NewBudget(nodeMemory)
+		p.node, err = node.New(node.Config{
+			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: p.host.client(),
+			Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"}, Workers: 2, Dial: p.host.dial,
+			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: metrics.New(),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return p.node.Start, nil
+	})
+}
+
+// kill ends a process as SIGKILL or, if vanish, as its machine's end would.
+func (w *world) kill(p *process, vanish bool) {
+	p.down = true
+	p.host.kill(vanish)
+	p.cancel()
+	w.past = append(w.past, p)
+}
+
+// stop ends a process as SIGTERM does and waits for it.
+func (w *world) stop(p *process) {
+	p.down = true
+	p.cancel()
+	<-p.ended
+	p.host.kill(false)
+	w.past = append(w.past, p)
+}
+
+// end ends all there is and checks what must hold then.
+func (w *world) end() {
+	w.t.Helper()
+	for _, p := range append(w.nodes, w.head) {
+		w.stop(p)
+	}
+	_ = w.web.Close()
+	for _, p := range w.past {
+		<-p.ended
+		if p.budget != nil && p.budget.Used() != 0 {
+			w.t.Errorf("%s has %d bytes reserved after its end", p.name, p.budget.Used())
+		}
+	}
+	w.net.end()
+}
+
+// journal keeps what happened in a schedule. It is safe for concurrent use.
+type journal struct {
+	began time.Time
+
+	mu    sync.Mutex
+	lines []string
+}
+
+// note adds a line with the time since the schedule began.
+func (j *journal) note(format string, values ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	line := fmt.Sprintf("%10.3f ", time.Since(j.began).Seconds()) + fmt.Sprintf(format, values...)
+	j.lines = append(j.lines, line)
+}
+
+// Write implements io.Writer: a line of a process's log.
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, fmt.Sprintf("%10.3f ", time.Since(j.began).Seconds())+string(p[:len(p)-1]))
+	return len(p), nil
+}
+
+// String is the whole journal.
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Join(j.lines, "\n")
+}
+
+func (j *journal) logger(name string) *slog.Logger {
+	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})).With("of", name)
+}
+
+// The processes by number: data nodes from 0 on, then the head.
+func (w *world) process(i int) *process {
+	if i == len(w.nodes) {
+		return w.head
+	}
+	return w.nodes[i]
+}
+
+func (w *world) hostOf(i int) *host { return w.process(i).host }
+
+func (w *world) killNumber(i int, vanish bool) {
+	if p := w.process(i); !p.down {
+		w.kill(p, vanish)
+	}
+}
+
+func (w *world) stopNumber(i int) {
+	if p := w.process(i); !p.down {
+		w.stop(p)
+	}
+}
+
+// startNumber starts a process that is down.
+func (w *world) startNumber(i int) {
+	switch p := w.process(i); {
+	case !p.down:
+	case i == len(w.nodes):
+		w.startHead()
+	default:
+		w.startNode(i)
+	}
+}
+
+// supervise starts processes again that ended by themselves.
+func (w *world) supervise() {
+	for i := range len(w.nodes) + 1 {
+		if p := w.process(i); !p.down && !p.running() {
+			w.log.note("%s ended: %v", p.name, p.err)
+			w.stop(p)
+			w.startNumber(i)
+		}
+	}
+}
+
+// check holds the head's report to what must always be so.
+func (w *world) check() {
+	w.t.Helper()
+	s := w.head.head.Report()
+	if s.State == head.Failed {
+		w.t.Errorf("the cache failed: %s", s.Reason)
+	}
+	if s.State != head.Ready {
+		return
+	}
+	for _, v := range w.store.lake.versions {
+		if v.snapshot == s.Snapshot && s.Rows == int64(len(v.rows)) && s.Splits.Done == s.Splits.Total {
+			return
+		}
+	}
+	w.t.Errorf("the cache is Ready with %d rows of snapshot %d and %d of %d splits", s.Rows, s.Snapshot, s.Splits.Done, s.Splits.Total)
+}
