@@ -19,7 +19,6 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/leaf"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/pagecrc"
 )
 
 // rowReader decodes one row group into the columns of a way, batch by batch. It
@@ -61,12 +60,12 @@ func newRowReader(ctx context.Context, f *footer, from *objstore.File, w *way, g
 // checksums of pages.
 func (r *rowReader) openRest(ctx context.Context, from *objstore.File, leaves []int) error {
 	for _, at := range leaves {
-		bytes, err := r.footer.chunk(r.group, at)
+		chunk, err := r.chunk(from, at)
 		if err != nil {
 			return err
 		}
-		if err := pagecrc.Check(ctx, from, bytes.Offset, bytes.Length); err != nil {
-			return fmt.Errorf("%w: restore the file", err)
+		if err := leaf.Verify(chunk, withoutZeros(r.mem)); err != nil {
+			return fmt.Errorf("column %q: %w", chunk.Leaf.Path(), err)
 		}
 	}
 	var err error
@@ -120,20 +119,29 @@ func (r *rowReader) column(from *objstore.File, c *fileColumn) (*leaf.Column, er
 	if at < 0 || r.footer.meta.WriterVersion().LessThan(metadata.Parquet816FixedVersion) {
 		return nil, errors.ErrUnsupported
 	}
-	bytes, err := r.footer.chunk(r.group, at)
+	chunk, err := r.chunk(from, at)
 	if err != nil {
 		return nil, err
 	}
-	meta := r.footer.meta.RowGroups[r.group].Columns[at].GetMetaData()
-	field := c.field
-	if r.footer.meta.Schema.Column(at).PhysicalType() == parquet.Types.Int96 {
-		field = asINT96(field)
+	chunk.Field = c.field
+	if chunk.Leaf.PhysicalType() == parquet.Types.Int96 {
+		chunk.Field = asINT96(c.field)
 	}
+	return leaf.Open(chunk, withoutZeros(r.mem))
+}
+
+// chunk is the column chunk of a Parquet column, all but its Arrow field.
+func (r *rowReader) chunk(from *objstore.File, at int) (leaf.Chunk, error) {
+	bytes, err := r.footer.chunk(r.group, at)
+	if err != nil {
+		return leaf.Chunk{}, err
+	}
+	meta := r.footer.meta.RowGroups[r.group].Columns[at].GetMetaData()
 	_, most := r.footer.largestChunk(r.group)
-	return leaf.Open(leaf.Chunk{
+	return leaf.Chunk{
 		File: from, Offset: bytes.Offset, Length: bytes.Length, Codec: compress.Compression(meta.GetCodec()), PageBytes: most,
-		Leaf: r.footer.meta.Schema.Column(at), Field: field, Rows: r.footer.rows(r.group), Values: meta.GetNumValues(),
-	}, withoutZeros(r.mem))
+		Leaf: r.footer.meta.Schema.Column(at), Rows: r.footer.rows(r.group), Values: meta.GetNumValues(),
+	}, nil
 }
 
 // next returns the columns of the next rows and how many rows they are, or

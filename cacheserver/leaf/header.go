@@ -126,7 +126,9 @@ func (p *compact) structure(f, kid *fields, depth int) {
 			id = int16(unzigzag(p.uvarint()))
 		}
 		switch {
-		case f != nil && kind <= typeFalse:
+		case kid != nil && kind <= typeI64 && id >= pageDataV1 && id <= pageDataV2: // all of these are structs
+			p.bad = true
+		case f != nil && kind <= typeFalse && id == v2Compressed: // no other field that matters is a boolean
 			f.set(id, int64(2-kind))
 		case f != nil && kind > typeByte && kind <= typeI64:
 			f.set(id, int64(unzigzag(p.uvarint())))

@@ -10,7 +10,7 @@
 //
 // Encodings: PLAIN, dictionary, RLE, DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY and
 // BYTE_STREAM_SPLIT, where the Parquet format (Encodings.md) allows them; data pages of version 1 and 2; every codec
-// that arrow-go knows, and LZ4 as Hadoop frames it. A page that has a CRC is held to it (package pagecrc).
+// that arrow-go knows, and LZ4 as Hadoop frames it. A page that has a CRC is compared with it.
 package leaf
 
 import (

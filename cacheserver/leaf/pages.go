@@ -13,8 +13,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
-
-	"github.com/kubeflow/datacache/cacheserver/pagecrc"
 )
 
 // pages reads the pages of a column chunk one after the other: checks their CRC, uncompresses them.
@@ -26,6 +24,9 @@ type pages struct {
 	most    int64 // bytes of a page, uncompressed
 	codec   compress.Codec
 	mem     memory.Allocator
+
+	checked bool // a data page was read, and
+	summed  bool // it had a CRC, so that all of them have one
 
 	window []byte // bytes of the file
 	start  int64  // where they are
@@ -79,8 +80,8 @@ func (p *pages) read() (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	if h.page.has(pageCRC) && crc32.ChecksumIEEE(body) != uint32(h.page.value[pageCRC]) {
-		return page{}, fmt.Errorf("%w: restore the file", pagecrc.ErrMismatch)
+	if err := p.verify(h, body); err != nil {
+		return page{}, err
 	}
 	size := h.page.value[pageUncompressed]
 	if size < 0 || size > p.most {
@@ -116,6 +117,58 @@ func (p *pages) read() (page, error) {
 		pg.data = p.keep(pg.data)
 	}
 	return pg, nil
+}
+
+// ErrChecksum is that a page's bytes are not those that were written.
+var ErrChecksum = errors.New("the page's checksum does not match: its bytes were changed in the store or on the way")
+
+// verify compares a page with the CRC-32 in its header, which covers all bytes of the page as they lie in the file, the
+// levels of version 2 included. The data pages of a column chunk all have a CRC or none: a changed header must not make
+// a page pass without.
+func (p *pages) verify(h header, body []byte) error {
+	summed := h.page.has(pageCRC)
+	if summed && crc32.ChecksumIEEE(body) != uint32(h.page.value[pageCRC]) {
+		return fmt.Errorf("%w: restore the file", ErrChecksum)
+	}
+	if h.page.value[pageKind] == kindDictionary { // parquet-java wrote CRCs to them, and none to data pages of version 2
+		return nil
+	}
+	if p.checked && summed != p.summed {
+		return corrupt("some data pages of the column chunk have a checksum and some have none")
+	}
+	p.checked, p.summed = true, summed
+	return nil
+}
+
+// Verify checks the CRCs of a chunk's pages, for readers that do not. Bodies of pages without one are not read.
+func Verify(chunk Chunk, mem memory.Allocator) error {
+	p := pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, mem: mem}
+	defer p.close()
+	for p.at < p.end {
+		at := p.at
+		if err := p.verifyNext(); err != nil {
+			return fmt.Errorf("page at offset %d: %w", at, err)
+		}
+	}
+	return nil
+}
+
+// verifyNext checks the page at p.at and goes past it.
+func (p *pages) verifyNext() error {
+	h, err := p.header()
+	if err != nil {
+		return err
+	}
+	size := h.page.value[pageCompressed]
+	if !h.page.has(pageCRC) && 0 <= size && size <= p.end-p.at {
+		p.at += size
+		return p.verify(h, nil)
+	}
+	body, err := p.bytes(size)
+	if err != nil {
+		return err
+	}
+	return p.verify(h, body)
 }
 
 // readV2 takes the levels, which are not compressed, off the body.
