@@ -92,7 +92,8 @@ func TestBadFilesAtFetch(t *testing.T) {
 			data := readFile(t, name)
 			writeFile(t, name, data[:len(data)/2])
 		}, []string{"restore"}},
-		"replaced": {func(t *testing.T, name string) { copyFile(t, otherFile(t), name) }, []string{"restore it or start the cache anew"}},
+		"replaced":      {func(t *testing.T, name string) { copyFile(t, otherFile(t), name) }, []string{"restore it or start the cache anew"}},
+		"written again": {func(t *testing.T, name string) { writeAgain(t, name) }, []string{"changed since the table was planned", "start the cache anew"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -126,6 +127,7 @@ func TestCorruptPages(t *testing.T) {
 			failed := 0
 			for range 120 {
 				s := splits[random.IntN(len(splits))]
+				s.Version = "" // so that the file may be written again
 				bad := append([]byte(nil), good...)
 				for range 1 + random.IntN(3) {
 					bad[s.Start+random.Int64N(s.Length)] ^= byte(1 + random.IntN(255))
@@ -144,6 +146,37 @@ func TestCorruptPages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// writeAgain writes as many bytes to a file as it has, a second later.
+func writeAgain(t *testing.T, name string) {
+	t.Helper()
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, name, readFile(t, name))
+	if err := os.Chtimes(name, time.Time{}, info.ModTime().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWrittenWhileDecoded writes to a local file after its split was fetched.
+func TestWrittenWhileDecoded(t *testing.T) {
+	made := icetest.Local(t).Plain("t", 2, 1, 100, 100)
+	tbl := openTable(t, made.Metadata(), Selection{})
+	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	writeAgain(t, f.split.File)
+	for b, err2 := range f.Batches(t.Context()) {
+		if err = err2; err == nil {
+			b.Release()
+		}
+	}
+	wantError(t, err, f.split.File, "changed while it was read")
 }
 
 func TestBadDeleteFiles(t *testing.T) {

@@ -74,6 +74,9 @@ func (f *Fetched) bring(ctx context.Context) (err error) {
 	if f.file.Size() != s.FileSize {
 		return fmt.Errorf("data file %s: it has %d bytes, planned were %d: it was truncated or replaced: restore it or start the cache anew", s.File, f.file.Size(), s.FileSize)
 	}
+	if now := f.file.Version(); s.Version != "" && now != "" && now != s.Version {
+		return fmt.Errorf("data file %s: it changed since the table was planned: its version was %s and is %s now: table files must not be rewritten in place: restore it or start the cache anew", s.File, s.Version, now)
+	}
 	f.footer, err = f.table.caches.footers.get(ctx, s.File, func(context.Context) (*footer, error) {
 		return readFooter(f.file, f.table.names())
 	})

@@ -24,6 +24,7 @@ const streamBuffer = 256 << 10
 type footer struct {
 	uri     string
 	size    int64
+	version string // objstore.File.Version
 	meta    *metadata.FileMetaData
 	columns []*fileColumn
 	leaves  int
@@ -51,7 +52,7 @@ func readFooter(f *objstore.File, names mapping) (*footer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data file %s: %w", f.URI(), err)
 	}
-	foot := &footer{uri: f.URI(), size: f.Size(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}
+	foot := &footer{uri: f.URI(), size: f.Size(), version: f.Version(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}
 	if have := foot.total(); have != meta.NumRows {
 		return nil, fmt.Errorf("data file %s: its footer says %d rows, its row groups have %d: the file is corrupt: restore or rewrite it", f.URI(), meta.NumRows, have)
 	}

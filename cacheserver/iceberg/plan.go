@@ -26,6 +26,8 @@ const footerReaders = 16
 type Split struct {
 	File     string `json:"file"`
 	FileSize int64  `json:"file_size"` // bytes
+	// Version is the file's objstore.File.Version when it was planned.
+	Version string `json:"version,omitempty"`
 	// Sequence is the file's data sequence number; of a format v1 table it is 0.
 	Sequence int64 `json:"sequence"`
 	RowGroup int   `json:"row_group"`
@@ -224,7 +226,7 @@ func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) 
 			return nil, err
 		}
 		splits = append(splits, Split{
-			File: f.uri, FileSize: f.size, Sequence: d.sequence, RowGroup: g, Start: start, Length: length,
+			File: f.uri, FileSize: f.size, Version: f.version, Sequence: d.sequence, RowGroup: g, Start: start, Length: length,
 			Rows: f.rows(g), Bytes: way.weight(f, g), Exact: d.clean() && t.filter == nil,
 		})
 	}

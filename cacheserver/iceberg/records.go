@@ -40,7 +40,9 @@ func (f *Fetched) Batches(ctx context.Context) iter.Seq2[Batch, error] {
 		for {
 			b, err := d.next(ctx)
 			if errors.Is(err, io.EOF) {
-				return
+				if err = f.file.Unchanged(); err == nil {
+					return
+				}
 			}
 			if err != nil {
 				yield(Batch{}, f.failed(err))

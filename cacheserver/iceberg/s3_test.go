@@ -4,6 +4,7 @@
 package iceberg
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +146,17 @@ func TestS3Faults(t *testing.T) {
 	t.Run("one reset", func(t *testing.T) {
 		defer server.Inject(s3test.Match{Key: key, Count: 1}, s3test.Reset(10)).Remove()
 		check(t, open(t), made.Rows())
+	})
+	t.Run("replaced by as many bytes", func(t *testing.T) {
+		good := server.Get("lake", key)
+		bad := bytes.Clone(good)
+		bad[splits[5].Start+10] ^= 1
+		server.Put("lake", key, bad)
+		defer server.Put("lake", key, good)
+		for _, tbl := range []*Table{tbl, open(t)} { // that knows the footer, and that does not
+			_, err := readSplit(t, tbl, splits[5])
+			wantError(t, err, splits[5].File, "changed since the table was planned")
+		}
 	})
 	t.Run("deleted", func(t *testing.T) {
 		server.Delete("lake", key)

@@ -58,6 +58,36 @@ func (f *File) URI() string { return f.uri }
 // Size is the object's length in bytes.
 func (f *File) Size() int64 { return f.size }
 
+// Version names the content that the File was opened with: the store's entity
+// tag, or of a local file, and of a store without tags, when it was written.
+// Objects of one name that differ have different versions; empty if the store
+// tells neither.
+func (f *File) Version() string {
+	if f.object != nil && f.object.tag != "" {
+		return f.object.tag
+	}
+	if f.modified.IsZero() {
+		return ""
+	}
+	return f.modified.UTC().Format(time.RFC3339Nano)
+}
+
+// Unchanged returns ErrChanged if a local file was written to after it was
+// opened. Every read of a remote object tells that by itself.
+func (f *File) Unchanged() error {
+	if f.local == nil {
+		return nil
+	}
+	now, err := f.local.Stat()
+	if err == nil && (now.Size() != f.size || !now.ModTime().Equal(f.modified)) {
+		err = fmt.Errorf("%w: it was written to at %s", ErrChanged, now.ModTime().UTC().Format(time.RFC3339Nano))
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", f.uri, err)
+	}
+	return nil
+}
+
 // Buffered is the number of bytes the File holds in memory: those of Prefetch
 // and the tail that Open read. What Read reads ahead, at most 8 MiB, is not in it.
 func (f *File) Buffered() int64 {

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +39,7 @@ class Cache:
     http: str
     logs: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    starts: dict[str, Callable[[], None]] = field(default_factory=dict)
 
     def client(self) -> Client:
         """A new client; the caller closes it."""
@@ -83,6 +84,12 @@ class Cache:
     def output(self, name: str) -> str:
         """What a process wrote to its standard output."""
         return (self.logs / f"{name}.out").read_text()
+
+    def restart(self, name: str) -> None:
+        """Kills a process and starts another in its place."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+        self.starts[name]()
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> dict[str, int]:
         """Signals every process and returns their exit codes; kills what does not obey."""
@@ -142,6 +149,7 @@ class Caches:
         own = {**_plain_environment(), **(env or {})}
 
         def run(name: str, *arguments: str) -> None:
+            cache.starts[name] = lambda: run(name, *arguments)
             with (logs / f"{name}.out").open("wb") as out, (logs / f"{name}.log").open("wb") as log:
                 cache.processes[name] = subprocess.Popen([self._binary, *arguments], stdout=out, stderr=log, env=own)
 

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from canon import difference, rows_of
 from client import Client
@@ -83,6 +86,29 @@ def test_a_missing_bucket_or_object_fails_the_cache_with_its_name(bucket: Lake, 
         gone = replace(made, metadata=uri)
         cache = private(["--metadata", uri], env=s3_environment(made.properties))
         check_failed(cache, gone, ["not exist", "not found", "NoSuch", "404"])
+
+
+def test_an_object_replaced_by_as_many_bytes_is_refused(bucket: Lake, private: Callable[..., Cache]) -> None:
+    rows = pa.table({"id": pa.array(range(1000), pa.int64())})
+
+    def content(first: int) -> bytes:
+        out = io.BytesIO()
+        pq.write_table(pa.table({"id": pa.array(range(first, first + 1000), pa.int64())}), out, compression="none")
+        return out.getvalue()
+
+    before, after = content(0), content(1)
+    assert len(before) == len(after)
+    uri = bucket.write("replaced.parquet", before)
+    table = bucket.create("replaced", rows.schema)
+    table.add_files([uri])
+    made = bucket.pin("replaced", table)
+    cache = private(["--metadata", made.metadata], mode="cluster", nodes=1, env=s3_environment(made.properties))
+    cache.wait("Ready")
+    bucket.write("replaced.parquet", after)
+    cache.restart("node-0")
+    reason = cache.wait("Failed")["reason"]
+    assert uri in reason
+    assert "changed since the table was planned" in reason
 
 
 def check_failed(cache: Cache, made: Made, says: list[str]) -> None:
