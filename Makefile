@@ -60,7 +60,7 @@ CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
 export DATACACHE_IMAGES := $(IMAGES)
 PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
-MODULES := hack/images hack/cluster/coredns third_party/substrait
+MODULES := hack/images hack/cluster/coredns
 
 # Go compiles everything one way, as images want it, without libc and this machine's paths, and once more for the race detector, which
 # needs cgo: cold, most of the time goes to dependencies, and each other way would compile them all again.

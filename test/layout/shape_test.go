@@ -110,3 +110,16 @@ func TestNothingIsTooLong(t *testing.T) {
 		}
 	}
 }
+
+// `go install github.com/kubeflow/datacache/cmd/cacheserver@VERSION` refuses a module whose go.mod replaces or excludes others.
+func TestModuleCanBeInstalled(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if word, _, _ := strings.Cut(line, " "); word == "replace" || word == "exclude" {
+			t.Errorf("go.mod: %q: go install PACKAGE@VERSION would refuse the module", strings.TrimSpace(line))
+		}
+	}
+}

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchlib import decode, latency, machine, report, trainer_cache
 from benchlib.arguments import add_server, add_tables, add_trainer, check, counts, words
 from benchlib.clients import Clients
-from benchlib.measure import READS, Bench, expected_seconds
+from benchlib.measure import READS, STARTS, Bench, expected_seconds
 from benchlib.progress import Progress
 from benchlib.sample import Sample, Setup
 from benchlib.subjects import TRAINER
@@ -27,8 +27,9 @@ wall, CPU, client: seconds, server CPU-seconds (user and system, all threads) an
   per GB (1e9 bytes) of Arrow: medians of {rounds} rounds in which all take turns.
 ratio: our CPU over the reference's, the median of the rounds; beside it its extremes.
 GB/s: server and clients share this machine's cores, so it is a joint figure.
-load: `cacheserver local --nodes {nodes}` from start to ready, against pqread from start to end (Go,
-  bare pqarrow: record reader of 8,192 rows, one file a thread, as many threads as cores, default
+load: `cacheserver local --nodes {nodes}` from start to ready, less what a start that reads nothing takes (the least of
+  {starts} runs of `cacheserver version`), so from about the first byte that it reads; against pqread from start to end
+  (Go, bare pqarrow: record reader of 8,192 rows, one file a thread, as many threads as cores, default
   allocator, every batch released at once; or all of them kept to the end, as a cache must, which
   shows what fresh memory costs on this machine), and against Trainer's own data cache (Rust), a head and
   two workers, from start to the head's ready. Page cache warm.
@@ -125,7 +126,14 @@ def measure(setup: Setup, tables: list[Table], progress: Progress) -> tuple[list
 
 
 def notes(chosen: argparse.Namespace) -> str:
-    return NOTES.format(rounds=chosen.reps, nodes=chosen.nodes, reads=READS, calls=latency.CALLS, small=latency.ROWS)
+    return NOTES.format(
+        rounds=chosen.reps,
+        nodes=chosen.nodes,
+        reads=READS,
+        calls=latency.CALLS,
+        small=latency.ROWS,
+        starts=STARTS,
+    )
 
 
 def main(given: list[str]) -> int:

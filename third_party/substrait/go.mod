@@ -1,3 +1,0 @@
-module github.com/substrait-io/substrait
-
-go 1.26
