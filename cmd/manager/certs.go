@@ -27,11 +27,11 @@ func certificate(mgr ctrl.Manager, cfg config) (<-chan struct{}, error) {
 		return ready, nil
 	}
 	err := rotator.AddRotator(mgr, &rotator.CertRotator{
-		SecretKey:      types.NamespacedName{Namespace: cfg.namespace, Name: secretName},
+		SecretKey:      types.NamespacedName{Namespace: cfg.caches.Namespace(), Name: secretName},
 		CertDir:        cfg.certDir,
 		CAName:         "datacache-ca",
 		CAOrganization: "datacache",
-		DNSName:        fmt.Sprintf("%s.%s.svc", serviceName, cfg.namespace),
+		DNSName:        fmt.Sprintf("%s.%s.svc", serviceName, cfg.caches.Namespace()),
 		IsReady:        ready,
 		Webhooks: []rotator.WebhookInfo{
 			{Type: rotator.Mutating, Name: webhookName},

@@ -16,16 +16,12 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/kubeflow/datacache/controller"
-	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/manage"
 	"github.com/kubeflow/datacache/webhook"
 )
 
 // run serves until ctx ends.
 func run(ctx context.Context, cfg config) error {
-	if err := cfg.check(); err != nil {
-		return err
-	}
 	if err := manage.LogTo(os.Stderr, cfg.logFormat, cfg.logLevel); err != nil {
 		return err
 	}
@@ -46,14 +42,18 @@ func run(ctx context.Context, cfg config) error {
 	if err := manage.Probe(mgr, certificate); err != nil {
 		return err
 	}
-	if err := controller.Setup(ctx, mgr, cfg.controllers()); err != nil {
+	options, err := cfg.caches.Options(ctx, mgr.GetAPIReader())
+	if err != nil {
+		return err
+	}
+	if err := controller.Setup(ctx, mgr, options); err != nil {
 		return fmt.Errorf("set up the controllers: %w", err)
 	}
-	admission := func() error { return webhook.Setup(mgr, inject.Settings{NoZoneAffinity: cfg.noAffinity}) }
+	admission := func() error { return webhook.Setup(mgr, cfg.caches.Settings()) }
 	if err := manage.Once(mgr, certificate, admission); err != nil {
 		return fmt.Errorf("set up the webhook: %w", err)
 	}
-	slog.Info("starting", "version", version, "cache-image", cfg.image, "namespace", cfg.namespace)
+	slog.Info("starting", "version", version, "cache-image", options.Image, "namespace", options.Namespace)
 	return mgr.Start(ctx)
 }
 
@@ -69,7 +69,7 @@ func newManager(reach *rest.Config, cfg config) (ctrl.Manager, error) {
 		HealthProbeBindAddress:        cfg.probes,
 		LeaderElection:                cfg.leaderElect,
 		LeaderElectionID:              "datacache-manager",
-		LeaderElectionNamespace:       cfg.namespace,
+		LeaderElectionNamespace:       cfg.caches.Namespace(),
 		LeaderElectionReleaseOnCancel: true,
 		WebhookServer:                 ctrlwebhook.NewServer(ctrlwebhook.Options{Host: cfg.webhookHost, Port: cfg.webhookPort, CertDir: cfg.certDir}),
 	})

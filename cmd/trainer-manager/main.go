@@ -1,24 +1,33 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command trainer-manager is Kubeflow Trainer v2.3.0 with datacache compiled in: one manager in place of Trainer's and ours. It takes the
-// flags and the configuration file of Trainer's own manager.
+// Command trainer-manager is Kubeflow Trainer v2.3.0 with datacache compiled in: one manager in place of Trainer's and ours. It accepts
+// every flag of Trainer's own manager and its configuration file.
 package main
 
 import (
 	"context"
-	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
+	"github.com/kubeflow/trainer/v2/pkg/util/cert"
 	"github.com/spf13/cobra"
+	zaplog "go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/kubeflow/datacache/internal/manage"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command(os.Getenv).ExecuteContext(ctx)
+	cmd := command(os.Getenv)
+	cmd.SetArgs(doubleDashes(os.Args[1:]))
+	err := cmd.ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -26,33 +35,43 @@ func main() {
 	}
 }
 
+// config is what the command line says.
+type config struct {
+	caches             manage.CacheFlags
+	file, featureGates string
+	kubeconfig         string
+	log                zap.Options
+}
+
 func command(env func(string) string) *cobra.Command {
-	var cfg config
+	cfg := config{log: zap.Options{TimeEncoder: zapcore.RFC3339NanoTimeEncoder, ZapOpts: []zaplog.Option{zaplog.AddCaller()}}} // as Trainer's own
 	cmd := &cobra.Command{
 		Use:           "trainer-manager",
 		Short:         "Kubeflow Trainer with datacache compiled in",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cfg.image == "" {
-				return errors.New("--cache-image (env CACHE_IMAGE) is empty: name the image of the cache server")
-			}
-			return run(cmd.Context(), cfg)
-		},
+		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &cfg) },
 	}
 	flags := cmd.Flags()
+	cfg.caches.Register(flags, env, cert.GetOperatorNamespace())
 	flags.StringVar(&cfg.file, "config", "", "Trainer's configuration file (config.trainer.kubeflow.org/v1alpha1); empty means its defaults")
 	flags.StringVar(&cfg.featureGates, "feature-gates", "", "Trainer's feature gates, as key=value pairs joined by commas")
-	flags.StringVar(&cfg.image, "cache-image", env("CACHE_IMAGE"), "image of the cache server, for heads, data nodes and the gate; required (env CACHE_IMAGE)")
-	flags.StringVar(&cfg.kubeconfig, "kubeconfig", env("KUBECONFIG"), "file that says how to reach the API server; empty inside a cluster (env KUBECONFIG)")
-	flags.BoolVar(&cfg.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
+	flags.StringVar(&cfg.kubeconfig, "kubeconfig", env("KUBECONFIG"), "kubeconfig of the API server; empty inside a cluster (env KUBECONFIG)")
+	logFlags := flag.NewFlagSet("log", flag.ContinueOnError)
+	cfg.log.BindFlags(logFlags)
+	flags.AddGoFlagSet(logFlags)
 	return cmd
 }
 
-// config is what the command line says.
-type config struct {
-	file, featureGates string
-	image, kubeconfig  string
-	noAffinity         bool
+// doubleDashes rewrites -name and -name=value as --name and --name=value: Trainer's own manager accepts both, as Go's flag package does.
+func doubleDashes(args []string) []string {
+	rewritten := make([]string, len(args))
+	for i, arg := range args {
+		if strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "--") && len(arg) > 2 {
+			arg = "-" + arg
+		}
+		rewritten[i] = arg
+	}
+	return rewritten
 }

@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 
 	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/config"
@@ -20,8 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	schedulerplugins "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 	volcano "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
@@ -39,10 +40,10 @@ const (
 
 // run serves until ctx ends. It does what Trainer's own main does (v2.3.0, cmd/trainer-controller-manager/main.go), decorates the runtimes
 // in between, and adds datacache's controllers.
-func run(ctx context.Context, flags config) error {
-	if err := manage.LogTo(os.Stderr, "text", "info"); err != nil {
-		return err
-	}
+func run(ctx context.Context, flags *config) error {
+	logger := zap.New(zap.UseFlagOptions(&flags.log))
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
 	scheme, err := schemes()
 	if err != nil {
 		return err
@@ -75,8 +76,12 @@ func run(ctx context.Context, flags config) error {
 	if err != nil {
 		return fmt.Errorf("set up Trainer's runtimes: %w", err)
 	}
-	plugin.Decorate(runtimes, plugin.Settings{NoZoneAffinity: flags.noAffinity}, mgr.GetClient(), mgr.GetAPIReader())
-	if err := controller.Setup(ctx, mgr, controller.Options{Image: flags.image, Namespace: cert.GetOperatorNamespace()}); err != nil {
+	plugin.Decorate(runtimes, flags.caches.Settings(), mgr.GetClient(), mgr.GetAPIReader())
+	caches, err := flags.caches.Options(ctx, mgr.GetAPIReader())
+	if err != nil {
+		return err
+	}
+	if err := controller.Setup(ctx, mgr, caches); err != nil {
 		return fmt.Errorf("set up datacache's controllers: %w", err)
 	}
 	if err := manage.Once(mgr, certificate, func() error { return setUpTrainer(mgr, runtimes, &cfg) }); err != nil {

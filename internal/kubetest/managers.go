@@ -11,8 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
@@ -107,10 +111,33 @@ func (c *Cluster) startManager(m manager, program string) error {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return err
 	}
-	p, err := c.processes.run(m.name, program,
-		[]string{"KUBECONFIG=" + kubeconfig, "TMPDIR=" + c.path("tmp")}, "--config="+file)
+	args, err := stockArgs(objects, m, file)
+	if err != nil {
+		return err
+	}
+	p, err := c.processes.run(m.name, program, []string{"KUBECONFIG=" + kubeconfig, "TMPDIR=" + c.path("tmp")}, args...)
 	c.managers = append(c.managers, p)
 	return err
+}
+
+// stockArgs are the arguments that a manager's own Deployment gives it, with another configuration file.
+func stockArgs(objects []*unstructured.Unstructured, m manager, file string) ([]string, error) {
+	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "Deployment" && o.GetName() == m.account })
+	if at < 0 {
+		return nil, fmt.Errorf("the manifests of %s have no Deployment %s", m.name, m.account)
+	}
+	deployment := &appsv1.Deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[at].Object, deployment); err != nil {
+		return nil, fmt.Errorf("Deployment %s: %w", m.account, err)
+	}
+	args := slices.Clone(deployment.Spec.Template.Spec.Containers[0].Args)
+	for i, arg := range args {
+		if strings.HasPrefix(arg, "--config=") {
+			args[i] = "--config=" + file
+			return args, nil
+		}
+	}
+	return nil, fmt.Errorf("Deployment %s has no argument --config=FILE: %q", m.account, args)
 }
 
 // awaitManagers waits until each manager that runs answers at every path that its webhooks are called at, and namespaces

@@ -5,13 +5,21 @@ package controlplane
 
 import (
 	"bytes"
+	"fmt"
+	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -56,6 +64,7 @@ func TestOverlays(t *testing.T) {
 			}
 			checkOrder(t, objects)
 			checkCertificate(t, name == "cert-manager", objects)
+			checkImages(t, objects)
 		})
 	}
 }
@@ -63,9 +72,14 @@ func TestOverlays(t *testing.T) {
 // render gives the objects of an overlay in the order in which kubectl apply -k sends them.
 func render(t *testing.T, overlay string) []*unstructured.Unstructured {
 	t.Helper()
-	rendered, err := exec.CommandContext(t.Context(), cluster.Kubectl(), "kustomize", filepath.Join("..", "..", "manifests", "overlays", overlay)).Output()
+	return renderFolder(t, filepath.Join("..", "..", "manifests", "overlays", overlay))
+}
+
+func renderFolder(t *testing.T, folder string) []*unstructured.Unstructured {
+	t.Helper()
+	rendered, err := exec.CommandContext(t.Context(), cluster.Kubectl(), "kustomize", folder).Output()
 	if err != nil {
-		t.Fatalf("render %s: %v", overlay, err)
+		t.Fatalf("render %s: %v", folder, err)
 	}
 	var objects []*unstructured.Unstructured
 	for document := range bytes.SplitSeq(rendered, []byte("\n---\n")) {
@@ -107,6 +121,134 @@ func checkCertificate(t *testing.T, certManager bool, objects []*unstructured.Un
 	}
 	if kinds["Certificate"] != certManager || kinds["Secret"] == certManager {
 		t.Errorf("there are a Certificate: %v, a Secret for the manager's own: %v, want one of them", kinds["Certificate"], kinds["Secret"])
+	}
+}
+
+// imageName is a qualified name with a tag or a digest.
+var imageName = regexp.MustCompile(`^[a-z0-9.-]+\.[a-z]+(:[0-9]+)?/[a-z0-9./_-]+(:v?[0-9][A-Za-z0-9._-]*|@sha256:[0-9a-f]{64})$`)
+
+// checkImages: every image has a qualified name and a version, and all of ours have the same.
+func checkImages(t *testing.T, objects []*unstructured.Unstructured) {
+	t.Helper()
+	versions := map[string]bool{}
+	for _, object := range objects {
+		for _, image := range imagesIn(object.Object) {
+			if !imageName.MatchString(image) {
+				t.Errorf("%s %s names the image %s, want registry, name and version", object.GetKind(), object.GetName(), image)
+			}
+			if name, version, _ := strings.Cut(image, ":"); strings.Contains(name, "/datacache/") {
+				versions[version] = true
+			}
+		}
+	}
+	if len(versions) != 1 {
+		t.Errorf("our images have the versions %v, want one", slices.Collect(maps.Keys(versions)))
+	}
+}
+
+// imagesIn are the images of all containers below a value of an object.
+func imagesIn(value any) []string {
+	var images []string
+	switch v := value.(type) {
+	case map[string]any:
+		for key, inner := range v {
+			image, isName := inner.(string)
+			if _, container := v["name"]; key == "image" && isName && container {
+				images = append(images, image)
+			}
+			images = append(images, imagesIn(inner)...)
+		}
+	case []any:
+		for _, inner := range v {
+			images = append(images, imagesIn(inner)...)
+		}
+	}
+	return images
+}
+
+// TestOneSettingMovesAllImages: kustomize's images entries, one for each program, reach every container that the manifests name, and with
+// them what the manager gives to caches and the initializer step.
+func TestOneSettingMovesAllImages(t *testing.T) {
+	t.Parallel()
+	at, err := filepath.Abs(filepath.Join("..", "..", "manifests", "overlays", "standalone"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	from, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, err := filepath.Rel(from, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	text := fmt.Sprintf("resources: [%s]\nimages:\n", overlay)
+	for _, program := range []string{"manager", "cacheserver"} {
+		text += fmt.Sprintf("- {name: ghcr.io/kubeflow/datacache/%s, newName: registry.example.com/mirror/%[1]s, digest: %q}\n", program, digest)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	moved := 0
+	for _, object := range renderFolder(t, dir) {
+		for _, image := range imagesIn(object.Object) {
+			if strings.Contains(image, "/datacache/") {
+				t.Errorf("%s %s still names %s", object.GetKind(), object.GetName(), image)
+			}
+			if strings.HasPrefix(image, "registry.example.com/mirror/") && strings.HasSuffix(image, "@"+digest) {
+				moved++
+			}
+		}
+	}
+	if moved != 4 { // the manager, its init container, the step of two runtimes
+		t.Errorf("%d images were moved, want 4", moved)
+	}
+}
+
+// TestNoServiceOfTrainerSelectsTheManager: beside Trainer in its namespace, Trainer's admission calls must not reach us (its Service
+// selects a label that is common), nor ours reach Trainer.
+func TestNoServiceOfTrainerSelectsTheManager(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	var ours, theirs map[string]string
+	for _, object := range render(t, "kubeflow") {
+		switch {
+		case object.GetKind() == "Deployment" && object.GetName() == "datacache-manager":
+			labels, _, err := unstructured.NestedStringMap(object.Object, "spec", "template", "metadata", "labels")
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "manager", Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "manager", Image: image}}},
+			}
+			if err := cluster.Client.Create(t.Context(), pod); err != nil {
+				t.Fatal(err)
+			}
+		case object.GetKind() == "Service" && object.GetName() == "datacache-webhook":
+			ours, _, _ = unstructured.NestedStringMap(object.Object, "spec", "selector")
+		}
+	}
+	const name = "kubeflow-trainer-controller-manager"
+	service := &corev1.Service{}
+	if err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: "kubeflow-system", Name: name}, service); err != nil {
+		t.Fatal(err)
+	}
+	theirs = service.Spec.Selector
+	for selector, want := range map[string]int{labels.FormatLabels(ours): 1, labels.FormatLabels(theirs): 0} {
+		pods := &corev1.PodList{}
+		parsed, err := labels.Parse(selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cluster.Client.List(t.Context(), pods, client.InNamespace(ns), client.MatchingLabelsSelector{Selector: parsed}); err != nil {
+			t.Fatal(err)
+		}
+		if len(pods.Items) != want {
+			t.Errorf("the selector %s finds %d manager pods, want %d", selector, len(pods.Items), want)
+		}
 	}
 }
 

@@ -86,7 +86,7 @@ func objectsOverlay(t *testing.T, team string) string {
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%s]
-images: [{name: datacache/cacheserver, newTag: dev}]
+images: [{name: ghcr.io/kubeflow/datacache/cacheserver, newName: datacache/cacheserver, newTag: dev}]
 configMapGenerator:
 - {name: datacache-object-cache, namespace: datacache-object-cache, behavior: replace, files: [buckets.json]}
 `, manifests),

@@ -22,7 +22,7 @@ import (
 
 // These tests take away what all others need; they are not parallel, and so run before those that are.
 
-var managerLabels = client.MatchingLabels{"app.kubernetes.io/name": "datacache", "app.kubernetes.io/component": "manager"}
+var managerLabels = client.MatchingLabels{"app.kubernetes.io/name": "datacache-manager"}
 
 // TestManagerRestartsInMidLoad: the manager that comes up finds the load where it is, and starts nothing anew. The object store stands
 // still meanwhile, so that the load can't be over before.

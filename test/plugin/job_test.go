@@ -12,13 +12,10 @@ import (
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -129,27 +126,5 @@ func TestJobIsRefusedByTrainerItself(t *testing.T) {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the refusal lacks %q:\n%v", part, err)
 		}
-	}
-}
-
-// TestComponent: trainer-manager takes the place of Trainer's own program in Trainer's own Deployment.
-func TestComponent(t *testing.T) {
-	t.Parallel()
-	at := slices.IndexFunc(platform, func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "Deployment" && o.GetName() == "kubeflow-trainer-controller-manager"
-	})
-	if at < 0 {
-		t.Fatal("there is no Deployment kubeflow-trainer-controller-manager")
-	}
-	deployment := &appsv1.Deployment{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(platform[at].Object, deployment, true); err != nil {
-		t.Fatal(err)
-	}
-	containers := deployment.Spec.Template.Spec.Containers
-	if len(containers) != 1 || containers[0].Image != "datacache/trainer-manager" {
-		t.Fatalf("its containers are %+v, want one that runs datacache/trainer-manager", containers)
-	}
-	if want := (corev1.EnvVar{Name: "CACHE_IMAGE", Value: "datacache/cacheserver"}); !slices.Contains(containers[0].Env, want) {
-		t.Errorf("its environment is %v, want %v in it", containers[0].Env, want)
 	}
 }

@@ -28,6 +28,7 @@ var (
 	cluster *kubetest.Cluster
 	// platform is what a platform that runs trainer-manager installs: Trainer's stock manifests with our component.
 	platform []*unstructured.Unstructured
+	program  string // trainer-manager, built
 )
 
 func TestMain(m *testing.M) {
@@ -43,13 +44,14 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M, dir, tools string) int {
-	program := filepath.Join(dir, "trainer-manager")
+	program = filepath.Join(dir, "trainer-manager")
 	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceEnabled), "-o", program, "../../cmd/trainer-manager")
-	if out, err := build.CombinedOutput(); err != nil {
+	out, err := build.CombinedOutput()
+	if err != nil {
 		return fail(fmt.Errorf("go build cmd/trainer-manager: %w\n%s", err, out))
 	}
-	ours, err := render(dir, tools)
-	if err != nil {
+	var ours string
+	if platform, ours, err = render(dir, tools, "kubeflow-system"); err != nil {
 		return fail(err)
 	}
 	if err := os.Setenv("CACHE_IMAGE", image); err != nil { // which the Deployment sets
@@ -65,39 +67,46 @@ func run(m *testing.M, dir, tools string) int {
 	})
 }
 
-// render fills platform, and writes what of it is not in Trainer's manifests to a file: the CRD, and what our controllers may do.
-func render(dir, tools string) (ours string, err error) {
+// render is what a platform installs that has Trainer in a namespace, as its objects; and a file with those of them that are not in
+// Trainer's manifests: the CRD, and what our controllers may do.
+func render(dir, tools, namespace string) (objects []*unstructured.Unstructured, ours string, err error) {
 	trainer, err := os.ReadFile(filepath.Join(tools, "manifests", "trainer.yaml"))
 	if err != nil {
-		return "", fmt.Errorf("run make kube-tools: %w", err)
+		return nil, "", fmt.Errorf("run make kube-tools: %w", err)
 	}
 	component, err := relative(dir, component)
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
-	kustomization := fmt.Sprintf("resources: [trainer.yaml]\ncomponents: [%s]\n", component)
-	for name, text := range map[string][]byte{"trainer.yaml": trainer, "kustomization.yaml": []byte(kustomization)} {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			return "", err
+	if err := os.MkdirAll(filepath.Join(dir, "trainer"), 0o700); err != nil {
+		return nil, "", err
+	}
+	for name, text := range map[string]string{
+		"trainer/trainer.yaml":       string(trainer),
+		"trainer/kustomization.yaml": fmt.Sprintf("namespace: %s\nresources: [trainer.yaml]\n", namespace),
+		"kustomization.yaml":         fmt.Sprintf("resources: [trainer]\ncomponents: [%s]\n", component),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return nil, "", err
 		}
 	}
 	rendered, err := exec.Command(filepath.Join(tools, "bin", "kubectl"), "kustomize", dir).Output()
 	if err != nil {
-		return "", fmt.Errorf("kubectl kustomize: %w", err)
+		return nil, "", fmt.Errorf("kubectl kustomize: %w", err)
 	}
 	var kept [][]byte
 	for document := range bytes.SplitSeq(rendered, []byte("\n---\n")) {
 		object := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal(document, &object.Object); err != nil {
-			return "", err
+			return nil, "", err
 		}
-		platform = append(platform, object)
+		objects = append(objects, object)
 		if strings.Contains(object.GetName(), "datacache") {
 			kept = append(kept, document)
 		}
 	}
 	ours = filepath.Join(dir, "ours.yaml")
-	return ours, os.WriteFile(ours, bytes.Join(kept, []byte("\n---\n")), 0o600)
+	return objects, ours, os.WriteFile(ours, bytes.Join(kept, []byte("\n---\n")), 0o600)
 }
 
 // relative is the way from a folder to another one, as kustomize wants it; links are followed first, as it does.

@@ -1,0 +1,95 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package manage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/controller"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// imageContainer is the init container of the manager's own pod whose image caches run (manifests/base/manager/deployment.yaml).
+const imageContainer = "cacheserver"
+
+// CacheFlags are the flags that say how caches are made. Both managers have them. The zero value is ready for Register.
+type CacheFlags struct {
+	image, pullPolicy string
+	domain            string
+	objectCache       string
+	noAffinity        bool
+	pod               client.ObjectKey
+}
+
+// Register adds the flags. Defaults come from the environment: env returns a variable's value, empty where it is not set. fallback is the
+// manager's namespace where neither POD_NAMESPACE nor --namespace names one.
+func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fallback string) {
+	namespace := env("POD_NAMESPACE")
+	if namespace == "" {
+		namespace = fallback
+	}
+	f.pod.Name = env("POD_NAME")
+	flags.StringVar(&f.pod.Namespace, "namespace", namespace, "namespace that this manager runs in (env POD_NAMESPACE)")
+	flags.StringVar(&f.image, "cache-image", env("CACHE_IMAGE"), "image of the cache server, for heads, data nodes and the initializer step; empty: the image of the init container "+imageContainer+" of this manager's pod, env POD_NAME (env CACHE_IMAGE)")
+	flags.StringVar(&f.pullPolicy, "cache-image-pull-policy", env("CACHE_IMAGE_PULL_POLICY"), "Always, IfNotPresent or Never; empty: that of the init container, or the kubelet's default (env CACHE_IMAGE_PULL_POLICY)")
+	flags.StringVar(&f.domain, "cluster-domain", "cluster.local", "DNS domain of the cluster, the end of the names of Services")
+	flags.StringVar(&f.objectCache, "object-cache", env("OBJECT_CACHE"), "URL of the object cache, for DataCaches that name a bucket of it (default: the Service of manifests/object-cache; env OBJECT_CACHE)")
+	flags.BoolVar(&f.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
+}
+
+// Namespace is the one that the manager runs in.
+func (f *CacheFlags) Namespace() string { return f.pod.Namespace }
+
+// Settings are those of admission.
+func (f *CacheFlags) Settings() inject.Settings { return inject.Settings{NoZoneAffinity: f.noAffinity} }
+
+// Options are those of the controllers. Where no flag names an image, it and the names of the Secrets that pull it are read from the
+// manager's own pod.
+func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (controller.Options, error) {
+	gate := inject.Gate{Image: f.image, ImagePullPolicy: corev1.PullPolicy(f.pullPolicy)}
+	switch gate.ImagePullPolicy {
+	case "", corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
+	default:
+		return controller.Options{}, fmt.Errorf("--cache-image-pull-policy: %q, want Always, IfNotPresent or Never", f.pullPolicy)
+	}
+	if err := f.complete(ctx, reader, &gate); err != nil {
+		return controller.Options{}, err
+	}
+	return controller.Options{Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain, ObjectCacheURL: f.objectCache}, nil
+}
+
+// complete fills in from the manager's own pod how the image of caches is pulled, as far as no flag says it.
+func (f *CacheFlags) complete(ctx context.Context, reader client.Reader, gate *inject.Gate) error {
+	if f.pod.Name == "" {
+		if gate.Image == "" {
+			return errors.New("--cache-image (env CACHE_IMAGE) is empty: name the image of the cache server, or set env POD_NAME so that it is read from this pod")
+		}
+		return nil
+	}
+	var pod corev1.Pod
+	if err := reader.Get(ctx, f.pod, &pod); err != nil {
+		return fmt.Errorf("read this manager's own pod %s (env POD_NAME) for the image of caches: %w", f.pod, err)
+	}
+	gate.ImagePullSecrets = pod.Spec.ImagePullSecrets
+	at := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == imageContainer })
+	switch {
+	case gate.Image != "":
+		return nil
+	case at < 0:
+		return fmt.Errorf("pod %s has no init container %s whose image caches could run: add it as manifests/base/manager has it, or set --cache-image", f.pod, imageContainer)
+	}
+	own := pod.Spec.InitContainers[at]
+	gate.Image = own.Image
+	if gate.ImagePullPolicy == "" {
+		gate.ImagePullPolicy = own.ImagePullPolicy
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/kubeflow/datacache/internal/kubetest"
+)
+
+const deployment = "kubeflow-trainer-controller-manager"
+
+// get decodes the object of a kind and name.
+func get[T any](t *testing.T, objects []*unstructured.Unstructured, kind, name string) *T {
+	t.Helper()
+	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name })
+	if at < 0 {
+		t.Fatalf("there is no %s %s", kind, name)
+	}
+	decoded := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objects[at].Object, decoded, true); err != nil {
+		t.Fatalf("%s %s: %v", kind, name, err)
+	}
+	return decoded
+}
+
+// TestComponent: trainer-manager runs in Trainer's own Deployment, with Trainer's arguments, beside the init container that names the image
+// of caches; and editors of a namespace may edit its DataCaches.
+func TestComponent(t *testing.T) {
+	t.Parallel()
+	pod := get[appsv1.Deployment](t, platform, "Deployment", deployment).Spec.Template.Spec
+	if len(pod.Containers) != 1 || !strings.HasPrefix(pod.Containers[0].Image, "ghcr.io/kubeflow/datacache/trainer-manager:") {
+		t.Fatalf("its containers are %+v, want one that runs trainer-manager", pod.Containers)
+	}
+	if args := pod.Containers[0].Args; !slices.Contains(args, "--zap-log-level=2") {
+		t.Errorf("its arguments are %q, want those of Trainer's own Deployment", args)
+	}
+	if len(pod.InitContainers) != 1 || !strings.HasPrefix(pod.InitContainers[0].Image, "ghcr.io/kubeflow/datacache/cacheserver:") {
+		t.Errorf("its init containers are %+v, want one that runs cacheserver", pod.InitContainers)
+	}
+	for _, name := range []string{"POD_NAME", "POD_NAMESPACE"} {
+		if !slices.ContainsFunc(pod.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == name && v.ValueFrom != nil }) {
+			t.Errorf("its environment is %v, want %s from the pod", pod.Containers[0].Env, name)
+		}
+	}
+	if labels := get[rbacv1.ClusterRole](t, platform, "ClusterRole", "datacache-edit").Labels; labels["rbac.authorization.k8s.io/aggregate-to-edit"] != "true" {
+		t.Errorf("datacache-edit has the labels %v, want it aggregated to edit", labels)
+	}
+}
+
+// TestComponentFollowsTrainersNamespace: our role is bound to the service account that Trainer's manager runs as, wherever that is.
+func TestComponentFollowsTrainersNamespace(t *testing.T) {
+	t.Parallel()
+	for _, namespace := range []string{"kubeflow-system", "kubeflow"} { // of Trainer's overlays manager and kubeflow-platform
+		t.Run(namespace, func(t *testing.T) {
+			t.Parallel()
+			objects, _, err := render(t.TempDir(), os.Getenv("DATACACHE_KUBE"), namespace)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bound := get[rbacv1.ClusterRoleBinding](t, objects, "ClusterRoleBinding", "datacache-manager").Subjects
+			if len(bound) != 1 || bound[0].Name != deployment || bound[0].Namespace != namespace {
+				t.Errorf("the role is bound to %+v, want the service account %s of %s", bound, deployment, namespace)
+			}
+		})
+	}
+}
+
+// TestFlagsAreTrainers: trainer-manager accepts every flag of Trainer's own manager, with one dash as with two.
+func TestFlagsAreTrainers(t *testing.T) {
+	t.Parallel()
+	stock := filepath.Join(os.Getenv("DATACACHE_KUBE"), "bin", kubetest.Trainer+"-manager")
+	usage, err := exec.CommandContext(t.Context(), stock, "-h").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s -h: %v\n%s", stock, err, usage)
+	}
+	flags := regexp.MustCompile(`(?m)^  -([a-z-]+)`).FindAllStringSubmatch(string(usage), -1)
+	if len(flags) < 5 {
+		t.Fatalf("%s -h names %d flags:\n%s", stock, len(flags), usage)
+	}
+	for _, flag := range flags {
+		for _, dashes := range []string{"-", "--"} {
+			// -h after a flag that is known prints the usage; an unknown one is an error.
+			out, err := exec.CommandContext(t.Context(), program, dashes+flag[1]+"="+valueOf(flag[1]), "-h").CombinedOutput()
+			if err != nil {
+				t.Errorf("%s%s: %v\n%s", dashes, flag[1], err, out)
+			}
+		}
+	}
+}
+
+// valueOf is a value that a flag of Trainer's manager accepts.
+func valueOf(flag string) string {
+	values := map[string]string{
+		"zap-devel": "true", "zap-encoder": "json", "zap-log-level": "2", "zap-stacktrace-level": "error", "zap-time-encoding": "iso8601",
+	}
+	if value, ok := values[flag]; ok {
+		return value
+	}
+	return fmt.Sprintf("a-%s", flag)
+}
