@@ -58,6 +58,9 @@ func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if data, err = spellOut(data); err != nil {
+		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
+	}
 	held := memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}
 	empty, err := decodes(m, held)
 	if err != nil {

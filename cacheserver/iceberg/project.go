@@ -22,6 +22,7 @@ type column struct {
 	at      int         // index of from among what is read of its parent
 	kids    []*column   // of a struct, list or map
 	convert convert     // of a leaf; nil: its type is to already
+	unwrap  bool        // of a list: its elements were read as structs of one list
 
 	constant *constant
 }
@@ -141,9 +142,21 @@ func (p *projector) list(c *column, t *ice.ListType) error {
 	if _, isList := c.from.field.Type.(*arrow.ListType); !isList || !ok {
 		return fmt.Errorf("the table says list, the file has %s", c.from.field.Type)
 	}
-	kid, err := p.column(t.ElementField(), to.Elem(), c.from.kids[0])
+	element := c.from.kids[0]
+	if _, ok := t.Element.(*ice.ListType); ok && isRepeatedList(element) {
+		element, c.unwrap = element.kids[0], true
+	}
+	kid, err := p.column(t.ElementField(), to.Elem(), element)
 	c.kids = []*column{kid}
 	return err
+}
+
+// isRepeatedList reports whether c is an inner list in the two-level form of
+// Parquet's lists: a repeated group with one repeated field (Parquet format,
+// LogicalTypes.md, backward compatibility). pqarrow reads it as a struct that has
+// the list as its only field. Neither can be null.
+func isRepeatedList(c *fileColumn) bool {
+	return c.field.Type.ID() == arrow.STRUCT && len(c.kids) == 1 && c.kids[0].field.Type.ID() == arrow.LIST
 }
 
 func (p *projector) dictionary(c *column, t *ice.MapType) error {
@@ -255,6 +268,9 @@ func (c *column) makeStruct(ctx context.Context, mem allocator, from *array.Stru
 
 func (c *column) makeList(ctx context.Context, mem allocator, from *array.List) (arrow.Array, error) {
 	values := from.ListValues()
+	if c.unwrap {
+		values = values.(*array.Struct).Field(0)
+	}
 	arr, err := c.kids[0].make(ctx, mem, values, values.Len())
 	if err != nil {
 		return nil, fmt.Errorf("element: %w", err)

@@ -171,6 +171,27 @@ func (t *Table) partitioned() bool {
 	return false
 }
 
+// hasPromotedDates reports whether the source of a partition field was a date in
+// an older schema and is a timestamp now.
+func (t *Table) hasPromotedDates() bool {
+	isDate := func(s *ice.Schema, id int) bool {
+		f, ok := s.FindFieldByID(id)
+		_, date := f.Type.(ice.DateType)
+		return ok && date
+	}
+	for _, spec := range t.table.Metadata().PartitionSpecs() {
+		for _, pf := range spec.Fields() {
+			for _, id := range pf.SourceIDs {
+				wasDate := slices.ContainsFunc(t.table.Metadata().Schemas(), func(s *ice.Schema) bool { return isDate(s, id) })
+				if wasDate && !isDate(t.schema, id) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // ranges returns the byte ranges of the column chunks that are read.
 func (w *way) ranges(f *footer, group int) ([]objstore.Range, error) {
 	var ranges []objstore.Range
