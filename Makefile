@@ -13,6 +13,7 @@ MAKEFLAGS += --no-print-directory
 GOLANGCI_LINT_VERSION  := v2.12.2
 MINIO_VERSION          := v0.0.0-20260212201848-7aac2a2c5b7c
 CONTROLLER_GEN_VERSION := v0.21.0
+GOTESTSUM_VERSION      := v1.13.0
 
 # ---- Where things go. Nothing big lands in the checkout; Go keeps its own caches.
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/datacache
@@ -37,6 +38,7 @@ SPARK_VENV    := $(call venv_of,spark,$(SPARK_LOCK))
 SPARK         := $(SPARK_VENV)/bin/python
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio
+GOTESTSUM := $(CACHE)/tools/gotestsum-$(GOTESTSUM_VERSION)/gotestsum
 CONTROLLER_GEN := $(CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
 # Jars that tests run: Apache Iceberg's REST catalog, Arrow's Java client, Iceberg for Spark.
 jars_of = $(CACHE)/tools/$(1)-$(shell sha256sum hack/$(1)/pom.xml 2>/dev/null | cut -c1-12)
@@ -126,6 +128,10 @@ $(MINIO): | bootstrap
 	@echo "==> minio $(MINIO_VERSION): building (about 3 min, once)"
 	@GOBIN=$(@D) go install github.com/minio/minio@$(MINIO_VERSION)
 
+$(GOTESTSUM): | bootstrap
+	@echo "==> gotestsum $(GOTESTSUM_VERSION): building (seconds, once)"
+	@GOBIN=$(@D) go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
+
 $(CONTROLLER_GEN): | bootstrap
 	@echo "==> controller-gen $(CONTROLLER_GEN_VERSION): building (about 1 min, once)"
 	@GOBIN=$(@D) go install sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)
@@ -192,16 +198,35 @@ lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, py
 	@$(VENV)/bin/basedpyright -p $(PYCONF) --pythonpath $(TRAINING)
 	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(TRAINING)
 
+# Packages whose tests run Kubernetes' own programs, which take long to build; test/e2e wants a whole cluster besides.
+CLUSTER_PACKAGES := ./internal/kubetest ./test/controlplane ./test/plugin ./test/objectcache/cluster
+
+# gotest PACKAGES: runs Go tests under the race detector; says at the end what was skipped and why, and which tests took longest.
+define gotest
+	@mkdir -p $(CACHE)/tests
+	@CGO_ENABLED=1 $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --jsonfile $(CACHE)/tests/$@.json -- \
+		-race -timeout=30m $(GOTEST) $(1)
+	@echo "==> test: the ten slowest of Go"
+	@$(GOTESTSUM) tool slowest --num 10 --jsonfile $(CACHE)/tests/$@.json
+endef
+
 .PHONY: test
-test: test-go test-conformance test-loader ## Everything that must hold: go vet, go test -race, pytest on the real binary (about 50 min cold, 14 min after a change, a minute or two without).
+test: test-go test-conformance test-loader ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
 
 .PHONY: test-go
-test-go: kube-tools training-venv clients-venv ## The Go part of test; the control plane on a real API server (about 30 min cold, 6 min after).
-	@echo "==> test: go vet (about 2 min cold, seconds after)"
-	@go vet ./...
+test-go: clients-venv $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
-	@CGO_ENABLED=1 go test -race -timeout=30m $(GOTEST) ./...
+	$(call gotest,$$(go list ./... | grep -v -x -F -e $$(go list ./test/e2e) $$(go list $(CLUSTER_PACKAGES) | sed 's/^/-e /')))
 	@go -C hack/images test ./...
+
+.PHONY: test-cluster
+test-cluster: kube-tools training-venv $(GOTESTSUM) ## The control plane on a real API server with stock JobSet, LWS and Trainer (about 25 min cold, of which 18 build Kubernetes; 3 min after).
+	@echo "==> test-cluster: go test -race on a real API server (about 5 min cold, 3 min after)"
+	$(call gotest,$(CLUSTER_PACKAGES))
+
+.PHONY: check
+check: ## All that CI runs: lint, test, test-cluster, fuzz, demo, e2e (about 60 min cold, 25 after; as root).
+	@.ci/run
 
 # Left out: the test that measures resident memory, which would measure the emulator's, and the object cache, whose tests run MinIO.
 .PHONY: test-arm64
@@ -216,7 +241,7 @@ test-conformance: build venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complet
 	@hack/bootstrap clients
 	@echo "==> test: pytest against $(SERVER) (about 3 min)"
 	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden hack/loopback.py $(LOCK) -- \
-		$(PYTHON) -m pytest test/conformance --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) $(PYTEST)
+		$(PYTHON) -m pytest test/conformance -rs --durations=10 --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) $(PYTEST)
 	@echo "==> test: the benches' own arithmetic (seconds)"
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
 
@@ -224,7 +249,7 @@ test-conformance: build venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complet
 test-loader: build training-venv ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).
 	@echo "==> test: the loader against $(SERVER) (about 4 min)"
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python runtimes test/conformance test/golden hack/loopback.py $(LOCK) $(TRAINING_LOCK) -- \
-		$(TRAINING) -m pytest python/tests --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+		$(TRAINING) -m pytest python/tests -rs --durations=10 --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz
 fuzz: bootstrap ## Run every fuzz target FUZZ=5000x times each (about 5 min; 8 more cold; FUZZ='--unguided 5000x': about 2).
