@@ -5,34 +5,49 @@ package iceberg
 
 import (
 	"cmp"
+	"fmt"
 	"math/bits"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"golang.org/x/sys/unix"
 )
 
 // Sizes that are recycled, as powers of two.
 const (
 	smallestClass = 12 // 4 KiB: what is smaller costs little
-	largestClass  = 20 // 1 MiB: what is larger is kept one by one
-	mostKept      = 16 // of those
+	largestClass  = 16 // 64 KiB: what is larger is kept one by one
 )
 
 // Buffers is the memory that tables decode in: an allocator that gives freed
 // buffers out again. A decoder frees as much as it allocates, batch after batch;
 // on the Go heap alone that is garbage several times the size of a batch, and its
-// clearing. Memory comes from the Go heap, so that what is never freed is collected. Small buffers are kept
-// by size until a garbage collection. Large ones, a page can be tens of
-// megabytes, are few and of all sizes: the best fitting of those at hand is taken,
-// and they are kept until Drop. Tables of one process may share Buffers. It is safe
-// for concurrent use; the zero value is ready.
+// clearing. Small buffers come from the Go heap and are kept by size until a garbage
+// collection. Of large ones, a page can be tens of megabytes, the best fitting free
+// one is taken. Tables of one process may share Buffers. It is safe for concurrent use.
+//
+// The zero value takes large buffers from the Go heap too, and keeps few of them. That of
+// NewMappedBuffers maps them, so that memory is the system's as soon as it is not needed.
 type Buffers struct {
 	classes [largestClass + 1]sync.Pool // of *[]byte of len 1<<class
 	plain   memory.GoAllocator
+	limit   int64 // bytes of large buffers past which unused ones are given back
 
-	mu    sync.Mutex
-	large [][]byte // free, by capacity
+	mu     sync.Mutex
+	free   [][]byte         // large ones, the first freed first
+	large  int64            // bytes of large ones: of free, and of mapped ones in use
+	mapped map[*byte][]byte // every mapping by its first byte; nil: none is mapped
+}
+
+// usualLimit is Buffers.limit of the zero value.
+const usualLimit = 16 << 20
+
+// NewMappedBuffers makes Buffers that map large buffers and give unused ones back
+// when all together have more than so many bytes. Close it after use.
+func NewMappedBuffers(limit int64) *Buffers {
+	return &Buffers{limit: limit, mapped: map[*byte][]byte{}}
 }
 
 var _ memory.Allocator = (*Buffers)(nil)
@@ -71,36 +86,76 @@ func (r *Buffers) take(size int) (b []byte, used bool) {
 	return make([]byte, 1<<c)[:size], false
 }
 
-// takeLarge returns the smallest kept buffer of at least size bytes, unless most
-// of it would be left over. If there is none, a new one, somewhat larger so that
-// it serves the next page too, takes the place of one that was a little too small.
+// takeLarge returns the smallest free buffer of at least size bytes, unless much of
+// it would be left over, or else a new one, somewhat larger so that it serves the next
+// page too.
 func (r *Buffers) takeLarge(size int) (b []byte, used bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(r.large, size, byCapacity)
-	if i < len(r.large) && cap(r.large[i]) <= 2*size {
-		b = r.large[i][:size]
-		r.large = slices.Delete(r.large, i, i+1)
+	best := -1
+	for i, f := range r.free {
+		if size <= cap(f) && cap(f) <= size+size/2 && (best < 0 || cap(f) <= cap(r.free[best])) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		b = r.free[best][:size]
+		r.free = slices.Delete(r.free, best, best+1)
+		if r.mapped == nil {
+			r.large -= int64(cap(b))
+		}
 		return b, true
 	}
-	if i > 0 && 2*cap(r.large[i-1]) >= size {
-		r.large = slices.Delete(r.large, i-1, i)
+	if r.mapped == nil {
+		return make([]byte, size, size+size/8), false
 	}
-	return make([]byte, size+size/8)[:size], false
+	r.large += int64(size + size/8)
+	r.shrinkLocked(r.limit)
+	b, err := unix.Mmap(-1, 0, size+size/8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		r.large -= int64(size + size/8)
+		return make([]byte, size), false // the garbage collector's
+	}
+	r.mapped[unsafe.SliceData(b)] = b
+	return b[:size], false
 }
 
-// keepLarge files a buffer. The smallest goes when there are too many.
+// keepLarge files a buffer. Those that were freed first go when there are too many.
 func (r *Buffers) keepLarge(b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(r.large, cap(b), byCapacity)
-	r.large = slices.Insert(r.large, i, b)
-	if len(r.large) > mostKept {
-		r.large = slices.Delete(r.large, 0, 1)
+	if _, ok := r.mapped[unsafe.SliceData(b)]; !ok && r.mapped != nil {
+		return
 	}
+	r.free = append(r.free, b)
+	if r.mapped == nil {
+		r.large += int64(cap(b))
+	}
+	r.shrinkLocked(cmp.Or(r.limit, usualLimit))
 }
 
-func byCapacity(b []byte, size int) int { return cmp.Compare(cap(b), size) }
+// shrinkLocked lets unused buffers go while there are more than so many bytes of large ones.
+func (r *Buffers) shrinkLocked(most int64) {
+	n := 0
+	for ; r.large > most && n < len(r.free); n++ {
+		b := r.free[n]
+		r.large -= int64(cap(b))
+		r.unmapLocked(unsafe.SliceData(b))
+	}
+	r.free = slices.Delete(r.free, 0, n)
+}
+
+// unmapLocked gives the mapping that begins at a byte back to the system.
+func (r *Buffers) unmapLocked(at *byte) {
+	whole, ok := r.mapped[at]
+	if !ok {
+		return
+	}
+	delete(r.mapped, at)
+	if err := unix.Munmap(whole); err != nil {
+		panic(fmt.Sprintf("iceberg: unmap of a buffer that was mapped: %v", err))
+	}
+}
 
 // Reallocate returns size bytes that begin with b's, the rest zeroed.
 func (r *Buffers) Reallocate(size int, b []byte) []byte {
@@ -163,9 +218,21 @@ func (r *Buffers) Free(b []byte) {
 // before Fetch.
 func (t *Table) DecodeIn(b *Buffers) { t.mem = b }
 
-// Drop leaves what is kept to the garbage collector.
+// Drop lets the unused buffers go.
 func (r *Buffers) Drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.large = nil
+	r.shrinkLocked(0)
+}
+
+// Close unmaps all that is mapped, also what a decoder that panicked did not free. Nobody may use a buffer after it;
+// new ones may be allocated.
+func (r *Buffers) Close() {
+	r.Drop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for at, b := range r.mapped {
+		r.large -= int64(cap(b))
+		r.unmapLocked(at)
+	}
 }

@@ -43,7 +43,9 @@ func TestMemory(t *testing.T) {
 		for kind, filter := range map[string]string{"all": "", "filter": "id >= 2 AND id <> 5"} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				tbl := openTable(t, made.Metadata(), Selection{Filter: filter})
-				checked := memory.NewCheckedAllocator(poison{&Buffers{}})
+				buffers := NewMappedBuffers(16 << 20)
+				defer buffers.Close()
+				checked := memory.NewCheckedAllocator(poison{buffers})
 				tbl.mem = checked
 				defer checked.AssertSize(t, 0)
 				var got []string
@@ -84,7 +86,8 @@ func TestRecycler(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	r := &Buffers{}
+	r := NewMappedBuffers(1 << 20)
+	defer r.Close()
 	var live [][]byte
 	for range 2000 {
 		size := random.IntN(1 << (1 + random.IntN(18)))

@@ -73,7 +73,8 @@ type Column struct {
 type values interface {
 	// begin begins an output of about hint slots.
 	begin(mem memory.Allocator, hint int)
-	// dictionary takes a dictionary page of n values, which stays as it is and is aligned as memory of an Allocator is.
+	// dictionary sets the dictionary to a page of n values. data is aligned as memory of an Allocator is and is valid
+	// until dictionary is called again.
 	dictionary(data []byte, n int) error
 	// page takes the values of a data page, at most n.
 	page(encoding parquet.Encoding, data []byte, n int) error
@@ -104,6 +105,7 @@ func Open(chunk Chunk, mem memory.Allocator) (*Column, error) {
 		if c.pages.codec, err = compress.GetCodec(chunk.Codec); err != nil {
 			return nil, fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 		}
+		c.pages.streams = chunk.Codec == compress.Codecs.Zstd || chunk.Codec == compress.Codecs.Gzip
 	}
 	if _, err := c.next(); err != nil {
 		c.Close()

@@ -65,6 +65,22 @@ func (c *Column) word(p page) error {
 	return c.values.dictionary(p.data, p.n)
 }
 
+// settleDictionary follows pages, which drops the dictionary when a page does not use it, and reads it again for a page
+// that does.
+func (c *Column) settleDictionary(p *page) error {
+	if !c.pages.dropped {
+		return nil
+	}
+	if !p.usesDictionary() {
+		return c.values.dictionary(nil, 0)
+	}
+	dictionary, err := c.pages.readDictionary()
+	if err != nil {
+		return err
+	}
+	return c.values.dictionary(dictionary.data, dictionary.n)
+}
+
 // page begins a data page.
 func (c *Column) page(p page) (err error) {
 	if p.kind == kindDataV1 && c.list {
@@ -89,6 +105,9 @@ func (c *Column) page(p page) (err error) {
 	}
 	if p.encoding == parquet.Encodings.PlainDict { // an older name of the same
 		p.encoding = parquet.Encodings.RLEDict
+	}
+	if err := c.settleDictionary(&p); err != nil {
+		return err
 	}
 	return c.values.page(p.encoding, p.data, p.n)
 }

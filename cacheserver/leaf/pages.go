@@ -17,12 +17,13 @@ import (
 
 // pages reads the pages of a column chunk one after the other: checks their CRC, uncompresses them.
 //
-// A page is good until the next, but a dictionary's bytes until close.
+// A page is valid until the next one is read; a dictionary until the first data page that does not use it.
 type pages struct {
 	from    io.ReaderAt
 	at, end int64
-	most    int64 // bytes of a page, uncompressed
-	codec   compress.Codec
+	most    int64          // bytes of a page, uncompressed
+	codec   compress.Codec // nil: pages are not compressed
+	streams bool           // codec can read a page in pieces, see stream
 	mem     memory.Allocator
 
 	checked bool // a data page was read, and
@@ -34,13 +35,16 @@ type pages struct {
 
 	body  []byte   // as the file has it, where window does not have all of it
 	plain []byte   // uncompressed
-	kept  [][]byte // of dictionaries
+	kept  [][]byte // memory of the dictionary
+
+	dictionaryAt int64 // where the dictionary page begins
+	dropped      bool  // the dictionary's memory was freed, see dropDictionary
 }
 
 const (
 	windowBytes = 64 << 10 // read at a time, for headers and small pages
 	mostHeader  = 16 << 20 // statistics may be long
-	largeBytes  = 1 << 20  // of a buffer that is not held longer than it is used
+	largeBytes  = 4 << 20  // of a page's body that is uncompressed while it is read, where the codec can
 )
 
 // page is a page of any kind that holds values.
@@ -53,6 +57,11 @@ type page struct {
 
 	reps, defs []byte // levels of version 2
 	data       []byte // uncompressed
+}
+
+// usesDictionary reports whether the page's values are indices into the dictionary.
+func (p *page) usesDictionary() bool {
+	return p.encoding == parquet.Encodings.RLEDict || p.encoding == parquet.Encodings.PlainDict
 }
 
 // next returns the next page, or io.EOF.
@@ -72,15 +81,9 @@ func (p *pages) next() (page, error) {
 
 // read reads the page at p.at.
 func (p *pages) read() (page, error) {
+	at := p.at
 	h, err := p.header()
 	if err != nil {
-		return page{}, err
-	}
-	body, err := p.bytes(h.page.value[pageCompressed])
-	if err != nil {
-		return page{}, err
-	}
-	if err := p.verify(h, body); err != nil {
 		return page{}, err
 	}
 	size := h.page.value[pageUncompressed]
@@ -89,12 +92,9 @@ func (p *pages) read() (page, error) {
 	}
 	d := &h.data
 	pg := page{kind: h.page.value[pageKind], n: int(d.value[dataValues]), encoding: parquet.Encoding(d.value[v1Encoding])}
-	if pg.n < 0 {
-		return page{}, errHeader
-	}
 	switch pg.kind {
 	case kindDataV2:
-		return p.readV2(pg, d, body, int(size))
+		pg.encoding = parquet.Encoding(d.value[v2Encoding])
 	case kindDataV1:
 		if !d.has(dataValues, v1Encoding, v1DefEncoding, v1RepEncoding) {
 			return page{}, errHeader
@@ -104,30 +104,70 @@ func (p *pages) read() (page, error) {
 		if !d.has(dataValues, v1Encoding) {
 			return page{}, errHeader
 		}
-	default:
-		return pg, nil
+		p.dictionaryAt = at
 	}
-	if pg.data, err = p.uncompress(body, int(size), true); err != nil {
-		return page{}, err
+	if pg.n < 0 {
+		return page{}, errHeader
 	}
-	if p.codec != nil && len(p.body) > largeBytes {
-		p.free(&p.body) // another column chunk can use it while this page is decoded
+	if (pg.kind == kindDataV1 || pg.kind == kindDataV2) && !pg.usesDictionary() {
+		p.dropDictionary()
 	}
-	if pg.kind == kindDictionary {
+	err = p.content(&pg, &h, int(size))
+	return pg, err
+}
+
+// content reads and uncompresses the bytes of a page whose header was read.
+func (p *pages) content(pg *page, h *header, size int) (err error) {
+	length := h.page.value[pageCompressed]
+	if p.streams && pg.kind != kindDataV2 && length > largeBytes && int64(len(p.near())) < length {
+		pg.data, err = p.stream(h, size)
+	} else {
+		err = p.whole(pg, h, size)
+	}
+	if err == nil && pg.kind == kindDictionary {
 		pg.data = p.keep(pg.data)
 	}
-	return pg, nil
+	return err
+}
+
+// whole reads all bytes of a page before it uncompresses them.
+func (p *pages) whole(pg *page, h *header, size int) error {
+	body, err := p.bytes(h.page.value[pageCompressed])
+	if err != nil {
+		return err
+	}
+	if err := p.verify(h, h.checksum(body)); err != nil {
+		return err
+	}
+	switch pg.kind {
+	case kindDataV1, kindDictionary:
+		pg.data, err = p.uncompress(body, size, true)
+	case kindDataV2:
+		err = p.readV2(pg, &h.data, body, size)
+	}
+	if err == nil && p.codec != nil && pg.kind != kindDataV2 {
+		p.free(&p.body) // another column can use it while this page is decoded
+	}
+	return err
 }
 
 // ErrChecksum is that a page's bytes are not those that were written.
 var ErrChecksum = errors.New("the page's checksum does not match: its bytes were changed in the store or on the way")
 
-// verify compares a page with the CRC-32 in its header, which covers all bytes of the page as they lie in the file, the
+// checksum is the CRC-32 of a page's bytes, 0 if its header has none.
+func (h *header) checksum(body []byte) uint32 {
+	if !h.page.has(pageCRC) {
+		return 0
+	}
+	return crc32.ChecksumIEEE(body)
+}
+
+// verify compares a page's CRC-32 with the one in its header, which covers all bytes of the page as they lie in the file, the
 // levels of version 2 included. The data pages of a column chunk all have a CRC or none: a changed header must not make
 // a page pass without.
-func (p *pages) verify(h header, body []byte) error {
+func (p *pages) verify(h *header, sum uint32) error {
 	summed := h.page.has(pageCRC)
-	if summed && crc32.ChecksumIEEE(body) != uint32(h.page.value[pageCRC]) {
+	if summed && sum != uint32(h.page.value[pageCRC]) {
 		return fmt.Errorf("%w: restore the file", ErrChecksum)
 	}
 	if h.page.value[pageKind] == kindDictionary { // parquet-java wrote CRCs to them, and none to data pages of version 2
@@ -162,27 +202,25 @@ func (p *pages) verifyNext() error {
 	size := h.page.value[pageCompressed]
 	if !h.page.has(pageCRC) && 0 <= size && size <= p.end-p.at {
 		p.at += size
-		return p.verify(h, nil)
+		return p.verify(&h, 0)
 	}
 	body, err := p.bytes(size)
 	if err != nil {
 		return err
 	}
-	return p.verify(h, body)
+	return p.verify(&h, h.checksum(body))
 }
 
 // readV2 takes the levels, which are not compressed, off the body.
-func (p *pages) readV2(pg page, d *fields, body []byte, size int) (page, error) {
+func (p *pages) readV2(pg *page, d *fields, body []byte, size int) (err error) {
 	reps, defs := d.value[v2RepBytes], d.value[v2DefBytes]
 	if !d.has(dataValues, v2Encoding, v2RepBytes, v2DefBytes) || reps < 0 || defs < 0 || reps+defs > int64(min(len(body), size)) {
-		return page{}, errHeader
+		return errHeader
 	}
-	pg.encoding = parquet.Encoding(d.value[v2Encoding])
 	pg.reps, pg.defs = body[:reps], body[reps:reps+defs]
-	var err error
 	compressed := !d.has(v2Compressed) || d.value[v2Compressed] != 0
 	pg.data, err = p.uncompress(body[reps+defs:], size-int(reps+defs), compressed)
-	return pg, err
+	return err
 }
 
 // header reads the header at p.at and goes past it.
@@ -282,7 +320,7 @@ func (p *pages) uncompress(body []byte, size int, compressed bool) ([]byte, erro
 	return out, nil
 }
 
-// keep makes the bytes of a page good until close. They begin where mem's memory does, so values in them are aligned.
+// keep makes the bytes of a page good until freeKept. They begin where mem's memory does, so values in them are aligned.
 func (p *pages) keep(data []byte) []byte {
 	if len(data) == 0 {
 		return nil
@@ -322,10 +360,7 @@ func (p *pages) close() {
 	p.free(&p.buffer)
 	p.free(&p.body)
 	p.free(&p.plain)
-	for i := range p.kept {
-		p.free(&p.kept[i])
-	}
-	p.kept = nil
+	p.freeKept()
 }
 
 func readFull(from io.ReaderAt, b []byte, at int64) error {

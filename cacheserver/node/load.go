@@ -36,11 +36,7 @@ func (p *part) load(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	var bytes int64
-	for _, s := range p.assign.Splits {
-		bytes += s.Bytes
-	}
-	defer p.work.load(bytes)()
+	defer p.work.load()()
 	group, ctx := errgroup.WithContext(ctx)
 	jobs := make(chan job)
 	var next atomic.Int64
@@ -59,30 +55,31 @@ func (p *part) load(ctx context.Context) error {
 const (
 	// pageRows is about how many rows a page of large values has: writers look at a page's size every 1024 values.
 	pageRows = 2048
-	// pageBytes is half of what a column of small values takes while a page of it is decoded, at the writers' usual 1 MiB:
-	// its dictionary, the page, and one of them as it lies in the file. Too high a guess leaves cores idle, see Work.
+	// pageBytes is about what a column of small values takes while it is decoded: a page, at the writers' usual 1 MiB, and
+	// its dictionary, of which much is dropped before the page is read.
 	pageBytes = 3 << 19
 	// batchBytes is for the batches under way.
-	batchBytes = 16 << 20
+	batchBytes = 12 << 20
 )
 
-// decoding is about how many bytes decoding a split takes beside its compressed ones: a page of each column as
-// it lies in the file and uncompressed, and batches.
+// decoding is about how many bytes decoding a split takes beside the rows and its compressed bytes: an uncompressed page
+// of each column, and batches.
 func (p *part) decoding(s iceberg.Split) int64 {
 	columns := int64(p.layout.Schema().NumFields())
 	pages := min(s.Bytes, columns*pageBytes+pageRows*(s.Bytes/max(s.Rows, 1)))
-	return 2*pages + min(s.Bytes, batchBytes)
+	return pages + min(s.Bytes, batchBytes)
 }
 
-// reserveWork sets memory aside for the splits under way, two a worker, and lowers the number of workers
-// until it fits.
+// reserveWork reserves memory for the splits under way, and lowers the number of workers until it fits: for each worker the
+// compressed bytes of a split that is decoded and of the next one, and what decoding takes, see Work.
 func (p *part) reserveWork() (workers int, release func(), err error) {
-	var largest int64
+	var compressed, decoding int64
 	for _, s := range p.assign.Splits {
-		largest = max(largest, s.Length+p.decoding(s))
+		compressed, decoding = max(compressed, s.Length), max(decoding, p.decoding(s))
 	}
 	for workers = min(p.workers, len(p.assign.Splits)); ; workers-- {
-		size := 2 * largest * int64(workers)
+		n := int64(workers)
+		size := n*2*compressed + min(n*decoding, max(p.work.capacity, decoding))
 		if err = p.budget.Reserve(size); err == nil {
 			return workers, func() { p.budget.Release(size) }, nil
 		}

@@ -100,7 +100,7 @@ func (p *part) run(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	p.table.DecodeIn(&p.work.buffers)
+	p.table.DecodeIn(p.work.buffers)
 	if p.layout, err = chunk.NewLayout(p.table.Schema()); err != nil {
 		return err
 	}

@@ -4,43 +4,57 @@
 package node
 
 import (
+	"runtime"
 	"sync"
 
 	"github.com/kubeflow/datacache/cacheserver/iceberg"
 )
 
-// workShare is the part of the table's bytes that decoding may take beside them, as a divisor.
-const workShare = 10
+const (
+	// coreBytes is how much memory decoding may take for each core.
+	coreBytes = 32 << 20
+	// spareBytes is what all decoding together may take beside it: a process needs less than 64 MiB, and this is what is left.
+	spareBytes = 24 << 20
+	// keptBytes is how much of a core's share stays mapped for the next row group.
+	keptBytes = 28 << 20
+)
 
-// Work bounds the memory of row groups that are decoded at the same time to a tenth of what is being loaded,
-// so that the peak of a load stays close to the table's own size. A row group that needs more is decoded
-// alone. It also holds the buffers that they are decoded in. Nodes in one process share one Work. It is safe for concurrent use; make it with NewWork.
+// Work bounds how many row groups are decoded at the same time by the memory that decoding takes beside the rows: 32 MiB
+// a core. A row group that needs more than all of it is decoded alone. Work also owns the buffers that row groups are
+// decoded in. The nodes of a process share one Work. It is safe for concurrent use; make it with NewWork.
 type Work struct {
-	mu       sync.Mutex
-	changed  *sync.Cond
 	capacity int64
-	used     int64
-	buffers  iceberg.Buffers
+	buffers  *iceberg.Buffers
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	used    int64
+	loads   int // parts being loaded
 }
 
-// NewWork makes a bound without capacity: loads bring their own, see load.
+// NewWork makes a Work for the cores of this process.
 func NewWork() *Work {
-	w := &Work{}
+	cores := int64(runtime.GOMAXPROCS(0))
+	w := &Work{capacity: cores*coreBytes + spareBytes, buffers: iceberg.NewMappedBuffers(cores * keptBytes)}
 	w.changed = sync.NewCond(&w.mu)
 	return w
 }
 
-// load adds what loading so many bytes may take; done takes it away again, and the buffers.
-func (w *Work) load(bytes int64) (done func()) {
-	share := bytes / workShare
-	w.add(&w.capacity, share)
+// load counts a part that is being loaded until done, which frees the buffers after the last one.
+func (w *Work) load() (done func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.loads++
 	return func() {
-		w.add(&w.capacity, -share)
-		w.buffers.Drop()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.loads--; w.loads == 0 {
+			w.buffers.Close()
+		}
 	}
 }
 
-// begin waits until n bytes may be used; done gives them back. Every begin ends, as others do.
+// begin waits until n bytes may be used; done gives them back. Every begin ends, because those before it do.
 func (w *Work) begin(n int64) (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,12 +62,10 @@ func (w *Work) begin(n int64) (done func()) {
 		w.changed.Wait()
 	}
 	w.used += n
-	return func() { w.add(&w.used, -n) }
-}
-
-func (w *Work) add(to *int64, n int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	*to += n
-	w.changed.Broadcast()
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.used -= n
+		w.changed.Broadcast()
+	}
 }

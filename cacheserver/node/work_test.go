@@ -4,6 +4,7 @@
 package node
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,54 +19,81 @@ import (
 func TestWorkBoundsWhatIsDecodedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWork()
-		loaded := w.load(1000) // 100 may be used
+		loaded := w.load()
+		each := w.capacity * 2 / 5
 		var mu sync.Mutex
 		var now, most int64
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				done := w.begin(40)
+				done := w.begin(each)
 				mu.Lock()
-				now += 40
+				now += each
 				most = max(most, now)
 				mu.Unlock()
 				time.Sleep(time.Second) // fake time passes when nobody else can begin
 				mu.Lock()
-				now -= 40
+				now -= each
 				mu.Unlock()
 				done()
 			})
 		}
 		all.Wait()
-		if most != 80 {
-			t.Errorf("%d bytes were in use at once, want 80 of 100", most)
+		if most != 2*each {
+			t.Errorf("%d bytes were in use at once, want %d of %d", most, 2*each, w.capacity)
 		}
-		loaded()
 		w.begin(1 << 40)() // alone, whatever it needs
-		if w.used != 0 || w.capacity != 0 {
-			t.Errorf("used %d, capacity %d are left", w.used, w.capacity)
+		loaded()
+		if w.used != 0 || w.loads != 0 {
+			t.Errorf("used %d, loads %d are left", w.used, w.loads)
 		}
 	})
 }
 
-func TestNarrowRowGroupsOfAGigabyteAreDecodedSideBySide(t *testing.T) {
-	const table = 1 << 30
+// Whatever the size of the table, row groups as writers make them are decoded on every core.
+func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 	narrow := arrow.Field{Name: "n", Type: arrow.PrimitiveTypes.Int64}
 	for name, test := range map[string]struct {
 		fields []arrow.Field
 		split  iceberg.Split
-		beside bool
 	}{
-		"nine columns of small values":   {[]arrow.Field{narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow}, iceberg.Split{Rows: 524_288, Bytes: 46 << 20}, true},
-		"one page is the whole of 40 MB": {[]arrow.Field{{Name: "image", Type: arrow.BinaryTypes.Binary}}, iceberg.Split{Rows: 2048, Bytes: 40 << 20}, false},
+		"nine columns of small values": {[]arrow.Field{narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow}, iceberg.Split{Rows: 524_288, Bytes: 46 << 20}},
+		"lists of 512 numbers":         {[]arrow.Field{narrow, narrow}, iceberg.Split{Rows: 16_384, Bytes: 33 << 20}},
 	} {
 		layout, err := chunk.NewLayout(arrow.NewSchema(test.fields, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
-		one := (&part{layout: layout}).decoding(test.split)
-		if beside := 2*one <= table/workShare; beside != test.beside {
-			t.Errorf("%s: a row group takes %d bytes: two at once is %t, want %t", name, one, beside, test.beside)
+		if one := (&part{layout: layout}).decoding(test.split); one > coreBytes {
+			t.Errorf("%s: a row group takes %d bytes, more than a core's %d", name, one, coreBytes)
+		}
+	}
+}
+
+// What a load sets aside holds the row groups under way, and grows with the workers no further than decoding may.
+func TestReserveWork(t *testing.T) {
+	layout, err := chunk.NewLayout(arrow.NewSchema([]arrow.Field{{Name: "image", Type: arrow.BinaryTypes.Binary}}, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	split := iceberg.Split{Rows: 2048, Bytes: 40 << 20, Length: 40 << 20}
+	for _, test := range []struct {
+		limit   int64
+		workers int
+	}{
+		{1 << 40, 16}, {700 << 20, 6}, {200 << 20, 1}, {100 << 20, 0},
+	} {
+		p := &part{layout: layout, workers: 16, budget: chunk.NewBudget(test.limit), work: &Work{capacity: 200 << 20}}
+		p.assign.Splits = slices.Repeat([]iceberg.Split{split}, 100)
+		workers, release, err := p.reserveWork()
+		if workers != test.workers || (err == nil) != (test.workers > 0) {
+			t.Errorf("limit %d: %d workers (%v), want %d", test.limit, workers, err, test.workers)
+		}
+		if err == nil {
+			release()
+		}
+		if p.budget.Used() != 0 {
+			t.Errorf("limit %d: %d bytes stay reserved", test.limit, p.budget.Used())
 		}
 	}
 }
