@@ -4,6 +4,7 @@
 package objectcache
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -48,7 +49,7 @@ func (s *Server) forward(r *request, to router.Member) {
 		// Opaque goes out as it came in, uncleaned.
 		URL:    &url.URL{Scheme: "http", Host: to.Address, Opaque: r.RequestURI},
 		Header: http.Header{hopHeader: {"1"}, "User-Agent": {""}},
-	}).WithContext(r.Context())
+	})
 	if r.ContentLength == 0 {
 		out.Body = http.NoBody
 	}
@@ -58,7 +59,10 @@ func (s *Server) forward(r *request, to router.Member) {
 		s.unreachable(r)
 		return
 	}
-	response, err := s.transport.RoundTrip(out)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	go s.watchMember(ctx, cancel, to)
+	response, err := s.transport.RoundTrip(out.WithContext(ctx))
 	if err != nil {
 		if r.Context().Err() == nil { // else it was the client who left
 			s.resting.set(to)
@@ -75,6 +79,51 @@ func (s *Server) forward(r *request, to router.Member) {
 	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.patience(max(response.ContentLength, 0))))
 	r.answer.WriteHeader(response.StatusCode)
 	_, _ = io.Copy(r.answer.ResponseWriter, response.Body) // cut short of its Content-Length, the client sees an error
+	if ctx.Err() != nil && r.Context().Err() == nil {      // the member died in the middle
+		s.resting.set(to)
+	}
+}
+
+const (
+	// alivePath is answered at once by every object cache, whatever its disk and the API server do.
+	alivePath = "/v1/alive"
+	// aliveAfter is how long a member may take for a request before it is asked whether it is alive, and how long it may
+	// take to say so. A request that it answers late, such as one whose object is read against its checksum, goes on.
+	aliveAfter = 500 * time.Millisecond
+	// aliveEvery is how often it is asked again while the request lasts.
+	aliveEvery = 2 * time.Second
+)
+
+// watchMember cancels a request that was sent on when the member no longer answers anything. It returns when ctx ends.
+func (s *Server) watchMember(ctx context.Context, cancel context.CancelFunc, to router.Member) {
+	wait := time.NewTimer(aliveAfter)
+	defer wait.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wait.C:
+		}
+		if !s.isAlive(ctx, to) {
+			cancel()
+			return
+		}
+		wait.Reset(aliveEvery)
+	}
+}
+
+func (s *Server) isAlive(ctx context.Context, to router.Member) bool {
+	ctx, cancel := context.WithTimeout(ctx, aliveAfter)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+to.Address+alivePath, nil)
+	if err != nil {
+		return false
+	}
+	response, err := s.transport.RoundTrip(r)
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil
 }
 
 // restTime is how long a member that failed is not asked: a machine that is gone answers nothing at all, and its pod stays

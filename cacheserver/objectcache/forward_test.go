@@ -6,8 +6,11 @@ package objectcache
 import (
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 )
@@ -100,5 +103,62 @@ func TestTheOwnerIsGone(t *testing.T) {
 		if got := ask(t, m.address, method, "/v1/objects/open/x", "body", asA); got.Status != want {
 			t.Errorf("%s: %d, want %d", method, got.Status, want)
 		}
+	}
+}
+
+// A member that is stopped takes connections and requests, by its kernel, and answers nothing.
+func TestTheOwnerIsStopped(t *testing.T) {
+	t.Parallel()
+	stopped := listen(t)
+	for method, want := range map[string]int{"GET": 404, "HEAD": 404, "PUT": 503, "DELETE": 503} {
+		m := start(t, "one")
+		m.router.Set([]router.Member{{Name: "two", Address: stopped.Addr().String()}})
+		begin := time.Now()
+		if got := ask(t, m.address, method, "/v1/objects/open/x", "body", asA); got.Status != want || got.Header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d, want %d", method, got.Status, want)
+		}
+		if took := time.Since(begin); took < aliveAfter || took > 10*aliveAfter {
+			t.Errorf("%s took %s, want about %s", method, took, 2*aliveAfter)
+		}
+		begin = time.Now()
+		if got := ask(t, m.address, method, "/v1/objects/open/x", "body", asA); got.Status != want {
+			t.Errorf("%s again: %d, want %d", method, got.Status, want)
+		}
+		if took := time.Since(begin); took > aliveAfter {
+			t.Errorf("%s took %s though the member rests", method, took)
+		}
+	}
+}
+
+// A member that is alive may take longer for an answer than one that isn't.
+func TestTheOwnerIsSlow(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 1)
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == alivePath {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			return
+		}
+		<-asked
+		_, _ = w.Write([]byte("late"))
+	}))
+	t.Cleanup(slow.Close)
+	m := start(t, "one")
+	m.router.Set([]router.Member{{Name: "two", Address: slow.Listener.Addr().String()}})
+	if got := ask(t, m.address, "GET", "/v1/objects/open/x", "", asA); got.Status != 200 || got.Body != "late" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestEveryMemberSaysThatItIsAlive(t *testing.T) {
+	t.Parallel()
+	m := start(t, "one")
+	m.Wait("starting")
+	m.reviewer.down.Store(true)
+	if !m.isAlive(t.Context(), router.Member{Name: "one", Address: m.address}) {
+		t.Error("a server that lets nobody in is alive nevertheless")
 	}
 }

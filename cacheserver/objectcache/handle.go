@@ -32,6 +32,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handle(w,
 
 // handle is ServeHTTP, but may leave the connection to d, which is nil if it may not.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request, d *direct) {
+	if r.RequestURI == alivePath {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	a := &answer{ResponseWriter: w}
 	s.serve(&request{Request: r, answer: a, control: http.NewResponseController(w), direct: d})
 	if a.status != 0 { // else direct has answered, and counted it
@@ -48,6 +52,12 @@ func (s *Server) serve(r *request) {
 	if r.bucket, r.key, no = s.admit(r.Context(), r.RequestURI, r.Header.Get("Authorization")); no != nil {
 		no.answer(r)
 		return
+	}
+	if r.Method == http.MethodPut { // before a byte of the body is asked for, or sent on
+		if err := s.cfg.Store.Fits(r.bucket, r.key, r.ContentLength); err != nil {
+			s.refusePut(r, err)
+			return
+		}
 	}
 	if r.Header.Get(hopHeader) == "" {
 		if member, elsewhere := s.cfg.Router.Elsewhere(r.bucket, r.key); elsewhere {

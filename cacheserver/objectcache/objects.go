@@ -152,6 +152,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b 
 // refusePut answers what the store did not take.
 func (s *Server) refusePut(r *request, err error) {
 	if errors.Is(err, store.ErrTooLarge) {
+		r.answer.Header().Set("Connection", "close") // else net/http waits for a part of the body before it answers
 		r.refuse(http.StatusRequestEntityTooLarge, err.Error())
 		return
 	}

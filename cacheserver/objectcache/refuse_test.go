@@ -4,13 +4,17 @@
 package objectcache
 
 import (
+	"bufio"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 )
 
 func TestRefusals(t *testing.T) {
@@ -124,5 +128,27 @@ func TestNotReady(t *testing.T) {
 	}
 	if ok, reason := m.Ready(); ok || reason != "listing the objects of before" {
 		t.Errorf("ready = %v, %q", ok, reason)
+	}
+}
+
+// What is announced to be too large is refused before any of it is sent, here and where another member has the key.
+func TestTooLargeIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	for bucket, size := range map[string]int{"small": 2000, "open": 1<<20 + 1, "team": 1 << 40} {
+		for _, expect := range []string{"", "Expect: 100-continue\r\n"} {
+			for _, elsewhere := range []bool{false, true} {
+				m := start(t, "one")
+				if elsewhere {
+					m.router.Set([]router.Member{{Name: "two", Address: start(t, "two").address}})
+				}
+				conn := dial(t, m.address)
+				begin := time.Now()
+				fmt.Fprintf(conn, "PUT /v1/objects/%s/x HTTP/1.1\r\nHost: h\r\n%s\r\nContent-Length: %d\r\n%s\r\n", bucket, asA, size, expect)
+				got, err := bufio.NewReader(conn).ReadString('\n')
+				if err != nil || !strings.HasPrefix(got, "HTTP/1.1 413 ") || time.Since(begin) > 5*time.Second {
+					t.Errorf("%d bytes, expect %q, elsewhere %v: %q, %v after %s", size, expect, elsewhere, got, err, time.Since(begin))
+				}
+			}
+		}
 	}
 }

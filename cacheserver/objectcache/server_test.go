@@ -24,12 +24,13 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
-// config is what the tests' servers are told: "open" is public, "team" is a's.
+// config is what the tests' servers are told: "open" and "small" are public, "team" is a's.
 var config = buckets.Config{
 	TotalLimit: 1 << 30,
 	Buckets: map[string]buckets.Bucket{
-		"open": {Name: "open", Public: true, Quota: 1 << 20},
-		"team": {Name: "team", Quota: 1 << 20, AllowNamespaces: []string{"a"}},
+		"open":  {Name: "open", Public: true, Quota: 1 << 20},
+		"small": {Name: "small", Public: true, Quota: 1000},
+		"team":  {Name: "team", Quota: 1 << 20, AllowNamespaces: []string{"a"}},
 	},
 }
 

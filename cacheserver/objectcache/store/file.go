@@ -19,10 +19,11 @@ type file int
 // nobody is no file.
 const nobody file = -1
 
-// openFile opens a file for reading.
+// openFile opens a file for reading. It follows no link and waits for no writer of a named pipe; check refuses what is no
+// regular file.
 func openFile(path string) (file, error) {
 	for {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

@@ -80,7 +80,7 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 		return nil, ErrMiss
 	}
 	if err != nil {
-		s.failures.Add(1) // such as too many open files: the object may be all right
+		s.failures.Add(1) // such as too many open files: the object may be all right; or a link in its place
 		return nil, ErrMiss
 	}
 	o, err := s.check(file, bucket, key, known)
@@ -95,6 +95,13 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 
 // check makes an Object of a file that is whole and the right one.
 func (s *Store) check(file file, bucket, key string, known entry) (*Object, error) {
+	info, err := file.stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errForeign
+	}
 	header := make([]byte, headerSize(bucket, key))
 	if _, err := io.ReadFull(io.NewSectionReader(file, 0, int64(len(header))), header); err != nil {
 		return nil, err
@@ -102,10 +109,6 @@ func (s *Store) check(file file, bucket, key string, known entry) (*Object, erro
 	length, checksum, ok := decodeHeader(header, bucket, key)
 	if !ok {
 		return nil, errors.New("damaged header")
-	}
-	info, err := file.stat()
-	if err != nil {
-		return nil, err
 	}
 	o := &Object{file: file, from: int64(len(header)), size: length}
 	if info.Size != o.from+length {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -21,14 +22,20 @@ import (
 
 // Scan builds the index from the folder: names and sizes alone, no file is opened. Objects keep their order of use as far
 // as the file system noted it (the later of access and change time). What a killed process left in tmp/ goes, and so do
-// buckets without a quota and what is over the limits. Nothing else is called before Scan has returned, but Stats.
+// buckets without a quota and what is over the limits. A link, named pipe, socket or device among the files is an error:
+// no Store makes one, and to open it could block or lead out of the folder. Nothing else is called before Scan has
+// returned, but Stats.
 func (s *Store) Scan(ctx context.Context) error {
-	s.empty(filepath.Join(s.dir, "tmp"))
-	objects := filepath.Join(s.dir, "objects")
-	buckets, err := os.ReadDir(objects)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	tmp, objects := filepath.Join(s.dir, "tmp"), filepath.Join(s.dir, "objects")
+	if there, err := isFolder(tmp); err != nil {
+		return err
+	} else if there {
+		s.empty(tmp)
 	}
+	if there, err := isFolder(objects); err != nil || !there {
+		return err
+	}
+	buckets, err := os.ReadDir(objects)
 	if err != nil {
 		return err
 	}
@@ -39,6 +46,9 @@ func (s *Store) Scan(ctx context.Context) error {
 		if !known {
 			s.count(os.RemoveAll(filepath.Join(objects, bucket.Name())))
 			continue
+		}
+		if _, err := isFolder(filepath.Join(objects, l.bucket)); err != nil {
+			return err
 		}
 		found, err := s.scanBucket(ctx, l)
 		if err != nil {
@@ -72,8 +82,7 @@ func (s *Store) scanBucket(ctx context.Context, l *lane) ([]scanned, error) {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			s.scanFolder(l.bucket, byte(i), &folders[i])
-			return nil
+			return s.scanFolder(l.bucket, byte(i), &folders[i])
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -83,50 +92,76 @@ func (s *Store) scanBucket(ctx context.Context, l *lane) ([]scanned, error) {
 }
 
 // scanFolder lists the objects whose identity begins with a byte. What can't be read is missing then, and counted.
-func (s *Store) scanFolder(bucket string, first byte, found *[]scanned) {
+func (s *Store) scanFolder(bucket string, first byte, found *[]scanned) error {
 	prefix := hex.EncodeToString([]byte{first})
-	folder, err := os.Open(filepath.Join(s.dir, "objects", bucket, prefix))
-	if errors.Is(err, fs.ErrNotExist) {
-		return
+	path := filepath.Join(s.dir, "objects", bucket, prefix)
+	if there, err := isFolder(path); err != nil || !there {
+		return err
 	}
+	folder, err := os.Open(path)
 	if err != nil {
-		s.failures.Add(1)
-		return
+		s.count(err)
+		return nil
 	}
 	defer func() { _ = folder.Close() }() // only read from
 	for {
 		names, err := folder.Readdirnames(1024)
 		for _, name := range names {
-			if f, ok := look(int(folder.Fd()), prefix, name); ok {
+			f, ok, err := look(int(folder.Fd()), prefix, name)
+			if err != nil {
+				return fmt.Errorf("%s: %w", filepath.Join(path, name), err)
+			}
+			if ok {
 				*found = append(*found, f)
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			return
+			return nil
 		}
 		if err != nil {
-			s.failures.Add(1)
-			return
+			s.count(err)
+			return nil
 		}
 	}
 }
 
+// errForeign says that something is no file or folder of a Store.
+var errForeign = errors.New("a link, named pipe, socket or device in the store's folder, which holds files and folders alone: remove it")
+
+// isFolder says whether there is a folder. It is an error if there is something else.
+func isFolder(path string) (bool, error) {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s: not a folder: %w", path, errForeign)
+	}
+	return err == nil, err
+}
+
 // look reads one file's inode; false if it is no object of ours.
-func look(folder int, prefix, name string) (scanned, bool) {
-	var f scanned
+func look(folder int, prefix, name string) (f scanned, ok bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return f, false, nil
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+	case unix.S_IFDIR:
+		return f, false, nil
+	default:
+		return f, false, errForeign
+	}
 	digits := prefix + name
 	if len(digits) != hex.EncodedLen(len(f.id)) {
-		return f, false
+		return f, false, nil
 	}
 	if _, err := hex.Decode(f.id[:], []byte(digits)); err != nil {
-		return f, false
-	}
-	var st unix.Stat_t
-	if err := unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return f, false
+		return f, false, nil
 	}
 	f.size, f.used = st.Size, max(st.Atim.Sec, st.Mtim.Sec)
-	return f, true
+	return f, true, nil
 }
 
 // empty removes what is in a folder.

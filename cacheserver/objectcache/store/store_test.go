@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 const mib = 1 << 20
@@ -458,5 +459,74 @@ func TestHeaderIsOfOneObject(t *testing.T) {
 	}
 	if _, _, ok := decodeHeader(h, "b", "kez"); ok {
 		t.Error("the header passes for another key")
+	}
+}
+
+// What no store makes is named at the start: to open it could block, or lead out of the folder.
+func TestForeignFilesAreAnError(t *testing.T) {
+	object := "objects/b/ab/" + strings.Repeat("0", 30)
+	pipe := func(path string) error { return unix.Mkfifo(path, 0o600) }
+	link := func(to string) func(string) error { return func(path string) error { return os.Symlink(to, path) } }
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "kept"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		at   string
+		make func(path string) error
+	}{
+		"a pipe as an object":      {object, pipe},
+		"a pipe of another name":   {"objects/b/ab/pipe", pipe},
+		"a link as an object":      {object, link("/dev/zero")},
+		"a dangling link":          {object, link("nowhere")},
+		"a pipe as a folder":       {"objects/b/ab", pipe},
+		"a link as a folder":       {"objects/b/ab", link(outside)},
+		"a link as a bucket":       {"objects/b", link(outside)},
+		"a link as all objects":    {"objects", link(outside)},
+		"a link as tmp":            {"tmp", link(outside)},
+		"a file in place of a dir": {"objects/b/ab", func(path string) error { return os.WriteFile(path, nil, 0o600) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, filepath.Dir(test.at)), 0o700), test.make(filepath.Join(dir, test.at))); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open(Config{Dir: dir, Limits: one(mib)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.Scan(t.Context()); err == nil || !strings.Contains(err.Error(), test.at) || !errors.Is(err, errForeign) {
+				t.Errorf("scan says %v, want an error that names %s", err, test.at)
+			}
+			if _, err := os.Stat(filepath.Join(outside, "kept")); err != nil {
+				t.Errorf("what the link leads to: %v", err)
+			}
+		})
+	}
+}
+
+// What takes an object's place while the store runs is a miss, and nobody waits for it.
+func TestForeignFilesAreMissed(t *testing.T) {
+	s := open(t, t.TempDir(), one(mib))
+	for name, make := range map[string]func(path string) error{
+		"pipe":   func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"link":   func(path string) error { return os.Symlink("/dev/zero", path) },
+		"folder": func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		put(t, s, "b", name, "data")
+		path := s.path("b", identify("b", name))
+		if err := errors.Join(os.Remove(path), make(path)); err != nil {
+			t.Fatal(err)
+		}
+		if got := get(t, s, "b", name); got != "miss" {
+			t.Errorf("%s: %q", name, got)
+		}
+		if name != "folder" {
+			put(t, s, "b", name, "again")
+			if got := get(t, s, "b", name); got != "again" {
+				t.Errorf("%s, stored anew: %q", name, got)
+			}
+		}
 	}
 }

@@ -33,13 +33,27 @@ type Writer struct {
 	sum         *xxh3.Hasher
 }
 
+// Fits says, as Create does, whether an object of size bytes, -1 if that is not known, is too large for its bucket.
+func (s *Store) Fits(bucket, key string, size int64) error {
+	_, _, err := s.fits(bucket, key, size)
+	return err
+}
+
+func (s *Store) fits(bucket, key string, size int64) (l *lane, most int64, err error) {
+	l, most = s.most(bucket)
+	most -= headerSize(bucket, key)
+	if most < 0 || size > most {
+		return nil, 0, fmt.Errorf("%d bytes into bucket %s, where %d fit: %w", size, bucket, max(most, 0), ErrTooLarge)
+	}
+	return l, most, nil
+}
+
 // Create begins an object of size bytes, -1 if that is not known. Objects are seen when they are committed. It removes what
 // was not used for longest as room is needed.
 func (s *Store) Create(bucket, key string, size int64) (*Writer, error) {
-	l, most := s.most(bucket)
-	most -= headerSize(bucket, key)
-	if most < 0 || size > most {
-		return nil, fmt.Errorf("%d bytes into bucket %s, where %d fit: %w", size, bucket, max(most, 0), ErrTooLarge)
+	l, most, err := s.fits(bucket, key, size)
+	if err != nil {
+		return nil, err
 	}
 	// The file comes first: on a disk that can't be written nothing is evicted in vain.
 	file, err := os.CreateTemp(filepath.Join(s.dir, "tmp"), "put-")
