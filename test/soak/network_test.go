@@ -56,6 +56,13 @@ func (n *network) host(addr netip.Addr) *host {
 	return h
 }
 
+// free says whether nobody listens on host:port.
+func (n *network) free(address string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.listeners[netip.MustParseAddrPort(address)] == nil
+}
+
 // end breaks every connection there is.
 func (n *network) end() {
 	n.mu.Lock()

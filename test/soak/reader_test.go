@@ -267,12 +267,22 @@ func (r *reader) share(ctx context.Context, index, total int) error {
 	return nil
 }
 
-func (a answer) boundsOf(e *flight.FlightEndpoint) (plan.Bounds, error) {
+// nodeOf is the data node of an endpoint.
+func (a answer) nodeOf(e *flight.FlightEndpoint) (int, error) {
 	var m wire.EndpointMetadata
 	if err := json.Unmarshal(e.GetAppMetadata(), &m); err != nil || m.Node < 0 || m.Node >= len(a.metadata.Nodes) {
-		return plan.Bounds{}, wrongf("an endpoint with app_metadata %q", e.GetAppMetadata())
+		return 0, wrongf("an endpoint with app_metadata %q", e.GetAppMetadata())
 	}
-	return a.metadata.Nodes[m.Node], nil
+	return m.Node, nil
+}
+
+// boundsOf is the rows of an endpoint's data node.
+func (a answer) boundsOf(e *flight.FlightEndpoint) (plan.Bounds, error) {
+	node, err := a.nodeOf(e)
+	if err != nil {
+		return plan.Bounds{}, err
+	}
+	return a.metadata.Nodes[node], nil
 }
 
 // epoch reads a rank's share of an epoch; after a failure it goes on at the row that it had come to.

@@ -37,16 +37,16 @@ var faults = []struct {
 	{"slow host", (*schedule).slow},
 	{"cut connections", (*schedule).cut}, {"cut connections", (*schedule).cut},
 	{"move the table", (*schedule).move}, {"move the table", (*schedule).move},
+	{"store", (*schedule).ail}, {"store", (*schedule).ail},
+	{"attack", (*schedule).attack}, {"attack", (*schedule).attack}, {"attack", (*schedule).attack},
+	{"intruder", (*schedule).intrude},
 }
 
 // draw makes a schedule's events, in order of time.
 func draw(random *rand.Rand, nodes int) []event {
 	s := &schedule{random: random, nodes: nodes}
-	for range 1 + random.IntN(5) {
+	for range 1 + random.IntN(7) {
 		faults[random.IntN(len(faults))].draw(s, s.time())
-	}
-	if random.IntN(3) == 0 { // one at most: two in a row may last longer than reads are tried again
-		s.ail(s.time())
 	}
 	slices.SortStableFunc(s.events, func(a, b event) int { return int(a.at - b.at) })
 	return s.events
@@ -122,14 +122,45 @@ func (s *schedule) cut(at time.Duration) {
 	}
 }
 
+// move publishes the table's next version. The old metadata file may be gone with it, if every row is in memory: data
+// nodes that are lost later could not load theirs again, so none is from then on.
 func (s *schedule) move(at time.Duration) {
-	s.add(at, "move", "the table", func(w *world) { w.store.publish(false) })
+	drop := s.random.IntN(3) == 0
+	s.add(at, "move", fmt.Sprintf("the table, drop %v", drop), func(w *world) {
+		drop := drop && w.allLoaded()
+		w.spared = w.spared || drop
+		w.store.publish(drop)
+	})
 }
 
-// ail gives the store a trouble for less than reads are tried again.
+// ail gives the store a trouble.
 func (s *schedule) ail(at time.Duration) {
 	t := []trouble{refuses, stalls, truncate}[s.random.IntN(3)]
 	share := 0.1 + 0.9*s.random.Float64()
 	s.add(at, "store", fmt.Sprintf("%s to %.0f %%", t, 100*share), func(w *world) { w.store.ail(t, share) })
-	s.add(at+s.within(7*time.Second), "store", "is well", func(w *world) { w.store.ail(none, 0) })
+	s.add(at+s.pause(), "store", "is well", func(w *world) { w.store.ail(none, 0) })
+}
+
+func (s *schedule) attack(at time.Duration) {
+	a, d, seed := attacks[s.random.IntN(len(attacks))], s.pause(), s.random.Uint64()
+	s.add(at, "attack", a.name, func(w *world) { w.enemy.attack(a.name, a.do, d, seed) })
+}
+
+// intrude starts another process as a data node: with another secret, or with the right one while the data node lives.
+func (s *schedule) intrude(at time.Duration) {
+	i, address, secret := s.random.IntN(s.nodes), rivalAddr, secret
+	if s.random.IntN(3) > 0 {
+		address, secret = intruderAddr, []string{"a guess", ""}[s.random.IntN(2)]
+	}
+	var p *process
+	s.add(at, "intruder", fmt.Sprintf("as data node %d, secret %q", i, secret), func(w *world) {
+		if !w.nodes[i].down && w.net.free(address) {
+			p = w.nodeAt(i, address, secret)
+		}
+	})
+	s.add(at+s.within(3*time.Second), "intruder", "goes", func(w *world) {
+		if p != nil {
+			w.stop(p)
+		}
+	})
 }

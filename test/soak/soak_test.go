@@ -14,12 +14,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
 )
 
 // number reads a number of the environment.
@@ -40,11 +42,13 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 func TestSchedules(t *testing.T) {
 	count, first := number(t, "SOAK_SCHEDULES", 40), number(t, "SOAK_SEED", rand.Uint64()>>16)
 	t.Logf("SOAK_SEED=%d SOAK_SCHEDULES=%d", first, count)
+	cryptotest.SetGlobalRandom(t, 0) // of the lakes' names and snapshots
 	made := lakes(t)
 	sum := &tally{events: map[string]int{}}
 	began := time.Now()
 	for seed := first; seed < first+count; seed++ {
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			cryptotest.SetGlobalRandom(t, seed)
 			synctest.Test(t, func(t *testing.T) { run(t, seed, made, sum) })
 		}) {
 			t.Fatalf("schedule %d of %d failed; again: SOAK_SEED=%d SOAK_SCHEDULES=1 go test ./test/soak -run TestSchedules", seed-first+1, count, seed)
@@ -67,6 +71,9 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	l, nodes, latency := made[random.IntN(len(made))], 1+random.IntN(3), 100*time.Microsecond+time.Duration(random.Int64N(int64(3*time.Millisecond)))
 	log.note("table %s, %d data nodes, latency %s", l.name, nodes, latency)
 	w := newWorld(t.Context(), t, newStore(seed, l), newNetwork(seed, latency), nodes, log)
+	if random.IntN(4) == 0 {
+		w.transport = rpc.GRPC
+	}
 	w.startHead()
 	for i := range w.nodes {
 		w.startNode(i)
@@ -75,6 +82,7 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	defer stop()
 	var group errgroup.Group
 	shared := &truth{lake: l}
+	w.enemy = w.hostile(shared)
 	readers := make([]*reader, 2)
 	for i := range readers {
 		r := w.reader(i, shared, seed)
@@ -89,6 +97,9 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	}
 	w.awaitReady()
 	stop()
+	if err := w.enemy.running.Wait(); err != nil {
+		t.Error(err)
+	}
 	if err := group.Wait(); err != nil {
 		t.Error(err)
 	}
@@ -128,6 +139,9 @@ func (w *world) awaitReady() {
 		if w.head.head.Report().State == head.Ready {
 			return
 		}
+	}
+	if w.t.Failed() {
+		return
 	}
 	s := w.head.head.Report()
 	w.t.Errorf("%s after the last fault the cache is %s: %s", soon, s.State, s.Reason)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,11 +20,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
 )
 
 const (
-	headAddr = "10.0.0.1:50051"
-	secret   = "soak"
+	headAddr     = "10.0.0.1:50051"
+	rivalAddr    = "10.0.3.1:50051" // of a second process for a data node's place
+	intruderAddr = "10.0.3.2:50051" // of one that does not know the secret
+	secret       = "soak"
 	// nodeMemory is each data node's limit.
 	nodeMemory = 64 << 20
 )
@@ -32,22 +36,42 @@ func nodeAddr(i int) string { return fmt.Sprintf("10.0.0.%d:50051", 10+i) }
 
 // world is one cache with its store and network. Its methods are for one goroutine, unless they say otherwise.
 type world struct {
-	t     *testing.T
-	ctx   context.Context
-	net   *network
-	store *store
-	where *host // the store's
-	head  *process
+	t         *testing.T
+	ctx       context.Context
+	net       *network
+	store     *store
+	where     *host // the store's
+	transport rpc.Transport
+	head      *process
+	past      []*process // that were killed, stopped, or replaced
+	web       *http.Server
+	log       *journal
+	seen      ready
+	spared    bool // data nodes are not ended any more
+	enemy     *hostile
+
+	mu    sync.Mutex
 	nodes []*process
-	past  []*process // that were killed, stopped, or replaced
-	web   *http.Server
-	log   *journal
+}
+
+// ready is what the cache was Ready with last.
+type ready struct {
+	snapshot int64
+	holders  []*process
+}
+
+// nodeNow is data node i. Any goroutine may ask.
+func (w *world) nodeNow(i int) *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.nodes[i]
 }
 
 // process is a head or a data node that was started.
 type process struct {
 	name   string
 	host   *host
+	began  time.Time
 	cancel context.CancelFunc
 	down   bool          // it was killed or stopped
 	ended  chan struct{} // closed when Start has returned
@@ -85,7 +109,7 @@ func newWorld(ctx context.Context, t *testing.T, s *store, n *network, nodes int
 func (w *world) start(name, address string, run func(p *process) (func(context.Context) error, error)) *process {
 	w.t.Helper()
 	at := netip.MustParseAddrPort(address)
-	p := &process{name: name, host: w.net.host(at.Addr()), ended: make(chan struct{})}
+	p := &process{name: name, host: w.net.host(at.Addr()), began: time.Now(), ended: make(chan struct{})}
 	start, err := run(p)
 	if err != nil {
 		w.t.Fatalf("start %s: %v", name, err)
@@ -108,7 +132,7 @@ func (w *world) startHead() {
 		}
 		p.head, err = head.New(head.Config{
 			Flight: listener, Nodes: len(w.nodes), Store: p.host.client(), Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"},
-			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: metrics.New(),
+			Secret: secret, Transport: w.transport, TicketTTL: ticketTTL, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: metrics.New(),
 		})
 		if err != nil {
 			return nil, err
@@ -117,10 +141,15 @@ func (w *world) startHead() {
 	})
 }
 
-func (w *world) startNode(i int) { w.nodes[i] = w.nodeAt(i, nodeAddr(i)) }
+func (w *world) startNode(i int) {
+	p := w.nodeAt(i, nodeAddr(i), secret)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodes[i] = p
+}
 
 // nodeAt starts a process as data node i at an address.
-func (w *world) nodeAt(i int, address string) *process {
+func (w *world) nodeAt(i int, address, secret string) *process {
 	w.t.Helper()
 	name := fmt.Sprintf("node %d", i)
 	return w.start(name, address, func(p *process) (func(context.Context) error, error) {
@@ -132,7 +161,7 @@ func (w *world) nodeAt(i int, address string) *process {
 		p.node, err = node.New(node.Config{
 			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: p.host.client(),
 			Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"}, Workers: 2, Dial: p.host.dial,
-			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: metrics.New(),
+			Secret: secret, Transport: w.transport, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: metrics.New(),
 		})
 		if err != nil {
 			return nil, err
@@ -225,15 +254,20 @@ func (w *world) process(i int) *process {
 func (w *world) hostOf(i int) *host { return w.process(i).host }
 
 func (w *world) killNumber(i int, vanish bool) {
-	if p := w.process(i); !p.down {
+	if p := w.process(i); !p.down && !(w.spared && i < len(w.nodes)) {
 		w.kill(p, vanish)
 	}
 }
 
 func (w *world) stopNumber(i int) {
-	if p := w.process(i); !p.down {
+	if p := w.process(i); !p.down && !(w.spared && i < len(w.nodes)) {
 		w.stop(p)
 	}
+}
+
+// allLoaded says whether every data node runs and holds its rows.
+func (w *world) allLoaded() bool {
+	return w.head.head.Report().State == head.Ready && !slices.ContainsFunc(w.nodes, func(p *process) bool { return p.down })
 }
 
 // startNumber starts a process that is down.
@@ -268,6 +302,15 @@ func (w *world) check() {
 	if s.State != head.Ready {
 		return
 	}
+	if s.Snapshot != w.seen.snapshot && slices.ContainsFunc(w.seen.holders, func(p *process) bool { return !p.down && p.running() }) {
+		w.t.Errorf("the cache is Ready with snapshot %d, though a data node lives that held snapshot %d", s.Snapshot, w.seen.snapshot)
+	}
+	for i, n := range s.Nodes {
+		if n.Address == intruderAddr {
+			w.t.Errorf("data node %d is a process that does not know the secret", i)
+		}
+	}
+	w.seen = ready{s.Snapshot, slices.Clone(w.nodes)}
 	for _, v := range w.store.lake.versions {
 		if v.snapshot == s.Snapshot && s.Rows == int64(len(v.rows)) && s.Splits.Done == s.Splits.Total {
 			return

@@ -1,0 +1,378 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// hostile is a client that means harm. It keeps tickets to misuse them later. Its methods give an error for what a server
+// must not have done; being refused is none.
+type hostile struct {
+	*reader
+	world *world
+
+	mu   sync.Mutex
+	kept []kept
+	// running are attacks under way.
+	running errgroup.Group
+}
+
+// kept is an endpoint of an answer that the client had once.
+type kept struct {
+	answer   answer
+	endpoint *flight.FlightEndpoint
+	node     int
+	holder   *process // that was the data node then
+	expires  time.Time
+}
+
+// ticketTTL is how long tickets are good, in seconds that tickets count whole.
+const ticketTTL = 15 * time.Second
+
+// attacks are what hostile clients do, by name.
+var attacks = []struct {
+	name string
+	do   func(h *hostile, ctx context.Context, random *rand.Rand) error
+}{
+	{"garbage", (*hostile).garbage},
+	{"half a request", (*hostile).half},
+	{"kept tickets", (*hostile).again},
+	{"kept tickets", (*hostile).again},
+	{"changed tickets", (*hostile).changed},
+	{"a neighbour's ticket", (*hostile).neighbour},
+	{"bad requests", (*hostile).requests},
+	{"rows out of range", (*hostile).outOfRange},
+	{"streams not read", (*hostile).deaf},
+	{"canceled calls", (*hostile).cancels},
+}
+
+// attack begins an attack that lasts for so long.
+func (h *hostile) attack(name string, do func(*hostile, context.Context, *rand.Rand) error, d time.Duration, seed uint64) {
+	h.running.Go(func() error {
+		ctx, cancel := context.WithTimeout(h.world.ctx, d)
+		defer cancel()
+		if err := do(h, ctx, rand.New(rand.NewPCG(seed, 0))); errors.As(err, new(wrong)) {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// keep asks for tickets of all kinds and keeps them.
+func (h *hostile) keep(ctx context.Context) error {
+	h.world.mu.Lock()
+	holders := slices.Clone(h.world.nodes)
+	h.world.mu.Unlock()
+	for _, kind := range []string{"shard", "take"} {
+		request := map[string]any{"kind": kind}
+		if kind == "shard" {
+			request["index"], request["total"] = 0, 1
+		}
+		asked := time.Now()
+		a, err := h.ask(ctx, request)
+		if err != nil {
+			return err
+		}
+		for _, e := range a.info.GetEndpoint() {
+			node, err := a.nodeOf(e)
+			if err != nil {
+				return err
+			}
+			if holders[node].began.After(asked) || holders[node] != h.world.nodeNow(node) {
+				continue // it was replaced meanwhile: whose ticket it is can't be told
+			}
+			h.mu.Lock()
+			h.kept = append(h.kept, kept{a, e, node, holders[node], asked.Add(ticketTTL + 2*time.Second)})
+			h.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// choose gives one of the tickets kept.
+func (h *hostile) choose(random *rand.Rand) (kept, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.kept) == 0 {
+		return kept{}, false
+	}
+	return h.kept[random.IntN(len(h.kept))], true
+}
+
+// use shows a ticket to a data node in the way that its kind wants, and gives the number of rows that it gets.
+func (h *hostile) use(ctx context.Context, k kept, address string, ticket []byte) (int64, error) {
+	client, err := h.dial(ctx, address)
+	if err != nil {
+		return 0, err
+	}
+	stream, err := client.DoGet(ctx, &flight.Ticket{Ticket: ticket})
+	if err != nil {
+		return 0, err
+	}
+	batches, err := flight.NewRecordReader(stream)
+	if err != nil {
+		return 0, err
+	}
+	var rows int64
+	for {
+		batch, err := batches.Read()
+		if errors.Is(err, io.EOF) {
+			return rows, nil
+		}
+		if err != nil {
+			return rows, err
+		}
+		bounds := k.answer.metadata.Nodes[k.node]
+		for i := range batch.NumRows() {
+			at := bounds[0] + rows + i
+			if at >= bounds[1] {
+				return rows, wrongf("a ticket for rows %v gave more", bounds)
+			}
+			if err := k.answer.version.rows[at].check(batch, int(i)); err != nil {
+				return rows, wrongf("a ticket for rows %v: %v", bounds, err)
+			}
+		}
+		rows += batch.NumRows()
+	}
+}
+
+// again shows kept tickets once more: they are good for the same start of the node, the same plan and until they expire.
+func (h *hostile) again(ctx context.Context, random *rand.Rand) error {
+	if err := h.keep(ctx); errors.As(err, new(wrong)) {
+		return err
+	}
+	for range 5 {
+		k, ok := h.choose(random)
+		if !ok {
+			return nil
+		}
+		began := time.Now()
+		current := h.world.nodeNow(k.node)
+		_, err := h.use(ctx, k, nodeAddr(k.node), k.endpoint.GetTicket().GetTicket())
+		if errors.As(err, new(wrong)) {
+			return err
+		}
+		if err == nil && current != k.holder && h.world.nodeNow(k.node) == current {
+			return wrongf("data node %d takes a ticket for an earlier start of it", k.node)
+		}
+		if err == nil && began.After(k.expires) {
+			return wrongf("data node %d takes a ticket that expired %s ago", k.node, began.Sub(k.expires))
+		}
+		time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
+	}
+	return nil
+}
+
+// changed flips a bit of a ticket.
+func (h *hostile) changed(ctx context.Context, random *rand.Rand) error {
+	if err := h.keep(ctx); err != nil {
+		return err
+	}
+	k, ok := h.choose(random)
+	if !ok {
+		return nil
+	}
+	ticket := bytes.Clone(k.endpoint.GetTicket().GetTicket())
+	ticket[random.IntN(len(ticket))] ^= 1 << random.IntN(8)
+	if _, err := h.use(ctx, k, nodeAddr(k.node), ticket); err == nil {
+		return wrongf("data node %d takes a ticket with a changed bit", k.node)
+	}
+	return nil
+}
+
+// neighbour shows a ticket to another data node.
+func (h *hostile) neighbour(ctx context.Context, random *rand.Rand) error {
+	if err := h.keep(ctx); err != nil {
+		return err
+	}
+	k, ok := h.choose(random)
+	other := random.IntN(len(h.world.nodes))
+	if !ok || other == k.node {
+		return nil
+	}
+	if _, err := h.use(ctx, k, nodeAddr(other), k.endpoint.GetTicket().GetTicket()); err == nil {
+		return wrongf("data node %d takes a ticket for data node %d", other, k.node)
+	}
+	return nil
+}
+
+// requests asks the head for what there is not.
+func (h *hostile) requests(ctx context.Context, random *rand.Rand) error {
+	for _, request := range []map[string]any{
+		{"kind": "path", "index": 3, "total": 3},
+		{"kind": "path", "index": -1, "total": 3},
+		{"kind": "path", "index": 0, "total": 0},
+		{"kind": "shard", "index": 0, "total": 1, "columns": []string{"no such column"}},
+		{"kind": "take", "surprise": true},
+		{"kind": "epoch", "seed": random.Uint64(), "epoch": 1, "shuffle": true, "clump": 0, "global_batch": 1, "tail": "keep", "rank": 0, "world": 1},
+		{"kind": string(make([]byte, 100<<10))},
+	} {
+		_, err := h.ask(ctx, request)
+		if code := status.Code(err); err == nil || errors.As(err, new(wrong)) || code != codes.InvalidArgument && !passing(err) && ctx.Err() == nil {
+			return wrongf("the request %.80v: %v, want InvalidArgument", request, err)
+		}
+	}
+	return nil
+}
+
+// outOfRange asks a data node for a row that it does not hold.
+func (h *hostile) outOfRange(ctx context.Context, random *rand.Rand) error {
+	a, err := h.ask(ctx, map[string]any{"kind": "take"})
+	if err != nil || len(a.info.GetEndpoint()) == 0 {
+		return err
+	}
+	e := a.info.GetEndpoint()[random.IntN(len(a.info.GetEndpoint()))]
+	bounds, err := a.boundsOf(e)
+	if err != nil {
+		return err
+	}
+	client, err := h.dialEndpoint(ctx, e)
+	if err != nil {
+		return err
+	}
+	stream, err := client.DoExchange(ctx)
+	if err != nil {
+		return err
+	}
+	writer := flight.NewRecordWriter(stream, ipc.WithSchema(rowSchema))
+	writer.SetFlightDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: e.GetTicket().GetTicket()})
+	row := []int64{bounds[0] - 1, bounds[1], -1, 1 << 62}[random.IntN(4)]
+	if err := write(writer, []int64{row}); err != nil {
+		return statusOf(stream, err)
+	}
+	batches, err := flight.NewRecordReader(stream)
+	if err != nil {
+		return err
+	}
+	batch, err := batches.Read()
+	if err == nil {
+		return wrongf("data node with rows %v answers for row %d with %d rows", bounds, row, batch.NumRows())
+	}
+	if errors.Is(err, io.EOF) || status.Code(err) != codes.OutOfRange && !passing(err) && ctx.Err() == nil {
+		return wrongf("data node with rows %v answers for row %d with %v, want OutOfRange", bounds, row, err)
+	}
+	return nil
+}
+
+// garbage sends bytes that are no HTTP/2.
+func (h *hostile) garbage(ctx context.Context, random *rand.Rand) error {
+	for range 3 {
+		conn, err := h.host.dial(ctx, h.anyServer(random))
+		if err != nil {
+			return err
+		}
+		context.AfterFunc(ctx, func() { conn.Close() })
+		noise := make([]byte, random.IntN(5000))
+		for i := range noise {
+			noise[i] = byte(random.Uint32())
+		}
+		if random.IntN(2) == 0 {
+			noise = append([]byte(http2.ClientPreface), noise...)
+		}
+		if _, err := conn.Write(noise); err != nil {
+			return err
+		}
+		_, _ = io.Copy(io.Discard, conn)
+	}
+	return nil
+}
+
+// half announces a long message and sends a part of it, over many streams, until it is cut off.
+func (h *hostile) half(ctx context.Context, random *rand.Rand) error {
+	conn, err := h.host.dial(ctx, h.anyServer(random))
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { conn.Close() })
+	var out bytes.Buffer
+	out.WriteString(http2.ClientPreface)
+	framer := http2.NewFramer(&out, nil)
+	_ = framer.WriteSettings()
+	for id := uint32(1); id < 40; id += 2 {
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: doExchange(), EndHeaders: true})
+		_ = framer.WriteData(id, false, []byte{0, 0, 0x3f, 0xff, 0xff, 1, 2, 3})
+	}
+	if _, err := conn.Write(out.Bytes()); err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, conn)
+	return nil
+}
+
+// doExchange is the header of a call, as HPACK has it.
+func doExchange() []byte {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, f := range []hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: "/arrow.flight.protocol.FlightService/DoExchange"},
+		{Name: ":authority", Value: "cache"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+	} {
+		_ = encoder.WriteField(f)
+	}
+	return block.Bytes()
+}
+
+// deaf opens streams and does not read them.
+func (h *hostile) deaf(ctx context.Context, _ *rand.Rand) error {
+	a, err := h.ask(ctx, map[string]any{"kind": "shard", "index": 0, "total": 1})
+	if err != nil {
+		return err
+	}
+	for _, e := range a.info.GetEndpoint() {
+		client, err := h.dialEndpoint(ctx, e)
+		if err != nil {
+			return err
+		}
+		for range 3 {
+			if _, err := client.DoGet(ctx, e.GetTicket()); err != nil {
+				return err
+			}
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// cancels gives calls up soon after they began.
+func (h *hostile) cancels(ctx context.Context, random *rand.Rand) error {
+	for range 10 {
+		short, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(10000))*time.Microsecond)
+		err := h.share(short, 0, 1)
+		cancel()
+		if errors.As(err, new(wrong)) {
+			return err
+		}
+	}
+	return nil
+}
+
+// anyServer is the address of the head or a data node.
+func (h *hostile) anyServer(random *rand.Rand) string {
+	if i := random.IntN(len(h.world.nodes) + 1); i < len(h.world.nodes) {
+		return nodeAddr(i)
+	}
+	return headAddr
+}
+
+func (w *world) hostile(shared *truth) *hostile {
+	return &hostile{reader: &reader{host: w.net.host(netip.MustParseAddr("10.0.2.1")), truth: shared, random: rand.New(rand.NewPCG(w.net.seed, 99))}, world: w}
+}
