@@ -188,15 +188,20 @@ func (l *listener) isAway() string {
 
 func (l *listener) exchange(r *http.Request) (*http.Response, error) {
 	answer, err := l.transport.RoundTrip(r)
-	if err != nil || answer.StatusCode != http.StatusOK || r.Method != http.MethodGet {
-		return answer, err
-	}
-	body, err := io.ReadAll(answer.Body)
-	if err := errors.Join(err, answer.Body.Close()); err != nil {
+	if err != nil {
 		return nil, err
 	}
+	body, err := expand(answer.Body, maxMetadata)
+	if err == nil {
+		err = checkNesting(body)
+	}
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return nil, fmt.Errorf("the catalog's answer: %w", err)
+	}
 	answer.Body = io.NopCloser(bytes.NewReader(body))
-	l.hear(body)
+	if answer.StatusCode == http.StatusOK && r.Method == http.MethodGet {
+		l.hear(body)
+	}
 	return answer, nil
 }
 

@@ -41,6 +41,9 @@ func (t *Table) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
 	if d == nil || len(d.position)+len(d.vectors) == 0 {
 		return nil, nil
 	}
+	if d.file.Count() > maxFileRows {
+		return nil, fmt.Errorf("data file %s, which has row-level deletes, has %w", d.file.FilePath(), overBound(d.file.Count(), maxFileRows, "rows"))
+	}
 	key := fmt.Sprintf("%d %s", d.sequence, d.file.FilePath())
 	return t.caches.kept.get(ctx, key, func(ctx context.Context) (bitmap, error) {
 		if len(d.vectors) > 0 {
@@ -146,6 +149,9 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 	}
 	if foot.total() != file.Count() {
 		return fmt.Errorf("its footer has %d rows, the table's manifest %d: the file is truncated or was replaced", foot.total(), file.Count())
+	}
+	if foot.total() > maxDeleteRows {
+		return fmt.Errorf("it has %w: compact the table", overBound(foot.total(), maxDeleteRows, "rows"))
 	}
 	p, err := newProjection(foot, fields, sources{}, t.properties)
 	if err != nil {

@@ -45,8 +45,25 @@ func (f fileIO) Open(uri string) (iceio.File, error) {
 	return file, nil
 }
 
+// openList reads a manifest list, which iceberg-go then decodes.
+func (f fileIO) openList(uri string) (iceio.File, error) {
+	data, err := readWhole(f.ctx, f.store, uri, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkAvro(data, maxManifest); err != nil {
+		return nil, fmt.Errorf("manifest list %s: %w: restore it or roll the table back", uri, err)
+	}
+	return memFile{Reader: bytes.NewReader(data), uri: uri}, nil
+}
+
+// listIO is an IO that has manifest lists alone.
+type listIO struct{ fileIO }
+
+func (f listIO) Open(uri string) (iceio.File, error) { return f.openList(uri) }
+
 func (f fileIO) ReadFile(uri string) ([]byte, error) {
-	return f.store.ReadAll(f.ctx, uri)
+	return readWhole(f.ctx, f.store, uri, maxMetadata)
 }
 
 func (f fileIO) Remove(uri string) error {
@@ -54,9 +71,12 @@ func (f fileIO) Remove(uri string) error {
 }
 
 func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
-	data, err := f.store.ReadAll(f.ctx, m.FilePath())
+	data, err := readWhole(f.ctx, f.store, m.FilePath(), maxManifest)
 	if err != nil {
 		return nil, err
+	}
+	if err := checkAvro(data, maxManifest); err != nil {
+		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
 	}
 	if data, err = spellOut(data); err != nil {
 		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
@@ -111,18 +131,25 @@ func (f fileIO) checkEmpty(d ice.DataFile) error {
 }
 
 // readMetadata reads a metadata file, which may be compressed.
-func readMetadata(ctx context.Context, store *objstore.Store, uri string) (_ []byte, err error) {
-	data, err := store.ReadAll(ctx, uri)
+func readMetadata(ctx context.Context, store *objstore.Store, uri string) ([]byte, error) {
+	data, err := readWhole(ctx, store, uri, maxMetadata)
 	if err != nil {
 		return nil, err
 	}
+	if data, err = expandMetadata(uri, data); err != nil {
+		return nil, err
+	}
+	return data, checkNesting(data)
+}
+
+func expandMetadata(uri string, data []byte) (_ []byte, err error) {
 	var text io.Reader
 	switch {
 	case strings.HasSuffix(uri, ".gz.metadata.json"), strings.HasSuffix(uri, ".metadata.json.gz"):
 		text, err = gzip.NewReader(bytes.NewReader(data))
 	case strings.HasSuffix(uri, ".zstd.metadata.json"), strings.HasSuffix(uri, ".metadata.json.zstd"):
 		var z *zstd.Decoder
-		if z, err = zstd.NewReader(bytes.NewReader(data)); err == nil {
+		if z, err = zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxMetadata)); err == nil {
 			defer z.Close()
 		}
 		text = z
@@ -132,7 +159,7 @@ func readMetadata(ctx context.Context, store *objstore.Store, uri string) (_ []b
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(text)
+	return expand(text, maxMetadata)
 }
 
 // io is what iceberg-go calls for its IO, once for every operation.

@@ -131,7 +131,7 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	if err != nil || snapshot == nil {
 		return nil, err
 	}
-	list, err := snapshot.Manifests(fileIO{ctx: ctx, store: t.store})
+	list, err := snapshot.Manifests(listIO{fileIO{ctx: ctx, store: t.store}})
 	if err != nil {
 		return nil, err
 	}

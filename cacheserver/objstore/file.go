@@ -170,6 +170,22 @@ func (f *File) fetchParts(ctx context.Context, group *errgroup.Group, to segment
 	}
 }
 
+// ReadAll returns the whole object, by few requests. The memory it takes is the caller's to bound, by Size.
+func (f *File) ReadAll(ctx context.Context) ([]byte, error) {
+	if f.size == 0 {
+		return []byte{}, nil
+	}
+	if data := f.whole(); data != nil {
+		return data, nil
+	}
+	data := make([]byte, f.size)
+	if f.object != nil {
+		return data, f.readParts(ctx, data)
+	}
+	_, err := f.ReadAt(data, 0)
+	return data, err
+}
+
 // readParts reads the whole object into data: what is in memory from there, the
 // rest by requests at a time.
 func (f *File) readParts(ctx context.Context, data []byte) error {

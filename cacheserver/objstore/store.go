@@ -107,18 +107,7 @@ func (s *Store) ReadAll(ctx context.Context, uri string) (data []byte, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if f.size == 0 {
-		return []byte{}, nil
-	}
-	if data := f.whole(); data != nil {
-		return data, nil
-	}
-	data = make([]byte, f.size)
-	if f.object != nil {
-		return data, f.readParts(ctx, data)
-	}
-	_, err = f.ReadAt(data, 0)
-	return data, err
+	return f.ReadAll(ctx)
 }
 
 // Stats returns what the Store has done so far.

@@ -1,0 +1,155 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"bytes"
+	"compress/flate"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+)
+
+// What the files of a table may make their reader hold: strangers write tables. The limits are several times what
+// engines write.
+const (
+	maxMetadata   = 64 << 20  // bytes of a metadata file or a catalog's answer, as stored and expanded
+	maxManifest   = 128 << 20 // bytes of a manifest or a manifest list, as stored and expanded
+	maxNesting    = 300       // objects and arrays around a value of JSON: three for each level of a schema
+	maxFileRows   = 1 << 31   // rows of a data file with row-level deletes, a bit each
+	maxDeleteRows = 1 << 25   // rows of a delete file, each of which is kept
+)
+
+// errBound says that something is larger than a table's files are allowed to be.
+var errBound = errors.New("it is over the limit")
+
+func overBound(size, limit int64, unit string) error {
+	return fmt.Errorf("%d %s, at most %d are read: %w", size, unit, limit, errBound)
+}
+
+// readWhole reads an object of at most limit bytes.
+func readWhole(ctx context.Context, store *objstore.Store, uri string, limit int64) (_ []byte, err error) {
+	f, err := store.Open(ctx, uri)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if f.Size() > limit {
+		return nil, fmt.Errorf("%s has %w", uri, overBound(f.Size(), limit, "bytes"))
+	}
+	return f.ReadAll(ctx)
+}
+
+// expand reads at most limit bytes.
+func expand(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("it expands to more than %d bytes: %w", limit, errBound)
+	}
+	return data, nil
+}
+
+// checkNesting refuses JSON text that is nested so deep that parsers, which recurse, would take much memory for it.
+func checkNesting(text []byte) error {
+	depth, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{', c == '[':
+			if depth++; depth > maxNesting {
+				return fmt.Errorf("its JSON is nested more than %d deep at byte %d: %w", maxNesting, i, errBound)
+			}
+		case c == '}', c == ']':
+			depth--
+		}
+	}
+	return nil
+}
+
+// checkAvro refuses an Avro file whose blocks expand to more than limit bytes, or tell of more rows than bytes.
+func checkAvro(file []byte, limit int64) error {
+	header, rest, err := avroHeader(file)
+	if err != nil {
+		return err
+	}
+	codec := ""
+	for _, e := range header {
+		switch e.key {
+		case avroSchema:
+			if err := checkNesting(e.value); err != nil {
+				return fmt.Errorf("its Avro schema: %w", err)
+			}
+		case "avro.codec":
+			codec = string(e.value)
+		}
+	}
+	const syncSize = 16
+	if len(rest) < syncSize {
+		return errAvroHeader
+	}
+	var total int64
+	for rest = rest[syncSize:]; len(rest) > 0; rest = rest[syncSize:] {
+		var rows int64
+		var block []byte
+		if rows, rest, err = avroLong(rest); err != nil {
+			return err
+		}
+		if block, rest, err = avroBytes(rest); err != nil || len(rest) < syncSize {
+			return errors.New("an Avro block is cut off or corrupt")
+		}
+		size, err := expandedSize(codec, block, limit-total)
+		if err != nil {
+			return err
+		}
+		if total += size; total > limit {
+			return fmt.Errorf("its Avro blocks expand to more than %d bytes: %w", limit, errBound)
+		}
+		if rows < 0 || rows > size {
+			return fmt.Errorf("an Avro block of %d bytes tells of %d rows: %w", size, rows, errBound)
+		}
+	}
+	return nil
+}
+
+// expandedSize is the length of a block once it is expanded, or a bit more than limit.
+func expandedSize(codec string, block []byte, limit int64) (int64, error) {
+	var r io.Reader
+	switch codec {
+	case "deflate":
+		r = flate.NewReader(bytes.NewReader(block))
+	case "zstandard":
+		z, err := zstd.NewReader(bytes.NewReader(block), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxManifest))
+		if err != nil {
+			return 0, err
+		}
+		defer z.Close()
+		r = z
+	case "snappy":
+		size, n := binary.Uvarint(block)
+		if n <= 0 {
+			return 0, errors.New("an Avro block's snappy header is corrupt")
+		}
+		return int64(min(size, uint64(limit)+1)), nil
+	default: // null, or one that the reader refuses
+		return int64(len(block)), nil
+	}
+	size, err := io.Copy(io.Discard, io.LimitReader(r, limit+1))
+	if err != nil {
+		return 0, fmt.Errorf("expand an Avro block (%s): %w", codec, err)
+	}
+	return size, nil
+}
