@@ -162,15 +162,3 @@ func TestNoHTTP2(t *testing.T) {
 		return len(server.conns) == 0
 	})
 }
-
-func TestSendBuffersAreShared(t *testing.T) {
-	for connections, want := range map[int]int{0: maxSendBuffer, 64: maxSendBuffer, 65: maxSendBuffer / 2, 129: maxSendBuffer / 4, 10_000: minSendBuffer} {
-		s := New(Config{})
-		for range connections {
-			s.conns[new(conn)] = struct{}{}
-		}
-		if s.shareBuffers(); s.buffer != want {
-			t.Errorf("%d connections have buffers of %d bytes, want %d", connections, s.buffer, want)
-		}
-	}
-}

@@ -34,14 +34,12 @@ const (
 	// quantum is how many bytes a stream may write in one turn, see conn.piece.
 	quantum = 512 << 10
 
-	// Connections share sendBuffers as their SO_SNDBUF, of which Linux makes twice as much: that many bytes may be
-	// under way. Left alone the buffer grows to 4 MiB, the round trip and gRPC C++'s window grow with it, and each byte
-	// has left every CPU cache before it is read: on one machine, a third more CPU time for the server, twice as much for
-	// pyarrow, half the rate of 64 clients. It also bounds what clients that don't read cost in kernel memory. A single
-	// client gets at most about 600 KiB a round trip in return, which is 1.2 GB/s at half a millisecond; all together
-	// always get 24 MiB and more.
-	sendBuffers                  = 24 << 20
-	minSendBuffer, maxSendBuffer = 96 << 10, 384 << 10
+	// maxUnsent is TCP_NOTSENT_LOWAT: how many bytes a connection holds that its peer has no room for.
+	maxUnsent = 256 << 10
+	// Where the first round trip takes less than nearRTT, SO_SNDBUF is nearBuffer, of which Linux makes twice as much: 5 GB/s and more at
+	// that distance. Elsewhere the kernel makes buffers as long as bandwidth and delay want them.
+	nearRTT    = 100 * time.Microsecond
+	nearBuffer = 384 << 10
 
 	// defaultWindow and defaultFrame are what a peer that says nothing takes, RFC 9113 section 6.5.2.
 	defaultWindow, defaultFrame = 65535, 16384

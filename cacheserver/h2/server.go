@@ -47,6 +47,7 @@ type Server struct {
 	// What tests set otherwise.
 	silence                     time.Duration
 	idlesASecond, resetsASecond int
+	near                        time.Duration
 
 	ctx    context.Context // of every call
 	cancel context.CancelFunc
@@ -55,7 +56,6 @@ type Server struct {
 	ended     sync.Cond // a connection has gone
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	buffer    int // SO_SNDBUF of each
 	draining  bool
 }
 
@@ -78,7 +78,7 @@ func New(cfg Config) *Server {
 		cfg.TLS.NextProtos = []string{alpn}
 	}
 	s := &Server{
-		cfg: cfg, methods: map[string]method{}, silence: silence, idlesASecond: maxIdle, resetsASecond: maxResets,
+		cfg: cfg, methods: map[string]method{}, silence: silence, idlesASecond: maxIdle, resetsASecond: maxResets, near: nearRTT,
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
 	}
 	s.ended.L = &s.mu
@@ -160,11 +160,10 @@ func (s *Server) stopping() bool {
 
 // serve serves a connection until it is closed and its last call has returned.
 func (s *Server) serve(raw net.Conn) {
+	boundBuffer(raw, s.near)
 	c := newConn(s, raw)
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
-	s.shareBuffers()
-	setSendBuffer(raw, s.buffer)
 	draining := s.draining
 	s.mu.Unlock()
 	if draining { // it was accepted while the listener was being closed
@@ -178,30 +177,7 @@ func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	s.shareBuffers()
 	s.ended.Broadcast()
-}
-
-// shareBuffers settles what each connection may have under way, in few steps, so that it seldom changes. All get the
-// same: whose buffer is larger is served faster. s.mu is held.
-func (s *Server) shareBuffers() {
-	size := maxSendBuffer
-	for size > minSendBuffer && size*len(s.conns) > sendBuffers {
-		size /= 2
-	}
-	if size == s.buffer {
-		return
-	}
-	s.buffer = size
-	for c := range s.conns {
-		setSendBuffer(c.raw, size)
-	}
-}
-
-func setSendBuffer(raw net.Conn, size int) {
-	if t, ok := raw.(*net.TCPConn); ok {
-		_ = t.SetWriteBuffer(size) // a connection with another buffer is slower, not wrong
-	}
 }
 
 // GracefulStop stops accepting connections and calls, tells clients so (GOAWAY), and returns when the running calls

@@ -1,0 +1,14 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package h2
+
+import (
+	"net"
+	"time"
+)
+
+// boundBuffer leaves connections to the system's own limits.
+func boundBuffer(net.Conn, time.Duration) {}
