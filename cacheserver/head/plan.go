@@ -55,31 +55,33 @@ func (h *Head) makePlan(ctx context.Context) (*tablePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.newPlan(table.Pin(), table.Schema(), splits)
+	return h.newPlan(table.Pin(), table.Schema(), CutSplits(splits, h.cfg.Nodes))
 }
 
 // newPlan deals the splits to the nodes and names the result.
 func (h *Head) newPlan(pin iceberg.Pin, schema *arrow.Schema, splits []iceberg.Split) (*tablePlan, error) {
-	p := &tablePlan{pin: pin, selection: h.cfg.Selection, schema: schema, splits: splits}
-	weights := make([]int64, len(splits))
-	for i, s := range splits {
-		weights[i] = s.Bytes
-	}
-	p.runs = plan.Assign(weights, h.cfg.Nodes)
+	p := &tablePlan{pin: pin, selection: h.cfg.Selection, schema: schema, splits: splits, runs: DealSplits(splits, h.cfg.Nodes)}
 	return p, p.name()
 }
 
 // name fills in the plan's fingerprints. The dataset's covers what fixes the row indices and nothing else:
-// the columns and the number of nodes may differ between two caches that index the same rows alike.
+// the columns and the number of nodes, and so where row groups are cut, may differ between two caches that index the
+// same rows alike.
 func (p *tablePlan) name() error {
 	type rows struct {
 		File     string
 		RowGroup int
 		Rows     int64
 	}
-	order := make([]rows, len(p.splits))
+	order := []rows{}
+	var cuts []int64
 	for i, s := range p.splits {
-		order[i] = rows{s.File, s.RowGroup, s.Rows}
+		if s.First > 0 && len(order) > 0 {
+			order[len(order)-1].Rows += s.Rows
+			cuts = append(cuts, int64(i), s.First)
+			continue
+		}
+		order = append(order, rows{s.File, s.RowGroup, s.Rows})
 	}
 	dataset, err := plan.Fingerprint(struct {
 		OrderVersion int
@@ -97,7 +99,8 @@ func (p *tablePlan) name() error {
 		Pin     iceberg.Pin
 		Columns []string
 		Runs    []plan.Run
-	}{dataset, p.pin, p.selection.Columns, p.runs})
+		Cuts    []int64
+	}{dataset, p.pin, p.selection.Columns, p.runs, cuts})
 	return err
 }
 

@@ -162,7 +162,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 		if err := foot.check(g, w.leaves()); err != nil {
 			return err
 		}
-		rows, err := newRowReader(ctx, foot, f, w, g, deleteRows, t.mem)
+		rows, err := newRowReader(ctx, foot, f, w, foot.whole(g), deleteRows, t.mem)
 		if err != nil {
 			return err
 		}

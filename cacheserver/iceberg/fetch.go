@@ -13,12 +13,13 @@ import (
 // Fetched is a split whose bytes are near. It is for one goroutine. Close it
 // after its Batches are read, or unread.
 type Fetched struct {
-	table  *Table
-	split  Split
-	data   *dataFile // nil if nothing of the manifests is needed
-	footer *footer
-	way    *way
-	file   *objstore.File
+	table   *Table
+	split   Split
+	data    *dataFile // nil if nothing of the manifests is needed
+	footer  *footer
+	way     *way
+	file    *objstore.File
+	section section
 
 	own, general int // columns that Batches decoded; see Decoders
 }
@@ -83,13 +84,16 @@ func (f *Fetched) bring(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.RowGroup < 0 || s.RowGroup >= len(f.footer.meta.RowGroups) || f.footer.rows(s.RowGroup) != s.Rows {
-		return fmt.Errorf("data file %s row group %d: its footer has no such row group of %d rows: the file was replaced: restore it or start the cache anew", s.File, s.RowGroup, s.Rows)
+	if groups := f.footer.meta.RowGroups; s.RowGroup < 0 || s.RowGroup >= len(groups) || s.First < 0 || s.Rows < 0 || s.end() > f.footer.rows(s.RowGroup) {
+		return fmt.Errorf("data file %s row group %d: its footer has no such row group with rows %d to %d: the file was replaced: restore it or start the cache anew", s.File, s.RowGroup, s.First, s.end())
 	}
 	if f.way, err = f.table.wayOf(f.footer, f.data); err != nil {
 		return err
 	}
-	ranges, err := f.way.ranges(f.footer, s.RowGroup)
+	if f.section, err = f.sectionOf(ctx); err != nil {
+		return fmt.Errorf("data file %s row group %d: %w", s.File, s.RowGroup, err)
+	}
+	ranges, err := f.way.ranges(f.footer, f.section)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,13 @@ func addFile(t *testing.T, made *icetest.Table, data []byte, rows int, partition
 	t.Helper()
 	name := fmt.Sprintf("%s/foreign-%d.parquet", t.TempDir(), rows)
 	writeFile(t, name, data)
-	b, err := ice.NewDataFileBuilder(made.Iceberg().Spec(), ice.EntryContentData, name, ice.ParquetFile, partition, nil, nil, int64(rows), int64(len(data)))
+	return addFileAt(t, made, name, int64(len(data)), rows, partition)
+}
+
+// addFileAt adds a file that is where it should be.
+func addFileAt(t *testing.T, made *icetest.Table, name string, size int64, rows int, partition map[int]any) string {
+	t.Helper()
+	b, err := ice.NewDataFileBuilder(made.Iceberg().Spec(), ice.EntryContentData, name, ice.ParquetFile, partition, nil, nil, int64(rows), size)
 	if err != nil {
 		t.Fatal(err)
 	}

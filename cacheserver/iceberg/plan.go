@@ -20,7 +20,7 @@ import (
 // footerReaders is how many footers Plan reads at a time.
 const footerReaders = 16
 
-// Split is one row group of one data file: what Fetch takes. It is plain data
+// Split is one row group of one data file, or part of one: what Fetch takes. It is plain data
 // and means the same to every Table that was opened with the same Pin and
 // Selection.
 type Split struct {
@@ -34,7 +34,9 @@ type Split struct {
 	// Start and Length are the row group's bytes in the file.
 	Start  int64 `json:"start"`
 	Length int64 `json:"length"`
-	// Rows of the row group, before deletes and filter.
+	// First is the split's first row, counted from the row group's.
+	First int64 `json:"first,omitempty"`
+	// Rows of the split, before deletes and filter.
 	Rows int64 `json:"rows"`
 	// Bytes is about what the served columns take as Arrow before deletes and
 	// filter: a weight, not a promise.
@@ -43,6 +45,16 @@ type Split struct {
 	// an error.
 	Exact bool `json:"exact"`
 }
+
+// Part is rows [first, first+rows) of a split of a whole row group. bytes is
+// their part of Bytes.
+func (s Split) Part(first, rows, bytes int64) Split {
+	s.First, s.Rows, s.Bytes = first, rows, bytes
+	return s
+}
+
+// end is the row of the row group after the split's last.
+func (s Split) end() int64 { return s.First + s.Rows }
 
 // dataFile is a planned data file with its deletes.
 type dataFile struct {

@@ -77,8 +77,8 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 	if d.equal, err = f.table.equalDeletes(ctx, f.data, f.way); err != nil {
 		return nil, err
 	}
-	batch := batchRows(f.way.weight(f.footer, f.split.RowGroup), f.split.Rows)
-	if d.rows, err = newRowReader(ctx, f.footer, f.file, f.way, f.split.RowGroup, batch, f.table.mem); err != nil {
+	batch := batchRows(f.way.weight(f.footer, f.split.RowGroup), f.footer.rows(f.split.RowGroup))
+	if d.rows, err = newRowReader(ctx, f.footer, f.file, f.way, f.section, batch, f.table.mem); err != nil {
 		return nil, err
 	}
 	f.own, f.general = 0, 0
@@ -98,7 +98,7 @@ func (f *Fetched) Decoders() (leaf, general int) { return f.own, f.general }
 // next returns the next batch, none if no row of it stays, or io.EOF.
 func (d *decoder) next(ctx context.Context) (_ Batch, err error) {
 	defer recovered(&err)
-	at := d.first + d.rows.read
+	at := d.first + d.rows.at
 	columns, n, err := d.rows.next(ctx)
 	if err != nil {
 		return Batch{}, err

@@ -21,33 +21,38 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
-// rowReader decodes one row group into the columns of a way, batch by batch. It
+// rowReader decodes rows of one row group into the columns of a way, batch by batch. It
 // is for one goroutine; whoever makes one closes it.
 //
 // Columns of plain values, or lists of those, are decoded by package leaf; what
 // that does not cover is left to pqarrow, column by column.
 type rowReader struct {
 	footer  *footer
-	group   int
+	section section
 	way     *way
 	mem     allocator
 	batch   int64
 	columns []*fileColumn        // that are read
 	own     []*leaf.Column       // by column; nil: one of rest
 	rest    pqarrow.RecordReader // of the other columns; nil: there are none
+	record  arrow.RecordBatch    // of rest, under way
+	used    int64                // rows of it
 	raw     []arrow.Array        // columns of the file in the batch under way
-	read    int64                // rows so far
+	at      int64                // the row group's row that is next
 }
 
-func newRowReader(ctx context.Context, f *footer, from *objstore.File, w *way, group int, batch int64, mem allocator) (_ *rowReader, err error) {
+func newRowReader(ctx context.Context, f *footer, from *objstore.File, w *way, s section, batch int64, mem allocator) (_ *rowReader, err error) {
 	defer recovered(&err)
-	r := &rowReader{footer: f, group: group, way: w, mem: mem, batch: batch}
+	r := &rowReader{footer: f, section: s, way: w, mem: mem, batch: batch, at: s.first}
 	if len(w.leaves()) == 0 {
 		return r, nil
 	}
 	rest, err := r.open(from)
 	if err == nil && len(rest) > 0 {
 		err = r.openRest(ctx, from, rest)
+	}
+	if err == nil {
+		err = r.skip()
 	}
 	if err != nil {
 		r.close()
@@ -69,7 +74,7 @@ func (r *rowReader) openRest(ctx context.Context, from *objstore.File, leaves []
 		}
 	}
 	var err error
-	r.rest, err = r.footer.records(ctx, from, r.group, leaves, r.batch, r.mem)
+	r.rest, err = r.footer.records(ctx, from, r.section.group, leaves, r.batch, r.mem)
 	return err
 }
 
@@ -112,36 +117,92 @@ func (r *rowReader) restNames() []string {
 // column opens a column. The error is errors.ErrUnsupported if package leaf does
 // not cover it.
 func (r *rowReader) column(from *objstore.File, c *fileColumn) (*leaf.Column, error) {
-	at := c.leaf
-	if _, list := c.field.Type.(*arrow.ListType); list && len(c.kids) == 1 {
-		at = c.kids[0].leaf
-	}
-	if at < 0 || r.footer.meta.WriterVersion().LessThan(metadata.Parquet816FixedVersion) {
+	at, field, ok := r.footer.leafColumn(c)
+	if !ok {
 		return nil, errors.ErrUnsupported
 	}
 	chunk, err := r.chunk(from, at)
 	if err != nil {
 		return nil, err
 	}
-	chunk.Field = c.field
-	if chunk.Leaf.PhysicalType() == parquet.Types.Int96 {
-		chunk.Field = asINT96(c.field)
+	chunk.Field = field
+	if pages, ok := r.section.pages[at]; ok {
+		chunk.Length, chunk.Pages = pages.dictionary, &pages.Pages
 	}
 	return leaf.Open(chunk, withoutZeros(r.mem))
 }
 
 // chunk is the column chunk of a Parquet column, all but its Arrow field.
 func (r *rowReader) chunk(from *objstore.File, at int) (leaf.Chunk, error) {
-	bytes, err := r.footer.chunk(r.group, at)
+	bytes, err := r.footer.chunk(r.section.group, at)
 	if err != nil {
 		return leaf.Chunk{}, err
 	}
-	meta := r.footer.meta.RowGroups[r.group].Columns[at].GetMetaData()
-	_, most := r.footer.largestChunk(r.group)
+	meta := r.footer.meta.RowGroups[r.section.group].Columns[at].GetMetaData()
+	_, most := r.footer.largestChunk(r.section.group)
 	return leaf.Chunk{
 		File: from, Offset: bytes.Offset, Length: bytes.Length, Codec: compress.Compression(meta.GetCodec()), PageBytes: most,
-		Leaf: r.footer.meta.Schema.Column(at), Rows: r.footer.rows(r.group), Values: meta.GetNumValues(),
+		Leaf: r.footer.meta.Schema.Column(at), Rows: r.footer.rows(r.section.group), Values: meta.GetNumValues(),
 	}, nil
+}
+
+// leafColumn returns the Parquet column of a column that package leaf may cover,
+// and the field that it is decoded to.
+func (f *footer) leafColumn(c *fileColumn) (at int, field arrow.Field, ok bool) {
+	at, field = c.leaf, c.field
+	if _, list := field.Type.(*arrow.ListType); list && len(c.kids) == 1 {
+		at = c.kids[0].leaf
+	}
+	if at < 0 || f.meta.WriterVersion().LessThan(metadata.Parquet816FixedVersion) {
+		return at, field, false
+	}
+	if f.meta.Schema.Column(at).PhysicalType() == parquet.Types.Int96 {
+		field = asINT96(field)
+	}
+	return at, field, true
+}
+
+// skip goes past the rows before the section.
+func (r *rowReader) skip() error {
+	for i, c := range r.own {
+		if c == nil {
+			continue
+		}
+		first := r.section.first
+		if pages, ok := r.section.pages[r.columns[i].firstLeaf()]; ok {
+			first -= pages.Row
+		}
+		if err := c.Skip(first); err != nil {
+			return fmt.Errorf("column %q: %w", r.columns[i].field.Name, err)
+		}
+	}
+	if r.rest == nil {
+		return nil
+	}
+	for left := r.section.first; left > 0; {
+		if err := r.more(); err != nil {
+			return fmt.Errorf("the %d rows before the split: %w", r.section.first, err)
+		}
+		r.used = min(left, r.record.NumRows())
+		left -= r.used
+	}
+	return nil
+}
+
+// more makes sure that rows of the record under way are left, or returns io.EOF.
+func (r *rowReader) more() error {
+	if r.record != nil && r.used < r.record.NumRows() {
+		return nil
+	}
+	r.record, r.used = nil, 0
+	if r.rest.Next() {
+		r.record = r.rest.RecordBatch()
+		return nil
+	}
+	if err := r.rest.Err(); err != nil {
+		return fmt.Errorf("columns %s: %w", strings.Join(r.restNames(), ", "), err)
+	}
+	return io.EOF
 }
 
 // next returns the columns of the next rows and how many rows they are, or
@@ -154,35 +215,63 @@ func (r *rowReader) next(ctx context.Context) (_ []arrow.Array, rows int, err er
 	}
 	defer r.drop()
 	rows, err = r.fill()
-	if errors.Is(err, io.EOF) && r.read != r.footer.rows(r.group) {
-		return nil, 0, fmt.Errorf("it has %d rows, its footer promises %d: the file is corrupt: restore or rewrite it", r.read, r.footer.rows(r.group))
+	if errors.Is(err, io.EOF) {
+		if err := r.checkEnd(); err != nil {
+			return nil, 0, err
+		}
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	if r.read += int64(rows); r.read > r.footer.rows(r.group) {
-		return nil, 0, fmt.Errorf("it has more than the %d rows its footer promises: the file is corrupt: restore or rewrite it", r.footer.rows(r.group))
-	}
+	r.at += int64(rows)
 	columns, err := r.way.projection.apply(ctx, r.mem, r.raw, rows)
 	return columns, rows, err
+}
+
+// checkEnd checks that the section's rows were read and that they end where the
+// footer or the offset index says.
+func (r *rowReader) checkEnd() error {
+	rows := r.footer.rows(r.section.group)
+	if r.at != r.section.end {
+		return fmt.Errorf("it has %d rows, its footer promises %d: the file is corrupt: restore or rewrite it", r.at, rows)
+	}
+	for i, c := range r.own {
+		if c == nil {
+			continue
+		}
+		if _, ok := r.section.pages[r.columns[i].firstLeaf()]; !ok {
+			continue
+		}
+		if err := c.SkipRest(); err != nil {
+			return fmt.Errorf("column %q: %w", r.columns[i].field.Name, err)
+		}
+	}
+	if r.rest != nil && r.section.end == rows && r.more() == nil {
+		return fmt.Errorf("it has more than the %d rows its footer promises: the file is corrupt: restore or rewrite it", rows)
+	}
+	return nil
 }
 
 // fill decodes the columns of the next rows as the file has them, and returns how
 // many rows they are, or io.EOF.
 func (r *rowReader) fill() (rows int, err error) {
-	rows = int(min(r.batch, r.footer.rows(r.group)-r.read))
-	var rest []arrow.Array
-	if r.rest != nil {
-		if !r.rest.Next() {
-			if err := r.rest.Err(); err != nil {
-				return 0, fmt.Errorf("columns %s: %w", strings.Join(r.restNames(), ", "), err)
-			}
-			return 0, io.EOF
-		}
-		rest, rows = r.rest.RecordBatch().Columns(), int(r.rest.RecordBatch().NumRows())
-	}
+	rows = int(min(r.batch, r.section.end-r.at))
 	if rows == 0 {
 		return 0, io.EOF
+	}
+	var rest []arrow.Array
+	if r.rest != nil {
+		if err := r.more(); err != nil {
+			return 0, err
+		}
+		rows = int(min(int64(rows), r.record.NumRows()-r.used))
+		rest = r.record.Columns()
+		if rows < int(r.record.NumRows()) {
+			part := r.record.NewSlice(r.used, r.used+int64(rows))
+			defer part.Release()
+			rest = part.Columns()
+		}
+		r.used += int64(rows)
 	}
 	for i, c := range r.own {
 		var arr arrow.Array

@@ -192,13 +192,18 @@ func (t *Table) hasPromotedDates() bool {
 	return false
 }
 
-// ranges returns the byte ranges of the column chunks that are read.
-func (w *way) ranges(f *footer, group int) ([]objstore.Range, error) {
+// ranges returns the byte ranges of the column chunks that are read, or of the
+// pages of a section.
+func (w *way) ranges(f *footer, s section) ([]objstore.Range, error) {
 	var ranges []objstore.Range
 	for _, leaf := range w.leaves() {
-		r, err := f.chunk(group, leaf)
+		r, err := f.chunk(s.group, leaf)
 		if err != nil {
 			return nil, err
+		}
+		if at, ok := s.pages[leaf]; ok {
+			ranges = append(ranges, objstore.Range{Offset: at.Offset, Length: at.Length})
+			r.Length = at.dictionary
 		}
 		ranges = append(ranges, r)
 	}

@@ -41,6 +41,24 @@ type Chunk struct {
 	Field arrow.Field
 	// Rows and Values are how many the chunk has by the footer; nulls and empty lists count as values.
 	Rows, Values int64
+	// Pages, if it is not nil, are the data pages to read; [Offset, Offset+Length) has the dictionary alone then.
+	Pages *Pages
+}
+
+// Pages are consecutive data pages of a chunk, as its offset index tells them.
+type Pages struct {
+	Offset, Length int64
+	Row, Rows      int64 // their first row in the chunk, and how many they have
+}
+
+// Covers reports whether Open covers a Parquet column whose rows become field.
+func Covers(leaf *schema.Column, field arrow.Field) bool {
+	c := &Column{chunk: Chunk{Leaf: leaf, Field: field}}
+	value, err := c.nest()
+	if err == nil {
+		_, err = kindOf(leaf, value.Type)
+	}
+	return err == nil
 }
 
 // Column decodes a column chunk from its first row to its last. It is for one goroutine; Open makes Columns, and
@@ -60,7 +78,8 @@ type Column struct {
 	slots  validity // of values
 	starts output   // offsets, if list
 
-	rowsRead   int64
+	rowsRead   int64 // those before chunk.Pages included
+	endRow     int64 // where chunk, or chunk.Pages, end
 	valuesRead int64 // those of the page under way included
 	left       int   // values of that page
 	def        hybrid
@@ -91,7 +110,7 @@ type values interface {
 // Open begins to decode a chunk in memory of mem, whose bytes need not be zero; it reads the first page. The error is
 // errors.ErrUnsupported if the column is one that this package does not cover.
 func Open(chunk Chunk, mem memory.Allocator) (*Column, error) {
-	c := &Column{chunk: chunk, mem: mem}
+	c := &Column{chunk: chunk, mem: mem, endRow: chunk.Rows}
 	value, err := c.nest()
 	if err != nil {
 		return nil, err
@@ -100,7 +119,10 @@ func Open(chunk Chunk, mem memory.Allocator) (*Column, error) {
 		return nil, err
 	}
 	c.values = c.kind.values()
-	c.pages = pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, most: chunk.PageBytes, mem: mem}
+	c.pages = pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, then: chunk.Pages, most: chunk.PageBytes, mem: mem}
+	if chunk.Pages != nil {
+		c.rowsRead, c.endRow = chunk.Pages.Row, chunk.Pages.Row+chunk.Pages.Rows
+	}
 	if chunk.Codec != compress.Codecs.Uncompressed {
 		if c.pages.codec, err = compress.GetCodec(chunk.Codec); err != nil {
 			return nil, fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
@@ -164,13 +186,45 @@ func (c *Column) Read(n int) (_ arrow.Array, err error) {
 	} else {
 		err = c.readFlat(n)
 	}
-	if c.rowsRead += int64(n); err == nil && c.rowsRead == c.chunk.Rows {
+	if c.rowsRead += int64(n); err == nil && c.rowsRead == c.endRow {
 		err = c.over()
 	}
 	if err != nil {
 		return nil, err
 	}
 	return c.finish(n), nil
+}
+
+// SkipRest passes the rows to the end of the chunk, or of its Pages.
+func (c *Column) SkipRest() error { return c.Skip(c.endRow - c.rowsRead) }
+
+// skipRows is how many rows Skip decodes at a time.
+const skipRows = 16 << 10
+
+// Skip passes the next n rows. Pages of a column of plain values that have no others are not decoded.
+func (c *Column) Skip(n int64) error {
+	for n > 0 {
+		if !c.list && c.left == 0 {
+			if err := c.need(); err != nil {
+				return err
+			}
+		}
+		if k := int64(c.left); !c.list && k <= n {
+			c.left, c.rowsRead, n = 0, c.rowsRead+k, n-k
+			if c.rowsRead == c.endRow {
+				return c.over()
+			}
+			continue
+		}
+		k := min(n, skipRows)
+		rows, err := c.Read(int(k))
+		if err != nil {
+			return err
+		}
+		rows.Release()
+		n -= k
+	}
+	return nil
 }
 
 // begin begins an output of n rows.

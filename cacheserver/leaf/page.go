@@ -33,7 +33,7 @@ func (c *Column) next() (bool, error) {
 
 // ended says what is wrong when there are no more pages.
 func (c *Column) ended() error {
-	if c.valuesRead != c.chunk.Values {
+	if c.valuesRead != c.chunk.Values && c.chunk.Pages == nil {
 		return corrupt("the pages of the column chunk have %d values, the footer says %d", c.valuesRead, c.chunk.Values)
 	}
 	return nil
@@ -48,7 +48,7 @@ func (c *Column) over() error {
 		}
 	}
 	if c.left > 0 {
-		return corrupt("the column chunk goes on after the %d rows that the footer says", c.chunk.Rows)
+		return corrupt("the column chunk goes on after row %d, which the footer or the offset index says is its last", c.endRow)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 type pages struct {
 	from    io.ReaderAt
 	at, end int64
+	then    *Pages         // what comes after end; nil: nothing
 	most    int64          // bytes of a page, uncompressed
 	codec   compress.Codec // nil: pages are not compressed
 	streams bool           // codec can read a page in pieces, see stream
@@ -66,7 +67,13 @@ func (p *page) usesDictionary() bool {
 
 // next returns the next page, or io.EOF.
 func (p *pages) next() (page, error) {
-	for p.at < p.end {
+	for {
+		if p.at >= p.end && p.then != nil {
+			p.at, p.end, p.then = p.then.Offset, p.then.Offset+p.then.Length, nil
+		}
+		if p.at >= p.end {
+			return page{}, io.EOF
+		}
 		at := p.at
 		pg, err := p.read()
 		if err != nil {
@@ -76,7 +83,6 @@ func (p *pages) next() (page, error) {
 			return pg, nil
 		}
 	}
-	return page{}, io.EOF
 }
 
 // read reads the page at p.at.

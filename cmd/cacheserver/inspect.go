@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/iceberg"
-	"github.com/kubeflow/datacache/cacheserver/plan"
 )
 
 func inspectCommand(env environment) *cobra.Command {
@@ -25,7 +25,7 @@ func inspectCommand(env environment) *cobra.Command {
 		Use:   "inspect",
 		Short: "Print what a cache of a table would hold, and where",
 		Long: `inspect reads the table's metadata and the footers of its data files, no rows, and prints the plan: its
-splits (one a Parquet row group) in row order, and which data node gets which.
+splits (Parquet row groups, cut where a node's share ends) in row order, and which data node gets which.
 
 ROWS are the file's own, before deletes and the filter; BYTES are the selected columns, uncompressed.`,
 		Args: noArguments,
@@ -52,7 +52,7 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 			if err != nil {
 				return err
 			}
-			return printPlan(cmd.OutOrStdout(), table, splits, nodes)
+			return printPlan(cmd.OutOrStdout(), table, head.CutSplits(splits, nodes), nodes)
 		},
 	}
 	flags := cmd.Flags()
@@ -67,12 +67,8 @@ func printPlan(w io.Writer, table *iceberg.Table, splits []iceberg.Split, nodes 
 	pin := table.Pin()
 	var text strings.Builder
 	fmt.Fprintf(&text, "metadata  %s\nuuid      %s\nsnapshot  %s\ncolumns   %d\n\n", pin.MetadataLocation, pin.UUID, snapshotName(pin), table.Schema().NumFields())
-	weights := make([]int64, len(splits))
-	for i, s := range splits {
-		weights[i] = s.Bytes
-	}
 	text.WriteString("NODE\tSPLIT\tROWS\tBYTES\tROW GROUP\tFILE\n")
-	runs := plan.Assign(weights, nodes)
+	runs := head.DealSplits(splits, nodes)
 	for node, run := range runs {
 		for i := run.First; i < run.End; i++ {
 			s := splits[i]

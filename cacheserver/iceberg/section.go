@@ -1,0 +1,112 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"context"
+	"fmt"
+	"sort"
+
+	"github.com/apache/arrow-go/v18/parquet/metadata"
+
+	"github.com/kubeflow/datacache/cacheserver/leaf"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+)
+
+// section is the rows [first, end) of a row group, and where they lie.
+type section struct {
+	group      int
+	first, end int64
+	// pages are the data pages of the rows by Parquet column. Of a column that is
+	// not in it the whole chunk is read, and rows before first are dropped.
+	pages map[int]sectionPages
+}
+
+// sectionPages are some data pages of a column chunk.
+type sectionPages struct {
+	leaf.Pages
+	dictionary int64 // bytes of the chunk before its first data page
+}
+
+// whole is all rows of a row group.
+func (f *footer) whole(group int) section { return section{group: group, end: f.rows(group)} }
+
+// sectionOf locates the rows of the split. It reads the offset indexes of the
+// columns if the split is not all of its row group.
+func (f *Fetched) sectionOf(ctx context.Context) (section, error) {
+	s := f.split
+	p := section{group: s.RowGroup, first: s.First, end: s.end(), pages: map[int]sectionPages{}}
+	if s.Rows == f.footer.rows(s.RowGroup) {
+		return p, nil
+	}
+	indexes := map[int]objstore.Range{}
+	var ranges []objstore.Range
+	for _, c := range f.footer.columns {
+		at, field, ok := f.footer.leafColumn(c)
+		if !ok || !f.way.projection.leaves[at] || !leaf.Covers(f.footer.meta.Schema.Column(at), field) {
+			continue
+		}
+		chunk := f.footer.meta.RowGroups[s.RowGroup].Columns[at]
+		if r := (objstore.Range{Offset: chunk.GetOffsetIndexOffset(), Length: int64(chunk.GetOffsetIndexLength())}); r.Length > 0 {
+			indexes[at] = r
+			ranges = append(ranges, r)
+		}
+	}
+	if err := f.file.Prefetch(ctx, ranges); err != nil {
+		return p, err
+	}
+	for at, r := range indexes {
+		pages, ok, err := f.pagesOf(at, r)
+		if err != nil {
+			return p, fmt.Errorf("column %q: offset index: %w", f.footer.meta.Schema.Column(at).Path(), err)
+		}
+		if ok {
+			p.pages[at] = pages
+		}
+	}
+	return p, nil
+}
+
+// pagesOf reads the offset index of a column, which lies at r, and finds the
+// pages of the split's rows. It reports false if the index does not cover the
+// column chunk, page by page: the whole chunk can be read then.
+func (f *Fetched) pagesOf(at int, r objstore.Range) (sectionPages, bool, error) {
+	chunk, err := f.footer.chunk(f.split.RowGroup, at)
+	if err != nil {
+		return sectionPages{}, false, err
+	}
+	text := make([]byte, r.Length)
+	if _, err := f.file.ReadAt(text, r.Offset); err != nil {
+		return sectionPages{}, false, err
+	}
+	locations := metadata.NewOffsetIndex(text, nil, nil).GetPageLocations() // bring recovers its panic
+	rows := f.footer.rows(f.split.RowGroup)
+	if !covered(chunk, rows, locations) {
+		return sectionPages{}, false, nil
+	}
+	first := sort.Search(len(locations), func(i int) bool { return locations[i].FirstRowIndex > f.split.First }) - 1
+	end, endRow := chunk.Offset+chunk.Length, rows
+	if next := sort.Search(len(locations), func(i int) bool { return locations[i].FirstRowIndex >= f.split.end() }); next < len(locations) {
+		end, endRow = locations[next].Offset, locations[next].FirstRowIndex
+	}
+	from := locations[first]
+	return sectionPages{
+		Pages:      leaf.Pages{Offset: from.Offset, Length: end - from.Offset, Row: from.FirstRowIndex, Rows: endRow - from.FirstRowIndex},
+		dictionary: locations[0].Offset - chunk.Offset,
+	}, true, nil
+}
+
+// covered reports whether pages follow each other in their chunk, each with
+// rows, from row 0 on.
+func covered(chunk objstore.Range, rows int64, pages []*metadata.PageLocation) bool {
+	at, row := chunk.Offset, int64(-1)
+	for _, p := range pages {
+		end := p.Offset + int64(p.CompressedPageSize)
+		if p.Offset < at || end <= p.Offset || end > chunk.Offset+chunk.Length || p.FirstRowIndex <= row || p.FirstRowIndex >= rows {
+			return false
+		}
+		at, row = end, p.FirstRowIndex
+	}
+	return len(pages) > 0 && pages[0].FirstRowIndex == 0
+}

@@ -1,0 +1,55 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of data nodes: one large row group is cut, so that two nodes hold half of its rows each."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from client import Client
+from lake import Lake
+from server import Cache
+
+Connect = Callable[[Cache], Client]
+
+COUNT = 1_000_000
+
+
+def _rows() -> pa.Table:
+    """Plain values, strings of a dictionary, lists and a struct, with nulls."""
+    ids = pa.array(range(COUNT), pa.int64())
+    text = pc.binary_join_element_wise("text", pc.cast(pc.bit_wise_and(ids, 1023), pa.string()), " ")
+    masked = pc.if_else(pc.equal(pc.bit_wise_and(ids, 15), 3), pa.scalar(None, pa.string()), text)
+    offsets = pa.array(range(0, 2 * COUNT + 1, 2), pa.int32())
+    tokens = pa.ListArray.from_arrays(offsets, pa.array([i & 0xFFFF for i in range(2 * COUNT)], pa.int32()))
+    both = pa.StructArray.from_arrays([ids, masked], names=["a", "b"])
+    return pa.table({"id": ids, "text": masked, "tokens": tokens, "both": both})
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["page index", "no page index"])
+def test_two_nodes_share_one_row_group(
+    index: bool, lake: Lake, private: Callable[..., Cache], connect: Connect
+) -> None:
+    rows, out = _rows(), io.BytesIO()
+    pq.write_table(rows, out, row_group_size=COUNT, write_page_index=index)
+    assert pq.ParquetFile(io.BytesIO(out.getvalue())).num_row_groups == 1
+    name = f"one_row_group_{index}"
+    uri = lake.write(f"{name}.parquet", out.getvalue())
+    table = lake.create(name, rows.schema)
+    table.add_files([uri])
+    made = lake.pin(name, table)
+
+    one = private(["--metadata", made.metadata], nodes=1)
+    two = private(["--metadata", made.metadata], nodes=2)
+    one.wait("Ready")
+    shares = [node["rows"] for node in two.wait("Ready")["nodes"]]
+    assert sum(shares) == COUNT
+    assert all(abs(share - COUNT / 2) <= COUNT / 200 for share in shares), shares
+    got = connect(two).table()
+    assert got.equals(connect(one).table()), "the rows are in another order than on one node"
+    assert got.equals(rows.cast(got.schema))
