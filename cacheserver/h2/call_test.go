@@ -12,6 +12,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -366,4 +367,49 @@ func TestRegisterTwice(t *testing.T) {
 		}
 	}()
 	s.RegisterService(&desc, nil)
+}
+
+// TestCancel ends calls from outside their handlers: with the handler's status, and by a reset with its code where a
+// message was sent in part.
+func TestCancel(t *testing.T) {
+	for _, within := range []bool{false, true} {
+		t.Run(fmt.Sprintf("within a message %t", within), func(t *testing.T) {
+			t.Parallel()
+			calls := make(chan context.Context, 1)
+			server := serve(t, Config{}, map[string]grpc.StreamHandler{"Wait": func(_ any, stream grpc.ServerStream) error {
+				calls <- stream.Context()
+				message := raw(make([]byte, 2*defaultWindow)) // longer than the window, which is never opened
+				if !within {
+					message = raw("short")
+				}
+				err := stream.SendMsg(&message)
+				if err == nil {
+					err = stream.RecvMsg(&message)
+				}
+				if err == nil {
+					t.Error("the call was not canceled")
+				}
+				return status.Error(codes.Unavailable, "ask again")
+			}})
+			s := server.connect(t)
+			s.call(1, "Wait", false)
+			for read := 0; read == 0 || within && read < defaultWindow; {
+				read += len(await[*http2.DataFrame](s).Data())
+			}
+			Cancel(<-calls)
+			if within {
+				if f := await[*http2.RSTStreamFrame](s); f.ErrCode != http2.ErrCodeRefusedStream {
+					t.Errorf("reset with %v, want REFUSED_STREAM", f.ErrCode)
+				}
+				return
+			}
+			fields := map[string]string{}
+			for _, f := range await[*http2.MetaHeadersFrame](s).Fields {
+				fields[f.Name] = f.Value
+			}
+			if fields["grpc-status"] != "14" || fields["grpc-message"] != "ask again" {
+				t.Errorf("ended with %v, want UNAVAILABLE", fields)
+			}
+		})
+	}
 }

@@ -45,6 +45,7 @@ type stream struct {
 
 	sending sync.Mutex // held over one message, or what ends the call
 	turn    turn
+	cut     bool // a message was sent in part and will not be continued; guarded by sending
 
 	mu      sync.Mutex
 	header  metadata.MD // of the response, until it is sent
@@ -135,17 +136,52 @@ func (s *stream) release(o *outgoing) {
 	o.free()
 }
 
-// finish ends the call with its status; a message in o goes before it. A sender that is still at work gets an error.
+// finish ends the call with its status; a message in o goes before it. A sender that is still at work gets an error. A
+// status can't follow a message that was sent in part: clients take that for a broken server. The stream is then reset,
+// with the code that gRPC's clients take for the status.
 func (s *stream) finish(st *status.Status, o *outgoing) error {
 	c := s.conn
 	c.mu.Lock()
 	s.ending = true
 	c.dismiss(s, errCallEnded)
 	c.mu.Unlock()
+	if s.isCut() {
+		return s.reset(st.Code())
+	}
 	s.mu.Lock()
 	o.tail = trailerFields(st, s.trailer)
 	s.mu.Unlock()
 	return s.send(o)
+}
+
+// isCut reports whether a message was sent in part.
+func (s *stream) isCut() bool {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	return s.cut
+}
+
+// reset sends RST_STREAM in place of a status. gRPC has no error code for every status.
+func (s *stream) reset(status codes.Code) error {
+	code := http2.ErrCodeInternal
+	switch status {
+	case codes.Unavailable:
+		code = http2.ErrCodeRefusedStream
+	case codes.Canceled, codes.DeadlineExceeded:
+		code = http2.ErrCodeCancel
+	case codes.ResourceExhausted:
+		code = http2.ErrCodeEnhanceYourCalm
+	case codes.PermissionDenied:
+		code = http2.ErrCodeInadequateSecurity
+	}
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed == nil {
+		c.sendLocked(func(f *http2.Framer) error { return f.WriteRSTStream(s.id, code) })
+		c.drop(s, errCallEnded)
+	}
+	return nil
 }
 
 // send writes o, after the response's header if that is not sent yet.
@@ -161,6 +197,9 @@ func (s *stream) send(o *outgoing) error {
 		o.head, o.tail = nil, append(o.head, o.tail...)
 	}
 	err := s.write(o)
+	if err != nil && o.begun && o.left > 0 {
+		s.cut = true
+	}
 	if o.head == nil {
 		s.mu.Lock()
 		s.headed = true

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Match picks requests that read objects (GET and HEAD). The zero value picks
@@ -39,6 +40,7 @@ const (
 	kindStall    kind = "stall"
 	kindTruncate kind = "truncate"
 	kindCorrupt  kind = "corrupt"
+	kindTrickle  kind = "trickle"
 )
 
 // Refuse answers with an error, such as 500 InternalError.
@@ -70,6 +72,10 @@ func Truncate(after int64) Fault { return Fault{kind: kindTruncate, after: after
 // Stall sends so many bytes of the body (-1: not even the header) and the rest
 // only when Injected.Release is called.
 func Stall(after int64) Fault { return Fault{kind: kindStall, after: after} }
+
+// Trickle sends the body at so many bytes a second, and the rest at once when
+// Injected.Release is called.
+func Trickle(rate int64) Fault { return Fault{kind: kindTrickle, after: rate} }
 
 // Corrupt flips all bits of the object's byte at offset, in answers that have it.
 func Corrupt(offset int64) Fault { return Fault{kind: kindCorrupt, after: offset} }
@@ -159,6 +165,10 @@ func (i *Injected) serve(s *Server, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(good.Code)
+	if f.kind == kindTrickle {
+		i.trickle(w, r, body)
+		return
+	}
 	sent := min(max(f.after, 0), int64(len(body)))
 	if f.after >= 0 {
 		_, _ = w.Write(body[:sent])
@@ -166,6 +176,29 @@ func (i *Injected) serve(s *Server, w http.ResponseWriter, r *http.Request) {
 		i.breakOff(w, r)
 	}
 	_, _ = w.Write(body[sent:])
+}
+
+// trickle sends body slowly, until it is all sent, the fault is released or the
+// client has gone.
+func (i *Injected) trickle(w http.ResponseWriter, r *http.Request, body []byte) {
+	const pieces = 20 // a second
+	ticker := time.NewTicker(time.Second / pieces)
+	defer ticker.Stop()
+	for n := int(max(i.fault.after/pieces, 1)); len(body) > 0; {
+		select {
+		case <-i.released:
+			n = len(body)
+		case <-r.Context().Done():
+			return
+		case <-ticker.C:
+		}
+		n = min(n, len(body))
+		if _, err := w.Write(body[:n]); err != nil {
+			return
+		}
+		_ = http.NewResponseController(w).Flush()
+		body = body[n:]
+	}
 }
 
 // breakOff does what the fault does in mid-answer, and returns if the answer is

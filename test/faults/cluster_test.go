@@ -30,6 +30,7 @@ type cluster struct {
 	headArgs  []string
 	nodeArgs  []string
 	secret    string
+	variables []string // environment of every process
 	headAddr  string
 	nodeAddrs []string
 	httpAddrs []string // of the nodes
@@ -93,7 +94,7 @@ func (c *cluster) spawnNode(i int, address, http string, args ...string) *proces
 
 // env tells a process where the objects are; its name is its access key, so that requests tell who made them.
 func (c *cluster) env(name string) []string {
-	env := []string{"CACHE_SECRET=" + c.secret}
+	env := append([]string{"CACHE_SECRET=" + c.secret}, c.variables...)
 	if c.lake.s3 != nil {
 		env = append(append(env, c.lake.s3.Env()...), "AWS_ACCESS_KEY_ID="+name)
 	}

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/internal/s3test"
@@ -194,5 +196,51 @@ func TestReloadOutlastsDeniedRights(t *testing.T) {
 	denied.Remove()
 	c.await(head.Ready, "", soon)
 	c.wantReads("node-0", nil)
+	c.servesAll(2)
+}
+
+// TestAnotherPlanEndsTheStreamsOfTheOld restarts the head of a cache for another selection while a client holds a stream
+// that it does not read. There is no room for both plans' rows: the stream is ended, with a reason.
+func TestAnotherPlanEndsTheStreamsOfTheOld(t *testing.T) {
+	t.Parallel()
+	l := big(t)
+	c := newCluster(t, l, 2)
+	c.variables = []string{"GOMAXPROCS=2"} // what loading sets aside depends on it
+	c.nodeArgs = []string{"--memory-limit", "29MB"}
+	c.startAll()
+	c.await(head.Ready, "", soon)
+	idle := c.firstOfNode(0)
+	c.head.kill()
+	c.startHead("--filter", "id >= 0")
+	c.await(head.Ready, "", soon)
+	_, err := idle.rest()
+	wantStatus(t, err, codes.Unavailable, "") // it stands within a message, after which no reason can be sent
+	c.servesAll(2)
+}
+
+// TestStoreThatTrickles loads from a store that brings 5 KB/s: such answers are given up, with the reason in the status,
+// and the rest is asked for again.
+func TestStoreThatTrickles(t *testing.T) {
+	t.Parallel()
+	l := compressed(t, "uncompressed", 4, 400, 400)
+	c := newCluster(t, l, 1)
+	c.args = append(c.args, "--stall-timeout", "1s")
+	c.startHead()
+	c.awaitPlan()
+	slow := l.s3.Inject(s3test.Match{Key: l.files[2], Count: 2}, s3test.Trickle(5000))
+	c.startNode(0)
+	s := c.await(head.Loading, "the store is slow: ", soon)
+	for _, part := range []string{"loading 75% (3/4 splits); data node 0: ", l.name(2), "KB/s for 1", "trying again (attempt "} {
+		if !strings.Contains(s.Reason, part) {
+			t.Errorf("the reason %q lacks %q", s.Reason, part)
+		}
+	}
+	c.await(head.Ready, "", soon)
+	if slow.Hits() != 2 {
+		t.Errorf("%d answers trickled, want 2", slow.Hits())
+	}
+	if retries := c.nodes[0].metric("datacache_objstore_retries_total"); retries != 2 {
+		t.Errorf("%.0f retries, want 2", retries)
+	}
 	c.servesAll(2)
 }
