@@ -24,9 +24,9 @@ type calls struct {
 	idle chan struct{} // closed when ended and open is 0
 }
 
-func newCalls() *calls {
+func newCalls(ctx context.Context) *calls {
 	c := &calls{idle: make(chan struct{})}
-	c.ended, c.end = context.WithCancel(context.Background())
+	c.ended, c.end = context.WithCancel(context.WithoutCancel(ctx)) // a node that stops lets its calls end
 	return c
 }
 

@@ -55,7 +55,7 @@ func (n *Node) startPart(ctx context.Context, assign peer.Assign, old *part) *pa
 	ctx, cancel := context.WithCancel(ctx)
 	p := &part{
 		assign: assign, workers: n.cfg.Workers, work: n.cfg.Work, budget: n.cfg.Budget, arena: chunk.NewArena(n.cfg.Budget), metrics: n.cfg.Metrics,
-		store: n.cfg.Store, calls: newCalls(), cancel: cancel, ended: make(chan struct{}), sealed: make([]chunk.Sealed, len(assign.Splits)),
+		store: n.cfg.Store, calls: newCalls(ctx), cancel: cancel, ended: make(chan struct{}), sealed: make([]chunk.Sealed, len(assign.Splits)),
 		record: assign.Record, ready: assign.Ready, waits: map[int]string{},
 	}
 	go func() {
