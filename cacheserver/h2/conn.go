@@ -7,7 +7,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +51,6 @@ type conn struct {
 	slices  [][]byte
 	scratch []byte
 	buffers net.Buffers
-	gather  []byte // nil when plain TCP
 
 	mu          sync.Mutex
 	still       sync.Cond          // nobody writes
@@ -97,8 +95,7 @@ func newConn(s *Server, raw net.Conn) *conn {
 	c.encoder = hpack.NewEncoder(&c.block)
 	c.framer = http2.NewFramer(&c.control, nil)
 	if s.cfg.TLS != nil {
-		c.net = tls.Server(raw, s.cfg.TLS)
-		c.gather = make([]byte, gatherSize)
+		c.net = newTLSConn(raw, s.cfg.TLS)
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
@@ -121,7 +118,7 @@ func (c *conn) serve() {
 func (c *conn) greet() error {
 	_ = c.net.SetDeadline(time.Now().Add(handshakeTime))
 	p := &peer.Peer{Addr: c.raw.RemoteAddr(), LocalAddr: c.raw.LocalAddr()}
-	if t, ok := c.net.(*tls.Conn); ok {
+	if t, ok := c.net.(*tlsConn); ok {
 		if err := t.HandshakeContext(c.ctx); err != nil {
 			return fmt.Errorf("TLS: %w", err)
 		}

@@ -76,6 +76,7 @@ func New(cfg Config) *Server {
 	if cfg.TLS != nil {
 		cfg.TLS = cfg.TLS.Clone()
 		cfg.TLS.NextProtos = []string{alpn}
+		cfg.TLS.DynamicRecordSizingDisabled = true
 	}
 	s := &Server{
 		cfg: cfg, methods: map[string]method{}, silence: silence, idlesASecond: maxIdle, resetsASecond: maxResets, near: nearRTT,

@@ -6,7 +6,6 @@ package h2
 import (
 	"encoding/binary"
 	"fmt"
-	"net"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -128,29 +127,12 @@ func (c *conn) addScratch(b []byte) {
 // write sends the slices, in one system call when the connection is plain TCP. The caller has the turn.
 func (c *conn) write(slices [][]byte) error {
 	defer clear(slices) // what they pointed to must not be kept alive by an idle connection
-	if c.gather != nil {
-		return c.writeGathered(slices)
+	if t, ok := c.net.(*tlsConn); ok {
+		return t.writeSlices(slices)
 	}
 	c.buffers = slices
 	if _, err := c.buffers.WriteTo(c.net); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
 	return nil
-}
-
-// gatherSize is how many bytes are put together for one write to TLS: a few of its records of 16 KiB.
-const gatherSize = 128 << 10
-
-// writeGathered copies the slices into large pieces: every write to TLS makes a record of its own.
-func (c *conn) writeGathered(slices net.Buffers) error {
-	c.buffers = slices
-	for {
-		n, _ := c.buffers.Read(c.gather)
-		if n == 0 {
-			return nil
-		}
-		if _, err := c.net.Write(c.gather[:n]); err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-	}
 }

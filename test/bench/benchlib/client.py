@@ -42,7 +42,8 @@ def drain(reader: fl.FlightStreamReader) -> tuple[int, int]:
 def read_ticket(request: dict[str, Any]) -> tuple[int, int]:
     """A reference Flight server: one DoGet."""
     limit = fl.FlightCallOptions(timeout=TIMEOUT_SECONDS)
-    with fl.connect(request["uri"]) as client:
+    tls = {"tls_root_certs": request["roots"].encode()} if "roots" in request else {}
+    with fl.connect(request["uri"], **tls) as client:
         return drain(client.do_get(fl.Ticket(request["ticket"].encode()), limit))
 
 

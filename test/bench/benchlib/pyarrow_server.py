@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ reference: pyarrow's FlightServerBase with RecordBatchStream over batches held in memory.
 
-usage: pyarrow_server.py BATCH_ROWS FILE.parquet...
+usage: pyarrow_server.py [--tls CERT KEY] BATCH_ROWS FILE.parquet...
 
 The ticket "INDEX/TOTAL" asks for one of TOTAL equal runs of batches. GetFlightInfo of the path [INDEX, TOTAL] gives
 the ticket "FROM+ROWS" of one of TOTAL equal runs of rows. Every batch lies in memory of its own, with offsets from zero
@@ -12,6 +12,7 @@ and without bitmaps, as if it had come from a stream. Prints "ready URI" when it
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -21,13 +22,14 @@ import pyarrow.parquet as pq
 class Server(fl.FlightServerBase):  # type: ignore[misc]
     """Answers from batches that never change; the streams themselves run in C++."""
 
-    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+    def __init__(self, batches: list[pa.RecordBatch], certificate: tuple[bytes, bytes] | None) -> None:
         self._batches, self._table = batches, pa.Table.from_batches(batches)
-        super().__init__("grpc://127.0.0.1:0")
+        self.scheme = "grpc+tls" if certificate else "grpc"
+        super().__init__(f"{self.scheme}://127.0.0.1:0", tls_certificates=[certificate] if certificate else None)
 
     def get_flight_info(self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
         lo, hi = part(self._table.num_rows, *map(int, descriptor.path))
-        endpoint = fl.FlightEndpoint(f"{lo}+{hi - lo}", [f"grpc://127.0.0.1:{self.port}"])
+        endpoint = fl.FlightEndpoint(f"{lo}+{hi - lo}", [f"{self.scheme}://127.0.0.1:{self.port}"])
         return fl.FlightInfo(self._table.schema, descriptor, [endpoint], hi - lo, -1)
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.RecordBatchStream:
@@ -53,8 +55,12 @@ def load(files: list[str], batch_rows: int) -> list[pa.RecordBatch]:
 
 
 def main() -> None:
-    server = Server(load(sys.argv[2:], int(sys.argv[1])))
-    print(f"ready grpc://127.0.0.1:{server.port}", flush=True)
+    arguments, certificate = sys.argv[1:], None
+    if arguments[0] == "--tls":
+        certificate = (Path(arguments[1]).read_bytes(), Path(arguments[2]).read_bytes())
+        arguments = arguments[3:]
+    server = Server(load(arguments[1:], int(arguments[0])), certificate)
+    print(f"ready {server.scheme}://127.0.0.1:{server.port}", flush=True)
     server.serve()
 
 

@@ -1,0 +1,131 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"sync"
+)
+
+const (
+	// recordBytes is the plaintext of a full TLS record, RFC 8446 section 5.1.
+	recordBytes = 16 << 10
+	// batchBytes is how many bytes of records one system call writes: few calls, and all of them are in the L2 cache still when
+	// the kernel copies them.
+	batchBytes = 256 << 10
+)
+
+// tlsConn writes a turn as full TLS records, and many records with one system call. crypto/tls alone makes one or more records
+// of every Write and writes each by a system call of its own.
+type tlsConn struct {
+	*tls.Conn
+	records *recordBatch
+}
+
+func newTLSConn(raw net.Conn, config *tls.Config) *tlsConn {
+	records := &recordBatch{Conn: raw}
+	return &tlsConn{Conn: tls.Server(records, config), records: records}
+}
+
+// writeSlices sends the slices. A slice of a record and more is encrypted from where it lies, others are put together first.
+func (c *tlsConn) writeSlices(slices [][]byte) error {
+	c.records.begin()
+	err := c.encrypt(slices)
+	if flushErr := c.records.flush(); err == nil {
+		err = flushErr
+	}
+	if err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+func (c *tlsConn) encrypt(slices [][]byte) error {
+	record := recordPool.Get().(*[recordBytes]byte) //nolint:forcetypeassert // the pool holds nothing else
+	defer recordPool.Put(record)
+	n := 0 // bytes of record
+	for _, s := range slices {
+		for len(s) > 0 {
+			if n == 0 && len(s) >= recordBytes {
+				whole := len(s) - len(s)%recordBytes
+				if _, err := c.Write(s[:whole]); err != nil {
+					return err
+				}
+				s = s[whole:]
+				continue
+			}
+			k := copy(record[n:], s)
+			s = s[k:]
+			if n += k; n == recordBytes {
+				if _, err := c.Write(record[:n]); err != nil {
+					return err
+				}
+				n = 0
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	_, err := c.Write(record[:n])
+	return err
+}
+
+var (
+	recordPool = sync.Pool{New: func() any { return new([recordBytes]byte) }}
+	batchPool  = sync.Pool{New: func() any { return new([batchBytes]byte) }}
+)
+
+// recordBatch is the connection under TLS. Between begin and flush it gathers what is written. crypto/tls calls Write for a whole
+// record at a time, and from the reader's goroutine too: with alerts, and with answers to messages of the handshake's kind.
+type recordBatch struct {
+	net.Conn
+
+	mu    sync.Mutex
+	batch *[batchBytes]byte // nil: nothing is gathered
+	n     int
+}
+
+func (b *recordBatch) begin() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.batch = batchPool.Get().(*[batchBytes]byte) //nolint:forcetypeassert // the pool holds nothing else
+}
+
+// Write implements net.Conn.
+func (b *recordBatch) Write(record []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.n+len(record) > batchBytes {
+		if err := b.writeLocked(); err != nil {
+			return 0, err
+		}
+	}
+	if b.batch == nil || len(record) > batchBytes {
+		return b.Conn.Write(record)
+	}
+	b.n += copy(b.batch[b.n:], record)
+	return len(record), nil
+}
+
+// flush sends what was gathered, and gathers no more.
+func (b *recordBatch) flush() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := b.writeLocked()
+	batchPool.Put(b.batch)
+	b.batch = nil
+	return err
+}
+
+func (b *recordBatch) writeLocked() error {
+	if b.n == 0 {
+		return nil
+	}
+	_, err := b.Conn.Write(b.batch[:b.n])
+	b.n = 0
+	return err
+}

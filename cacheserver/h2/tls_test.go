@@ -1,0 +1,94 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"net"
+	"testing"
+	"time"
+)
+
+// recording is a connection that keeps what is written, write by write.
+type recording struct {
+	net.Conn
+	writes [][]byte
+}
+
+func (r *recording) Write(b []byte) (int, error) {
+	r.writes = append(r.writes, bytes.Clone(b))
+	return r.Conn.Write(b)
+}
+
+// However a turn's bytes are cut into slices, they leave as full records, many with one system call.
+func TestTLSWritesFullRecordsTogether(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	serverTLS, clientTLS := selfSigned(t)
+	clientTLS.ServerName = "127.0.0.1"
+	serverTLS.DynamicRecordSizingDisabled = true
+	near, far := net.Pipe()
+	defer func() { _ = near.Close() }()
+	raw := &recording{Conn: near}
+	server, client := newTLSConn(raw, serverTLS), tls.Client(far, clientTLS)
+	shaken := make(chan error)
+	go func() { shaken <- client.HandshakeContext(t.Context()) }()
+	if err := server.HandshakeContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-shaken; err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		var slices [][]byte
+		for range 1 + random.IntN(20) {
+			slices = append(slices, make([]byte, random.IntN(1<<(1+random.IntN(19)))))
+			for i := range slices[len(slices)-1] {
+				slices[len(slices)-1][i] = byte(random.Uint32())
+			}
+		}
+		want := bytes.Join(slices, nil)
+		raw.writes = nil
+		wrote := make(chan error)
+		go func() { wrote <- server.writeSlices(slices) }()
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(client, got); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-wrote; err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("%d bytes came otherwise than they were sent", len(want))
+		}
+		records := recordLengths(t, bytes.Join(raw.writes, nil))
+		if most := (len(want) + recordBytes - 1) / recordBytes; len(records) != most {
+			t.Errorf("%d bytes went in %d records, want %d", len(want), len(records), most)
+		}
+		if most := len(want)/(batchBytes-2*recordBytes) + 1; len(raw.writes) > most {
+			t.Errorf("%d bytes took %d writes, want %d at most", len(want), len(raw.writes), most)
+		}
+		if server.records.batch != nil {
+			t.Error("a connection that writes nothing keeps a buffer")
+		}
+	}
+}
+
+// recordLengths are the lengths of the TLS records that data consists of.
+func recordLengths(t *testing.T, data []byte) (lengths []int) {
+	t.Helper()
+	for len(data) > 0 {
+		n := int(binary.BigEndian.Uint16(data[3:]))
+		if len(data) < 5+n {
+			t.Fatalf("a record of %d bytes where %d are left", n, len(data)-5)
+		}
+		lengths, data = append(lengths, n), data[5+n:]
+	}
+	return lengths
+}
