@@ -44,7 +44,7 @@ stream: the whole table, split over the clients, {reads} times a turn, all read 
   (grpc-go, default options), Trainer's own data cache (in batches of its own, up to 1,024 rows), and a Go
   server that writes the bare buffers to TCP, 512 KiB a write,
   to a Python reader.
-  TLS is our own server again, so a ratio below 1 is what encryption adds.
+  The lines of TLS are ours over TLS, against the C++ server and our own over grpc-go with TLS, and our own without.
 many clients: of one data node; all at once, and each, be they 64 or 2, reads half of the table; connect included.
   Then our loader in as many processes, h2load's clients, all in one process, and as many processes that read plain TCP.
   Ratios are of wall times, but for the pyarrow server's, which is of CPU.

@@ -21,10 +21,10 @@ from benchlib.clients import Clients
 from benchlib.process import Serving, run
 from benchlib.sample import Sample, Setup
 from benchlib.subjects import (
+    ENCRYPTED,
     OURS,
     REFERENCES,
     TCP,
-    TLS,
     TLS_TABLE,
     TRAINER,
     Subject,
@@ -88,7 +88,7 @@ class Bench:
         elif timed:
             names = [*latency.SUBJECTS]
         for name in names:
-            if not available(name, self._setup) or (name == TLS and table.name != TLS_TABLE):
+            if not available(name, self._setup) or (name in ENCRYPTED and table.name != TLS_TABLE):
                 continue
             self._step(f"{table.name}: starting {name}")
             subject = start(name, table, self._setup)
@@ -161,7 +161,7 @@ class Bench:
             for number in range(1, self._setup.rounds + 1):
                 self._step(f"{table.name}: stream, {case}, round {number} of {self._setup.rounds}")
                 for subject in _shuffled(subjects, f"{table.name} {case} {number}"):
-                    if subject.name != TLS or clients == 1:
+                    if subject.name not in ENCRYPTED or clients == 1:
                         yield self._read(("stream", case, number), table, subject, clients)
 
     def _shuffle(self, table: Table, server: Serving) -> Iterator[Sample]:

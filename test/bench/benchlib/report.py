@@ -13,11 +13,24 @@ from benchlib.crowd import FEW, FEW_BARE, FEW_LOADERS, FEW_PLAIN, MANY, MANY_BAR
 from benchlib.decode import COPY
 from benchlib.measure import CLUMPS, PQARROW, READERS, SEQUENTIAL
 from benchlib.sample import Sample
-from benchlib.subjects import GRPC_GO, OURS, PYARROW, REFERENCES, TCP, TLS, TRAINER
+from benchlib.subjects import (
+    ENCRYPTED,
+    GRPC_GO,
+    OURS,
+    PYARROW,
+    PYARROW_TLS,
+    REFERENCES,
+    TCP,
+    TLS,
+    TLS_REFERENCES,
+    TRAINER,
+)
 from benchlib.tables import Table
 
 # Server CPU of a stream over a reference's, for one and two clients.
 STREAM_BARS = {PYARROW: 1.05, GRPC_GO: 0.6, TRAINER: 1.0}
+# The same over TLS, of a C++ server over TLS.
+TLS_BAR = 0.9
 STREAM_BAR_CASES = ("1 client", "2 clients")
 # CPU of a whole load over that of a bare pqarrow read.
 LOAD_BARS = {"tokens": 0.5, "tabular": 0.75, "images": 0.8}
@@ -167,11 +180,27 @@ def stream(groups: Groups, tables: list[str]) -> list[Row]:
     for case in dict.fromkeys(case for measure, case, _, _ in groups if measure == "stream"):
         for t in tables:
             for name in REFERENCES:
+                if name in ENCRYPTED:
+                    continue
                 ours, theirs = pair(groups, "stream", case, t, name)
-                if name in (TLS, TRAINER) and not theirs:
+                if name == TRAINER and not theirs:
                     continue  # measured here and there only
                 bar = STREAM_BARS.get(name) if case in STREAM_BAR_CASES else None
                 out.append(compare(Line("Stream", case, t, name), ours, theirs, bar))
+            out += encrypted(groups, case, t)
+    return out
+
+
+def encrypted(groups: Groups, case: str, table: str) -> list[Row]:
+    """Our rows over TLS, where they were measured, against other servers over TLS and ours without."""
+    ours = groups.get(("stream", case, table, TLS), [])
+    out = []
+    for name in TLS_REFERENCES:
+        theirs = groups.get(("stream", case, table, name), [])
+        if ours or (theirs and name in ENCRYPTED):
+            against = f"TLS: {name.removesuffix(' over TLS')}" if name in ENCRYPTED else "TLS: our own, plain"
+            bar = TLS_BAR if name == PYARROW_TLS else None
+            out.append(compare(Line("Stream", case, table, against), ours, theirs, bar))
     return out
 
 

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchlib.process import Server, Serving
 from benchlib.sample import Setup
 from benchlib.tables import Table
 from benchlib.trainer_cache import TrainerCache
+
+if TYPE_CHECKING:
+    from benchlib.certificate import Certificate
 
 OURS = "datacache"
 FLIGHT_WRITER = "arrow-go flight.Writer"
@@ -21,10 +24,16 @@ PYARROW = "pyarrow (C++) server"
 TCP = "plain TCP copy"
 GRPC_GO = "our rows over grpc-go"
 TLS = "our rows over TLS"
+GRPC_TLS = "grpc-go over TLS"
+PYARROW_TLS = "pyarrow (C++) over TLS"
 TRAINER = "Trainer's data cache"
-REFERENCES = (PYARROW, TRAINER, GRPC_GO, FLIGHT_WRITER, TCP, TLS)
-# Subjects that are our server. TLS is measured on one table alone.
-OWN = (OURS, GRPC_GO, TLS)
+# What our rows over TLS are compared with.
+TLS_REFERENCES = (PYARROW_TLS, GRPC_TLS, OURS)
+# Subjects with TLS: measured on one table with one client.
+ENCRYPTED = (TLS, GRPC_TLS, PYARROW_TLS)
+REFERENCES = (PYARROW, TRAINER, GRPC_GO, FLIGHT_WRITER, TCP, *ENCRYPTED)
+# Subjects that are our server.
+OWN = (OURS, GRPC_GO, TLS, GRPC_TLS)
 TLS_TABLE = "tokens"
 
 GLOBAL_BATCH = 1024
@@ -64,24 +73,35 @@ def start(name: str, table: Table, setup: Setup) -> Subject:
         cache = TrainerCache(name, setup.trainer, table, setup.logs)
         return Subject(name, cache, shard(cache))
     if name in OWN and setup.server:
-        if name == TLS:
-            # Here, because the environment of bench-loader has no trustme.
-            from benchlib.certificate import Certificate
-
-            certificate = Certificate(setup.logs)
-            server = start_ours(setup.server, setup.nodes, table, setup.logs, "tls", certificate.flags)
-            return Subject(name, server, shard(server, certificate.roots))
-        transport = "grpc" if name == GRPC_GO else "h2"
-        server = start_ours(setup.server, setup.nodes, table, setup.logs, transport, ["--transport", transport])
-        return Subject(name, server, shard(server))
-    rows = str(table.chunk_rows)
+        transport = "grpc" if name in (GRPC_GO, GRPC_TLS) else "h2"
+        flags, roots, variant = ["--transport", transport], "", transport
+        if name in ENCRYPTED:
+            variant = f"{transport}-tls"
+            certificate = certify(setup.logs / variant)
+            flags, roots = [*flags, *certificate.flags], certificate.roots
+        server = start_ours(setup.server, setup.nodes, table, setup.logs, variant, flags)
+        return Subject(name, server, shard(server, roots))
+    rows, pyarrow = str(table.chunk_rows), [sys.executable, "-P", str(Path(__file__).with_name("pyarrow_server.py"))]
+    log = setup.logs / f"{table.name}-{name.split(maxsplit=1)[0]}.log"
+    if name == PYARROW_TLS:
+        certificate = certify(setup.logs / "pyarrow-tls")
+        server = Server(name, [*pyarrow, "--tls", *certificate.files, rows, *table.files], log)
+        return Subject(name, server, part(name, server, certificate.roots))
     program = {
         FLIGHT_WRITER: [str(setup.tools / "flightwriter"), "-batch-rows", rows],
         TCP: [str(setup.tools / "tcpcopy"), "-batch-rows", rows],
-        PYARROW: [sys.executable, "-P", str(Path(__file__).with_name("pyarrow_server.py")), rows],
+        PYARROW: [*pyarrow, rows],
     }[name]
-    server = Server(name, [*program, *table.files], setup.logs / f"{table.name}-{name.split(maxsplit=1)[0]}.log")
+    server = Server(name, [*program, *table.files], log)
     return Subject(name, server, part(name, server))
+
+
+def certify(folder: Path) -> Certificate:
+    """A certificate of the loopback, in a folder of its own."""
+    from benchlib.certificate import Certificate  # only here: the environment of bench-loader has no trustme
+
+    folder.mkdir(exist_ok=True)
+    return Certificate(folder)
 
 
 def shard(server: Serving, roots: str = "") -> Request:
@@ -130,11 +150,13 @@ def loader(server: Server, table: Table) -> Request:
     }
 
 
-def part(name: str, server: Server) -> Request:
-    """A part of a reference server's batches."""
+def part(name: str, server: Server, roots: str = "") -> Request:
+    """A part of a reference server's batches. roots are the PEM of a server with TLS."""
     reader = "tcp" if name == TCP else "ticket"
+    tls = {"roots": roots} if roots else {}
     return lambda index, total: {
         "reader": reader,
         "uri": server.uri,
         "ticket": f"{index}/{total}",
+        **tls,
     }
