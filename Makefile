@@ -80,6 +80,7 @@ BENCH    ?=
 PROFILE  ?=
 SOAK     ?= 200
 SCHEDULES ?= 10000
+MUTANTS  ?= 24
 CACHES   ?= 500
 DEMO     ?=
 E2E      ?=
@@ -325,6 +326,11 @@ soak: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults in one process
 	@SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | grep -v -e '^=== ' -e '--- PASS: TestSchedules/'
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
+
+.PHONY: mutants
+mutants: bootstrap ## Build the cache server with one deliberate bug after the other (MUTANTS=24) and have soak's schedules find them (about 15 min; CI tries one).
+	@echo "==> mutants: $(MUTANTS) deliberate bugs (about 15 min)"
+	@MUTANTS=$(MUTANTS) MUTANTS_FIRST=0 go test ./test/soak/mutants -run '^TestMutants$$' -count=1 -timeout=0 -v
 
 .PHONY: scale
 scale: kube-tools ## Create CACHES=500 TrainJobs with caches at once: requests each, time, memory (about 15 min; not part of CI, which makes 20).

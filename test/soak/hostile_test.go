@@ -11,8 +11,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -28,12 +26,9 @@ import (
 // must not have done; being refused is none.
 type hostile struct {
 	*reader
-	world *world
-
-	mu   sync.Mutex
-	kept []kept
-	// running are attacks under way.
-	running errgroup.Group
+	world   *world
+	kept    []kept         // run's own
+	attacks errgroup.Group // under way
 }
 
 // kept is an endpoint of an answer that the client had once.
@@ -55,19 +50,37 @@ var attacks = []struct {
 }{
 	{"garbage", (*hostile).garbage},
 	{"half a request", (*hostile).half},
-	{"kept tickets", (*hostile).again},
-	{"kept tickets", (*hostile).again},
-	{"changed tickets", (*hostile).changed},
-	{"a neighbour's ticket", (*hostile).neighbour},
 	{"bad requests", (*hostile).requests},
 	{"rows out of range", (*hostile).outOfRange},
 	{"streams not read", (*hostile).deaf},
 	{"canceled calls", (*hostile).cancels},
 }
 
+// run keeps and misuses tickets until ctx ends. It gives the first error of a server that takes one that it must not.
+func (h *hostile) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		short, cancel := context.WithTimeout(ctx, 10*time.Second)
+		err := h.keep(short)
+		for _, misuse := range []func(context.Context) error{h.again, h.again, h.changed, h.neighbour} {
+			if !errors.As(err, new(wrong)) {
+				err = misuse(short)
+			}
+		}
+		cancel()
+		if errors.As(err, new(wrong)) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second + time.Duration(h.random.IntN(2000))*time.Millisecond):
+		}
+	}
+	return nil
+}
+
 // attack begins an attack that lasts for so long.
 func (h *hostile) attack(name string, do func(*hostile, context.Context, *rand.Rand) error, d time.Duration, seed uint64) {
-	h.running.Go(func() error {
+	h.attacks.Go(func() error {
 		ctx, cancel := context.WithTimeout(h.world.ctx, d)
 		defer cancel()
 		if err := do(h, ctx, rand.New(rand.NewPCG(seed, 0))); errors.As(err, new(wrong)) {
@@ -77,45 +90,31 @@ func (h *hostile) attack(name string, do func(*hostile, context.Context, *rand.R
 	})
 }
 
-// keep asks for tickets of all kinds and keeps them.
+// keep asks for tickets and keeps them.
 func (h *hostile) keep(ctx context.Context) error {
-	h.world.mu.Lock()
-	holders := slices.Clone(h.world.nodes)
-	h.world.mu.Unlock()
-	for _, kind := range []string{"shard", "take"} {
-		request := map[string]any{"kind": kind}
-		if kind == "shard" {
-			request["index"], request["total"] = 0, 1
-		}
-		asked := time.Now()
-		a, err := h.ask(ctx, request)
+	holders, asked := h.world.nodesNow(), time.Now()
+	a, err := h.ask(ctx, map[string]any{"kind": "shard", "index": 0, "total": 1})
+	if err != nil {
+		return err
+	}
+	for _, e := range a.info.GetEndpoint() {
+		node, err := a.nodeOf(e)
 		if err != nil {
 			return err
 		}
-		for _, e := range a.info.GetEndpoint() {
-			node, err := a.nodeOf(e)
-			if err != nil {
-				return err
-			}
-			if holders[node].began.After(asked) || holders[node] != h.world.nodeNow(node) {
-				continue // it was replaced meanwhile: whose ticket it is can't be told
-			}
-			h.mu.Lock()
+		if holders[node] == h.world.nodesNow()[node] { // or else whose ticket it is can't be told
 			h.kept = append(h.kept, kept{a, e, node, holders[node], asked.Add(ticketTTL + 2*time.Second)})
-			h.mu.Unlock()
 		}
 	}
 	return nil
 }
 
 // choose gives one of the tickets kept.
-func (h *hostile) choose(random *rand.Rand) (kept, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (h *hostile) choose() (kept, bool) {
 	if len(h.kept) == 0 {
 		return kept{}, false
 	}
-	return h.kept[random.IntN(len(h.kept))], true
+	return h.kept[h.random.IntN(len(h.kept))], true
 }
 
 // use shows a ticket to a data node in the way that its kind wants, and gives the number of rows that it gets.
@@ -155,62 +154,48 @@ func (h *hostile) use(ctx context.Context, k kept, address string, ticket []byte
 	}
 }
 
-// again shows kept tickets once more: they are good for the same start of the node, the same plan and until they expire.
-func (h *hostile) again(ctx context.Context, random *rand.Rand) error {
-	if err := h.keep(ctx); errors.As(err, new(wrong)) {
-		return err
+// again shows a kept ticket once more: it is good for the same start of the node, the same plan and until it expires.
+func (h *hostile) again(ctx context.Context) error {
+	k, ok := h.choose()
+	if !ok {
+		return nil
 	}
-	for range 5 {
-		k, ok := h.choose(random)
-		if !ok {
-			return nil
-		}
-		began := time.Now()
-		current := h.world.nodeNow(k.node)
-		_, err := h.use(ctx, k, nodeAddr(k.node), k.endpoint.GetTicket().GetTicket())
-		if errors.As(err, new(wrong)) {
-			return err
-		}
-		if err == nil && current != k.holder && h.world.nodeNow(k.node) == current {
-			return wrongf("data node %d takes a ticket for an earlier start of it", k.node)
-		}
-		if err == nil && began.After(k.expires) {
-			return wrongf("data node %d takes a ticket that expired %s ago", k.node, began.Sub(k.expires))
-		}
-		time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
+	began, current := time.Now(), h.world.nodesNow()[k.node]
+	_, err := h.use(ctx, k, nodeAddr(k.node), k.endpoint.GetTicket().GetTicket())
+	switch {
+	case err != nil:
+		return err
+	case current != k.holder && h.world.nodesNow()[k.node] == current:
+		return wrongf("data node %d takes a ticket for an earlier start of it", k.node)
+	case began.After(k.expires):
+		return wrongf("data node %d takes a ticket that expired %s ago", k.node, began.Sub(k.expires))
 	}
 	return nil
 }
 
 // changed flips a bit of a ticket.
-func (h *hostile) changed(ctx context.Context, random *rand.Rand) error {
-	if err := h.keep(ctx); err != nil {
-		return err
-	}
-	k, ok := h.choose(random)
+func (h *hostile) changed(ctx context.Context) error {
+	k, ok := h.choose()
 	if !ok {
 		return nil
 	}
 	ticket := bytes.Clone(k.endpoint.GetTicket().GetTicket())
-	ticket[random.IntN(len(ticket))] ^= 1 << random.IntN(8)
-	if _, err := h.use(ctx, k, nodeAddr(k.node), ticket); err == nil {
-		return wrongf("data node %d takes a ticket with a changed bit", k.node)
+	ticket[h.random.IntN(len(ticket))] ^= 1 << h.random.IntN(8)
+	if _, err := h.use(ctx, k, nodeAddr(k.node), ticket); err == nil || errors.As(err, new(wrong)) {
+		return wrongf("data node %d takes a ticket with a changed bit: %v", k.node, err)
 	}
 	return nil
 }
 
 // neighbour shows a ticket to another data node.
-func (h *hostile) neighbour(ctx context.Context, random *rand.Rand) error {
-	if err := h.keep(ctx); err != nil {
-		return err
-	}
-	k, ok := h.choose(random)
-	other := random.IntN(len(h.world.nodes))
+func (h *hostile) neighbour(ctx context.Context) error {
+	k, ok := h.choose()
+	other := h.random.IntN(len(h.world.nodes))
 	if !ok || other == k.node {
 		return nil
 	}
-	if _, err := h.use(ctx, k, nodeAddr(other), k.endpoint.GetTicket().GetTicket()); err == nil {
-		return wrongf("data node %d takes a ticket for data node %d", other, k.node)
+	if _, err := h.use(ctx, k, nodeAddr(other), k.endpoint.GetTicket().GetTicket()); err == nil || errors.As(err, new(wrong)) {
+		return wrongf("data node %d takes a ticket for data node %d: %v", other, k.node, err)
 	}
 	return nil
 }

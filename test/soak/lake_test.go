@@ -21,7 +21,8 @@ const bucketName = "lake"
 type lake struct {
 	name     string
 	objects  map[string][]byte
-	versions []version // from version 1 on
+	versions []version         // from version 1 on
+	forged   map[string][]byte // data files of other rows but of the same length, by the key of the true one
 }
 
 // version is a state of the table: the rows that it has, in row order.
@@ -50,14 +51,16 @@ type writer struct {
 	table *icetest.Table
 	lake  *lake
 	rows  []row
-	next  int
+
+	next     int // id
+	revision int
 }
 
-func newWriter(t *testing.T, name string, format, group int) *writer {
+func newWriter(t *testing.T, name string, format, group int, options ...icetest.Option) *writer {
 	t.Helper()
 	w := &writer{t: t, s3: s3test.Start(t), lake: &lake{name: name, objects: map[string][]byte{}}}
 	w.s3.Bucket(bucketName)
-	w.table = icetest.OnS3(t, w.s3, bucketName).Create("t", format, icetest.PlainSchema(), icetest.RowGroup(group))
+	w.table = icetest.OnS3(t, w.s3, bucketName).Create("t", format, icetest.PlainSchema(), append(options, icetest.RowGroup(group))...)
 	return w
 }
 
@@ -71,11 +74,11 @@ func (w *writer) add(rows ...row) {
 	w.rows = append(w.rows, rows...)
 }
 
-// grow appends so many new rows.
+// grow appends so many new rows, of the writer's revision.
 func (w *writer) grow(n int) {
 	rows := make([]row, n)
 	for i := range rows {
-		rows[i].id = w.next
+		rows[i] = row{w.next, w.revision}
 		w.next++
 	}
 	w.add(rows...)
@@ -137,7 +140,7 @@ func lakes(t *testing.T) []*lake {
 		plain.publish()
 	}
 	return []*lake{
-		plain.done(), removed(t, "with position deletes", 2), removed(t, "with deletion vectors", 3), rewritten(t), small(t),
+		plain.done(), removed(t, "with position deletes", 2), removed(t, "with deletion vectors", 3), rewritten(t), small(t), forged(t),
 	}
 }
 
@@ -176,4 +179,31 @@ func small(t *testing.T) *lake {
 	w.grow(2)
 	w.publish()
 	return w.done()
+}
+
+// forged is a table whose data files another one's can take the place of unnoticed by name, length and tag.
+func forged(t *testing.T) *lake {
+	make := func(revision int) (l *lake, files []string) {
+		w := newWriter(t, "that is tampered with", 2, 10, icetest.Property("write.parquet.compression-codec", "uncompressed"))
+		w.revision = revision
+		for range 3 {
+			before := w.s3.Objects(bucketName)
+			w.grow(40)
+			files = append(files, slices.DeleteFunc(w.s3.Objects(bucketName), func(key string) bool {
+				return slices.Contains(before, key) || !strings.HasSuffix(key, ".parquet")
+			})...)
+		}
+		w.publish()
+		return w.done(), files
+	}
+	l, files := make(0)
+	other, others := make(1)
+	l.forged = map[string][]byte{}
+	for i, key := range files {
+		l.forged[key] = other.objects[others[i]]
+		if len(l.forged[key]) != len(l.objects[key]) {
+			t.Fatalf("forged file %d has %d bytes, want %d", i, len(l.forged[key]), len(l.objects[key]))
+		}
+	}
+	return l
 }

@@ -508,7 +508,7 @@ func (r *reader) run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(r.random.IntN(1500)) * time.Millisecond):
+		case <-time.After(time.Duration(r.random.IntN(2500)) * time.Millisecond):
 		}
 	}
 	return nil

@@ -40,6 +40,7 @@ var faults = []struct {
 	{"store", (*schedule).ail}, {"store", (*schedule).ail},
 	{"attack", (*schedule).attack}, {"attack", (*schedule).attack}, {"attack", (*schedule).attack},
 	{"intruder", (*schedule).intrude},
+	{"tamper", (*schedule).tamper},
 }
 
 // draw makes a schedule's events, in order of time.
@@ -54,10 +55,8 @@ func draw(random *rand.Rand, nodes int) []event {
 
 // time is when a fault begins: while the cache is loaded first, or later.
 func (s *schedule) time() time.Duration {
-	if s.random.IntN(2) == 0 {
-		return s.within(500 * time.Millisecond)
-	}
-	return s.within(12 * time.Second)
+	most := []time.Duration{60 * time.Millisecond, 500 * time.Millisecond, 12 * time.Second, 12 * time.Second}
+	return s.within(most[s.random.IntN(len(most))])
 }
 
 // within is a random duration below most.
@@ -138,7 +137,11 @@ func (s *schedule) ail(at time.Duration) {
 	t := []trouble{refuses, stalls, truncate}[s.random.IntN(3)]
 	share := 0.1 + 0.9*s.random.Float64()
 	s.add(at, "store", fmt.Sprintf("%s to %.0f %%", t, 100*share), func(w *world) { w.store.ail(t, share) })
-	s.add(at+s.pause(), "store", "is well", func(w *world) { w.store.ail(none, 0) })
+	d := s.pause()
+	if s.random.IntN(6) == 0 { // longer than reads of the store are tried again
+		d = 25*time.Second + s.within(20*time.Second)
+	}
+	s.add(at+d, "store", "is well", func(w *world) { w.store.ail(none, 0) })
 }
 
 func (s *schedule) attack(at time.Duration) {
@@ -163,4 +166,18 @@ func (s *schedule) intrude(at time.Duration) {
 			w.stop(p)
 		}
 	})
+}
+
+// tamper has the store serve forged data files and a data node lost, which must not serve their rows: the cache fails.
+func (s *schedule) tamper(at time.Duration) {
+	i := s.random.IntN(s.nodes)
+	s.add(at, "tamper", fmt.Sprintf("with data files, kill process %d", i), func(w *world) {
+		if s.nodes == 1 || w.store.lake.forged == nil || w.spared || !w.allLoaded() {
+			return
+		}
+		w.store.forge()
+		w.killNumber(i, false)
+		w.spared, w.tampered = true, true
+	})
+	s.add(at+s.within(2*time.Second), "start", fmt.Sprintf("process %d", i), func(w *world) { w.startNumber(i) })
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 )
 
@@ -74,6 +75,9 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	if random.IntN(4) == 0 {
 		w.transport = rpc.GRPC
 	}
+	if random.IntN(2) == 0 { // what is longer is for the cache itself to try again
+		w.retry = objstore.Retry{Attempts: 2}
+	}
 	w.startHead()
 	for i := range w.nodes {
 		w.startNode(i)
@@ -89,6 +93,7 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 		readers[i] = r
 		group.Go(func() error { return r.run(ctx) })
 	}
+	group.Go(func() error { return w.enemy.run(ctx) })
 	for _, e := range draw(random, nodes) {
 		w.live(e.at - time.Since(log.began))
 		log.note("%s %s", e.kind, e.what)
@@ -97,13 +102,15 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	}
 	w.awaitReady()
 	stop()
-	if err := w.enemy.running.Wait(); err != nil {
+	if err := w.enemy.attacks.Wait(); err != nil {
 		t.Error(err)
 	}
 	if err := group.Wait(); err != nil {
 		t.Error(err)
 	}
-	w.servesAll(w.reader(len(readers), shared, seed))
+	if w.head.head.Report().State == head.Ready {
+		w.servesAll(w.reader(len(readers), shared, seed))
+	}
 	w.end()
 	sum.add(readers)
 }
@@ -136,7 +143,12 @@ func (w *world) awaitReady() {
 	w.t.Helper()
 	w.live(noticed)
 	for began := time.Now(); time.Since(began) < soon && !w.t.Failed(); w.live(look) {
-		if w.head.head.Report().State == head.Ready {
+		switch w.head.head.Report().State {
+		case head.Ready:
+			w.staysReady()
+			return
+		case head.Failed:
+			w.hasFreed()
 			return
 		}
 	}
@@ -145,6 +157,27 @@ func (w *world) awaitReady() {
 	}
 	s := w.head.head.Report()
 	w.t.Errorf("%s after the last fault the cache is %s: %s", soon, s.State, s.Reason)
+}
+
+// staysReady looks on for longer than a node may be silent.
+func (w *world) staysReady() {
+	w.t.Helper()
+	for began := time.Now(); time.Since(began) < noticed && !w.t.Failed(); w.live(look) {
+		if s := w.head.head.Report(); s.State != head.Ready {
+			w.t.Errorf("without a fault the cache is %s: %s", s.State, s.Reason)
+		}
+	}
+}
+
+// hasFreed checks that the data nodes of a failed cache hold nothing any more.
+func (w *world) hasFreed() {
+	w.t.Helper()
+	w.live(5 * time.Second) // for streams to end
+	for _, p := range w.nodes {
+		if used := p.budget.Used(); used != 0 {
+			w.t.Errorf("the cache failed, but %s has %d bytes reserved", p.name, used)
+		}
+	}
 }
 
 // servesAll reads everything in every way, which must not fail any more.

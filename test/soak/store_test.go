@@ -40,6 +40,7 @@ type store struct {
 	share   float64 // of the requests that have it
 	ended   chan struct{}
 	asked   map[string]uint64
+	forged  bool // data files are the lake's forged ones
 }
 
 func newStore(seed uint64, l *lake) *store {
@@ -58,6 +59,13 @@ func (s *store) publish(drop bool) (version int, moved bool) {
 		s.oldest = s.version
 	}
 	return s.version, true
+}
+
+// forge has the store serve other data files in place of the lake's, under their names and tags.
+func (s *store) forge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forged = true
 }
 
 // ail gives the store a trouble with a share of the requests, or none. Requests that it stalls go on with the next call.
@@ -85,6 +93,9 @@ func (s *store) get(key, span string) (data []byte, t trouble, ended chan struct
 		if key == metadataOf(v) {
 			return nil, t, s.ended
 		}
+	}
+	if other := s.lake.forged[key]; s.forged && other != nil {
+		return other, t, s.ended
 	}
 	return s.lake.objects[key], t, s.ended
 }
@@ -118,7 +129,7 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case t == truncate:
 		w = &shortWriter{w, len(data) / 3}
 	}
-	w.Header().Set("ETag", fmt.Sprintf(`"%016x"`, hashOf(string(data))))
+	w.Header().Set("ETag", fmt.Sprintf(`"%016x"`, hashOf(key+string(s.lake.objects[key]))))
 	http.ServeContent(w, r, "", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), bytes.NewReader(data))
 }
 
@@ -139,11 +150,11 @@ func (w *shortWriter) Write(p []byte) (int, error) {
 }
 
 // client is how a process at a host reaches the store.
-func (h *host) client() *objstore.Store {
+func (h *host) client(retry objstore.Retry) *objstore.Store {
 	return objstore.New(objstore.Config{
 		S3: objstore.S3{
 			Region: "us-east-1", Endpoint: "http://" + storeAddr, AccessKeyID: "key", SecretAccessKey: "secret", Addressing: "path",
 		},
-		Dial: h.dialTCP,
+		Dial: h.dialTCP, Retry: retry,
 	})
 }

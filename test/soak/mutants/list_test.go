@@ -1,0 +1,112 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mutants
+
+// mutant is one deliberate bug: text of a file of the module that is replaced. The old text must be there exactly once.
+type mutant struct {
+	name     string
+	file     string // below the module's root
+	old, new string
+}
+
+var list = []mutant{
+	{
+		"the error of a batch is dropped", "cacheserver/node/load.go",
+		"		if err != nil {\n			return err\n		}\n		start := time.Now()\n", "		if err != nil {\n			break\n		}\n		start := time.Now()\n",
+	},
+	{
+		"a share has one row too many", "cacheserver/head/answer.go",
+		"min(b[1], int64(hi))}", "min(b[1], int64(hi)+1)}",
+	},
+	{
+		"a ticket for an earlier start of the node is accepted", "cacheserver/node/node.go",
+		" || ticket.Incarnation != n.incarnation {", " {",
+	},
+	{
+		"an expired ticket is accepted", "cacheserver/wire/ticket.go",
+		"now.After(expires) {", "now.After(expires) && now.IsZero() {",
+	},
+	{
+		"a changed ticket is accepted", "cacheserver/wire/ticket.go",
+		"if !hmac.Equal(sealed[1:1+macSize], s.mac(nil, body)) {", "if hmac.Equal(sealed[1:1+macSize], nil) {",
+	},
+	{
+		"a neighbour's ticket is accepted", "cacheserver/node/node.go",
+		"if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {", "if ticket.Node == n.cfg.Index && ticket.Incarnation != n.incarnation {",
+	},
+	{
+		"a wrong hash is ignored", "cacheserver/head/cluster.go",
+		"(before.Hash != d.Hash || before.Rows != d.Rows)", "before.Rows != d.Rows",
+	},
+	{
+		"an abort is lost", "cacheserver/head/cluster.go",
+		"	s.tell(peer.ToNode{Abort: abort})", "	_, _ = s, abort",
+	},
+	{
+		"a plan that nodes hold is made anew, under another snapshot", "cacheserver/head/join.go",
+		"held.Request != c.request || originOf(held) <= c.origin {", "held.Request == c.request || originOf(held) <= c.origin {",
+	},
+	{
+		"a take answers with a neighbour's row", "cacheserver/node/flight.go",
+		"order.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}", "order.Run{First: uint64(max(row-l.ticket.Bounds[0]-1, 0)), Rows: 1}",
+	},
+	{
+		"an epoch that goes on skips a step", "cacheserver/head/answer.go",
+		"	nodes, err := touched(e, r.Share, a.view.bounds)\n",
+		"	if r.Share.StartStep > 0 {\n		r.Share.StartStep++\n	}\n	nodes, err := touched(e, r.Share, a.view.bounds)\n",
+	},
+	{
+		"an epoch lacks its last row", "cacheserver/node/epoch.go",
+		"|| flush && rows > 0 {", "|| flush && rows > 1 {",
+	},
+	{
+		"a short read is swallowed", "cacheserver/objstore/object.go",
+		"			err = io.ErrUnexpectedEOF\n", "			return len(buf), nil\n",
+	},
+	{
+		"position deletes are skipped", "cacheserver/iceberg/deletes.go",
+		"if d == nil || len(d.position)+len(d.vectors) == 0 {", "if d == nil || len(d.vectors) == 0 {",
+	},
+	{
+		"an equality delete file is skipped", "cacheserver/iceberg/equality.go",
+		"		e.sets = append(e.sets, set)\n", "		if len(e.sets) == 0 {\n			e.sets = append(e.sets, set)\n		}\n",
+	},
+	{
+		"the budget is released twice", "cacheserver/node/load.go",
+		"func() { p.budget.Release(size) }", "func() { p.budget.Release(2 * size) }",
+	},
+	{
+		"a call never gives its rows back", "cacheserver/node/node.go",
+		"	l.rows.Release()\n	l.calls.done()\n", "	l.calls.done()\n",
+	},
+	{
+		"a lost node is not noticed", "cacheserver/head/cluster.go",
+		"m.session, m.state, m.gone, m.recalled = nil, NodeLost, reason, noPlan", "m.session, m.gone, m.recalled = nil, reason, noPlan",
+	},
+	{
+		"a silent node is not noticed", "cacheserver/head/cluster.go",
+		"m.session != nil && now.Sub(m.seen) > c.nodeTimeout {", "m.session != nil && m.seen.IsZero() {",
+	},
+	{
+		"a node gives up at the store's first trouble", "cacheserver/node/retry.go",
+		"	if iceberg.MayPass(err) {", "	if iceberg.MayPass(err) && p.assign.Ready {",
+	},
+	{
+		"any secret is accepted", "cacheserver/peer/handshake.go",
+		"return text, hmac.Equal(a.next(text), message[:macSize])", "return text, len(a.next(text)) == macSize",
+	},
+	{
+		"files are ordered by name alone", "cacheserver/iceberg/plan.go",
+		"cmp.Or(cmp.Compare(a.sequence, b.sequence), strings.Compare(", "cmp.Or(strings.Compare(",
+	},
+	{
+		"rows of two chunks are read as if they were of one", "cacheserver/chunk/gather.go",
+		"row == after && start > 0 {", "row == after {",
+	},
+	{
+		"a node that joins again reports nothing", "cacheserver/node/join.go",
+		"func (r *reporter) start(p *part) { r.part, r.reported, r.concluded = p, 0, false }",
+		"func (r *reporter) start(p *part) { r.part, r.reported, r.concluded = p, 0, p != nil && p.loaded() != nil }",
+	},
+}

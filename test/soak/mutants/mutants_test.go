@@ -1,0 +1,121 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mutants
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const root = "../../.."
+
+// missable is how many mutants of the whole list may go unnoticed.
+const missable = 1
+
+// TestMutants builds the schedules' test with one deliberate bug after the other, and runs it until it fails.
+// MUTANTS sets how many bugs are tried, from one at random on; SOAK_SCHEDULES the schedules of each at most.
+func TestMutants(t *testing.T) {
+	count, first := int(number(t, "MUTANTS", 1)), int(number(t, "MUTANTS_FIRST", uint64(rand.IntN(len(list)))))
+	count = min(count, len(list))
+	t.Logf("MUTANTS_FIRST=%d MUTANTS=%d of %d", first, count, len(list))
+	for _, m := range list {
+		if _, err := m.apply(); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
+	missed := 0
+	for i := range count {
+		m := list[(first+i)%len(list)]
+		began := time.Now()
+		how, caught, err := m.run(t)
+		if err != nil {
+			t.Fatalf("%s: %v", m.name, err)
+		}
+		if !caught {
+			missed++
+		}
+		t.Logf("%2d %s: %s (%.0f s)", (first+i)%len(list), m.name, how, time.Since(began).Seconds())
+	}
+	t.Logf("%d of %d mutants caught", count-missed, count)
+	if missed > missable*count/len(list) {
+		t.Errorf("%d of %d mutants were missed, at most %d of %d may be", missed, count, missable, len(list))
+	}
+}
+
+// apply gives the file's text with the bug.
+func (m mutant) apply() ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(root, m.file))
+	if err != nil {
+		return nil, err
+	}
+	if n := bytes.Count(text, []byte(m.old)); n != 1 {
+		return nil, fmt.Errorf("%s has %d times, want once:\n%s", m.file, n, m.old)
+	}
+	return bytes.Replace(text, []byte(m.old), []byte(m.new), 1), nil
+}
+
+var verdict = regexp.MustCompile(`schedule (\d+) of \d+ failed|panic: [^\n]*|\d+ schedules in`)
+
+// run says whether a schedule fails with the bug, and which. An error is one of the build.
+func (m mutant) run(t *testing.T) (how string, caught bool, err error) {
+	dir := t.TempDir()
+	text, err := m.apply()
+	if err != nil {
+		return "", false, err
+	}
+	file, err := filepath.Abs(filepath.Join(root, m.file))
+	if err != nil {
+		return "", false, err
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: filepath.Join(dir, "mutant.go")}})
+	if err != nil {
+		return "", false, err
+	}
+	for name, data := range map[string][]byte{"mutant.go": text, "overlay.json": overlay} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return "", false, err
+		}
+	}
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "soak.test"), "./test/soak")
+	build.Dir = root
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", false, fmt.Errorf("build: %w\n%s", err, output)
+	}
+	run := exec.CommandContext(t.Context(), filepath.Join(dir, "soak.test"), "-test.run", "^TestSchedules$", "-test.v", "-test.timeout", "5m")
+	run.Dir = filepath.Join(root, "test/soak")
+	run.Env = append(os.Environ(), "SOAK_SCHEDULES="+strconv.FormatUint(number(t, "SOAK_SCHEDULES", 300), 10))
+	output, failed := run.CombinedOutput()
+	last := verdict.FindAllString(string(output), -1)
+	if len(last) == 0 {
+		return "", false, fmt.Errorf("run: %w\n%.2000s", failed, output)
+	}
+	if failed == nil {
+		return "MISSED by " + strings.TrimSuffix(last[len(last)-1], " in"), false, nil
+	}
+	return "caught, " + last[len(last)-1], true, nil
+}
+
+// number reads a number of the environment.
+func number(t *testing.T, name string, fallback uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
