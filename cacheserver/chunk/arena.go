@@ -73,6 +73,7 @@ func (a *Arena) alloc(n int64) ([]byte, error) {
 		a.budget.Release(n)
 		return nil, fmt.Errorf("map %s: %w", humanBytes(n), err)
 	}
+	a.budget.mapped.Add(n)
 	populate(wholePages(b))
 	return b, nil
 }
@@ -156,6 +157,7 @@ func (a *Arena) unmap() {
 			panic(fmt.Sprintf("chunk: unmap of a region that was mapped: %v", err))
 		}
 	}
+	a.budget.mapped.Add(-a.reserved)
 	a.budget.Release(a.reserved)
 	a.regions, a.free, a.reserved = nil, nil, 0
 }

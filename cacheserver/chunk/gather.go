@@ -28,11 +28,14 @@ func (r *Rows) Gather(p *Projection, runs []order.Run, rows, maxBytes int) (m Me
 		r.Release()
 		return Message{}, nil, err
 	}
+	if m, err = r.message(p, g, n); err != nil {
+		return Message{}, nil, err
+	}
 	left = runs[end.run:]
 	if end.row > 0 {
 		left[0].First, left[0].Rows = left[0].First+end.row, left[0].Rows-end.row
 	}
-	return r.message(p, g, n), left, nil
+	return m, left, nil
 }
 
 // gatherer is scratch for one gather.
@@ -175,18 +178,26 @@ func (g *gatherer) undo(p *Projection, from int) {
 }
 
 // message makes the message of rows that were measured. It takes over a reference on r.
-func (r *Rows) message(p *Projection, g *gatherer, rows int) Message {
+func (r *Rows) message(p *Projection, g *gatherer, rows int) (Message, error) {
 	var buf []byte
 	if length := g.place(p.nodes); length > 0 {
+		if err := p.allowance.Reserve(int64(room(int(length)))); err != nil {
+			r.Release()
+			return Message{}, err
+		}
 		buf = r.pool.get(int(length))
 	}
 	g.fill(p.nodes, buf)
-	m := Message{Header: make([]byte, p.headers.size()), Rows: rows, lease: &lease{rows: r, buf: buf}}
+	m := Message{Header: make([]byte, p.headers.size()), Rows: rows, lease: &lease{rows: r, allowance: p.allowance, buf: buf}}
 	m.Body, m.BodyLen = g.assemble(p.nodes, buf)
+	if err := m.lease.list(len(m.Body)); err != nil {
+		m.Release()
+		return Message{}, err
+	}
 	nodes, spans := p.headers.begin(m.Header, int64(rows), int64(m.BodyLen))
 	copy(nodes, g.fields)
 	copy(spans, g.spans)
-	return m
+	return m, nil
 }
 
 // assemble strings together what was copied and what is referred to, and settles where each buffer starts. It

@@ -29,13 +29,29 @@ func (m Message) Release() {
 
 // lease is what a message holds: a reference on the rows whose arenas it points into, and maybe a pooled buffer.
 type lease struct {
-	rows *Rows
-	buf  []byte
-	done atomic.Bool
+	rows      *Rows
+	allowance *Allowance // has the buffer's capacity reserved, and the list of slices
+	buf       []byte
+	listed    int64 // bytes reserved for the list
+	done      atomic.Bool
+}
+
+// sliceBytes is about what a slice of a body takes until it is sent, here and in the transport.
+const sliceBytes = 128
+
+// list reserves the memory of a body's list of slices.
+func (l *lease) list(slices int) error {
+	if err := l.allowance.Reserve(int64(slices) * sliceBytes); err != nil {
+		return err
+	}
+	l.listed = int64(slices) * sliceBytes
+	return nil
 }
 
 func (l *lease) drop() {
+	l.allowance.Release(l.listed)
 	if l.buf != nil {
+		l.allowance.Release(int64(cap(l.buf)))
 		l.rows.pool.put(l.buf)
 	}
 	l.rows.Release()
@@ -55,16 +71,22 @@ func class(n int) int {
 	return max(minClass, bits.Len(uint(max(n, 1)-1)))
 }
 
-// get is n bytes of anything.
+// room is the capacity of a buffer of n bytes.
+func room(n int) int {
+	if c := class(n); c <= maxClass {
+		return 1 << c
+	}
+	return n
+}
+
+// get is n bytes of anything, with the capacity room(n).
 func (p *pool) get(n int) []byte {
-	c := class(n)
-	if c > maxClass {
-		return make([]byte, n)
+	if c := class(n); c <= maxClass {
+		if b, ok := p.classes[c].Get().(*[]byte); ok {
+			return (*b)[:n]
+		}
 	}
-	if b, ok := p.classes[c].Get().(*[]byte); ok {
-		return (*b)[:n]
-	}
-	return make([]byte, n, 1<<c)
+	return make([]byte, n, room(n))
 }
 
 func (p *pool) put(b []byte) {

@@ -17,6 +17,8 @@ type Projection struct {
 	nodes   []*node
 	buffers int
 	headers headers
+
+	allowance *Allowance // of the messages' memory; nil: not counted
 }
 
 // Project selects columns by their position in the layout's schema, in any order, none twice.
@@ -44,6 +46,24 @@ func (l *Layout) Project(columns []int) (*Projection, error) {
 
 // All is the projection of every column in the schema's order.
 func (l *Layout) All() *Projection { return l.all }
+
+// Within is the projection for one client, whose messages' memory counts against the allowance.
+func (p *Projection) Within(a *Allowance) *Projection {
+	within := *p
+	within.allowance = a
+	return &within
+}
+
+// Nodes is the number of arrays that a message has, nested ones too.
+func (p *Projection) Nodes() int { return len(p.nodes) }
+
+// messageBytes is about how long messages of Range are.
+func (p *Projection) messageBytes() int64 {
+	if p.allowance == nil {
+		return usualBytes
+	}
+	return min(usualBytes, p.allowance.size/2)
+}
 
 // Schema is the schema of the messages, in the projection's order.
 func (p *Projection) Schema() *arrow.Schema { return p.schema }

@@ -116,9 +116,9 @@ func (r *Rows) find(row int64) int {
 	return lo
 }
 
-// messageBytes is about how long a message of Range is. What is unpacked from strips is then in the L2 cache still
+// usualBytes is about how long a message of Range is, unless its allowance is smaller. What is unpacked from strips is then in the L2 cache still
 // when the transport copies it; and memory for longer ones glibc gives clients anew for each, page by page.
-const messageBytes = 1 << 20
+const usualBytes = 1 << 20
 
 // Range yields rows [lo, hi) as messages of about 1 MiB, each of rows of one chunk. What is long refers to the
 // arena, the rest is copied. The consumer releases each message. The first error ends the sequence.
@@ -146,12 +146,13 @@ func (r *Rows) next(p *Projection, lo, hi, mean int64) (Message, error) {
 	}
 	c := r.find(lo)
 	n := min(hi, r.starts[c+1]) - lo
-	messages := max(1, (n*mean+messageBytes/2)/messageBytes)
+	size := p.messageBytes()
+	messages := max(1, (n*mean+size/2)/size)
 	g := r.gatherer(p)
 	defer r.done(g)
 	g.rows = append(g.rows, piece{start: lo - r.starts[c], n: int32((n + messages - 1) / messages), src: int32(c)})
 	g.measure(p.nodes, 0)
-	return r.message(p, g, int(g.rows[0].n)), nil
+	return r.message(p, g, int(g.rows[0].n))
 }
 
 // enter retains r for a call with p.

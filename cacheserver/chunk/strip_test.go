@@ -93,7 +93,7 @@ func TestRangeCuts(t *testing.T) {
 			t.Fatal(err)
 		}
 		rows = append(rows, m.Rows)
-		if m.BodyLen < messageBytes/2 || m.BodyLen > 2*messageBytes {
+		if m.BodyLen < usualBytes/2 || m.BodyLen > 2*usualBytes {
 			t.Errorf("a message of %d bytes", m.BodyLen)
 		}
 		m.Release()

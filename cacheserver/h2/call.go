@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
@@ -17,7 +18,7 @@ import (
 
 // open begins a call on a new stream; ended says that the request has no body.
 func (c *conn) open(id uint32, r request, ended bool) error {
-	s := &stream{conn: c, id: id, request: r, in: newInbox()}
+	s := &stream{conn: c, id: id, request: r, in: newInbox(c.server.cfg.Memory)}
 	s.window.Store(defaultWindow)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,7 +28,17 @@ func (c *conn) open(id uint32, r request, ended bool) error {
 	case c.running >= maxStreams:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream, Cause: errors.New("too many streams")}
 	}
-	ctx := metadata.NewIncomingContext(c.ctx, r.metadata)
+	memory := memoryOf(&r)
+	if err := c.server.cfg.Memory.Reserve(memory); err != nil {
+		if c.running >= maxRefused {
+			return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream, Cause: err}
+		}
+		memory = 0
+		s.request = request{contentType: r.contentType, timeout: r.timeout, code: r.code, length: r.length, early: true,
+			refusal: status.Newf(codes.ResourceExhausted, "no memory for another call: %v", err)}
+	}
+	s.memory = memory
+	ctx := metadata.NewIncomingContext(c.ctx, s.metadata)
 	if r.timeout >= 0 {
 		ctx, s.cancel = context.WithTimeout(ctx, r.timeout)
 	} else {
@@ -63,8 +74,9 @@ func (s *stream) run() {
 
 // refuse answers what is no gRPC call, once it is there, and in words where no gRPC client asks.
 func (s *stream) refuse() {
-	for scrap := make([]byte, 1<<10); ; {
-		if _, err := s.readFull(scrap); err != nil {
+	due := time.Now().Add(s.conn.server.cfg.RequestTimeout)
+	for scrap := make([]byte, 1<<10); !s.early; {
+		if _, err := s.readFull(scrap, due); err != nil {
 			break
 		}
 	}
@@ -78,6 +90,8 @@ func (s *stream) refuse() {
 
 // done forgets a call that has returned.
 func (c *conn) done(s *stream) {
+	s.letGo(true)
+	c.server.cfg.Memory.Release(s.memory)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop(s, errCallEnded)

@@ -112,7 +112,7 @@ func TestCalls(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			server := serve(t, Config{TLS: tt.server, MaxRequest: 1 << 20}, map[string]grpc.StreamHandler{
+			server := serve(t, Config{TLS: tt.server, Limit: func(string, bool) int { return 1 << 20 }}, map[string]grpc.StreamHandler{
 				"Send": send, "Hold": hold, "Meta": meta, "Fail": fail,
 			})
 			conn := server.dial(t, tt.client)

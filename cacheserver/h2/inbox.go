@@ -5,14 +5,17 @@ package h2
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
+	"time"
 )
 
 // inbox holds bytes that a stream has received and its handler has not read. One goroutine puts, one takes. Its
 // length is bounded by the stream's window.
 type inbox struct {
-	more chan struct{} // buffered: something has changed
+	memory Memory        // where data is reserved
+	more   chan struct{} // buffered: something has changed
 
 	mu   sync.Mutex
 	data []byte
@@ -20,16 +23,21 @@ type inbox struct {
 	last bool  // the client ended its side: data is read before done is told
 }
 
-func newInbox() inbox { return inbox{more: make(chan struct{}, 1)} }
+func newInbox(memory Memory) inbox { return inbox{memory: memory, more: make(chan struct{}, 1)} }
 
-// put appends a copy of data.
+// put appends a copy of data. Without memory for it, the inbox ends.
 func (b *inbox) put(data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.done == nil {
-		b.data = append(b.data, data...)
-		b.notify()
+	if b.done != nil {
+		return
 	}
+	if err := b.memory.Reserve(int64(copies * len(data))); err != nil {
+		b.endLocked(exhausted("no memory for a request", err))
+		return
+	}
+	b.data = append(b.data, data...)
+	b.notify()
 }
 
 // finish says that nothing follows: what is there is read, then io.EOF.
@@ -46,8 +54,14 @@ func (b *inbox) finish() {
 func (b *inbox) end(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.endLocked(why)
+}
+
+func (b *inbox) endLocked(why error) {
 	if b.done == nil || b.last {
 		b.done, b.last = why, false
+		b.memory.Release(int64(copies * len(b.data)))
+		b.data = nil
 		b.notify()
 	}
 }
@@ -59,17 +73,29 @@ func (b *inbox) notify() {
 	}
 }
 
-// take moves received bytes into the front of p and says how many; it waits for at least one.
-func (b *inbox) take(ctx context.Context, p []byte) (int, error) {
+// errLate ends a wait for bytes that were due.
+var errLate = errors.New("the request is late")
+
+// take moves received bytes into the front of p and says how many; it waits for at least one, until it is due, or, if due is zero, as
+// long as it takes.
+func (b *inbox) take(ctx context.Context, p []byte, due time.Time) (int, error) {
+	var late <-chan time.Time // of a timer that most calls don't need
 	for {
 		n, err := b.poll(p)
 		if n > 0 || err != nil {
 			return n, err
 		}
+		if late == nil && !due.IsZero() {
+			timer := time.NewTimer(time.Until(due))
+			defer timer.Stop()
+			late = timer.C
+		}
 		select {
 		case <-b.more:
 		case <-ctx.Done():
 			return 0, ctx.Err()
+		case <-late:
+			return 0, errLate
 		}
 	}
 }
@@ -81,6 +107,7 @@ func (b *inbox) poll(p []byte) (int, error) {
 		return 0, b.done
 	}
 	n := copy(p, b.data)
+	b.memory.Release(int64(copies * n))
 	if b.data = b.data[n:]; len(b.data) == 0 {
 		b.data = nil
 	}

@@ -21,7 +21,9 @@ const (
 
 	// maxStreams is how many calls a connection may have running. A call that its client reset counts until its
 	// handler has returned, so that resets buy nothing (CVE-2023-44487).
-	maxStreams = 4096
+	maxStreams = 512
+	// slowest is the rate in bytes a second that a long message must come at, see Config.RequestTimeout.
+	slowest = 64 << 10
 	// maxHeaderList bounds a request's header fields, each counted as RFC 9113 section 6.5.2 says.
 	maxHeaderList = 64 << 10
 	// maxRead bounds a frame together with the CONTINUATION frames that belong to it, so that empty ones end too.

@@ -28,6 +28,7 @@ type request struct {
 	metadata    metadata.MD
 	code        int            // HTTP's, of the response
 	refusal     *status.Status // of what is good HTTP/2 and no gRPC call; nil: there is a call to make
+	early       bool           // refusal does not wait for the request
 }
 
 // errMalformed is the cause of a stream error, RFC 9113 section 8.1.1.

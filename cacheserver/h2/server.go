@@ -34,8 +34,16 @@ type Config struct {
 	Unary  grpc.UnaryServerInterceptor  // nil: none
 	Stream grpc.StreamServerInterceptor // nil: none
 	Log    *slog.Logger                 // of peers that break the protocol
-	// MaxRequest bounds a message that comes in, in bytes; a longer one ends its call in RESOURCE_EXHAUSTED. 0: 4 MiB, as in grpc-go.
-	MaxRequest int
+	// Limit bounds the messages that come in for a method, the first one and the others, in bytes. A longer one ends its call in
+	// RESOURCE_EXHAUSTED when its length is known. nil: 4 MiB, as in grpc-go.
+	Limit func(method string, first bool) int
+	// Memory bounds what clients can have the server hold; nil: nothing does.
+	Memory Memory
+	// RequestTimeout is how long a message may take to come whole, once it has begun, and a call's first one from the call's
+	// begin; a long one gets more. 0: 30 seconds.
+	RequestTimeout time.Duration
+	// SendTimeout ends a connection that took nothing of what was written for so long. 0: never.
+	SendTimeout time.Duration
 }
 
 // Server serves gRPC. Make it with New and register services before Serve; from then on every method but
@@ -70,8 +78,14 @@ type method struct {
 
 // New makes a server without services.
 func New(cfg Config) *Server {
-	if cfg.MaxRequest == 0 {
-		cfg.MaxRequest = 4 << 20
+	if cfg.Limit == nil {
+		cfg.Limit = func(string, bool) int { return 4 << 20 }
+	}
+	if cfg.Memory == nil {
+		cfg.Memory = unlimited{}
+	}
+	if cfg.RequestTimeout == 0 {
+		cfg.RequestTimeout = 30 * time.Second
 	}
 	if cfg.TLS != nil {
 		cfg.TLS = cfg.TLS.Clone()
@@ -161,6 +175,16 @@ func (s *Server) stopping() bool {
 
 // serve serves a connection until it is closed and its last call has returned.
 func (s *Server) serve(raw net.Conn) {
+	memory := int64(connMemory)
+	if s.cfg.TLS != nil {
+		memory += tlsMemory
+	}
+	if err := ReserveSoon(s.cfg.Memory, memory); err != nil {
+		s.cfg.Log.Warn("no memory for a connection", "client", raw.RemoteAddr(), "error", err)
+		_ = raw.Close()
+		return
+	}
+	defer s.cfg.Memory.Release(memory)
 	boundBuffer(raw, s.near)
 	c := newConn(s, raw)
 	s.mu.Lock()

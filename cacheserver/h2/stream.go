@@ -11,6 +11,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
@@ -35,6 +36,9 @@ type stream struct {
 
 	owed atomic.Int64 // bytes read and not yet given back to window
 
+	memory int64 // reserved for the call as long as it runs
+	began  bool  // a message was asked for; belongs to the receiver
+
 	// Guarded by conn.mu.
 	sendable int64 // what the peer takes
 	remote   bool  // the peer has ended its side; set by the reader alone
@@ -50,7 +54,9 @@ type stream struct {
 	mu      sync.Mutex
 	header  metadata.MD // of the response, until it is sent
 	trailer metadata.MD
-	headed  bool // header is sent
+	headed  bool  // header is sent
+	held    int64 // reserved for the last received message
+	over    bool  // the handler has returned
 }
 
 var (
@@ -107,7 +113,7 @@ func (s *stream) SendMsg(m any) error {
 // encode makes a message ready to be written. It must be released.
 func (s *stream) encode(m any) (*outgoing, error) {
 	lead := make([]byte, leadSize)
-	o := &outgoing{data: append(s.slices[:0], lead)}
+	o := &outgoing{data: append(s.slices[:0], lead), free: func() {}}
 	if own, ok := m.(Message); ok {
 		o.data, o.left, o.free = own.AppendSlices(o.data), own.Size(), own.Release
 	} else {
@@ -118,7 +124,12 @@ func (s *stream) encode(m any) (*outgoing, error) {
 		for _, b := range encoded {
 			o.data = append(o.data, b.ReadOnlyData())
 		}
-		o.left, o.free = encoded.Len(), encoded.Free
+		memory, size := s.conn.server.cfg.Memory, int64(copies*encoded.Len())
+		if err := memory.Reserve(size); err != nil {
+			encoded.Free()
+			return nil, exhausted("no memory for the response", err)
+		}
+		o.left, o.free = encoded.Len(), func() { encoded.Free(); memory.Release(size) }
 	}
 	s.slices = o.data
 	if o.left > math.MaxUint32 {
@@ -208,59 +219,81 @@ func (s *stream) send(o *outgoing) error {
 	return err
 }
 
-// RecvMsg implements grpc.ServerStream. It returns io.EOF when the client has ended its side between two messages.
+// RecvMsg implements grpc.ServerStream. It returns io.EOF when the client has ended its side between two messages. The memory of a
+// message stays reserved until the next one is asked for.
 func (s *stream) RecvMsg(m any) error {
+	s.letGo(false)
 	var lead [leadSize]byte
-	if n, err := s.readFull(lead[:]); err != nil {
-		if errors.Is(err, io.EOF) && n == 0 {
-			return io.EOF
+	cfg := &s.conn.server.cfg
+	first, begun := !s.began, 0
+	s.began = true
+	if !first { // it may begin whenever the client likes
+		var err error
+		if begun, err = s.readFull(lead[:1], time.Time{}); err != nil {
+			return s.receiveError(err, io.EOF)
 		}
-		return s.receiveError(err)
+	}
+	due := time.Now().Add(cfg.RequestTimeout)
+	if n, err := s.readFull(lead[begun:], due); err != nil {
+		if n+begun == 0 {
+			return s.receiveError(err, io.EOF)
+		}
+		return s.receiveError(err, errCutOff)
 	}
 	if lead[0] != 0 {
 		return status.Errorf(codes.Internal, "a message with compression flag %d, and the call has no grpc-encoding", lead[0])
 	}
 	size := binary.BigEndian.Uint32(lead[1:])
-	if limit := s.conn.server.cfg.MaxRequest; int64(size) > int64(limit) {
+	if limit := cfg.Limit(s.path, first); int64(size) > int64(limit) {
 		return status.Errorf(codes.ResourceExhausted, "a message of %d bytes, want at most %d", size, limit)
 	}
-	body, err := s.readMessage(int(size))
+	body, err := s.readMessage(int(size), due.Add(time.Duration(size)*time.Second/slowest))
 	if err != nil {
-		return s.receiveError(err)
+		return s.receiveError(err, errCutOff)
 	}
-	if err := s.conn.server.cfg.Codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(body)}, m); err != nil {
+	if err := cfg.Codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(body)}, m); err != nil {
 		return status.Errorf(codes.Internal, "decode the request: %v", err)
 	}
 	return nil
 }
 
-func (s *stream) receiveError(err error) error {
+// errCutOff ends a call whose client ended its side within a message.
+var errCutOff = status.Error(codes.Internal, "the client ended the call within a message")
+
+// receiveError is what a handler is told of a failed read; ended is for the end of the client's side.
+func (s *stream) receiveError(err, ended error) error {
 	switch {
 	case errors.Is(err, io.EOF):
-		return status.Error(codes.Internal, "the client ended the call within a message")
+		return ended
+	case errors.Is(err, errLate):
+		return status.Errorf(codes.DeadlineExceeded, "the request has not come whole within %s", s.conn.server.cfg.RequestTimeout)
 	case s.ctx.Err() != nil:
 		return s.contextError()
 	}
 	return err
 }
 
-// readMessage reads a message's bytes. Memory grows with what has come, not with what was announced.
-func (s *stream) readMessage(size int) ([]byte, error) {
-	body := make([]byte, min(size, defaultWindow))
+// readMessage reads a message's bytes until it is due. Memory grows with what has come, not with what was announced.
+func (s *stream) readMessage(size int, due time.Time) ([]byte, error) {
+	var body []byte
 	for done := 0; ; {
-		n, err := s.readFull(body[done:])
+		more := min(max(done, defaultWindow), size-done)
+		if err := s.hold(int64(copies * more)); err != nil {
+			return nil, err
+		}
+		body = append(body, make([]byte, more)...)
+		n, err := s.readFull(body[done:], due)
 		if done += n; err != nil || done == size {
 			return body, err
 		}
-		body = append(body, make([]byte, min(done, size-done))...)
 	}
 }
 
-// readFull fills p, and gives the peer window for what it takes.
-func (s *stream) readFull(p []byte) (int, error) {
+// readFull fills p before it is due, and gives the peer window for what it takes.
+func (s *stream) readFull(p []byte, due time.Time) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, err := s.in.take(s.ctx, p[done:])
+		n, err := s.in.take(s.ctx, p[done:], due)
 		if err != nil {
 			return done, err
 		}

@@ -3,7 +3,10 @@
 
 package h2
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // turn is a stream's wish to write on its connection. Turns are granted in the order of asking, to whom has something
 // that the peer's windows let through.
@@ -108,6 +111,9 @@ func (c *conn) takesWhole() bool { return c.peerWindow == maxWindow }
 func (c *conn) take() {
 	c.writing, c.frame, c.whole = true, c.peerFrame, c.takesWhole()
 	c.control, c.sending = c.sending[:0], c.control
+	if limit := c.server.cfg.SendTimeout; limit > 0 && c.agreed {
+		_ = c.raw.SetWriteDeadline(time.Now().Add(limit)) // a closed connection fails at the write
+	}
 	if c.peerTable != c.table {
 		c.table = c.peerTable
 		c.encoder.SetMaxDynamicTableSize(c.table)

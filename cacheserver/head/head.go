@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
@@ -29,9 +30,10 @@ import (
 
 // Config is what a head needs. Fields without a remark must be set.
 type Config struct {
-	Flight    net.Listener // the head owns and closes it
-	HTTP      net.Listener // likewise; nil serves no HTTP
-	Nodes     int          // data nodes to wait for, at least 1
+	Flight    net.Listener  // the head owns and closes it
+	HTTP      net.Listener  // likewise; nil serves no HTTP
+	Nodes     int           // data nodes to wait for, at least 1
+	Budget    *chunk.Budget // what clients cause is reserved in it; nil: 256 MiB of the head's own
 	Store     *objstore.Store
 	Source    iceberg.Source
 	Selection iceberg.Selection
@@ -62,6 +64,7 @@ func New(cfg Config) (*Head, error) {
 	if cfg.Nodes < 1 {
 		return nil, fmt.Errorf("nodes: %d, want at least 1 data node", cfg.Nodes)
 	}
+	cfg.Budget = cmp.Or(cfg.Budget, chunk.NewBudget(256<<20))
 	cfg.TicketTTL = cmp.Or(cfg.TicketTTL, time.Hour)
 	cfg.NodeTimeout = cmp.Or(cfg.NodeTimeout, 10*time.Second)
 	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 10*time.Minute)
@@ -86,7 +89,7 @@ func New(cfg Config) (*Head, error) {
 // Start serves until ctx ends, then stops in order: not ready, sessions closed, calls drained.
 // A cache that fails does not end Start: its reason must stay there to be read.
 func (h *Head) Start(ctx context.Context) error {
-	server, err := rpc.NewServer(h.cfg.Transport, h.cfg.TLS, h.cfg.Metrics, h.cfg.Log)
+	server, err := rpc.NewServer(h.cfg.Transport, h.cfg.TLS, h.cfg.Budget.Clients(), h.cfg.Metrics, h.cfg.Log)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type Config struct {
 	Flight    net.Listener // the head's; data nodes listen beside it on free ports
 	HTTP      net.Listener // nil serves no HTTP
 	Nodes     int
-	Budget    *chunk.Budget // shared by all nodes
+	Budget    *chunk.Budget // shared by head and nodes
 	Store     *objstore.Store
 	Source    iceberg.Source
 	Selection iceberg.Selection
@@ -52,7 +52,7 @@ type Cache struct {
 func New(ctx context.Context, cfg Config) (*Cache, error) {
 	secret := rand.Text() // head and nodes are this process: nobody else may join
 	h, err := head.New(head.Config{
-		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Store: cfg.Store, Source: cfg.Source, Selection: cfg.Selection,
+		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source, Selection: cfg.Selection,
 		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
 		Profiles: cfg.Profiles,
 	})

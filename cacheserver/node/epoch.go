@@ -36,12 +36,14 @@ const (
 
 // epoch streams this node's share of a rank's sequence, in sequence order, in batches of about so many bytes.
 func (s *sender) epoch(l serving, p *chunk.Projection, length int64) error {
+	most := min(mostBytes, s.most)
+	length = min(length, most/16*15)
 	cursor, err := order.NewCursor(l.ticket.Epoch, l.ticket.Share)
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
 	cursor.Within(uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds[1]))
-	every := l.cuts(l.rows.MeanBytes(p), length)
+	every := l.cuts(l.rows.MeanBytes(p), length, most)
 	var runs []order.Run // of this node, not sent yet
 	var rows int         // that they have
 	for left := every.positions; ; {
@@ -61,9 +63,9 @@ func (s *sender) epoch(l serving, p *chunk.Projection, length int64) error {
 		}
 		unsent := runs
 		for rows >= every.rows || flush && rows > 0 {
-			message, rest, err := l.rows.Gather(p, unsent, min(rows, every.rows), mostBytes)
+			message, rest, err := s.gather(l, p, unsent, min(rows, every.rows), int(most))
 			if err != nil {
-				return status.Errorf(codes.Internal, "gather %d rows: %v", min(rows, every.rows), err)
+				return refusal(err, "gather %d rows", min(rows, every.rows))
 			}
 			if err := s.batch(message); err != nil {
 				return err
@@ -79,22 +81,16 @@ func (s *sender) epoch(l serving, p *chunk.Projection, length int64) error {
 	}
 }
 
-// batchLength is about how long the batches of the call's epoch are to be. What batches longer than usual take more, two
-// at a time, is reserved until release is called; where it does not fit, batches are as long as usual.
-func batchLength(ctx context.Context, budget *chunk.Budget) (length int64, release func(), err error) {
+// batchLength is about how long the batches of the call's epoch are to be, if there is memory for them.
+func batchLength(ctx context.Context) (int64, error) {
 	said, err := wire.BatchBytes(ctx)
 	if err != nil {
-		return 0, nil, err
+		return 0, err
 	}
 	if said == 0 {
-		said = usualBytes
+		return usualBytes, nil
 	}
-	length = min(max(said, leastBytes), longestBytes)
-	more := 2 * max(length-usualBytes, 0)
-	if fits := budget.Reserve(more) == nil; !fits {
-		return usualBytes, func() {}, nil
-	}
-	return length, func() { budget.Release(more) }, nil
+	return min(max(said, leastBytes), longestBytes), nil
 }
 
 // cut says where a sequence is cut: after so many positions of the rank's sequence, or so many rows of this node.
@@ -109,14 +105,15 @@ const endless = math.MaxInt
 // cuts makes batches of whole steps where a step's rows lie together, unless a step is too long: a client need not put
 // one together from two batches then. Where rows are shuffled over nodes it must anyway, and batches are as long as each
 // other, however the rows fall: an allocator has fresh memory mapped for a message longer than those before, and clumps
-// of 64 rows made lengths that differ by half. mean is the bytes of a row, length those of a batch.
-func (l serving) cuts(mean, length int64) cut {
+// of 64 rows made lengths that differ by half. mean is the bytes of a row, length those of a
+// batch, longest those that one may have at most.
+func (l serving) cuts(mean, length, longest int64) cut {
 	lo, hi := order.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := hi - lo
 	scattered := l.ticket.Epoch.Shuffle && uint64(l.ticket.Bounds.Len()) < l.ticket.Epoch.Rows
 	rows := func(bytes int64) uint64 { return uint64(min(max(bytes/max(mean, 1), 1), mostRows)) }
 	most := rows(length)
-	if scattered || step == 0 || step > rows(mostBytes) {
+	if scattered || step == 0 || step > rows(longest) {
 		return cut{positions: endless, rows: int(most)}
 	}
 	return cut{positions: max(most/step, 1) * step, rows: endless}

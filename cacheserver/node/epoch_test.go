@@ -4,14 +4,20 @@
 package node
 
 import (
+	"context"
 	"strconv"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
@@ -50,7 +56,7 @@ func TestCuts(t *testing.T) {
 				Epoch:  order.Epoch{Rows: rows, Shuffle: tt.shuffle, GlobalBatch: tt.batch, Tail: order.Keep},
 				Share:  order.Share{World: tt.world, Workers: 1},
 			}}
-			if got := l.cuts(tt.mean, usualBytes); got != tt.want {
+			if got := l.cuts(tt.mean, usualBytes, mostBytes); got != tt.want {
 				t.Errorf("%+v, want %+v (%s)", got, tt.want, tt.description)
 			}
 		})
@@ -58,44 +64,57 @@ func TestCuts(t *testing.T) {
 }
 
 func TestBatchLength(t *testing.T) {
-	const limit = 10 << 20
-	tests := []struct {
-		name     string
-		said     int64 // 0: nothing
-		used     int64
-		want     int64
-		reserves int64
-	}{
-		{"nothing said", 0, 0, usualBytes, 0},
-		{"shorter", 100_000, 0, 100_000, 0},
-		{"too short", 1, 0, leastBytes, 0},
-		{"longer", 2 << 20, 0, 2 << 20, 2 << 20},
-		{"too long", 1 << 40, 0, longestBytes, 2 * (longestBytes - usualBytes)},
-		{"just fits", 2 << 20, limit - 2<<20, 2 << 20, 2 << 20},
-		{"no room", 2 << 20, limit - 2<<20 + 1, usualBytes, 0},
-		{"no room at all", 100_000, limit, 100_000, 0},
+	for said, want := range map[int64]int64{0: usualBytes, 100_000: 100_000, 1: leastBytes, 2 << 20: 2 << 20, 1 << 40: longestBytes} {
+		ctx := t.Context()
+		if said > 0 {
+			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(wire.BatchBytesHeader, strconv.FormatInt(said, 10)))
+		}
+		if got, err := batchLength(ctx); err != nil || got != want {
+			t.Errorf("%d said: %d bytes, error %v: want %d", said, got, err, want)
+		}
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			budget := chunk.NewBudget(limit)
-			if err := budget.Reserve(tt.used); err != nil {
-				t.Fatal(err)
-			}
-			ctx := t.Context()
-			if tt.said > 0 {
-				ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(wire.BatchBytesHeader, strconv.FormatInt(tt.said, 10)))
-			}
-			got, release, err := batchLength(ctx, budget)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if reserved := budget.Used() - tt.used; got != tt.want || reserved != tt.reserves {
-				t.Errorf("%d bytes, reserved %d: want %d, %d", got, reserved, tt.want, tt.reserves)
-			}
-			release()
-			if budget.Used() != tt.used {
-				t.Errorf("%d bytes used after release, want %d", budget.Used(), tt.used)
-			}
-		})
+}
+
+// deaf is a stream of a client that does not read.
+type deaf struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (d deaf) Context() context.Context { return d.ctx }
+
+// TestStreamsShareMemory opens streams until there is no memory left: each gets less than the ones before, and all comes back.
+func TestStreamsShareMemory(t *testing.T) {
+	const limit, kept = 64 << 20, 16 << 20
+	budget := chunk.NewBudget(limit).Keep(kept)
+	if err := budget.Reserve(limit - kept); err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{cfg: Config{Budget: budget, Metrics: metrics.New(), Transport: rpc.H2}}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel() // who has gone does not wait for memory
+	var open []*sender
+	for {
+		s, err := n.newSender(deaf{ctx: gone}, wire.Epoch)
+		if status.Code(err) == codes.ResourceExhausted {
+			t.Logf("%d streams, then: %v", len(open), err)
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(open) > 0 && s.most > open[len(open)-1].most {
+			t.Fatalf("stream %d may use %d bytes for a message, the one before %d", len(open), s.most, open[len(open)-1].most)
+		}
+		open = append(open, s)
+	}
+	if len(open) < 100 || open[0].most != 128<<10 || open[len(open)-1].most != leastBytes {
+		t.Errorf("%d streams of %d to %d bytes a message", len(open), open[0].most, open[len(open)-1].most)
+	}
+	for _, s := range open {
+		s.close()
+	}
+	if used := budget.Clients().Used(); used != 0 || budget.Used() != limit-kept {
+		t.Errorf("%d bytes are still reserved for clients, %d in all", used, budget.Used())
 	}
 }

@@ -45,19 +45,22 @@ func (s *service) get(lent serving, stream flight.FlightService_DoGetServer) err
 	if err != nil {
 		return err
 	}
-	out := s.node.newSender(stream, lent.ticket.Kind)
+	length, err := batchLength(stream.Context())
+	if err != nil {
+		return err
+	}
+	out, err := s.node.newSender(stream, lent.ticket.Kind)
+	if err != nil {
+		return err
+	}
 	defer out.close()
+	projection = projection.Within(out.memory)
 	if err := out.schema(projection); err != nil {
 		return err
 	}
 	if lent.ticket.Kind == wire.Shard {
 		return out.shard(lent, projection)
 	}
-	length, release, err := batchLength(stream.Context(), s.node.cfg.Budget)
-	if err != nil {
-		return err
-	}
-	defer release()
 	return out.epoch(lent, projection, length)
 }
 
@@ -102,8 +105,12 @@ func (s *service) take(lent serving, first exchange.Message, stream flight.Fligh
 	if err := receiveSchema(stream, first); err != nil {
 		return err
 	}
-	out := s.node.newSender(stream, wire.Take)
+	out, err := s.node.newSender(stream, wire.Take)
+	if err != nil {
+		return err
+	}
 	defer out.close()
+	projection = projection.Within(out.memory)
 	if err := out.schema(projection); err != nil {
 		return err
 	}
@@ -119,11 +126,11 @@ func (s *service) take(lent serving, first exchange.Message, stream flight.Fligh
 			continue
 		}
 		out.work()
-		runs, err := lent.asked(request)
+		asked, err := askedRows(request)
 		if err != nil {
 			return err
 		}
-		if err := out.take(lent, projection, runs); err != nil {
+		if err := out.take(lent, projection, asked); err != nil {
 			return err
 		}
 	}
@@ -159,18 +166,23 @@ func receiveSchema(stream grpc.ServerStream, m exchange.Message) error {
 	return nil
 }
 
-// asked reads a batch of row indices: one run of the node's own rows for each.
-func (l serving) asked(request exchange.Message) ([]order.Run, error) {
+// askedRows reads a batch of row indices.
+func askedRows(request exchange.Message) (exchange.Rows, error) {
 	rows, err := exchange.Batch(request)
 	if err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "exchange: %v", err)
+		return exchange.Rows{}, status.Errorf(codes.InvalidArgument, "exchange: %v", err)
 	}
 	if rows.Len() > maxTakeRows {
-		return nil, status.Errorf(codes.InvalidArgument, "exchange: a batch of %d row indices, want at most %d", rows.Len(), maxTakeRows)
+		return exchange.Rows{}, status.Errorf(codes.InvalidArgument, "exchange: a batch of %d row indices, want at most %d", rows.Len(), maxTakeRows)
 	}
-	runs := make([]order.Run, rows.Len())
+	return rows, nil
+}
+
+// runs are the node's own rows that a client asked for: one run for each.
+func (l serving) runs(asked exchange.Rows) ([]order.Run, error) {
+	runs := make([]order.Run, asked.Len())
 	for i := range runs {
-		row := rows.At(i)
+		row := asked.At(i)
 		if row < l.ticket.Bounds[0] || row >= l.ticket.Bounds[1] {
 			return nil, status.Errorf(codes.OutOfRange, "exchange: row %d is not on this data node, which holds rows %d to %d", row, l.ticket.Bounds[0], l.ticket.Bounds[1]-1)
 		}

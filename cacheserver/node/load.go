@@ -210,9 +210,9 @@ func noRoom(err error, what, advice string) error {
 	if !errors.As(err, &full) {
 		return err
 	}
-	return &noRoomError{full, fmt.Sprintf("no room %s: %s are needed beside the %s in use, and the limit is %s: "+
+	return &noRoomError{full, fmt.Sprintf("no room %s: %s are needed beside the %s in use, and the limit is %s, of which %s are kept for clients: "+
 		"raise --memory-limit (in a cluster, the data nodes' memory), %s",
-		what, inBytes(full.Need), inBytes(full.Used), inBytes(full.Limit), advice)}
+		what, inBytes(full.Need), inBytes(full.Used), inBytes(full.Limit), inBytes(full.Kept), advice)}
 }
 
 // noRoomError is a full budget in words.

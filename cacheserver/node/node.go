@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -53,6 +54,8 @@ type Config struct {
 	Grace     time.Duration
 	Transport rpc.Transport // zero: rpc.H2
 
+	SendTimeout time.Duration // for a client to read a message before its stream is ended; 0: ten minutes
+
 	Log      *slog.Logger
 	Metrics  *metrics.Metrics
 	Profiles bool // serve Go's profiles beside the metrics
@@ -62,6 +65,8 @@ type Config struct {
 type Node struct {
 	cfg         Config
 	incarnation string
+	senders     senders
+	waiting     atomic.Int64 // streams, for memory
 
 	mu       sync.Mutex
 	part     *part // nil until the head assigns one, and again after it is given up
@@ -78,6 +83,7 @@ func New(cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("index: %d, want the node's place, from 0", cfg.Index)
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
+	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, rpc.SendTimeout)
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
 	if cfg.Work == nil {
 		cfg.Work = NewWork()
@@ -92,7 +98,7 @@ func New(cfg Config) (*Node, error) {
 // Start serves until ctx ends or the head says that this process is not wanted any more. It then stops in
 // order: not ready, the head told, streams drained, memory freed. A failed load does not end it.
 func (n *Node) Start(ctx context.Context) error {
-	server, err := rpc.NewServer(n.cfg.Transport, n.cfg.TLS, n.cfg.Metrics, n.cfg.Log)
+	server, err := rpc.NewServer(n.cfg.Transport, n.cfg.TLS, transportMemory{n}, n.cfg.Metrics, n.cfg.Log)
 	if err != nil {
 		return err
 	}
@@ -149,8 +155,16 @@ func (n *Node) giveUp(reason string) {
 	if p != nil {
 		p.close()
 		debug.FreeOSMemory()
+		n.limitHeap()
 	}
 }
+
+// heapSlack is what the process takes beside what is reserved in the budget: code, goroutines, metrics, garbage.
+const heapSlack = 48 << 20
+
+// limitHeap has the garbage collector keep the Go heap within what the memory limit leaves beside the rows, which lie outside of it.
+// Without, garbage could take as much again as clients' requests and answers do.
+func (n *Node) limitHeap() { debug.SetMemoryLimit(n.cfg.Budget.Heap() + heapSlack) }
 
 // serving is a loaded part in use by one call, which calls done once.
 type serving struct {

@@ -67,6 +67,7 @@ func (n *Node) startPart(ctx context.Context, assign peer.Assign, old *part) *pa
 		p.table = nil        // its footers and deletes served their purpose
 		n.cfg.Store.Idle()   // nor are its connections of use
 		debug.FreeOSMemory() // what decoding needed would stay resident for minutes
+		n.limitHeap()
 	}()
 	return p
 }

@@ -5,6 +5,10 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,32 +17,84 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/exchange"
 	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
-// sender writes one stream's messages and counts them.
+// sender writes one stream's messages, within the memory that is set aside for them, and counts them.
 type sender struct {
-	stream grpc.ServerStream
-	begin  time.Time // of the work on the next message
-	open   prometheus.Gauge
-	bytes  prometheus.Counter
-	rows   prometheus.Counter
-	wait   prometheus.Counter
+	stream  grpc.ServerStream
+	node    *Node
+	memory  *chunk.Allowance
+	most    int64         // bytes that one message may take, unless a single row takes more
+	timeout time.Duration // for the client to take a message
+	waiting atomic.Int64  // since when the client has not read the message that is being sent, in Unix nanoseconds; 0: none is
+	shed    atomic.Bool   // it was ended because others need its memory
+	begin   time.Time     // of the work on the next message
+	open    prometheus.Gauge
+	bytes   prometheus.Counter
+	rows    prometheus.Counter
+	wait    prometheus.Counter
 }
 
-func (n *Node) newSender(stream grpc.ServerStream, kind wire.Kind) *sender {
+const (
+	// streamFraction of the free memory is the most that a new stream gets for a message, from leastBytes to 4 MiB: the more
+	// streams there are, the shorter are the batches of the next one, and an idle client's streams leave memory to the others.
+	streamFraction = 64
+	mostStream     = 4 << 20
+	// slowest is the rate in bytes a second below which a client is said not to read a long message.
+	slowest = 1 << 20
+)
+
+// newSender sets memory aside for a stream. The caller closes the sender.
+func (n *Node) newSender(stream grpc.ServerStream, kind wire.Kind) (*sender, error) {
+	messages, requests := int64(1), int64(0)
+	if n.cfg.Transport == rpc.GRPC { // one is under way while the next one is gathered
+		messages = 2
+		if kind == wire.Take {
+			requests = rpc.MaxRows
+		}
+	}
+	var memory *chunk.Allowance
+	var most int64
+	err := n.withMemory(stream.Context(), func() (err error) {
+		clients := n.cfg.Budget.Clients()
+		most = min(max(clients.Free()/streamFraction, leastBytes), mostStream)
+		most = 1 << (bits.Len64(uint64(most)) - 1) // as buffers are
+		memory, err = clients.Allow(messages*most + requests)
+		return err
+	})
+	if err != nil {
+		return nil, refusal(err, "no memory for another stream")
+	}
 	m, label := n.cfg.Metrics, string(kind)
 	m.StreamsOpened.WithLabelValues(label).Inc()
 	s := &sender{
-		stream: stream, begin: time.Now(), open: m.Streams.WithLabelValues(label), bytes: m.SentBytes.WithLabelValues(label),
-		rows: m.SentRows.WithLabelValues(label), wait: m.SendWait.WithLabelValues(label),
+		stream: stream, node: n, memory: memory, most: most, timeout: n.cfg.SendTimeout, begin: time.Now(), open: m.Streams.WithLabelValues(label),
+		bytes: m.SentBytes.WithLabelValues(label), rows: m.SentRows.WithLabelValues(label), wait: m.SendWait.WithLabelValues(label),
 	}
 	s.open.Inc()
-	return s
+	n.senders.add(s)
+	return s, nil
 }
 
-func (s *sender) close() { s.open.Dec() }
+func (s *sender) close() {
+	s.node.senders.remove(s)
+	s.memory.Close()
+	s.open.Dec()
+}
+
+// refusal is the status of what could not be done: RESOURCE_EXHAUSTED with the bytes needed and had, or INTERNAL.
+func refusal(err error, format string, args ...any) error {
+	code := codes.Internal
+	var full *chunk.ExhaustedError
+	if errors.As(err, &full) {
+		code = codes.ResourceExhausted
+	}
+	return status.Errorf(code, "%s: %v", fmt.Sprintf(format, args...), err)
+}
 
 // schema sends the stream's first message.
 func (s *sender) schema(p *chunk.Projection) error {
@@ -63,10 +119,22 @@ func (s *sender) batch(m chunk.Message) error {
 	return nil
 }
 
-// frame blocks while the transport has more to send than the client takes: that bounds a stream's memory.
+// frame blocks while the transport has more to send than the client takes: that bounds a stream's memory. A client that does not take
+// it in time loses the stream, so that the memory comes back.
 func (s *sender) frame(f *wire.Frame) error {
 	size, begin := f.Size(), time.Now()
-	if err := wire.Send(s.stream, f); err != nil {
+	timeout := s.timeout + time.Duration(size)*time.Second/slowest
+	end := time.AfterFunc(timeout, func() { rpc.Cancel(s.stream.Context()) })
+	s.waiting.Store(begin.UnixNano())
+	err := wire.Send(s.stream, f)
+	s.waiting.Store(0)
+	if s.shed.Load() {
+		return status.Error(codes.Unavailable, "the client did not read, and others needed the memory: ask the head again, and read on from there")
+	}
+	if inTime := end.Stop(); !inTime {
+		return status.Errorf(codes.Unavailable, "the client did not read a message of %d bytes within %s: ask the head again, and read on from there", size, timeout.Round(time.Second))
+	}
+	if err != nil {
 		return err
 	}
 	s.wait.Add(time.Since(begin).Seconds())
@@ -82,10 +150,18 @@ func (s *sender) shard(l serving, p *chunk.Projection) error {
 
 // between streams the node's own rows [lo, hi).
 func (s *sender) between(l serving, p *chunk.Projection, lo, hi int64) error {
-	for message, err := range l.rows.Range(p, lo, hi) {
+	for lo < hi {
+		var message chunk.Message
+		err := s.node.withMemory(s.stream.Context(), func() (err error) {
+			for message, err = range l.rows.Range(p, lo, hi) {
+				break
+			}
+			return err
+		})
 		if err != nil {
-			return status.Errorf(codes.Internal, "read rows %d to %d: %v", lo, hi, err)
+			return refusal(err, "read rows %d to %d", lo, hi)
 		}
+		lo += int64(message.Rows)
 		if err := s.batch(message); err != nil {
 			return err
 		}
@@ -96,15 +172,46 @@ func (s *sender) between(l serving, p *chunk.Projection, lo, hi int64) error {
 // maxTakeBytes bounds the one batch that answers a batch of row numbers.
 const maxTakeBytes = 1 << 30
 
-// take answers one batch of the node's own row numbers, each a run, with one batch of rows.
-func (s *sender) take(l serving, p *chunk.Projection, asked []order.Run) error {
-	message, left, err := l.rows.Gather(p, asked, len(asked), maxTakeBytes)
+// scratch is about how many bytes it takes to gather rows by their numbers: each one's place, in the table and in every column.
+func scratch(p *chunk.Projection, rows int) int64 { return int64(rows) * int64(32+32*p.Nodes()) }
+
+// take answers one batch of the node's own row numbers with one batch of rows.
+func (s *sender) take(l serving, p *chunk.Projection, asked exchange.Rows) error {
+	message, err := s.gatherAsked(l, p, asked)
 	if err != nil {
-		return status.Errorf(codes.Internal, "gather %d rows: %v", len(asked), err)
-	}
-	if len(left) > 0 {
-		message.Release()
-		return status.Errorf(codes.ResourceExhausted, "exchange: %d rows are more than the %d bytes that one batch may hold; ask for fewer at a time", len(asked), maxTakeBytes)
+		return err
 	}
 	return s.batch(message)
+}
+
+// gather makes a message of rows as Gather does, once there is memory for it.
+func (s *sender) gather(l serving, p *chunk.Projection, runs []order.Run, rows, most int) (message chunk.Message, left []order.Run, err error) {
+	err = s.node.withMemory(s.stream.Context(), func() (err error) {
+		message, left, err = l.rows.Gather(p, runs, rows, most)
+		return err
+	})
+	return message, left, err
+}
+
+// gatherAsked makes the message of rows in the order asked.
+func (s *sender) gatherAsked(l serving, p *chunk.Projection, asked exchange.Rows) (chunk.Message, error) {
+	need := scratch(p, asked.Len())
+	if err := s.node.withMemory(s.stream.Context(), func() error { return s.memory.Reserve(need) }); err != nil {
+		return chunk.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", asked.Len())
+	}
+	defer s.memory.Release(need)
+	runs, err := l.runs(asked)
+	if err != nil {
+		return chunk.Message{}, err
+	}
+	message, left, err := s.gather(l, p, runs, len(runs), maxTakeBytes)
+	if err != nil {
+		return chunk.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", len(runs))
+	}
+	if len(left) > 0 {
+		need := float64(message.BodyLen) / float64(max(message.Rows, 1)) * float64(len(runs))
+		message.Release()
+		return chunk.Message{}, status.Errorf(codes.ResourceExhausted, "exchange: %d rows: ask for fewer at a time: needed about %.0f bytes, one batch may have %d", len(runs), need, maxTakeBytes)
+	}
+	return message, nil
 }

@@ -28,12 +28,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
-const (
-	// writeBuffer is where grpc-go gathers 16 KiB HTTP/2 frames; 128 KiB measured cheapest per byte.
-	writeBuffer = 128 << 10
-	// MaxMessage bounds one message between head and data nodes.
-	MaxMessage = 1 << 30
-)
+// MaxMessage bounds one message between head and data nodes.
+const MaxMessage = 1 << 30
 
 // TLS names PEM files. The zero value means plain text.
 type TLS struct {
@@ -85,8 +81,9 @@ type Server interface {
 	Stop()
 }
 
-// NewServer makes a gRPC server whose handlers can't take the process down: a panic becomes INTERNAL.
-func NewServer(transport Transport, t TLS, m *metrics.Metrics, log *slog.Logger) (Server, error) {
+// NewServer makes a gRPC server whose handlers can't take the process down: a panic becomes INTERNAL. What clients have it hold is reserved
+// in memory.
+func NewServer(transport Transport, t TLS, memory h2.Memory, m *metrics.Metrics, log *slog.Logger) (Server, error) {
 	config, err := t.server()
 	if err != nil {
 		return nil, err
@@ -99,25 +96,12 @@ func NewServer(transport Transport, t TLS, m *metrics.Metrics, log *slog.Logger)
 		return guard(info.FullMethod, m, log, func() error { return handler(srv, stream) })
 	}
 	if transport == GRPC {
-		return newGRPC(config, unary, stream), nil
+		return newGRPC(config, unary, stream, memory, log), nil
 	}
-	return h2.New(h2.Config{Codec: wire.NewCodec(), TLS: config, Unary: unary, Stream: stream, Log: log}), nil
-}
-
-func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor) *grpc.Server {
-	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(wire.NewCodec()),
-		grpc.StatsHandler(wire.Connections{}),
-		grpc.WriteBufferSize(writeBuffer),
-		grpc.MaxConcurrentStreams(4096),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
-		grpc.UnaryInterceptor(unary),
-		grpc.StreamInterceptor(stream),
-	}
-	if config != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(config)))
-	}
-	return grpc.NewServer(options...)
+	return h2.New(h2.Config{
+		Codec: wire.NewCodec(), TLS: config, Unary: unary, Stream: stream, Log: log,
+		Limit: limit, Memory: memory, RequestTimeout: requestTimeout, SendTimeout: SendTimeout,
+	}), nil
 }
 
 // guard runs one call, turns a panic into INTERNAL and counts how the call ended.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 )
 
@@ -22,7 +23,7 @@ func TestTransports(t *testing.T) {
 	for _, transport := range []Transport{H2, GRPC} {
 		t.Run(string(transport), func(t *testing.T) {
 			t.Parallel()
-			server, err := NewServer(transport, TLS{}, metrics.New(), slog.New(slog.DiscardHandler))
+			server, err := NewServer(transport, TLS{}, chunk.NewBudget(1<<30).Clients(), metrics.New(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -204,12 +204,12 @@ func isLoopback(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// memoryFlags bound the memory that rows may take.
+// memoryFlags bound the memory that rows and clients may take.
 type memoryFlags struct{ limit string }
 
 func (f *memoryFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.limit, "memory-limit", env.or("MEMORY_LIMIT", "90%"),
-		"memory for the table: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
+		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
 }
 
 func (f *memoryFlags) budget() (*chunk.Budget, error) {
@@ -217,7 +217,7 @@ func (f *memoryFlags) budget() (*chunk.Budget, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--memory-limit: %w", err)
 	}
-	return chunk.NewBudget(bytes), nil
+	return chunk.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), nil
 }
 
 // noArguments refuses stray words with a hint: a path without its flag is the usual slip.

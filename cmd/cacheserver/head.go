@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/head"
 )
 
@@ -44,6 +45,8 @@ func headCommand(env environment) *cobra.Command {
 			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, store, p.flight, p.http
 			cfg.Secret, cfg.TLS, cfg.Grace, cfg.Log, cfg.Metrics = serve.secret, serve.tls, serve.grace, p.log, p.metrics
 			cfg.Profiles, cfg.Transport = serve.profiles, p.transport
+			cfg.Budget = chunk.NewBudget(headMemory)
+			p.countMemory(cfg.Budget)
 			h, err := head.New(cfg)
 			if err != nil {
 				return err
@@ -63,6 +66,9 @@ func headCommand(env environment) *cobra.Command {
 	flags.DurationVar(&cfg.TicketTTL, "ticket-ttl", 0, "how long a client may wait before it starts a stream with a ticket (default 1h)")
 	return cmd
 }
+
+// headMemory bounds what clients can have a head hold. Its plan is beside it.
+const headMemory = 256 << 20
 
 // groupNodes is the number of data nodes in a LeaderWorkerSet whose leader is the head; 0 where there is none.
 func groupNodes(env environment) int {

@@ -61,7 +61,8 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 
 // countMemory shows the budget among the metrics.
 func (p *process) countMemory(b *chunk.Budget) {
-	p.metrics.Gauge("memory_used_bytes", "Bytes reserved for rows and loading now.", func() float64 { return float64(b.Used()) })
+	p.metrics.Gauge("memory_used_bytes", "Bytes reserved now, for rows, loading and clients.", func() float64 { return float64(b.Used()) })
+	p.metrics.Gauge("memory_clients_bytes", "Bytes of them reserved for clients: connections, requests, streams, answers.", func() float64 { return float64(b.Clients().Used()) })
 	p.metrics.Gauge("memory_peak_bytes", "Most bytes ever reserved.", func() float64 { return float64(b.Peak()) })
 	p.metrics.Gauge("memory_limit_bytes", "The memory limit.", func() float64 { return float64(b.Limit()) })
 }

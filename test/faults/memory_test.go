@@ -1,0 +1,264 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	byteorder "encoding/binary"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/rpc"
+)
+
+const (
+	// nodeLimit is the data node's --memory-limit under attack, headLimit what the head may take for clients.
+	nodeLimit, headLimit = 300 << 20, 256 << 20
+	// besides is what a process may take beside its limit.
+	besides = 64 << 20
+)
+
+// many is how many of something an attack has: n, or DATACACHE_ATTACK times as many.
+func many(t *testing.T, n int) int {
+	t.Helper()
+	text := os.Getenv("DATACACHE_ATTACK")
+	if text == "" {
+		return n
+	}
+	times, err := strconv.Atoi(text)
+	if err != nil || times < 1 {
+		t.Fatalf("DATACACHE_ATTACK: %q, want how many times as much to do", text)
+	}
+	return n * times
+}
+
+// attacked starts a cache of the big table whose memory is limited.
+func attacked(t *testing.T, transport rpc.Transport) *cluster {
+	t.Helper()
+	c := newCluster(t, big(t), 1)
+	c.args = append(c.args, "--transport", string(transport))
+	c.nodeArgs = append(c.nodeArgs, "--memory-limit", strconv.Itoa(nodeLimit))
+	c.startAll()
+	c.await("Ready", "", soon)
+	return c
+}
+
+// within asserts that no process has taken more memory than it may.
+func (c *cluster) within() {
+	c.t.Helper()
+	slack := int64(besides)
+	if raceEnabled {
+		slack = overhead()
+	}
+	for p, limit := range map[*process]int64{c.head: headLimit, c.nodes[0]: nodeLimit} {
+		p.alive()
+		peak := p.memory("VmHWM")
+		c.t.Logf("%s took at most %d MiB, its limit is %d", p.name, peak>>20, limit>>20)
+		if peak > limit+slack {
+			c.t.Errorf("%s took %d MiB, its limit is %d", p.name, peak>>20, limit>>20)
+		}
+	}
+}
+
+// TestHalfSentRequests has 500 calls of each kind announce a message of 4 MiB, or of what their method takes, and never end it.
+func TestHalfSentRequests(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(string(transport), func(t *testing.T) {
+			t.Parallel()
+			c := attacked(t, transport)
+			var attackers sync.WaitGroup
+			for _, attack := range []struct {
+				address, method string
+				size            int
+			}{
+				{c.headAddr, "GetFlightInfo", 4 << 20}, {c.headAddr, "GetFlightInfo", 128 << 10}, {c.headAddr, "DoAction", 4 << 20},
+				{c.nodeAddrs[0], "DoExchange", 4 << 20}, {c.nodeAddrs[0], "DoExchange", 128 << 10}, {c.nodeAddrs[0], "DoGet", 4 << 20},
+			} {
+				message := byteorder.BigEndian.AppendUint32([]byte{0}, uint32(attack.size))
+				message = append(message, make([]byte, attack.size-1)...)
+				attackers.Go(func() {
+					client := dialRaw(t, attack.address)
+					sent, calls := 0, many(t, 500)
+					end := time.Now().Add(10 * time.Second)
+					for i := range calls {
+						if time.Now().After(end) {
+							break
+						}
+						id := uint32(2*i + 1)
+						client.begin(id, attack.method)
+						sent += client.send(id, message)
+					}
+					t.Logf("%s of %d KiB: %d KiB sent, %d of %d calls ended", attack.method, attack.size>>10, sent>>10, client.endedCalls(), calls)
+				})
+			}
+			c.servesBeside()
+			attackers.Wait()
+			c.survives()
+			c.within()
+		})
+	}
+}
+
+// servesBeside asserts that an honest client gets all rows while others attack. It may be told to ask again.
+func (c *cluster) servesBeside() {
+	c.t.Helper()
+	for range 3 {
+		eventually(c.t, 2*prompt, func() error {
+			ctx, done := context.WithTimeout(c.t.Context(), prompt)
+			defer done()
+			ids, err := c.shard(ctx, 0, 1)
+			if err != nil {
+				return err
+			}
+			if !slices.Equal(ids, c.lake.all()) {
+				c.t.Fatalf("%d rows, not those of the table", len(ids))
+			}
+			return nil
+		})
+	}
+}
+
+// rowsMessage asks for one row many times.
+func rowsMessage(t *testing.T, ticket []byte, rows int) []*flight.FlightData {
+	t.Helper()
+	var sent recorder
+	of := arrow.NewSchema([]arrow.Field{{Name: "row", Type: arrow.PrimitiveTypes.Int64}}, nil)
+	w := flight.NewRecordWriter(&sent, ipc.WithSchema(of))
+	w.SetFlightDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: ticket})
+	builder := array.NewInt64Builder(memory.DefaultAllocator)
+	builder.AppendValues(make([]int64, rows), nil)
+	if err := w.Write(array.NewRecordBatch(of, []arrow.Array{builder.NewArray()}, int64(rows))); err != nil {
+		t.Fatal(err)
+	}
+	return sent
+}
+
+// TestUnreadTakes has clients ask for one row of 4 KiB many times and not read the answer.
+func TestUnreadTakes(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(string(transport), func(t *testing.T) {
+			t.Parallel()
+			c := attacked(t, transport)
+			ticket := c.takeTicket()
+			whole, part := rowsMessage(t, ticket, 490_000), rowsMessage(t, ticket, 10_000)
+			err := c.exchange(limit(t, prompt), whole...) // read: it is refused
+			wantStatus(t, err, codes.ResourceExhausted, "needed")
+			t.Log(err)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			for i := range many(t, 8) {
+				for _, messages := range [][]*flight.FlightData{whole, part} {
+					stream, err := service(ctx, t, c.nodeAddrs[0]).DoExchange(ctx)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, m := range messages {
+						if err := stream.Send(m); err != nil {
+							t.Logf("take %d: %v", i, err)
+							break
+						}
+					}
+				}
+			}
+			c.servesBeside()
+			if err := c.exchangeOnce(ticket); err != nil {
+				t.Errorf("an honest exchange beside the attack: %v", err)
+			}
+			c.within()
+			stop()
+			c.clientsGone()
+			c.survives()
+		})
+	}
+}
+
+// exchangeOnce asks for some rows and reads the answer.
+func (c *cluster) exchangeOnce(ticket []byte) error {
+	ctx, done := context.WithTimeout(c.t.Context(), prompt)
+	defer done()
+	stream, err := service(ctx, c.t, c.nodeAddrs[0]).DoExchange(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range rowsMessage(c.t, ticket, 256) {
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+	}
+	reader, err := flight.NewRecordReader(stream)
+	if err != nil {
+		return err
+	}
+	defer reader.Release()
+	if !reader.Next() {
+		return reader.Err()
+	}
+	if got := reader.RecordBatch().NumRows(); got != 256 {
+		return fmt.Errorf("%d rows, want 256", got)
+	}
+	return nil
+}
+
+// clientsGone waits until the data node holds nothing for clients any more.
+func (c *cluster) clientsGone() {
+	c.t.Helper()
+	eventually(c.t, prompt, func() error {
+		if held := c.nodes[0].metric("datacache_memory_clients_bytes"); held > 2<<20 {
+			return fmt.Errorf("%.0f bytes are still held for clients", held)
+		}
+		return nil
+	})
+}
+
+// TestIdleStreams opens many shuffled streams that nobody reads.
+func TestIdleStreams(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(string(transport), func(t *testing.T) {
+			t.Parallel()
+			c := attacked(t, transport)
+			shuffled := epochOf(order.Epoch{Seed: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: order.Keep}, order.Share{World: 1, Workers: 1})
+			info, err := c.info(limit(t, prompt), shuffled)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			client := service(ctx, t, c.nodeAddrs[0])
+			for i := range many(t, 700) {
+				if i%100 == 0 {
+					client = service(ctx, t, c.nodeAddrs[0])
+				}
+				if _, err := client.DoGet(ctx, info.GetEndpoint()[0].GetTicket()); err != nil && status.Code(err) != codes.ResourceExhausted {
+					t.Fatal(err)
+				}
+			}
+			eventually(t, prompt, func() error {
+				if open := c.nodes[0].metric("datacache_streams"); open < 100 {
+					return fmt.Errorf("%.0f streams are open", open)
+				}
+				return nil
+			})
+			t.Logf("%.0f streams, %.0f bytes for clients", c.nodes[0].metric("datacache_streams"), c.nodes[0].metric("datacache_memory_clients_bytes"))
+			c.servesBeside()
+			c.within()
+			stop()
+			c.clientsGone()
+			c.survives()
+		})
+	}
+}
