@@ -3,7 +3,10 @@
 
 package chunk
 
-import "sync"
+import (
+	"cmp"
+	"sync"
+)
 
 // Clients is a budget as requests and answers use it: they also get what [Budget.Keep] keeps from rows. Safe for concurrent use.
 //
@@ -16,8 +19,9 @@ const (
 	freely = 1 << 20
 	// fraction of the free memory is the most that a longer reservation of an answer takes.
 	fraction = 4
-	// asking is the part of the limit that answers leave to connections and requests, as a divisor.
-	asking = 32
+	// asking is the part of what is kept for clients that answers leave to connections and requests, as a divisor; where nothing is kept,
+	// of a sixteenth of the limit.
+	asking = 2
 )
 
 // Clients is the budget for what clients cause.
@@ -44,7 +48,10 @@ func (c Clients) answer(n int64) error {
 	return c.reserve(n, c.forAnswers())
 }
 
-func (c Clients) forAnswers() int64 { return c.budget.limit - c.budget.limit/asking }
+// forAnswers is the number of bytes that may be reserved at once when an answer is.
+func (c Clients) forAnswers() int64 {
+	return c.budget.limit - cmp.Or(c.budget.kept, c.budget.limit/16)/asking
+}
 
 // Release gives back n bytes that were reserved.
 func (c Clients) Release(n int64) {

@@ -135,3 +135,26 @@ func TestLateRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestUnreadConnection ends a connection whose client reads nothing, however far its windows go.
+func TestUnreadConnection(t *testing.T) {
+	ended := make(chan error, 1)
+	r := serve(t, Config{SendTimeout: 200 * time.Millisecond}, map[string]grpc.StreamHandler{"Flood": func(_ any, stream grpc.ServerStream) error {
+		for message := raw(make([]byte, 1<<20)); ; {
+			if err := stream.SendMsg(&message); err != nil {
+				ended <- err
+				return err
+			}
+		}
+	}})
+	c := r.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
+	c.must(c.WriteWindowUpdate(0, maxWindow-defaultWindow))
+	c.call(1, "Flood", true)
+	select {
+	case err := <-ended:
+		t.Logf("the handler is told %v", err)
+	case <-time.After(soon):
+		t.Fatal("the connection has not ended")
+	}
+	eventually(t, "the connection is gone", func() bool { return r.conn() == nil })
+}

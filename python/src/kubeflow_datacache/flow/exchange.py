@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 _REQUEST: Final = pa.schema([("row", pa.int64())])
-_MOST_ROWS: Final = 500_000  # of one request: what the server takes, at 8 bytes each in at most 4 MiB
-_MOST_BYTES: Final = 64 << 20  # of one answer, by the mean row
+_MOST_ROWS: Final = 100_000  # of one request; the server takes 500,000 if it has the memory
+_MOST_BYTES: Final = 16 << 20  # of one answer, by the mean row; the server refuses what is over a quarter of its free memory
 
 
 class Exchange:
