@@ -133,7 +133,11 @@ func int96File(t *testing.T, values ...[2]int64) []byte {
 	}
 	var out bytes.Buffer
 	w := file.NewParquetWriter(&out, node)
-	chunk, err := w.AppendRowGroup().NextColumn()
+	group, err := w.AppendRowGroupChecked()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunk, err := group.NextColumn()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func TestLZ4Framings(t *testing.T) {
 			}
 			for _, size := range []int{len(data) - 1, len(data) + 1} {
 				got, err := compress.Decode(codec, make([]byte, size), src)
-				if err == nil && !(name == "frame" && size < len(data)) {
+				if err == nil && (name != "frame" || size > len(data)) {
 					t.Errorf("%d bytes uncompressed where the page has %d, no error", len(got), size)
 				}
 			}

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import io
+import random
+import struct
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -56,3 +58,26 @@ def test_a_changed_byte_fails_the_cache(
     reason = private(["--metadata", made.metadata]).wait("Failed")["reason"]
     assert f"{name}.parquet" in reason
     assert "checksum does not match" in reason
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_flipped_bits_are_refused_or_harmless(
+    seed: int, lake: Lake, private: Callable[..., Cache], connect: Connect
+) -> None:
+    """1 or 3 bits of the pages, headers included: the cache fails, or serves exactly the rows."""
+    r = random.Random(seed)
+    rows = TABLES[r.choice(list(TABLES))].slice(0, 500)
+    content = bytearray(_parquet(rows, r.choice(["1.0", "2.0"]), r.choice(["none", "zstd", "snappy"])))
+    name = f"flipped_{seed}"
+    uri = lake.write(f"{name}.parquet", bytes(content))
+    table = lake.create(name, rows.schema)
+    table.add_files([uri])
+    made = lake.pin(name, table)
+
+    pages_end = len(content) - 8 - struct.unpack("<I", content[-8:-4])[0]
+    for _ in range(r.choice([1, 3])):
+        content[r.randrange(4, pages_end)] ^= 1 << r.randrange(8)
+    lake.write(f"{name}.parquet", bytes(content))
+    cache = private(["--metadata", made.metadata])
+    if cache.wait("Ready", "Failed")["state"] == "Ready":
+        assert difference(rows_of(connect(cache).table()), rows_of(rows)) == ""
