@@ -19,23 +19,25 @@ const (
 	keptBytes = 28 << 20
 )
 
-// Work bounds how many row groups are decoded at the same time by the memory that decoding takes beside the rows: 32 MiB
-// a core. A row group that needs more than all of it is decoded alone. Work also owns the buffers that row groups are
+// Work bounds how many row groups are decoded at the same time: one a core, and as many as fit 32 MiB a core of memory that
+// decoding takes beside the rows. A row group that needs more than all of it is decoded alone. Work also owns the buffers that row groups are
 // decoded in. The nodes of a process share one Work. It is safe for concurrent use; make it with NewWork.
 type Work struct {
+	cores    int
 	capacity int64
 	buffers  *iceberg.Buffers
 
 	mu      sync.Mutex
 	changed *sync.Cond
 	used    int64
+	running int // row groups being decoded
 	loads   int // parts being loaded
 }
 
 // NewWork makes a Work for the cores of this process.
 func NewWork() *Work {
-	cores := int64(runtime.GOMAXPROCS(0))
-	w := &Work{capacity: cores*coreBytes + spareBytes, buffers: iceberg.NewMappedBuffers(cores * keptBytes)}
+	cores := runtime.GOMAXPROCS(0)
+	w := &Work{cores: cores, capacity: int64(cores)*coreBytes + spareBytes, buffers: iceberg.NewMappedBuffers(int64(cores) * keptBytes)}
 	w.changed = sync.NewCond(&w.mu)
 	return w
 }
@@ -58,14 +60,16 @@ func (w *Work) load() (done func()) {
 func (w *Work) begin(n int64) (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for w.used > 0 && w.used+n > w.capacity {
+	for w.running > 0 && (w.used+n > w.capacity || w.running == w.cores) {
 		w.changed.Wait()
 	}
 	w.used += n
+	w.running++
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.used -= n
+		w.running--
 		w.changed.Broadcast()
 	}
 }

@@ -17,37 +17,46 @@ import (
 )
 
 func TestWorkBoundsWhatIsDecodedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := NewWork()
-		loaded := w.load()
-		each := w.capacity * 2 / 5
-		var mu sync.Mutex
-		var now, most int64
-		var all sync.WaitGroup
-		for range 20 {
-			all.Go(func() {
-				done := w.begin(each)
-				mu.Lock()
-				now += each
-				most = max(most, now)
-				mu.Unlock()
-				time.Sleep(time.Second) // fake time passes when nobody else can begin
-				mu.Lock()
-				now -= each
-				mu.Unlock()
-				done()
-			})
-		}
-		all.Wait()
-		if most != 2*each {
-			t.Errorf("%d bytes were in use at once, want %d of %d", most, 2*each, w.capacity)
-		}
-		w.begin(1 << 40)() // alone, whatever it needs
-		loaded()
-		if w.used != 0 || w.loads != 0 {
-			t.Errorf("used %d, loads %d are left", w.used, w.loads)
-		}
-	})
+	const cores = 3
+	for name, test := range map[string]struct{ divisor, want int64 }{
+		"by memory":                {divisor: 2, want: 2},
+		"by cores":                 {divisor: 1000, want: cores},
+		"alone, whatever it needs": {divisor: 0, want: 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := NewWork()
+			w.cores = cores
+			loaded := w.load()
+			each := int64(1) << 40
+			if test.divisor > 0 {
+				each = w.capacity / test.divisor
+			}
+			var mu sync.Mutex
+			var now, most int64
+			var all sync.WaitGroup
+			for range 20 {
+				all.Go(func() {
+					defer w.begin(each)()
+					mu.Lock()
+					now++
+					most = max(most, now)
+					mu.Unlock()
+					time.Sleep(time.Second) // fake time passes when nobody else can begin
+					mu.Lock()
+					now--
+					mu.Unlock()
+				})
+			}
+			all.Wait()
+			loaded()
+			if most != test.want {
+				t.Errorf("%s: %d row groups were decoded at once, want %d", name, most, test.want)
+			}
+			if w.used != 0 || w.running != 0 || w.loads != 0 {
+				t.Errorf("%s: used %d, running %d, loads %d are left", name, w.used, w.running, w.loads)
+			}
+		})
+	}
 }
 
 // Whatever the size of the table, row groups as writers make them are decoded on every core.

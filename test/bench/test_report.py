@@ -125,11 +125,24 @@ def test_memory_is_held_to_trainers_cache() -> None:
     assert (resident.ratio, resident.passed) == (0.75, True)
 
 
-def test_small_tables_have_no_bar_on_the_peak() -> None:
-    small = Table("tokens", "m.json", [], rows=10, arrow_bytes=50_000_000, parquet_bytes=1)
-    peak, resident = memory(small, [sample("load", OURS, 1, 1.0)], [])
-    assert peak.passed is None
-    assert resident.passed is True
+def test_loads_are_held_to_all_cores_from_half_a_gigabyte_and_to_their_memory_at_any_size() -> None:
+    def load(gigabytes: float, workers: int, wall: float, peak: int) -> Sample:
+        case = f"{gigabytes:.1f} GB by {workers}"
+        taken = replace(sample("cores", OURS, 1, 1.0), gigabytes=gigabytes, wall=wall, server_cpu=1.0, case=case)
+        return replace(taken, peak_rss=peak)
+
+    samples = [load(0.1, 1, 3.0, 10**8), load(0.5, 1, 1.2, 10**8), load(1.0, 1, 1.1, 1_101_000_000)]
+    lines = rows(samples, [TABLE], ["cores"])
+    found = {(row.case, row.against): row.passed for row in lines if row.section == "All cores"}
+    cores, peak = "wall x cores / CPU", "peak / what it may be"
+    assert found == {
+        ("0.1 GB by 1", cores): None,
+        ("0.1 GB by 1", peak): True,
+        ("0.5 GB by 1", cores): False,
+        ("0.5 GB by 1", peak): True,
+        ("1.0 GB by 1", cores): True,
+        ("1.0 GB by 1", peak): False,
+    }
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from benchlib import decode, latency, machine, report, trainer_cache
+from benchlib import cores, decode, latency, machine, report, trainer_cache
 from benchlib.arguments import add_server, add_tables, add_trainer, check, counts, words
 from benchlib.clients import Clients
 from benchlib.measure import READS, STARTS, Bench, expected_seconds
 from benchlib.progress import Progress
 from benchlib.sample import Sample, Setup
 from benchlib.subjects import TRAINER
-from benchlib.tables import FILES, Table, ensure
+from benchlib.tables import EPOCHS_ONLY, FILES, Table, ensure
 
-MEASURES = ["load", "memory", "decode", "stream", "crowd", "latency", "shuffle"]
+MEASURES = ["load", "cores", "memory", "decode", "stream", "crowd", "latency", "shuffle"]
 
 NOTES = """\
 wall, CPU, client: seconds, server CPU-seconds (user and system, all threads) and client CPU-seconds
@@ -33,9 +33,11 @@ load: `cacheserver local --nodes {nodes}` from start to ready, less what a start
   allocator, every batch released at once; or all of them kept to the end, as a cache must, which
   shows what fresh memory costs on this machine), and against Trainer's own data cache (Rust), a head and
   two workers, from start to the head's ready. Page cache warm.
+all cores: loads by that many workers (GOMAXPROCS), each in a fresh process. wall x cores is over the CPU; peak is
+  VmHWM, the largest of the rounds, over the rows with 32 MiB a worker and 64 MiB. Where others use the machine, wall
+  x cores says nothing.
 memory: the largest of the rounds, of Trainer's head and workers together; peak is VmHWM, resident is VmRSS
-  3 s after ready. The bar on the peak is held for tables from 500 MB, the other bars at any size; scale 1 is
-  what counts.
+  3 s after ready. Scale 1 is what counts.
 decode: BenchmarkColumn of package leaf: list<int32> from uncompressed plain pages in memory, lists of 512 and
   of 1 to 40 values; the reference is a copy of the values.
 stream: the whole table, split over the clients, {reads} times a turn, all read by the same pyarrow client (read_chunk,
@@ -107,11 +109,15 @@ def prepare(chosen: argparse.Namespace, progress: Progress) -> tuple[Setup, list
     return setup, [ensure(name, chosen.scale, data, progress) for name in chosen.tables]
 
 
-def measure(setup: Setup, tables: list[Table], progress: Progress) -> tuple[list[Sample], list[str]]:
+def measure(
+    setup: Setup, tables: list[Table], sized: list[Table], progress: Progress
+) -> tuple[list[Sample], list[str]]:
     """All samples, and what went wrong: a table that fails does not keep the others from being measured."""
     progress.expect(sum(expected_seconds(setup.of(t), t) for t in tables))
     samples: list[Sample] = []
     errors: list[str] = []
+    if setup.server and sized:
+        samples += cores.cores(setup, sized, progress)
     if setup.server and setup.wants("decode"):
         samples += decode.decode(setup.tools, setup.rounds, progress)
     with Clients(max(setup.clients)) as pool:
@@ -141,7 +147,9 @@ def main(given: list[str]) -> int:
     progress = Progress()
     about = machine.describe() | {"load average before": machine.load_average()}
     setup, tables = prepare(chosen, progress)
-    samples, errors = measure(setup, tables, progress)
+    names = [t.name for t in tables if t.name not in EPOCHS_ONLY] if setup.wants("cores") else []
+    sized = cores.tables(names, chosen.scale, chosen.data.resolve(), progress)
+    samples, errors = measure(setup, tables, sized, progress)
     about["load average after"] = machine.load_average()
     progress("done")
     lines = report.rows(samples, tables, chosen.only)

@@ -181,9 +181,16 @@ class Process:
 class Server(Process, Serving):
     """A server process that prints `ready URI ...` when it serves."""
 
-    def __init__(self, name: str, command: list[str], log: Path, timeout: float = 300) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        log: Path,
+        timeout: float = 300,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         start = time.perf_counter()
-        super().__init__(name, command, log, {}, pipe=True)
+        super().__init__(name, command, log, environment or {}, pipe=True)
         try:
             self.uri = self._wait_ready(timeout)
         except BaseException:

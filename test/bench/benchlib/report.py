@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
 
+from benchlib.cores import CORES, PROCESS_BYTES, WORKER_BYTES, allowed, workers_of
 from benchlib.crowd import FEW, FEW_BARE, FEW_LOADERS, FEW_PLAIN, MANY, MANY_BARE, MANY_LOADERS, MANY_PLAIN
 from benchlib.decode import COPY
 from benchlib.measure import CLUMPS, PQARROW, READERS, SEQUENTIAL
@@ -50,8 +51,8 @@ DECODE_BARS = {"512": 2.0}
 LATENCY_BARS = {"GetFlightInfo": 0.5e-3, "first batch": 0.7e-3}
 MEMORY_SLACK = 64e6
 RESIDENT_BAR = 1.05
-# Below PEAK_FROM bytes the process itself outweighs the rows, so the peak is held to no bar.
-PEAK_BAR, PEAK_FROM = 1.15, 500e6
+# Wall time of a load times cores over its CPU, of tables from CORES_FROM GB.
+CORES_BAR, CORES_FROM = 1.15, 0.5
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ def rows(samples: Iterable[Sample], tables: list[Table], only: list[str]) -> lis
     out: list[Row] = []
     if "load" in only:
         out += load(groups, names)
+    out += all_cores(groups)
     if "memory" in only:
         for table in tables:
             out += memory(table, *pair(groups, "load", "", table.name, TRAINER))
@@ -162,6 +164,27 @@ def load(groups: Groups, tables: list[str]) -> list[Row]:
             ours, theirs = pair(groups, "load", "", t, name)
             if theirs or name != TRAINER:
                 out.append(compare(Line("Load", "load", t, name), ours, theirs, bars.get(name)))
+    return out
+
+
+def all_cores(groups: Groups) -> list[Row]:
+    """Whether loads use all cores, and the peak of their memory."""
+    out = []
+    for (measure, case, table, _), samples in groups.items():
+        if measure != "cores":
+            continue
+        busy = min(workers_of(samples[0]), CORES)
+        bar = CORES_BAR if samples[0].gigabytes >= CORES_FROM else None
+        ratios = [s.wall * busy / s.server_cpu for s in samples]
+        line = Line("All cores", case, table, "wall x cores / CPU")
+        wall_text, cpu_text = (
+            f"{median(times):.2f} s" for times in zip(*((s.wall, s.server_cpu) for s in samples), strict=True)
+        )
+        out.append(held(line, f"wall {wall_text}", f"CPU {cpu_text}", ratios, bar))
+        peak, limit = max(s.peak_rss for s in samples), allowed(samples[0])
+        ratios = [s.peak_rss / limit for s in samples]
+        line = Line("All cores", case, table, "peak / what it may be")
+        out.append(held(line, f"{peak / 1e6:,.0f} MB", f"{limit / 1e6:,.0f} MB", [max(ratios)], 1.0))
     return out
 
 
@@ -307,7 +330,7 @@ def compare(
     return Row(**row, ratio=median(ratios), low=min(ratios), high=max(ratios), bar=bar)
 
 
-def held(line: Line, ours: str, reference: str, ratios: list[float], bar: float) -> Row:
+def held(line: Line, ours: str, reference: str, ratios: list[float], bar: float | None) -> Row:
     """A line with a ratio of each round."""
     return Row(
         **vars(line), ours=ours, reference=reference, ratio=median(ratios), low=min(ratios), high=max(ratios), bar=bar
@@ -319,7 +342,7 @@ def memory(table: Table, ours: list[Sample], trainers: list[Sample]) -> list[Row
     if not ours:
         return []
     size = table.arrow_bytes
-    peak_bar = PEAK_BAR + MEMORY_SLACK / size if size >= PEAK_FROM else None
+    peak_bar = 1 + (CORES * WORKER_BYTES + PROCESS_BYTES) / size
     peak, resident = ([s.peak_rss for s in ours], [s.resident_rss for s in ours])
     rows = [
         of_memory(Line("Memory", "peak RSS", table.name, "bytes of Arrow"), peak, size, peak_bar),

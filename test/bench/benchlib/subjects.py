@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,12 +59,19 @@ def available(name: str, setup: Setup) -> bool:
 
 
 def start_ours(
-    server: Path, nodes: int, table: Table, logs: Path, variant: str = "h2", flags: Sequence[str] = ()
+    server: Path,
+    nodes: int,
+    table: Table,
+    logs: Path,
+    variant: str = "h2",
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Server:
     """`cacheserver local` on free ports of the loopback; returns when every row is in memory. variant names its log."""
     command = [str(server), "local", "--metadata", table.metadata, "--nodes", str(nodes)]
     command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags]
-    return Server(OURS, command, logs / f"{table.name}-cacheserver-{variant}.log")
+    log = logs / f"{table.name}-cacheserver-{variant}.log"
+    return Server(OURS, command, log, environment=environment)
 
 
 def start(name: str, table: Table, setup: Setup) -> Subject:
