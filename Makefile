@@ -326,6 +326,8 @@ soak: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults in one process
 	@SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | grep -v -e '^=== ' -e '--- PASS: TestSchedules/'
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
+	@echo "==> soak: attacks by clients, four times as large as in make test"
+	@DATACACHE_ATTACK=4 go test ./test/faults -run '^(TestHostileExchange|TestHalfSentRequests|TestUnreadTakes|TestIdleStreams)$$' -count=1 -v
 
 .PHONY: mutants
 mutants: bootstrap ## Build the cache server with one deliberate bug after the other (MUTANTS=24) and have soak's schedules find them (about 15 min; CI tries one).
