@@ -97,7 +97,7 @@ func TestCatalogBombs(t *testing.T) {
 func TestAvroBombs(t *testing.T) {
 	file := func(schema, codec string, rows int64, block []byte) []byte {
 		sync := make([]byte, 16)
-		out := appendAvroHeader(nil, []avroEntry{{avroSchema, []byte(schema)}, {"avro.codec", []byte(codec)}})
+		out := appendAvroHeader([]avroEntry{{avroSchema, []byte(schema)}, {"avro.codec", []byte(codec)}})
 		out = append(out, sync...)
 		out = binary.AppendVarint(out, rows)
 		out = append(binary.AppendVarint(out, int64(len(block))), block...)

@@ -41,8 +41,11 @@ func takeDefaults(metadata []byte) (defaults, []byte, error) {
 		return nil, nil, err
 	}
 	var version int
-	if err := json.Unmarshal(top["format-version"], &version); err != nil || version < firstWithDefaults {
-		return nil, metadata, nil // iceberg-go says what is wrong with it
+	if err := json.Unmarshal(top["format-version"], &version); err != nil {
+		return nil, nil, fmt.Errorf("format-version: %w", err)
+	}
+	if version < firstWithDefaults {
+		return nil, metadata, nil // iceberg-go refuses its defaults
 	}
 	taken := defaults{}
 	for _, key := range []string{"schemas", "schema"} {

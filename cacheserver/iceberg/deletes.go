@@ -143,7 +143,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 		return err
 	}
 	defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
-	foot, err := readFooter(f, t.namesOfDeletes(fields))
+	foot, err := readFooter(ctx, f, t.namesOfDeletes(fields))
 	if err != nil {
 		return err
 	}

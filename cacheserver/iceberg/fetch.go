@@ -79,7 +79,7 @@ func (f *Fetched) bring(ctx context.Context) (err error) {
 		return fmt.Errorf("data file %s: it changed since the table was planned: its version was %s and is %s now: table files must not be rewritten in place: restore it or start the cache anew", s.File, s.Version, now)
 	}
 	f.footer, err = f.table.caches.footers.get(ctx, s.File, func(context.Context) (*footer, error) {
-		return readFooter(f.file, f.table.names())
+		return readFooter(ctx, f.file, f.table.names())
 	})
 	if err != nil {
 		return err

@@ -34,10 +34,10 @@ type footer struct {
 func (f *footer) cost() int64 { return int64(f.meta.Size())*8 + 4096 }
 
 // readFooter parses the footer of an open file.
-func readFooter(f *objstore.File, names mapping) (*footer, error) {
+func readFooter(ctx context.Context, f *objstore.File, names mapping) (*footer, error) {
 	meta, err := parseFooter(f)
 	if err != nil {
-		return nil, unreadableFooter(f.URI(), err)
+		return nil, unreadableFooter(f.URI(), explainFooter(ctx, f, f.Size(), err))
 	}
 	if meta.IsSetEncryptionAlgorithm() {
 		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
@@ -89,7 +89,7 @@ func (t *Table) footerOf(ctx context.Context, uri string, size int64) (*footer, 
 		if f.Size() != size {
 			return nil, fmt.Errorf("data file %s: it has %d bytes, the table's manifest says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
 		}
-		return readFooter(f, t.names())
+		return readFooter(ctx, f, t.names())
 	})
 }
 

@@ -6,6 +6,7 @@ package iceberg
 import (
 	"bytes"
 	"encoding/binary"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -110,4 +111,20 @@ func idAndDataFile(t *testing.T) []byte {
 		{Name: "id", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
 		{Name: "data", Type: arrow.BinaryTypes.String, Nullable: true},
 	}, nil), `[{"id":1,"data":"a"},{"id":2,"data":null},{"id":3,"data":"c"}]`)
+}
+
+// TestUnknownLogicalType reads a file with a logical type that Parquet did not have when this was written.
+func TestUnknownLogicalType(t *testing.T) {
+	schema := arrow.NewSchema([]arrow.Field{idSchema.Field(0), {Name: "strange", Type: arrow.BinaryTypes.String, Nullable: true}}, nil)
+	data := parquetFile(t, schema, `[{"id":1,"strange":"x"}]`)
+	// LogicalType is a union: field 1, STRING, becomes field 9, which is reserved.
+	known := regexp.MustCompile(`[\x1c\x4c]\x1c\x00\x00`).FindAllIndex(data, -1)
+	if len(known) != 1 {
+		t.Fatalf("the file has %d string types", len(known))
+	}
+	data[known[0][0]+1] = 0x9c
+	made := icetest.Local(t).Create("t", 2, ice.NewSchema(0,
+		ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}, ice.NestedField{ID: 2, Name: "strange", Type: ice.PrimitiveTypes.String}))
+	_, err := openTable(t, addFile(t, made, data, 1, nil), Selection{}).Plan(t.Context(), nil)
+	wantError(t, err, "foreign-1.parquet", `column "strange"`, "logical type is not known")
 }

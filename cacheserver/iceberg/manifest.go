@@ -43,7 +43,7 @@ func spellOut(manifest []byte) ([]byte, error) {
 		if header[i].value, err = json.Marshal(schema); err != nil {
 			return nil, err
 		}
-		return append(appendAvroHeader(nil, header), blocks...), nil
+		return append(appendAvroHeader(header), blocks...), nil
 	}
 	return manifest, nil
 }
@@ -158,8 +158,8 @@ func avroBytes(data []byte) (v, rest []byte, err error) {
 	return rest[:n], rest[n:], nil
 }
 
-func appendAvroHeader(out []byte, entries []avroEntry) []byte {
-	out = append(out, avroMagic...)
+func appendAvroHeader(entries []avroEntry) []byte {
+	out := []byte(avroMagic)
 	out = binary.AppendVarint(out, int64(len(entries)))
 	for _, e := range entries {
 		for _, text := range [][]byte{[]byte(e.key), e.value} {

@@ -73,7 +73,7 @@ func referToFixed(t *testing.T, manifest []byte) []byte {
 		}
 		header[i].value = uuidDefinition.ReplaceAll(e.value, []byte(`"`+string(name[1])+`"`))
 	}
-	return append(appendAvroHeader(nil, header), blocks...)
+	return append(appendAvroHeader(header), blocks...)
 }
 
 func TestSpellOut(t *testing.T) {
@@ -88,7 +88,7 @@ func TestSpellOut(t *testing.T) {
 		"in records": {`{"type":"record","fields":[` + field("x", `{"type":"record","fields":[`+field("y", definition)+`]}`) + `,` + field("z", `"uuid_fixed"`) + `]}`, `{"fields":[` + field("x", `{"fields":[`+field("y", definition)+`],"type":"record"}`) + `,` + field("z", again) + `],"type":"record"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			file := append(appendAvroHeader(nil, []avroEntry{{"content", []byte("data")}, {avroSchema, []byte(tt.schema)}}), "blocks"...)
+			file := append(appendAvroHeader([]avroEntry{{"content", []byte("data")}, {avroSchema, []byte(tt.schema)}}), "blocks"...)
 			got, err := spellOut(file)
 			if err != nil {
 				t.Fatal(err)
@@ -108,13 +108,13 @@ func TestSpellOut(t *testing.T) {
 }
 
 func TestSpellOutOfCorruptFiles(t *testing.T) {
-	whole := append(appendAvroHeader(nil, []avroEntry{{avroSchema, []byte(`{"type":"fixed"}`)}}), "blocks"...)
+	whole := append(appendAvroHeader([]avroEntry{{avroSchema, []byte(`{"type":"fixed"}`)}}), "blocks"...)
 	for n := range len(whole) - len("blocks") {
 		if _, err := spellOut(whole[:n]); err == nil {
 			t.Errorf("no error for the first %d bytes", n)
 		}
 	}
-	if _, err := spellOut(appendAvroHeader(nil, []avroEntry{{avroSchema, []byte(`{"fixed"`)}})); err == nil {
+	if _, err := spellOut(appendAvroHeader([]avroEntry{{avroSchema, []byte(`{"fixed"`)}})); err == nil {
 		t.Error("no error for a schema that is no JSON")
 	}
 }

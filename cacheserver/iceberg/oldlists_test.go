@@ -45,7 +45,10 @@ func twoLevelLists(t *testing.T) []byte {
 	}
 	var out bytes.Buffer
 	w := file.NewParquetWriter(&out, root)
-	group := w.AppendRowGroup()
+	group, err := w.AppendRowGroupChecked()
+	if err != nil {
+		t.Fatal(err)
+	}
 	column, err := group.NextColumn()
 	if err != nil {
 		t.Fatal(err)
