@@ -56,6 +56,7 @@ export DATACACHE_KUBE := $(KUBE)
 export DATACACHE_MINIO := $(MINIO)
 export DATACACHE_TRAINING_PYTHON := $(TRAINING)
 export DATACACHE_CLIENTS_PYTHON := $(CLIENTS)
+export DATACACHE_SPARK_PYTHON := $(SPARK)
 # A whole cluster on this machine: its images, and the folder that is all it leaves on disk.
 IMAGES  := $(CACHE)/images
 CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
@@ -147,7 +148,7 @@ $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete: | bootstrap
 	@touch $@
 
 .PHONY: tools
-tools: venv $(LINT) $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete ## Build and install the pinned tools into the cache (about 9 min, once; others call it as needed).
+tools: venv spark-venv $(LINT) $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete ## Build and install the pinned tools into the cache (about 9 min, once; others call it as needed).
 
 .PHONY: kube-tools
 kube-tools: bootstrap ## Build Kubernetes and the stock managers for the tests of the control plane (about 15 min, once).
@@ -238,11 +239,11 @@ test-arm64: bootstrap ## The data plane's Go tests as arm64, emulated by qemu (a
 		$$(go list ./cacheserver/... | grep -v /objectcache)
 
 .PHONY: test-conformance
-test-conformance: build venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete ## The cache server's Python part of test: pyarrow, pyiceberg, DuckDB and Arrow's Java client against bin/cacheserver (about 3 min; nothing to do while nothing changed).
+test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete ## The cache server's Python part of test: pyarrow, pyiceberg, DuckDB, Spark and Arrow's Java client against bin/cacheserver (about 5 min; nothing to do while nothing changed).
 	@hack/bootstrap clients
-	@echo "==> test: pytest against $(SERVER) (about 3 min)"
-	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden hack/loopback.py $(LOCK) -- \
-		$(PYTHON) -m pytest test/conformance -rs --durations=10 --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) $(PYTEST)
+	@echo "==> test: pytest against $(SERVER) (about 5 min)"
+	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden hack/loopback.py hack/spark $(LOCK) $(SPARK_LOCK) -- \
+		$(PYTHON) -m pytest test/conformance -rs --durations=10 --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) --spark-jars $(SPARK_JARS) $(PYTEST)
 	@echo "==> test: the benches' own arithmetic (seconds)"
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
 

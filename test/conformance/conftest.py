@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--minio", type=Path, default=None, help="a MinIO binary (make tools builds one)")
     parser.addoption("--rest-catalog", type=Path, default=None, help="the jars of Iceberg's REST catalog (make tools)")
     parser.addoption("--java-flight", type=Path, default=None, help="the jars of Arrow's Java client (make tools)")
+    parser.addoption("--spark-jars", type=Path, default=None, help="the jar of Iceberg for Spark (make tools)")
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import io
 import itertools
 import random
@@ -304,6 +305,107 @@ def random_table(seed: int) -> Builder:
         return lake.create(f"random_{seed}", _typed(kinds), parts, properties=properties)
 
     return build
+
+
+def evolving_table(seed: int) -> Builder:
+    """Columns added, dropped, renamed, widened, moved between appends and deletes; everything follows from the seed."""
+
+    def build(lake: Lake) -> Table:
+        r = random.Random(seed)
+        columns = [ice.NestedField(1, "id", ice.LongType(), required=False)]
+        columns += [
+            ice.NestedField(2 + i, f"c{i}", r.choice(_EVOLVING)(), required=False) for i in range(r.randint(2, 6))
+        ]
+        spec = PartitionSpec()
+        if r.random() < 0.5 and not isinstance(columns[1].field_type, ice.StructType):
+            spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+        properties = {ROW_GROUP: str(r.choice([5, 20, 1000])), "format-version": r.choice(["1", "2"])}
+        table = lake.create(f"evolving_{seed}", Schema(*columns), partition_spec=spec, properties=properties)
+        written = 0
+        for step in range(r.randint(4, 10)):
+            change = r.choice([None, None, _widen, _add, _drop, _rename, _move]) if step else None
+            if change:
+                change(r, table, step, {f.source_id for f in spec.fields})
+                continue
+            schema, n = table.schema().as_arrow(), r.choice([1, 7, 20])
+            rows = [
+                {f.name: first if f.name == "id" else _value(r, f.type) for f in schema}
+                for first in range(written, written + n)
+            ]
+            table.append(pa.Table.from_pylist(rows, schema))
+            written += n
+            if r.random() < 0.2:
+                table.delete(EqualTo("id", r.randrange(written)))
+        return table
+
+    return build
+
+
+def _pair() -> ice.StructType:
+    return ice.StructType(
+        ice.NestedField(1000, "x", ice.IntegerType(), required=False),
+        ice.NestedField(1001, "y", ice.FloatType(), required=False),
+    )
+
+
+_EVOLVING = [
+    ice.IntegerType, ice.FloatType, lambda: ice.DecimalType(9, 2), ice.StringType, ice.DateType, ice.LongType,
+    ice.DoubleType, _pair,
+]  # fmt: skip
+
+
+def _value(r: random.Random, typ: pa.DataType) -> Any:
+    if r.random() < 0.15:
+        return None
+    if pa.types.is_struct(typ):
+        return {f.name: _value(r, f.type) for f in typ}
+    if pa.types.is_decimal(typ):
+        return decimal.Decimal(r.choice([-999, 0, 1, 10**7, r.randrange(10**6)])).scaleb(-2)
+    if pa.types.is_date(typ):
+        return dt.date(1969, 12, 30) + dt.timedelta(days=r.randrange(5))
+    if pa.types.is_floating(typ):
+        return r.choice([-2.5, 0.0, 0.5, 1e-40, 1e30, r.random()])
+    if pa.types.is_integer(typ):
+        return r.choice([-(2**31), -1, 0, 1, 2**31 - 1] + [2**40] * (typ.bit_width == 64))
+    return r.choice(["", "a", "aa", "ü"])
+
+
+def _widen(r: random.Random, table: Table, step: int, partitioned: set[int]) -> None:
+    wider: list[tuple[ice.IcebergType, ice.IcebergType]] = [
+        (ice.IntegerType(), ice.LongType()),
+        (ice.FloatType(), ice.DoubleType()),
+        (ice.DecimalType(9, 2), ice.DecimalType(20, 2)),
+    ]
+    schema = table.schema()
+    names = [(n, to) for n in schema.column_names for old, to in wider if schema.find_field(n).field_type == old]
+    if names:
+        name, to = r.choice(names)
+        with table.update_schema() as update:
+            update.update_column(tuple(name.split(".")), to)
+
+
+def _add(r: random.Random, table: Table, step: int, partitioned: set[int]) -> None:
+    with table.update_schema() as update:
+        update.add_column(f"added{step}", r.choice(_EVOLVING[:5])())
+
+
+def _drop(r: random.Random, table: Table, step: int, partitioned: set[int]) -> None:
+    names = [f.name for f in table.schema().fields if f.name != "id" and f.field_id not in partitioned]
+    if names:
+        with table.update_schema() as update:
+            update.delete_column(r.choice(names))
+
+
+def _rename(r: random.Random, table: Table, step: int, partitioned: set[int]) -> None:
+    names = [f.name for f in table.schema().fields if f.name != "id" and f.field_id not in partitioned]
+    if names:
+        with table.update_schema() as update:
+            update.rename_column(r.choice(names), f"renamed{step}")
+
+
+def _move(r: random.Random, table: Table, step: int, partitioned: set[int]) -> None:
+    with table.update_schema() as update:
+        update.move_first(r.choice([f.name for f in table.schema().fields]))
 
 
 BY_NAME: dict[str, Builder] = {

@@ -51,6 +51,12 @@ def test_random_tables(seed: int, lake: Lake, caches: Caches, connect: Connect) 
     check_equal(got, made.scan())
 
 
+@pytest.mark.parametrize("seed", RANDOM_SEEDS[::2])
+def test_random_evolution(seed: int, lake: Lake, caches: Caches, connect: Connect) -> None:
+    made = lake.table(f"evolving_{seed}", tables.evolving_table(seed))
+    check_equal(connect(caches.of(made)).table(), made.scan())
+
+
 @pytest.mark.parametrize("name", tables.READ_AS_FILES)
 def test_a_cache_serves_what_duckdb_reads_from_the_files(
     name: str, table: Table, caches: Caches, connect: Connect

@@ -1,0 +1,177 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that Apache Spark wrote: the cache serves the rows that Spark reads, or the right ones where Spark does not."""
+
+# ruff: noqa: E501
+# Statements and conditions are read best in one line.
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from client import Client
+from lake import Made, Selection
+from server import Cache, Caches
+
+PROGRAM = Path(__file__).with_name("spark") / "tables.py"
+TABLES = [
+    "v1_copy", "v2_copy", "v2_merge", "v3_merge", "maintained", "evolved", "hive_float", "hive_int", "hive_decimal", "hive_date",
+    "hive_string", "decimal_twins", "hive_twins", "empty_string", "uuid_twins", "floats", "float_files", "float_widened", "int96", "defaults",
+]  # fmt: skip
+
+Connect = Callable[[Cache], Client]
+Serve = Callable[..., pa.Table]
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Every table, made in one Spark session."""
+    jars = request.config.getoption("--spark-jars")
+    python = os.environ.get("DATACACHE_SPARK_PYTHON")
+    if jars is None or not python:
+        pytest.skip("no --spark-jars and DATACACHE_SPARK_PYTHON given: run 'make test-conformance'")
+    folder = tmp_path_factory.mktemp("spark")
+    out = folder / "made.pickle"
+    command = [python, str(PROGRAM), str(jars), str(folder), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    made = pickle.loads(out.read_bytes())
+    assert sorted(made) == sorted(TABLES)
+    return made
+
+
+@pytest.fixture
+def serve(written: dict[str, dict[str, Any]], caches: Caches, connect: Connect) -> Serve:
+    """Reads a table, or the rows of it that a filter keeps, through a cache."""
+
+    def read(name: str, where: str = "") -> pa.Table:
+        made = Made(name, written[name]["folder"])
+        return connect(caches.of(made, Selection(where=where))).table()
+
+    return read
+
+
+def canonical(value: Any) -> Any:
+    """A value as Spark's Python has it, and as one that equals itself."""
+    match value:
+        case float():
+            return struct.pack(">d", math.nan if math.isnan(value) else value)
+        case datetime():
+            return value.replace(tzinfo=None)
+        case UUID():
+            return str(value)
+        case dict():
+            return tuple((k, canonical(v)) for k, v in value.items())
+        case list() | tuple():
+            return tuple(canonical(v) for v in value)
+    return value
+
+
+def counted(rows: list[Any]) -> Counter[Any]:
+    """Rows, how often each is there."""
+    return Counter(canonical(row) for row in rows)
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    """A table's rows."""
+    return [tuple(row.values()) for row in table.to_pylist(maps_as_pydicts=None)]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_cache_serves_what_spark_wrote(name: str, written: dict[str, dict[str, Any]], serve: Serve) -> None:
+    got, want = serve(name), written[name]
+    assert got.column_names == want["columns"]
+    assert counted(rows_of(got)) == counted(want["rows"])
+
+
+FILTERS: list[tuple[str, str, Callable[[Row], bool]]] = [
+    ("v2_copy", "id = 77", lambda r: r["id"] == 77),
+    ("v2_copy", "seen < TIMESTAMP '1970-01-02' AND flag", lambda r: r["seen"] is not None and r["seen"] < datetime(1970, 1, 2) and r["flag"]),
+    ("v2_merge", "name = 'updated' AND price < -20", lambda r: r["name"] == "updated" and r["price"] < -20),
+    ("v3_merge", "small IS NULL OR name LIKE 'name 3%'", lambda r: r["small"] is None or (r["name"] or "").startswith("name 3")),
+    ("maintained", "name IN ('name 1', 'name 4')", lambda r: r["name"] in ("name 1", "name 4")),
+    ("evolved", "id >= 48", lambda r: r["id"] >= 48),
+    ("evolved", "new IS NULL AND a < 3", lambda r: r["new"] is None and r["a"] < 3),
+    ("evolved", "s.x > 40", lambda r: r["s"] is not None and r["s"]["x"] > 40),
+    ("evolved", "gone IS NULL", lambda r: r["gone"] is None),
+    ("hive_float", "c = 0.5", lambda r: r["c"] == 0.5),
+    ("hive_float", "c > 0.5 AND id < 5", lambda r: r["c"] > 0.5 and r["id"] < 5),
+    ("hive_int", "c = 1", lambda r: r["c"] == 1),
+    ("hive_decimal", "c = -1.25", lambda r: float(r["c"]) == -1.25),
+    ("hive_date", "c >= DATE '2024-02-29'", lambda r: str(r["c"]) >= "2024-02-29"),
+    ("hive_string", "c = 'a/b 1'", lambda r: r["c"] == "a/b 1"),
+    ("decimal_twins", "a = 1 AND b = -0.25", lambda r: r["a"] == 1 and r["b"] is not None and float(r["b"]) == -0.25),
+    ("decimal_twins", "b IS NULL", lambda r: r["b"] is None),
+    ("hive_twins", "b = -1.5 AND a = 0.25", lambda r: float(r["b"]) == -1.5 and float(r["a"]) == 0.25),
+    ("empty_string", "c = ''", lambda r: r["c"] == ""),
+    ("empty_string", "c <= 'x'", lambda r: r["c"] is not None),
+    ("uuid_twins", "w = 'ffffffff-ffff-ffff-ffff-ffffffffffff' AND u <> '00000000-0000-0000-0000-0000000000ff'", lambda r: r["u"].startswith("f79c")),
+    ("int96", "ts < TIMESTAMP '1677-09-21 00:12:43'", lambda r: r["ts"] < datetime(1677, 9, 21, 0, 12, 43)),
+    ("defaults", "long = 9007199254740993 AND date = DATE '2024-02-29' AND cost > 0 AND uuid = 'f79c3e09-677c-4bbd-a479-3f349cb785e7'", lambda r: True),
+    ("defaults", "long = 9007199254740992 OR most < 0 OR wall IS NULL", lambda r: False),
+]  # fmt: skip
+
+
+def check_filter(
+    name: str, where: str, keep: Callable[[Row], bool], written: dict[str, dict[str, Any]], serve: Serve
+) -> None:
+    """A cache with a filter serves the rows that Python keeps."""
+    want = written[name]
+    kept = [row for row in want["rows"] if keep(dict(zip(want["columns"], row, strict=True)))]
+    assert counted(rows_of(serve(name, where))) == counted(kept)
+
+
+@pytest.mark.parametrize(("name", "where", "keep"), FILTERS, ids=[f"{name}: {where}" for name, where, _ in FILTERS])
+def test_filters(
+    name: str, where: str, keep: Callable[[Row], bool], written: dict[str, dict[str, Any]], serve: Serve
+) -> None:
+    check_filter(name, where, keep, written, serve)
+
+
+def single(x: float) -> float:
+    """The float of 32 bits that is nearest."""
+    return struct.unpack("f", struct.pack("f", x))[0]
+
+
+FLOATS: list[tuple[str, Callable[[float], bool]]] = [
+    ("{} > 0", lambda x: x > 0),
+    ("{} <= 0", lambda x: x <= 0),
+    ("NOT {} > 0", lambda x: not x > 0),
+    ("{} <> -2.5", lambda x: x != -2.5),
+    ("{} IS NAN", math.isnan),
+    ("{} IS NOT NAN AND {} >= -2.5", lambda x: x >= -2.5),
+    ("{} = 0", lambda x: x == 0),
+    ("{} IN (-2.5, 0)", lambda x: x in (-2.5, 0)),
+]
+
+
+@pytest.mark.parametrize("name", ["floats", "float_files", "float_widened"])
+@pytest.mark.parametrize(("where", "keep"), FLOATS, ids=[where for where, _ in FLOATS])
+def test_nan_passes_no_comparison_but_unequal(
+    name: str, where: str, keep: Callable[[float], bool], written: dict[str, dict[str, Any]], serve: Serve
+) -> None:
+    """As IEEE 754 has it, in files that statistics rule out and in files that are read."""
+    check_filter(name, where.format("f", "f"), lambda r: r["f"] is not None and keep(r["f"]), written, serve)
+
+
+@pytest.mark.parametrize("name", ["floats", "float_files"])
+@pytest.mark.parametrize("text", ["1e-45", "0.1", "16777217"])
+def test_a_literal_is_rounded_to_a_float_column(
+    name: str, text: str, written: dict[str, dict[str, Any]], serve: Serve
+) -> None:
+    """So a column holds the number that was put into it; of a double column nothing is rounded."""
+    check_filter(name, f"f = {text}", lambda r: r["f"] is not None and r["f"] == single(float(text)), written, serve)
+    check_filter(name, f"d = {text}", lambda r: r["d"] is not None and r["d"] == float(text), written, serve)
