@@ -25,6 +25,7 @@ import (
 	"github.com/apache/iceberg-go/catalog/rest"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
 const (
@@ -221,6 +222,15 @@ func (l *listener) hear(body []byte) {
 	defer l.mu.Unlock()
 	if a.Defaults != nil || a.Overrides != nil {
 		l.defaults, l.overrides = a.Defaults, a.Overrides
+	}
+	vended := []map[string]string{a.Defaults, a.Overrides, a.Config}
+	for _, c := range a.Credentials {
+		vended = append(vended, c.Config)
+	}
+	for _, config := range vended {
+		for name, value := range config {
+			redact.Property(name, value)
+		}
 	}
 	if a.Config != nil || a.Credentials != nil {
 		l.table, l.credentials = a.Config, a.Credentials

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
 // WithProperties returns c overlaid with Iceberg's FileIO properties, by the
@@ -143,10 +145,8 @@ func setBool(field *bool, value string) error {
 
 // shown is a value fit for an error message: no secrets.
 func shown(name, value string) string {
-	for _, word := range []string{"key", "token", "secret", "connection"} {
-		if strings.Contains(name, word) {
-			return "..."
-		}
+	if redact.IsSecret(name) {
+		return "..."
 	}
 	return value
 }

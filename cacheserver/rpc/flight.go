@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
 // RegisterFlight has the service answered by the server. (flight.RegisterFlightServiceServer takes grpc-go's alone.)
@@ -48,5 +50,5 @@ func (f *Flight) DoAction(action *flight.Action, stream flight.FlightService_DoA
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
-	return stream.Send(&flight.Result{Body: body})
+	return stream.Send(&flight.Result{Body: []byte(redact.Text(string(body)))})
 }

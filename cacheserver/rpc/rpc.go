@@ -25,6 +25,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/h2"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/redact"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
@@ -112,9 +113,22 @@ func guard(method string, m *metrics.Metrics, log *slog.Logger, call func() erro
 			log.Error("a call panicked", "method", short, "panic", p, "stack", string(debug.Stack()))
 			err = status.Errorf(codes.Internal, "%s failed inside the server; see its log", short)
 		}
+		err = withoutSecrets(err)
 		m.Requests.WithLabelValues(short, status.Code(err).String()).Inc()
 	}()
 	return call()
+}
+
+// withoutSecrets is a call's error as clients may see it.
+func withoutSecrets(err error) error {
+	if err == nil {
+		return nil
+	}
+	s := status.Convert(err)
+	if clean := redact.Text(s.Message()); clean != s.Message() {
+		return status.Error(s.Code(), clean)
+	}
+	return err
 }
 
 // Serve answers on the listener until ctx ends, then drains: no new calls, GOAWAY to every client, running

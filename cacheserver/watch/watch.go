@@ -14,6 +14,8 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
 // Subject is what is watched: a head or a data node.
@@ -35,11 +37,11 @@ func Handler(subject Subject, metrics http.Handler) http.Handler {
 		if !ok {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_, _ = io.WriteString(w, reason+"\n")
+		_, _ = io.WriteString(w, redact.Text(reason)+"\n")
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		encoder := json.NewEncoder(w)
+		encoder := json.NewEncoder(redact.Writer(w))
 		encoder.SetIndent("", "  ")
 		if err := encoder.Encode(subject.Status()); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
 // logFlags say how a process logs.
@@ -33,9 +34,9 @@ func (f *logFlags) logger() (*slog.Logger, error) {
 	options := &slog.HandlerOptions{Level: level}
 	switch f.format {
 	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+		return slog.New(slog.NewTextHandler(redact.Writer(os.Stderr), options)), nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+		return slog.New(slog.NewJSONHandler(redact.Writer(os.Stderr), options)), nil
 	}
 	return nil, fmt.Errorf("--log-format: %q, want text or json", f.format)
 }
@@ -75,7 +76,7 @@ func (f *follower) look(s head.Status, now time.Time, onReady func()) {
 	loading := s.State == head.Planning || s.State == head.Loading
 	if loading && now.Sub(f.last) >= f.every {
 		f.last = now
-		f.progress(os.Stderr, s, now)
+		f.progress(redact.Writer(os.Stderr), s, now)
 	}
 	if s.State == f.state {
 		return

@@ -9,18 +9,36 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	hideSecrets(os.Environ(), os.Args)
 	err := command(environment(os.Getenv)).ExecuteContext(ctx)
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
+		fmt.Fprintln(redact.Writer(os.Stderr), "error:", err)
 		os.Exit(exitCode(err))
+	}
+}
+
+// hideSecrets keeps the credentials of the environment and the arguments out of everything that is shown.
+func hideSecrets(environ, args []string) {
+	for _, each := range environ {
+		name, value, _ := strings.Cut(each, "=")
+		redact.Property(name, value)
+	}
+	for _, arg := range args { // --property s3.secret-access-key=...,token=...
+		for _, property := range strings.Split(strings.TrimPrefix(arg, "--property="), ",") {
+			name, value, _ := strings.Cut(property, "=")
+			redact.Property(name, value)
+		}
 	}
 }
 
@@ -42,6 +60,8 @@ One head plans the table and tells clients where their rows are; data nodes hold
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetOut(redact.Writer(os.Stdout)) // --help shows what the environment set
+	root.SetErr(redact.Writer(os.Stderr))
 	root.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), initializerCommand(env), objectCacheCommand(env), versionCommand())
 	return root
 }
