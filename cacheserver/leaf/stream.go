@@ -24,7 +24,7 @@ func (p *pages) stream(h *header, size int) ([]byte, error) {
 		return nil, corrupt("%d bytes where its column chunk has %d left", length, p.end-p.at)
 	}
 	have := p.near()
-	var body io.Reader = io.MultiReader(bytes.NewReader(have), io.NewSectionReader(p.from, p.at+int64(len(have)), length-int64(len(have))))
+	body := io.MultiReader(bytes.NewReader(have), io.NewSectionReader(p.from, p.at+int64(len(have)), length-int64(len(have))))
 	sum := crc32.NewIEEE()
 	if h.page.has(pageCRC) {
 		body = io.TeeReader(body, sum)
