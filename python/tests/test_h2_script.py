@@ -26,6 +26,8 @@ BATCH = rows_of(list(range(50)))
 WHOLE = flight_data(SCHEMA) + flight_data(BATCH, b'{"busy_us":7}')
 ANSWER = headers() + data(WHOLE) + trailers()
 
+WINDOW = 100_000  # of the connection
+
 Play = Callable[[Connection], None]
 
 
@@ -40,7 +42,7 @@ def answering(*parts: bytes) -> Play:
 
 
 def reader_of(location: str, ticket: bytes = b"ticket") -> Reader:
-    return Reader(location, ticket, headers=[("name", "value")], tls_roots=None, other=pytest.fail)
+    return Reader(location, ticket, headers=[("name", "value")], window=WINDOW, tls_roots=None, other=pytest.fail)
 
 
 def read(play: Play, ticket: bytes = b"ticket") -> list[tuple[pa.RecordBatch, bytes | None]]:
@@ -169,7 +171,7 @@ def test_the_request() -> None:
     came = server.connections[0].frames
     [settings, window, head, *rest] = [f for f in came if f[:2] != (frames.SETTINGS, frames.ACK)]
     assert dict(struct.iter_unpack("!HI", settings[3])) == {1: 0, 2: 0, 4: (1 << 31) - 1, 5: (1 << 24) - 1}
-    assert (window[0], struct.unpack("!I", window[3])[0] + 65_535) == (frames.WINDOW_UPDATE, (1 << 31) - 1)
+    assert (window[0], struct.unpack("!I", window[3])[0] + 65_535) == (frames.WINDOW_UPDATE, WINDOW)
     fields = dict(script.hpack.decode(head[3]))
     assert fields[":path"] == "/arrow.flight.protocol.FlightService/DoGet"
     assert fields[":authority"] == server.location.removeprefix("grpc://")
@@ -177,14 +179,13 @@ def test_the_request() -> None:
     assert b"".join(payload for *_, payload in rest) == message(script.field(1, ticket))
 
 
-def test_windows_are_made_whole_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "WINDOW", 100_000)
+def test_windows_are_made_whole_again() -> None:
     sent = flight_data(SCHEMA) + flight_data(BATCH) * 200
 
     def play(connection: Connection) -> None:
         connection.request()
         connection.send(headers())
-        room = {0: 100_000, 1: 100_000}  # of the connection and of the stream
+        room = {0: WINDOW, 1: frames.WINDOW}  # of the connection and of the stream
         for at in range(0, len(sent), 10_000):
             part = data(bytes([3]) + sent[at : at + 10_000] + bytes(3), frames.PADDED)
             while min(room.values()) < len(part):
@@ -192,7 +193,8 @@ def test_windows_are_made_whole_again(monkeypatch: pytest.MonkeyPatch) -> None:
                 if kind == frames.WINDOW_UPDATE:
                     room[stream] += int.from_bytes(payload)
             room = {stream: left - len(part) + frames.HEAD_BYTES for stream, left in room.items()}
-            assert max(room.values()) <= 100_000
+            assert room[0] <= WINDOW
+            assert room[1] <= frames.WINDOW
             connection.send(part)
         connection.send(trailers())
 

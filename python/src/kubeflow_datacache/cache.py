@@ -223,7 +223,8 @@ class DataCache:
     def stream(self, location: str, ticket: bytes, batch_bytes: int) -> Chunks:
         """A reader of one DoGet stream, opened by its first read. Reads raise codes.FAULTS.
 
-        batch_bytes: about how long the batches of an epoch should be; a server may make others.
+        batch_bytes: about how long the batches of an epoch should be; a server may make others. It may be two of them
+        ahead of the reads, or 64 KiB.
         """
         headers = ((_BATCH_BYTES, str(batch_bytes)),)
 
@@ -233,7 +234,8 @@ class DataCache:
 
         if self._transport == "grpc" or not location.startswith(_SCHEMES):
             return by_grpc()
-        return Reader(location, ticket, headers=headers, tls_roots=self._tls_roots, other=by_grpc)
+        roots, window = self._tls_roots, 2 * batch_bytes
+        return Reader(location, ticket, headers=headers, window=window, tls_roots=roots, other=by_grpc)
 
     def _try(self, call: Callable[[fl.FlightClient], Any], stop: threading.Event | None) -> Any:
         attempts = Attempts(f"ask the head at {self.endpoint}", self.patience, stop)

@@ -44,6 +44,7 @@ class Loader:
     it, so that it must be of a module's top level. Order is kept.
     prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (up to 4 MiB) a data
     node, and the block of steps (16 MiB, at most a quarter of this, at least a step) that is just being merged. The
+    kernel holds what was sent and not yet read: at most as much again, and a message a data node. The
     process keeps up to twice as much freed memory for reuse (heap.Heap). More helps only where batches take unevenly
     long: memory that is used again soon is cheaper than more of it.
     world: World.detect() unless given. worker of workers: only every workers-th step, for several readers in one rank.

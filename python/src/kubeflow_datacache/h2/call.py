@@ -22,8 +22,8 @@ class Call:
     """Sends one request and gives out the bytes of the answer's messages. For one thread, but for cancel.
 
     Raises OSError where the connection breaks, ProtocolError where the server breaks the rules, and what
-    pyarrow.flight would raise for the status that the server ends with. Not reading holds the server back.
-    extra are headers besides HTTP/2's and gRPC's own.
+    pyarrow.flight would raise for the status that the server ends with. The server may send window bytes, and one
+    frame, that were not read. extra are headers besides HTTP/2's and gRPC's own.
     """
 
     def __init__(
@@ -33,19 +33,22 @@ class Call:
         path: str,
         request: bytes,
         extra: Iterable[hpack.Header] = (),
+        *,
+        window: int,
     ) -> None:
         message = _PREFIX.pack(0, len(request)) + request
         if len(message) > frames.FIRST_WINDOW:
             raise status.fault(status.RESOURCE_EXHAUSTED, f"a request of {len(request)} bytes does not fit the window")
         self._left = 0  # bytes of the DATA frame that is being read
         self._padding = 0  # after them
+        self._window = max(window, frames.FIRST_WINDOW + 1)
         self._taken = 0  # of the windows, since they were made whole
         self._answered = self._ended = self._whole = False
         self.goodbye = ""  # what a GOAWAY said
         block = hpack.encode((*_headers(address, path), *extra))
         self._wire = Wire(address, tls_roots, frames.frame(frames.PING, 0, 0, bytes(8)))
         self._wire.send(
-            frames.opening()
+            frames.opening(self._window)
             + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
             + frames.data(_STREAM, message)
         )
@@ -134,9 +137,9 @@ class Call:
         self._ended = bool(flags & frames.END_STREAM)
 
     def _room(self, size: int) -> None:
-        """Makes the windows whole again when half is used: they never hold the server back, slow reading does."""
+        """Makes the windows whole again when half of the connection's is used."""
         self._taken += size
-        if self._taken > frames.WINDOW // 2:
+        if self._taken > self._window // 2:
             self._wire.send(frames.window_update(0, self._taken) + frames.window_update(_STREAM, self._taken))
             self._taken = 0
 

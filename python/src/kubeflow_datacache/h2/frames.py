@@ -49,8 +49,11 @@ def head(raw: bytes) -> tuple[int, int, int, int]:
     return high << 8 | low, kind, flags, stream & STREAM_BITS
 
 
-def opening() -> bytes:
-    """What a client sends first: windows and frames as large as there are, no dynamic header table, no pushes."""
+def opening(window: int) -> bytes:
+    """What a client sends first: the connection's window, at least FIRST_WINDOW; no dynamic header table, no pushes.
+
+    A stream's window and frames are as large as there are, which has our server send a message as one frame.
+    """
     settings = {
         _HEADER_TABLE_SIZE: 0,
         _ENABLE_PUSH: 0,
@@ -58,7 +61,7 @@ def opening() -> bytes:
         _MAX_FRAME_SIZE: LARGEST,
     }
     payload = b"".join(struct.pack("!HI", name, value) for name, value in settings.items())
-    return PREFACE + frame(SETTINGS, 0, 0, payload) + window_update(0, WINDOW - FIRST_WINDOW)
+    return PREFACE + frame(SETTINGS, 0, 0, payload) + window_update(0, window - FIRST_WINDOW)
 
 
 def window_update(stream: int, count: int) -> bytes:

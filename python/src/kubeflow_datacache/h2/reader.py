@@ -36,7 +36,7 @@ class Reader:
     Raises what pyarrow.flight raises, by gRPC's status; FlightUnavailableError where the connection can't be made or
     breaks, FlightInternalError where the server breaks the protocol. Messages without a batch are skipped. A stream
     with dictionaries is read anew through other(), a reader of pyarrow's: no batch comes before the first of them.
-    headers are sent with the request.
+    headers are sent with the request. The kernel holds up to window bytes, and one message, that were not read.
     """
 
     def __init__(
@@ -45,10 +45,11 @@ class Reader:
         ticket: bytes,
         *,
         headers: Iterable[hpack.Header] = (),
+        window: int,
         tls_roots: bytes | None,
         other: Callable[[], Chunks],
     ) -> None:
-        self._location, self._ticket, self._headers = location, ticket, headers
+        self._location, self._ticket, self._headers, self._window = location, ticket, headers, window
         self._tls_roots, self._open_other = tls_roots, other
         self._call: Call | None = None
         self._schema: pa.Schema | None = None
@@ -81,7 +82,8 @@ class Reader:
             self._call.cancel()
 
     def _connect(self) -> Call:
-        call = Call(urlsplit(self._location), self._tls_roots, _DO_GET, message.ticket(self._ticket), self._headers)
+        address, request = urlsplit(self._location), message.ticket(self._ticket)
+        call = Call(address, self._tls_roots, _DO_GET, request, self._headers, window=self._window)
         self._call = call
         if self._cancelled:  # before the line above
             call.cancel()

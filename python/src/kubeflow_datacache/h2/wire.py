@@ -17,7 +17,6 @@ _CONNECT_SECONDS: Final = 10.0
 _SILENT_SECONDS: Final = 7.5  # without a byte: then the server is asked for a sign of life, and has as long again
 _SCRATCH: Final = 1 << 16  # read ahead of what is asked for: saves a system call for each small piece
 _LARGE: Final = 1 << 16  # from so many bytes on the kernel is to wait for all of them: one call, one turn of the lock
-_UNREAD_BYTES: Final = 2 << 20  # of a connection in the kernel; it takes about twice as many
 
 
 class Wire:
@@ -121,8 +120,6 @@ def _open(address: SplitResult, tls_roots: bytes | None) -> socket.socket:
 
 def _tune(plain: socket.socket) -> None:
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Linux lets what nobody has read grow to 32 MiB a connection, which prefetch_bytes knows nothing of.
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a reader that waits for its consumer stays connected
     if sys.platform == "linux":
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
