@@ -37,7 +37,7 @@ const (
 	quantum = 512 << 10
 
 	// maxUnsent is TCP_NOTSENT_LOWAT: how many bytes a connection holds that its peer has no room for.
-	maxUnsent = 256 << 10
+	maxUnsent = 1 << 20
 	// Where the first round trip takes less than nearRTT, SO_SNDBUF is nearBuffer, of which Linux makes twice as much: 5 GB/s and more at
 	// that distance. Elsewhere the kernel makes buffers as long as bandwidth and delay want them.
 	nearRTT    = 100 * time.Microsecond
