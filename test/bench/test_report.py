@@ -14,7 +14,7 @@ from benchlib.measure import PQARROW, PQARROW_KEPT, SEQUENTIAL
 from benchlib.parts import REST, part
 from benchlib.report import memory, rows, text
 from benchlib.sample import Sample
-from benchlib.subjects import GRPC_GO, OURS, PYARROW, TCP, TRAINER
+from benchlib.subjects import GRPC_GO, LOADER, OURS, PYARROW, TCP, TRAINER
 from benchlib.tables import Table
 
 TABLE = Table("tokens", "m.json", [], rows=10, arrow_bytes=1_000_000_000, parquet_bytes=1)
@@ -164,6 +164,26 @@ def test_many_clients_are_held_to_another_server_and_to_each_other(
     assert (floor.ratio, floor.passed) == (pytest.approx(1.5), None)
     assert sums.ratio == pytest.approx(1.5)
     assert (spread.ours, spread.reference) == (f"{last:.2f} s", "2.00 s")
+
+
+@pytest.mark.parametrize(
+    ("case", "seconds", "cpu", "fast", "cheap"),
+    [
+        ("0 ms, 1", 4.2, 1.6, True, True),
+        ("0.5 ms, 1", 4.3, 1.7, False, False),
+        ("20 ms, 1", 4.0, 9.0, True, None),
+        ("20 ms, 64", 9.0, 9.0, None, None),
+    ],
+)
+def test_one_stream_is_held_to_others_at_every_distance(
+    case: str, seconds: float, cpu: float, fast: bool | None, cheap: bool | None
+) -> None:
+    ours = replace(sample("network", OURS, 1, cpu, case), wall=seconds)
+    theirs = [sample("network", name, 1, 1.0, case) for name in (PYARROW, GRPC_GO)]
+    found = rows([ours, replace(ours, subject=LOADER), *theirs], [TABLE], ["network"])
+    rates = [row.passed for row in found if not row.case.endswith("CPU")]
+    assert rates == [fast] * 4
+    assert [row.passed for row in found if row.case.endswith("CPU")] == ([cheap] if case.endswith(", 1") else [])
 
 
 @pytest.mark.parametrize(("seconds", "passed"), [(0.5e-3, True), (0.51e-3, False)])

@@ -20,7 +20,7 @@ from benchlib.sample import Sample, Setup
 from benchlib.subjects import TRAINER
 from benchlib.tables import EPOCHS_ONLY, FILES, Table, ensure
 
-MEASURES = ["load", "cores", "memory", "decode", "stream", "crowd", "latency", "shuffle"]
+MEASURES = ["load", "cores", "memory", "decode", "stream", "crowd", "network", "latency", "shuffle"]
 
 NOTES = """\
 wall, CPU, client: seconds, server CPU-seconds (user and system, all threads) and client CPU-seconds
@@ -50,6 +50,9 @@ stream: the whole table, split over the clients, {reads} times a turn, all read 
 many clients: of one data node; all at once, and each, be they 64 or 2, reads half of the table; connect included.
   Then our loader in as many processes, h2load's clients, all in one process, and as many processes that read plain TCP.
   Ratios are of wall times, but for the pyarrow server's, which is of CPU.
+network: two network namespaces and a delay (cmd/netdelay); one data node, as one stream; case: round trip and clients,
+  which each read a share of the table. 20 ms also with 8 clients, after 2 s without a byte (pause; one connection,
+  the second of two reads) and with 0.1 % of packets lost (loss). Ratios are of wall times, but for the lines "CPU".
 latency: {calls} shards of {small} rows, one after the other, over connections that are kept; medians.
 shuffled epoch: kind epoch, world 1, global batch 1024, tail keep, one client, {reads} times a turn."""
 

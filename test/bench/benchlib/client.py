@@ -117,24 +117,42 @@ def time_calls(request: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "bytes": size, "infos": infos[WARM_UP_CALLS:], "firsts": firsts[WARM_UP_CALLS:]}
 
 
+def read_after_pause(request: dict[str, Any]) -> tuple[int, int]:
+    """A reference Flight server, or ours, twice over one connection with a pause between: the second DoGet counts."""
+    limit = fl.FlightCallOptions(timeout=TIMEOUT_SECONDS)
+    with fl.connect(request["uri"]) as client:
+        ticket, location = fl.Ticket(request.get("ticket", "").encode()), None
+        if "path" in request:
+            endpoint = client.get_flight_info(fl.FlightDescriptor.for_path(*request["path"]), limit).endpoints[0]
+            ticket, location = endpoint.ticket, endpoint.locations[0]
+        with fl.connect(location or request["uri"]) as node:
+            drain(node.do_get(ticket, limit))
+            time.sleep(request["pause"])
+            start = time.perf_counter()
+            rows, size = drain(node.do_get(ticket, limit))
+    request["wall"] = time.perf_counter() - start
+    return rows, size
+
+
 READERS = {"ticket": read_ticket, "dataset": read_dataset, "loader": read_loader, "tcp": read_tcp}
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
     if request["reader"] == "calls":
         return time_calls(request)
-    rows, size = READERS[request["reader"]](request)
+    rows, size = (read_after_pause if "pause" in request else READERS[request["reader"]])(request)
     return {"rows": rows, "bytes": size}
 
 
 def main() -> None:
     for line in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
+        request = json.loads(line)
         try:
-            answer: dict[str, Any] = answer_to(json.loads(line))
+            answer: dict[str, Any] = answer_to(request)
         except Exception as error:  # the parent decides; this process serves on
             answer = {"error": f"{type(error).__name__}: {error}"}
-        answer["wall"] = time.perf_counter() - wall
+        answer["wall"] = request.get("wall", time.perf_counter() - wall)
         answer["cpu"] = time.process_time() - cpu
         print(json.dumps(answer), flush=True)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchlib.network import LOOPBACK, Place
 from benchlib.process import Stoppable, see_out
 
 # Where client.py finds kubeflow_datacache.
@@ -33,8 +34,8 @@ class Reading:
 class Clients(Stoppable):
     """Up to `size` client processes. Not safe for concurrent use."""
 
-    def __init__(self, size: int) -> None:
-        command = [sys.executable, "-P", str(Path(__file__).with_name("client.py"))]
+    def __init__(self, size: int, place: Place = LOOPBACK) -> None:
+        command = [*place.before, sys.executable, "-P", str(Path(__file__).with_name("client.py"))]
         environment = os.environ | {"PYTHONPATH": str(LOADER)}
         self._processes = [
             subprocess.Popen(

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from benchlib import crowd, latency
+from benchlib import crowd, distance, latency
 from benchlib.clients import Clients
 from benchlib.process import Serving, run
 from benchlib.sample import Sample, Setup
@@ -78,6 +78,8 @@ class Bench:
                 yield from self._shuffle(table, subjects[OURS].server)
         if setup.server and setup.wants("crowd") and table.name == crowd.TABLE:
             yield from crowd.crowd(setup.server, table, setup, self._step)
+        if setup.server and setup.wants("network") and table.name == distance.TABLE:
+            yield from distance.distance(setup.server, table, setup, self._step)
 
     def _start(self, table: Table, stack: ExitStack) -> Iterator[Subject]:
         """The servers that are measured on a table, until the stack ends them."""
@@ -238,4 +240,6 @@ def expected_seconds(setup: Setup, table: Table) -> float:
         seconds += 1.5 * rounds
     if setup.wants("crowd") and table.name == crowd.TABLE:
         seconds += ours * (20 + 100 * rounds * gigabytes)
+    if setup.wants("network") and table.name == distance.TABLE:
+        seconds += ours * (30 + 75 * (rounds + 1) * gigabytes)
     return seconds

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ reference: pyarrow's FlightServerBase with RecordBatchStream over batches held in memory.
 
-usage: pyarrow_server.py [--tls CERT KEY] BATCH_ROWS FILE.parquet...
+usage: pyarrow_server.py [--host HOST | --tls CERT KEY] BATCH_ROWS FILE.parquet...
 
 The ticket "INDEX/TOTAL" asks for one of TOTAL equal runs of batches. GetFlightInfo of the path [INDEX, TOTAL] gives
 the ticket "FROM+ROWS" of one of TOTAL equal runs of rows. Every batch lies in memory of its own, with offsets from zero
@@ -22,14 +22,15 @@ import pyarrow.parquet as pq
 class Server(fl.FlightServerBase):  # type: ignore[misc]
     """Answers from batches that never change; the streams themselves run in C++."""
 
-    def __init__(self, batches: list[pa.RecordBatch], certificate: tuple[bytes, bytes] | None) -> None:
+    def __init__(self, host: str, batches: list[pa.RecordBatch], certificate: tuple[bytes, bytes] | None) -> None:
         self._batches, self._table = batches, pa.Table.from_batches(batches)
-        self.scheme = "grpc+tls" if certificate else "grpc"
-        super().__init__(f"{self.scheme}://127.0.0.1:0", tls_certificates=[certificate] if certificate else None)
+        self.uri = f"grpc+tls://{host}" if certificate else f"grpc://{host}"
+        super().__init__(f"{self.uri}:0", tls_certificates=[certificate] if certificate else None)
+        self.uri += f":{self.port}"
 
     def get_flight_info(self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
         lo, hi = part(self._table.num_rows, *map(int, descriptor.path))
-        endpoint = fl.FlightEndpoint(f"{lo}+{hi - lo}", [f"{self.scheme}://127.0.0.1:{self.port}"])
+        endpoint = fl.FlightEndpoint(f"{lo}+{hi - lo}", [self.uri])
         return fl.FlightInfo(self._table.schema, descriptor, [endpoint], hi - lo, -1)
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.RecordBatchStream:
@@ -55,12 +56,14 @@ def load(files: list[str], batch_rows: int) -> list[pa.RecordBatch]:
 
 
 def main() -> None:
-    arguments, certificate = sys.argv[1:], None
+    arguments, host, certificate = sys.argv[1:], "127.0.0.1", None
+    if arguments[0] == "--host":
+        host, arguments = arguments[1], arguments[2:]
     if arguments[0] == "--tls":
         certificate = (Path(arguments[1]).read_bytes(), Path(arguments[2]).read_bytes())
         arguments = arguments[3:]
-    server = Server(load(arguments[1:], int(arguments[0])), certificate)
-    print(f"ready {server.scheme}://127.0.0.1:{server.port}", flush=True)
+    server = Server(host, load(arguments[1:], int(arguments[0])), certificate)
+    print(f"ready {server.uri}", flush=True)
     server.serve()
 
 

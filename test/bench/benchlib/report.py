@@ -12,11 +12,13 @@ from typing import TypeAlias
 from benchlib.cores import CORES, PROCESS_BYTES, WORKER_BYTES, allowed, workers_of
 from benchlib.crowd import FEW, FEW_BARE, FEW_LOADERS, FEW_PLAIN, MANY, MANY_BARE, MANY_LOADERS, MANY_PLAIN
 from benchlib.decode import COPY
+from benchlib.distance import CASES
 from benchlib.measure import CLUMPS, PQARROW, READERS, SEQUENTIAL
 from benchlib.sample import Sample
 from benchlib.subjects import (
     ENCRYPTED,
     GRPC_GO,
+    LOADER,
     OURS,
     PYARROW,
     PYARROW_TLS,
@@ -45,6 +47,9 @@ SHUFFLE_BARS = {
 }
 # Of 64 clients: server CPU over the C++ server's, and the time of the last one done over the first one's.
 CROWD_BAR, FAIRNESS_BAR = 1.05, 1.2
+# Over a network: wall time of one stream, ours or our loader's, over the C++ server's and grpc-go's, with what two
+# reads of one and the same server differ by; server CPU over the C++ server's up to this round trip.
+NETWORK_BAR, NETWORK_CPU_BAR, NETWORK_CPU_MILLISECONDS = 1.05, 1.6, 0.5
 # list<int32> from plain pages over a copy of the bytes, by the lists' lengths.
 DECODE_BARS = {"512": 2.0}
 # Seconds, medians.
@@ -144,6 +149,7 @@ def rows(samples: Iterable[Sample], tables: list[Table], only: list[str]) -> lis
         decode(groups)
         + stream(groups, names)
         + many_clients(groups, names)
+        + network(groups, names)
         + latency(groups, names)
         + shuffle(groups, names)
     )
@@ -252,6 +258,26 @@ def many_to_few(groups: Groups, table: str, subject: str, many: str, few: str) -
     return compare(line, of_many, of_few, None, wall_per_gb)
 
 
+def network(groups: Groups, tables: list[str]) -> list[Row]:
+    """Streams at a distance: what ours and our loader take against what other servers take."""
+    out = []
+    for t in tables:
+        for case in CASES:
+            alone = case.clients == 1 and not case.what
+            for ours in (OURS, LOADER):
+                for name in (PYARROW, GRPC_GO):
+                    sides = [groups.get(("network", case.name, t, subject), []) for subject in (ours, name)]
+                    if not all(sides):
+                        continue
+                    bar = NETWORK_BAR if alone else None
+                    label = case.name if ours == OURS else f"{case.name} loader"
+                    out.append(compare(Line("Network", label, t, name), *sides, bar, wall_per_gb))
+                    if ours == OURS and name == PYARROW and alone:
+                        bar = NETWORK_CPU_BAR if case.milliseconds <= NETWORK_CPU_MILLISECONDS else None
+                        out.append(compare(Line("Network", f"{case.name} CPU", t, name), *sides, bar, cpu_per_gb))
+    return out
+
+
 def latency(groups: Groups, tables: list[str]) -> list[Row]:
     """Medians of small calls, against the bar in milliseconds and against other servers."""
     out = []
@@ -298,6 +324,11 @@ class Line:
 def cpu(s: Sample) -> float:
     """CPU-seconds of the server."""
     return s.server_cpu
+
+
+def cpu_per_gb(s: Sample) -> float:
+    """CPU-seconds of the server for a GB."""
+    return s.server_cpu / s.gigabytes
 
 
 def wall(s: Sample) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchlib.network import LOOPBACK, Place
 from benchlib.process import Server, Serving
 from benchlib.sample import Setup
 from benchlib.tables import Table
@@ -27,6 +28,7 @@ TLS = "our rows over TLS"
 GRPC_TLS = "grpc-go over TLS"
 PYARROW_TLS = "pyarrow (C++) over TLS"
 TRAINER = "Trainer's data cache"
+LOADER = "our loader"
 # What our rows over TLS are compared with.
 TLS_REFERENCES = (PYARROW_TLS, GRPC_TLS, OURS)
 # Subjects with TLS: measured on one table with one client.
@@ -37,6 +39,7 @@ OWN = (OURS, GRPC_GO, TLS, GRPC_TLS)
 TLS_TABLE = "tokens"
 
 GLOBAL_BATCH = 1024
+_PYARROW = (sys.executable, "-P", str(Path(__file__).with_name("pyarrow_server.py")))
 
 # What client.py is to read as part `index` of `total` equal parts of the table.
 Request = Callable[[int, int], dict[str, Any]]
@@ -66,10 +69,11 @@ def start_ours(
     variant: str = "h2",
     flags: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    place: Place = LOOPBACK,
 ) -> Server:
-    """`cacheserver local` on free ports of the loopback; returns when every row is in memory. variant names its log."""
-    command = [str(server), "local", "--metadata", table.metadata, "--nodes", str(nodes)]
-    command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags]
+    """`cacheserver local` on free ports; returns when every row is in memory. variant names its log."""
+    command = [*place.before, str(server), "local", "--metadata", table.metadata, "--nodes", str(nodes)]
+    command += ["--listen", f"{place.host}:0", "--http", "127.0.0.1:0", *flags]
     log = logs / f"{table.name}-cacheserver-{variant}.log"
     return Server(OURS, command, log, environment=environment)
 
@@ -88,19 +92,27 @@ def start(name: str, table: Table, setup: Setup) -> Subject:
             flags, roots = [*flags, *certificate.flags], certificate.roots
         server = start_ours(setup.server, setup.nodes, table, setup.logs, variant, flags)
         return Subject(name, server, shard(server, roots))
-    rows, pyarrow = str(table.chunk_rows), [sys.executable, "-P", str(Path(__file__).with_name("pyarrow_server.py"))]
+    if name == PYARROW:
+        return start_pyarrow(table, setup.logs)
+    rows = str(table.chunk_rows)
     log = setup.logs / f"{table.name}-{name.split(maxsplit=1)[0]}.log"
     if name == PYARROW_TLS:
         certificate = certify(setup.logs / "pyarrow-tls")
-        server = Server(name, [*pyarrow, "--tls", *certificate.files, rows, *table.files], log)
+        server = Server(name, [*_PYARROW, "--tls", *certificate.files, rows, *table.files], log)
         return Subject(name, server, part(name, server, certificate.roots))
     program = {
         FLIGHT_WRITER: [str(setup.tools / "flightwriter"), "-batch-rows", rows],
         TCP: [str(setup.tools / "tcpcopy"), "-batch-rows", rows],
-        PYARROW: [*pyarrow, rows],
     }[name]
     server = Server(name, [*program, *table.files], log)
     return Subject(name, server, part(name, server))
+
+
+def start_pyarrow(table: Table, logs: Path, place: Place = LOOPBACK) -> Subject:
+    """The C++ server."""
+    command = [*place.before, *_PYARROW, "--host", place.host, str(table.chunk_rows), *table.files]
+    server = Server(PYARROW, command, logs / f"{table.name}-pyarrow-{place.host}.log")
+    return Subject(PYARROW, server, part(PYARROW, server))
 
 
 def certify(folder: Path) -> Certificate:

@@ -67,8 +67,7 @@ func run(ctx context.Context, listen string, paths []string, o pqfiles.Options) 
 	}
 }
 
-// dontPace has the connections that a socket accepts use Reno, as our server's do on loopback: this is the floor, and BBR, the default of
-// some systems, costs more.
+// dontPace has the connections that a socket accepts use Reno: this is the floor, and BBR, the default of some systems, costs more.
 func dontPace(_, _ string, socket syscall.RawConn) error {
 	var refused error
 	err := socket.Control(func(fd uintptr) {
