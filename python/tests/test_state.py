@@ -65,8 +65,10 @@ def test_every_state_of_an_epoch_goes_on_in_a_fresh_process(
     assert run.returncode == 0, run.stderr
     oracle = Oracle(rows=100, seed=5, epoch=3, clump=2, global_batch=7, tail="pad").share()
     assert len(states) == len(oracle) + 1
+    following = Oracle(rows=100, seed=5, epoch=4, clump=2, global_batch=7, tail="pad").share()
     for first, rest in enumerate(json.loads(run.stdout)):
-        assert rest == [[step.number, step.rows] for step in oracle[first:]], f"from step {first}"
+        want = oracle[first:] or following  # the state after the last step goes on with the next epoch
+        assert rest == [[step.number, step.rows] for step in want], f"from step {first}"
 
 
 def test_states_of_all_ranks_are_the_same(cache: DataCache) -> None:
@@ -213,9 +215,14 @@ def test_where_an_iteration_begins(cache: DataCache) -> None:
     loader.set_epoch(2)
     assert steps_of(loader) == [(2, 3)], "set_epoch of the saved epoch keeps the saved step"
     loader.load_state_dict(end)
-    loader.set_epoch(0)
-    assert steps_of(loader) == [], "the rest of an epoch that was saved at its end is empty"
+    assert steps_of(loader) == [(1, s) for s in whole], "a state saved at an epoch's end goes on with the next epoch"
+    loader.load_state_dict(end)
+    with pytest.warns(UserWarning, match=r"set_epoch\(0\): .* after the last step of epoch 0, so nothing is left"):
+        loader.set_epoch(0)
+    assert steps_of(loader) == [], "whoever counts epochs gets each step once: nothing is left of this one"
     assert steps_of(loader) == [(1, s) for s in whole]
+    with pytest.raises(StateError, match="next_step = 5: an epoch has 4 steps, want at most 4"):
+        loader.load_state_dict({**end, "next_step": 5})
     loader.load_state_dict({**end, "next_step": 2})
     loader.set_epoch(4)
     assert steps_of(loader) == [(4, s) for s in whole], "another epoch begins at its begin"
@@ -227,7 +234,21 @@ def test_a_broken_off_iteration_goes_on_where_it_stood(cache: DataCache) -> None
     assert next(first).step == 0
     assert next(first).step == 1
     assert [batch.step for batch in loader] == [2, 3]
-    assert list(first) == [], "the older iteration has ended"
+    with pytest.raises(RuntimeError, match="this iteration was ended, by a newer one"):
+        next(first)
+
+
+@pytest.mark.parametrize("tail", ["drop", "keep", "pad"])
+def test_an_epoch_ends_for_those_who_count_its_steps(cache: DataCache, tail: Any) -> None:
+    loader = cache.loader(global_batch_size=30, tail=tail, world=World(0, 1))
+    epochs = [[(b.epoch, b.step) for _, b in zip(range(len(loader)), loader, strict=False)] for _ in range(3)]
+    assert epochs == [[(e, s) for s in range(len(loader))] for e in range(3)]
+
+
+def test_an_epoch_ends_for_a_worker_with_its_own_last_step(cache: DataCache) -> None:
+    loader = cache.loader(global_batch_size=30, tail="keep", world=World(0, 1), worker=0, workers=3)
+    epochs = [[(b.epoch, b.step) for _, b in zip(range(2), loader, strict=False)] for _ in range(3)]
+    assert epochs == [[(e, 0), (e, 3)] for e in range(3)]
 
 
 @pytest.mark.parametrize(("rows", "tail", "steps"), [(0, "pad", 0), (0, "keep", 0), (1, "drop", 0), (1, "pad", 1)])

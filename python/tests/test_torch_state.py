@@ -76,3 +76,29 @@ def test_an_iteration_goes_on_where_it_stood(endpoint: str) -> None:
     one, two = [steps_of(WORDS, epoch) for epoch in (1, 2)]
     for job, done in zip(rest, train(endpoint, rest), strict=True):
         assert done.epochs == ([one[3:5]] if job.steps == 2 else [one[2:], two]), job
+
+
+def test_an_epoch_ends_for_those_who_count_its_steps(endpoint: str) -> None:
+    before = [
+        Job(kind="streaming", words=WORDS, workers=workers, each=STEPS, epochs=(None,) * 4, save=True)
+        for workers in (0, 2)
+    ]
+    done = train(endpoint, before)
+    for job, taken in zip(before, done, strict=True):
+        assert taken.epochs == [steps_of(WORDS, epoch) for epoch in range(4)], job
+    rest = [
+        Job(kind="streaming", words=WORDS, workers=workers, state=taken.states[-1], epochs=(None, None))
+        for taken in done
+        for workers in (2, 0, 3)
+    ]
+    for job, read in zip(rest, train(endpoint, rest), strict=True):
+        assert read.epochs == [steps_of(WORDS, 4), steps_of(WORDS, 5)], job
+
+
+def test_a_complete_epoch_that_is_asked_for_is_empty(endpoint: str) -> None:
+    (taken,) = train(endpoint, [Job(kind="streaming", words=WORDS, epochs=(3,), save=True)])
+    rest = [
+        Job(kind="streaming", words=WORDS, workers=workers, state=taken.states[-1], epochs=(3, 4)) for workers in (2, 0)
+    ]
+    for job, read in zip(rest, train(endpoint, rest), strict=True):
+        assert read.epochs == [[], steps_of(WORDS, 4)], job

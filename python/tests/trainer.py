@@ -33,7 +33,7 @@ class Job:
 
     kind: "torch" for torch's DataLoader, "stateful" for torchdata's, "streaming" for ours. context: how workers start.
     state: where to begin; native: by StatefulDataLoader's own load_state_dict. epochs: each is set, then read; None is
-    read without being set. steps: how many of the last epoch. save: keep the state after each step of the last epoch.
+    read without being set. each: how many steps to take of each epoch, and not one more; steps: of the last one. save: keep the state after each step of the last epoch.
     connected: whether this process asks the cache something itself first.
     """
 
@@ -48,6 +48,7 @@ class Job:
     state: dict[str, Any] | None = None
     native: bool = False
     epochs: Sequence[int | None] = (None,)
+    each: int = 1 << 30
     steps: int = 1 << 30
     save: bool = False
     connected: bool = False
@@ -97,7 +98,7 @@ def do(cache: DataCache, job: Job) -> Done:
             done.epochs[-1].append(batch["id"].tolist())
             if job.save and last:
                 done.states.append(json.loads(json.dumps(loader.state_dict())))
-            if last and len(done.epochs[-1]) >= job.steps:
+            if len(done.epochs[-1]) >= min(job.each, job.steps if last else job.each):
                 break
     return done
 

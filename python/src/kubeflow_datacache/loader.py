@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from kubeflow_datacache.flow.reading import Reading
 from kubeflow_datacache.order.epoch import Epoch, Share, Tail
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
-from kubeflow_datacache.state import State
+from kubeflow_datacache.state import State, warn_nothing_left
 from kubeflow_datacache.transform import Transform
 from kubeflow_datacache.watch.clock import Clock
 from kubeflow_datacache.watch.progress import Progress
@@ -27,6 +27,10 @@ from kubeflow_datacache.world import World
 if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache
 
+ENDED: Final = (
+    "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a loader"
+    " has one iteration at a time; make another loader to read twice at once"
+)
 _READY_SHARE = 4  # of prefetch_bytes, one part in so many is for merged batches
 
 
@@ -47,11 +51,14 @@ class Loader:
     kernel holds what was sent and not yet read: at most as much again, and a message a data node. The
     process keeps up to twice as much freed memory for reuse (heap.Heap). More helps only where batches take unevenly
     long: memory that is used again soon is cheaper than more of it.
-    world: World.detect() unless given. worker of workers: only every workers-th step, for several readers in one rank.
+    world: unless given, World.detect() when an iteration begins, so that a loader may be made before
+    init_process_group. worker of workers: only every workers-th step, for several readers in one rank.
     progress: whether rank 0's worker 0 shows on standard error how far it is, how fast, and what it waits for.
 
-    Iterating goes on where the loader stands (epoch, next step) and stands at the next epoch's begin after the last
-    step. One iteration at a time; a new one ends the old one.
+    An iteration begins at the next step that was not given out. Where no step of the epoch is left, because all were
+    given out or because a state saved after the last one was loaded, it begins the next epoch: an iteration is empty
+    only if epochs have no steps, or if set_epoch named the epoch whose end was loaded (a warning says so). One
+    iteration at a time: a new one, set_epoch, load_state_dict and close end it, and asking it for more is an error.
     """
 
     def __init__(
@@ -75,8 +82,9 @@ class Loader:
     ) -> None:
         if prefetch_bytes < 1:
             raise ValueError(f"prefetch_bytes = {prefetch_bytes}: want at least 1")
-        self.world = world or World.detect()
-        self._share = Share(rank=self.world.rank, world=self.world.size, worker=worker, workers=workers)
+        self._world = world
+        self._worker, self._workers = worker, workers
+        self._share_in(world or World())  # refuses what is wrong at once
         self._cache = cache
         self._dataset: Dataset = cache.dataset
         self._order = Epoch(
@@ -91,9 +99,10 @@ class Loader:
         self._transform = None
         if transform is not None:
             self._transform = Transform(transform, threads=transform_threads, processes=transform_processes)
-        self._prefetch_bytes, self._progress = prefetch_bytes, progress and self.world.rank == worker == 0
+        self._prefetch_bytes, self._progress = prefetch_bytes, progress
         self._step = 0
-        self._resumed = self._finished = False
+        self._resumed = False
+        self._complete = False  # no step of the epoch is left: the next iteration begins the next epoch
         self._clock = Clock()
         self._steps_given = self._rows_given = self._bytes_given = self._reconnects = 0
         self._reading: Reading | None = None
@@ -101,20 +110,24 @@ class Loader:
 
     def __len__(self) -> int:
         """How many batches a whole epoch has for this reader."""
-        steps, share = self._order.steps, self._share
-        return len(range(share.worker, steps, share.workers))
+        return len(self._steps_from(0))
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from where the loader stands to the epoch's end."""
+        """The batches from where the loader stands to the epoch's end; of the next epoch where none is left."""
         self._end()
-        if self._finished:
+        if self._complete:
             self._move(self.epoch + 1, 0)
         self._resumed = False
         return self._iterate()
 
     @property
+    def world(self) -> World:
+        """Whose rows are read: the world that was given, else the one that is detected now."""
+        return self._world or World.detect()
+
+    @property
     def epoch(self) -> int:
-        """The epoch in which the loader stands."""
+        """The epoch in which the loader stands: that of the batch given out last, or the one that was set or loaded."""
         return self._order.number
 
     @property
@@ -133,8 +146,15 @@ class Loader:
         return self._dataset
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the begin of an epoch; just after load_state_dict, to the saved step if it is the saved epoch."""
+        """Goes to the begin of an epoch; just after load_state_dict, to the saved step if it is the saved epoch.
+
+        If that epoch was complete when the state was saved, the next iteration is empty, since none of its steps is
+        left, and a warning says so: training loops that count epochs by themselves then repeat and leave out nothing.
+        """
         if self._resumed and epoch == self.epoch:
+            if self._complete:
+                self._complete = False
+                warn_nothing_left(epoch)
             return
         self._end()
         self._move(epoch, 0)
@@ -158,8 +178,19 @@ class Loader:
         ).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to a saved place; any rank's state will do, of any world size. StateError if it does not fit."""
-        saved = State(**self.state_dict()).place_of(state)
+        """Goes to a saved place; any rank's state will do, of any world size. StateError if it does not fit.
+
+        A state that was saved after an epoch's last step stands where the next epoch begins, see Loader.
+        """
+        self.stand(state)
+        self._complete = 0 < self.steps == self._step
+
+    def stand(self, state: Mapping[str, Any]) -> None:
+        """As load_state_dict, but after an epoch's last step the next iteration is empty.
+
+        For one of several workers, which can't tell whether the other ones' steps were given out.
+        """
+        saved = State(**self.state_dict()).place_of(state, steps=self.steps)
         self._end()
         self._move(saved.epoch, saved.next_step)
         self._resumed = True
@@ -198,34 +229,46 @@ class Loader:
 
     def _move(self, epoch: int, step: int) -> None:
         self._order = self._order.numbered(epoch)
-        self._step, self._finished, self._resumed = step, False, False
+        self._step, self._complete, self._resumed = step, False, False
+
+    def _steps_from(self, step: int) -> range:
+        """The steps of an epoch that this reader has, from one on."""
+        return range(step + (self._worker - step) % self._workers, self.steps, self._workers)
+
+    def _share_in(self, world: World) -> Share:
+        return Share(rank=world.rank, world=world.size, worker=self._worker, workers=self._workers)
 
     def _iterate(self) -> Iterator[Batch]:
         self._clock.begin()
-        reading = self._reading = self._read()
-        bar = Progress(f"epoch {self.epoch}", self.steps, self.stats()) if self._progress else None
+        share = self._share_in(self.world)
+        reading = self._reading = self._read(share)
+        shows = self._progress and share.rank == share.worker == 0
+        bar = Progress(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
         try:
             for batch in reading.batches():
                 if self._reading is not reading:
-                    return
+                    break
                 self._step = batch.step + 1
+                self._complete = not self._steps_from(self._step)
                 self._steps_given += 1
                 self._rows_given += batch.rows
                 self._bytes_given += batch.nbytes
                 if bar is not None and bar.due():
                     bar.update(self.stats())
                 yield batch
-            self._finished = self._reading is reading
+            if self._reading is not reading:
+                raise RuntimeError(ENDED)
+            self._complete = True
         finally:
             if bar is not None:
                 bar.close(self.stats())
             if self._reading is reading:
                 self._end()
 
-    def _read(self) -> Reading:
+    def _read(self, share: Share) -> Reading:
         ready = self._prefetch_bytes // _READY_SHARE
         HEAP.keep(2 * self._prefetch_bytes)  # what is read ahead, and what the training still holds
-        request = self._request()
+        request = self._request(share)
 
         def open_feed(step: int, stop: threading.Event) -> Feed:
             return Feed(
@@ -238,10 +281,10 @@ class Loader:
                 clock=self._clock,
             )
 
-        merge = Merge(self._order, self._share, open_feed, slab_bytes=max(1, ready), clock=self._clock)
+        merge = Merge(self._order, share, open_feed, slab_bytes=max(1, ready), clock=self._clock)
         return Reading(
             self._order,
-            self._share,
+            share,
             merge,
             step=self._step,
             transform=self._transform,
@@ -249,9 +292,9 @@ class Loader:
             clock=self._clock,
         )
 
-    def _request(self) -> dict[str, Any]:
+    def _request(self, share: Share) -> dict[str, Any]:
         """The CMD descriptor of the epoch's share, without start_step (docs/contract.md)."""
-        order, share = self._order, self._share
+        order = self._order
         request: dict[str, Any] = {
             "kind": "epoch",
             "seed": order.seed,

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
 from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.order.epoch import VERSION as ORDER_VERSION
+from kubeflow_datacache.order.epoch import Epoch
 
 VERSION: Final = 1
 _PLACE = ("epoch", "next_step")  # what may differ: where training is
@@ -41,8 +43,11 @@ class State:
         """The state as JSON-able values."""
         return asdict(self)
 
-    def place_of(self, saved: Mapping[str, Any]) -> Self:
-        """This state at the saved one's place. StateError, naming the field, if it is of another order of rows."""
+    def place_of(self, saved: Mapping[str, Any], *, steps: int) -> Self:
+        """This state at the saved one's place. StateError, naming the field, if it is of another order of rows.
+
+        steps: how many an epoch has; next_step = steps is the place after the last one.
+        """
         names = [field.name for field in fields(self)]
         for name in names:  # what differs is named from the whole to the part: the table before its fingerprint
             if name not in saved:
@@ -56,7 +61,27 @@ class State:
         for name in _PLACE:
             if type(saved[name]) is not int or saved[name] < 0:
                 raise StateError(f"state: {name} = {saved[name]!r}: want a whole number of at least 0")
+        if saved["next_step"] > steps:
+            raise StateError(f"state: next_step = {saved['next_step']}: an epoch has {steps} steps, want at most {steps}")
         return type(self)(**saved)
+
+
+def is_complete(state: Mapping[str, Any]) -> bool:
+    """Whether a saved place is after its epoch's last step. False for what is no state: whoever uses it refuses it."""
+    try:
+        order = Epoch(rows=state["rows"], global_batch=state["global_batch_size"], tail=state["tail"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    return 0 < order.steps == state.get("next_step")
+
+
+def warn_nothing_left(epoch: int) -> None:
+    """Warns of an epoch that will be empty, since the loaded state was saved after its last step."""
+    warnings.warn(
+        f"set_epoch({epoch}): the loaded state was saved after the last step of epoch {epoch}, so nothing is left of it;"
+        f" training goes on with epoch {epoch + 1}",
+        stacklevel=3,
+    )
 
 
 def _mismatch(name: str, saved: object, here: object) -> str:

@@ -15,6 +15,7 @@ from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.order.epoch import Share, Tail
 from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.state import is_complete, warn_nothing_left
 from kubeflow_datacache.torch.batch import item_of
 from kubeflow_datacache.torch.cell import Cell
 from kubeflow_datacache.torch.stateful import MARK, place_of
@@ -71,10 +72,16 @@ class StreamingDataset(IterableDataset[Any]):
         return self._words.get("tail") == "pad"
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the begin of an epoch; after load_state_dict, to the saved step if it is the saved epoch."""
+        """Goes to the begin of an epoch; after load_state_dict, to the saved step if it is the saved epoch.
+
+        If that epoch was complete when the state was saved, the next iteration is empty, see Loader.set_epoch.
+        """
         place = self._place.get()
         if not (place["resumed"] and place["epoch"] == epoch):
             self._place.set(_at_begin(epoch))
+        elif place["complete"]:
+            self._place.set({**place, "complete": False})
+            warn_nothing_left(epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to a saved place, of any rank, world size and number of workers.
@@ -83,15 +90,16 @@ class StreamingDataset(IterableDataset[Any]):
         does not fit this dataset.
         """
         saved = place_of(state)
-        self._place.set({"epoch": saved.get("epoch"), "state": saved, "resumed": True})
+        self._place.set({"epoch": saved.get("epoch"), "state": saved, "resumed": True, "complete": is_complete(saved)})
 
     def stand(self, epoch: int, state: Mapping[str, Any] | None = None) -> None:
         """Goes to the begin of an epoch, or to the place of this dataset's own state."""
         self._place.set({**_at_begin(epoch), "state": state})
 
     def place(self) -> dict[str, Any]:
-        """Where the next iteration begins: epoch, the state that fixes the step (None: the epoch's begin), resumed."""
-        return self._place.get()
+        """Where the next iteration begins: epoch, and the state that fixes the step, None for the epoch's begin."""
+        place = self._place.get()
+        return {**_at_begin(place["epoch"] + 1), "resumed": place["resumed"]} if place["complete"] else place
 
     def open(self, worker: int = 0, workers: int = 1) -> Loader:
         """A new loader of the steps s with s mod workers = worker, where the next iteration begins."""
@@ -102,7 +110,7 @@ class StreamingDataset(IterableDataset[Any]):
         if place["state"] is None:
             loader.set_epoch(place["epoch"])
         else:
-            loader.load_state_dict(place["state"])
+            loader.stand(place["state"])
         return loader
 
 
@@ -148,12 +156,12 @@ class Stream:
         self.loader.close()
         self._share = state["share"]
         self.loader = self._dataset.open(self._share, self.workers)
-        self.loader.load_state_dict(state[MARK])
+        self.loader.stand(state[MARK])
         self._batches = None
 
 
 def _at_begin(epoch: int) -> dict[str, Any]:
-    return {"epoch": epoch, "state": None, "resumed": False}
+    return {"epoch": epoch, "state": None, "resumed": False, "complete": False}
 
 
 def first_step(place: Mapping[str, Any]) -> int:

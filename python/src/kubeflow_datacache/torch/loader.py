@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from kubeflow_datacache.loader import ENDED
 from kubeflow_datacache.torch.block import Block, Blocks, Report, Step, order_of
 from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
 from kubeflow_datacache.torch.tally import Tally
@@ -23,7 +24,8 @@ class StreamingDataLoader(DataLoader[Any]):
 
     A torch DataLoader that also knows how far the training came: state_dict is exact with workers and batches in
     flight, and load_state_dict takes a state of any rank, world size and number of workers. Epochs follow each other
-    by themselves; a broken-off iteration goes on where it stood. One iteration at a time; a new one ends the old one.
+    by themselves: an iteration begins at the next step that was not given out, and where none is left in the epoch,
+    with the next epoch's first. One iteration at a time; a new one ends the old one, see Loader.
 
     Reading in this process is cheapest, as batches need no way between processes: use workers for transforms that hold
     Python's lock. The workers' steps come in blocks of about block_bytes, each one piece of shared memory, so that
@@ -71,7 +73,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._epoch = self._next = 0
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - torch names a class of its own
-        """The batches from where the loader stands to the epoch's end."""
+        """The batches from where the loader stands to the epoch's end; of the next epoch where none is left."""
         self._end()
         return self._iterate()
 
@@ -124,8 +126,10 @@ class StreamingDataLoader(DataLoader[Any]):
                     finished = True
                     return
                 self._next += 1
+                finished = self._report is not None and self._next == order_of(self._report.state).steps
                 self._tally.gave(step.rows, step.nbytes)
                 yield step.item
+            raise RuntimeError(ENDED)
         finally:
             if self._place is place:
                 self._end(finished=finished)
