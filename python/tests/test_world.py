@@ -4,17 +4,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import types
+from typing import Any
 
 import pytest
+from peer import Peer, Table
 
 from kubeflow_datacache import World
 
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE"):
+    for name in [n for n in os.environ if re.match("RANK|WORLD_SIZE|LOCAL_RANK|OMPI_|SLURM_", n)]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
 
@@ -44,11 +48,50 @@ def test_an_environment_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(ValueError, match="RANK = 'one': want a whole number"):
         World.detect()
-    monkeypatch.setenv("RANK", "1")
-    with pytest.raises(
-        ValueError, match=r"RANK = 1 and WORLD_SIZE = 1: want 0 <= RANK < WORLD_SIZE. Start the script with torchrun"
-    ):
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="RANK = 2 and WORLD_SIZE = 2: want 0 <= RANK < WORLD_SIZE"):
         World.detect()
+
+
+@pytest.mark.parametrize(
+    ("environment", "world"),
+    [
+        ({"WORLD_SIZE": "1"}, World(0, 1)),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, World(2, 4)),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8"}, World(3, 4)),
+        ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}, World(0, 2)),
+    ],
+)
+def test_launchers(environment: dict[str, str], world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert World.detect() == world
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"WORLD_SIZE": "2"}, r"RANK = \(not set\) and WORLD_SIZE = 2: .* give the loader world=World\(rank, size\)"),
+        ({"RANK": "0"}, r"RANK = 0 and WORLD_SIZE = \(not set\)"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, r"OMPI_COMM_WORLD_RANK = \(not set\)"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, r"SLURM_PROCID = 0 and SLURM_STEP_NUM_TASKS = \(not set\)"),
+        ({"LOCAL_RANK": "0"}, "LOCAL_RANK is set without RANK and WORLD_SIZE"),
+    ],
+)
+def test_half_a_world_is_no_world(environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message):
+        World.detect()
+
+
+def test_a_loader_looks_when_its_iteration_begins(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Peer(Table(12, [(0, 12)])) as peer:
+        loader = connect(peer.endpoint).loader(global_batch_size=4, shuffle=False)
+        monkeypatch.setenv("RANK", "1")  # as after init_process_group
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert [batch.numpy()["id"].tolist() for batch in loader] == [[2, 3], [6, 7], [10, 11]]
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 0), (-1, 2), (2, 2)])

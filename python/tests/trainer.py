@@ -33,7 +33,8 @@ class Job:
 
     kind: "torch" for torch's DataLoader, "stateful" for torchdata's, "streaming" for ours. context: how workers start.
     state: where to begin; native: by StatefulDataLoader's own load_state_dict. epochs: each is set, then read; None is
-    read without being set. each: how many steps to take of each epoch, and not one more; steps: of the last one. save: keep the state after each step of the last epoch.
+    read without being set. each: how many steps to take of each epoch, and not one more; steps: of the last one.
+    save: keep the state after each step of the last epoch.
     connected: whether this process asks the cache something itself first.
     """
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache
 
 ENDED: Final = (
-    "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a loader"
-    " has one iteration at a time; make another loader to read twice at once"
+    "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a"
+    " loader has one iteration at a time; make another loader to read twice at once"
 )
 _READY_SHARE = 4  # of prefetch_bytes, one part in so many is for merged batches
 

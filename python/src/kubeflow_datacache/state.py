@@ -62,7 +62,9 @@ class State:
             if type(saved[name]) is not int or saved[name] < 0:
                 raise StateError(f"state: {name} = {saved[name]!r}: want a whole number of at least 0")
         if saved["next_step"] > steps:
-            raise StateError(f"state: next_step = {saved['next_step']}: an epoch has {steps} steps, want at most {steps}")
+            raise StateError(
+                f"state: next_step = {saved['next_step']}: an epoch has {steps} steps, want at most {steps}"
+            )
         return type(self)(**saved)
 
 
@@ -78,8 +80,8 @@ def is_complete(state: Mapping[str, Any]) -> bool:
 def warn_nothing_left(epoch: int) -> None:
     """Warns of an epoch that will be empty, since the loaded state was saved after its last step."""
     warnings.warn(
-        f"set_epoch({epoch}): the loaded state was saved after the last step of epoch {epoch}, so nothing is left of it;"
-        f" training goes on with epoch {epoch + 1}",
+        f"set_epoch({epoch}): the loaded state was saved after the last step of epoch {epoch}, so nothing is left of"
+        f" it; training goes on with epoch {epoch + 1}",
         stacklevel=3,
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Final, Self
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,75 @@ class World:
     def detect(cls) -> Self:
         """The world as this process finds it.
 
-        torch.distributed where the process has initialised it, else RANK and WORLD_SIZE as torchrun sets them,
-        else a world of one. torch is looked at only if the program has imported it already.
+        torch.distributed where the process has initialised it, else the variables that launchers set: RANK and
+        WORLD_SIZE (torchrun), OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), SLURM_PROCID and SLURM_STEP_NUM_TASKS (srun),
+        else a world of one. ValueError for variables that name a rank or a size alone: rank 0 would be a guess. torch
+        is looked at only if the program has imported it already.
         """
         distributed = getattr(sys.modules.get("torch"), "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return cls(distributed.get_rank(), distributed.get_world_size())
-        rank, size = _number("RANK", 0), _number("WORLD_SIZE", 1)
-        if not 0 <= rank < size:
-            raise ValueError(
-                f"environment variables RANK = {rank} and WORLD_SIZE = {size}: want 0 <= RANK < WORLD_SIZE. Start the"
-                " script with torchrun, which sets both, or give the loader world=World(rank, size)"
-            )
+        for rank_name, size_name in _LAUNCHERS:
+            rank, size = _number(rank_name), _number(size_name)
+            if rank is None and (size is None or size == 1):
+                continue
+            if rank is None or size is None or not 0 <= rank < size:
+                raise ValueError(
+                    f"environment variables {rank_name} = {_shown(rank)} and {size_name} = {_shown(size)}: want"
+                    f" 0 <= {rank_name} < {size_name}. Start the script with a launcher that sets both, such as"
+                    " torchrun, or give the loader world=World(rank, size)"
+                )
+            return cls(rank, size)
+        for name in _ALONE:
+            if _number(name) is not None:
+                raise ValueError(
+                    f"environment variable {name} is set without RANK and WORLD_SIZE: it does not tell which of all"
+                    " ranks this is. Set both, or give the loader world=World(rank, size)"
+                )
+        return cls()
+
+    @classmethod
+    def of_group(cls, group: Any) -> Self:
+        """This process's place in a torch.distributed process group: one whose ranks read different rows."""
+        import torch.distributed as distributed
+
+        return cls(distributed.get_rank(group), distributed.get_world_size(group))
+
+    @classmethod
+    def of_mesh(cls, mesh: Any, *dimensions: str) -> Self:
+        """This process's place along the data-parallel dimensions of a torch DeviceMesh, first ones slowest.
+
+        With tensor or pipeline parallelism several ranks hold parts of one model and must read the same rows: their
+        places along the data-parallel dimensions are equal, while their global ranks, which detect() takes, differ.
+        """
+        if not dimensions:
+            raise ValueError(f"of_mesh: name the data-parallel dimensions of the mesh {mesh.mesh_dim_names}")
+        rank, size = 0, 1
+        for name in dimensions:
+            if name not in (mesh.mesh_dim_names or ()):
+                raise ValueError(f"of_mesh: {name!r} is no dimension of the mesh {mesh.mesh_dim_names}")
+            along = mesh[name]
+            rank, size = rank * along.size() + along.get_local_rank(), size * along.size()
         return cls(rank, size)
 
 
-def _number(name: str, default: int) -> int:
+# A process's rank and how many there are, by launcher; looked at in this order.
+_LAUNCHERS: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+# Set by a launcher that did not say which of all ranks the process is.
+_ALONE: Final = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+def _number(name: str) -> int | None:
     text = os.environ.get(name, "")
     try:
-        return int(text) if text else default
+        return int(text) if text else None
     except ValueError:
         raise ValueError(f"environment variable {name} = {text!r}: want a whole number") from None
+
+
+def _shown(value: int | None) -> str:
+    return "(not set)" if value is None else str(value)

@@ -1,0 +1,81 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 with tensor parallelism: ranks that hold parts of one model read the same rows, the others share them out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import served, small_table, steps_of
+
+pytest.importorskip("torch")
+
+ROWS = 41
+WORDS: dict[str, Any] = {"global_batch_size": 10, "seed": 3, "tail": "drop"}
+SECONDS = 600  # for a whole training; a machine may be ten times slower than ours
+
+# One of four ranks: trains a model of which each rank has a part, and prints what it read.
+RANK = """
+import json, sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from kubeflow_datacache import DataCache, World
+from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
+
+endpoint, words, rank, meeting = json.loads(sys.argv[1])
+dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=4)
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Linear(4, 1))
+parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+fully_shard(model, mesh=mesh["data"])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+with DataCache(endpoint, retry_seconds=60) as cache:
+    loader = StreamingDataLoader(StreamingDataset(cache, **words, world=World.of_mesh(mesh, "data")))
+    steps = []
+    for batch in loader:
+        model(batch["id"].float().unsqueeze(1)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps.append(batch["id"].tolist())
+group = World.of_group(mesh["data"].get_group())
+assert World.of_mesh(mesh, "data") == group, group
+assert World.of_mesh(mesh, "data", "tensor") == World(rank, 4)
+print(json.dumps([mesh["data"].get_local_rank(), steps]))
+dist.destroy_process_group()
+"""
+
+
+def test_tensor_parallel_ranks_read_the_same_rows(server: Path, tmp_path: Path) -> None:
+    src = str(Path(__file__).parents[1] / "src")
+    own = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")]),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    with served(server, tmp_path, small_table(tmp_path, ROWS)) as endpoint:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", RANK, json.dumps([endpoint, WORDS, rank, f"file://{tmp_path / 'meeting'}"])],
+                stdout=subprocess.PIPE,
+                env=own,
+                text=True,
+            )
+            for rank in range(4)
+        ]
+        said = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * 4
+    read = [json.loads(out.splitlines()[-1]) for out in said]
+    for place, steps in read:
+        assert steps == steps_of(WORDS, 0, place, 2, rows=ROWS)
+    assert sorted(place for place, _ in read) == [0, 0, 1, 1]
