@@ -95,7 +95,8 @@ def do(cache: DataCache, job: Job) -> Done:
             (loader if job.kind == "streaming" else dataset).set_epoch(epoch)
         last = at == len(job.epochs) - 1
         done.epochs.append([])
-        for batch in loader:
+        held = iter(loader)  # as frameworks do: nothing tells the loader that they are done with an iteration
+        for batch in held:
             done.epochs[-1].append(batch["id"].tolist())
             if job.save and last:
                 done.states.append(json.loads(json.dumps(loader.state_dict())))

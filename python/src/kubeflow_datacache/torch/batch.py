@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -33,13 +34,21 @@ class Columns(dict[str, Any]):
         """The columns of a record batch."""
         return Columns(Slab(range(1), rows.num_rows, rows).torch(0))
 
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """A copy whose tensors are on the device; Arrow arrays stay as they are."""
+        moved = {
+            name: value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
+            for name, value in self.items()
+        }
+        return type(self)(moved, **self._place())
+
     def __copy__(self) -> Self:
         return type(self)(self, **self._place())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpacked, (type(self), *pack(self), self._place())
 
-    def _place(self) -> dict[str, int]:
+    def _place(self) -> dict[str, int | None]:
         return {}
 
 
@@ -47,9 +56,20 @@ class TensorBatch(Columns):
     """One rank's rows of one step.
 
     epoch, step: where it stands. rows: how many rows; none where the world is larger than the batch.
+
+    Frameworks rebuild batches as type(batch)(mapping), with columns of their own: epoch, step and rows are None then,
+    and valid is an error. to() keeps them.
     """
 
-    def __init__(self, columns: Mapping[Any, Any], *, epoch: int, step: int, rows: int, padded: int = 0) -> None:
+    def __init__(
+        self,
+        columns: Mapping[Any, Any] = MappingProxyType({}),
+        *,
+        epoch: int | None = None,
+        step: int | None = None,
+        rows: int | None = None,
+        padded: int = 0,
+    ) -> None:
         super().__init__(columns)
         self.epoch, self.step, self.rows = epoch, step, rows
         self._padded = padded
@@ -57,9 +77,14 @@ class TensorBatch(Columns):
     @property
     def valid(self) -> Tensor:
         """Which rows count, bool, (rows,): all, except that tail "pad" fills the last step with rows given before."""
+        if self.rows is None:
+            raise ValueError(
+                "valid: this batch was rebuilt from its columns alone, by a framework that moved it to a device; take"
+                " valid in a transform or before, or use a tail other than pad"
+            )
         return torch.arange(self.rows) < self.rows - self._padded
 
-    def _place(self) -> dict[str, int]:
+    def _place(self) -> dict[str, int | None]:
         return {"epoch": self.epoch, "step": self.step, "rows": self.rows, "padded": self._padded}
 
 
@@ -78,5 +103,5 @@ def item_of(batch: Batch, *, pads: bool) -> Any:
     return TensorBatch(columns, epoch=batch.epoch, step=batch.step, rows=batch.rows, padded=padded)
 
 
-def _unpacked(of: type[Columns], memory: Tensor, layout: Layout, place: dict[str, int]) -> Columns:
+def _unpacked(of: type[Columns], memory: Tensor, layout: Layout, place: dict[str, int | None]) -> Columns:
     return of(unpack(memory, layout), **place)

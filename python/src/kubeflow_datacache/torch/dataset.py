@@ -52,8 +52,8 @@ class StreamingDataset(IterableDataset[Any]):
     training came. StreamingDataLoader can, and moves on by itself.
 
     Connects where it is iterated, never in a main process that only passes it to workers, so that these may be forked.
-    It has no len(), which would have to ask the head: see StreamingDataLoader. Pickles; world is detected when a worker
-    is started or an iteration begins, unless given.
+    len() asks the head, which connects this process: workers can't be forked then. Pickles; world is detected when a
+    worker is started or an iteration begins, unless given.
     """
 
     def __init__(self, cache: DataCache, **words: Unpack[Words]) -> None:
@@ -62,6 +62,10 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Stream:
         return Stream(self)
+
+    def __len__(self) -> int:
+        """How many steps a whole epoch has: the same for every rank and number of workers."""
+        return self.open().steps
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_words": {**self._words, "world": self._words.get("world") or World.detect()}}

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 
 from kubeflow_datacache.loader import ENDED
+from kubeflow_datacache.torch.accelerated import accelerated
 from kubeflow_datacache.torch.block import Block, Blocks, Report, Step, order_of
 from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
 from kubeflow_datacache.torch.tally import Tally
@@ -36,6 +37,12 @@ class StreamingDataLoader(DataLoader[Any]):
     not connected to a cache, by reading without workers, len() or state_dict before the first batch; else ForkedError.
 
     pin_memory, persistent_workers, timeout and worker_init_fn are torch's. There is no collate_fn: use a transform.
+
+    restart: whether the iteration after one that was broken off begins where that one began, as with torch's
+    DataLoader, instead of going on: for validation over the first batches, and for Lightning's overfit_batches.
+
+    Give it to Lightning's Trainer.fit and to Accelerator.prepare as it is; Accelerate then puts batches on its device.
+    For Hugging Face's Trainer see kubeflow_datacache.torch.huggingface.
     """
 
     def __init__(
@@ -50,22 +57,34 @@ class StreamingDataLoader(DataLoader[Any]):
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: str | BaseContext | None = None,
         block_bytes: int = 1 << 20,
+        restart: bool = False,
     ) -> None:
         if num_workers > 0 and multiprocessing_context is None:
             multiprocessing_context = _context()
-        super().__init__(
-            Blocks(dataset, block_bytes),
-            batch_size=None,
-            num_workers=num_workers,
-            collate_fn=_same,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory=pin_memory,
-            timeout=timeout,
-            worker_init_fn=worker_init_fn,
-            multiprocessing_context=multiprocessing_context,
-        )
+        options: dict[str, Any] = {
+            "batch_size": None,
+            "num_workers": num_workers,
+            "collate_fn": _same,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+        }
+        # Frameworks build loaders of their own from a loader's dataset and options, so its dataset gives batches. The
+        # blocks, which only this class can take apart, have a DataLoader of their own.
+        super().__init__(dataset, **options)
+        self._blocks: DataLoader[Block] = DataLoader(Blocks(dataset, block_bytes), **options)
+        if restart:  # Lightning then sees that nothing is to be replaced for overfit_batches
+            object.__setattr__(self, "sampler", SequentialSampler(dataset))
+        self._restart = restart
         self._source = dataset
+        self._prepared = False
+        self.end_of_dataloader, self.remainder = (
+            False,
+            -1,
+        )  # for Accelerate: whether the batch given out last is the last
         self._tally = Tally()
         self._report: Report | None = None
         self._held: dict[int, Step] = {}
@@ -75,7 +94,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - torch names a class of its own
         """The batches from where the loader stands to the epoch's end; of the next epoch where none is left."""
         self._end()
-        return self._iterate()
+        return accelerated(self, self._iterate()) if self._prepared else self._iterate()
 
     def __len__(self) -> int:
         """How many steps a whole epoch has: the same for every rank. Asks the head until the first batch has come."""
@@ -85,6 +104,15 @@ class StreamingDataLoader(DataLoader[Any]):
     def epoch(self) -> int:
         """The epoch in which the loader stands."""
         return self._epoch if self._place else self._source.place()["epoch"]
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """True: Accelerator.prepare then leaves the loader as it is, whose ranks have rows of their own already."""
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, prepared: bool) -> None:
+        self._prepared = prepared  # as it tells everything that it prepared
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the begin of an epoch; just after load_state_dict, to the saved step if it is the saved epoch."""
@@ -117,22 +145,22 @@ class StreamingDataLoader(DataLoader[Any]):
         place = self._place = self._source.place()
         self._epoch, self._next = place["epoch"], first_step(place)
         self._tally.begin()
-        finished = False
+        self.end_of_dataloader = False
         try:
-            blocks: Iterator[Block] = super().__iter__()
+            blocks: Iterator[Block] = iter(self._blocks)
             while self._place is place:
                 step = self._held.pop(self._next, None) or self._wait(blocks)
                 if step is None:
-                    finished = True
+                    self.end_of_dataloader = True
                     return
                 self._next += 1
-                finished = self._report is not None and self._next == order_of(self._report.state).steps
+                self.end_of_dataloader = self._report is not None and self._next == order_of(self._report.state).steps
                 self._tally.gave(step.rows, step.nbytes)
                 yield step.item
             raise RuntimeError(ENDED)
         finally:
             if self._place is place:
-                self._end(finished=finished)
+                self._end()
 
     def _wait(self, blocks: Iterator[Block]) -> Step | None:
         """The next step; None at the epoch's end. Workers take turns by steps, but send blocks."""
@@ -157,7 +185,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._tally.said(report.worker, report.stats)
         self._held.update((step.step, step) for step in block.steps())
 
-    def _end(self, *, finished: bool = False) -> None:
+    def _end(self) -> None:
         """Ends the iteration under way, if any; the dataset then stands where it came to, unless it was moved."""
         place, self._place = self._place, {}
         if not place:
@@ -166,9 +194,9 @@ class StreamingDataLoader(DataLoader[Any]):
         self._held.clear()
         if self._source.place() != place:
             return
-        if finished:
+        if self.end_of_dataloader:
             self._source.stand(self._epoch + 1)
-        elif self._report is not None:
+        elif self._report is not None and not self._restart:
             self._source.stand(self._epoch, {**self._report.state, "epoch": self._epoch, "next_step": self._next})
 
 
