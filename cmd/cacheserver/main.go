@@ -35,7 +35,7 @@ func hideSecrets(environ, args []string) {
 		redact.Property(name, value)
 	}
 	for _, arg := range args { // --property s3.secret-access-key=...,token=...
-		for _, property := range strings.Split(strings.TrimPrefix(arg, "--property="), ",") {
+		for property := range strings.SplitSeq(strings.TrimPrefix(arg, "--property="), ",") {
 			name, value, _ := strings.Cut(property, "=")
 			redact.Property(name, value)
 		}

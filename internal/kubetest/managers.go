@@ -122,13 +122,15 @@ func (c *Cluster) startManager(m manager, program string) error {
 
 // stockArgs are the arguments that a manager's own Deployment gives it, with another configuration file.
 func stockArgs(objects []*unstructured.Unstructured, m manager, file string) ([]string, error) {
-	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "Deployment" && o.GetName() == m.account })
+	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "Deployment" && o.GetName() == m.account
+	})
 	if at < 0 {
 		return nil, fmt.Errorf("the manifests of %s have no Deployment %s", m.name, m.account)
 	}
 	deployment := &appsv1.Deployment{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[at].Object, deployment); err != nil {
-		return nil, fmt.Errorf("Deployment %s: %w", m.account, err)
+		return nil, fmt.Errorf("read Deployment %s: %w", m.account, err)
 	}
 	args := slices.Clone(deployment.Spec.Template.Spec.Containers[0].Args)
 	for i, arg := range args {
@@ -137,7 +139,7 @@ func stockArgs(objects []*unstructured.Unstructured, m manager, file string) ([]
 			return args, nil
 		}
 	}
-	return nil, fmt.Errorf("Deployment %s has no argument --config=FILE: %q", m.account, args)
+	return nil, fmt.Errorf("no argument --config=FILE in Deployment %s: %q", m.account, args)
 }
 
 // awaitManagers waits until each manager that runs answers at every path that its webhooks are called at, and namespaces

@@ -184,11 +184,12 @@ func TestOneSettingMovesAllImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-	text := fmt.Sprintf("resources: [%s]\nimages:\n", overlay)
+	var text strings.Builder
+	fmt.Fprintf(&text, "resources: [%s]\nimages:\n", overlay)
 	for _, program := range []string{"manager", "cacheserver"} {
-		text += fmt.Sprintf("- {name: ghcr.io/kubeflow/datacache/%s, newName: registry.example.com/mirror/%[1]s, digest: %q}\n", program, digest)
+		fmt.Fprintf(&text, "- {name: ghcr.io/kubeflow/datacache/%s, newName: registry.example.com/mirror/%[1]s, digest: %q}\n", program, digest)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	moved := 0

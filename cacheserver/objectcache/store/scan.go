@@ -143,7 +143,7 @@ func isFolder(path string) (bool, error) {
 // look reads one file's inode; false if it is no object of ours.
 func look(folder int, prefix, name string) (f scanned, ok bool, err error) {
 	var st unix.Stat_t
-	if err := unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil { // it was removed meanwhile
 		return f, false, nil
 	}
 	switch st.Mode & unix.S_IFMT {
@@ -157,11 +157,9 @@ func look(folder int, prefix, name string) (f scanned, ok bool, err error) {
 	if len(digits) != hex.EncodedLen(len(f.id)) {
 		return f, false, nil
 	}
-	if _, err := hex.Decode(f.id[:], []byte(digits)); err != nil {
-		return f, false, nil
-	}
+	_, notHex := hex.Decode(f.id[:], []byte(digits))
 	f.size, f.used = st.Size, max(st.Atim.Sec, st.Mtim.Sec)
-	return f, true, nil
+	return f, notHex == nil, nil
 }
 
 // empty removes what is in a folder.
