@@ -321,10 +321,16 @@ bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-
 	@echo "==> bench-objects: what a 1 GB table reads from its bucket, and how much when an object cache is lost (about 3 min)"
 	@OBJECTCACHE_MB=1000 $(PYTHON) -m pytest test/conformance/test_object_cache.py --server $(SERVER) --minio $(MINIO) -s -k second_load
 
+.PHONY: schedules
+schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock (about 15 min; CI runs 200).
+	@echo "==> schedules: $(SCHEDULES) on a fake clock; a failure names the SOAK_SEED that repeats it"
+	@GOMAXPROCS=1 GOGC=400 SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
+
 .PHONY: soak
-soak: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults in one process, then kill, stop and freeze real servers SOAK=200 times (about 45 min; CI runs a few of each).
-	@echo "==> soak: $(SCHEDULES) schedules on a fake clock; a failure names the SOAK_SEED that repeats it"
-	@SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | grep -v -e '^=== ' -e '--- PASS: TestSchedules/'
+soak: schedules build training-venv ## Run schedules, then real servers that are lost SOAK=200 times under the Python loader, and SOAK times under Go clients (about 90 min; CI runs a few of each).
+	@echo "==> soak: $(SOAK) schedules of the loader; a failure names the --seed and --schedule that repeat it (about 5 s each)"
+	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_kills.py -k servers_are_lost --rootdir python -c python/pyproject.toml \
+		--server $(SERVER) --thorough $$((($(SOAK) + 5) / 6))
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
 	@echo "==> soak: attacks by clients, four times as large as in make test"

@@ -12,11 +12,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from loopback import free_port
 
 from kubeflow_datacache import DataCache
+
+Blow = Literal["kill", "stop", "freeze"]
 
 
 class Cluster:
@@ -60,18 +62,29 @@ class Cluster:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-    def blow(self, names: list[str], seconds: float) -> None:
-        """Kills these servers, and starts them again after so many seconds, while the caller goes on."""
+    def blow(self, names: list[str], seconds: float, how: Blow = "kill") -> None:
+        """Kills, stops or freezes these servers, and starts them again after so many seconds, while the caller goes on."""
         if self._revival.ident is not None:
             self._revival.join()
         for name in names:
-            self.kill(name)
-        self._revival = threading.Thread(target=self._revive, args=(names, seconds))
+            match how:
+                case "kill":
+                    self.kill(name)
+                case "stop":
+                    self._processes[name].terminate()
+                case "freeze":
+                    self._processes[name].send_signal(signal.SIGSTOP)
+        self._revival = threading.Thread(target=self._revive, args=(names, seconds, how))
         self._revival.start()
 
-    def _revive(self, names: list[str], seconds: float) -> None:
+    def _revive(self, names: list[str], seconds: float, how: Blow) -> None:
         time.sleep(seconds)
         for name in names:
+            if how == "freeze":
+                self._processes[name].send_signal(signal.SIGCONT)
+                continue
+            if how == "stop":
+                self._processes.pop(name).wait()
             self.start(name)
 
     def wait_ready(self, seconds: float = 180.0) -> None:

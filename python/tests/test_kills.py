@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger with real servers that are killed in mid-epoch."""
+"""The ledger with real servers that are killed, stopped or frozen in mid-epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chance import Chance
-from cluster import Cluster
+from cluster import Blow, Cluster
 from lake import Lake
 from wide import ROWS, rows_of, tokens_of, wide_table
 
@@ -29,7 +29,7 @@ WHOLE = Share()
     ("rows", "count", "transport"),
     [(ROWS, 2, "h2"), (9_973, 1, "grpc"), (9_973, 1, "h2"), (1, 1, "h2"), (0, 1, "grpc")],
 )
-def test_no_row_is_lost_when_servers_are_killed(
+def test_no_row_is_lost_when_servers_are_lost(
     server: Path, tmp_path: Path, connect: Connect, chance: Chance, rows: int, count: int, transport: Transport
 ) -> None:
     metadata, seen = wide_table(Lake(tmp_path), rows), Counter[str]()
@@ -104,10 +104,10 @@ class Training:
         """Checks the steps and kills in front of one of them; returns the last state of some rank."""
         streams, state = [[iter(loader) for loader in rank] for rank in readers], ""
         if not steps:
-            self._kill(everything)
+            self._blow(everything)
         for step in steps:
             if step == kill_at:
-                self._kill(everything)
+                self._blow(everything)
             turn = step % len(readers[0])
             self._check(step, [next(rank[turn]) for rank in streams])
             state = json.dumps(readers[step % len(readers)][turn].state_dict())
@@ -116,12 +116,15 @@ class Training:
             assert all(next(stream, None) is None for rank in streams for stream in rank), "a rank has more steps"
         return state
 
-    def _kill(self, everything: bool) -> None:
+    def _blow(self, everything: bool) -> None:
         names = ["node-0", "node-1"]
-        if not everything:
+        how: Blow = self._rng.choice(["kill", "kill", "stop", "freeze"])
+        if everything:
+            how = "kill"
+        else:
             names = self._rng.choice([["head"], ["node-0"], ["node-1"], names, self._cluster.names])
-        self._cluster.blow(names, self._rng.uniform(0, 0.3))
-        self.seen["killed servers"] += len(names)
+        self._cluster.blow(names, self._rng.uniform(0, 1 if how == "freeze" else 0.3), how)
+        self.seen[f"times {how}"] += len(names)
 
     def _check(self, step: int, batches: list[Batch]) -> None:
         ids = np.concatenate([batch.numpy()["id"] for batch in batches])

@@ -293,6 +293,9 @@ func (r *reader) epoch(ctx context.Context) error {
 	}
 	world := 1 + r.random.Uint64N(3)
 	s := order.Share{Rank: r.random.Uint64N(world), World: world, Workers: 1}
+	if r.random.IntN(3) == 0 {
+		s.StartStep = r.random.Uint64N(6)
+	}
 	progress := epochProgress{}
 	for tries := 0; ; tries++ {
 		err := r.epochFrom(ctx, e, s, &progress)

@@ -40,14 +40,16 @@ var faults = []struct {
 	{"store", (*schedule).ail}, {"store", (*schedule).ail},
 	{"attack", (*schedule).attack}, {"attack", (*schedule).attack}, {"attack", (*schedule).attack},
 	{"intruder", (*schedule).intrude},
-	{"tamper", (*schedule).tamper},
 }
 
-// draw makes a schedule's events, in order of time.
-func draw(random *rand.Rand, nodes int) []event {
+// draw makes a schedule's events, in order of time. The table may be one that can be tampered with.
+func draw(random *rand.Rand, nodes int, forgeable bool) []event {
 	s := &schedule{random: random, nodes: nodes}
 	for range 1 + random.IntN(7) {
 		faults[random.IntN(len(faults))].draw(s, s.time())
+	}
+	if forgeable && random.IntN(2) == 0 {
+		s.tamper(s.within(12 * time.Second))
 	}
 	slices.SortStableFunc(s.events, func(a, b event) int { return int(a.at - b.at) })
 	return s.events
@@ -172,7 +174,7 @@ func (s *schedule) intrude(at time.Duration) {
 func (s *schedule) tamper(at time.Duration) {
 	i := s.random.IntN(s.nodes)
 	s.add(at, "tamper", fmt.Sprintf("with data files, kill process %d", i), func(w *world) {
-		if s.nodes == 1 || w.store.lake.forged == nil || w.spared || !w.allLoaded() {
+		if s.nodes == 1 || w.spared || !w.allLoaded() {
 			return
 		}
 		w.store.forge()

@@ -12,8 +12,8 @@ type mutant struct {
 
 var list = []mutant{
 	{
-		"the error of a batch is dropped", "cacheserver/node/load.go",
-		"		if err != nil {\n			return err\n		}\n		start := time.Now()\n", "		if err != nil {\n			break\n		}\n		start := time.Now()\n",
+		"the error of a file that is planned is dropped", "cacheserver/iceberg/plan.go",
+		"			splits, err := t.splits(ctx, d)\n			if err != nil {\n				return err\n			}\n", "			splits, _ := t.splits(ctx, d)\n",
 	},
 	{
 		"a share has one row too many", "cacheserver/head/answer.go",
@@ -62,7 +62,7 @@ var list = []mutant{
 	},
 	{
 		"a short read is swallowed", "cacheserver/objstore/object.go",
-		"			err = io.ErrUnexpectedEOF\n", "			return len(buf), nil\n",
+		"			return done, fmt.Errorf(\"the answer ended after %d of %d bytes: %w\", done, len(buf), err)\n", "			return len(buf), nil\n",
 	},
 	{
 		"position deletes are skipped", "cacheserver/iceberg/deletes.go",

@@ -89,6 +89,7 @@ func (m mutant) run(t *testing.T) (how string, caught bool, err error) {
 	}
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "soak.test"), "./test/soak")
 	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as everything is built that is not for the race detector
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", false, fmt.Errorf("build: %w\n%s", err, output)
 	}
