@@ -21,7 +21,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
 )
 
 const (
@@ -37,21 +36,20 @@ func nodeAddr(i int) string { return fmt.Sprintf("10.0.0.%d:50051", 10+i) }
 
 // world is one cache with its store and network. Its methods are for one goroutine, unless they say otherwise.
 type world struct {
-	t         *testing.T
-	ctx       context.Context
-	net       *network
-	store     *store
-	where     *host // the store's
-	transport rpc.Transport
-	retry     objstore.Retry
-	head      *process
-	past      []*process // that were killed, stopped, or replaced
-	web       *http.Server
-	log       *journal
-	seen      ready
-	spared    bool // data nodes are not ended any more
-	tampered  bool // the store serves forged files: the cache may fail
-	enemy     *hostile
+	t        *testing.T
+	ctx      context.Context
+	net      *network
+	store    *store
+	where    *host // the store's
+	retry    objstore.Retry
+	head     *process
+	past     []*process // that were killed, stopped, or replaced
+	web      *http.Server
+	log      *journal
+	seen     ready
+	spared   bool // data nodes are not ended any more
+	tampered bool // the store serves forged files: the cache may fail
+	enemy    *hostile
 
 	mu    sync.Mutex
 	nodes []*process
@@ -136,7 +134,7 @@ func (w *world) startHead() {
 		}
 		p.head, err = head.New(head.Config{
 			Flight: listener, Nodes: len(w.nodes), Store: p.host.client(w.retry), Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"},
-			Secret: secret, Transport: w.transport, TicketTTL: ticketTTL, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: metrics.New(),
+			Secret: secret, TicketTTL: ticketTTL, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: metrics.New(),
 		})
 		if err != nil {
 			return nil, err
@@ -165,7 +163,7 @@ func (w *world) nodeAt(i int, address, secret string) *process {
 		p.node, err = node.New(node.Config{
 			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: p.host.client(w.retry),
 			Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"}, Workers: 2, Dial: p.host.dial,
-			Secret: secret, Transport: w.transport, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: metrics.New(),
+			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: metrics.New(),
 		})
 		if err != nil {
 			return nil, err
