@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boundBuffer bounds what a connection holds in the kernel, docs/adr/0014-send-buffers.md. What a kernel refuses costs memory or time, and
+// boundBuffer bounds what a connection holds in the kernel, docs/adr/0015-send-buffers.md. What a kernel refuses costs memory or time, and
 // is not wrong.
 func boundBuffer(conn net.Conn, near time.Duration) {
 	c, ok := conn.(syscall.Conn)
