@@ -63,7 +63,7 @@ class Cluster:
         process.wait()
 
     def blow(self, names: list[str], seconds: float, how: Blow = "kill") -> None:
-        """Kills, stops or freezes these servers, and starts them again after so many seconds, while the caller goes on."""
+        """Kills, stops or freezes these servers, for so many seconds, while the caller goes on."""
         if self._revival.ident is not None:
             self._revival.join()
         for name in names:

@@ -183,7 +183,7 @@ func small(t *testing.T) *lake {
 
 // forged is a table whose data files another one's can take the place of unnoticed by name, length and tag.
 func forged(t *testing.T) *lake {
-	make := func(revision int) (l *lake, files []string) {
+	build := func(revision int) (l *lake, files []string) {
 		w := newWriter(t, "that is tampered with", 2, 10, icetest.Property("write.parquet.compression-codec", "uncompressed"))
 		w.revision = revision
 		for range 3 {
@@ -196,8 +196,8 @@ func forged(t *testing.T) *lake {
 		w.publish()
 		return w.done(), files
 	}
-	l, files := make(0)
-	other, others := make(1)
+	l, files := build(0)
+	other, others := build(1)
 	l.forged = map[string][]byte{}
 	for i, key := range files {
 		l.forged[key] = other.objects[others[i]]

@@ -502,8 +502,7 @@ func (r *reader) run(ctx context.Context) error {
 			r.count.whole.Add(1)
 		case errors.As(err, new(wrong)):
 			return err
-		case ctx.Err() != nil:
-			return nil
+		case ctx.Err() != nil: // it was told to end
 		case passing(err), status.Code(err) == codes.DeadlineExceeded:
 			r.count.broken.Add(1)
 		default:
