@@ -94,8 +94,9 @@ func failedWith(c *cluster, reasons ...string) {
 			c.t.Errorf("data node %d of a failed cache is ready: %s", i, text)
 		}
 		eventually(c.t, prompt, func() error {
-			if used := n.metric("datacache_memory_used_bytes"); used != 0 {
-				return fmt.Errorf("data node %d still has %.0f bytes", i, used)
+			used := n.metric("datacache_memory_used_bytes") - n.metric("datacache_memory_clients_bytes")
+			if used != 0 {
+				return fmt.Errorf("data node %d still has %.0f bytes beside those of clients", i, used)
 			}
 			return nil
 		})

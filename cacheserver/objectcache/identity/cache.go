@@ -49,10 +49,7 @@ func NewCache(ask Reviewer) *Cache {
 // Review gives the remembered answer, or asks. That nobody could say is not remembered.
 func (c *Cache) Review(ctx context.Context, token string) (Identity, error) {
 	key := sha256.Sum256([]byte(token))
-	c.mu.Lock()
-	known, ok := c.answers[key]
-	c.mu.Unlock()
-	if ok && c.now().Before(known.until) {
+	if known, ok := c.known(key); ok {
 		return known.identity, known.err
 	}
 	// The question is not the first caller's alone: its leaving must not be the others' answer.
@@ -60,6 +57,9 @@ func (c *Cache) Review(ctx context.Context, token string) (Identity, error) {
 	result := c.flights.DoChan(string(key[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(asked, askTimeout)
 		defer cancel()
+		if known, ok := c.known(key); ok { // another flight ended after this caller looked
+			return known.identity, known.err
+		}
 		begun := c.now() // an answer is as old as its question
 		identity, err := c.ask.Review(ctx, token)
 		c.remember(key, identity, err, begun)
@@ -71,6 +71,14 @@ func (c *Cache) Review(ctx context.Context, token string) (Identity, error) {
 	case <-ctx.Done():
 		return Identity{}, context.Cause(ctx)
 	}
+}
+
+// known is the answer to a token's hash that is not out of date.
+func (c *Cache) known(key [sha256.Size]byte) (answer, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, ok := c.answers[key]
+	return a, ok && c.now().Before(a.until)
 }
 
 func (c *Cache) remember(key [sha256.Size]byte, identity Identity, err error, begun time.Time) {
