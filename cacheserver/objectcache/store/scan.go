@@ -143,8 +143,12 @@ func isFolder(path string) (bool, error) {
 // look reads one file's inode; false if it is no object of ours.
 func look(folder int, prefix, name string) (f scanned, ok bool, err error) {
 	var st unix.Stat_t
-	if unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil { // it was removed meanwhile
+	err = unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) { // it was removed meanwhile
 		return f, false, nil
+	}
+	if err != nil {
+		return f, false, fmt.Errorf("%s: %w", name, err)
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:

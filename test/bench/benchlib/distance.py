@@ -62,7 +62,7 @@ def distance(server: Path, table: Table, setup: Setup, step: Callable[[str], Non
         subjects = []
         for name, transport in ((OURS, "h2"), (GRPC_GO, "grpc")):
             flags = ["--transport", transport]
-            running = start_ours(server, 1, table, setup.logs, f"network-{transport}", flags, network.servers)
+            running = start_ours(server, 1, table, setup.logs, f"network-{transport}", flags, place=network.servers)
             stack.enter_context(running)
             subjects.append(Subject(name, running, shard(running)))
             if name == OURS:

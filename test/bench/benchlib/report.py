@@ -266,15 +266,15 @@ def network(groups: Groups, tables: list[str]) -> list[Row]:
             alone = case.clients == 1 and not case.what
             for ours in (OURS, LOADER):
                 for name in (PYARROW, GRPC_GO):
-                    sides = [groups.get(("network", case.name, t, subject), []) for subject in (ours, name)]
-                    if not all(sides):
+                    mine, other = [groups.get(("network", case.name, t, subject), []) for subject in (ours, name)]
+                    if not (mine and other):
                         continue
                     bar = NETWORK_BAR if alone else None
                     label = case.name if ours == OURS else f"{case.name} loader"
-                    out.append(compare(Line("Network", label, t, name), *sides, bar, wall_per_gb))
+                    out.append(compare(Line("Network", label, t, name), mine, other, bar, wall_per_gb))
                     if ours == OURS and name == PYARROW and alone:
                         bar = NETWORK_CPU_BAR if case.milliseconds <= NETWORK_CPU_MILLISECONDS else None
-                        out.append(compare(Line("Network", f"{case.name} CPU", t, name), *sides, bar, cpu_per_gb))
+                        out.append(compare(Line("Network", f"{case.name} CPU", t, name), mine, other, bar, cpu_per_gb))
     return out
 
 

@@ -13,7 +13,7 @@ import pyarrow.flight as fl
 
 _REQUEST: Final = pa.schema([("row", pa.int64())])
 _MOST_ROWS: Final = 100_000  # of one request; the server takes 500,000 if it has the memory
-_MOST_BYTES: Final = 16 << 20  # of one answer, by the mean row; the server refuses what is over a quarter of its free memory
+_MOST_BYTES: Final = 16 << 20  # of one answer, by the mean row; the server refuses over a quarter of its free memory
 
 
 class Exchange:
