@@ -53,6 +53,7 @@ KUBE_SOURCE := $(addprefix hack/kube/,build main.go go.mod go.sum managers/go.mo
 KUBE        := $(CACHE)/tools/kube-$(shell cat $(KUBE_SOURCE) 2>/dev/null | sha256sum | cut -c1-12)
 KUBERNETES  ?=
 export DATACACHE_KUBE := $(KUBE)
+export DATACACHE_PYTHON := $(PYTHON)
 export DATACACHE_MINIO := $(MINIO)
 export DATACACHE_TRAINING_PYTHON := $(TRAINING)
 export DATACACHE_CLIENTS_PYTHON := $(CLIENTS)
@@ -81,6 +82,7 @@ BENCH    ?=
 PROFILE  ?=
 SOAK     ?= 200
 SCHEDULES ?= 10000
+SOAK_SEED ?= $(shell date +%s)
 MUTANTS  ?= 24
 CACHES   ?= 500
 DEMO     ?=
@@ -216,7 +218,7 @@ endef
 test: test-go test-conformance test-loader ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
 
 .PHONY: test-go
-test-go: clients-venv $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
+test-go: venv clients-venv $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
 	$(call gotest,$$(go list ./... | grep -v -x -F -e $$(go list ./test/e2e) $$(go list $(CLUSTER_PACKAGES) | sed 's/^/-e /')))
 	@go -C hack/images test ./...
@@ -324,7 +326,7 @@ bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-
 .PHONY: schedules
 schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock (about 15 min; CI runs 200).
 	@echo "==> schedules: $(SCHEDULES) on a fake clock; a failure names the SOAK_SEED that repeats it"
-	@GOMAXPROCS=1 GOGC=400 SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
+	@GOMAXPROCS=1 GOGC=400 SOAK_SEED=$(SOAK_SEED) SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
 
 .PHONY: soak
 soak: schedules build training-venv ## Run schedules, then real servers that are lost SOAK=200 times under the Python loader, and SOAK times under Go clients (about 90 min; CI runs a few of each).

@@ -28,7 +28,7 @@ func FuzzCorruptColumn(f *testing.F) {
 		t.Logf("%d rows of %s, nullable %t; %s", rows.Len(), field.Type, field.Nullable, about)
 		data := write(t, field, rows, int64(rows.Len()), properties)
 		d.damage(t, data)
-		mem := memory.NewCheckedAllocator(dirty{memory.DefaultAllocator})
+		mem := memory.NewCheckedAllocator(bounded{dirty{memory.DefaultAllocator}, t})
 		defer mem.AssertSize(t, 0)
 		c, err := d.openChunk(t, data, 0, mem)
 		if err != nil {
@@ -51,6 +51,29 @@ func FuzzCorruptColumn(f *testing.F) {
 			got.Release()
 		}
 	})
+}
+
+// mostAtOnce is many times what 500 rows of any of the types take.
+const mostAtOnce = 64 << 20
+
+// bounded fails the test where damage makes the decoder ask for much memory at once.
+type bounded struct {
+	dirty
+	t *testing.T
+}
+
+func (b bounded) Allocate(size int) []byte {
+	if size > mostAtOnce {
+		b.t.Fatalf("%d bytes are allocated at once, want at most %d", size, mostAtOnce)
+	}
+	return b.dirty.Allocate(size)
+}
+
+func (b bounded) Reallocate(size int, old []byte) []byte {
+	out := b.Allocate(size)
+	copy(out, old)
+	b.Free(old)
+	return out
 }
 
 // damage changes a few bytes of the column chunk.

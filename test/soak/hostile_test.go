@@ -339,9 +339,10 @@ func (h *hostile) deaf(ctx context.Context, _ *rand.Rand) error {
 
 // cancels gives calls up soon after they began.
 func (h *hostile) cancels(ctx context.Context, random *rand.Rand) error {
+	client := &reader{host: h.host, truth: h.truth, random: random} // attacks run beside each other
 	for range 10 {
 		short, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(10000))*time.Microsecond)
-		err := h.share(short, 0, 1)
+		err := client.share(short, 0, 1)
 		cancel()
 		if errors.As(err, new(wrong)) {
 			return err

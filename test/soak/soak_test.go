@@ -40,7 +40,7 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 
 // TestSchedules runs SOAK_SCHEDULES schedules, with the seeds from SOAK_SEED on.
 func TestSchedules(t *testing.T) {
-	count, first := number(t, "SOAK_SCHEDULES", 20), number(t, "SOAK_SEED", rand.Uint64()>>16)
+	count, first := number(t, "SOAK_SCHEDULES", 20), number(t, "SOAK_SEED", 1)
 	t.Logf("SOAK_SEED=%d SOAK_SCHEDULES=%d", first, count)
 	cryptotest.SetGlobalRandom(t, 0) // of the lakes' names and snapshots
 	made := lakes(t)
