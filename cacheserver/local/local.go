@@ -6,6 +6,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -37,9 +38,11 @@ type Config struct {
 	TLS       rpc.TLS
 	Transport rpc.Transport // zero: rpc.H2
 	Grace     time.Duration // 0: the parts' own default
-	Log       *slog.Logger
-	Metrics   *metrics.Metrics
-	Profiles  bool // serve Go's profiles beside the metrics
+	// LoadTimeout is how long store or catalog may keep a first load from any progress; 0: a minute, as somebody waits for it.
+	LoadTimeout time.Duration
+	Log         *slog.Logger
+	Metrics     *metrics.Metrics
+	Profiles    bool // serve Go's profiles beside the metrics
 }
 
 // Cache is a head with its data nodes. Make it with New, run it with Start.
@@ -54,7 +57,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 	h, err := head.New(head.Config{
 		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source, Selection: cfg.Selection,
 		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
-		Profiles: cfg.Profiles,
+		Profiles: cfg.Profiles, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
 	if err != nil {
 		return nil, err

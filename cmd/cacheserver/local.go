@@ -4,6 +4,8 @@
 package main
 
 import (
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/local"
@@ -11,11 +13,12 @@ import (
 
 func localCommand(env environment) *cobra.Command {
 	var (
-		source    sourceFlags
-		selection selectionFlags
-		serve     serveFlags
-		memory    memoryFlags
-		nodes     int
+		source      sourceFlags
+		selection   selectionFlags
+		serve       serveFlags
+		memory      memoryFlags
+		nodes       int
+		loadTimeout time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "local",
@@ -48,6 +51,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			cache, err := local.New(cmd.Context(), local.Config{
 				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: store, Source: src, Selection: selected,
 				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
+				LoadTimeout: loadTimeout,
 			})
 			if err != nil {
 				return err
@@ -62,5 +66,6 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 	serve.register(flags, env)
 	memory.register(flags, env)
 	flags.IntVar(&nodes, "nodes", 1, "data nodes")
+	flags.DurationVar(&loadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 1m)")
 	return cmd
 }
