@@ -27,6 +27,9 @@ var units = []struct {
 	{"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"B", 1}, {"", 1},
 }
 
+// processMemory is what a process takes beside what it counts against its limit. A share leaves that much free in small containers.
+const processMemory = 80 << 20
+
 // parseMemory reads a number of bytes, a quantity, or a percentage of what the machine allows.
 func parseMemory(text string) (int64, error) {
 	if share, ok := strings.CutSuffix(text, "%"); ok {
@@ -35,7 +38,10 @@ func parseMemory(text string) (int64, error) {
 			return 0, fmt.Errorf("%q: want a share in (0, 100]%%", text)
 		}
 		limit, err := machineMemory()
-		return int64(float64(limit) * percent / 100), err
+		if err == nil && limit <= processMemory {
+			err = fmt.Errorf("%q: the container has %d MiB, of which the process itself takes %d: give it more", text, limit>>20, processMemory>>20)
+		}
+		return min(int64(float64(limit)*percent/100), limit-processMemory), err
 	}
 	for _, u := range units {
 		number, ok := strings.CutSuffix(text, u.suffix)

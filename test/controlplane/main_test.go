@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -50,6 +51,7 @@ var (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard()) // it would read os.Stderr, which testing sets under -json
 	options := kubetest.Options{
 		Tools:  os.Getenv("DATACACHE_KUBE"),
 		CRDs:   []string{"../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"},

@@ -45,7 +45,7 @@ func TestFailures(t *testing.T) {
 		"too little memory": {
 			func(t *testing.T, _ string, j *job) {
 				j.Dataset["metadata_loc"] = table{Name: "reviews", Rows: 20_000, Files: 2, Width: 10_000}.write(t)
-				j.Dataset["worker_mem"] = "64Mi"
+				j.Dataset["worker_mem"] = "96Mi"
 			}, []string{"no room ", "are needed beside", "raise --memory-limit"},
 		},
 	} {
