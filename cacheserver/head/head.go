@@ -33,7 +33,7 @@ type Config struct {
 	Flight    net.Listener  // the head owns and closes it
 	HTTP      net.Listener  // likewise; nil serves no HTTP
 	Nodes     int           // data nodes to wait for, at least 1
-	Budget    *chunk.Budget // what clients cause is reserved in it; nil: 256 MiB of the head's own
+	Budget    *chunk.Budget // limits the memory that clients can make the head hold; nil: a budget of 256 MiB
 	Store     *objstore.Store
 	Source    iceberg.Source
 	Selection iceberg.Selection

@@ -128,7 +128,7 @@ func (p *compact) structure(f, kid *fields, depth int) {
 		switch {
 		case kid != nil && kind <= typeI64 && id >= pageDataV1 && id <= pageDataV2: // all of these are structs
 			p.bad = true
-		case f != nil && kind <= typeFalse && id == v2Compressed: // no other field that matters is a boolean
+		case f != nil && kind <= typeFalse && id == v2Compressed: // is_compressed, the only boolean field that is read
 			f.set(id, int64(2-kind))
 		case f != nil && kind > typeByte && kind <= typeI64:
 			f.set(id, int64(unzigzag(p.uvarint())))

@@ -54,7 +54,7 @@ type Hello struct {
 // Held names the plan that a node has loaded or is loading, so that a restarted head can go on with it.
 type Held struct {
 	Plan    string `json:"plan"`    // fingerprint of the plan
-	Request string `json:"request"` // fingerprint of what the head had been asked to cache
+	Request string `json:"request"` // fingerprint of the source and selection that the head was started with
 	Ready   bool   `json:"ready"`   // the whole cache was Ready with this plan: clients may have seen its rows
 }
 

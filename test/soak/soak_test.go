@@ -71,7 +71,7 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	l, nodes, latency := made[random.IntN(len(made))], 1+random.IntN(3), 100*time.Microsecond+time.Duration(random.Int64N(int64(3*time.Millisecond)))
 	log.note("table %s, %d data nodes, latency %s", l.name, nodes, latency)
 	w := newWorld(t.Context(), t, newStore(seed, l), newNetwork(seed, latency), nodes, log)
-	if random.IntN(2) == 0 { // what is longer is for the cache itself to try again
+	if random.IntN(2) == 0 { // few attempts: longer faults reach the retries of head and node
 		w.retry = objstore.Retry{Attempts: 2}
 	}
 	w.startHead()

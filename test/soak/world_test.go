@@ -74,7 +74,7 @@ type process struct {
 	host   *host
 	began  time.Time
 	cancel context.CancelFunc
-	down   bool          // it was killed or stopped
+	down   bool          // killed or stopped, and not started again
 	downAt time.Time     // when
 	ended  chan struct{} // closed when Start has returned
 	err    error         // what it returned

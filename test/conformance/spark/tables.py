@@ -44,7 +44,7 @@ class Maker:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.adaptive.enabled": "false",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it runs for a minute
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # cheap start: the JVM lives for a minute only
             "spark.sql.ansi.enabled": "true",
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
