@@ -8,7 +8,7 @@ import os
 import socket
 
 # Linux gives outgoing connections their ports from 32768 on, so none of these is taken between the choice and the
-# server's bind; Go's tests have 12000 and more (internal/proctest.Ports).
+# server's bind; Go's tests have 12000 and more (test/kit/proctest.Ports).
 _FIRST, _END = 4096, 12000
 _turn = itertools.count(os.getpid() * 37)
 

@@ -11,7 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // poison spoils memory when it is freed, so that a later use shows.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubeflow/datacache/internal/icetest"
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // restCatalog is a server that knows one table, db.inner.t, of warehouse "wh",

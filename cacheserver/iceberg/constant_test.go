@@ -16,7 +16,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/google/uuid"
 
-	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // constantCase is a column's value, from wherever a reader may have to take it.

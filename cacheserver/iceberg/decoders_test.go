@@ -12,7 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	ice "github.com/apache/iceberg-go"
 
-	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // fetchFirst fetches the first split of a table.

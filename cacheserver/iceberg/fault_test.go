@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // wantError checks that an error says all of parts.

@@ -15,7 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/metadata"
 	ice "github.com/apache/iceberg-go"
 
-	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // withFooter returns a Parquet file with its footer changed.

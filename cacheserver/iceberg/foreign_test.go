@@ -22,7 +22,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
-	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // parquetFile is a file as something that knows no Iceberg writes it.

@@ -12,7 +12,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/google/uuid"
 
-	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // The definitions of two fixed types in an Avro schema.

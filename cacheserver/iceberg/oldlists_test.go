@@ -13,7 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/schema"
 	ice "github.com/apache/iceberg-go"
 
-	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // TestListsOfListsInTwoLevels reads lists as Parquet's Avro and Hive writers made

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/internal/icetest"
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // s3Tail is how much of a file's end the stores here read when they open it.

@@ -20,8 +20,8 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubeflow/datacache/internal/icetest"
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // inOrder is the rows of splits as JSON, in their order.

@@ -32,7 +32,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/cacheserver/wire"
-	"github.com/kubeflow/datacache/internal/icetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // running is a local cache of a table of ids 0..n-1 and a client of its head.

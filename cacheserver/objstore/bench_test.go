@@ -6,7 +6,7 @@ package objstore
 import (
 	"testing"
 
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // BenchmarkRead compares a load of column chunks through Prefetch with one

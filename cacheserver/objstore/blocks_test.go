@@ -26,7 +26,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // objectCacheUnderTest is a real object cache that a test can put something in front of.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // clock is a time that only sleeping moves.

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/kubeflow/datacache/internal/stocktest"
+	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
 const (

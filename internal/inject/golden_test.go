@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeflow/datacache/internal/stocktest"
+	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
 var update = flag.Bool("update", false, "write the golden files and runtimes/ anew") //nolint:forbidigo // a test has no other way to be told

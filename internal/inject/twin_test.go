@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
-	"github.com/kubeflow/datacache/internal/stocktest"
+	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
 // runtimeOf is a runtime's spec of jobs.

@@ -2,5 +2,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package controlplane holds the tests of webhook and controllers on a real API server, with the stock Trainer, JobSet and
-// LeaderWorkerSet managers beside them. Only kubelets are played (internal/kubetest); heads are real ones, run by the tests.
+// LeaderWorkerSet managers beside them. Only kubelets are played (test/kit/kubetest); heads are real ones, run by the tests.
 package controlplane

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/internal/inject"
-	"github.com/kubeflow/datacache/internal/kubetest"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
 // TestWebhookIsDown: TrainJobs without a cache don't notice, those with one are refused rather than left to train without it.

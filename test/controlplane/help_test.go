@@ -22,9 +22,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/internal/icetest"
 	"github.com/kubeflow/datacache/internal/inject"
-	"github.com/kubeflow/datacache/internal/kubetest"
+	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
 // variables is an environment in the order given, as name, value, name, value, ...

@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
-	"github.com/kubeflow/datacache/internal/kubetest"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
 // TestUpstreamsCacheRuntime: Trainer refuses TrainJobs with a dataset on its own runtime torch-distributed-with-cache, whose step has no

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/internal/inject"
-	"github.com/kubeflow/datacache/internal/kubetest"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
 // namespaced makes a TrainingRuntime of the stock runtime.

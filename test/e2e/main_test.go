@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/kubetest"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
 const clusterScript = "../../hack/cluster/cluster"

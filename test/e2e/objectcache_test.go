@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubeflow/datacache/internal/kubetest"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
 // TestObjectCache: the DaemonSet as docs/object-cache.md installs it, who may use it, and a table that is read through it.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // The time limits of the tests. They are generous: the machine may be busy and the race detector slow.

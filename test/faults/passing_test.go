@@ -17,7 +17,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // The tests of this file are faults that pass: no row that is loaded may be lost over one.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/internal/proctest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // process is one running cacheserver. It is killed when its test ends, whatever the test did.

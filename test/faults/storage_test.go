@@ -13,7 +13,7 @@ import (
 	pqfile "github.com/apache/arrow-go/v18/parquet/file"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // TestStoreThatRecovers loads from a store that misbehaves for a while: nothing of it may be seen in the rows.

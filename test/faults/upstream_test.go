@@ -20,7 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // The tests of this file are the failures of Kubeflow Trainer 2.3.0's data cache, each of which it hid.

@@ -30,10 +30,8 @@ type source struct {
 	lines int
 }
 
-func (s source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
-func (s source) isTestHelp() bool {
-	return strings.HasPrefix(s.path, "internal/") && strings.HasSuffix(s.dir(), "test")
-}
+func (s source) isTest() bool      { return strings.HasSuffix(s.path, "_test.go") }
+func (s source) isTestHelp() bool  { return strings.HasPrefix(s.path, "test/kit/") }
 func (s source) isGenerated() bool { return ast.IsGenerated(s.ast) }
 func (s source) dir() string       { return path.Dir(s.path) }
 

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/kubeflow/datacache/internal/proctest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // binary is the cacheserver that every test runs.

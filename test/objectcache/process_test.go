@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/internal/proctest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // patience is how long a test waits for what must come, on a machine that has much else to do.

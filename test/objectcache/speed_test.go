@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/internal/proctest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // TestSpeed prints requests a CPU-second beside nginx, which serves the same bytes from the same file system: sendfile on,

@@ -22,7 +22,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
-	"github.com/kubeflow/datacache/internal/kubetest"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
 // cacheJob is a TrainJob with a cache on the stock runtime, whose twin is there when it returns.

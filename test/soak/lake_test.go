@@ -11,8 +11,8 @@ import (
 
 	ice "github.com/apache/iceberg-go"
 
-	"github.com/kubeflow/datacache/internal/icetest"
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 const bucketName = "lake"

@@ -26,7 +26,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 	"github.com/google/uuid"
 
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // Warehouse makes tables. It is for one test.

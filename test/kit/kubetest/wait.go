@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/internal/proctest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // Deadline is how long Eventually waits: far more than anything needs on an idle machine, for those that are not.

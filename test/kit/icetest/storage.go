@@ -16,7 +16,7 @@ import (
 
 	iceio "github.com/apache/iceberg-go/io"
 
-	"github.com/kubeflow/datacache/internal/s3test"
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // storage is where a warehouse's files are.
