@@ -4,7 +4,6 @@
 package controller
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -111,23 +110,3 @@ func fromSecret(name, secret, key string, optional bool) corev1.EnvVar {
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }
-
-// sameTable says whether two caches hold the same rows and columns of the same table.
-func sameTable(a, b *v1alpha1.ArrowCache) bool {
-	return a.Table == b.Table && ptr.Equal(a.MetadataLocation, b.MetadataLocation) && ptr.Equal(a.Filter, b.Filter) &&
-		slices.Equal(a.Columns, b.Columns) && sameCatalog(a.Catalog, b.Catalog) && sameSnapshot(a.Snapshot, b.Snapshot)
-}
-
-func sameCatalog(a, b *v1alpha1.Catalog) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.URI == b.URI && ptr.Equal(a.Warehouse, b.Warehouse)
-}
-
-func sameSnapshot(a, b *v1alpha1.Snapshot) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return ptr.Equal(a.ID, b.ID) && ptr.Equal(a.Ref, b.Ref) && a.AsOf.Equal(b.AsOf)
-}

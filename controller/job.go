@@ -106,7 +106,7 @@ func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key typ
 // share makes the job a user of its namespace's cache of these rows, which the first job makes.
 func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, request *inject.Request) error {
 	same := func(dc *v1alpha1.DataCache) bool {
-		return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && sameTable(dc.Spec.Arrow, request.Cache.Arrow)
+		return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && inject.SameRows(dc.Spec.Arrow, request.Cache.Arrow)
 	}
 	dc, err := r.find(ctx, types.NamespacedName{Namespace: job.Namespace, Name: request.Name})
 	if err != nil {

@@ -4,6 +4,7 @@
 package inject
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -191,50 +192,74 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestSharedNames: the same rows, the same name; other rows, another.
+// TestSharedNames: what asks for the same rows has one name and is compared as equal, also after the API server has stored it; what asks
+// for other rows differs in both.
 func TestSharedNames(t *testing.T) {
-	name := func(uri string, env ...string) string {
+	const filter = "FILTER=a = 1"
+	asks := func(uri string, env ...string) *Request {
 		request, errs := Parse(trainJob(uri, append(env, "CACHE_SCOPE=namespace")...), nil)
 		if len(errs) > 0 {
 			t.Fatal(errs)
 		}
-		return request.Name
+		return request
 	}
-	first := name(table, location, "FILTER=a = 1")
-	for what, other := range map[string]string{
-		"white space": name(table, location, "FILTER=a=1"),
-		"parentheses": name(table, location, "FILTER=(1 = a)"),
-		"the URI":     name(table+"?filter=a%3D1", location),
-		"sizes":       name(table, location, "FILTER=a = 1", "CLUSTER_SIZE=9", "IDLE_TTL=1s", "AWS_REGION=x"),
-	} {
-		if other != first {
-			t.Errorf("%s changed the name from %s to %s", what, first, other)
+	moment := func(at string) *Request { return asks(table+"?snapshot="+at, location, filter) }
+	groups := map[string]map[string]*Request{
+		"the first": {
+			"as it is":    asks(table, location, filter),
+			"white space": asks(table, location, "FILTER=a=1"),
+			"parentheses": asks(table, location, "FILTER=(1 = a)"),
+			"the URI":     asks(table+"?filter=a%3D1", location),
+			"sizes":       asks(table, location, filter, "CLUSTER_SIZE=9", "IDLE_TTL=1s", "AWS_REGION=x"),
+		},
+		"a moment": {
+			"whole seconds": moment("2026-01-01T00:00:00Z"),
+			"no fraction":   moment("2026-01-01T00:00:00.000Z"),
+			"a fraction":    moment("2026-01-01T00:00:00.5Z"),
+			"another zone":  moment("2026-01-01T01:00:00.25%2B01:00"),
+		},
+		"another moment":  {"": moment("2026-01-01T00:00:01Z")},
+		"no filter":       {"": asks(table, location), "blank": asks(table, location, "FILTER= ")},
+		"another filter":  {"": asks(table, location, "FILTER=a = 2")},
+		"another table":   {"": asks("cache://demo/other", location, filter)},
+		"a level":         {"": asks("cache://demo.reviews/a", location, filter)},
+		"columns":         {"": asks(table, location, filter, "COLUMNS=a,b"), "spaces": asks(table, location, filter, "COLUMNS= a , b")},
+		"columns' order":  {"": asks(table, location, filter, "COLUMNS=b,a")},
+		"a snapshot":      {"": asks(table+"?snapshot=1", location, filter), "zeros": asks(table+"?snapshot=001", location, filter)},
+		"a branch":        {"": asks(table+"?snapshot=b1", location, filter)},
+		"other metadata":  {"": asks(table, location+"2", filter)},
+		"a catalog":       {"": asks(table, "CATALOG_URI=https://x", filter)},
+		"its warehouse":   {"": asks(table, "CATALOG_URI=https://x", "CATALOG_WAREHOUSE=w", filter)},
+		"another catalog": {"": asks(table, "CATALOG_URI=https://y", filter)},
+	}
+	for group, requests := range groups {
+		for member, request := range requests {
+			if !strings.HasPrefix(request.Name, "shared-") || len(request.Name) > 43 {
+				t.Errorf("%q is no name for a DataCache", request.Name)
+			}
+			for other, others := range groups {
+				for name, against := range others {
+					same := SameRows(stored(t, request.Cache.Arrow), against.Cache.Arrow)
+					if want := group == other; same != want || (request.Name == against.Name) != want {
+						t.Errorf("%s, %s against %s, %s: same rows %t, names %s and %s; want the same: %t",
+							group, member, other, name, same, request.Name, against.Name, want)
+					}
+				}
+			}
 		}
 	}
-	names := map[string]string{first: "the first"}
-	for what, other := range map[string]string{
-		"no filter":       name(table, location),
-		"another filter":  name(table, location, "FILTER=a = 2"),
-		"another table":   name("cache://demo/other", location, "FILTER=a = 1"),
-		"a level":         name("cache://demo.reviews/a", location, "FILTER=a = 1"),
-		"columns":         name(table, location, "FILTER=a = 1", "COLUMNS=a,b"),
-		"columns' order":  name(table, location, "FILTER=a = 1", "COLUMNS=b,a"),
-		"a snapshot":      name(table+"?snapshot=1", location, "FILTER=a = 1"),
-		"a branch":        name(table+"?snapshot=b1", location, "FILTER=a = 1"),
-		"a moment":        name(table+"?snapshot=2026-01-01T00:00:00Z", location, "FILTER=a = 1"),
-		"other metadata":  name(table, location+"2", "FILTER=a = 1"),
-		"a catalog":       name(table, "CATALOG_URI=https://x", "FILTER=a = 1"),
-		"its warehouse":   name(table, "CATALOG_URI=https://x", "CATALOG_WAREHOUSE=w", "FILTER=a = 1"),
-		"another catalog": name(table, "CATALOG_URI=https://y", "FILTER=a = 1"),
-	} {
-		if same, taken := names[other]; taken {
-			t.Errorf("%s has the name of %s", what, same)
-		}
-		names[other] = what
+}
+
+// stored is a cache as it comes back from the API server.
+func stored(t *testing.T, arrow *v1alpha1.ArrowCache) *v1alpha1.ArrowCache {
+	t.Helper()
+	text, err := json.Marshal(arrow)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for n := range names {
-		if len(n) > 43 || !strings.HasPrefix(n, "shared-") {
-			t.Errorf("%q is no name for a DataCache", n)
-		}
+	back := &v1alpha1.ArrowCache{}
+	if err := json.Unmarshal(text, back); err != nil {
+		t.Fatal(err)
 	}
+	return back
 }

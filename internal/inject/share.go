@@ -15,20 +15,30 @@ import (
 	"github.com/kubeflow/datacache/internal/clause"
 )
 
-// sharedName is the name of the cache that TrainJobs of a namespace share which want the same rows: the same table, source, snapshot,
-// columns and filter, however the filter is written. Sizes and credentials are not in it: those of the first TrainJob are taken.
+// SameRows tells whether two caches hold the same rows and columns: the same table, source, snapshot, columns in their order, and filter,
+// however the filter is written. Sizes and credentials don't count.
+func SameRows(a, b *v1alpha1.ArrowCache) bool { return canonicalRows(a) == canonicalRows(b) }
+
+// sharedName is the name of the cache that TrainJobs of a namespace share which want the same rows, as SameRows compares them. Sizes and
+// credentials are those of the first TrainJob.
 func sharedName(arrow *v1alpha1.ArrowCache) string {
+	sum := sha256.Sum256([]byte(canonicalRows(arrow)))
+	return "shared-" + hex.EncodeToString(sum[:8])
+}
+
+// canonicalRows says in one fixed form which rows and columns a cache holds. It is the same for what was asked for and for what the API
+// server keeps of it.
+func canonicalRows(arrow *v1alpha1.ArrowCache) string {
 	filter := ptr.Deref(arrow.Filter, "")
-	if canonical, err := clause.Canonical(filter); err == nil { // it is: Parse refuses the others
+	if canonical, err := clause.Canonical(filter); err == nil { // a filter that does not parse is compared as it is written
 		filter = canonical
 	}
 	catalog := ptr.Deref(arrow.Catalog, v1alpha1.Catalog{})
-	sum := sha256.New()
-	fmt.Fprintf(sum, "%q %q %q %q %s %q %q", ptr.Deref(arrow.MetadataLocation, ""), catalog.URI, ptr.Deref(catalog.Warehouse, ""),
+	return fmt.Sprintf("%q %q %q %q %s %q %q", ptr.Deref(arrow.MetadataLocation, ""), catalog.URI, ptr.Deref(catalog.Warehouse, ""),
 		arrow.Table, snapshotText(arrow.Snapshot), arrow.Columns, filter)
-	return "shared-" + hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
+// snapshotText is a snapshot in one form. The API keeps times to the second.
 func snapshotText(s *v1alpha1.Snapshot) string {
 	switch {
 	case s == nil:

@@ -160,7 +160,7 @@ func (s *spec) snapshot(p parameter) *v1alpha1.Snapshot {
 		return nil
 	}
 	if at, err := time.Parse(time.RFC3339, p.value); err == nil {
-		return &v1alpha1.Snapshot{AsOf: &metav1.Time{Time: at}}
+		return &v1alpha1.Snapshot{AsOf: new(metav1.NewTime(at.UTC().Truncate(time.Second)))} // as the API keeps it
 	}
 	if strings.ContainsFunc(p.value, unreadable) || !utf8.ValidString(p.value) || runes(p.value) > maxRef {
 		s.refuse(p, "must be the number of a snapshot, a time such as 2026-01-31T00:00:00Z, or a branch or tag of at most %d characters with no spaces", maxRef)
