@@ -354,6 +354,10 @@ verify: generate fmt lint ## What CI wants of a change: generated and formatted 
 	@go mod tidy -diff
 	@git diff --exit-code
 
+.PHONY: comments
+comments: ## Print 100 comments drawn at random, for somebody to read who did not write them (COMMENTS='--seed 7 --count 20').
+	@$(PYTHON3) hack/draw_comments.py $(COMMENTS)
+
 .PHONY: clean
 clean: ## Remove bin/ and caches inside the checkout; CLEAN=all also the caches outside it.
 	@echo "==> clean: bin and Python caches$(if $(filter all,$(CLEAN)), and $(CACHE))"
