@@ -10,37 +10,106 @@ import sys
 import pytest
 from peer import Peer
 
-# A process of its own: pytest's has connected, and its forks could not. "early" forks before it connects.
+# A process of its own: pytest's has connected, and its forks could not. "early" forks before it connects; the others
+# are what the child does with objects that the parent used. The parent uses them again when the child has ended.
 PROGRAM = """
-import multiprocessing, sys
+import gc, itertools, multiprocessing, os, sys
 from kubeflow_datacache import DataCache, DataCacheError, World
 
+endpoint, what = sys.argv[1:]
+
 def read(cache):
-    loader = cache.loader(global_batch_size=10, world=World(0, 1))
+    return len(list(cache.loader(global_batch_size=10, world=World(0, 1), transform=lambda rows: rows)))
+
+def attempt(call):
     try:
-        print("steps", len(list(loader)), flush=True)
+        print("gave", call(), flush=True)
     except DataCacheError as error:
         print(type(error).__name__, error, flush=True)
 
-with DataCache(sys.argv[1]) as cache:
-    if sys.argv[2] != "early":
-        read(cache)
-    child = multiprocessing.get_context("fork").Process(target=read, args=(cache,))
+def in_a_child(call):
+    child = multiprocessing.get_context("fork").Process(target=attempt, args=(call,))
     child.start()
     child.join()
-    sys.exit(child.exitcode)
+    if child.exitcode:
+        sys.exit(child.exitcode)
+
+with DataCache(endpoint, transport="grpc" if what.endswith("grpc") else "h2") as cache:
+    if what == "early":
+        in_a_child(lambda: read(cache))
+        sys.exit()
+    attempt(lambda: read(cache))
+    loader = cache.loader(global_batch_size=2, world=World(0, 1), prefetch_bytes=1, transform=lambda rows: rows)
+    rows = cache.permutation()
+    batches = iter(loader)
+    used = [next(batches), rows[3]]
+    if what == "table":
+        from torch.utils.data import DataLoader
+        from kubeflow_datacache.torch import TableDataset
+        table = TableDataset(cache)
+        table[3]
+        attempt(lambda: len(list(DataLoader(table, batch_size=10, num_workers=2))))
+    elif what == "exit":  # not multiprocessing's, which leaves no object to be destroyed
+        child = os.fork()
+        if not child:
+            del batches, loader, rows, cache
+            gc.collect()
+            sys.exit()
+        print("gave", os.waitpid(child, 0)[1])
+    else:
+        in_a_child({
+            "new loader": lambda: read(cache),
+            "new loader, grpc": lambda: read(cache),
+            "iterator": lambda: next(batches),
+            "iteration": lambda: len(list(loader)),
+            "state": lambda: (loader.load_state_dict(loader.state_dict()), loader.set_epoch(3), loader.stats(), 1)[-1],
+            "permutation": lambda: rows[4],
+            "permutation, grpc": lambda: rows[4],
+            "close": lambda: cache.close(),
+            "close, grpc": lambda: cache.close(),
+            "close readers": lambda: (loader.close(), rows.close(), batches.close(), 1)[-1],
+        }[what])
+    attempt(lambda: (len(list(batches)), rows[5]["id"]))
 """
 
 
 @pytest.mark.parametrize(
-    ("when", "want"),
-    [("early", ["steps 10"]), ("late", ["steps 10", "ForkedError"])],
+    ("what", "want"),
+    [
+        ("new loader", "ForkedError"),
+        ("new loader, grpc", "ForkedError"),
+        ("iterator", "ForkedError"),
+        ("iteration", "ForkedError"),
+        ("permutation", "ForkedError"),
+        ("permutation, grpc", "ForkedError"),
+        ("table", "ForkedError"),
+        ("state", "gave 1"),
+        ("close", "gave None"),
+        ("close, grpc", "gave None"),
+        ("close readers", "gave 1"),
+        ("exit", "gave 0"),
+    ],
 )
-def test_a_forked_child(peer: Peer, when: str, want: list[str]) -> None:
-    command = [sys.executable, "-c", PROGRAM, peer.endpoint, when]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    lines = run.stdout.splitlines()
-    assert [line[: len(start)] for line, start in zip(lines, want, strict=True)] == want
-    if when == "late":
-        assert 'multiprocessing_context="forkserver" or "spawn"' in lines[-1]
+def test_a_forked_child_of_a_connected_process(peer: Peer, what: str, want: str) -> None:
+    if what == "table":
+        pytest.importorskip("torch")
+    first, child, last = run(peer, what)
+    assert (first, last) == ("gave 10", "gave (49, 5)")
+    assert child.startswith(want)
+    if want == "ForkedError":
+        assert 'multiprocessing_context="forkserver" or "spawn"' in child
+
+
+def test_a_child_that_was_forked_before(peer: Peer) -> None:
+    assert run(peer, "early") == ["gave 10"]
+
+
+def run(peer: Peer, what: str) -> list[str]:
+    """What the program prints, a line each; torch tells of a worker's error on more."""
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, peer.endpoint, what]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    if what == "table":
+        return [lines[0], " ".join(lines[1:-1]), lines[-1]]
+    return lines

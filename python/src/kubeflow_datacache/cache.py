@@ -57,7 +57,9 @@ class DataCache:
     twice the CPU. The same rows either way.
 
     Connects on first use. Safe for concurrent use. Pickles to its settings. May be forked before any cache of this
-    process has connected; after that a forked child's calls raise ForkedError.
+    process has connected; after that ForkedError is what a forked child gets from every call that would connect, of
+    this cache, its loaders, their iterators and its permutations; close never fails there, and ends nothing of the
+    parent's.
     """
 
     def __init__(
@@ -115,6 +117,8 @@ class DataCache:
 
     def close(self) -> None:
         """Ends the cache's loaders and permutations and closes the connections. Using it again opens new ones."""
+        if self._process != os.getpid():  # the connections are the parent's, and so are the readers
+            self._reset()
         for reader in list(self._readers):
             reader.close()
         with self._lock:
@@ -217,7 +221,7 @@ class DataCache:
         with self._lock:
             if location not in self._clients:
                 roots = {"tls_root_certs": self._tls_roots} if self._tls_roots else {}
-                self._clients[location] = fl.connect(location, generic_options=_CHANNEL, **roots)
+                self._clients[location] = fork.keep(fl.connect(location, generic_options=_CHANNEL, **roots))
             return self._clients[location]
 
     def stream(self, location: str, ticket: bytes, batch_bytes: int) -> Chunks:
@@ -230,7 +234,7 @@ class DataCache:
 
         def by_grpc() -> Chunks:
             options = fl.FlightCallOptions(headers=[(name.encode(), value.encode()) for name, value in headers])
-            return self.connect(location).do_get(fl.Ticket(ticket), options)
+            return fork.keep(self.connect(location).do_get(fl.Ticket(ticket), options))
 
         if self._transport == "grpc" or not location.startswith(_SCHEMES):
             return by_grpc()

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from kubeflow_datacache import fork
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.flow.feed import Feed
 from kubeflow_datacache.flow.merge import Merge
@@ -106,6 +108,7 @@ class Loader:
         self._clock = Clock()
         self._steps_given = self._rows_given = self._bytes_given = self._reconnects = 0
         self._reading: Reading | None = None
+        self._process = os.getpid()
         cache.adopt(self)
 
     def __len__(self) -> int:
@@ -197,6 +200,7 @@ class Loader:
 
     def stats(self) -> Stats:
         """Where the time went, and how much is read ahead. print() shows it as a table."""
+        self._leave_parent()
         reading = self._reading
         raw, ready = (reading.raw(), reading.ready()) if reading is not None else ((0, 0), (0, 0))
         return Stats(
@@ -219,6 +223,7 @@ class Loader:
 
     def _end(self) -> None:
         """Ends the iteration that is under way, if any."""
+        self._leave_parent()
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()
@@ -226,6 +231,17 @@ class Loader:
                 self._transform.cancel()
             self._reconnects += reading.reconnects
             self._clock.end()
+
+    def _leave_parent(self) -> None:
+        """In a forked child: drops the iteration under way, the clock and the transform's pool, which are the parent's.
+
+        Their threads are there, and may have held their locks.
+        """
+        if self._process == os.getpid():
+            return
+        self._process, self._reading, self._clock = os.getpid(), None, Clock()
+        if self._transform is not None:
+            self._transform.leave_parent()
 
     def _move(self, epoch: int, step: int) -> None:
         self._order = self._order.numbered(epoch)
@@ -239,6 +255,8 @@ class Loader:
         return Share(rank=world.rank, world=world.size, worker=self._worker, workers=self._workers)
 
     def _iterate(self) -> Iterator[Batch]:
+        self._leave_parent()
+        process = self._process
         self._clock.begin()
         share = self._share_in(self.world)
         reading = self._reading = self._read(share)
@@ -256,13 +274,15 @@ class Loader:
                 if bar is not None and bar.due():
                     bar.update(self.stats())
                 yield batch
+                if os.getpid() != process:
+                    raise fork.error(process)
             if self._reading is not reading:
                 raise RuntimeError(ENDED)
             self._complete = True
         finally:
-            if bar is not None:
+            if os.getpid() == process and bar is not None:
                 bar.close(self.stats())
-            if self._reading is reading:
+            if os.getpid() == process and self._reading is reading:
                 self._end()
 
     def _read(self, share: Share) -> Reading:

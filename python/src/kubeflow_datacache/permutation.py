@@ -73,6 +73,7 @@ class Permutation:
 
     def close(self) -> None:
         """Ends the exchanges with the data nodes."""
+        self._leave_parent()
         with self._lock:
             self._drop()
 
@@ -88,9 +89,8 @@ class Permutation:
 
     def _rows(self, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
         attempts = Attempts(f"take rows from the cache at {self._cache.endpoint}", self._cache.patience)
+        self._leave_parent()
         with self._lock:
-            if self._process != os.getpid():
-                self._reset()
             while True:
                 try:
                     return self._take(self._open(), rows)
@@ -130,6 +130,11 @@ class Permutation:
         for exchange in exchanges.values():
             with contextlib.suppress(*FAULTS):
                 exchange.close()
+
+    def _leave_parent(self) -> None:
+        """In a forked child: drops the exchanges, and the lock, which are the parent's."""
+        if self._process != os.getpid():
+            self._reset()
 
     def _reset(self) -> None:
         self._process = os.getpid()

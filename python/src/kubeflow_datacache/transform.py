@@ -58,6 +58,10 @@ class Transform:
             self._fail(batch, out, error)
         return out
 
+    def leave_parent(self) -> None:
+        """In a forked child: drops the pool, whose threads or processes are the parent's."""
+        self._pool, self._begun, self._lock = None, set(), threading.Lock()
+
     def cancel(self) -> None:
         """Drops what has not begun; its futures raise DataCacheError."""
         for work in list(self._begun):

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from kubeflow_datacache import fork
+
 _REQUEST: Final = pa.schema([("row", pa.int64())])
 _MOST_ROWS: Final = 100_000  # of one request; the server takes 500,000 if it has the memory
 _MOST_BYTES: Final = 16 << 20  # of one answer, by the mean row; the server refuses over a quarter of its free memory
@@ -20,7 +22,7 @@ class Exchange:
     """Asks one data node for rows it holds; ask, then answer with as many rows. Not for concurrent use."""
 
     def __init__(self, client: fl.FlightClient, ticket: bytes, row_bytes: float) -> None:
-        self._writer, self._reader = client.do_exchange(fl.FlightDescriptor.for_command(ticket))
+        self._writer, self._reader = map(fork.keep, client.do_exchange(fl.FlightDescriptor.for_command(ticket)))
         self._writer.begin(_REQUEST)
         self._most = max(1, min(_MOST_ROWS, int(_MOST_BYTES / row_bytes)))
         self._asked: list[npt.NDArray[np.int64]] = []
