@@ -38,6 +38,8 @@ var bans = []ban{
 		why: "admission reads a filter without Arrow, the data plane without Kubernetes"},
 	{room: "internal/inject", never: []string{module + "/cacheserver", kubernetes + "/client-go", sigs + "/controller-runtime/pkg/client", sigs + "/controller-runtime/pkg/manager"},
 		why: "what a TrainJob needs is said without a cluster; the webhook, the controller and the plugin act on it"},
+	{room: "internal/claim", never: []string{module + "/cacheserver", kubernetes + "/client-go", sigs + "/controller-runtime"},
+		why: "what a scratch volume becomes is said without a cluster; admission and the controller act on it"},
 	{room: "cacheserver/where", strict: true, only: []string{icebergGo, module + "/internal/clause"},
 		why: "a WHERE text becomes an Iceberg expression and nothing else"},
 	{room: "cacheserver/chunk", never: []string{icebergGo, grpc, flight, own("head"), own("node"), own("wire")},
