@@ -178,6 +178,7 @@ generate: venv $(CONTROLLER_GEN) ## Write anew what is generated: the wire's gol
 	@$(PYTHON) test/conformance/golden.py write
 	@$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	@$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=manifests/base/crds
+	@go test ./api/... -run CRD -count=1 -update
 	@go test ./internal/inject -run 'Twins|Shipped' -count=1 -update
 
 .PHONY: fmt

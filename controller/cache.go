@@ -99,7 +99,7 @@ func (r *cacheReconciler) look(ctx context.Context, dc *v1alpha1.DataCache, s *s
 		}
 		owner, s.failed = phaseOf(job), failedAt(job)
 	}
-	users, err := usersOf(ctx, r.client, dc)
+	users, err := usersOf(ctx, r.client, r.live, dc)
 	if err != nil {
 		return gone, err
 	}
@@ -142,8 +142,10 @@ func (r *cacheReconciler) find(ctx context.Context, dc *v1alpha1.DataCache) (*lw
 
 // obstacleOf is the trouble behind an error that only people can mend: a name that is taken, a quota, a policy; nil for any other error.
 func obstacleOf(err error) *trouble {
-	taken := (*foreignError)(nil)
+	taken, template := (*foreignError)(nil), (*templateError)(nil)
 	switch {
+	case errors.As(err, &template):
+		return &trouble{reasonRefused, template.Error()}
 	case errors.As(err, &taken):
 		return &trouble{reasonNameTaken, taken.Error()}
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
@@ -160,8 +162,11 @@ func (r *cacheReconciler) provision(ctx context.Context, dc *v1alpha1.DataCache)
 			return nil, err
 		}
 	}
-	want := group(dc, r.server)
-	err := r.client.Get(ctx, client.ObjectKeyFromObject(want), &lws.LeaderWorkerSet{})
+	want, err := group(dc, r.server)
+	if err != nil {
+		return nil, err
+	}
+	err = r.client.Get(ctx, client.ObjectKeyFromObject(want), &lws.LeaderWorkerSet{})
 	if apierrors.IsNotFound(err) {
 		err = r.createSecret(ctx, dc)
 	}

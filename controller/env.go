@@ -6,7 +6,6 @@ package controller
 import (
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -54,8 +53,9 @@ func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 		if c.Warehouse != nil {
 			env = append(env, variable(envWarehouse, *c.Warehouse))
 		}
-		if ref := c.CredentialsSecretRef; ref != nil {
-			env = append(env, fromSecret(envToken, ref.Name, "token", true), fromSecret(envCredential, ref.Name, "credential", true))
+		if keys := c.Credentials; keys != nil {
+			name := keys.SecretRef.Name
+			env = append(env, fromSecret(envToken, name, "token", true), fromSecret(envCredential, name, "credential", true))
 		}
 	}
 	return append(env, fromSecret(envSecret, secretName(dc), envSecret, false))
@@ -67,14 +67,14 @@ func selectionEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	var env []corev1.EnvVar
 	wanted := ptr.Deref(arrow.Snapshot, v1alpha1.Snapshot{})
 	switch {
-	case dc.Status.SnapshotID != nil:
-		env = append(env, variable(envSnapshot, decimal(*dc.Status.SnapshotID)))
+	case dc.Status.Snapshot != "":
+		env = append(env, variable(envSnapshot, dc.Status.Snapshot))
 	case wanted.ID != nil:
-		env = append(env, variable(envSnapshot, decimal(*wanted.ID)))
+		env = append(env, variable(envSnapshot, *wanted.ID))
 	case wanted.Ref != nil:
 		env = append(env, variable(envRef, *wanted.Ref))
 	case wanted.AsOf != nil:
-		env = append(env, variable(envAsOf, wanted.AsOf.UTC().Format(time.RFC3339)))
+		env = append(env, variable(envAsOf, *wanted.AsOf))
 	}
 	if len(arrow.Columns) > 0 {
 		env = append(env, variable(envColumns, strings.Join(arrow.Columns, ",")))

@@ -26,12 +26,13 @@ type program struct {
 	objectCacheURL string
 }
 
-// group is the cache's LeaderWorkerSet: the head leads, data nodes follow, one group a copy of the table.
+// group is the cache's LeaderWorkerSet: the head leads, data nodes follow, one group a copy of the table. It fails only for a template
+// that can't be merged.
 //
 // Three settings carry the design. LeaderCreated: a head is ready only when its nodes have loaded, so nodes must not wait for it.
 // None: a data node that restarts loads its own rows again and the head notices, the rest of the copy stays in memory. rolloutStrategy
 // and networkConfig are always there, because LWS dereferences them where its webhook is off (leaderworkerset_controller.go:293).
-func group(dc *v1alpha1.DataCache, server program) *lws.LeaderWorkerSet {
+func group(dc *v1alpha1.DataCache, server program) (*lws.LeaderWorkerSet, error) {
 	arrow := dc.Spec.Arrow
 	meta := owned(dc, inject.CacheName(dc.Name))
 	for _, label := range []string{labelQueue, labelPriority} {
@@ -39,14 +40,21 @@ func group(dc *v1alpha1.DataCache, server program) *lws.LeaderWorkerSet {
 			meta.Labels[label] = value
 		}
 	}
-	leader := headPod(dc, server)
+	leader, err := mergeTemplate(headPod(dc, server), arrow.Head.Template)
+	if err != nil {
+		return nil, &templateError{"spec.arrow.head.template", err}
+	}
+	worker, err := mergeTemplate(nodePod(dc, server), arrow.DataNode.Template)
+	if err != nil {
+		return nil, &templateError{"spec.arrow.dataNode.template", err}
+	}
 	return &lws.LeaderWorkerSet{
 		ObjectMeta: meta,
 		Spec: lws.LeaderWorkerSetSpec{
 			Replicas: new(arrow.Replicas),
 			LeaderWorkerTemplate: lws.LeaderWorkerTemplate{
 				LeaderTemplate: &leader,
-				WorkerTemplate: nodePod(dc, server),
+				WorkerTemplate: worker,
 				Size:           new(arrow.DataNodes + 1),
 				RestartPolicy:  lws.NoneRestartPolicy,
 			},
@@ -59,23 +67,21 @@ func group(dc *v1alpha1.DataCache, server program) *lws.LeaderWorkerSet {
 			StartupPolicy: lws.LeaderCreatedStartupPolicy,
 			NetworkConfig: &lws.NetworkConfig{SubdomainPolicy: new(lws.SubdomainShared)},
 		},
-	}
+	}, nil
 }
 
 func headPod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
-	settings := dc.Spec.Arrow.Head
-	resources := sized(settings.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("1"), corev1.ResourceMemory: quantity("1Gi")})
+	resources := sized(dc.Spec.Arrow.Head.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("1"), corev1.ResourceMemory: quantity("1Gi")})
 	env := append(sourceEnv(dc), selectionEnv(dc)...)
 	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside of it, under their own limit.
 	memory := resources.Limits[corev1.ResourceMemory]
 	env = append(env, variable(envGoMemory, decimal(memory.Value()/10*9)))
-	return podTemplate(dc, RoleHead, settings, server, cacheContainer(dc, RoleHead, env, resources))
+	return podTemplate(dc, RoleHead, server, cacheContainer(dc, RoleHead, env, resources))
 }
 
 func nodePod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
-	settings := dc.Spec.Arrow.DataNode
-	resources := sized(settings.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
-	template := podTemplate(dc, RoleNode, settings, server, cacheContainer(dc, RoleNode, sourceEnv(dc), resources))
+	resources := sized(dc.Spec.Arrow.DataNode.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
+	template := podTemplate(dc, RoleNode, server, cacheContainer(dc, RoleNode, sourceEnv(dc), resources))
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: labelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: podsOf(dc, RoleNode)},
@@ -84,7 +90,7 @@ func nodePod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
 }
 
 // podTemplate passes the restricted Pod Security Standard. The user is the image's, which is not root.
-func podTemplate(dc *v1alpha1.DataCache, role string, settings v1alpha1.PodSettings, server program, container corev1.Container) corev1.PodTemplateSpec {
+func podTemplate(dc *v1alpha1.DataCache, role string, server program, container corev1.Container) corev1.PodTemplateSpec {
 	container.Image, container.ImagePullPolicy = server.image, server.policy
 	volumes := readThrough(dc, server, &container)
 	labels := cacheLabels(dc)
@@ -101,10 +107,6 @@ func podTemplate(dc *v1alpha1.DataCache, role string, settings v1alpha1.PodSetti
 			AutomountServiceAccountToken:  new(false),
 			EnableServiceLinks:            new(false),
 			TerminationGracePeriodSeconds: new(int64(terminationGrace)),
-			NodeSelector:                  settings.NodeSelector,
-			Tolerations:                   settings.Tolerations,
-			Affinity:                      settings.Affinity,
-			PriorityClassName:             settings.PriorityClassName,
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot:   new(true),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
@@ -116,7 +118,6 @@ func podTemplate(dc *v1alpha1.DataCache, role string, settings v1alpha1.PodSetti
 // cacheContainer is `cacheserver head` or `cacheserver node`. Where the head is, how many nodes there are and which one this is, LWS
 // says by environment (LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX).
 func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, resources corev1.ResourceRequirements) corev1.Container {
-	arrow := dc.Spec.Arrow
 	container := corev1.Container{
 		Name: role,
 		Args: []string{role},
@@ -129,15 +130,15 @@ func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, re
 		// A server answers /healthz from its first second on, loading or failed; one that does not is stuck.
 		StartupProbe:   probe("/healthz", 0, 2, 5, 30),
 		LivenessProbe:  probe("/healthz", 0, 10, 5, 6),
-		ReadinessProbe: readiness(arrow.Readiness),
+		ReadinessProbe: readiness(dc.Spec.Arrow.Readiness),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
 			ReadOnlyRootFilesystem:   new(true),
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}
-	if ref := arrow.CredentialsSecretRef; ref != nil {
-		container.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: *ref}}}
+	if keys := dc.Spec.Credentials; keys != nil {
+		container.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: keys.SecretRef}}}
 	}
 	return container
 }

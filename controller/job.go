@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/runtimes"
 )
@@ -97,8 +98,12 @@ func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key typ
 	if dc == nil {
 		return refuse("DataCache %s does not exist: create it, or mend storageUri", key)
 	}
-	if !inject.MayUse(job.Namespace, dc) {
-		return refuse("DataCache %s may not be used from namespace %s: its spec.allowNamespaces doesn't list it", key, job.Namespace)
+	labels, err := admit.NamespaceLabels(ctx, job.Namespace, dc, r.live)
+	if err != nil {
+		return err
+	}
+	if !inject.MayUse(job.Namespace, labels, dc) {
+		return refuse("DataCache %s may not be used from namespace %s: its spec.access.namespaces doesn't choose it", key, job.Namespace)
 	}
 	return r.use(ctx, job, dc)
 }

@@ -24,7 +24,7 @@ import (
 func TestImpose(t *testing.T) {
 	t.Parallel()
 	dc := minimal()
-	objects := append(standing(dc, "datacache-system"), group(dc, program{image: "image"}))
+	objects := append(standing(dc, "datacache-system"), liveSet())
 	for _, want := range objects {
 		t.Run(kindName(want), func(t *testing.T) {
 			t.Parallel()

@@ -79,6 +79,9 @@ type plan struct {
 // live decides whether a cache runs. One that a job owns runs as long as the job; any other while it is used, then for its idleTTL, or
 // for ever without one. What failed and is used by nobody only holds memory: it goes, and the next user tries anew.
 func live(dc *v1alpha1.DataCache, owner phase, users int, now time.Time) plan {
+	if dc.Spec.Suspend {
+		return plan{why: "spec.suspend is true"}
+	}
 	if ref := ownerOf(dc); ref != nil {
 		return plan{run: owner == active, why: fmt.Sprintf("TrainJob %s is %s", ref.Name, owner)}
 	}
@@ -87,10 +90,10 @@ func live(dc *v1alpha1.DataCache, owner phase, users int, now time.Time) plan {
 		return plan{run: true}
 	case dc.Status.State == v1alpha1.StateFailed:
 		return plan{why: "it failed, and nobody uses it"}
-	case dc.Spec.IdleTTL == nil:
+	case dc.Spec.Retention.IdleTTL == nil:
 		return plan{run: true}
 	}
-	ttl := dc.Spec.IdleTTL.Duration
+	ttl := dc.Spec.Retention.IdleTTL.Duration
 	since := dc.CreationTimestamp.Time
 	if last := dc.Status.LastUsedTime; last != nil {
 		since = last.Time

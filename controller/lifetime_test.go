@@ -64,7 +64,7 @@ func TestLive(t *testing.T) {
 		dc.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "y"}}
 	}
 	idle := func(d time.Duration) func(*v1alpha1.DataCache) {
-		return func(dc *v1alpha1.DataCache) { dc.Spec.IdleTTL = &metav1.Duration{Duration: d} }
+		return func(dc *v1alpha1.DataCache) { dc.Spec.Retention.IdleTTL = &metav1.Duration{Duration: d} }
 	}
 	lastUsed := func(at metav1.Time) func(*v1alpha1.DataCache) {
 		return func(dc *v1alpha1.DataCache) { dc.Status.LastUsedTime = &at }
@@ -85,6 +85,7 @@ func TestLive(t *testing.T) {
 		"owner is gone":                 {changes{own}, gone, 0, plan{why: "TrainJob train is deleted"}},
 		"owner resumed after a failure": {changes{own, failed}, active, 1, plan{run: true, why: "TrainJob train is active"}},
 		"another's owner means nothing": {changes{foreignOwner}, gone, 0, plan{run: true}},
+		"suspended, whoever uses it":    {changes{own, func(dc *v1alpha1.DataCache) { dc.Spec.Suspend = true }}, active, 1, plan{why: "spec.suspend is true"}},
 		"used":                          {changes{idle(time.Hour)}, gone, 1, plan{run: true}},
 		"used although it failed":       {changes{failed}, gone, 1, plan{run: true}},
 		"failed, unused":                {changes{failed}, gone, 0, plan{why: "it failed, and nobody uses it"}},

@@ -70,11 +70,11 @@ func servicePorts() []corev1.ServicePort {
 // controller, which reads /status. What the pods may call stays open: object stores are anywhere.
 func cachePolicy(dc *v1alpha1.DataCache, managerNamespace string) *networkingv1.NetworkPolicy {
 	users := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}} // every pod of this namespace, ours included
-	switch allowed := dc.Spec.AllowNamespaces; {
-	case slices.Contains(allowed, "*"):
-		users = []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{}}}
-	case len(allowed) > 0:
-		users = append(users, fromNamespaces(slices.Sorted(slices.Values(allowed))...))
+	switch access := dc.Spec.Access.Namespaces; access.From {
+	case v1alpha1.AccessNames:
+		users = append(users, fromNamespaces(slices.Sorted(slices.Values(access.Names))...))
+	case v1alpha1.AccessSelector:
+		users = append(users, networkingv1.NetworkPolicyPeer{NamespaceSelector: access.Selector})
 	}
 	return &networkingv1.NetworkPolicy{
 		ObjectMeta: owned(dc, inject.CacheName(dc.Name)),

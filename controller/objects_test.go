@@ -36,11 +36,11 @@ func minimal() *v1alpha1.DataCache {
 func everything() *v1alpha1.DataCache {
 	dc := minimal()
 	dc.Labels = map[string]string{labelQueue: "gpu-queue", "team": "not copied"}
-	dc.Spec.AllowNamespaces = []string{"team-c", "team-b"}
+	dc.Spec.Access.Namespaces = v1alpha1.NamespaceAccess{From: v1alpha1.AccessNames, Names: []string{"team-c", "team-b"}}
 	arrow := dc.Spec.Arrow
 	arrow.MetadataLocation = nil
 	arrow.Catalog = &v1alpha1.Catalog{
-		URI: "https://catalog.example.com", Warehouse: new("main"), CredentialsSecretRef: &corev1.LocalObjectReference{Name: "catalog-keys"},
+		URI: "https://catalog.example.com", Warehouse: new("main"), Credentials: &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "catalog-keys"}},
 	}
 	arrow.Table = "demo.eu.reviews"
 	arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("audit")}
@@ -48,20 +48,22 @@ func everything() *v1alpha1.DataCache {
 	arrow.Filter = new("price = '$$5' AND note = '$(HOME)'")
 	arrow.DataNodes, arrow.Replicas = 4, 3
 	arrow.Head = v1alpha1.PodSettings{
-		Resources:         corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: quantity("4Gi")}},
-		PriorityClassName: "high",
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: quantity("4Gi")}},
+		Template:  &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{PriorityClassName: "high"}},
 	}
 	arrow.DataNode = v1alpha1.PodSettings{
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("500m")},
 			Limits:   corev1.ResourceList{corev1.ResourceCPU: quantity("8"), corev1.ResourceMemory: quantity("64Gi")},
 		},
-		NodeSelector: map[string]string{"pool": "memory"},
-		Tolerations:  []corev1.Toleration{{Key: "memory", Operator: corev1.TolerationOpExists}},
-		Affinity:     &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
+		Template: &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{
+			NodeSelector: map[string]string{"pool": "memory"},
+			Tolerations:  []corev1.Toleration{{Key: "memory", Operator: corev1.TolerationOpExists}},
+			Affinity:     &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
+		}},
 	}
 	arrow.ServiceAccount.Annotations = map[string]string{"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/reader"}
-	arrow.CredentialsSecretRef = &corev1.LocalObjectReference{Name: "s3-keys"}
+	dc.Spec.Credentials = &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "s3-keys"}}
 	arrow.Env = []v1alpha1.StoreVariable{{Name: "AWS_REGION", Value: "eu-central-1"}}
 	arrow.ObjectCache = &v1alpha1.ObjectCache{Bucket: "tables"}
 	arrow.Readiness = &v1alpha1.Readiness{InitialDelaySeconds: 20, PeriodSeconds: 10, TimeoutSeconds: 7, FailureThreshold: 9}
@@ -74,13 +76,17 @@ func TestObjects(t *testing.T) {
 	t.Parallel()
 	pinned := minimal()
 	pinned.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("main")}
-	pinned.Spec.AllowNamespaces = []string{"*"}
-	pinned.Status.SnapshotID = new(int64(77))
+	pinned.Spec.Access.Namespaces = v1alpha1.NamespaceAccess{From: v1alpha1.AccessSelector, Selector: &metav1.LabelSelector{}}
+	pinned.Status.Snapshot = "77"
 	for name, dc := range map[string]*v1alpha1.DataCache{"minimal": minimal(), "everything": everything(), "pinned": pinned} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			before := dc.DeepCopy()
-			objects := append(standing(dc, "datacache-system"), cacheSecret(dc, "a key"), group(dc, program{image: "example.com/cacheserver:v1", objectCacheURL: "http://objects.example.svc"}))
+			set, err := group(dc, program{image: "example.com/cacheserver:v1", objectCacheURL: "http://objects.example.svc"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects := append(standing(dc, "datacache-system"), cacheSecret(dc, "a key"), set)
 			compareGolden(t, filepath.Join("testdata", name+".yaml"), render(t, objects))
 			if diff := cmp.Diff(before, dc); diff != "" {
 				t.Errorf("the DataCache was changed (-before +after):\n%s", diff)
@@ -146,22 +152,21 @@ func TestSized(t *testing.T) {
 
 func TestSelectionEnv(t *testing.T) {
 	t.Parallel()
-	at := metav1.Date(2026, 1, 31, 1, 0, 0, 0, metav1.Now().Location())
 	for name, c := range map[string]struct {
 		snapshot *v1alpha1.Snapshot
-		pinned   *int64
+		pinned   string
 		want     []corev1.EnvVar
 	}{
-		"current":          {nil, nil, nil},
-		"by id":            {&v1alpha1.Snapshot{ID: new(int64(-3))}, nil, []corev1.EnvVar{{Name: "SNAPSHOT_ID", Value: "-3"}}},
-		"by branch or tag": {&v1alpha1.Snapshot{Ref: new("a$b")}, nil, []corev1.EnvVar{{Name: "SNAPSHOT_REF", Value: "a$$b"}}},
-		"by time":          {&v1alpha1.Snapshot{AsOf: &at}, nil, []corev1.EnvVar{{Name: "SNAPSHOT_AS_OF", Value: at.UTC().Format("2006-01-02T15:04:05Z")}}},
-		"pinned wins":      {&v1alpha1.Snapshot{Ref: new("main")}, new(int64(9)), []corev1.EnvVar{{Name: "SNAPSHOT_ID", Value: "9"}}},
+		"current":          {nil, "", nil},
+		"by id":            {&v1alpha1.Snapshot{ID: new("-3")}, "", []corev1.EnvVar{{Name: "SNAPSHOT_ID", Value: "-3"}}},
+		"by branch or tag": {&v1alpha1.Snapshot{Ref: new("a$b")}, "", []corev1.EnvVar{{Name: "SNAPSHOT_REF", Value: "a$$b"}}},
+		"by time":          {&v1alpha1.Snapshot{AsOf: new("2026-01-31T00:00:00.5Z")}, "", []corev1.EnvVar{{Name: "SNAPSHOT_AS_OF", Value: "2026-01-31T00:00:00.5Z"}}},
+		"pinned wins":      {&v1alpha1.Snapshot{Ref: new("main")}, "9", []corev1.EnvVar{{Name: "SNAPSHOT_ID", Value: "9"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dc := minimal()
-			dc.Spec.Arrow.Snapshot, dc.Status.SnapshotID = c.snapshot, c.pinned
+			dc.Spec.Arrow.Snapshot, dc.Status.Snapshot = c.snapshot, c.pinned
 			if diff := cmp.Diff(c.want, selectionEnv(dc)); diff != "" {
 				t.Errorf("environment differs (-want +got):\n%s", diff)
 			}

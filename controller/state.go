@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -31,6 +30,12 @@ const (
 	reasonReleased    = "Released"
 	reasonNameTaken   = "NameTaken"
 	reasonRefused     = "Refused"
+
+	// Of Progressing and Degraded where they are False.
+	reasonLoadComplete  = "LoadComplete"
+	reasonStopped       = "Stopped"
+	reasonNotLoaded     = "NotLoaded"
+	reasonAllNodesServe = "AllNodesServe"
 )
 
 const (
@@ -71,9 +76,9 @@ func observe(dc *v1alpha1.DataCache, s seen) v1alpha1.DataCacheStatus {
 	out.ObservedGeneration = dc.Generation
 	out.Endpoint = fmt.Sprintf("grpc://%s.%s:%d", inject.ServiceName(dc.Name), dc.Namespace, inject.FlightPort)
 	out.Selector = labels.SelectorFromSet(headSelector(dc)).String()
-	out.Replicas = 0
+	out.Replicas, out.ReadyReplicas = 0, 0
 	if s.set != nil {
-		out.Replicas = s.set.Status.ReadyReplicas
+		out.Replicas, out.ReadyReplicas = s.set.Status.Replicas, s.set.Status.ReadyReplicas
 	}
 	recordUsers(&out, s)
 
@@ -201,47 +206,46 @@ func recordTimes(out *v1alpha1.DataCacheStatus, state v1alpha1.State, s seen) {
 func recordProgress(out *v1alpha1.DataCacheStatus, state v1alpha1.State, h *headStatus) {
 	switch {
 	case state == v1alpha1.StateReleased || state == v1alpha1.StateFailed:
-		out.Rows, out.Bytes, out.Size, out.LoadedPercent, out.Loaded = nil, nil, nil, nil, ""
+		out.Rows, out.Bytes, out.LoadedPercent = nil, nil, nil
 		if h != nil && out.ReadyTime == nil {
-			out.SnapshotID = nil
+			out.Snapshot = ""
 		}
 	case h == nil || state == v1alpha1.StatePlanning || state == v1alpha1.StatePending:
 	default:
-		if out.SnapshotID == nil && h.Snapshot != 0 {
-			out.SnapshotID = new(h.Snapshot)
+		if out.Snapshot == "" && h.Snapshot != 0 {
+			out.Snapshot = decimal(h.Snapshot)
 		}
-		percent := h.percent()
-		out.Rows, out.Bytes, out.Size = new(h.Rows), new(h.Bytes), size(h.Bytes)
-		out.LoadedPercent, out.Loaded = new(percent), fmt.Sprintf("%d%%", percent)
+		out.Rows, out.Bytes, out.LoadedPercent = new(h.Rows), new(h.Bytes), new(h.percent())
 	}
 }
 
-// size is a number of bytes for people: three digits or four, such as 12Gi or 1536Mi.
-func size(bytes int64) *resource.Quantity {
-	unit := int64(1)
-	for bytes/unit >= 4096 && unit < 1<<60 {
-		unit <<= 10
-	}
-	return resource.NewQuantity((bytes+unit/2)/unit*unit, resource.BinarySI)
-}
-
+// setConditions gives each condition its own reason: Ready has the verdict's, Progressing what is under way or how it ended, Degraded what is
+// lost.
 func setConditions(out *v1alpha1.DataCacheStatus, v verdict, generation int64, now metav1.Time) {
-	set := func(kind string, is bool) {
+	set := func(kind string, is bool, reason, message string) {
 		status := metav1.ConditionFalse
 		if is {
-			status = metav1.ConditionTrue
+			status, reason, message = metav1.ConditionTrue, v.reason, v.message
 		}
 		meta.SetStatusCondition(&out.Conditions, metav1.Condition{
-			Type: kind, Status: status, Reason: v.reason, Message: cut(v.message), ObservedGeneration: generation, LastTransitionTime: now,
+			Type: kind, Status: status, Reason: reason, Message: cut(message), ObservedGeneration: generation, LastTransitionTime: now,
 		})
 	}
-	set(v1alpha1.ConditionReady, v.state == v1alpha1.StateReady)
-	set(v1alpha1.ConditionProgressing, isProgressing(v.state))
-	set(v1alpha1.ConditionDegraded, v.state == v1alpha1.StateDegraded)
-}
-
-func isProgressing(s v1alpha1.State) bool {
-	return s == v1alpha1.StatePending || s == v1alpha1.StatePlanning || s == v1alpha1.StateLoading
+	set(v1alpha1.ConditionReady, v.state == v1alpha1.StateReady, v.reason, v.message)
+	switch v.state {
+	case v1alpha1.StateReady:
+		set(v1alpha1.ConditionProgressing, false, reasonLoadComplete, "nothing is to be loaded")
+		set(v1alpha1.ConditionDegraded, false, reasonAllNodesServe, "every data node serves its rows")
+	case v1alpha1.StateDegraded:
+		set(v1alpha1.ConditionProgressing, false, reasonLoadComplete, "the first load is complete; Degraded says what is loaded again")
+		set(v1alpha1.ConditionDegraded, true, "", "")
+	case v1alpha1.StateFailed, v1alpha1.StateReleased:
+		set(v1alpha1.ConditionProgressing, false, reasonStopped, "nothing is being loaded; Ready says why")
+		set(v1alpha1.ConditionDegraded, false, reasonNotLoaded, "no rows are served")
+	default:
+		set(v1alpha1.ConditionProgressing, true, "", "")
+		set(v1alpha1.ConditionDegraded, false, reasonNotLoaded, "no rows are served yet")
+	}
 }
 
 // cut keeps a message within what a condition may hold (32768) and an event shows (1024).

@@ -25,7 +25,10 @@ var noon = metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
 func after(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(d)) }
 
 func liveSet() *lws.LeaderWorkerSet {
-	set := group(minimal(), program{image: "image"})
+	set, err := group(minimal(), program{image: "image"})
+	if err != nil {
+		panic(err) // minimal has no template to merge
+	}
 	set.CreationTimestamp = noon
 	return set
 }
@@ -178,29 +181,29 @@ func TestLife(t *testing.T) {
 		event string
 	}{
 		{0, seen{plan: run, set: liveSet(), users: user}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.ProvisionedTime, &noon) + differs(s.LastUsedTime, &noon) + differs(s.UsedBy, user) + differs(s.Loaded, "")
+			return differs(s.ProvisionedTime, &noon) + differs(s.LastUsedTime, &noon) + differs(s.UsedBy, user)
 		}, EventProvisioning},
 		{time.Second, seen{plan: run, set: liveSet(), users: user, head: answer("Planning", "planning", 0, 0)}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.SnapshotID, (*int64)(nil)) + differs(s.LoadedPercent, (*int32)(nil))
+			return differs(s.Snapshot, "") + differs(s.LoadedPercent, (*int32)(nil))
 		}, EventLoading},
 		{2 * time.Second, seen{plan: run, set: liveSet(), users: user, head: answer("Loading", "loading 43% (12/28 splits)", 12, 28)}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.SnapshotID, new(int64(42))) + differs(s.Loaded, "42%") + differs(s.Size.String(), "12Gi") + differs(s.ReadyTime, (*metav1.Time)(nil))
+			return differs(s.Snapshot, "42") + differs(s.LoadedPercent, new(int32(42))) + differs(s.Bytes, new(int64(12<<30))) + differs(s.ReadyTime, (*metav1.Time)(nil))
 		}, ""},
 		{time.Hour, seen{plan: run, set: liveSet(), users: user, head: answer("Ready", "ready", 28, 28)}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.Rows, new(int64(280))) + differs(s.Loaded, "100%")
+			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.Rows, new(int64(280))) + differs(s.LoadedPercent, new(int32(100)))
 		}, EventReady},
 		{time.Hour + time.Minute, seen{plan: run, set: liveSet(), users: user, head: answer("Degraded", "data node 1 restarted", 20, 28)}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.Loaded, "71%")
+			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.LoadedPercent, new(int32(71)))
 		}, EventDegraded},
 		{time.Hour + 2*time.Minute, seen{plan: plan{why: "TrainJob train is suspended"}}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.Rows, (*int64)(nil)) + differs(s.Loaded, "") + differs(s.SnapshotID, new(int64(42))) + differs(s.Users, int32(0)) +
+			return differs(s.Rows, (*int64)(nil)) + differs(s.Snapshot, "42") + differs(s.Users, int32(0)) +
 				differs(s.LastUsedTime, new(after(time.Hour+2*time.Minute))) + differs(s.ProvisionedTime, (*metav1.Time)(nil))
 		}, EventReleased},
 		{2 * time.Hour, seen{plan: run, set: second, users: user}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.ProvisionedTime, new(after(2*time.Hour))) + differs(s.ReadyTime, (*metav1.Time)(nil)) + differs(s.SnapshotID, new(int64(42)))
+			return differs(s.ProvisionedTime, new(after(2*time.Hour))) + differs(s.ReadyTime, (*metav1.Time)(nil)) + differs(s.Snapshot, "42")
 		}, EventProvisioning},
 		{2*time.Hour + time.Minute, seen{plan: run, set: second, users: user, head: answer("Failed", "no such file", 0, 28)}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.SnapshotID, (*int64)(nil)) // never ready: the next try may take the snapshot that is current then
+			return differs(s.Snapshot, "") // never ready: the next try may take the snapshot that is current then
 		}, EventFailed},
 		{3 * time.Hour, seen{plan: plan{why: "TrainJob train is finished"}}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(failure(s), "no such file")
@@ -228,6 +231,9 @@ func TestLife(t *testing.T) {
 				t.Errorf("step %d (%s): condition %s is %v, want %v", i, next.State, kind, got, want)
 			}
 		}
+		if problem := differs(reasons(&next), wantReasons(next.State, readyCondition(&next).reason)); problem != "" {
+			t.Errorf("step %d (%s): reasons of conditions %s", i, next.State, problem)
+		}
 		again := dc.DeepCopy()
 		again.Status = next
 		if diff := cmp.Diff(next, observe(again, step.seen)); diff != "" {
@@ -235,6 +241,27 @@ func TestLife(t *testing.T) {
 		}
 		dc.Status = next
 	}
+}
+
+func reasons(s *v1alpha1.DataCacheStatus) [3]string {
+	var all [3]string
+	for i, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionProgressing, v1alpha1.ConditionDegraded} {
+		all[i] = meta.FindStatusCondition(s.Conditions, kind).Reason
+	}
+	return all
+}
+
+// wantReasons are those of Ready, Progressing and Degraded: one that is False says what it speaks of, not what another one does.
+func wantReasons(state v1alpha1.State, ready string) [3]string {
+	switch state {
+	case v1alpha1.StateReady:
+		return [3]string{"Loaded", "LoadComplete", "AllNodesServe"}
+	case v1alpha1.StateDegraded:
+		return [3]string{"Reloading", "LoadComplete", "Reloading"}
+	case v1alpha1.StateFailed, v1alpha1.StateReleased:
+		return [3]string{ready, "Stopped", "NotLoaded"}
+	}
+	return [3]string{ready, ready, "NotLoaded"}
 }
 
 func differs(got, want any) string {
@@ -253,17 +280,6 @@ func TestUsedByIsBounded(t *testing.T) {
 	got := observe(minimal(), seen{now: noon, plan: plan{run: true}, set: liveSet(), users: users})
 	if got.Users != 250 || len(got.UsedBy) != 100 || got.UsedBy[99] != "team-a/job-099" {
 		t.Errorf("users = %d, usedBy = %d entries up to %s; want 250, 100 up to team-a/job-099", got.Users, len(got.UsedBy), got.UsedBy[len(got.UsedBy)-1])
-	}
-}
-
-func TestSize(t *testing.T) {
-	t.Parallel()
-	for bytes, want := range map[int64]string{
-		0: "0", 1: "1", 4095: "4095", 4096: "4Ki", 5000: "5Ki", 1 << 30: "1Gi", 3<<30 + 1<<29: "3584Mi", 12 << 30: "12Gi", 1 << 62: "4Ei",
-	} {
-		if got := size(bytes).String(); got != want {
-			t.Errorf("size(%d) = %s, want %s", bytes, got, want)
-		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
@@ -99,7 +100,7 @@ func findJob(ctx context.Context, reader client.Reader, key types.NamespacedName
 
 // usersOf are the TrainJobs that use the cache now, as <namespace>/<name>, sorted: those with a Service that leads to it, and the one of
 // its own name, whose Service is the cache's own.
-func usersOf(ctx context.Context, reader client.Reader, dc *v1alpha1.DataCache) ([]string, error) {
+func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataCache) ([]string, error) {
 	var users []string
 	namesake := &trainer.TrainJob{}
 	err := reader.Get(ctx, client.ObjectKeyFromObject(dc), namesake)
@@ -118,7 +119,14 @@ func usersOf(ctx context.Context, reader client.Reader, dc *v1alpha1.DataCache) 
 		if err != nil {
 			return nil, err
 		}
-		if phaseOf(job) == active && inject.MayUse(job.Namespace, dc) {
+		if phaseOf(job) != active {
+			continue
+		}
+		labels, err := admit.NamespaceLabels(ctx, job.Namespace, dc, live)
+		if err != nil {
+			return nil, err
+		}
+		if inject.MayUse(job.Namespace, labels, dc) {
 			users = append(users, qualified(job))
 		}
 	}

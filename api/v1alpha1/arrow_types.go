@@ -3,16 +3,13 @@
 
 package v1alpha1
 
-import (
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
+import corev1 "k8s.io/api/core/v1"
 
 // ArrowCache names the table and the pods that hold it. What decides which rows are in memory can't be changed: make a new DataCache.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) != has(self.catalog)",message="exactly one of metadataLocation and catalog must be set"
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) == has(oldSelf.metadataLocation) && (!has(self.metadataLocation) || self.metadataLocation == oldSelf.metadataLocation)",message="metadataLocation can't be changed: make a new DataCache"
-// +kubebuilder:validation:XValidation:rule="has(self.catalog) == has(oldSelf.catalog) && (!has(self.catalog) || self.catalog == oldSelf.catalog)",message="catalog can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="has(self.catalog) == has(oldSelf.catalog) && (!has(self.catalog) || (self.catalog.uri == oldSelf.catalog.uri && has(self.catalog.warehouse) == has(oldSelf.catalog.warehouse) && (!has(self.catalog.warehouse) || self.catalog.warehouse == oldSelf.catalog.warehouse)))",message="catalog's uri and warehouse can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="self.table == oldSelf.table",message="table can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshot) == has(oldSelf.snapshot) && (!has(self.snapshot) || self.snapshot == oldSelf.snapshot)",message="snapshot can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.columns) == has(oldSelf.columns) && (!has(self.columns) || self.columns == oldSelf.columns)",message="columns can't be changed: make a new DataCache"
@@ -36,8 +33,8 @@ type ArrowCache struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^./ ]+([.][^./ ]+)+$')",message="table must be <schema>.<table>"
 	Table string `json:"table"`
 
-	// snapshot is which state of the table to cache. Unset: the one that is current when the cache is planned; status.snapshotID then
-	// keeps it.
+	// snapshot is which state of the table to cache. Unset: the one that is current when the cache is planned. Whatever is named here,
+	// the snapshot that is planned first is the cache's for life: status.snapshot holds it.
 	// +optional
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
 
@@ -82,11 +79,6 @@ type ArrowCache struct {
 	// +optional
 	ServiceAccount ServiceAccount `json:"serviceAccount,omitempty"`
 
-	// credentialsSecretRef names a Secret of this namespace whose keys become environment variables of head and data nodes alone, such
-	// as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
-	// +optional
-	CredentialsSecretRef *corev1.LocalObjectReference `json:"credentialsSecretRef,omitempty"`
-
 	// env are variables of the object store's client in head and data nodes, such as AWS_REGION or AWS_ENDPOINT_URL_S3. Only names
 	// that begin with AWS_, AZURE_, GCS_, GOOGLE_ or S3_ are taken.
 	// +optional
@@ -116,18 +108,20 @@ type Catalog struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Warehouse *string `json:"warehouse,omitempty"`
 
-	// credentialsSecretRef names a Secret of this namespace with the key token or credential (client-id:secret).
+	// credentials for the catalog: a Secret with the key token or credential (client-id:secret).
 	// +optional
-	CredentialsSecretRef *corev1.LocalObjectReference `json:"credentialsSecretRef,omitempty"`
+	Credentials *Credentials `json:"credentials,omitempty"`
 }
 
 // Snapshot names a state of the table in one of three ways.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.id), has(self.ref), has(self.asOf)].exists_one(set, set)",message="exactly one of id, ref and asOf must be set"
 type Snapshot struct {
-	// id of the snapshot.
+	// id of the snapshot: a 64-bit integer as decimal digits, since JSON numbers are exact to 53 bits alone.
 	// +optional
-	ID *int64 `json:"id,omitempty"`
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^(0|-?[1-9][0-9]{0,18})$`
+	ID *string `json:"id,omitempty"`
 
 	// ref is a branch or tag of the table, such as main.
 	// +optional
@@ -135,24 +129,45 @@ type Snapshot struct {
 	// +kubebuilder:validation:MaxLength=256
 	Ref *string `json:"ref,omitempty"`
 
-	// asOf is a moment: the snapshot that was current then.
+	// asOf is a time of RFC 3339, such as 2026-01-31T00:00:00.5Z: the snapshot that was current then. A string, so that fractions of
+	// seconds are kept.
 	// +optional
-	AsOf *metav1.Time `json:"asOf,omitempty"`
+	// +kubebuilder:validation:Format=date-time
+	// +kubebuilder:validation:MaxLength=40
+	AsOf *string `json:"asOf,omitempty"`
 }
 
-// PodSettings are what an owner of pods may say about theirs. Limits are set equal to requests where only requests are given.
+// PodSettings describe the pods of one role.
 type PodSettings struct {
+	// resources of the pod's container. Limits and requests are set equal where only one of them is given.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(name, !(name in self.requests) || !(name in self.limits) || quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",message="requests must not be above limits"
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+
+	// template is merged over the pods' own template as kubectl patch does: lists with a merge key (containers, env, volumes,
+	// volumeMounts, ...) by that key, other lists replaced. The container to patch is named head or node.
 	// +optional
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || (!has(self.spec.serviceAccountName) && !has(self.spec.serviceAccount))",message="spec.serviceAccountName can't be set: the cache's pods have an account of their own, which spec.arrow.serviceAccount annotates"
+	Template *PodTemplate `json:"template,omitempty"`
+}
+
+// PodTemplate is a part of a pod's template: what it says is laid over the template that the controller makes. The labels of
+// datacache.kubeflow.org, the environment that the controller sets and the arguments of the server can't be changed by it.
+type PodTemplate struct {
 	// +optional
-	// +kubebuilder:validation:MaxItems=64
-	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	Metadata PodMetadata `json:"metadata,omitempty"`
+
+	// spec needs no containers: those that are listed are merged by name.
 	// +optional
-	Affinity *corev1.Affinity `json:"affinity,omitempty"`
+	Spec *corev1.PodSpec `json:"spec,omitempty"`
+}
+
+// PodMetadata is added to that of pods.
+type PodMetadata struct {
 	// +optional
-	PriorityClassName string `json:"priorityClassName,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // ServiceAccount is what is added to the cache's own account.

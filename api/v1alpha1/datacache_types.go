@@ -4,6 +4,7 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -16,10 +17,11 @@ import (
 // +kubebuilder:subresource:scale:specpath=.spec.arrow.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:resource:categories=kubeflow
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
-// +kubebuilder:printcolumn:name="Loaded",type=string,JSONPath=`.status.loaded`
+// +kubebuilder:printcolumn:name="Loaded%",type=integer,JSONPath=`.status.loadedPercent`
 // +kubebuilder:printcolumn:name="Rows",type=integer,JSONPath=`.status.rows`
-// +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.status.size`
+// +kubebuilder:printcolumn:name="Bytes",type=integer,JSONPath=`.status.bytes`
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.spec.arrow.dataNodes`
+// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.readyReplicas`,priority=1
 // +kubebuilder:printcolumn:name="Used",type=integer,JSONPath=`.status.users`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 43",message="metadata.name must have at most 43 characters: the cache's LeaderWorkerSet is <name>-cache, and its pods' labels have no more room"
@@ -46,23 +48,98 @@ type DataCacheList struct {
 
 // DataCacheSpec says what to cache and who may use it. Exactly one engine is set; arrow is the only one so far.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.arrow)",message="exactly one engine must be set: arrow"
+// +kubebuilder:validation:XValidation:rule="[has(self.arrow)].exists_one(set, set)",message="exactly one engine must be set: arrow"
 type DataCacheSpec struct {
-	// arrow keeps the table as Arrow record batches and serves it over Arrow Flight.
+	// arrow is an engine: it keeps the table as Arrow record batches and serves it over Arrow Flight.
 	// +optional
 	Arrow *ArrowCache `json:"arrow,omitempty"`
 
-	// allowNamespaces lists the other namespaces whose TrainJobs may use this cache; "*" is every namespace.
+	// credentials for the store that the data is read from: a Secret whose keys become environment variables of the cache's pods alone,
+	// such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+	// +optional
+	Credentials *Credentials `json:"credentials,omitempty"`
+
+	// access says whose TrainJobs may use the cache.
+	// +optional
+	Access Access `json:"access,omitempty"`
+
+	// retention says how long the cache outlives its users.
+	// +optional
+	Retention Retention `json:"retention,omitempty"`
+
+	// suspend frees the cache's memory for as long as it is true, whoever uses it.
+	// +optional
+	Suspend bool `json:"suspend,omitempty"`
+}
+
+// Credentials name a Secret of the DataCache's namespace. The controller never reads it; the kubelet hands it to the pods.
+type Credentials struct {
+	// +kubebuilder:validation:XValidation:rule="self.name != ''",message="name must be that of a Secret of this namespace"
+	SecretRef corev1.LocalObjectReference `json:"secretRef"`
+}
+
+// Access says who may use a cache.
+type Access struct {
+	// namespaces whose TrainJobs may use the cache, beside its own. Unset: none.
+	// +optional
+	Namespaces NamespaceAccess `json:"namespaces,omitempty"`
+}
+
+// AccessFrom is how other namespaces are chosen.
+//
+// +kubebuilder:validation:Enum=Same;Names;Selector
+type AccessFrom string
+
+// How namespaces are chosen.
+const (
+	// AccessSame is the DataCache's own namespace alone.
+	AccessSame AccessFrom = "Same"
+	// AccessNames are those of a list as well.
+	AccessNames AccessFrom = "Names"
+	// AccessSelector are those whose labels a selector matches as well; an empty selector matches all.
+	AccessSelector AccessFrom = "Selector"
+)
+
+// NamespaceAccess chooses namespaces.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.names) == (has(self.from) && self.from == 'Names')",message="names must be set with from: Names, and only then"
+// +kubebuilder:validation:XValidation:rule="has(self.selector) == (has(self.from) && self.from == 'Selector')",message="selector must be set with from: Selector, and only then"
+type NamespaceAccess struct {
+	// from is Same (the default), Names or Selector.
+	// +optional
+	From AccessFrom `json:"from,omitempty"`
+
+	// names of the namespaces.
 	// +optional
 	// +listType=set
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=63
-	// +kubebuilder:validation:items:Pattern=`^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$`
-	AllowNamespaces []string `json:"allowNamespaces,omitempty"`
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Names []string `json:"names,omitempty"`
 
-	// idleTTL is how long the cache stays in memory after its last user finished, such as 10h or 30m. Unset: until the DataCache is
-	// deleted. A cache that was freed for idleness is loaded again when a TrainJob names it.
+	// selector over the labels of namespaces.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+}
+
+// Retention are times such as 90s, 30m or 10h.
+type Retention struct {
+	// idleTTL is how long the cache stays in memory after its last user finished. Unset: until the DataCache is deleted. A cache that was
+	// freed for idleness is loaded again when a TrainJob names it. A TrainJob's own cache goes with its TrainJob, whatever this says.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="idleTTL must not be negative"
 	IdleTTL *metav1.Duration `json:"idleTTL,omitempty"`
+
+	// suspendGrace is how long a TrainJob's own cache stays in memory while the TrainJob is suspended, so that a TrainJob that a queue
+	// evicts and admits again finds it loaded. Unset: 10m; 0s: it goes at once.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="suspendGrace must not be negative"
+	SuspendGrace *metav1.Duration `json:"suspendGrace,omitempty"`
+
+	// deleteAfterIdle is how long after its last use the DataCache itself is deleted. Unset: never. Caches that the controller makes for the
+	// TrainJobs of a namespace have 24h.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="deleteAfterIdle must not be negative"
+	DeleteAfterIdle *metav1.Duration `json:"deleteAfterIdle,omitempty"`
 }

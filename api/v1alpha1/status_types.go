@@ -3,17 +3,15 @@
 
 package v1alpha1
 
-import (
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// State is the one word for how a cache is doing.
+// State is the one word for how a cache is doing. The set is open: an engine that comes later may add words, and who reads them must take
+// a word that it doesn't know for a cache that is not ready.
 //
-// +kubebuilder:validation:Enum=Pending;Planning;Loading;Ready;Degraded;Failed;Released
+// +kubebuilder:validation:MaxLength=64
 type State string
 
-// The states of a cache.
+// The states of an arrow cache.
 const (
 	// StatePending: its pods don't run yet.
 	StatePending State = "Pending"
@@ -28,11 +26,12 @@ const (
 	// StateFailed: it can't be loaded; the condition Ready tells why. Its pods, with their logs, stay while TrainJobs use it; the first
 	// one to use it after that has it try anew, and so has who makes the DataCache anew.
 	StateFailed State = "Failed"
-	// StateReleased: nobody uses it, its memory is freed; the next TrainJob that names it brings it back.
+	// StateReleased: its memory is freed, for nobody uses it or it is suspended; the next TrainJob that names it brings it back.
 	StateReleased State = "Released"
 )
 
-// The types of conditions.
+// The types of conditions. Each has a reason of its own: Ready says why not, Progressing what is under way or how it ended, Degraded what
+// is lost.
 const (
 	// ConditionReady is True while every row is served.
 	ConditionReady = "Ready"
@@ -60,9 +59,14 @@ type DataCacheStatus struct {
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// snapshotID is the snapshot that was pinned when the cache was planned first; pods that come back load the same.
+	// claimName is the PersistentVolumeClaim of a cache whose engine is mounted; arrow sets none.
 	// +optional
-	SnapshotID *int64 `json:"snapshotID,omitempty"`
+	ClaimName string `json:"claimName,omitempty"`
+
+	// snapshot is the id of the snapshot that was pinned when the cache was planned first, as decimal digits; every pod that comes later
+	// loads the same.
+	// +optional
+	Snapshot string `json:"snapshot,omitempty"`
 
 	// rows in memory, all data nodes of one copy together.
 	// +optional
@@ -72,21 +76,16 @@ type DataCacheStatus struct {
 	// +optional
 	Bytes *int64 `json:"bytes,omitempty"`
 
-	// size is bytes for people, such as 12Gi.
-	// +optional
-	Size *resource.Quantity `json:"size,omitempty"`
-
-	// loadedPercent is how much of the table is in memory, by splits.
+	// loadedPercent is how much of the table is in memory, by splits; of several copies the least.
 	// +optional
 	LoadedPercent *int32 `json:"loadedPercent,omitempty"`
 
-	// loaded is loadedPercent for people, such as 43%.
-	// +optional
-	Loaded string `json:"loaded,omitempty"`
-
-	// replicas that are ready, and selector of their heads: what the scale subresource shows.
+	// replicas are the copies that there are, readyReplicas those of them that serve every row, and selector that of their heads: the
+	// scale subresource shows them.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
+	// +optional
+	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
 	// +optional
 	Selector string `json:"selector,omitempty"`
 

@@ -73,7 +73,11 @@ func (a *Admission) checkCaches(ctx context.Context, namespace string, job *trai
 		if err != nil {
 			return nil, err
 		}
-		errs = inject.CheckReference(namespace, *asked.Reference, cache)
+		labels, err := NamespaceLabels(ctx, namespace, cache, a.Readers[len(a.Readers)-1])
+		if err != nil {
+			return nil, err
+		}
+		errs = inject.CheckReference(namespace, labels, *asked.Reference, cache)
 	}
 	if job.Name == "" { // of generateName; the API server has not chosen it yet
 		return errs, nil
@@ -83,6 +87,19 @@ func (a *Admission) checkCaches(ctx context.Context, namespace string, job *trai
 		return nil, err
 	}
 	return append(errs, inject.CheckName(job, asked, alike)...), nil
+}
+
+// NamespaceLabels are the labels of a namespace where inject.MayUse asks for them, else nil. The reader must be the API server: the right
+// to get a namespace is enough then.
+func NamespaceLabels(ctx context.Context, namespace string, cache *v1alpha1.DataCache, live client.Reader) (map[string]string, error) {
+	if cache == nil || !inject.NeedsLabels(namespace, cache) {
+		return nil, nil
+	}
+	found := &corev1.Namespace{}
+	if err := live.Get(ctx, client.ObjectKey{Name: namespace}, found); err != nil {
+		return nil, fmt.Errorf("get the Namespace %s: %w", namespace, err)
+	}
+	return found.Labels, nil
 }
 
 // find gets a DataCache, nil if there is none.

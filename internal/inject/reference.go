@@ -9,16 +9,32 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// MayUse tells whether TrainJobs of a namespace may use a DataCache: those of its own, and of those that it allows.
-func MayUse(namespace string, cache *v1alpha1.DataCache) bool {
-	allowed := cache.Spec.AllowNamespaces
-	return namespace == cache.Namespace || slices.Contains(allowed, namespace) || slices.Contains(allowed, "*")
+// MayUse tells whether TrainJobs of a namespace with these labels may use a DataCache: those of its own, and of those that it chooses.
+// Labels are looked at only where NeedsLabels.
+func MayUse(namespace string, labels map[string]string, cache *v1alpha1.DataCache) bool {
+	if namespace == cache.Namespace {
+		return true
+	}
+	switch access := cache.Spec.Access.Namespaces; access.From {
+	case v1alpha1.AccessNames:
+		return slices.Contains(access.Names, namespace)
+	case v1alpha1.AccessSelector:
+		selector, err := metav1.LabelSelectorAsSelector(access.Selector) // nil selects nothing
+		return err == nil && selector.Matches(k8slabels.Set(labels))
+	}
+	return false
+}
+
+// NeedsLabels tells whether MayUse asks for the labels of the namespace.
+func NeedsLabels(namespace string, cache *v1alpha1.DataCache) bool {
+	return namespace != cache.Namespace && cache.Spec.Access.Namespaces.From == v1alpha1.AccessSelector
 }
 
 // CheckName refuses a TrainJob whose name is that of a DataCache that is neither its own nor the one that it asks for: its clients look for
@@ -38,17 +54,18 @@ func CheckName(job *trainer.TrainJob, asked *Request, cache *v1alpha1.DataCache)
 		referenceScheme, cache.Name))}
 }
 
-// CheckReference refuses a TrainJob of a namespace whose storageUri names a DataCache that there is not (nil) or that it may not use.
-func CheckReference(namespace string, reference types.NamespacedName, cache *v1alpha1.DataCache) field.ErrorList {
+// CheckReference refuses a TrainJob of a namespace with these labels whose storageUri names a DataCache that there is not (nil) or that it
+// may not use.
+func CheckReference(namespace string, labels map[string]string, reference types.NamespacedName, cache *v1alpha1.DataCache) field.ErrorList {
 	path := field.NewPath("spec", "initializer", "dataset", "storageUri")
 	value := "datacache://" + reference.String()
 	switch {
 	case cache == nil:
 		return field.ErrorList{field.Invalid(path, value,
 			fmt.Sprintf("there is no DataCache %s in the namespace %s: 'kubectl get datacaches -n %[2]s' lists what there is", reference.Name, reference.Namespace))}
-	case !MayUse(namespace, cache):
+	case !MayUse(namespace, labels, cache):
 		return field.ErrorList{field.Forbidden(path,
-			fmt.Sprintf("the DataCache %s is not for the namespace %s: its owner must add it to spec.allowNamespaces", reference, namespace))}
+			fmt.Sprintf("the DataCache %s is not for the namespace %s: its owner must add it to spec.access.namespaces", reference, namespace))}
 	}
 	return nil
 }

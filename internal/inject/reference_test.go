@@ -23,22 +23,35 @@ func dataCache(name string, edit func(*v1alpha1.DataCache)) *v1alpha1.DataCache 
 }
 
 func TestMayUse(t *testing.T) {
+	same := v1alpha1.NamespaceAccess{From: v1alpha1.AccessSame}
+	names := func(names ...string) v1alpha1.NamespaceAccess {
+		return v1alpha1.NamespaceAccess{From: v1alpha1.AccessNames, Names: names}
+	}
+	selector := func(label, value string) v1alpha1.NamespaceAccess {
+		return v1alpha1.NamespaceAccess{From: v1alpha1.AccessSelector, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{label: value}}}
+	}
 	for name, c := range map[string]struct {
-		list      []string
+		access    v1alpha1.NamespaceAccess
 		namespace string
-		want      bool
+		may, asks bool
 	}{
-		"its own namespace":        {nil, "team-a", true},
-		"another":                  {nil, "team-b", false},
-		"one that is listed":       {[]string{"team-c", "team-b"}, "team-b", true},
-		"one that is not":          {[]string{"team-c"}, "team-b", false},
-		"every one":                {[]string{"*"}, "team-b", true},
-		"its own, with others too": {[]string{"team-b"}, "team-a", true},
+		"its own namespace":          {same, "team-a", true, false},
+		"another":                    {same, "team-b", false, false},
+		"one that is listed":         {names("team-c", "team-b"), "team-b", true, false},
+		"one that is not":            {names("team-c"), "team-b", false, false},
+		"its own, with others too":   {names("team-b"), "team-a", true, false},
+		"one with the labels":        {selector("tier", "gold"), "team-b", true, true},
+		"one without":                {selector("tier", "lead"), "team-b", false, true},
+		"every one":                  {v1alpha1.NamespaceAccess{From: v1alpha1.AccessSelector, Selector: &metav1.LabelSelector{}}, "team-b", true, true},
+		"its own, with other labels": {selector("tier", "lead"), "team-a", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dc := dataCache("reviews", func(dc *v1alpha1.DataCache) { dc.Spec.AllowNamespaces = c.list })
-			if got := MayUse(c.namespace, dc); got != c.want {
-				t.Errorf("MayUse(%q) = %v, want %v", c.namespace, got, c.want)
+			dc := dataCache("reviews", func(dc *v1alpha1.DataCache) { dc.Spec.Access.Namespaces = c.access })
+			if got := MayUse(c.namespace, map[string]string{"tier": "gold"}, dc); got != c.may {
+				t.Errorf("MayUse(%q) = %v, want %v", c.namespace, got, c.may)
+			}
+			if got := NeedsLabels(c.namespace, dc); got != c.asks {
+				t.Errorf("NeedsLabels(%q) = %v, want %v", c.namespace, got, c.asks)
 			}
 		})
 	}
@@ -53,10 +66,10 @@ func TestCheckReference(t *testing.T) {
 	}{
 		"there and ours":      {"team-a", dataCache("reviews", nil), nil},
 		"not there":           {"team-a", nil, []string{"spec.initializer.dataset.storageUri", "reviews", "kubectl get datacaches -n team-a"}},
-		"not for a namespace": {"team-b", dataCache("reviews", nil), []string{"team-a/reviews", "team-b", "spec.allowNamespaces"}},
+		"not for a namespace": {"team-b", dataCache("reviews", nil), []string{"team-a/reviews", "team-b", "spec.access.namespaces"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := CheckReference(c.namespace, reviews, c.cache).ToAggregate()
+			got := CheckReference(c.namespace, nil, reviews, c.cache).ToAggregate()
 			if (got == nil) != (c.want == nil) {
 				t.Fatalf("refused with %v", got)
 			}

@@ -47,16 +47,16 @@ func Parse(job *trainer.TrainJob, defaults []corev1.EnvVar) (*Request, field.Err
 	s.source(&arrow)
 	s.selection(&arrow)
 	s.size(&arrow)
-	s.access(job, &arrow)
+	credentials := s.access(job, &arrow)
 	arrow.Readiness = s.readiness()
 	s.gate()
 	shared, idle := s.lifetime()
 	if len(s.errs) > 0 {
 		return nil, s.errs
 	}
-	request := &Request{Cache: v1alpha1.DataCacheSpec{Arrow: &arrow}, Shared: shared}
+	request := &Request{Cache: v1alpha1.DataCacheSpec{Arrow: &arrow, Credentials: credentials}, Shared: shared}
 	if shared {
-		request.Cache.IdleTTL = &metav1.Duration{Duration: idle}
+		request.Cache.Retention = v1alpha1.Retention{IdleTTL: &metav1.Duration{Duration: idle}, DeleteAfterIdle: &metav1.Duration{Duration: max(idle, deleteAfterIdle)}}
 		request.Name = sharedName(&arrow)
 	}
 	return request, nil

@@ -101,36 +101,36 @@ func TestParse(t *testing.T) {
 		{"query", trainJob("cache://demo/reviews?columns=content,label&filter=label%3E%3D1%20AND%20path=%27a%2Fb%27&snapshot=9223372036854775807", location), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
 				a.Columns, a.Filter = []string{"content", "label"}, new("label>=1 AND path='a/b'")
-				a.Snapshot = &v1alpha1.Snapshot{ID: new(int64(9223372036854775807))}
+				a.Snapshot = &v1alpha1.Snapshot{ID: new("9223372036854775807")}
 			})},
 		{"query, branch", trainJob(table+"?snapshot=main", location), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) { a.Snapshot = &v1alpha1.Snapshot{Ref: new("main")} })},
-		{"query, time", trainJob(table+"?snapshot=2026-01-31T12:00:00%2B02:00", location), nil,
+		{"query, time", trainJob(table+"?snapshot=2026-01-31T12:00:00.500%2B02:00", location), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
-				a.Snapshot = &v1alpha1.Snapshot{AsOf: &metav1.Time{Time: time.Date(2026, 1, 31, 10, 0, 0, 0, time.UTC)}}
+				a.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-31T10:00:00.5Z")}
 			})},
 		{"query, empty values are none", trainJob(table+"?columns=&filter=&snapshot=", location, "COLUMNS=", "FILTER= "), nil, plain(nil)},
 		{"selection by variables", trainJob(table, location, "COLUMNS=content, label ,odd name", "FILTER=label IN (1, 2)", "SNAPSHOT_ID=7"), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
-				a.Columns, a.Filter, a.Snapshot = []string{"content", "label", "odd name"}, new("label IN (1, 2)"), &v1alpha1.Snapshot{ID: new(int64(7))}
+				a.Columns, a.Filter, a.Snapshot = []string{"content", "label", "odd name"}, new("label IN (1, 2)"), &v1alpha1.Snapshot{ID: new("7")}
 			})},
 		{"catalog", trainJob(table, "CATALOG_URI=https://catalog.example.com", "METADATA_LOC="), nil, plain(catalog(nil))},
 		{"catalog with a warehouse and credentials", withSecret(trainJob(table, "CATALOG_URI=https://catalog.example.com", "CATALOG_WAREHOUSE=w"), "keys"), nil,
 			plain(func(r *Request, a *v1alpha1.ArrowCache) {
 				catalog(new("w"))(r, a)
-				a.CredentialsSecretRef = &corev1.LocalObjectReference{Name: "keys"}
-				a.Catalog.CredentialsSecretRef = &corev1.LocalObjectReference{Name: "keys"}
+				r.Cache.Credentials = keys()
+				a.Catalog.Credentials = keys()
 			})},
 		{"credentials before admission", withSecret(trainJob(table, location), "keys"), nil,
-			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
-				a.CredentialsSecretRef = &corev1.LocalObjectReference{Name: "keys"}
+			plain(func(r *Request, _ *v1alpha1.ArrowCache) {
+				r.Cache.Credentials = keys()
 			})},
 		{"credentials after admission", func() *trainer.TrainJob {
 			job := trainJob(table, location)
 			job.Annotations = map[string]string{AnnotationSecret: "keys"}
 			return job
-		}(), nil, plain(func(_ *Request, a *v1alpha1.ArrowCache) {
-			a.CredentialsSecretRef = &corev1.LocalObjectReference{Name: "keys"}
+		}(), nil, plain(func(r *Request, _ *v1alpha1.ArrowCache) {
+			r.Cache.Credentials = keys()
 		})},
 		{"Google's role", trainJob(table, location, "IAM_ROLE=reader@project.iam.gserviceaccount.com"), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
@@ -159,12 +159,12 @@ func TestParse(t *testing.T) {
 		{"shared", trainJob(table, location, "CACHE_SCOPE=namespace", "IDLE_TTL=10h"), nil,
 			plain(func(r *Request, _ *v1alpha1.ArrowCache) {
 				r.Shared, r.Name = true, "shared-cdc896b337a1d4b1"
-				r.Cache.IdleTTL = &metav1.Duration{Duration: 10 * time.Hour}
+				r.Cache.Retention = kept(10 * time.Hour)
 			})},
 		{"shared by the platform's choice", trainJob(table, location), variables("CACHE_SCOPE=namespace"),
 			plain(func(r *Request, _ *v1alpha1.ArrowCache) {
 				r.Shared, r.Name = true, "shared-cdc896b337a1d4b1"
-				r.Cache.IdleTTL = &metav1.Duration{Duration: time.Hour}
+				r.Cache.Retention = kept(time.Hour)
 			})},
 		{"not shared by its own choice", trainJob(table, location, "CACHE_SCOPE=job"), variables("CACHE_SCOPE=namespace"), plain(nil)},
 		{"reference", trainJob("datacache://reviews", "CLUSTER_SIZE=1", "METADATA_LOC=", "READY_TIMEOUT=2h"), variables("CLUSTER_SIZE=9"),
@@ -215,22 +215,22 @@ func TestSharedNames(t *testing.T) {
 		"a moment": {
 			"whole seconds": moment("2026-01-01T00:00:00Z"),
 			"no fraction":   moment("2026-01-01T00:00:00.000Z"),
-			"a fraction":    moment("2026-01-01T00:00:00.5Z"),
-			"another zone":  moment("2026-01-01T01:00:00.25%2B01:00"),
+			"another zone":  moment("2026-01-01T01:00:00%2B01:00"),
 		},
-		"another moment":  {"": moment("2026-01-01T00:00:01Z")},
-		"no filter":       {"": asks(table, location), "blank": asks(table, location, "FILTER= ")},
-		"another filter":  {"": asks(table, location, "FILTER=a = 2")},
-		"another table":   {"": asks("cache://demo/other", location, filter)},
-		"a level":         {"": asks("cache://demo.reviews/a", location, filter)},
-		"columns":         {"": asks(table, location, filter, "COLUMNS=a,b"), "spaces": asks(table, location, filter, "COLUMNS= a , b")},
-		"columns' order":  {"": asks(table, location, filter, "COLUMNS=b,a")},
-		"a snapshot":      {"": asks(table+"?snapshot=1", location, filter), "zeros": asks(table+"?snapshot=001", location, filter)},
-		"a branch":        {"": asks(table+"?snapshot=b1", location, filter)},
-		"other metadata":  {"": asks(table, location+"2", filter)},
-		"a catalog":       {"": asks(table, "CATALOG_URI=https://x", filter)},
-		"its warehouse":   {"": asks(table, "CATALOG_URI=https://x", "CATALOG_WAREHOUSE=w", filter)},
-		"another catalog": {"": asks(table, "CATALOG_URI=https://y", filter)},
+		"half a second later": {"": moment("2026-01-01T00:00:00.5Z"), "another zone": moment("2026-01-01T01:00:00.500%2B01:00")},
+		"another moment":      {"": moment("2026-01-01T00:00:01Z")},
+		"no filter":           {"": asks(table, location), "blank": asks(table, location, "FILTER= ")},
+		"another filter":      {"": asks(table, location, "FILTER=a = 2")},
+		"another table":       {"": asks("cache://demo/other", location, filter)},
+		"a level":             {"": asks("cache://demo.reviews/a", location, filter)},
+		"columns":             {"": asks(table, location, filter, "COLUMNS=a,b"), "spaces": asks(table, location, filter, "COLUMNS= a , b")},
+		"columns' order":      {"": asks(table, location, filter, "COLUMNS=b,a")},
+		"a snapshot":          {"": asks(table+"?snapshot=1", location, filter), "zeros": asks(table+"?snapshot=001", location, filter)},
+		"a branch":            {"": asks(table+"?snapshot=b1", location, filter)},
+		"other metadata":      {"": asks(table, location+"2", filter)},
+		"a catalog":           {"": asks(table, "CATALOG_URI=https://x", filter)},
+		"its warehouse":       {"": asks(table, "CATALOG_URI=https://x", "CATALOG_WAREHOUSE=w", filter)},
+		"another catalog":     {"": asks(table, "CATALOG_URI=https://y", filter)},
 	}
 	for group, requests := range groups {
 		for member, request := range requests {
@@ -262,4 +262,12 @@ func stored(t *testing.T, arrow *v1alpha1.ArrowCache) *v1alpha1.ArrowCache {
 		t.Fatal(err)
 	}
 	return back
+}
+
+func keys() *v1alpha1.Credentials {
+	return &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "keys"}}
+}
+
+func kept(idle time.Duration) v1alpha1.Retention {
+	return v1alpha1.Retention{IdleTTL: &metav1.Duration{Duration: idle}, DeleteAfterIdle: &metav1.Duration{Duration: 24 * time.Hour}}
 }

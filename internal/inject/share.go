@@ -38,15 +38,18 @@ func canonicalRows(arrow *v1alpha1.ArrowCache) string {
 		arrow.Table, snapshotText(arrow.Snapshot), arrow.Columns, filter)
 }
 
-// snapshotText is a snapshot in one form. The API keeps times to the second.
+// snapshotText is a snapshot in one form.
 func snapshotText(s *v1alpha1.Snapshot) string {
 	switch {
 	case s == nil:
 		return "current"
 	case s.ID != nil:
-		return fmt.Sprint("id ", *s.ID)
+		return "id " + *s.ID
 	case s.AsOf != nil:
-		return s.AsOf.UTC().Format(time.RFC3339)
+		if at, err := time.Parse(time.RFC3339, *s.AsOf); err == nil { // the API refuses others
+			return "as of " + at.UTC().Format(time.RFC3339Nano)
+		}
+		return "as of " + *s.AsOf
 	}
 	return fmt.Sprintf("ref %q", ptr.Deref(s.Ref, ""))
 }

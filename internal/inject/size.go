@@ -29,6 +29,9 @@ const (
 // defaultIdleTTL frees a shared cache whose TrainJobs don't say IDLE_TTL: nobody would delete it, for nobody made it by hand.
 const defaultIdleTTL = time.Hour
 
+// deleteAfterIdle is when a shared DataCache goes itself, for the same reason, unless its idleTTL is longer.
+const deleteAfterIdle = 24 * time.Hour
+
 // size reads how many pods and how large.
 func (s *spec) size(arrow *v1alpha1.ArrowCache) {
 	arrow.DataNodes = defaultDataNodes
@@ -66,8 +69,8 @@ func (s *spec) resources(cpu, memory string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: requests}
 }
 
-// access reads what the cache's pods may do at the object store.
-func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) {
+// access reads what the cache's pods may do at the object store; nil credentials are none.
+func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) (credentials *v1alpha1.Credentials) {
 	if p, ok := s.take("IAM_ROLE"); ok {
 		arrow.ServiceAccount.Annotations = accountAnnotations(p.value)
 	}
@@ -78,9 +81,9 @@ func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) {
 		if wrong := badSecret(name); wrong != nil {
 			s.errs = append(s.errs, wrong)
 		}
-		arrow.CredentialsSecretRef = &corev1.LocalObjectReference{Name: name}
+		credentials = &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: name}}
 		if arrow.Catalog != nil {
-			arrow.Catalog.CredentialsSecretRef = &corev1.LocalObjectReference{Name: name}
+			arrow.Catalog.Credentials = credentials.DeepCopy()
 		}
 	}
 	for _, p := range s.given.sorted() {
@@ -95,6 +98,7 @@ func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) {
 	if len(arrow.Env) > maxVariables {
 		s.errs = append(s.errs, field.TooMany(envPath, len(arrow.Env), maxVariables))
 	}
+	return credentials
 }
 
 // accountAnnotations are the annotations by which the clouds give a ServiceAccount a role: those of upstream's initializer for AWS

@@ -15,7 +15,6 @@ import (
 	"unicode/utf8"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -153,14 +152,14 @@ func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 func (s *spec) snapshot(p parameter) *v1alpha1.Snapshot {
 	id, err := strconv.ParseUint(p.value, 10, 63)
 	if err == nil {
-		return &v1alpha1.Snapshot{ID: new(int64(id))}
+		return &v1alpha1.Snapshot{ID: new(strconv.FormatUint(id, 10))}
 	}
 	if p.name == "SNAPSHOT_ID" {
 		s.refuse(p, "must be the number of a snapshot, from 0 to %d; a branch, a tag or a time can be given in the storageUri: ?snapshot=main", math.MaxInt64)
 		return nil
 	}
 	if at, err := time.Parse(time.RFC3339, p.value); err == nil {
-		return &v1alpha1.Snapshot{AsOf: new(metav1.NewTime(at.UTC().Truncate(time.Second)))} // as the API keeps it
+		return &v1alpha1.Snapshot{AsOf: new(at.UTC().Format(time.RFC3339Nano))}
 	}
 	if strings.ContainsFunc(p.value, unreadable) || !utf8.ValidString(p.value) || runes(p.value) > maxRef {
 		s.refuse(p, "must be the number of a snapshot, a time such as 2026-01-31T00:00:00Z, or a branch or tag of at most %d characters with no spaces", maxRef)

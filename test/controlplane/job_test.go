@@ -17,6 +17,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -54,8 +55,8 @@ func TestJobGetsItsCache(t *testing.T) {
 	served(t, ns, "train")
 	dc = cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
 	s := dc.Status
-	if s.Rows == nil || *s.Rows != rows || s.Loaded != "100%" || s.Size == nil || s.Size.IsZero() || s.SnapshotID == nil || s.ReadyTime == nil {
-		t.Errorf("status of the Ready DataCache is %+v, want %d rows, 100%%, a size, a snapshot and when it was ready", s, rows)
+	if s.Rows == nil || *s.Rows != rows || ptr.Deref(s.LoadedPercent, 0) != 100 || ptr.Deref(s.Bytes, 0) == 0 || s.Snapshot == "" || s.ReadyTime == nil {
+		t.Errorf("status of the Ready DataCache is %+v, want %d rows, 100%%, bytes, a snapshot and when it was ready", s, rows)
 	}
 	if diff := cmp.Diff([]string{ns + "/train"}, s.UsedBy); diff != "" || s.Users != 1 {
 		t.Errorf("users = %d, usedBy differs (-want +got):\n%s", s.Users, diff)
@@ -69,7 +70,7 @@ func TestJobGetsItsCache(t *testing.T) {
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 	noCachePods(t, ns)
 	told(t, job, "CacheReleased")
-	if dc.Status.Rows != nil || dc.Status.Users != 0 || dc.Status.SnapshotID == nil {
+	if dc.Status.Rows != nil || dc.Status.Users != 0 || dc.Status.Snapshot == "" {
 		t.Errorf("status of the Released DataCache is %+v, want no rows, no users, the snapshot kept", dc.Status)
 	}
 	if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
@@ -206,7 +207,7 @@ func TestSuspendedJobFreesItsCache(t *testing.T) {
 			pinned = v.Value
 		}
 	}
-	if want := fmt.Sprint(*first.Status.SnapshotID); pinned != want {
+	if want := first.Status.Snapshot; pinned != want {
 		t.Errorf("the head is told SNAPSHOT_ID=%q, want %q, which it loaded before", pinned, want)
 	}
 }

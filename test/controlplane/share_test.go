@@ -105,8 +105,8 @@ func TestNamedCache(t *testing.T) {
 			Arrow: &v1alpha1.ArrowCache{
 				Table: "demo.reviews", MetadataLocation: new("s3://lake/reviews/metadata/00001.metadata.json"), DataNodes: 2, Replicas: 1,
 			},
-			AllowNamespaces: []string{allowedNS},
-			IdleTTL:         &metav1.Duration{Duration: time.Hour},
+			Access:    v1alpha1.Access{Namespaces: v1alpha1.NamespaceAccess{From: v1alpha1.AccessNames, Names: []string{allowedNS}}},
+			Retention: v1alpha1.Retention{IdleTTL: &metav1.Duration{Duration: time.Hour}},
 		},
 	}
 	cluster.Create(t, dc)
@@ -125,7 +125,7 @@ func TestNamedCache(t *testing.T) {
 	leadsTo(t, local, dc)
 	leadsTo(t, remote, dc)
 
-	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.AllowNamespaces = nil })
+	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Access = v1alpha1.Access{} })
 	usedBy(t, dc, ns+"/local", ns+"/reviews")
 	cluster.Vanish(t, &corev1.Service{}, allowedNS, "remote-cache-service")
 	if message := told(t, remote, "CacheFailed"); !strings.Contains(message, "may not be used from namespace "+allowedNS) {

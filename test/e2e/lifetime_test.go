@@ -27,7 +27,7 @@ func TestSuspendResumeFinish(t *testing.T) {
 	before := objects(t, ns)
 	r := train(t, ns, slowJob(t, "pausing"))
 	r.passes(t, 2, 5)
-	pinned := cluster.DataCache(t, ns, r.name, v1alpha1.StateReady).Status.SnapshotID
+	pinned := cluster.DataCache(t, ns, r.name, v1alpha1.StateReady).Status.Snapshot
 
 	r.suspend(t, true)
 	cluster.DataCache(t, ns, r.name, v1alpha1.StateReleased)
@@ -35,9 +35,9 @@ func TestSuspendResumeFinish(t *testing.T) {
 	await(t, "the training to end", func() error { return nothingRuns(t, ns) })
 
 	r.suspend(t, false)
-	again := cluster.DataCache(t, ns, r.name, v1alpha1.StateReady).Status.SnapshotID
-	if pinned == nil || again == nil || *again != *pinned {
-		t.Errorf("the TrainJob came back to snapshot %v, it had %v", again, pinned)
+	again := cluster.DataCache(t, ns, r.name, v1alpha1.StateReady).Status.Snapshot
+	if pinned == "" || again != pinned {
+		t.Errorf("the TrainJob came back to snapshot %q, it had %q", again, pinned)
 	}
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 2, wide.Rows)

@@ -57,12 +57,12 @@ func TestNodeIsLost(t *testing.T) {
 	ns := namespace(t)
 	onCluster(t, "status")
 	dc := sharedCache(ns, wide.write(t), ns)
-	dc.Spec.IdleTTL = nil // it is to stay while it has no user yet
-	dc.Spec.Arrow.Head.NodeSelector = map[string]string{corev1.LabelHostname: "n1"}
+	dc.Spec.Retention.IdleTTL = nil // it is to stay while it has no user yet
+	dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n1"}}}
 	apart := metav1.LabelSelector{MatchLabels: map[string]string{inject.LabelCache: dc.Name, controller.LabelRole: controller.RoleNode}}
-	dc.Spec.Arrow.DataNode.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+	dc.Spec.Arrow.DataNode.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &apart}},
-	}}
+	}}}}
 	cluster.Create(t, dc)
 	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
 	cordon(t, "n2") // training shall live

@@ -24,7 +24,7 @@ func TestNetworkPolicies(t *testing.T) {
 	t.Parallel()
 	own, allowed, stranger := namespace(t), namespace(t), namespace(t)
 	dc := sharedCache(own, reviews.write(t), allowed)
-	dc.Spec.IdleTTL = nil // it is to outlive its users
+	dc.Spec.Retention.IdleTTL = nil // it is to outlive its users
 	cluster.Create(t, dc)
 	for _, ns := range []string{own, allowed} {
 		j := referring("through", own, dc.Name)

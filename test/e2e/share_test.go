@@ -68,10 +68,10 @@ func sharedCache(namespace, metadata, allowed string) *v1alpha1.DataCache {
 		Spec: v1alpha1.DataCacheSpec{
 			Arrow: &v1alpha1.ArrowCache{
 				MetadataLocation: &metadata, Table: "demo.reviews", DataNodes: 2, Replicas: 1, Head: ask("128Mi"), DataNode: ask("256Mi"),
-				CredentialsSecretRef: &corev1.LocalObjectReference{Name: storeSecret},
 			},
-			AllowNamespaces: []string{allowed},
-			IdleTTL:         &metav1.Duration{Duration: 10 * time.Second},
+			Credentials: &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: storeSecret}},
+			Access:      v1alpha1.Access{Namespaces: v1alpha1.NamespaceAccess{From: v1alpha1.AccessNames, Names: []string{allowed}}},
+			Retention:   v1alpha1.Retention{IdleTTL: &metav1.Duration{Duration: 10 * time.Second}},
 		},
 	}
 }

@@ -45,7 +45,7 @@ func loadThrough(t *testing.T, namespace, name string, from table) traffic {
 	dc := sharedCache(namespace, from.write(t), namespace)
 	dc.Name = name
 	dc.Spec.Arrow.Table = "demo." + from.Name
-	dc.Spec.IdleTTL = nil // it is to outlive its user
+	dc.Spec.Retention.IdleTTL = nil // it is to outlive its user
 	dc.Spec.Arrow.ObjectCache = &v1alpha1.ObjectCache{Bucket: "tables"}
 	cluster.Create(t, dc)
 	j := referring(name, namespace, name)

@@ -20,7 +20,7 @@ class CacheStatus:
     namespace: str
     name: str
     state: str
-    """Pending, Planning, Loading, Ready, Degraded, Failed or Released; "" before the controller looked."""
+    """Pending, Planning, Loading, Ready, Degraded, Failed, Released or a word of a later release; "" before the controller looked."""
     reason: str
     """Why it is not Ready, in words; "" when it is."""
     loaded_percent: int | None
@@ -83,7 +83,7 @@ def _status(found: dict[str, Any]) -> CacheStatus:
         loaded_percent=status.get("loadedPercent"),
         rows=status.get("rows"),
         bytes=status.get("bytes"),
-        snapshot_id=status.get("snapshotID"),
+        snapshot_id=int(status["snapshot"]) if status.get("snapshot") else None,
         endpoint=status.get("endpoint", ""),
         used_by=tuple(status.get("usedBy", ())),
     )
