@@ -299,8 +299,8 @@ trainer-cache: bootstrap ## Build the data cache that ships with Trainer, for be
 	@test -x $(TRAINER_CACHE)/worker || { echo "==> trainer-cache: building (about 15 min, once)"; hack/trainer-cache $(TRAINER_CACHE); }
 
 .PHONY: bench
-bench: build venv trainer-cache ## Print the table of speed and memory beside peers (about 25 min, and 15 the first time; BENCH='--scale 0.1' for a quick look).
-	@echo "==> bench: load, decode, memory, stream, many clients, latency, shuffle (about 25 min on idle cores)"
+bench: build venv trainer-cache ## Print the table of speed and memory beside peers (about 45 min, and 15 the first time; Ctrl-C prints what is measured so far; BENCH='--scale 0.1' for a quick look).
+	@echo "==> bench: load, decode, memory, stream, many clients, latency, shuffle (about 45 min on idle cores)"
 	@hack/bootstrap clients
 	@PATH="$(VENV)/bin:$$PATH" test/bench/run --trainer-cache $(TRAINER_CACHE) $(BENCH)
 

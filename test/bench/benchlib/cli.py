@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -115,22 +116,29 @@ def prepare(chosen: argparse.Namespace, progress: Progress) -> tuple[Setup, list
 def measure(
     setup: Setup, tables: list[Table], sized: list[Table], progress: Progress
 ) -> tuple[list[Sample], list[str]]:
-    """All samples, and what went wrong: a table that fails does not keep the others from being measured."""
+    """All samples, and what went wrong.
+
+    A table that fails does not keep the others from being measured. SIGINT and SIGTERM end the measuring early.
+    """
     progress.expect(sum(expected_seconds(setup.of(t), t) for t in tables))
     samples: list[Sample] = []
     errors: list[str] = []
-    if setup.server and sized:
-        samples += cores.cores(setup, sized, progress)
-    if setup.server and setup.wants("decode"):
-        samples += decode.decode(setup.tools, setup.rounds, progress)
-    with Clients(max(setup.clients)) as pool:
-        for table in tables:
-            try:
-                for sample in Bench(setup.of(table), pool, progress).table(table):
-                    samples.append(sample)
-            except RuntimeError as error:
-                errors.append(f"{table.name} stopped: {error}")
-                progress(errors[-1])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if setup.server and sized:
+            samples += cores.cores(setup, sized, progress)
+        if setup.server and setup.wants("decode"):
+            samples += decode.decode(setup.tools, setup.rounds, progress)
+        with Clients(max(setup.clients)) as pool:
+            for table in tables:
+                try:
+                    for sample in Bench(setup.of(table), pool, progress).table(table):
+                        samples.append(sample)
+                except RuntimeError as error:
+                    errors.append(f"{table.name} stopped: {error}")
+                    progress(errors[-1])
+    except KeyboardInterrupt:
+        errors.append("stopped by a signal: what was not measured until then is not in the table")
     return samples, errors
 
 

@@ -41,12 +41,14 @@ class Case:
         return f"{self.milliseconds:g} ms, {self.what or self.clients}"
 
 
-# Shares are such that a read takes about a second.
+# Shares are such that a read takes about a second. What takes long comes last: a run may be stopped early.
 _SHARES = {0.0: 2, 0.5: 2, 1.0: 2, 5.0: 3, 20.0: 6}
-CASES = [Case(ms, n, s * n if n < 64 else 128) for ms, s in _SHARES.items() for n in (1, 2, 64)] + [
-    Case(20.0, 8, 32),
+CASES = [
+    *(Case(ms, n, shares * n) for ms, shares in _SHARES.items() for n in (1, 2)),
     Case(20.0, 1, 6, "pause", pause=PAUSE_SECONDS),
-    Case(20.0, 1, 6, "loss", loss=LOSS),
+    Case(20.0, 8, 32),
+    *(Case(ms, 64, 128) for ms in _SHARES),
+    Case(20.0, 1, 24, "loss", loss=LOSS),
 ]
 
 

@@ -241,5 +241,5 @@ def expected_seconds(setup: Setup, table: Table) -> float:
     if setup.wants("crowd") and table.name == crowd.TABLE:
         seconds += ours * (20 + 100 * rounds * gigabytes)
     if setup.wants("network") and table.name == distance.TABLE:
-        seconds += ours * (30 + 75 * (rounds + 1) * gigabytes)
+        seconds += ours * (60 + 190 * (rounds + 1) * gigabytes)
     return seconds
