@@ -8,7 +8,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow.flight as fl
 import pytest
@@ -20,7 +19,6 @@ from kubeflow_datacache import (
     DataCache,
     DataCacheError,
     DatasetChangedError,
-    Loader,
     RefusedError,
     UnreachableError,
     World,
@@ -143,28 +141,6 @@ def test_a_stream_that_ends_early_is_never_a_shorter_epoch(peer: Peer, cache: Da
 def test_rank_outside_the_world() -> None:
     with pytest.raises(ValueError, match=r"rank = 3 is outside the world of 3: want 0 <= rank < 3"):
         World(3, 3)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ({"global_batch_size": 0}, "global_batch = 0"),
-        ({"tail": "half"}, "tail = 'half'"),
-        ({"prefetch_bytes": 0}, "prefetch_bytes = 0"),
-        ({"transform": str, "transform_threads": -1}, "transform_threads = -1: want 0 or more, or None"),
-        ({"transform": str, "transform_processes": -1}, "transform_processes = -1: want 0 or more"),
-        ({"transform": str, "transform_processes": 1, "transform_threads": 1}, "= 1: want one of them"),
-        ({"transform": lambda rows: rows, "transform_processes": 1}, "define it at the top level of a module"),
-        ({"worker": 2, "workers": 2}, "worker = 2 is outside workers = 2"),
-    ],
-)
-def test_bad_words_are_refused_by_name(cache: DataCache, words: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        _loader(cache, {"global_batch_size": 4, "world": ALONE, **words})
-
-
-def _loader(cache: DataCache, words: dict[str, Any]) -> Loader:
-    return cache.loader(**words)
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:50051", "http://localhost:50051", ""])

@@ -251,6 +251,7 @@ def test_an_epoch_ends_for_a_worker_with_its_own_last_step(cache: DataCache) -> 
     assert epochs == [[(e, 0), (e, 3)] for e in range(3)]
 
 
+@pytest.mark.filterwarnings("ignore:every epoch of this loader is empty")
 @pytest.mark.parametrize(("rows", "tail", "steps"), [(0, "pad", 0), (0, "keep", 0), (1, "drop", 0), (1, "pad", 1)])
 def test_tiny_tables(connect: Any, rows: int, tail: Any, steps: int) -> None:
     with Peer(Table(rows, [(0, rows)])) as peer:

@@ -26,6 +26,7 @@ from kubeflow_datacache.errors import (
     UnreachableError,
 )
 from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.watch.stats import Stats
@@ -41,6 +42,7 @@ __all__ = [
     "DatasetChangedError",
     "ForkedError",
     "Loader",
+    "LoaderOptions",
     "Permutation",
     "RefusedError",
     "StateError",

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, Unpack, get_args
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -25,9 +25,8 @@ from kubeflow_datacache.flow.retry import Attempts, Patience
 from kubeflow_datacache.h2 import Reader
 from kubeflow_datacache.h2.reader import Chunks
 from kubeflow_datacache.loader import Loader
-from kubeflow_datacache.order.epoch import Tail
+from kubeflow_datacache.options import LoaderOptions, names_of, spelled_out
 from kubeflow_datacache.permutation import Permutation
-from kubeflow_datacache.world import World
 
 Transport = Literal["h2", "grpc"]
 
@@ -146,54 +145,23 @@ class DataCache:
     def named(self, columns: Sequence[str]) -> list[str]:
         """The columns, all of which are served: ColumnError for one that is not."""
         there = self.schema.names
-        for name in columns:
+        names = names_of(columns) or []
+        for name in names:
             if name not in there:
                 close = difflib.get_close_matches(name, there, 1)
                 meant = f"; did you mean {close[0]!r}?" if close else ""
                 raise ColumnError(f"columns: {name!r} is no column that the cache serves; there are {there}{meant}")
-        return list(columns)
+        return names
 
     def status(self) -> dict[str, Any]:
         """The head's own report: state, reason, rows, bytes, splits and data nodes (docs/contract.md, /status)."""
         (result,) = self._try(lambda head: list(head.do_action("status", _options())), None)
         return json.loads(result.body.to_pybytes())
 
-    def loader(
-        self,
-        *,
-        global_batch_size: int,
-        seed: int = 0,
-        shuffle: bool = True,
-        clump: int = 1,
-        tail: Tail = "drop",
-        columns: Sequence[str] | None = None,
-        transform: Callable[[pa.RecordBatch], Any] | None = None,
-        transform_threads: int | None = None,
-        transform_processes: int = 0,
-        prefetch_bytes: int = 64 << 20,
-        world: World | None = None,
-        worker: int = 0,
-        workers: int = 1,
-        progress: bool = False,
-    ) -> Loader:
-        """This rank's batches, epoch by epoch: see Loader, which takes the same words."""
-        return Loader(
-            self,
-            global_batch_size=global_batch_size,
-            seed=seed,
-            shuffle=shuffle,
-            clump=clump,
-            tail=tail,
-            columns=columns,
-            transform=transform,
-            transform_threads=transform_threads,
-            transform_processes=transform_processes,
-            prefetch_bytes=prefetch_bytes,
-            world=world,
-            worker=worker,
-            workers=workers,
-            progress=progress,
-        )
+    @spelled_out
+    def loader(self, **options: Unpack[LoaderOptions]) -> Loader:
+        """This rank's batches, epoch by epoch: see Loader; LoaderOptions has the parameters."""
+        return Loader(self, **options)
 
     def permutation(
         self, *, columns: Sequence[str] | None = None, transform: Callable[[pa.RecordBatch], Any] | None = None

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kubeflow_datacache import fork
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.flow.feed import Feed
 from kubeflow_datacache.flow.merge import Merge
 from kubeflow_datacache.flow.reading import Reading
-from kubeflow_datacache.order.epoch import Epoch, Share, Tail
+from kubeflow_datacache.options import LoaderOptions, checked, spelled_out, whole
+from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
 from kubeflow_datacache.state import State, warn_nothing_left
@@ -39,23 +39,7 @@ _READY_SHARE = 4  # of prefetch_bytes, one part in so many is for merged batches
 class Loader:
     """Iterates over this rank's batches of an epoch. Make it with DataCache.loader.
 
-    global_batch_size: rows of a step over all ranks. Each rank gets a contiguous slice of each step; slices differ by
-    at most one row, so that any world size gives the same global batches in the same order.
-    seed, shuffle, clump: every epoch is a new permutation of the rows, or of runs of `clump` neighbours.
-    tail: "drop" leaves the last incomplete step out, "keep" gives it short, "pad" fills it up with rows from the
-    epoch's begin, which Batch.valid tells apart.
-    columns: names in the order wanted, None for all. transform: a function of an Arrow record batch; what it returns is
-    Batch.data. transform_threads: how many batches it works on at once; 0 for none beside the merging thread, None for
-    one a CPU. transform_processes: that many processes instead, for a transform that holds Python's lock; they import
-    it, so that it must be of a module's top level. Order is kept.
-    prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (up to 4 MiB) a data
-    node, and the block of steps (16 MiB, at most a quarter of this, at least a step) that is just being merged. The
-    kernel holds what was sent and not yet read: at most as much again, and a message a data node. The
-    process keeps up to twice as much freed memory for reuse (heap.Heap). More helps only where batches take unevenly
-    long: memory that is used again soon is cheaper than more of it.
-    world: unless given, World.detect() when an iteration begins, so that a loader may be made before
-    init_process_group. worker of workers: only every workers-th step, for several readers in one rank.
-    progress: whether rank 0's worker 0 shows on standard error how far it is, how fast, and what it waits for.
+    Takes the parameters of LoaderOptions.
 
     An iteration begins at the next step that was not given out. Where no step of the epoch is left, because all were
     given out or because a state saved after the last one was loaded, it begins the next epoch: an iteration is empty
@@ -63,45 +47,27 @@ class Loader:
     iteration at a time: a new one, set_epoch, load_state_dict and close end it, and asking it for more is an error.
     """
 
-    def __init__(
-        self,
-        cache: DataCache,
-        *,
-        global_batch_size: int,
-        seed: int = 0,
-        shuffle: bool = True,
-        clump: int = 1,
-        tail: Tail = "drop",
-        columns: Sequence[str] | None = None,
-        transform: Callable[[pa.RecordBatch], Any] | None = None,
-        transform_threads: int | None = None,
-        transform_processes: int = 0,
-        prefetch_bytes: int = 64 << 20,
-        world: World | None = None,
-        worker: int = 0,
-        workers: int = 1,
-        progress: bool = False,
-    ) -> None:
-        if prefetch_bytes < 1:
-            raise ValueError(f"prefetch_bytes = {prefetch_bytes}: want at least 1")
-        self._world = world
-        self._worker, self._workers = worker, workers
-        self._share_in(world or World())  # refuses what is wrong at once
+    @spelled_out
+    def __init__(self, cache: DataCache, **options: Unpack[LoaderOptions]) -> None:
+        own = checked(options)
+        self._world = own["world"]
+        self._worker, self._workers = own["worker"], own["workers"]
         self._cache = cache
+        self._columns = None if own["columns"] is None else cache.named(own["columns"])
         self._dataset: Dataset = cache.dataset
         self._order = Epoch(
             rows=self._dataset.rows,
-            seed=seed,
-            shuffle=shuffle,
-            clump=clump,
-            global_batch=global_batch_size,
-            tail=tail,
+            seed=own["seed"],
+            shuffle=own["shuffle"],
+            clump=own["clump"],
+            global_batch=own["global_batch_size"],
+            tail=own["tail"],
         )
-        self._columns = None if columns is None else cache.named(columns)
         self._transform = None
-        if transform is not None:
-            self._transform = Transform(transform, threads=transform_threads, processes=transform_processes)
-        self._prefetch_bytes, self._progress = prefetch_bytes, progress
+        if own["transform"] is not None:
+            threads, processes = own["transform_threads"], own["transform_processes"]
+            self._transform = Transform(own["transform"], threads=threads, processes=processes)
+        self._prefetch_bytes, self._progress = own["prefetch_bytes"], own["progress"]
         self._step = 0
         self._resumed = False
         self._complete = False  # no step of the epoch is left: the next iteration begins the next epoch
@@ -110,6 +76,8 @@ class Loader:
         self._reading: Reading | None = None
         self._process = os.getpid()
         cache.adopt(self)
+        if not self.steps and self._worker == 0:
+            _warn_no_steps(self._order)
 
     def __len__(self) -> int:
         """How many batches a whole epoch has for this reader."""
@@ -154,6 +122,7 @@ class Loader:
         If that epoch was complete when the state was saved, the next iteration is empty, since none of its steps is
         left, and a warning says so: training loops that count epochs by themselves then repeat and leave out nothing.
         """
+        epoch = whole("epoch", epoch, 0, 1 << 64)
         if self._resumed and epoch == self.epoch:
             if self._complete:
                 self._complete = False
@@ -331,3 +300,16 @@ class Loader:
         if self._columns is not None:
             request["columns"] = self._columns
         return request
+
+
+def _warn_no_steps(order: Epoch) -> None:
+    """Warns that epochs will be empty; Python's own filter shows the same warning once."""
+    if order.rows:
+        why = (
+            f"global_batch_size = {order.global_batch} is more than the {order.rows} rows of the table, and"
+            f' tail="drop" leaves the incomplete step out: give a global_batch_size of at most {order.rows}, or'
+            ' tail="keep" or "pad"'
+        )
+    else:
+        why = "the cache serves a table without rows: see its filter and snapshot"
+    warnings.warn(f"every epoch of this loader is empty: {why}", stacklevel=3)

@@ -20,6 +20,7 @@ from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.errors import DatasetChangedError
 from kubeflow_datacache.flow.exchange import Exchange
 from kubeflow_datacache.flow.retry import Attempts
+from kubeflow_datacache.options import function_of
 from kubeflow_datacache.rows.gather import Gather, concatenate
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Permutation:
         columns: Sequence[str] | None = None,
         transform: Callable[[pa.RecordBatch], Any] | None = None,
     ) -> None:
-        self._cache, self._transform = cache, transform
+        self._cache, self._transform = cache, function_of(transform)
         self._columns = None if columns is None else cache.named(columns)
         self._dataset = cache.dataset
         self._reset()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final
@@ -106,11 +106,10 @@ class Transform:
         except Exception as error:
             self._fail(batch, out, error)
             return
-        if batch.data is not None:
-            out.set_result(batch)
+        if fault := _fault(batch):
+            out.set_exception(TransformError(f"transform {self._name} returned {fault[0]} {_at(batch)}: {fault[1]}"))
             return
-        want = "want a record batch, or whatever the training code takes from batch.data"
-        out.set_exception(TransformError(f"transform {self._name} returned None {_at(batch)}: {want}"))
+        out.set_result(batch)
 
     def _fail(self, batch: Batch, out: Future[Batch], error: Exception) -> None:
         if isinstance(error, TransformError):
@@ -122,6 +121,34 @@ class Transform:
         told = TransformError(f"transform {self._name} {said} {_at(batch)}")
         told.__cause__ = error
         out.set_exception(told)
+
+
+def _fault(batch: Batch) -> tuple[str, str] | None:
+    """What is wrong with a batch's data, and what is wanted; None if nothing is."""
+    data, rows = batch.data, batch.rows
+    if data is None:
+        return "None", "want a record batch, or whatever the training code takes from batch.data"
+    if isinstance(data, pa.RecordBatch | pa.Table):
+        made = data.num_rows
+    elif isinstance(data, Mapping):
+        lengths = {_length(column) for column in data.values()}
+        made = lengths.pop() if len(lengths) == 1 else None
+    else:
+        return None
+    if made is None or made == rows:
+        return None
+    return f"{made} rows for {rows}", (
+        "want as many rows in a record batch or a mapping of columns. Leave rows out with the cache's filter; return a"
+        " list, or an object of your own, for samples that are not one a row"
+    )
+
+
+def _length(column: Any) -> int | None:
+    """How many rows a column has; None for what is no column."""
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return len(column)
+    shape = getattr(column, "shape", None)
+    return int(shape[0]) if shape is not None and len(shape) else None
 
 
 def _cpus() -> int:

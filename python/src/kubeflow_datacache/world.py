@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from dataclasses import dataclass
@@ -18,6 +19,12 @@ class World:
     size: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("rank", "size"):  # numpy's whole numbers too
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, operator.index(value))
+            except TypeError:
+                raise TypeError(f"World: {name} = {value!r}: want a whole number") from None
         if self.size < 1:
             raise ValueError(f"world size = {self.size}: want at least 1")
         if not 0 <= self.rank < self.size:

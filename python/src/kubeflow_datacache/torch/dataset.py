@@ -4,16 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Required, TypedDict, Unpack
+from collections.abc import Iterator, Mapping
+from typing import Any, Unpack
 
-import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.loader import Loader
-from kubeflow_datacache.order.epoch import Share, Tail
+from kubeflow_datacache.options import LoaderOptions, checked, spelled_out, whole
+from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.state import is_complete, warn_nothing_left
 from kubeflow_datacache.torch.batch import item_of
@@ -21,31 +21,14 @@ from kubeflow_datacache.torch.cell import Cell
 from kubeflow_datacache.torch.stateful import MARK, place_of
 from kubeflow_datacache.world import World
 
-_PREFETCH_BYTES = 64 << 20
-
-
-class Words(TypedDict, total=False):
-    """What a loader is told: the words of kubeflow_datacache.Loader, with its defaults."""
-
-    global_batch_size: Required[int]
-    seed: int
-    shuffle: bool
-    clump: int
-    tail: Tail
-    columns: Sequence[str] | None
-    transform: Callable[[pa.RecordBatch], Any] | None
-    transform_threads: int | None
-    transform_processes: int
-    prefetch_bytes: int
-    world: World | None
-
 
 class StreamingDataset(IterableDataset[Any]):
     """This rank's batches of an epoch, as TensorBatch, or as what the transform makes of the rows.
 
-    Takes the words of DataCache.loader. Give it to StreamingDataLoader; or to torch's DataLoader or torchdata's
-    StatefulDataLoader with batch_size=None, as it batches by itself. Any number of workers gives the same batches in
-    the same order: worker w of M reads every M-th step; prefetch_bytes is shared out among the workers.
+    Takes the parameters of LoaderOptions, without worker and workers. Give it to StreamingDataLoader; or to torch's
+    DataLoader or torchdata's StatefulDataLoader with batch_size=None, as it batches by itself. Any number of workers
+    gives the same batches in the same order: worker w of M reads every M-th step; prefetch_bytes is shared out among
+    the workers.
 
     Iterating begins where set_epoch or load_state_dict put the dataset, also in persistent workers. As with torch's
     DistributedSampler, call set_epoch before each epoch: with workers in between, a dataset can't tell how far the
@@ -56,8 +39,12 @@ class StreamingDataset(IterableDataset[Any]):
     worker is started or an iteration begins, unless given.
     """
 
-    def __init__(self, cache: DataCache, **words: Unpack[Words]) -> None:
-        self._cache, self._words = cache, words
+    @spelled_out
+    def __init__(self, cache: DataCache, **options: Unpack[LoaderOptions]) -> None:
+        for name in ("worker", "workers"):
+            if name in options:
+                raise TypeError(f"{name} is no parameter of a StreamingDataset: the DataLoader says which worker reads")
+        self._cache, self._options = cache, checked(options)
         self._place = Cell(_at_begin(0))
 
     def __iter__(self) -> Stream:
@@ -68,18 +55,19 @@ class StreamingDataset(IterableDataset[Any]):
         return self.open().steps
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_words": {**self._words, "world": self._words.get("world") or World.detect()}}
+        return {**self.__dict__, "_options": {**self._options, "world": self._options["world"] or World.detect()}}
 
     @property
     def pads(self) -> bool:
         """Whether the last step may hold rows that don't count."""
-        return self._words.get("tail") == "pad"
+        return self._options["tail"] == "pad"
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the begin of an epoch; after load_state_dict, to the saved step if it is the saved epoch.
 
         If that epoch was complete when the state was saved, the next iteration is empty, see Loader.set_epoch.
         """
+        epoch = whole("epoch", epoch, 0, 1 << 64)
         place = self._place.get()
         if not (place["resumed"] and place["epoch"] == epoch):
             self._place.set(_at_begin(epoch))
@@ -107,9 +95,9 @@ class StreamingDataset(IterableDataset[Any]):
 
     def open(self, worker: int = 0, workers: int = 1) -> Loader:
         """A new loader of the steps s with s mod workers = worker, where the next iteration begins."""
-        words: dict[str, Any] = dict(self._words)
-        words["prefetch_bytes"] = max(1, words.get("prefetch_bytes", _PREFETCH_BYTES) // workers)
-        loader = self._cache.loader(**words, worker=worker, workers=workers)
+        own = dict(self._options)
+        own.update(worker=worker, workers=workers, prefetch_bytes=max(1, own["prefetch_bytes"] // workers))
+        loader = self._cache.loader(**own)
         place = self.place()
         if place["state"] is None:
             loader.set_epoch(place["epoch"])
