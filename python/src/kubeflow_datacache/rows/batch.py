@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kubeflow_datacache.errors import ColumnError
+from kubeflow_datacache.extras import missing
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.arrays import Array
 from kubeflow_datacache.rows.slab import Slab
@@ -80,7 +81,10 @@ class Batch:
 
         datetime64 and timedelta64 come as int64 in their unit. Needs torch.
         """
-        return self._slab.torch(self._index) if self.data is None else self._transformed().torch(0)
+        try:
+            return self._slab.torch(self._index) if self.data is None else self._transformed().torch(0)
+        except ModuleNotFoundError as error:
+            raise missing(error, "torch", "Batch.torch()") from error
 
     def _transformed(self) -> Slab:
         rows = self.arrow()

@@ -17,7 +17,10 @@ for line in cache_logs(client, job, follow=True):
 print(cache_status(client, job))
 """
 
-from kubeflow_datacache.sdk.initializer import ArrowCacheDatasetInitializer
-from kubeflow_datacache.sdk.status import CacheStatus, cache_logs, cache_status
+from kubeflow_datacache.extras import needs
+
+with needs("sdk", "kubeflow_datacache.sdk"):
+    from kubeflow_datacache.sdk.initializer import ArrowCacheDatasetInitializer
+    from kubeflow_datacache.sdk.status import CacheStatus, cache_logs, cache_status
 
 __all__ = ["ArrowCacheDatasetInitializer", "CacheStatus", "cache_logs", "cache_status"]

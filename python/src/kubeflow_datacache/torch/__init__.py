@@ -14,9 +14,12 @@ for epoch in range(3):
 state = loader.state_dict()
 """
 
-from kubeflow_datacache.torch.batch import Columns, TensorBatch
-from kubeflow_datacache.torch.dataset import StreamingDataset
-from kubeflow_datacache.torch.loader import StreamingDataLoader
-from kubeflow_datacache.torch.table import Row, Rows, TableDataset
+from kubeflow_datacache.extras import needs
+
+with needs("torch", "kubeflow_datacache.torch"):
+    from kubeflow_datacache.torch.batch import Columns, TensorBatch
+    from kubeflow_datacache.torch.dataset import StreamingDataset
+    from kubeflow_datacache.torch.loader import StreamingDataLoader
+    from kubeflow_datacache.torch.table import Row, Rows, TableDataset
 
 __all__ = ["Columns", "Row", "Rows", "StreamingDataLoader", "StreamingDataset", "TableDataset", "TensorBatch"]

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback
-
+from kubeflow_datacache.extras import needs
 from kubeflow_datacache.torch.dataset import StreamingDataset
 from kubeflow_datacache.torch.loader import StreamingDataLoader
+
+with needs("huggingface", "kubeflow_datacache.torch.huggingface"):
+    from torch.utils.data import DataLoader
+    from transformers import Trainer, TrainerCallback
 
 
 class CacheTrainer(Trainer):

@@ -1,0 +1,26 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Packages that only some users have, and how to install them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def needs(extra: str, user: str) -> Iterator[None]:
+    """An import of what an extra of this package installs: ModuleNotFoundError says which. user: what wants it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise missing(error, extra, user) from error
+
+
+def missing(error: ModuleNotFoundError, extra: str, user: str) -> ModuleNotFoundError:
+    """The error with the extra to install; as it is if a module of this package's own is missing."""
+    name = (error.name or "").partition(".")[0]
+    if not name or name == "kubeflow_datacache":
+        return error
+    said = f"{user} needs the package {name}: pip install 'kubeflow-datacache[{extra}]'"
+    return ModuleNotFoundError(said, name=name)

@@ -1,0 +1,43 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Without an optional package, an import says what to install."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROWS = "Batch(((Epoch(rows=1, global_batch=1)), Share()), Slab(range(1), 1, pa.record_batch({'x': [1]})), 0, 0)"
+BATCH = f"""
+import pyarrow as pa
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.slab import Slab
+{ROWS}.torch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "extra"),
+    [
+        ("torch", "import kubeflow_datacache.torch", "torch"),
+        ("torch", BATCH, "torch"),
+        ("kubeflow", "import kubeflow_datacache.sdk", "sdk"),
+        ("transformers", "import kubeflow_datacache.torch.huggingface", "huggingface"),
+    ],
+    ids=["torch", "Batch.torch", "sdk", "huggingface"],
+)
+def test_the_error_names_the_extra(missing: str, code: str, extra: str) -> None:
+    if missing == "transformers":
+        pytest.importorskip("torch", reason="runs in the training environment: make test-loader")
+    script = f"import sys; sys.modules[{missing!r}] = None\nimport kubeflow_datacache\n{code}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: ")
+    assert f"needs the package {missing}: pip install 'kubeflow-datacache[{extra}]'" in last
