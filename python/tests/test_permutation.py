@@ -8,6 +8,7 @@ import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +76,48 @@ def test_rows_outside_the_table(cache: DataCache, index: int) -> None:
 def test_indices_are_whole_numbers(cache: DataCache) -> None:
     with pytest.raises(TypeError):
         cache.permutation().__getitems__([1.5])  # pyright: ignore[reportArgumentType]
+
+
+MASK = np.arange(100) % 7 == 3
+INDICES: list[Any] = [
+    MASK,
+    MASK.tolist(),
+    pa.array(MASK),
+    slice(None, None, -9),
+    slice(-5, None),
+    slice(200, 300),
+    [-1, 0, -100, 5, 5],
+    range(90, 10, -7),
+    np.array([7, -3], np.int8),
+    np.array([7, 3], np.uint64),
+    [],
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=[str(number) for number in range(len(INDICES))])
+def test_indices_mean_what_they_mean_in_numpy(cache: DataCache, index: Any) -> None:
+    plain = index.to_numpy(zero_copy_only=False) if isinstance(index, pa.Array) else index
+    want = rows_of(np.arange(100)[plain].tolist())
+    rows = cache.permutation()
+    assert rows[index] == want
+    assert rows.__getitems__(index) == want
+
+
+@pytest.mark.parametrize(
+    ("index", "kind", "message"),
+    [
+        (MASK[:99], IndexError, "a mask of 99 bools for a table of 100 rows"),
+        ([True, False], IndexError, "a mask of 2 bools for a table of 100 rows"),
+        ([True, 3], TypeError, "mix bools and numbers"),
+        (True, TypeError, "is one bool"),
+        (np.array([[1, 2]]), IndexError, "indices of 2 dimensions"),
+        (np.array([1.0]), TypeError, "indices of type float64"),
+        (np.array([1 << 63], np.uint64), IndexError, "outside the table"),
+    ],
+)
+def test_what_is_no_index(cache: DataCache, index: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        cache.permutation()[index]
 
 
 def test_columns_and_transform(cache: DataCache) -> None:

@@ -70,6 +70,10 @@ def test_rows_by_index(table: TableDataset) -> None:
     is_rows(table[[5, 3, 5]], [5, 3, 5])
     is_rows(table[2:6], [2, 3, 4, 5])
     is_rows(table[torch.tensor([7, 1])], [7, 1])
+    is_rows(table[torch.arange(ROWS) % 50 == 3], [3, 53, 103, 153])
+    is_rows(table[[-1, 0]], [ROWS - 1, 0])
+    with pytest.raises(IndexError, match="a mask of 2 bools"):
+        table[[True, False]]
     rows = table.__getitems__([4, 0])
     assert [row["id"].item() for row in rows] == [4, 0]
     assert len(rows) == 2

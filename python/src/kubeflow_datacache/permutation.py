@@ -22,6 +22,7 @@ from kubeflow_datacache.flow.exchange import Exchange
 from kubeflow_datacache.flow.retry import Attempts
 from kubeflow_datacache.options import function_of
 from kubeflow_datacache.rows.gather import Gather, concatenate
+from kubeflow_datacache.rows.indexing import is_row, rows_of
 
 if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache
@@ -52,17 +53,23 @@ class Permutation:
     def __len__(self) -> int:
         return self._dataset.rows
 
-    def __getitem__(self, index: SupportsIndex) -> Any:
-        """One row: what the transform makes of it, or without one a dict of Python values."""
-        rows = self.__getitems__([index])
+    def __getitem__(self, index: SupportsIndex | slice | Iterable[SupportsIndex]) -> Any:
+        """One row: what the transform makes of it, or without one a dict of Python values.
+
+        A slice, a mask or several numbers: as __getitems__.
+        """
+        if not is_row(index):
+            return self.__getitems__(index)
+        rows = self.__getitems__([operator.index(index)])  # pyright: ignore[reportArgumentType] - is_row
         return rows if self._transform is not None else rows.to_pylist()[0]
 
-    def __getitems__(self, indices: Iterable[SupportsIndex]) -> Any:
+    def __getitems__(self, indices: slice | Iterable[SupportsIndex]) -> Any:
         """The rows in the order asked, duplicates included, as one record batch or what the transform makes of it.
 
-        Negative indices count from the end. IndexError for what lies outside the table.
+        Slices, masks of bools (one a row of the table) and negative numbers mean what they mean in numpy. IndexError
+        for rows outside the table and masks of another length.
         """
-        rows = self._rows(self._checked(indices))
+        rows = self._rows(rows_of(indices, len(self)))
         return rows if self._transform is None else self._transform(rows)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,16 +84,6 @@ class Permutation:
         self._leave_parent()
         with self._lock:
             self._drop()
-
-    def _checked(self, indices: Iterable[SupportsIndex]) -> npt.NDArray[np.int64]:
-        if isinstance(indices, np.ndarray):
-            asked = indices.astype(np.int64, casting="safe")
-        else:
-            asked = np.fromiter(map(operator.index, indices), np.int64)
-        rows = np.where(asked < 0, asked + len(self), asked)
-        if rows.size and (outside := (rows < 0) | (rows >= len(self))).any():
-            raise IndexError(f"row {asked[outside][0]} is outside the table of {len(self)} rows")
-        return rows
 
     def _rows(self, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
         attempts = Attempts(f"take rows from the cache at {self._cache.endpoint}", self._cache.patience)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
 import pyarrow as pa
-from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.rows.indexing import is_row, rows_of
 from kubeflow_datacache.torch.batch import Columns
 
 
@@ -44,18 +44,14 @@ class TableDataset(Dataset[Any]):
 
     def __getitem__(self, index: SupportsIndex | slice | Iterable[SupportsIndex]) -> Any:
         """A row, or the columns of several; what a transform makes of them if that is no columns."""
-        if isinstance(index, slice):
-            index = range(*index.indices(len(self)))
-        if isinstance(index, Tensor):
-            index = index.tolist()
-        if not isinstance(index, Iterable):
-            return self.__getitems__([index])[0]
+        if is_row(index):
+            return self.__getitems__([operator.index(index)])[0]  # pyright: ignore[reportArgumentType] - is_row
         rows = self.__getitems__(index)
         return rows.columns if isinstance(rows, Rows) else rows
 
-    def __getitems__(self, indices: Iterable[SupportsIndex]) -> Any:
-        """The rows at the indices, in that order; duplicates are fine, negative ones count from the end."""
-        asked = [operator.index(index) for index in indices]
+    def __getitems__(self, indices: slice | Iterable[SupportsIndex]) -> Any:
+        """The rows at the indices, in that order; slices, masks, negative numbers and duplicates as in numpy."""
+        asked = rows_of(indices, len(self))
         rows = self._rows.__getitems__(asked)
         if isinstance(rows, pa.RecordBatch):
             return Rows(Columns.of(rows), rows.num_rows)

@@ -1,0 +1,58 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Indices into a table's rows, with numpy's meaning."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+
+
+def is_row(index: Any) -> bool:
+    """Whether an index names one row, as a whole number does, and not several."""
+    if isinstance(index, bool | np.bool_):
+        raise TypeError(f"index {index!r} is one bool: want a row's number, a slice, or a mask as long as the table")
+    return hasattr(index, "__index__") and getattr(index, "ndim", 0) == 0
+
+
+def rows_of(indices: Any, length: int) -> Rows:
+    """The rows of a table of `length` rows that a slice, whole numbers or a mask of bools name, in that order.
+
+    Negative numbers count from the end. IndexError for rows outside the table and for a mask of another length;
+    TypeError for what is no index.
+    """
+    if isinstance(indices, slice):
+        return np.arange(length, dtype=np.int64)[indices]
+    asked = _array(indices)
+    if asked.ndim != 1:
+        raise IndexError(f"indices of {asked.ndim} dimensions: want one")
+    if asked.dtype == np.bool_:
+        if len(asked) != length:
+            raise IndexError(f"a mask of {len(asked)} bools for a table of {length} rows: want one a row")
+        return np.flatnonzero(asked).astype(np.int64)
+    if asked.dtype.kind not in "iu":
+        raise TypeError(f"indices of type {asked.dtype}: want whole numbers, or a mask of bools")
+    beyond = asked >= length if asked.dtype.kind == "u" else (asked < -length) | (asked >= length)
+    if beyond.any():
+        raise IndexError(f"row {asked[beyond][0]} is outside the table of {length} rows")
+    rows = asked.astype(np.int64)
+    return np.where(rows < 0, rows + length, rows)
+
+
+def _array(indices: Any) -> npt.NDArray[Any]:
+    if isinstance(indices, np.ndarray):
+        return indices
+    if hasattr(indices, "__array__"):  # tensors on the CPU, pandas' and Arrow's columns
+        return np.asarray(indices)
+    asked = list(indices)
+    if asked and all(isinstance(index, bool | np.bool_) for index in asked):
+        return np.array(asked, np.bool_)
+    for index in asked:
+        if isinstance(index, bool | np.bool_):
+            raise TypeError("indices mix bools and numbers: want whole numbers, or a mask of bools")
+    return np.array([operator.index(index) for index in asked], np.int64)
