@@ -19,6 +19,7 @@ from kubeflow_datacache import DataCache, StateError, TransformError, World
 
 pytest.importorskip("torch")
 import torch
+from torch.utils.data import DataLoader
 
 from kubeflow_datacache.torch import Columns, StreamingDataLoader, StreamingDataset, TensorBatch
 from kubeflow_datacache.torch.block import Blocks
@@ -178,6 +179,19 @@ def test_a_transform_that_raises_says_where(cache: DataCache) -> None:
 
     with pytest.raises(TransformError, match=r"picky raised KeyError: 'x'; at epoch 0, step 0"):
         next(iter(StreamingDataLoader(StreamingDataset(cache, **WORDS, transform=picky))))
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 64}], ids=["by default", "64"])
+def test_batches_are_not_batched_again(cache: DataCache, options: dict[str, Any]) -> None:
+    loader: DataLoader[Any] = DataLoader(StreamingDataset(cache, **WORDS), **options)
+    with pytest.raises(TypeError, match=r"batches of them once more: use .*batch_size=None"):
+        next(iter(loader))
+
+
+def test_batches_of_a_plain_dataloader(cache: DataCache) -> None:
+    loader = DataLoader(StreamingDataset(cache, **WORDS), batch_size=None)
+    want = [step.rows for step in Oracle(rows=100, seed=5, global_batch=7, tail="drop").share()]
+    assert [batch["id"].tolist() for batch in loader] == want
 
 
 def said(head: float, server: float) -> Stats:

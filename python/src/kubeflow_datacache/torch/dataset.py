@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Unpack
 
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher  # pyright: ignore[reportPrivateUsage]
 
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.errors import StateError
@@ -48,6 +50,13 @@ class StreamingDataset(IterableDataset[Any]):
         self._place = Cell(_at_begin(0))
 
     def __iter__(self) -> Stream:
+        fetcher = sys._getframe(1).f_locals.get("self")  # pyright: ignore[reportPrivateUsage] - who asks for batches
+        if isinstance(fetcher, _IterableDatasetFetcher) and fetcher.auto_collation:
+            raise TypeError(
+                "a StreamingDataset gives whole batches, and this DataLoader would make batches of them once more: use"
+                " StreamingDataLoader(dataset), or DataLoader(dataset, batch_size=None); batch sizes follow from the"
+                " dataset's global_batch_size"
+            )
         return Stream(self)
 
     def __len__(self) -> int:
