@@ -4,24 +4,19 @@
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 pytest.importorskip("kubeflow.trainer", reason="runs in the training environment: make test-loader")
 
-import yaml
+from api_server import RUNTIME, trainer_client
 from kubeflow.trainer import CustomTrainerContainer, Initializer, TrainerClient
 from kubeflow.trainer.options import Name
-from kubernetes import client as kubernetes
 
 from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
-_RUNTIME = "torch-distributed-with-cache"
 _GOLDEN = Path(__file__).parent / "golden" / "sdk_trainjob.json"
 
 _TABLE: dict[str, Any] = {
@@ -32,48 +27,11 @@ _TABLE: dict[str, Any] = {
 }
 
 
-class _ApiServer(BaseHTTPRequestHandler):
-    """Knows one runtime, and keeps what is posted."""
-
-    posted: list[dict[str, Any]]
-    runtime: dict[str, Any]
-
-    def do_GET(self) -> None:
-        """Answer with the runtime, or that there is no such thing."""
-        found = self.path.endswith(f"/clustertrainingruntimes/{_RUNTIME}")
-        self._answer(200 if found else 404, self.runtime if found else {"kind": "Status", "code": 404})
-
-    def do_POST(self) -> None:
-        """Keep the body."""
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.posted.append(body)
-        self._answer(201, body)
-
-    def _answer(self, code: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def posted() -> Iterator[tuple[TrainerClient, list[dict[str, Any]]]]:
     """A client of the SDK, and the TrainJobs that it posted."""
-    from kubeflow.trainer import KubernetesBackendConfig
-
-    bodies: list[dict[str, Any]] = []
-    runtime = yaml.safe_load((_REPOSITORY / "runtimes" / f"{_RUNTIME}.yaml").read_text())
-    handler = type("Handler", (_ApiServer,), {"posted": bodies, "runtime": runtime})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        configuration = kubernetes.Configuration(host=f"http://127.0.0.1:{server.server_address[1]}")
-        yield TrainerClient(KubernetesBackendConfig(namespace="team-a", client_configuration=configuration)), bodies
-        server.shutdown()
+    with trainer_client() as client:
+        yield client
 
 
 def test_the_sdk_posts_the_golden_trainjob(
@@ -92,7 +50,7 @@ def test_the_sdk_posts_the_golden_trainjob(
         iam_role="arn:aws:iam::1:role/r",
     )
     name = client.train(
-        runtime=_RUNTIME,
+        runtime=RUNTIME,
         initializer=Initializer(dataset=dataset),
         trainer=CustomTrainerContainer(image="trainer:1", num_nodes=2),
         options=[Name("reviews")],
@@ -107,7 +65,7 @@ def test_a_datacache_that_exists_is_named_alone(posted: tuple[TrainerClient, lis
     client, bodies = posted
     dataset = ArrowCacheDatasetInitializer(storage_uri="datacache://team-b/reviews", ready_timeout="2h")
     client.train(
-        runtime=_RUNTIME, initializer=Initializer(dataset=dataset), trainer=CustomTrainerContainer(image="trainer:1")
+        runtime=RUNTIME, initializer=Initializer(dataset=dataset), trainer=CustomTrainerContainer(image="trainer:1")
     )
     sent = bodies[0]["spec"]["initializer"]["dataset"]
     assert sent["storageUri"] == "datacache://team-b/reviews"

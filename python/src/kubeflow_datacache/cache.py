@@ -82,20 +82,24 @@ class DataCache:
     def from_env(
         cls, environ: Mapping[str, str] = os.environ, *, retry_seconds: float = 300.0, tls_roots: bytes | None = None
     ) -> Self:
-        """The cache of the TrainJob that this process belongs to: TRAIN_JOB_NAME names it.
+        """The cache at DATACACHE_ENDPOINT, else that of this process's TrainJob, which TRAIN_JOB_NAME names.
 
         DATACACHE_TRANSPORT chooses the transport, if it is set.
         """
-        job = environ.get("TRAIN_JOB_NAME", "")
-        if not job:
+        job, endpoint = environ.get("TRAIN_JOB_NAME", ""), environ.get("DATACACHE_ENDPOINT", "")
+        if not job and not endpoint:
             raise ValueError(
-                "TRAIN_JOB_NAME is not set: inside a TrainJob with a cache initializer it names the job;"
+                "neither TRAIN_JOB_NAME nor DATACACHE_ENDPOINT is set: a TrainJob with a cache sets the first;"
                 ' elsewhere give the address, as DataCache("grpc://HOST:50051")'
             )
         scheme = "grpc+tls" if tls_roots else "grpc"
         transport: Any = environ.get("DATACACHE_TRANSPORT") or "h2"
-        endpoint = f"{scheme}://{job}-cache-service:{_PORT}"
-        return cls(endpoint, retry_seconds=retry_seconds, tls_roots=tls_roots, transport=transport)
+        return cls(
+            endpoint or f"{scheme}://{job}-cache-service:{_PORT}",
+            retry_seconds=retry_seconds,
+            tls_roots=tls_roots,
+            transport=transport,
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,62 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A listener that the Kubeflow SDK takes for an API server: it knows one runtime, and keeps TrainJobs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import yaml
+from kubeflow.trainer import KubernetesBackendConfig, TrainerClient
+from kubernetes import client as kubernetes
+
+RUNTIME = "torch-distributed-with-cache"
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def trainer_client() -> Generator[tuple[TrainerClient, list[dict[str, Any]]]]:
+    """A client of the SDK, and the TrainJobs that it posted."""
+    bodies: list[dict[str, Any]] = []
+    runtime = yaml.safe_load((REPOSITORY / "runtimes" / f"{RUNTIME}.yaml").read_text())
+    handler = type("Handler", (ApiServer,), {"posted": bodies, "runtime": runtime})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        configuration = kubernetes.Configuration(host=f"http://127.0.0.1:{server.server_address[1]}")
+        yield TrainerClient(KubernetesBackendConfig(namespace="team-a", client_configuration=configuration)), bodies
+        server.shutdown()
+
+
+class ApiServer(BaseHTTPRequestHandler):
+    """Knows one runtime, and keeps what is posted."""
+
+    posted: list[dict[str, Any]]
+    runtime: dict[str, Any]
+
+    def do_GET(self) -> None:
+        """Answer with the runtime, or that there is no such thing."""
+        found = self.path.endswith(f"/clustertrainingruntimes/{RUNTIME}")
+        self._answer(200 if found else 404, self.runtime if found else {"kind": "Status", "code": 404})
+
+    def do_POST(self) -> None:
+        """Keep the body."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.posted.append(body)
+        self._answer(201, body)
+
+    def _answer(self, code: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
