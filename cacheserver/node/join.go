@@ -18,7 +18,7 @@ import (
 
 const (
 	rejoinFirst = 100 * time.Millisecond
-	rejoinMost  = 2 * time.Second
+	rejoinMost  = time.Second
 )
 
 // keepJoined joins the head, and again whenever the connection breaks, until ctx ends.
@@ -28,6 +28,12 @@ func (n *Node) keepJoined(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
+	if n.cfg.JoinAfter > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(n.cfg.JoinAfter):
+		}
+	}
 	wait := rejoinFirst
 	for ctx.Err() == nil {
 		begin := time.Now()

@@ -48,9 +48,10 @@ type Config struct {
 	Workers   int            // row groups decoded at a time; 0: one a core
 	Work      *Work          // shared by the nodes of one process; nil: this node's own
 
-	Dial      rpc.Dialer // of connections to the head; nil: TCP
-	Secret    string     // the head's; a head that has another is refused
-	TLS       rpc.TLS    // zero: plain text
+	Dial      rpc.Dialer    // of connections to the head; nil: TCP
+	JoinAfter time.Duration // from Start to the first attempt to join
+	Secret    string        // the head's; a head that has another is refused
+	TLS       rpc.TLS       // zero: plain text
 	Grace     time.Duration
 	Transport rpc.Transport // zero: rpc.H2
 

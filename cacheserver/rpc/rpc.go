@@ -172,7 +172,8 @@ func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 	if dial != nil {
 		options = append(options, grpc.WithContextDialer(dial))
 	}
-	conn, err := grpc.NewClient(address, options...)
+	// passthrough: each attempt to connect resolves the name. gRPC's own resolver keeps a failure and waits up to 2 minutes to ask again.
+	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
 	}

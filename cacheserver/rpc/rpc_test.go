@@ -5,17 +5,22 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // TestTransports has either transport answer, survive a panic, and drain.
@@ -79,4 +84,36 @@ func TestParseTransport(t *testing.T) {
 			t.Errorf("%q: %q, error %v", name, got, err)
 		}
 	}
+}
+
+// TestDialResolvesAnew: a name that can't be resolved at first is asked for at every attempt to connect, and the connection is there as
+// soon as the name is.
+func TestDialResolvesAnew(t *testing.T) {
+	t.Parallel()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	defer server.Stop()
+	var asked atomic.Int64
+	conn, err := Dial("head.invalid:50051", TLS{}, func(ctx context.Context, address string) (net.Conn, error) {
+		if address != "head.invalid:50051" || asked.Add(1) < 4 {
+			return nil, &net.DNSError{Err: "no such host", Name: address, IsNotFound: true}
+		}
+		return (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	proctest.Eventually(t, time.Minute, func() error {
+		conn.Connect()
+		conn.ResetConnectBackoff()
+		if state := conn.GetState(); state != connectivity.Ready {
+			return fmt.Errorf("the connection is %s, and the name was asked for %d times", state, asked.Load())
+		}
+		return nil
+	})
 }

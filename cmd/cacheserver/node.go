@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -54,7 +55,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			}
 			p.countMemory(budget)
 			n, err := node.New(node.Config{
-				Index: index, Head: headAddr, Advertise: advertise, Flight: p.flight, HTTP: p.http, Budget: budget,
+				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Flight: p.flight, HTTP: p.http, Budget: budget,
 				Store: store, Source: src, Secret: serve.secret, TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
 			})
 			if err != nil {
@@ -72,6 +73,15 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 	flags.IntVar(&index, "index", workerIndex(env), "this node's place, from 0 (default in a LeaderWorkerSet: LWS_WORKER_INDEX - 1)")
 	flags.StringVar(&advertise, "advertise", env("ADVERTISE"), "host:port at which clients reach this node (default: its name in the LeaderWorkerSet, or the address towards the head; env ADVERTISE)")
 	return cmd
+}
+
+// joinDelay is how long a data node waits before it looks for the head. The pods of a LeaderWorkerSet start together, and the head's name
+// gets its address about a second later; whoever asks before has the cluster's DNS keep the name's absence for 5 s or more.
+func joinDelay(env environment) time.Duration {
+	if env("LWS_LEADER_ADDRESS") == "" {
+		return 0
+	}
+	return 1500 * time.Millisecond
 }
 
 func leaderAddress(env environment) string {
