@@ -15,6 +15,8 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -115,12 +117,17 @@ func contentHash(labels map[string]string, spec *trainer.TrainingRuntimeSpec) (s
 
 // write creates the twin or brings it up to date.
 func (r *twinReconciler) write(ctx context.Context, source, have, want client.Object) error {
-	var err error
-	switch {
-	case have == nil:
-		err = r.client.Create(ctx, want)
-	case have.GetAnnotations()[annotationContent] == want.GetAnnotations()[annotationContent]:
+	if have != nil && have.GetAnnotations()[annotationContent] == want.GetAnnotations()[annotationContent] && len(have.GetOwnerReferences()) > 0 {
 		return nil
+	}
+	owner, err := r.installation(ctx)
+	if err != nil {
+		return err
+	}
+	want.SetOwnerReferences([]metav1.OwnerReference{owner})
+	switch have {
+	case nil:
+		err = r.client.Create(ctx, want)
 	default:
 		annotations := maps.Clone(have.GetAnnotations())
 		maps.Copy(annotations, want.GetAnnotations())
@@ -140,6 +147,18 @@ func (r *twinReconciler) write(ctx context.Context, source, have, want client.Ob
 	}
 	r.teller.forget(client.ObjectKeyFromObject(source))
 	return nil
+}
+
+// installation is the owner of all twins: the CRD of DataCaches. Whoever removes it removes datacache, and the garbage collector then
+// removes the twins, also where no manager runs any more.
+func (r *twinReconciler) installation(ctx context.Context) (metav1.OwnerReference, error) {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	if err := r.live.Get(ctx, client.ObjectKey{Name: "datacaches." + inject.Group}, crd); err != nil {
+		return metav1.OwnerReference{}, fmt.Errorf("get the CRD of DataCaches, which owns twins: %w", err)
+	}
+	apiVersion, kind := crd.GroupVersionKind().ToAPIVersionAndKind()
+	return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: crd.Name, UID: crd.UID}, nil
 }
 
 // isRefused tells what the runtime's owner must mend from what may pass: validation and webhooks say no, also in a minute.
