@@ -12,8 +12,10 @@ import (
 // config is what the command line says.
 type config struct {
 	caches      manage.CacheFlags
+	namespaces  []string
 	kubeconfig  string
 	metrics     string
+	metricsAuth bool
 	probes      string
 	webhookHost string
 	webhookPort int
@@ -34,8 +36,10 @@ func (c *config) register(flags *pflag.FlagSet, env func(string) string) {
 		return fallback
 	}
 	c.caches.Register(flags, env, "datacache-system")
+	flags.StringSliceVar(&c.namespaces, "namespaces", nil, "serve these namespaces alone, for a manager without rights in others (manifests/components/namespaced); empty: all")
 	flags.StringVar(&c.kubeconfig, "kubeconfig", env("KUBECONFIG"), "file that says how to reach the API server; empty inside a cluster (env KUBECONFIG)")
-	flags.StringVar(&c.metrics, "metrics", ":8080", "host:port for Prometheus metrics; 0 serves none")
+	flags.StringVar(&c.metrics, "metrics", ":8443", "host:port for Prometheus metrics; 0 serves none")
+	flags.BoolVar(&c.metricsAuth, "metrics-auth", true, "serve metrics by HTTPS to those alone whom the API server lets get /metrics; off: by HTTP to everybody")
 	flags.StringVar(&c.probes, "probes", ":8081", "host:port for /healthz and /readyz; 0 serves none")
 	flags.StringVar(&c.webhookHost, "webhook-host", "", "address that the webhook listens on; empty is all")
 	flags.IntVar(&c.webhookPort, "webhook-port", 9443, "port that the webhook listens on")

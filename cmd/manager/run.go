@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -64,8 +66,8 @@ func newManager(reach *rest.Config, cfg config) (ctrl.Manager, error) {
 	}
 	mgr, err := ctrl.NewManager(reach, ctrl.Options{
 		Scheme:                        scheme,
-		Cache:                         controller.CacheOptions(),
-		Metrics:                       metricsserver.Options{BindAddress: cfg.metrics},
+		Cache:                         cacheOptions(cfg.namespaces),
+		Metrics:                       metricsOptions(cfg),
 		HealthProbeBindAddress:        cfg.probes,
 		LeaderElection:                cfg.leaderElect,
 		LeaderElectionID:              "datacache-manager",
@@ -77,4 +79,25 @@ func newManager(reach *rest.Config, cfg config) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	return mgr, nil
+}
+
+// cacheOptions keep the informers within the namespaces; none: in all of the cluster.
+func cacheOptions(namespaces []string) cache.Options {
+	options := controller.CacheOptions()
+	if len(namespaces) > 0 {
+		options.DefaultNamespaces = map[string]cache.Config{}
+	}
+	for _, namespace := range namespaces {
+		options.DefaultNamespaces[namespace] = cache.Config{}
+	}
+	return options
+}
+
+// metricsOptions serve the metrics with a certificate that the manager signs itself, to those who may get /metrics.
+func metricsOptions(cfg config) metricsserver.Options {
+	options := metricsserver.Options{BindAddress: cfg.metrics}
+	if cfg.metricsAuth {
+		options.SecureServing, options.FilterProvider = true, filters.WithAuthenticationAndAuthorization
+	}
+	return options
 }
