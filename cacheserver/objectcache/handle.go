@@ -17,30 +17,24 @@ import (
 // prefix is what comes before bucket and key in a request's target.
 const prefix = "/v1/objects/"
 
-// request is one request that net/http has parsed and that is under way.
+// request is a request being answered.
 type request struct {
 	*http.Request
 	bucket, key string
 	answer      *answer
 	control     *http.ResponseController
-	direct      *direct // nil if net/http is to answer
 }
 
-// ServeHTTP answers a request for an object. It goes by the raw request target: keys hold "//", ".." and escapes that are
+// ServeHTTP answers a request for an object. It works on the raw request target: keys contain "//", ".." and escapes that are
 // part of them, which http.ServeMux would redirect or resolve.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handle(w, r, nil) }
-
-// handle is ServeHTTP, but may leave the connection to d, which is nil if it may not.
-func (s *Server) handle(w http.ResponseWriter, r *http.Request, d *direct) {
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.RequestURI == alivePath {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	a := &answer{ResponseWriter: w}
-	s.serve(&request{Request: r, answer: a, control: http.NewResponseController(w), direct: d})
-	if a.status != 0 { // else direct has answered, and counted it
-		s.metrics.request(r.Method, a.status)
-	}
+	s.serve(&request{Request: r, answer: a, control: http.NewResponseController(w)})
+	s.metrics.request(r.Method, a.status)
 }
 
 func (s *Server) serve(r *request) {

@@ -5,7 +5,6 @@ package objectcache
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -46,6 +45,7 @@ func TestSilentClients(t *testing.T) {
 		{"no request", header, "", ""},
 		{"half a request line", header, "GET /v1/obj", "(400)?"},
 		{"half a header", header, plainGet + asA, ""},
+		{"half a header after a hit", header, plainGet + asA + "\r\n\r\n" + plainGet + asA, "200"},
 		{"nothing after a hit", idle, plainGet + asA + "\r\n\r\n", "200"},
 		{"nothing after two hits", idle, strings.Repeat(plainGet+asA+"\r\n\r\n", 2), "200 200"},
 		{"nothing after a miss", idle, "GET /v1/objects/open/y HTTP/1.1\r\nHost: cache\r\n" + asA + "\r\n\r\n", "404"},
@@ -103,18 +103,6 @@ func listenTo(t *testing.T, conn *net.TCPConn, text string) string {
 	return strings.Join(statuses, " ")
 }
 
-// TestHalfAHeaderAfterAHit goes back to net/http, whose limit it meets.
-func TestHalfAHeaderAfterAHit(t *testing.T) {
-	t.Parallel()
-	m := startWith(t, "alone", unlimited)
-	m.holdsX(t)
-	p := takeApart(t, m.Server, 50*time.Millisecond)
-	if got := listenTo(t, dial(t, p.address), plainGet+asA+"\r\n\r\n"+plainGet+asA); got != "200" {
-		t.Errorf("answers %q, want one of 200", got)
-	}
-	p.over(t)
-}
-
 // TestABodyThatTakesLong hears what became of it, later than what has no body would.
 func TestABodyThatTakesLong(t *testing.T) {
 	t.Parallel()
@@ -137,85 +125,69 @@ func TestABodyThatTakesLong(t *testing.T) {
 	}
 }
 
-// readers are requests for a large object, by who answers them.
-var readers = map[string]string{
-	"direct":   plainGet + asA + "\r\n\r\n",
-	"net/http": plainGet + asA + "\r\nConnection: close\r\n\r\n",
-}
-
-// TestAClientThatStopsReading gets a part, and the server gets back what it had for it.
+// TestAClientThatStopsReading gets a part, and the server releases the connection and the file.
 func TestAClientThatStopsReading(t *testing.T) {
 	t.Parallel()
-	for name, request := range readers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, dir := withLarge(t, never)
-			s.limits = unlimited
-			s.limits.stall = 250 * time.Millisecond
-			p := takeApart(t, s, never)
-			conn := dial(t, p.address)
-			socket := socketOf(t, <-p.taken)
-			if n := descriptors(t, socket); n != 1 {
-				t.Fatalf("there are %d descriptors of the server's %s, want 1", n, socket)
-			}
-			began := time.Now()
-			if _, err := io.WriteString(conn, request); err != nil {
-				t.Fatal(err)
-			}
-			awaitNone(t, socket)
-			if took := time.Since(began); took < s.limits.stall {
-				t.Errorf("closed after %v, want no less than %v", took, s.limits.stall)
-			}
-			awaitNone(t, filepath.Join(dir, "objects"))
-			p.over(t)
-			if n, err := io.Copy(io.Discard, conn); n >= large || err != nil && !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("%d bytes came of an object of %d, %v", n, large, err)
-			}
-		})
+	s, dir := withLarge(t, never)
+	s.limits = unlimited
+	s.limits.stall = 250 * time.Millisecond
+	address, accepted := serveOne(t, s)
+	conn := dial(t, address)
+	socket := socketOf(t, <-accepted)
+	if n := descriptors(t, socket); n != 1 {
+		t.Fatalf("there are %d descriptors of the server's %s, want 1", n, socket)
+	}
+	began := time.Now()
+	if _, err := io.WriteString(conn, plainGet+asA+"\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	awaitNone(t, socket)
+	if took := time.Since(began); took < s.limits.stall {
+		t.Errorf("closed after %v, want no less than %v", took, s.limits.stall)
+	}
+	awaitNone(t, filepath.Join(dir, "objects"))
+	if n, err := io.Copy(io.Discard, conn); n >= large || err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("%d bytes came of an object of %d, %v", n, large, err)
 	}
 }
 
-// TestASlowReader is slow, but not too slow: the server waits longer for all of it than it would for none.
+// TestASlowReader is slow, but not too slow: a large answer has more time than one without a body.
 func TestASlowReader(t *testing.T) {
 	t.Parallel()
-	for name, request := range readers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, _ := withLarge(t, never)
-			s.limits = unlimited
-			s.limits.stall, s.limits.leastSpeed = time.Millisecond, 1<<18
-			conn := dial(t, takeApart(t, s, never).address)
-			if _, err := io.WriteString(conn, request); err != nil {
-				t.Fatal(err)
-			}
-			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for at := 0; at < large; at += large / 64 {
-				time.Sleep(5 * s.limits.stall)
-				if n, err := io.CopyN(io.Discard, response.Body, large/64); err != nil {
-					t.Fatalf("from byte %d on %d more, then %v", at, n, err)
-				}
-			}
-		})
+	s, _ := withLarge(t, never)
+	s.limits = unlimited
+	s.limits.stall, s.limits.leastSpeed = time.Millisecond, 1<<18
+	address, _ := serveOne(t, s)
+	conn := dial(t, address)
+	if _, err := io.WriteString(conn, plainGet+asA+"\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at < large; at += large / 64 {
+		time.Sleep(5 * s.limits.stall)
+		if n, err := io.CopyN(io.Discard, response.Body, large/64); err != nil {
+			t.Fatalf("from byte %d on %d more, then %v", at, n, err)
+		}
 	}
 }
 
-// over ends the server and waits until nothing of it runs.
-func (p *parts) over(t *testing.T) {
+// serveOne serves until the test ends. accepted gets the server's side of the first connection.
+func serveOne(t *testing.T, s *Server) (address string, accepted <-chan net.Conn) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patienceOfTests)
-	defer cancel()
-	p.direct.stop()
-	for _, server := range p.servers {
-		if err := server.Shutdown(ctx); err != nil {
-			t.Error(err)
+	conns := make(chan net.Conn, 1)
+	server := s.newHTTP()
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			conns <- conn
 		}
 	}
-	if p.direct.wait(ctx); ctx.Err() != nil {
-		t.Error("a session does not end")
-	}
+	listener := listen(t)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return listener.Addr().String(), conns
 }
 
 // socketOf is what links to descriptors of a connection begin with.
@@ -252,7 +224,7 @@ func descriptors(t *testing.T, prefix string) (n int) {
 // awaitNone waits until there are no such descriptors.
 func awaitNone(t *testing.T, prefix string) {
 	t.Helper()
-	for deadline := time.Now().Add(patienceOfTests); descriptors(t, prefix) > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); descriptors(t, prefix) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s is still open", prefix)
 		}

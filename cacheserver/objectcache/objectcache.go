@@ -93,29 +93,21 @@ func (s *Server) Status() any {
 // Metrics serves the Server's metrics for Prometheus.
 func (s *Server) Metrics() http.Handler { return s.metrics.handler() }
 
-// Serve answers on the listener until ctx ends; requests under way then have Config.Grace to end. It closes the listener.
+// Serve answers on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
 func (s *Server) Serve(ctx context.Context, on net.Listener) error {
-	d := newDirect(s, on.Addr())
-	server := s.newHTTP(s)
-	if _, ok := on.(*net.TCPListener); ok { // files are sent to sockets alone
-		server.Handler = d
-	}
+	server := s.newHTTP()
 	group, ctx := errgroup.WithContext(ctx)
-	for _, from := range []net.Listener{on, d.back} {
-		group.Go(func() error {
-			if err := server.Serve(from); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve objects on %s: %w", on.Addr(), err)
-			}
-			return nil
-		})
-	}
+	group.Go(func() error {
+		if err := server.Serve(on); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve objects on %s: %w", on.Addr(), err)
+		}
+		return nil
+	})
 	group.Go(func() error {
 		<-ctx.Done()
 		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Grace)
 		defer cancel()
-		d.stop()
 		err := server.Shutdown(patient)
-		d.wait(patient)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = server.Close()
 		}
@@ -124,10 +116,9 @@ func (s *Server) Serve(ctx context.Context, on net.Listener) error {
 	return group.Wait()
 }
 
-// newHTTP is net/http's part of Serve.
-func (s *Server) newHTTP(handler http.Handler) *http.Server {
+func (s *Server) newHTTP() *http.Server {
 	return &http.Server{
-		Handler: handler, ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, MaxHeaderBytes: headerBytes,
+		Handler: s, ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, MaxHeaderBytes: headerBytes,
 		DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }

@@ -15,84 +15,54 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
-// found is what of an object is asked for, open; who has it closes its object.
-type found struct {
-	*store.Object
-	part
-	bucket string
-}
-
-// find opens what is asked for by a Range header, all of it if that is empty. Whatever is wrong with an object, it is a miss.
-func (s *Server) find(bucket, key, byRange string) (*found, *refusal) {
-	object, err := s.cfg.Store.Get(bucket, key)
-	if err != nil {
-		return nil, &refusal{status: http.StatusNotFound, why: store.ErrMiss.Error()}
-	}
-	asked, ok := parseRange(byRange, object.Size())
-	if !ok {
-		_ = object.Close() // was not even read from
-		return nil, &refusal{
-			status: http.StatusRequestedRangeNotSatisfiable, why: fmt.Sprintf("the object has %d bytes", object.Size()),
-			name: "Content-Range", value: fmt.Sprintf("bytes */%d", object.Size()),
-		}
-	}
-	return &found{object, asked, bucket}, nil
-}
-
-// status is what an answer with f has.
-func (f *found) status() int {
-	if f.partial {
-		return http.StatusPartialContent
-	}
-	return http.StatusOK
-}
-
-// contentRange says which part of the object f is.
-func (f *found) contentRange() string {
-	return fmt.Sprintf("bytes %d-%d/%d", f.first, f.first+f.length-1, f.Size())
-}
-
-// get answers GET and HEAD from the store.
+// get answers GET and HEAD from the store. Anything wrong with an object is a miss.
 func (s *Server) get(r *request) {
+	object, err := s.cfg.Store.Get(r.bucket, r.key)
+	if err != nil {
+		s.miss(r)
+		return
+	}
+	defer func() { _ = object.Close() }() // only read from
 	var byRange string
 	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
 		byRange = r.Header.Get("Range")
 	}
-	f, no := s.find(r.bucket, r.key, byRange)
-	if no != nil {
-		if no.status == http.StatusNotFound {
-			s.metrics.miss(r.bucket)
-		}
-		no.answer(r)
+	asked, ok := parseRange(byRange, object.Size())
+	header := r.answer.Header()
+	if !ok {
+		header.Set("Content-Range", fmt.Sprintf("bytes */%d", object.Size()))
+		r.refuse(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("the object has %d bytes", object.Size()))
 		return
 	}
-	if r.direct != nil && r.direct.takeOver(r, f) {
-		return
-	}
-	defer func() { _ = f.Close() }() // only read from
-	body, err := f.Reader(f.first, f.length)
+	body, err := object.Reader(asked.first, asked.length)
 	if err != nil {
-		s.metrics.miss(r.bucket)
-		r.refuse(http.StatusNotFound, store.ErrMiss.Error())
+		s.miss(r)
 		return
 	}
 	s.metrics.hit(r.bucket)
-	header := r.answer.Header()
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Accept-Ranges", "bytes")
-	header.Set("Content-Length", strconv.FormatInt(f.length, 10))
-	if f.partial {
-		header.Set("Content-Range", f.contentRange())
+	header.Set("Content-Length", strconv.FormatInt(asked.length, 10))
+	status := http.StatusOK
+	if asked.partial {
+		status = http.StatusPartialContent
+		header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", asked.first, asked.first+asked.length-1, object.Size()))
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.patience(f.length)))
-	r.answer.WriteHeader(f.status())
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.patience(asked.length)))
+	r.answer.WriteHeader(status)
 	if r.Method == http.MethodHead {
 		return
 	}
-	// By the connection's own ReadFrom, which has the kernel send the file. An error cuts the answer short of its
-	// Content-Length, so the client knows.
+	// net/http's ResponseWriter passes a LimitedReader over a file to the connection's ReadFrom, which uses sendfile. An error
+	// leaves the body shorter than its Content-Length, so the client notices.
 	sent, _ := io.Copy(r.answer.ResponseWriter, body)
 	s.metrics.sent(r.bucket, sent)
+}
+
+// miss answers that there is no such object.
+func (s *Server) miss(r *request) {
+	s.metrics.miss(r.bucket)
+	r.refuse(http.StatusNotFound, store.ErrMiss.Error())
 }
 
 // put takes an object into the store, as it comes.

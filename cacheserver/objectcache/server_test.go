@@ -89,10 +89,7 @@ func startWith(t *testing.T, name string, l limits) *member {
 func serve(t *testing.T, s *Server) (address string) {
 	t.Helper()
 	s.Open()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := listen(t)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, listener) }()

@@ -10,20 +10,17 @@ import (
 	"io/fs"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/zeebo/xxh3"
-	"golang.org/x/sys/unix"
 )
 
 // Object is a stored object, open for reading. It stays readable, whole, when the object is removed or replaced meanwhile.
 // It is for one goroutine; who opened it closes it.
 type Object struct {
-	file   file
-	from   int64 // where its bytes begin
-	size   int64
-	reader *os.File // has the file's descriptor from the first Reader on
+	file *os.File
+	from int64 // offset of the object's bytes in the file
+	size int64
 }
 
 // Size is the number of the object's bytes.
@@ -32,33 +29,14 @@ func (o *Object) Size() int64 { return o.size }
 // Reader reads length bytes from offset first, both within the object. It is an *io.LimitedReader over an *os.File: the
 // form that net.TCPConn's ReadFrom sends with sendfile.
 func (o *Object) Reader(first, length int64) (io.Reader, error) {
-	if o.reader == nil {
-		o.reader = os.NewFile(uintptr(o.file), "an object")
-	}
-	if _, err := o.reader.Seek(o.from+first, io.SeekStart); err != nil {
+	if _, err := o.file.Seek(o.from+first, io.SeekStart); err != nil {
 		return nil, err
 	}
-	return &io.LimitedReader{R: o.reader, N: length}, nil
-}
-
-// SendTo has the kernel send up to length bytes from offset first, both within the object, to a socket, and returns how many
-// it took. unix.EAGAIN says that a socket that does not block takes none now.
-func (o *Object) SendTo(socket int, first, length int64) (int64, error) {
-	at := o.from + first
-	n, err := unix.Sendfile(socket, int(o.file), &at, int(min(length, 1<<30)))
-	if err == nil && n == 0 {
-		err = io.ErrUnexpectedEOF // somebody cut the file
-	}
-	return int64(max(n, 0)), err
+	return &io.LimitedReader{R: o.file, N: length}, nil
 }
 
 // Close releases the object's file.
-func (o *Object) Close() error {
-	if o.reader != nil {
-		return o.reader.Close()
-	}
-	return o.file.Close()
-}
+func (o *Object) Close() error { return o.file.Close() }
 
 // Get opens an object for reading, and counts that as use of it. Anything wrong with its file makes it a miss, ErrMiss: it
 // is dropped then, and counted.
@@ -76,7 +54,7 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 
 	file, err := openFile(s.path(bucket, id))
 	if errors.Is(err, fs.ErrNotExist) {
-		s.drop(bucket, id, nobody) // evicted between the look and the opening, or removed by a stranger
+		s.drop(bucket, id, nil) // evicted between the look and the opening, or removed by a stranger
 		return nil, ErrMiss
 	}
 	if err != nil {
@@ -94,16 +72,16 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 }
 
 // check makes an Object of a file that is whole and the right one.
-func (s *Store) check(file file, bucket, key string, known entry) (*Object, error) {
-	info, err := file.stat()
+func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, error) {
+	info, err := file.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if info.Mode&unix.S_IFMT != unix.S_IFREG {
+	if !info.Mode().IsRegular() {
 		return nil, errForeign
 	}
 	header := make([]byte, headerSize(bucket, key))
-	if _, err := io.ReadFull(io.NewSectionReader(file, 0, int64(len(header))), header); err != nil {
+	if _, err := file.ReadAt(header, 0); err != nil {
 		return nil, err
 	}
 	length, checksum, ok := decodeHeader(header, bucket, key)
@@ -111,10 +89,10 @@ func (s *Store) check(file file, bucket, key string, known entry) (*Object, erro
 		return nil, errors.New("damaged header")
 	}
 	o := &Object{file: file, from: int64(len(header)), size: length}
-	if info.Size != o.from+length {
-		return nil, fmt.Errorf("the file has %d bytes, want %d", info.Size, o.from+length)
+	if info.Size() != o.from+length {
+		return nil, fmt.Errorf("the file has %d bytes, want %d", info.Size(), o.from+length)
 	}
-	stamp, now := stamp(&info), time.Now()
+	stamp, now := stampOf(info), time.Now()
 	age := now.Sub(time.Unix(int64(known.verified), 0))
 	if known.verified != 0 && known.stamp == stamp && s.verifyEvery > 0 && age < s.verifyEvery {
 		return o, nil
@@ -126,7 +104,7 @@ func (s *Store) check(file file, bucket, key string, known entry) (*Object, erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.index.find(known.id); e != nil && e.size == info.Size {
+	if e := s.index.find(known.id); e != nil && e.size == info.Size() {
 		e.stamp, e.verified = stamp, uint32(now.Unix())
 	}
 	return o, nil
@@ -149,19 +127,17 @@ func (o *Object) verify(checksum uint64) error {
 	return nil
 }
 
-// drop forgets an object whose file is gone (nobody) or is damaged, unless the object has another file by now.
-func (s *Store) drop(bucket string, id identity, damaged file) {
+// drop forgets an object whose file is gone (damaged is nil then) or is damaged, unless the object has another file by now.
+func (s *Store) drop(bucket string, id identity, damaged *os.File) {
 	stripe := s.stripe(id)
 	stripe.Lock()
 	defer stripe.Unlock()
-	var now syscall.Stat_t
-	err := syscall.Stat(s.path(bucket, id), &now)
-	if err == nil && !damaged.is(now) {
+	if now, err := os.Lstat(s.path(bucket, id)); err == nil && !isSame(damaged, now) {
 		return
 	}
 	s.mu.Lock()
 	e, found := s.index.remove(id)
-	if found && damaged != nobody {
+	if found && damaged != nil {
 		s.index.lanes[e.lane].damaged++
 	}
 	s.mu.Unlock()
