@@ -17,18 +17,18 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
-// hopHeader marks a request that was forwarded: it is served where it is, whoever has the key by the receiver's view. So
-// members with different views never send a request round. A client that sets it reaches this node's objects alone.
+// hopHeader marks a forwarded request. The receiver serves it whichever member owns the key in its view, so members with
+// different views never forward a request in circles. A client that sets it reaches only the objects of the node it asks.
 const hopHeader = "Datacache-Hop"
 
-// passedOn are the headers that an answer or a request keeps on its way through.
+// Header fields that are copied when a request is forwarded and when its response is returned.
 var (
 	passedOn   = []string{"Authorization", "Content-Type", "Content-Range", "Range", "If-Range"}
 	passedBack = []string{"Accept-Ranges", "Allow", "Content-Length", "Content-Range", "Content-Type", "Retry-After", "Www-Authenticate"}
 )
 
-// newTransport reaches other object caches. It keeps connections a little less long than Serve does, so that a body is not
-// sent into one that is just being closed.
+// newTransport connects to other object caches. Its idle timeout is shorter than the server's, so that a request is not sent
+// on a connection that the server is closing.
 func newTransport(l limits) *http.Transport {
 	return &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
@@ -41,12 +41,12 @@ func newTransport(l limits) *http.Transport {
 	}
 }
 
-// forward lets the member that has the key answer. The token goes along and is judged there again: the hop header is no key
-// to anything. A member that can't be reached makes reads a miss, for a moment: its keys move when it is no longer ready.
+// forward has the member that owns the key answer. That member reviews the token again: the hop header grants nothing. While
+// a member can't be reached, reads of its keys are misses; its keys move when its endpoint is no longer ready.
 func (s *Server) forward(r *request, to router.Member) {
 	out := (&http.Request{
 		Method: r.Method, Host: to.Address, ContentLength: r.ContentLength, Body: r.Body,
-		// Opaque goes out as it came in, uncleaned.
+		// Opaque is sent unchanged.
 		URL:    &url.URL{Scheme: "http", Host: to.Address, Opaque: r.RequestURI},
 		Header: http.Header{hopHeader: {"1"}, "User-Agent": {""}},
 	})
@@ -54,7 +54,7 @@ func (s *Server) forward(r *request, to router.Member) {
 		out.Body = http.NoBody
 	}
 	copyHeaders(out.Header, r.Header, passedOn)
-	if s.resting.is(to) {
+	if s.backoff.active(to) {
 		s.metrics.forwarded("spared")
 		s.unreachable(r)
 		return
@@ -65,36 +65,36 @@ func (s *Server) forward(r *request, to router.Member) {
 	response, err := s.transport.RoundTrip(out.WithContext(ctx))
 	if err != nil {
 		if r.Context().Err() == nil { // else it was the client who left
-			s.resting.set(to)
+			s.backoff.set(to)
 		}
 		s.metrics.forwarded("failed")
 		s.cfg.Log.Debug("forward failed", "member", to.Name, "error", err)
-		_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the request may have outlasted its own
+		_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the one set for the request may have expired meanwhile
 		s.unreachable(r)
 		return
 	}
 	defer response.Body.Close()
 	s.metrics.forwarded("answered")
 	copyHeaders(r.answer.Header(), response.Header, passedBack)
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.patience(max(response.ContentLength, 0))))
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(max(response.ContentLength, 0))))
 	r.answer.WriteHeader(response.StatusCode)
-	_, _ = io.Copy(r.answer.ResponseWriter, response.Body) // cut short of its Content-Length, the client sees an error
+	_, _ = io.Copy(r.answer.ResponseWriter, response.Body) // the client notices a body shorter than its Content-Length
 	if ctx.Err() != nil && r.Context().Err() == nil {      // the member died in the middle
-		s.resting.set(to)
+		s.backoff.set(to)
 	}
 }
 
 const (
-	// alivePath is answered at once by every object cache, whatever its disk and the API server do.
+	// alivePath is answered without using the disk or the API server.
 	alivePath = "/v1/alive"
-	// aliveAfter is how long a member may take for a request before it is asked whether it is alive, and how long it may
-	// take to say so. A request that it answers late, such as one whose object is read against its checksum, goes on.
+	// aliveAfter is how long a forwarded request runs before the member's alivePath is probed, and the probe's timeout. A
+	// request that merely takes long, such as one whose object is being verified, continues.
 	aliveAfter = 500 * time.Millisecond
-	// aliveEvery is how often it is asked again while the request lasts.
+	// aliveEvery is the interval of later probes.
 	aliveEvery = 2 * time.Second
 )
 
-// watchMember cancels a request that was sent on when the member no longer answers anything. It returns when ctx ends.
+// watchMember cancels a forwarded request when the member fails a probe. It returns when ctx ends.
 func (s *Server) watchMember(ctx context.Context, cancel context.CancelFunc, to router.Member) {
 	wait := time.NewTimer(aliveAfter)
 	defer wait.Stop()
@@ -126,28 +126,28 @@ func (s *Server) isAlive(ctx context.Context, to router.Member) bool {
 	return response.Body.Close() == nil
 }
 
-// restTime is how long a member that failed is not asked: a machine that is gone answers nothing at all, and its pod stays
-// among the ready ones until the cluster notices.
-const restTime = 5 * time.Second
+// backoffTime is how long a failed member gets no requests: the endpoint of a machine that died stays ready until the cluster
+// notices.
+const backoffTime = 5 * time.Second
 
-// resting remembers which members failed lately. The zero value is good; it may be shared.
-type resting struct{ until sync.Map } // by Member: time.Time
+// backoff remembers members that failed lately. Its zero value is ready to use; it may be shared.
+type backoff struct{ until sync.Map } // by Member: time.Time
 
-func (r *resting) set(m router.Member) { r.until.Store(m, time.Now().Add(restTime)) }
+func (b *backoff) set(m router.Member) { b.until.Store(m, time.Now().Add(backoffTime)) }
 
-func (r *resting) is(m router.Member) bool {
-	until, known := r.until.Load(m)
+func (b *backoff) active(m router.Member) bool {
+	until, known := b.until.Load(m)
 	return known && time.Now().Before(until.(time.Time)) //nolint:forcetypeassert // set stores nothing else
 }
 
-// unreachable answers for a member that did not.
+// unreachable answers in place of a member that can't be reached.
 func (s *Server) unreachable(r *request) {
-	r.answer.Header().Set("Retry-After", strconv.Itoa(int(restTime.Seconds()))) // tells this miss from one that a PUT would mend
+	r.answer.Header().Set("Retry-After", strconv.Itoa(int(backoffTime.Seconds()))) // distinguishes this miss from one that a PUT would fill
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		r.refuse(http.StatusNotFound, store.ErrMiss.Error()+": the node that would have it does not answer")
 		return
 	}
-	r.answer.Header().Set("Connection", "close") // whatever of the body was not read
+	r.answer.Header().Set("Connection", "close") // the rest of the body is not read
 	r.refuse(http.StatusServiceUnavailable, "the node that has this key does not answer")
 }
 

@@ -125,7 +125,7 @@ func TestTheOwnerIsStopped(t *testing.T) {
 			t.Errorf("%s again: %d, want %d", method, got.Status, want)
 		}
 		if took := time.Since(begin); took > aliveAfter {
-			t.Errorf("%s took %s though the member rests", method, took)
+			t.Errorf("%s took %s though the member failed just now", method, took)
 		}
 	}
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 )
 
-// prefix is what comes before bucket and key in a request's target.
+// prefix is the path in front of bucket and key.
 const prefix = "/v1/objects/"
 
 // request is a request being answered.
 type request struct {
 	*http.Request
 	bucket, key string
-	answer      *answer
+	answer      *statusRecorder
 	control     *http.ResponseController
 }
 
@@ -32,22 +32,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	a := &answer{ResponseWriter: w}
+	a := &statusRecorder{ResponseWriter: w}
 	s.serve(&request{Request: r, answer: a, control: http.NewResponseController(w)})
 	s.metrics.request(r.Method, a.status)
 }
 
 func (s *Server) serve(r *request) {
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // a connection that can't has none to keep
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // fails only where there are no deadlines
 	if r.Body != http.NoBody {
-		r.Body = newIncoming(r, s.limits)
+		r.Body = newRequestBody(r, s.limits)
 	}
 	var no *refusal
 	if r.bucket, r.key, no = s.admit(r.Context(), r.RequestURI, r.Header.Get("Authorization")); no != nil {
 		no.answer(r)
 		return
 	}
-	if r.Method == http.MethodPut { // before a byte of the body is asked for, or sent on
+	if r.Method == http.MethodPut { // before the body is requested (100-continue) or forwarded
 		if err := s.cfg.Store.Fits(r.bucket, r.key, r.ContentLength); err != nil {
 			s.refusePut(r, err)
 			return
@@ -72,7 +72,7 @@ func (s *Server) serve(r *request) {
 	}
 }
 
-// parseTarget takes bucket and key out of a raw request target. The key is all that follows the bucket's slash.
+// parseTarget splits a raw request target. The key is everything after the bucket's slash.
 func parseTarget(target string) (bucket, key string, ok bool) {
 	rest, ok := strings.CutPrefix(target, prefix)
 	if !ok {
@@ -82,8 +82,8 @@ func parseTarget(target string) (bucket, key string, ok bool) {
 	return bucket, key, bucket != "" && key != ""
 }
 
-// admit decides who asks and whether they may before anything is looked for: what it does, and what it refuses with, does
-// not depend on what there is.
+// admit authenticates and authorizes a request before anything is looked up: neither its answer nor its timing depends on
+// which objects exist.
 func (s *Server) admit(ctx context.Context, target, authorization string) (bucket, key string, no *refusal) {
 	bucket, key, ok := parseTarget(target)
 	if !ok {
@@ -104,21 +104,21 @@ func (s *Server) admit(ctx context.Context, target, authorization string) (bucke
 		return "", "", unauthorized(identity.ErrUnknown.Error() + ": wrong audience, expired, or its pod is gone")
 	}
 	if err != nil {
-		s.cfg.Log.Warn("nobody could say whose a token is", "error", err)
-		return "", "", unavailable("nobody can say whose the token is")
+		s.cfg.Log.Warn("a token was not reviewed", "error", err)
+		return "", "", unavailable("the token can't be reviewed now")
 	}
 	if !s.cfg.Buckets().Allows(bucket, who.Namespace) {
-		// The same for a bucket that is not there: who may not use one does not learn whether it is.
+		// The same answer for a bucket that does not exist: clients without access do not learn whether it does.
 		return "", "", &refusal{status: http.StatusForbidden, why: fmt.Sprintf("bucket %q is not open to namespace %q", bucket, who.Namespace)}
 	}
 	return bucket, key, nil
 }
 
-// refusal is an answer that says no.
+// refusal is an error response.
 type refusal struct {
 	status      int
 	why         string
-	name, value string // of a header that goes with it; empty if none does
+	name, value string // an additional header field; empty: none
 }
 
 func unavailable(why string) *refusal {
@@ -129,7 +129,7 @@ func unauthorized(why string) *refusal {
 	return &refusal{status: http.StatusUnauthorized, why: why, name: "WWW-Authenticate", value: "Bearer"}
 }
 
-// answer refuses a request.
+// answer sends the refusal.
 func (no *refusal) answer(r *request) {
 	if no.name != "" {
 		r.answer.Header().Set(no.name, no.value)
@@ -137,20 +137,20 @@ func (no *refusal) answer(r *request) {
 	r.refuse(no.status, no.why)
 }
 
-// refuse answers with a status and a line of why.
+// refuse sends an error response with a line of text.
 func (r *request) refuse(status int, why string) { http.Error(r.answer, why, status) }
 
-// answer remembers the status for the metrics.
-type answer struct {
+// statusRecorder remembers the status for the metrics.
+type statusRecorder struct {
 	http.ResponseWriter
 	status int
 }
 
-// WriteHeader notes the status and passes it on.
-func (a *answer) WriteHeader(status int) {
+// WriteHeader records the status.
+func (a *statusRecorder) WriteHeader(status int) {
 	a.status = status
 	a.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap lets http.ResponseController through to the connection.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+// Unwrap lets http.ResponseController reach the connection.
+func (a *statusRecorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }

@@ -10,27 +10,26 @@ import (
 	"time"
 )
 
-// limits is how long a client may keep a connection busy, or to itself, without getting on.
+// limits are the times after which a connection without progress is closed.
 type limits struct {
-	header time.Duration // for a request's header, from its connection or its first byte on
+	header time.Duration // for a request's header
 	idle   time.Duration // between requests
-	// A body may be of any size that a bucket takes, so its time grows with it: a body of n bytes has stall, and a second more
-	// for each leastSpeed bytes.
+	// A body of n bytes may take stall, plus one second for each leastSpeed bytes.
 	stall      time.Duration
 	leastSpeed int64
 }
 
-// usual is what New gives a Server. Only tests have others.
-var usual = limits{header: 30 * time.Second, idle: 2 * time.Minute, stall: 30 * time.Second, leastSpeed: 1 << 20}
+// defaultLimits are those of New. Only tests use others.
+var defaultLimits = limits{header: 30 * time.Second, idle: 2 * time.Minute, stall: 30 * time.Second, leastSpeed: 1 << 20}
 
-// patience is how long a body of n bytes may take.
-func (l limits) patience(n int64) time.Duration {
+// bodyTime is how long a body of n bytes may take.
+func (l limits) bodyTime(n int64) time.Duration {
 	return l.stall + time.Duration(n/l.leastSpeed)*time.Second
 }
 
-// incoming is a request's body, for which the client has patience's time: for what has come of it, as a body in chunks has no
-// length. It goes for what nobody reads, too: net/http reads that, to get at the next request.
-type incoming struct {
+// requestBody extends the connection's read deadline as the body arrives, by limits.bodyTime of the bytes received so far: a
+// chunked body has no length. The deadline also covers a body that the handler does not read, which net/http reads and discards.
+type requestBody struct {
 	io.ReadCloser
 	control  *http.ResponseController
 	limits   limits
@@ -38,27 +37,28 @@ type incoming struct {
 	received int64
 }
 
-func newIncoming(r *request, l limits) *incoming {
-	b := &incoming{ReadCloser: r.Body, control: r.control, limits: l, began: time.Now()}
+func newRequestBody(r *request, l limits) *requestBody {
+	b := &requestBody{ReadCloser: r.Body, control: r.control, limits: l, began: time.Now()}
 	b.extend()
 	return b
 }
 
-// Read reads on, and gives what is behind it its time: not before it, when the request may be over, and the connection another's.
-func (b *incoming) Read(p []byte) (int, error) {
+// Read reads from the body. It sets the deadline after reading, never before: before, the request may be over and the
+// connection in use by the next one.
+func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.received += int64(n)
 	switch {
 	case err == nil:
 		b.extend()
 	case errors.Is(err, io.EOF):
-		_ = b.control.SetReadDeadline(time.Time{}) // net/http reads on, and takes a deadline for a client that has left
+		_ = b.control.SetReadDeadline(time.Time{}) // net/http keeps reading, and would take an expired deadline for a disconnect
 	}
 	return n, err
 }
 
-func (b *incoming) extend() {
-	_ = b.control.SetReadDeadline(b.began.Add(b.limits.patience(b.received))) // a connection that can't has none to keep
+func (b *requestBody) extend() {
+	_ = b.control.SetReadDeadline(b.began.Add(b.limits.bodyTime(b.received))) // fails only where there are no deadlines
 }
 
 // Limits of a request's size.

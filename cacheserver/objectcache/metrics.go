@@ -17,7 +17,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 )
 
-// metrics is what a Server counts. Only requests that were allowed are counted by bucket: nobody can invent names.
+// metrics of a Server. Only authorized requests are counted by bucket, so clients can't create label values.
 type metrics struct {
 	registry      *prometheus.Registry
 	requests      *prometheus.CounterVec
@@ -56,7 +56,7 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// methods are those counted under their names; a client may invent others.
+// methods are label values; all others are counted as "other".
 var methods = map[string]string{"GET": "GET", "HEAD": "HEAD", "PUT": "PUT", "DELETE": "DELETE"}
 
 func (m *metrics) request(method string, status int) {
@@ -75,13 +75,13 @@ func (m *metrics) received(bucket string, n int64) {
 }
 func (m *metrics) forwarded(outcome string) { m.forwards.WithLabelValues(outcome).Inc() }
 
-// timed is a Reviewer whose questions are timed.
+// timed is a Reviewer that measures another's duration.
 type timed struct {
 	ask     identity.Reviewer
 	seconds *prometheus.HistogramVec
 }
 
-// Review asks and takes the time.
+// Review calls the other Reviewer and observes how long it took.
 func (t timed) Review(ctx context.Context, token string) (identity.Identity, error) {
 	began := time.Now()
 	who, err := t.ask.Review(ctx, token)
@@ -96,7 +96,7 @@ func (t timed) Review(ctx context.Context, token string) (identity.Identity, err
 	return who, err
 }
 
-// storeCollector shows what the store holds at the moment it is asked.
+// storeCollector collects metrics of the store when they are scraped.
 type storeCollector struct {
 	cfg                              Config
 	objects, bytes, quota            *prometheus.Desc
@@ -122,14 +122,14 @@ func newStoreCollector(cfg Config) *storeCollector {
 	}
 }
 
-// Describe names the metrics.
+// Describe implements prometheus.Collector.
 func (c *storeCollector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.objects, c.bytes, c.quota, c.evictions, c.evictedBytes, c.damaged, c.failures, c.members, c.rejected} {
 		to <- d
 	}
 }
 
-// Collect reads the store.
+// Collect implements prometheus.Collector.
 func (c *storeCollector) Collect(to chan<- prometheus.Metric) {
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	for _, b := range c.cfg.Store.Stats() {

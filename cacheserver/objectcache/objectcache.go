@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectcache serves blobs from a node's own disk over HTTP, to whom their bucket is open, and forwards what another node has.
+// Package objectcache serves blobs from a node's disk over HTTP, authorized per bucket, and forwards requests for keys of other nodes.
 package objectcache
 
 import (
@@ -23,28 +23,28 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
-// Config is what a Server works with. All fields but Grace are needed.
+// Config configures a Server. All fields but Grace are required.
 type Config struct {
 	Store   *store.Store
-	Buckets func() buckets.Config // as it is now
-	// BucketsRejected says that there is a newer one, which is no good.
+	Buckets func() buckets.Config // the current one
+	// BucketsRejected says that the newest buckets file is invalid and Buckets returns an older one.
 	BucketsRejected func() bool
-	Reviewer        identity.Reviewer // the Server remembers its answers
+	Reviewer        identity.Reviewer // the Server caches its answers
 	Router          *router.Router
-	// Grace is how long requests under way may take to end when Serve's context has.
+	// Grace is how long running requests may take to finish after Serve's context ended.
 	Grace time.Duration
 	Log   *slog.Logger
 }
 
-// Server answers requests for objects: it is the http.Handler of the port that clients and other object caches talk to,
-// and the watch.Subject of the port that probes and people look at. Make it with New; it may be shared.
+// Server answers requests for objects. It is the http.Handler of the port for clients and other object caches, and the
+// watch.Subject of the port for probes and metrics. Create it with New; it may be shared.
 type Server struct {
 	cfg       Config
 	reviewer  identity.Reviewer
 	metrics   *metrics
 	limits    limits
 	transport http.RoundTripper // to other object caches
-	resting   resting           // those of them that failed
+	backoff   backoff
 	waiting   atomic.Pointer[string]
 	lastLog   atomic.Int64 // Unix time of the last line about the disk
 }
@@ -56,19 +56,19 @@ var (
 
 // New returns a Server that answers 503 until Open is called.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: usual, transport: newTransport(usual)}
+	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: defaultLimits, transport: newTransport(defaultLimits)}
 	s.reviewer = identity.NewCache(timed{cfg.Reviewer, s.metrics.reviewSeconds})
 	s.Wait("starting")
 	return s
 }
 
-// Wait turns requests away, and says why.
+// Wait makes requests fail with 503 and the reason.
 func (s *Server) Wait(reason string) { s.waiting.Store(&reason) }
 
-// Open lets requests in.
+// Open admits requests.
 func (s *Server) Open() { s.waiting.Store(nil) }
 
-// Ready says whether requests are let in.
+// Ready says whether requests are admitted.
 func (s *Server) Ready() (bool, string) {
 	if reason := s.waiting.Load(); reason != nil {
 		return false, *reason
@@ -80,11 +80,11 @@ func (s *Server) Ready() (bool, string) {
 type Status struct {
 	Ready   bool                `json:"ready"`
 	Reason  string              `json:"reason"`
-	Members int                 `json:"members"` // object caches that keys are spread over
+	Members int                 `json:"members"` // object caches that share the keys
 	Buckets []store.BucketStats `json:"buckets"`
 }
 
-// Status tells what the node holds.
+// Status describes what the node holds.
 func (s *Server) Status() any {
 	ready, reason := s.Ready()
 	return Status{Ready: ready, Reason: reason, Members: s.cfg.Router.Members(), Buckets: s.cfg.Store.Stats()}

@@ -48,7 +48,7 @@ func (s *Server) get(r *request) {
 		status = http.StatusPartialContent
 		header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", asked.first, asked.first+asked.length-1, object.Size()))
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.patience(asked.length)))
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(asked.length)))
 	r.answer.WriteHeader(status)
 	if r.Method == http.MethodHead {
 		return
@@ -65,7 +65,7 @@ func (s *Server) miss(r *request) {
 	r.refuse(http.StatusNotFound, store.ErrMiss.Error())
 }
 
-// put takes an object into the store, as it comes.
+// put streams the body into the store.
 func (s *Server) put(r *request) {
 	if r.Header.Get("Content-Range") != "" { // RFC 9110, section 14.5
 		r.refuse(http.StatusBadRequest, "Content-Range: an object is put as a whole")
@@ -82,7 +82,7 @@ func (s *Server) put(r *request) {
 	if readErr == nil && writeErr == nil {
 		writeErr = w.Commit()
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the body may have outlasted the request's own
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the one set for the request may have expired meanwhile
 	if readErr != nil {
 		r.answer.Header().Set("Connection", "close")
 		r.refuse(http.StatusBadRequest, "the body broke off: "+readErr.Error())
@@ -95,7 +95,7 @@ func (s *Server) put(r *request) {
 	r.answer.WriteHeader(http.StatusCreated)
 }
 
-// receive copies the body into w and tells the client's failures from the store's.
+// receive copies the body into w. readErr is the client's failure, writeErr the store's.
 func receive(r *request, w io.Writer) (received int64, readErr, writeErr error) {
 	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool holds nothing else
 	defer buffers.Put(buf)
@@ -116,13 +116,13 @@ func receive(r *request, w io.Writer) (received int64, readErr, writeErr error) 
 	}
 }
 
-// buffers are for bodies on their way in: large enough that a read is worth its system call.
+// buffers for request bodies are large, so that system calls are few.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
-// refusePut answers what the store did not take.
+// refusePut answers a PUT that the store rejected.
 func (s *Server) refusePut(r *request, err error) {
 	if errors.Is(err, store.ErrTooLarge) {
-		r.answer.Header().Set("Connection", "close") // else net/http waits for a part of the body before it answers
+		r.answer.Header().Set("Connection", "close") // else net/http reads part of the body before it answers
 		r.refuse(http.StatusRequestEntityTooLarge, err.Error())
 		return
 	}
@@ -140,7 +140,7 @@ func (s *Server) delete(r *request) {
 	r.answer.WriteHeader(http.StatusNoContent)
 }
 
-// logDisk says what is wrong with the disk, at most every ten seconds: a disk fails for all requests or for none.
+// logDisk logs a failure of the disk, at most one every ten seconds: a failing disk fails many requests.
 func (s *Server) logDisk(what string, err error) {
 	now := time.Now().Unix()
 	if last := s.lastLog.Load(); now-last < 10 || !s.lastLog.CompareAndSwap(last, now) {

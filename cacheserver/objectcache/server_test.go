@@ -60,7 +60,7 @@ type member struct {
 // start runs a server that has every key until its router is told otherwise.
 func start(t *testing.T, name string) *member {
 	t.Helper()
-	return startWith(t, name, usual)
+	return startWith(t, name, defaultLimits)
 }
 
 // startWith is start with other limits.

@@ -33,14 +33,14 @@ type Bucket struct {
 	AllowNamespaces []string
 }
 
-// Allows says whether pods of the namespace may read and write the bucket. A bucket that is not in the file is open to
-// nobody, and so the answer does not tell whether there is one.
+// Allows says whether pods of the namespace may read and write the bucket. It is false for a bucket that is not in the file,
+// so the answer does not reveal whether the bucket exists.
 func (c Config) Allows(bucket, namespace string) bool {
 	b, ok := c.Buckets[bucket]
 	return ok && (b.Public || slices.Contains(b.AllowNamespaces, namespace))
 }
 
-// file is the form on disk, after PFN's Simple Cache Service ("Distributed Cache Empowers AI/ML Workloads on Kubernetes
+// file is the JSON format, that of PFN's Simple Cache Service ("Distributed Cache Empowers AI/ML Workloads on Kubernetes
 // Cluster", KubeCon NA 2024).
 type file struct {
 	Bucket []struct {
@@ -52,7 +52,7 @@ type file struct {
 	TotalLimit string
 }
 
-// goodName is what a bucket may be called: one part of a URL's path and of a file's, in no need of escapes.
+// goodName matches names that are one segment of a URL path and of a file path, without escapes.
 var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // Parse reads a buckets file. An error names the field, its value and what would do.
@@ -87,7 +87,7 @@ func Parse(text []byte) (Config, error) {
 	return c, nil
 }
 
-// add takes in the bucket that the file has at a place, if it contradicts neither itself nor another.
+// add validates one bucket of the file and registers it. place is its position, for errors.
 func (c Config) add(b Bucket, place string) error {
 	if !goodName.MatchString(b.Name) {
 		return fmt.Errorf("%s.Name: %q, want up to 63 letters, digits, dots, dashes and underscores, the first a letter or a digit", place, b.Name)

@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// MaxAge is how long an answer is believed: so long may a token that was revoked still be good.
+	// MaxAge is how long an answer is cached: a revoked token is accepted for at most that long.
 	MaxAge = 60 * time.Second
-	// unknownAge is how long a token that is nobody's is refused without asking again.
+	// unknownAge is how long the rejection of a token is cached.
 	unknownAge = 10 * time.Second
-	// maxAnswers bounds the memory that invented tokens can take.
+	// maxAnswers bounds the memory that made-up tokens can take.
 	maxAnswers = 16384
-	// askTimeout bounds one question.
+	// askTimeout is the timeout of one review.
 	askTimeout = 10 * time.Second
 )
 
-// Cache is a Reviewer that remembers another's answers, and asks once for what many want to know at a time. Make it with
-// NewCache.
+// Cache is a Reviewer that caches another's answers, and shares one review between concurrent requests with the same token.
+// Create it with NewCache.
 type Cache struct {
 	ask     Reviewer
 	now     func() time.Time // replaced by tests
 	flights singleflight.Group
 
 	mu      sync.Mutex
-	answers map[[sha256.Size]byte]answer // by the token's hash: memory that leaks gives no token away
+	answers map[[sha256.Size]byte]answer // by the token's hash, so that no tokens are kept in memory
 }
 
 type answer struct {
@@ -41,26 +41,26 @@ type answer struct {
 	until    time.Time
 }
 
-// NewCache returns a Cache in front of ask.
+// NewCache returns a Cache of ask's answers.
 func NewCache(ask Reviewer) *Cache {
 	return &Cache{ask: ask, now: time.Now, answers: map[[sha256.Size]byte]answer{}}
 }
 
-// Review gives the remembered answer, or asks. That nobody could say is not remembered.
+// Review returns the cached answer or asks. Errors other than ErrUnknown are not cached.
 func (c *Cache) Review(ctx context.Context, token string) (Identity, error) {
 	key := sha256.Sum256([]byte(token))
 	if known, ok := c.known(key); ok {
 		return known.identity, known.err
 	}
-	// The question is not the first caller's alone: its leaving must not be the others' answer.
+	// Other callers share this review: the first caller's cancellation must not end it.
 	asked := context.WithoutCancel(ctx)
 	result := c.flights.DoChan(string(key[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(asked, askTimeout)
 		defer cancel()
-		if known, ok := c.known(key); ok { // another flight ended after this caller looked
+		if known, ok := c.known(key); ok { // another flight may have ended after the first lookup
 			return known.identity, known.err
 		}
-		begun := c.now() // an answer is as old as its question
+		begun := c.now() // the answer may date from then
 		identity, err := c.ask.Review(ctx, token)
 		c.remember(key, identity, err, begun)
 		return identity, err
@@ -73,7 +73,7 @@ func (c *Cache) Review(ctx context.Context, token string) (Identity, error) {
 	}
 }
 
-// known is the answer to a token's hash that is not out of date.
+// known returns the cached answer for a token's hash, if it has not expired.
 func (c *Cache) known(key [sha256.Size]byte) (answer, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,7 @@ func (c *Cache) remember(key [sha256.Size]byte, identity Identity, err error, be
 	c.answers[key] = answer{identity: identity, err: err, until: begun.Add(age)}
 }
 
-// thinLocked forgets what is out of date, and if that is not enough, half of the rest, whichever.
+// thinLocked removes expired answers, and then any others until half of the space is free.
 func (c *Cache) thinLocked() {
 	now := c.now()
 	for key, a := range c.answers {

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity tells which namespace a bearer token speaks for.
+// Package identity maps bearer tokens to namespaces.
 package identity
 
 import (
@@ -10,23 +10,23 @@ import (
 	"strings"
 )
 
-// ErrUnknown says that a token is nobody's: malformed, expired, revoked, for another audience, or of a pod that is gone.
+// ErrUnknown says that a token is not valid: malformed, expired, revoked, for another audience, or of a deleted pod.
 var ErrUnknown = errors.New("the token is not valid here")
 
-// Identity is who a token speaks for.
+// Identity is the owner of a token.
 type Identity struct {
-	// Namespace of the ServiceAccount; empty for a user who is none.
+	// Namespace of the ServiceAccount; empty for other users.
 	Namespace string
 }
 
-// Reviewer says whose a token is. An error that is not ErrUnknown means that nobody could say. Implementations may be used
-// by many goroutines.
+// Reviewer authenticates tokens. An error other than ErrUnknown means that it could not decide. Implementations are safe for
+// concurrent use.
 type Reviewer interface {
 	Review(ctx context.Context, token string) (Identity, error)
 }
 
-// FromHeader takes the token out of an Authorization header; false if there is none. Space around the token goes: files that
-// hold one often end in a newline.
+// FromHeader returns the token of an Authorization header; false if there is none. It trims space around the token: token
+// files often end in a newline.
 func FromHeader(header string) (token string, ok bool) {
 	scheme, rest, _ := strings.Cut(header, " ")
 	token = strings.TrimSpace(rest)

@@ -1,10 +1,10 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube asks a Kubernetes API server whose a token is and which object caches are ready.
+// Package kube reviews tokens and watches the endpoints of the object caches at a Kubernetes API server.
 //
-// It is the one room of the data plane that knows Kubernetes (docs/adr/0010-object-cache.md), and knows two kinds of it:
-// it takes client-go's transport and informer with a scheme of its own, not the typed clients of everything.
+// It is the only package of the data plane that imports Kubernetes (docs/adr/0010-object-cache.md). It uses client-go's
+// transport and informer with a scheme of two API groups and no typed clients.
 package kube
 
 import (
@@ -31,17 +31,17 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 )
 
-// Config says which API server to ask, and for what.
+// Config configures a Client.
 type Config struct {
-	// Kubeconfig is a file that says how to reach the API server. Empty: as the pod's own ServiceAccount.
+	// Kubeconfig is the path of a kubeconfig file. Empty: the pod's ServiceAccount.
 	Kubeconfig string
-	// Audience is what tokens must be made for.
+	// Audience that tokens must have.
 	Audience string
 	// Namespace and Service name the Service whose endpoints are the object caches; Port is the name of its port.
 	Namespace, Service, Port string
 }
 
-// Client asks one API server. Make it with New; it may be shared. It is an identity.Reviewer.
+// Client is a client of one API server and an identity.Reviewer. Create it with New; it may be shared.
 type Client struct {
 	cfg               Config
 	reviews, endpoint rest.Interface
@@ -49,16 +49,16 @@ type Client struct {
 
 var _ identity.Reviewer = (*Client)(nil)
 
-// LogTo sends what client-go has to say, of the whole process, to log. A process calls it once, before New.
+// LogTo sends the logs of client-go, in the whole process, to log. Call it once, before New.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
 
-// New connects to nothing yet.
+// New returns a Client. It does not connect yet.
 func New(cfg Config) (*Client, error) {
 	how, err := apiServer(cfg.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("how to reach the API server: %w", err)
 	}
-	// New tokens come in bursts, when jobs start, and each is asked about once a minute at most.
+	// New tokens come in bursts, when jobs start; each is reviewed at most once a minute.
 	how.QPS, how.Burst = 200, 400
 	scheme := runtime.NewScheme()
 	if err := errors.Join(authenticationv1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme)); err != nil {
@@ -87,8 +87,8 @@ func clientFor(how *rest.Config, scheme *runtime.Scheme, group schema.GroupVersi
 	return rest.RESTClientFor(cfg)
 }
 
-// Review posts a TokenReview. The API server checks signature, expiry and that the pod still is; that it understood the
-// audience is ours to check (TokenReviewSpec.Audiences).
+// Review posts a TokenReview. The API server checks the signature, the expiry and that the pod exists; the client must check
+// that the audience is among those that the server confirms (TokenReviewSpec.Audiences).
 func (c *Client) Review(ctx context.Context, token string) (identity.Identity, error) {
 	ask := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{c.cfg.Audience}}}
 	got := &authenticationv1.TokenReview{}
@@ -101,8 +101,8 @@ func (c *Client) Review(ctx context.Context, token string) (identity.Identity, e
 	return identity.OfUser(got.Status.User.Username), nil
 }
 
-// Watch calls changed with the ready object caches, once it knows them and whenever they change, until ctx ends. It goes on
-// through failures of the API server, with what was known before.
+// Watch calls changed with the ready object caches, first when they are known and then at each change, until ctx ends. While
+// the API server fails, the last known ones stay.
 func (c *Client) Watch(ctx context.Context, changed func([]router.Member)) {
 	var store cache.Store
 	tell := func() { changed(c.members(store.List())) }
@@ -123,12 +123,12 @@ func (c *Client) Watch(ctx context.Context, changed func([]router.Member)) {
 		informer.RunWithContext(ctx)
 	}()
 	if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		tell() // that there is none is an answer too
+		tell() // also if there are none
 	}
 	<-done
 }
 
-// members are the ready endpoints of some slices.
+// members returns the ready endpoints of EndpointSlices.
 func (c *Client) members(slices []any) []router.Member {
 	var members []router.Member
 	for _, each := range slices {
@@ -138,7 +138,7 @@ func (c *Client) members(slices []any) []router.Member {
 		}
 		port := portOf(slice, c.cfg.Port)
 		for _, e := range slice.Endpoints {
-			// No word on readiness means ready (EndpointConditions.Ready).
+			// A nil Ready means ready (EndpointConditions.Ready).
 			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
 			if !ready || port == 0 || e.NodeName == nil || len(e.Addresses) == 0 {
 				continue
@@ -149,7 +149,7 @@ func (c *Client) members(slices []any) []router.Member {
 	return members
 }
 
-// portOf is the number of a slice's named port, 0 if it has none.
+// portOf returns the number of a slice's named port, 0 if it has none.
 func portOf(slice *discoveryv1.EndpointSlice, name string) int {
 	for _, p := range slice.Ports {
 		if p.Port != nil && p.Name != nil && *p.Name == name {

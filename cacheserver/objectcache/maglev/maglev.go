@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package maglev spreads keys over hosts by Maglev hashing, slot for slot as Envoy's MAGLEV load balancer does.
+// Package maglev implements Maglev hashing with the same table, slot for slot, as Envoy's MAGLEV load balancer.
 package maglev
 
 import (
@@ -11,17 +11,17 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// DefaultSize is the number of slots that Envoy takes where nothing else is set. It must be a prime.
+// DefaultSize is Envoy's default number of slots, a prime.
 const DefaultSize = 65537
 
-// Table says which host has which hash. It does not change after New and may be shared; the zero value has no host.
+// Table maps hashes to hosts. It is immutable and may be shared; the zero value has no hosts.
 type Table struct{ slots []int32 }
 
-// New fills a table of size slots, a prime, for hosts of equal weight. The table depends on the set of names alone, not on
-// their order, so that all who know the same hosts agree. Names must differ.
+// New returns a table of size slots, a prime, for hosts of equal weight. It depends on the set of names, not on their order.
+// Names must differ.
 //
 // The algorithm is section 3.4 of "Maglev: A Fast and Reliable Software Network Load Balancer" (NSDI '16); the two hashes
-// of a name and the order in which hosts take turns are those of Envoy (source/extensions/load_balancing_policies/maglev).
+// of a name and the order in which hosts choose slots are those of Envoy (source/extensions/load_balancing_policies/maglev).
 func New(hosts []string, size uint64) Table {
 	if len(hosts) == 0 {
 		return Table{}
@@ -47,7 +47,7 @@ func New(hosts []string, size uint64) Table {
 	return Table{slots: slots}
 }
 
-// Host is the index, in New's hosts, of the host that has the hash; -1 if there are no hosts.
+// Host returns the index, in New's hosts, of the host that owns the hash; -1 if there are no hosts.
 func (t Table) Host(hash uint64) int {
 	if len(t.slots) == 0 {
 		return -1
@@ -55,10 +55,10 @@ func (t Table) Host(hash uint64) int {
 	return int(t.slots[hash%uint64(len(t.slots))])
 }
 
-// empty marks a slot that no host has taken yet.
+// empty marks a slot without a host.
 const empty = -1
 
-// permutation is the order in which one host asks for slots.
+// permutation is the order in which one host chooses slots.
 type permutation struct {
 	next, skip uint64
 	host       int32
@@ -70,7 +70,7 @@ func newPermutation(name string, host int32, size uint64) permutation {
 	return permutation{next: xxhash.Sum64String(name) % size, skip: second.Sum64()%(size-1) + 1, host: host}
 }
 
-// free moves past the host's next slot that nobody has, and returns it.
+// free returns the host's next slot that has no host yet, and moves past it.
 func (p *permutation) free(slots []int32) uint64 {
 	for {
 		slot := p.next

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reload keeps a value that was read from a file in step with the file.
+// Package reload parses a file again when it changes.
 package reload
 
 import (
@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// File is a value parsed from a file. Make it with Open; it may be shared.
+// File is a value parsed from a file. Create it with Open; it may be shared.
 type File[T any] struct {
 	path     string
 	parse    func(text []byte) (T, error)
-	read     []byte // what the file held when it was last looked at, good or bad; Watch's own
+	read     []byte // the file's last content, valid or not; used by Watch only
 	current  atomic.Pointer[T]
 	rejected atomic.Bool
 }
 
-// Open reads the file once. A file that can't be read or parsed is an error now; later it is not, see Watch.
+// Open reads the file once. A file that can't be read or parsed is an error here, but not later: see Watch.
 func Open[T any](path string, parse func(text []byte) (T, error)) (*File[T], error) {
 	f := &File[T]{path: path, parse: parse}
 	text, err := os.ReadFile(path)
@@ -39,15 +39,15 @@ func Open[T any](path string, parse func(text []byte) (T, error)) (*File[T], err
 	return f, nil
 }
 
-// Get returns the last good value.
+// Get returns the last valid value.
 func (f *File[T]) Get() T { return *f.current.Load() }
 
-// Rejected says that the file holds something other than Get returns, because that could not be used.
+// Rejected says that the file is invalid or missing now, and Get returns an earlier value.
 func (f *File[T]) Rejected() bool { return f.rejected.Load() }
 
-// Watch looks at the file again and again until ctx ends, and calls changed with each new value. A file that is bad or gone
-// is logged, once per content, and the last good value stays. It polls: a ConfigMap's file is a chain of symbolic links
-// that are swapped, and a look costs one read of a small file. One goroutine watches a File.
+// Watch polls the file until ctx ends, and calls changed with each new value. An invalid or missing file is logged, once per
+// content, and the last valid value stays. Polling works for a ConfigMap's file, which is a chain of symbolic links. Only one
+// goroutine may watch a File.
 func (f *File[T]) Watch(ctx context.Context, every time.Duration, log *slog.Logger, changed func(T)) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -82,11 +82,11 @@ func (f *File[T]) look(log *slog.Logger, changed func(T)) {
 	changed(value)
 }
 
-// reject remembers and says that the file's text is not what is in force; nil stands for a file that can't be read.
+// reject logs that the file's text is not in use; a nil text stands for a file that can't be read.
 func (f *File[T]) reject(log *slog.Logger, text []byte, err error) {
 	if f.rejected.Swap(true) && bytes.Equal(text, f.read) {
 		return
 	}
 	f.read = text
-	log.Error("file is bad: what it said before stays in force", "file", f.path, "error", err)
+	log.Error("file is invalid: the last valid content stays in use", "file", f.path, "error", err)
 }

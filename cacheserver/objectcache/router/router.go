@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package router says which of the object caches has a key.
+// Package router maps keys to the object caches that own them.
 package router
 
 import (
@@ -16,32 +16,32 @@ import (
 
 // Member is one object cache.
 type Member struct {
-	// Name is the node's, which stays the same when its pod is made anew: a restart moves no key.
+	// Name is the node's name, which a restarted pod keeps: a restart moves no key.
 	Name string
 	// Address is where it listens, host:port.
 	Address string
 }
 
-// Router spreads keys over the members. Make it with New; it may be shared.
+// Router distributes keys over the members. Create it with New; it may be shared.
 type Router struct {
 	self string
 	view atomic.Pointer[view]
 }
 
-// view is one set of members; it does not change.
+// view is an immutable set of members.
 type view struct {
 	members []Member
 	table   maglev.Table
 }
 
-// New returns a Router of the member called self, with no members yet: every key is its own.
+// New returns the Router of the member called self. It has no members yet: self owns every key.
 func New(self string) *Router {
 	r := &Router{self: self}
 	r.view.Store(&view{})
 	return r
 }
 
-// Set replaces the members. Of several with one name the first counts.
+// Set replaces the members. Of several with the same name it keeps the first.
 func (r *Router) Set(members []Member) {
 	members = slices.Clone(members)
 	slices.SortStableFunc(members, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
@@ -56,10 +56,10 @@ func (r *Router) Set(members []Member) {
 	r.view.Store(&view{members: members, table: maglev.New(names, maglev.DefaultSize)})
 }
 
-// Members is how many there are.
+// Members is the number of members.
 func (r *Router) Members() int { return len(r.view.Load().members) }
 
-// Elsewhere returns the member that has a key, false if that is this one or nobody.
+// Elsewhere returns the member that owns a key, false if it is this one or there are none.
 func (r *Router) Elsewhere(bucket, key string) (Member, bool) {
 	v := r.view.Load()
 	i := v.table.Host(xxhash.Sum64String(bucket + "/" + key))

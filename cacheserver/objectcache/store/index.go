@@ -3,20 +3,20 @@
 
 package store
 
-// index knows every object's size and place in its bucket's order of use. Objects are entries in slabs, linked by numbers
-// in place of pointers: 48 bytes each, which the garbage collector does not look into, and about 35 in the map.
+// index holds every object's size and one least-recently-used list per bucket. Entries live in slabs and are linked by
+// numbers instead of pointers: 48 bytes each, which the garbage collector does not scan, and about 35 in the map.
 // The caller holds Store.mu.
 type index struct {
 	refs  map[identity]ref
 	slabs [][]entry
-	free  ref // a list through entry.older
+	free  ref // head of the list of free entries, linked by entry.older
 	next  ref // first entry that was never used
 
-	lanes  []*lane
-	byName map[string]*lane
+	buckets []*bucketState
+	byName  map[string]*bucketState
 }
 
-// ref is the place of an entry; none is no entry.
+// ref is the number of an entry; none stands for no entry.
 type ref uint32
 
 const (
@@ -29,47 +29,47 @@ type entry struct {
 	id           identity
 	size         int64 // of the file
 	stamp        uint32
-	verified     uint32 // Unix time of the last good checksum; 0 since the index was built
+	verified     uint32 // Unix time of the last checksum that matched; 0: not verified since the process started
 	newer, older ref
-	lane         uint16
+	bucket       uint16 // bucketState.number
 }
 
-// lane is one bucket: its objects, by use, and its limit.
-type lane struct {
+// bucketState is one bucket: its quota and the list of its objects, newest use first.
+type bucketState struct {
 	number         uint16
-	bucket         string
-	quota          int64 // 0: not in the limits (any more)
+	name           string
+	quota          int64 // 0: the limits do not name the bucket
 	newest, oldest ref
 	objects        int64
-	used           int64 // by objects
-	reserved       int64 // by objects being written
+	used           int64 // bytes of stored objects
+	reserved       int64 // bytes reserved for objects being written
 
 	evicted, evictedBytes, damaged int64
 }
 
-// over is how far the lane is above its share of a total limit; shares are as the quotas.
-func (l *lane) over(total int64, quotas float64) float64 {
-	return float64(l.used+l.reserved) - float64(total)*float64(l.quota)/max(quotas, 1)
+// overShare is how many bytes the bucket is above its share of the total limit. Shares are proportional to quotas.
+func (b *bucketState) overShare(total int64, quotas float64) float64 {
+	return float64(b.used+b.reserved) - float64(total)*float64(b.quota)/max(quotas, 1)
 }
 
 func newIndex() index {
-	return index{refs: map[identity]ref{}, next: 1, byName: map[string]*lane{}}
+	return index{refs: map[identity]ref{}, next: 1, byName: map[string]*bucketState{}}
 }
 
-// lane gives a bucket's lane, made when it is first asked for.
-func (x *index) lane(bucket string) *lane {
-	if l, ok := x.byName[bucket]; ok {
-		return l
+// bucket returns the state of a bucket, creating it if needed.
+func (x *index) bucket(name string) *bucketState {
+	if b, ok := x.byName[name]; ok {
+		return b
 	}
-	l := &lane{number: uint16(len(x.lanes)), bucket: bucket}
-	x.lanes = append(x.lanes, l)
-	x.byName[bucket] = l
-	return l
+	b := &bucketState{number: uint16(len(x.buckets)), name: name}
+	x.buckets = append(x.buckets, b)
+	x.byName[name] = b
+	return b
 }
 
 func (x *index) at(r ref) *entry { return &x.slabs[r/slabSize][r%slabSize] }
 
-// find returns an object's entry, nil if there is none. It is good until the next add or remove.
+// find returns an object's entry, nil if there is none. It is valid until the next add or remove.
 func (x *index) find(id identity) *entry {
 	r, ok := x.refs[id]
 	if !ok {
@@ -78,26 +78,26 @@ func (x *index) find(id identity) *entry {
 	return x.at(r)
 }
 
-// touch makes an object the newest of its lane.
+// touch moves an object to the front of its bucket's list.
 func (x *index) touch(id identity) {
 	r := x.refs[id]
 	x.unlink(r)
 	x.link(r)
 }
 
-// add puts an object in, as the newest of its lane; one of the same identity goes.
+// add inserts an object at the front of its bucket's list, replacing one of the same identity.
 func (x *index) add(e entry) {
 	x.remove(e.id)
 	r := x.allocate()
 	*x.at(r) = e
 	x.refs[e.id] = r
 	x.link(r)
-	l := x.lanes[e.lane]
-	l.objects++
-	l.used += e.size
+	b := x.buckets[e.bucket]
+	b.objects++
+	b.used += e.size
 }
 
-// remove takes an object out and returns it as it was.
+// remove deletes an object and returns its entry.
 func (x *index) remove(id identity) (entry, bool) {
 	r, ok := x.refs[id]
 	if !ok {
@@ -108,9 +108,9 @@ func (x *index) remove(id identity) (entry, bool) {
 	e := *x.at(r)
 	*x.at(r) = entry{older: x.free}
 	x.free = r
-	l := x.lanes[e.lane]
-	l.objects--
-	l.used -= e.size
+	b := x.buckets[e.bucket]
+	b.objects--
+	b.used -= e.size
 	return e, true
 }
 
@@ -129,27 +129,27 @@ func (x *index) allocate() ref {
 
 func (x *index) link(r ref) {
 	e := x.at(r)
-	l := x.lanes[e.lane]
-	e.newer, e.older = none, l.newest
-	if l.newest != none {
-		x.at(l.newest).newer = r
+	b := x.buckets[e.bucket]
+	e.newer, e.older = none, b.newest
+	if b.newest != none {
+		x.at(b.newest).newer = r
 	} else {
-		l.oldest = r
+		b.oldest = r
 	}
-	l.newest = r
+	b.newest = r
 }
 
 func (x *index) unlink(r ref) {
 	e := x.at(r)
-	l := x.lanes[e.lane]
+	b := x.buckets[e.bucket]
 	if e.newer != none {
 		x.at(e.newer).older = e.older
 	} else {
-		l.newest = e.older
+		b.newest = e.older
 	}
 	if e.older != none {
 		x.at(e.older).newer = e.newer
 	} else {
-		l.oldest = e.newer
+		b.oldest = e.newer
 	}
 }

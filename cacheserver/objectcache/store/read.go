@@ -38,8 +38,8 @@ func (o *Object) Reader(first, length int64) (io.Reader, error) {
 // Close releases the object's file.
 func (o *Object) Close() error { return o.file.Close() }
 
-// Get opens an object for reading, and counts that as use of it. Anything wrong with its file makes it a miss, ErrMiss: it
-// is dropped then, and counted.
+// Get opens an object for reading and makes it the most recently used. If anything is wrong with its file the object is
+// removed, counted, and reported as ErrMiss.
 func (s *Store) Get(bucket, key string) (*Object, error) {
 	id := identify(bucket, key)
 	s.mu.Lock()
@@ -54,11 +54,11 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 
 	file, err := openFile(s.path(bucket, id))
 	if errors.Is(err, fs.ErrNotExist) {
-		s.drop(bucket, id, nil) // evicted between the look and the opening, or removed by a stranger
+		s.drop(bucket, id, nil) // evicted since the lookup, or removed by another process
 		return nil, ErrMiss
 	}
 	if err != nil {
-		s.failures.Add(1) // such as too many open files: the object may be all right; or a link in its place
+		s.failures.Add(1) // such as too many open files, or a symbolic link; the object may be intact
 		return nil, ErrMiss
 	}
 	o, err := s.check(file, bucket, key, known)
@@ -71,7 +71,7 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 	return o, nil
 }
 
-// check makes an Object of a file that is whole and the right one.
+// check verifies an open file and returns it as an Object.
 func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, 
 	if known.verified != 0 && known.stamp == stamp && s.verifyEvery > 0 && age < s.verifyEvery {
 		return o, nil
 	}
-	// Many ask at once for what they all need: one of them reads it.
+	// Concurrent readers of one object share one verification.
 	flight := fmt.Sprintf("%x-%x", known.id, stamp)
 	if _, err, _ := s.verifying.Do(flight, func() (any, error) { return nil, o.verify(checksum) }); err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (o *Object) verify(checksum uint64) error {
 	buf := getBuffer()
 	defer putBuffer(buf)
 	sum := xxh3.New()
-	// Hidden behind a plain Reader: the file would write itself, by a buffer of its own.
+	// Hides WriterTo, which would use a buffer of its own.
 	payload := struct{ io.Reader }{io.NewSectionReader(o.file, o.from, o.size)}
 	n, err := io.CopyBuffer(struct{ io.Writer }{sum}, payload, *buf)
 	if err != nil {
@@ -127,7 +127,7 @@ func (o *Object) verify(checksum uint64) error {
 	return nil
 }
 
-// drop forgets an object whose file is gone (damaged is nil then) or is damaged, unless the object has another file by now.
+// drop removes an object whose file is missing (damaged is nil) or damaged, unless the file was replaced meanwhile.
 func (s *Store) drop(bucket string, id identity, damaged *os.File) {
 	stripe := s.stripe(id)
 	stripe.Lock()
@@ -138,13 +138,13 @@ func (s *Store) drop(bucket string, id identity, damaged *os.File) {
 	s.mu.Lock()
 	e, found := s.index.remove(id)
 	if found && damaged != nil {
-		s.index.lanes[e.lane].damaged++
+		s.index.buckets[e.bucket].damaged++
 	}
 	s.mu.Unlock()
 	_ = s.unlink(bucket, id) // counted there
 }
 
-// buffers are for copying between connections and files: large enough that a read is worth its system call.
+// buffers are large, so that system calls are few.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
 func getBuffer() *[]byte  { return buffers.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else

@@ -3,8 +3,8 @@
 
 package store
 
-// SetLimits puts other limits in force and removes what is over them: old objects of buckets that shrank, and everything
-// of buckets that are not named. It returns when all is within the limits.
+// SetLimits replaces the limits and evicts what exceeds them: the least recently used objects of buckets that shrank, and all
+// objects of buckets that are not named. It returns when the store is within the limits.
 func (s *Store) SetLimits(limits Limits) {
 	s.setLimits(limits)
 	s.trim()
@@ -15,33 +15,33 @@ func (s *Store) setLimits(limits Limits) {
 	defer s.mu.Unlock()
 	s.total = limits.Total
 	for bucket := range limits.Quotas {
-		s.index.lane(bucket)
+		s.index.bucket(bucket)
 	}
-	for _, l := range s.index.lanes {
-		l.quota = limits.Quotas[l.bucket]
+	for _, l := range s.index.buckets {
+		l.quota = limits.Quotas[l.name]
 	}
 }
 
-// trim evicts until all is within the limits.
+// trim evicts until the store is within its limits.
 func (s *Store) trim() {
 	for {
 		s.mu.Lock()
-		giver := s.giverLocked(nil, 0)
-		for _, l := range s.index.lanes {
+		victimBucket := s.evictFromLocked(nil, 0)
+		for _, l := range s.index.buckets {
 			if l.used > l.quota && l.oldest != none {
-				giver = l
+				victimBucket = l
 			}
 		}
-		victim, ok := s.oldestLocked(giver)
+		victim, ok := s.oldestLocked(victimBucket)
 		s.mu.Unlock()
-		if !ok || s.evict(giver, victim) != nil { // a failure is counted, and the next Create tries again
+		if !ok || s.evict(victimBucket, victim) != nil { // evict has counted the failure; the next Create tries again
 			return
 		}
 	}
 }
 
-// most is a bucket's lane and the size of the largest file that fits into it.
-func (s *Store) most(bucket string) (*lane, int64) {
+// largest returns a bucket and the size of the largest file that fits into it; nil and 0 if there is no such bucket.
+func (s *Store) largest(bucket string) (*bucketState, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l, ok := s.index.byName[bucket]
@@ -51,74 +51,75 @@ func (s *Store) most(bucket string) (*lane, int64) {
 	return l, min(l.quota, s.total)
 }
 
-// reserve takes n bytes of room for an object being written, evicting as needed.
-func (s *Store) reserve(l *lane, n int64) error {
+// reserve reserves n bytes for an object being written, evicting as needed.
+func (s *Store) reserve(l *bucketState, n int64) error {
 	for {
 		s.mu.Lock()
-		giver := s.giverLocked(l, n)
-		if giver == nil {
+		victimBucket := s.evictFromLocked(l, n)
+		if victimBucket == nil {
 			l.reserved += n
 			s.mu.Unlock()
 			return nil
 		}
-		victim, ok := s.oldestLocked(giver)
+		victim, ok := s.oldestLocked(victimBucket)
 		s.mu.Unlock()
 		if !ok {
 			return ErrNoRoom
 		}
-		if err := s.evict(giver, victim); err != nil {
+		if err := s.evict(victimBucket, victim); err != nil {
 			return err
 		}
 	}
 }
 
-// release gives reserved room back.
-func (s *Store) release(l *lane, n int64) {
+// release returns reserved bytes.
+func (s *Store) release(l *bucketState, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.reserved -= n
 }
 
-// giverLocked is the bucket that must give before n bytes more fit into l; nil if they fit. At its quota a bucket gives
-// from its own; at the total limit the bucket furthest over its share gives first.
-func (s *Store) giverLocked(l *lane, n int64) *lane {
+// evictFromLocked returns the bucket to evict from before n more bytes fit into l, nil if they fit already. A bucket at its
+// quota evicts its own objects; at the total limit the bucket furthest above its share does. l may be nil.
+func (s *Store) evictFromLocked(l *bucketState, n int64) *bucketState {
 	if l != nil && l.used+l.reserved+n > l.quota {
 		return l
 	}
 	var taken int64
 	var quotas float64
-	for _, each := range s.index.lanes {
+	for _, each := range s.index.buckets {
 		taken += each.used + each.reserved
 		quotas += float64(each.quota)
 	}
 	if taken+n <= s.total {
 		return nil
 	}
-	var giver *lane
-	for _, each := range s.index.lanes {
+	var victimBucket *bucketState
+	for _, each := range s.index.buckets {
 		if each.oldest == none {
-			continue // has nothing to give
+			continue // nothing to evict
 		}
-		if giver == nil || each.over(s.total, quotas) > giver.over(s.total, quotas) {
-			giver = each
+		if victimBucket == nil || each.overShare(s.total, quotas) > victimBucket.overShare(s.total, quotas) {
+			victimBucket = each
 		}
 	}
-	if giver == nil {
+	if victimBucket == nil {
 		return l
 	}
-	return giver
+	return victimBucket
 }
 
-// oldestLocked is the object of l that was not used for longest; false if l, which may be nil, has none.
-func (s *Store) oldestLocked(l *lane) (identity, bool) {
+// oldestLocked returns the least recently used object of l; false if l is nil or empty.
+func (s *Store) oldestLocked(l *bucketState) (identity, bool) {
 	if l == nil || l.oldest == none {
 		return identity{}, false
 	}
 	return s.index.at(l.oldest).id, true
 }
 
-// evict removes an object that was its lane's oldest. If it was used or replaced meanwhile it stays; the caller looks again.
-func (s *Store) evict(l *lane, id identity) error {
+// evict removes an object if it is still the least recently used of its bucket; otherwise it does nothing, and the caller
+// chooses again.
+func (s *Store) evict(l *bucketState, id identity) error {
 	stripe := s.stripe(id)
 	stripe.Lock()
 	defer stripe.Unlock()
@@ -128,12 +129,12 @@ func (s *Store) evict(l *lane, id identity) error {
 	if !ok || oldest != id {
 		return nil
 	}
-	if err := s.unlink(l.bucket, id); err != nil {
+	if err := s.unlink(l.name, id); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, _ := s.index.remove(id) // it is there: nobody else had its stripe
+	e, _ := s.index.remove(id) // it is present: this goroutine holds its stripe
 	l.evicted++
 	l.evictedBytes += e.size
 	return nil

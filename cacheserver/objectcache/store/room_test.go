@@ -188,7 +188,7 @@ func TestIndexIsSmall(t *testing.T) { // not parallel: it measures the heap
 	const objects, most = 1 << 20, 100
 	before := heap()
 	x := newIndex()
-	l := x.lane("b")
+	l := x.bucket("b")
 	l.quota = 1 << 40
 	for i := range uint64(objects) {
 		x.add(numbered(i, l))
@@ -210,8 +210,8 @@ func TestIndexIsSmall(t *testing.T) { // not parallel: it measures the heap
 }
 
 // numbered is an entry whose identity is spread as a hash's is.
-func numbered(i uint64, l *lane) entry {
-	e := entry{size: 1, lane: l.number}
+func numbered(i uint64, l *bucketState) entry {
+	e := entry{size: 1, bucket: l.number}
 	binary.LittleEndian.PutUint64(e.id[:], i*0x9E3779B97F4A7C15)
 	return e
 }

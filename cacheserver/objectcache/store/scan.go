@@ -20,11 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scan builds the index from the folder: names and sizes alone, no file is opened. Objects keep their order of use as far
-// as the file system noted it (the later of access and change time). What a killed process left in tmp/ goes, and so do
-// buckets without a quota and what is over the limits. A link, named pipe, socket or device among the files is an error:
-// no Store makes one, and to open it could block or lead out of the folder. Nothing else is called before Scan has
-// returned, but Stats.
+// Scan builds the index from the folder's names and inodes, without opening files. The order of use comes from the file
+// system (the later of access and modification time). Scan removes what a killed process left in tmp/, buckets without a
+// quota, and what exceeds the limits. A link, named pipe, socket or device among the files is an error: no Store creates one,
+// and opening it could block or leave the folder. Only Stats may be called before Scan returns.
 func (s *Store) Scan(ctx context.Context) error {
 	tmp, objects := filepath.Join(s.dir, "tmp"), filepath.Join(s.dir, "objects")
 	if there, err := isFolder(tmp); err != nil {
@@ -47,7 +46,7 @@ func (s *Store) Scan(ctx context.Context) error {
 			s.count(os.RemoveAll(filepath.Join(objects, bucket.Name())))
 			continue
 		}
-		if _, err := isFolder(filepath.Join(objects, l.bucket)); err != nil {
+		if _, err := isFolder(filepath.Join(objects, l.name)); err != nil {
 			return err
 		}
 		found, err := s.scanBucket(ctx, l)
@@ -57,7 +56,7 @@ func (s *Store) Scan(ctx context.Context) error {
 		slices.SortFunc(found, func(a, b scanned) int { return cmp.Compare(a.used, b.used) })
 		s.mu.Lock()
 		for _, f := range found {
-			s.index.add(entry{id: f.id, size: f.size, lane: l.number})
+			s.index.add(entry{id: f.id, size: f.size, bucket: l.number})
 		}
 		s.mu.Unlock()
 	}
@@ -65,15 +64,15 @@ func (s *Store) Scan(ctx context.Context) error {
 	return nil
 }
 
-// scanned is what a file's name and inode tell.
+// scanned is what a file's name and inode say about an object.
 type scanned struct {
 	id   identity
 	size int64
 	used int64 // Unix time
 }
 
-// scanBucket lists a bucket's objects, some folders at a time: a cold disk answers many questions as fast as one.
-func (s *Store) scanBucket(ctx context.Context, l *lane) ([]scanned, error) {
+// scanBucket lists a bucket's objects, several folders at a time: a disk with cold caches serves parallel requests faster.
+func (s *Store) scanBucket(ctx context.Context, l *bucketState) ([]scanned, error) {
 	var folders [256][]scanned
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(4 * runtime.GOMAXPROCS(0))
@@ -82,7 +81,7 @@ func (s *Store) scanBucket(ctx context.Context, l *lane) ([]scanned, error) {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return s.scanFolder(l.bucket, byte(i), &folders[i])
+			return s.scanFolder(l.name, byte(i), &folders[i])
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -91,7 +90,7 @@ func (s *Store) scanBucket(ctx context.Context, l *lane) ([]scanned, error) {
 	return slices.Concat(folders[:]...), nil
 }
 
-// scanFolder lists the objects whose identity begins with a byte. What can't be read is missing then, and counted.
+// scanFolder lists the objects whose identity begins with first. Files that can't be read are counted and left out.
 func (s *Store) scanFolder(bucket string, first byte, found *[]scanned) error {
 	prefix := hex.EncodeToString([]byte{first})
 	path := filepath.Join(s.dir, "objects", bucket, prefix)
@@ -107,7 +106,7 @@ func (s *Store) scanFolder(bucket string, first byte, found *[]scanned) error {
 	for {
 		names, err := folder.Readdirnames(1024)
 		for _, name := range names {
-			f, ok, err := look(int(folder.Fd()), prefix, name)
+			f, ok, err := statObject(int(folder.Fd()), prefix, name)
 			if err != nil {
 				return fmt.Errorf("%s: %w", filepath.Join(path, name), err)
 			}
@@ -125,7 +124,7 @@ func (s *Store) scanFolder(bucket string, first byte, found *[]scanned) error {
 	}
 }
 
-// errForeign says that something is no file or folder of a Store.
+// errForeign says that the folder contains something that no Store creates.
 var errForeign = errors.New("a link, named pipe, socket or device in the store's folder, which holds files and folders alone: remove it")
 
 // isFolder says whether there is a folder. It is an error if there is something else.
@@ -140,8 +139,8 @@ func isFolder(path string) (bool, error) {
 	return err == nil, err
 }
 
-// look reads one file's inode; false if it is no object of ours.
-func look(folder int, prefix, name string) (f scanned, ok bool, err error) {
+// statObject reads one file's inode; ok is false if its name is not an object's.
+func statObject(folder int, prefix, name string) (f scanned, ok bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) { // it was removed meanwhile
@@ -166,7 +165,7 @@ func look(folder int, prefix, name string) (f scanned, ok bool, err error) {
 	return f, notHex == nil, nil
 }
 
-// empty removes what is in a folder.
+// empty removes the contents of a folder.
 func (s *Store) empty(folder string) {
 	names, err := os.ReadDir(folder)
 	s.count(err)

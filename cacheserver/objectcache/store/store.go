@@ -43,12 +43,12 @@ type Config struct {
 	// Dir is the Store's own folder. It is made if it is not there, in a folder that is.
 	Dir    string
 	Limits Limits
-	// VerifyEvery is how long an object is served without reading it against its checksum again, as long as its file's
-	// change time stays as it was. Default DefaultVerifyEvery; negative verifies at every read.
+	// VerifyEvery is how long a verified checksum is trusted, while the file's change time stays the same. Default
+	// DefaultVerifyEvery; a negative value verifies at every read.
 	VerifyEvery time.Duration
 }
 
-// Limits bound what the files take, in bytes with their headers.
+// Limits are in bytes of files, which include a header.
 type Limits struct {
 	Total  int64            // all buckets together
 	Quotas map[string]int64 // by bucket; a bucket that is not here has no objects
@@ -62,13 +62,13 @@ type Store struct {
 	verifying   singleflight.Group
 	failures    atomic.Int64
 
-	// order keeps a file and its place in the index in step: whoever changes both for an object holds its stripe, and takes
-	// mu inside. Nobody holds two stripes.
-	order [256]sync.Mutex
+	// stripes keep a file and its index entry consistent: whoever changes both holds the object's stripe, and locks mu inside.
+	// No goroutine holds two stripes.
+	stripes [256]sync.Mutex
 
 	mu    sync.Mutex // never held across I/O
 	index index
-	total int64 // limit over all lanes
+	total int64 // limit of all buckets together
 }
 
 // Open takes a folder into use. Its index is empty until Scan has ended; until then objects from before are misses. A disk
@@ -99,40 +99,40 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close gives the folder free for another process. Objects that are open stay readable.
+// Close unlocks the folder for another process. Open objects stay readable.
 func (s *Store) Close() error { return s.lock.Close() }
 
-// Failures counts what the disk refused or got wrong: reads, writes and removals that failed, objects that were damaged.
+// Failures counts failed reads, writes and removals, and damaged objects.
 func (s *Store) Failures() int64 { return s.failures.Load() }
 
-// BucketStats is what one bucket holds and has lost.
+// BucketStats describes one bucket.
 type BucketStats struct {
 	Bucket         string
 	Objects, Bytes int64 // now; Bytes with headers and with what is being written
 	Quota          int64
-	Evicted        int64 // objects that went to make room
+	Evicted        int64 // objects removed to make room
 	EvictedBytes   int64
-	Damaged        int64 // objects whose file was not as it was written
+	Damaged        int64 // objects removed because their file had changed
 }
 
 // Stats lists the buckets in no particular order.
 func (s *Store) Stats() []BucketStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stats := make([]BucketStats, 0, len(s.index.lanes))
-	for _, l := range s.index.lanes {
+	stats := make([]BucketStats, 0, len(s.index.buckets))
+	for _, l := range s.index.buckets {
 		if l.quota == 0 && l.objects == 0 {
-			continue // was taken out of the limits
+			continue // no longer in the limits
 		}
 		stats = append(stats, BucketStats{
-			Bucket: l.bucket, Objects: l.objects, Bytes: l.used + l.reserved, Quota: l.quota,
+			Bucket: l.name, Objects: l.objects, Bytes: l.used + l.reserved, Quota: l.quota,
 			Evicted: l.evicted, EvictedBytes: l.evictedBytes, Damaged: l.damaged,
 		})
 	}
 	return stats
 }
 
-// Delete removes an object, whether or not it is there. What is being read from it is read to its end.
+// Delete removes an object if it exists. Readers that have it open read it to its end.
 func (s *Store) Delete(bucket, key string) error {
 	id := identify(bucket, key)
 	stripe := s.stripe(id)
@@ -166,7 +166,7 @@ func identify(bucket, key string) identity {
 	return identity(sum[:16])
 }
 
-func (s *Store) stripe(id identity) *sync.Mutex { return &s.order[id[0]] }
+func (s *Store) stripe(id identity) *sync.Mutex { return &s.stripes[id[0]] }
 
 // path is where an object's file is.
 func (s *Store) path(bucket string, id identity) string {

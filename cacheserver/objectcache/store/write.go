@@ -15,53 +15,53 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// reserveStep is how much room a Writer takes at a time. It takes what it is about to write, not what it was told it will
-// write: who announces much and sends nothing makes nobody else's objects go.
+// reserveStep is how much a Writer reserves at a time. It does not reserve the whole announced size at once: a client that
+// announces much and sends nothing must not evict other objects.
 const reserveStep = 8 << 20
 
-// Writer takes one object in. It is for one goroutine, which ends it with Commit or Abort. Any error of its methods that is
-// not ErrTooLarge is the disk's.
+// Writer stores one object. It is for one goroutine, which must call Commit or Abort. Errors other than ErrTooLarge are the
+// disk's.
 type Writer struct {
 	store       *Store
-	lane        *lane
+	state       *bucketState
 	bucket, key string
-	announced   int64 // -1: not told
-	most        int64
+	announced   int64 // -1: unknown
+	limit       int64 // of written
 	written     int64
 	reserved    int64
 	file        *os.File // nil when ended
 	sum         *xxh3.Hasher
 }
 
-// Fits says, as Create does, whether an object of size bytes, -1 if that is not known, is too large for its bucket.
+// Fits returns ErrTooLarge if an object of size bytes (-1: unknown) can't fit into its bucket.
 func (s *Store) Fits(bucket, key string, size int64) error {
 	_, _, err := s.fits(bucket, key, size)
 	return err
 }
 
-func (s *Store) fits(bucket, key string, size int64) (l *lane, most int64, err error) {
-	l, most = s.most(bucket)
-	most -= headerSize(bucket, key)
-	if most < 0 || size > most {
-		return nil, 0, fmt.Errorf("%d bytes into bucket %s, where %d fit: %w", size, bucket, max(most, 0), ErrTooLarge)
+func (s *Store) fits(bucket, key string, size int64) (l *bucketState, limit int64, err error) {
+	l, limit = s.largest(bucket)
+	limit -= headerSize(bucket, key)
+	if limit < 0 || size > limit {
+		return nil, 0, fmt.Errorf("%d bytes into bucket %s, where %d fit: %w", size, bucket, max(limit, 0), ErrTooLarge)
 	}
-	return l, most, nil
+	return l, limit, nil
 }
 
-// Create begins an object of size bytes, -1 if that is not known. Objects are seen when they are committed. It removes what
-// was not used for longest as room is needed.
+// Create begins an object of size bytes (-1: unknown), which becomes visible at Commit. The Writer evicts least recently used
+// objects as it needs room.
 func (s *Store) Create(bucket, key string, size int64) (*Writer, error) {
-	l, most, err := s.fits(bucket, key, size)
+	l, limit, err := s.fits(bucket, key, size)
 	if err != nil {
 		return nil, err
 	}
-	// The file comes first: on a disk that can't be written nothing is evicted in vain.
+	// The file is created first, so that a disk that can't be written evicts nothing.
 	file, err := os.CreateTemp(filepath.Join(s.dir, "tmp"), "put-")
 	if err != nil {
 		s.failures.Add(1)
 		return nil, err
 	}
-	w := &Writer{store: s, lane: l, bucket: bucket, key: key, announced: size, most: most, file: file, sum: xxh3.New()}
+	w := &Writer{store: s, state: l, bucket: bucket, key: key, announced: size, limit: limit, file: file, sum: xxh3.New()}
 	if err := w.reserve(headerSize(bucket, key)); err != nil {
 		w.Abort()
 		return nil, err
@@ -73,10 +73,10 @@ func (s *Store) Create(bucket, key string, size int64) (*Writer, error) {
 	return w, nil
 }
 
-// Write takes more of the object's bytes.
+// Write appends to the object.
 func (w *Writer) Write(p []byte) (int, error) {
-	if w.written+int64(len(p)) > w.most {
-		return 0, fmt.Errorf("over %d bytes into bucket %s: %w", w.most, w.bucket, ErrTooLarge)
+	if w.written+int64(len(p)) > w.limit {
+		return 0, fmt.Errorf("over %d bytes into bucket %s: %w", w.limit, w.bucket, ErrTooLarge)
 	}
 	need := headerSize(w.bucket, w.key) + w.written + int64(len(p))
 	if err := w.reserve(need); err != nil {
@@ -91,7 +91,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// reserve sees to it that need bytes of the file have room.
+// reserve reserves room for the first need bytes of the file.
 func (w *Writer) reserve(need int64) error {
 	if need <= w.reserved {
 		return nil
@@ -101,15 +101,15 @@ func (w *Writer) reserve(need int64) error {
 		left := headerSize(w.bucket, w.key) + w.announced - w.reserved
 		step = max(step, min(left, reserveStep))
 	}
-	if err := w.store.reserve(w.lane, step); err != nil {
+	if err := w.store.reserve(w.state, step); err != nil {
 		return err
 	}
 	w.reserved += step
 	return nil
 }
 
-// Commit makes the object the bucket's object of that key, in place of one that was. After an error there is what was there
-// before. It ends the Writer.
+// Commit stores the object under its key, replacing an earlier one. After an error the earlier object is still there. It ends
+// the Writer.
 func (w *Writer) Commit() error {
 	if w.announced >= 0 && w.written != w.announced {
 		w.Abort()
@@ -148,23 +148,23 @@ func (w *Writer) commit() error {
 	if err != nil {
 		return errors.Join(err, os.Remove(path))
 	}
-	if err := w.file.Close(); err != nil { // where quotas of network file systems speak up
+	if err := w.file.Close(); err != nil { // network file systems report exceeded quotas here
 		return errors.Join(err, os.Remove(path))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.lane.reserved -= w.reserved
-	s.index.add(entry{id: id, size: info.Size(), stamp: stampOf(info), verified: uint32(time.Now().Unix()), lane: w.lane.number})
+	w.state.reserved -= w.reserved
+	s.index.add(entry{id: id, size: info.Size(), stamp: stampOf(info), verified: uint32(time.Now().Unix()), bucket: w.state.number})
 	return nil
 }
 
-// Abort throws away what was written. It does nothing after Commit or Abort.
+// Abort discards what was written. It does nothing after Commit or Abort.
 func (w *Writer) Abort() {
 	if w.file == nil {
 		return
 	}
-	_ = w.file.Close()           // its bytes are not wanted
-	_ = os.Remove(w.file.Name()) // or is removed with the next start's tmp
+	_ = w.file.Close()           // only from a file to be removed
+	_ = os.Remove(w.file.Name()) // on failure, the next Scan removes it
 	w.file = nil
-	w.store.release(w.lane, w.reserved)
+	w.store.release(w.state, w.reserved)
 }
