@@ -41,6 +41,8 @@ type objectCacheFlags struct {
 	peers        map[string]string
 	kube         kube.Config
 	verifyEvery  time.Duration
+	maxObjects   int64
+	minFree      float64
 	grace        time.Duration
 	logs         logFlags
 }
@@ -53,6 +55,8 @@ func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 		"JSON file of buckets, quotas and who may use them; looked at again while serving (env OBJECT_CACHE_BUCKETS)")
 	flags.StringVar(&f.name, "name", env("NODE_NAME"), "the node's name, by which keys are spread (default: the host's name; env NODE_NAME)")
 	flags.DurationVar(&f.verifyEvery, "verify-every", store.DefaultVerifyEvery, "read an object against its checksum again after this long; negative: at every read")
+	flags.Int64Var(&f.maxObjects, "max-objects", store.DefaultMaxObjects, "objects to keep at most: the index takes about 100 bytes of memory for each")
+	flags.Float64Var(&f.minFree, "min-free", 0.05, "fraction of the disk, and of its inodes, to leave free whoever uses them; 0: none")
 	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running requests get to end after SIGTERM")
 	flags.StringVar(&f.kube.Audience, "audience", "datacache-object-cache", "what ServiceAccount tokens must be made for")
 	flags.StringVar(&f.kube.Namespace, "namespace", env("POD_NAMESPACE"), "namespace of the object caches' Service (env POD_NAMESPACE)")
@@ -72,6 +76,10 @@ func (f *objectCacheFlags) check() (err error) {
 		return errors.New("--dir: missing, want a folder on a local disk")
 	case f.buckets == "":
 		return errors.New("--buckets: missing, want a JSON file of buckets")
+	case f.maxObjects < 1:
+		return fmt.Errorf("--max-objects: %d, want at least 1", f.maxObjects)
+	case f.minFree < 0 || f.minFree >= 1:
+		return fmt.Errorf("--min-free: %g, want a fraction from 0 to below 1, such as 0.05", f.minFree)
 	case f.standalone && f.tokens == "":
 		return errors.New("--tokens: missing, --standalone wants a file of lines TOKEN NAMESPACE")
 	case !f.standalone && (f.tokens != "" || len(f.peers) > 0):
@@ -126,7 +134,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--buckets: %w", err)
 	}
-	objects, err := store.Open(store.Config{Dir: f.dir, Limits: limitsOf(config.Get()), VerifyEvery: f.verifyEvery})
+	objects, err := store.Open(store.Config{Dir: f.dir, Limits: f.limits(config.Get()), MinFree: f.minFree, VerifyEvery: f.verifyEvery})
 	if err != nil {
 		return fmt.Errorf("--dir: %w", err)
 	}
@@ -165,7 +173,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 		log.Info("ready", "dir", f.dir, "name", f.name, "scan", time.Since(began).Round(time.Millisecond))
 		server.Open()
 		fmt.Printf("ready http://%s http://%s\n", local.Reachable(data.Addr()), local.Reachable(looks.Addr()))
-		config.Watch(ctx, lookEvery, log, func(c buckets.Config) { objects.SetLimits(limitsOf(c)) })
+		config.Watch(ctx, lookEvery, log, func(c buckets.Config) { objects.SetLimits(f.limits(c)) })
 		return nil
 	})
 	return group.Wait()
@@ -209,8 +217,8 @@ func (f *objectCacheFlags) join(
 	return identity.Static(tokens.Get), known, nil
 }
 
-func limitsOf(c buckets.Config) store.Limits {
-	limits := store.Limits{Total: c.TotalLimit, Quotas: map[string]int64{}}
+func (f *objectCacheFlags) limits(c buckets.Config) store.Limits {
+	limits := store.Limits{Total: c.TotalLimit, Objects: f.maxObjects, Quotas: map[string]int64{}}
 	for name, b := range c.Buckets {
 		limits.Quotas[name] = b.Quota
 	}

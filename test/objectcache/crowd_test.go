@@ -113,15 +113,16 @@ func TestEvictionUnderLoad(t *testing.T) {
 	})
 }
 
-// sizes is how large the files are together.
+// sizes is how much of the disk the files take together.
 func sizes(t *testing.T, paths []string) (total int64) {
 	t.Helper()
+	const blockSize = 4096
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		total += info.Size()
+		total += (info.Size() + blockSize - 1) / blockSize * blockSize
 	}
 	return total
 }

@@ -155,7 +155,7 @@ func mounted(t *testing.T, mount string) []string {
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := start(t, options{dir: dir, wrap: mounted(t, "mount -t tmpfs -o size=4m none "+dir)})
+	p := start(t, options{dir: dir, wrap: mounted(t, "mount -t tmpfs -o size=4m none "+dir), args: []string{"--min-free", "0"}})
 	const size = 512 << 10
 	stored := 0
 	for ; ; stored++ {
@@ -188,6 +188,26 @@ func TestDiskFull(t *testing.T) {
 	p.put("open/again", content("again", 0, size)) // nothing of what failed is left to take room
 	if failures := p.metric("disk_failures_total"); failures < 1 {
 		t.Errorf("metric disk_failures_total is %g, want what failed", failures)
+	}
+}
+
+// TestTheDiskKeepsRoom has limits above the size of the disk: objects are evicted before it is full.
+func TestTheDiskKeepsRoom(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := start(t, options{dir: dir, wrap: mounted(t, "mount -t tmpfs -o size=16m none "+dir), args: []string{"--min-free", "0.5"}})
+	const size, objects = 256 << 10, 100
+	for i := range objects {
+		p.put(fmt.Sprintf("open/key-%d", i), content("key", i, size))
+	}
+	if bytes := p.metric("bucket_bytes"); bytes > 8<<20 || bytes < 4<<20 {
+		t.Errorf("%g bytes on a disk of 16 MiB of which half is to be free", bytes)
+	}
+	if status, _ := p.do(http.MethodGet, fmt.Sprintf("open/key-%d", objects-1), ""); status != http.StatusOK {
+		t.Errorf("GET of the newest: %d", status)
+	}
+	if failures := p.metric("disk_failures_total"); failures != 0 {
+		t.Errorf("metric disk_failures_total is %g", failures)
 	}
 }
 

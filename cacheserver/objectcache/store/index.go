@@ -3,6 +3,11 @@
 
 package store
 
+import (
+	"cmp"
+	"slices"
+)
+
 // index holds every object's size and one least-recently-used list per bucket. Entries live in slabs and are linked by
 // numbers instead of pointers: 48 bytes each, which the garbage collector does not scan, and about 35 in the map.
 // The caller holds Store.mu.
@@ -27,8 +32,8 @@ const (
 // entry is one object.
 type entry struct {
 	id           identity
-	size         int64 // of the file
-	stamp        uint32
+	size         int64  // of the file on disk, in whole blocks
+	stamp        uint32 // of the file; during Scan the Unix time of its last use
 	verified     uint32 // Unix time of the last checksum that matched; 0: not verified since the process started
 	newer, older ref
 	bucket       uint16 // bucketState.number
@@ -43,13 +48,29 @@ type bucketState struct {
 	objects        int64
 	used           int64 // bytes of stored objects
 	reserved       int64 // bytes reserved for objects being written
+	writing        int64 // objects being written
 
 	evicted, evictedBytes, damaged int64
 }
 
-// overShare is how many bytes the bucket is above its share of the total limit. Shares are proportional to quotas.
-func (b *bucketState) overShare(total int64, quotas float64) float64 {
-	return float64(b.used+b.reserved) - float64(total)*float64(b.quota)/max(quotas, 1)
+// totals are what all buckets hold together.
+type totals struct {
+	bytes, objects int64 // with those being written
+	quotas         float64
+}
+
+func (x *index) sums() (s totals) {
+	for _, b := range x.buckets {
+		s.bytes += b.used + b.reserved
+		s.objects += b.objects + b.writing
+		s.quotas += float64(b.quota)
+	}
+	return s
+}
+
+// overShare is how far held, the bucket's part of something, is above its share of limit. Shares are proportional to quotas.
+func (b *bucketState) overShare(held, limit int64, quotas float64) float64 {
+	return float64(held) - float64(limit)*float64(b.quota)/max(quotas, 1)
 }
 
 func newIndex() index {
@@ -151,5 +172,20 @@ func (x *index) unlink(r ref) {
 		x.at(e.older).newer = e.newer
 	} else {
 		b.oldest = e.newer
+	}
+}
+
+// sortByUse orders each bucket's list by the times of last use that Scan keeps in entry.stamp.
+func (x *index) sortByUse() {
+	for _, b := range x.buckets {
+		refs := make([]ref, 0, b.objects)
+		for r := b.oldest; r != none; r = x.at(r).newer {
+			refs = append(refs, r)
+		}
+		slices.SortStableFunc(refs, func(a, b ref) int { return cmp.Compare(x.at(a).stamp, x.at(b).stamp) })
+		b.newest, b.oldest = none, none
+		for _, r := range refs {
+			x.link(r)
+		}
 	}
 }

@@ -104,7 +104,7 @@ func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.index.find(known.id); e != nil && e.size == info.Size() {
+	if e := s.index.find(known.id); e != nil && e.size == s.blocks(info.Size()) {
 		e.stamp, e.verified = stamp, uint32(now.Unix())
 	}
 	return o, nil

@@ -3,39 +3,44 @@
 
 package store
 
+import "cmp"
+
 // SetLimits replaces the limits and evicts what exceeds them: the least recently used objects of buckets that shrank, and all
 // objects of buckets that are not named. It returns when the store is within the limits.
 func (s *Store) SetLimits(limits Limits) {
 	s.setLimits(limits)
-	s.trim()
+	_ = s.trim() // counted; the next Create tries again
 }
 
 func (s *Store) setLimits(limits Limits) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.total = limits.Total
+	s.total, s.maxObjects = limits.Total, cmp.Or(limits.Objects, DefaultMaxObjects)
 	for bucket := range limits.Quotas {
 		s.index.bucket(bucket)
 	}
-	for _, l := range s.index.buckets {
-		l.quota = limits.Quotas[l.name]
+	for _, b := range s.index.buckets {
+		b.quota = limits.Quotas[b.name]
 	}
 }
 
-// trim evicts until the store is within its limits.
-func (s *Store) trim() {
+// trim evicts until the store is within its limits. An error, already counted, means that it is not.
+func (s *Store) trim() error {
 	for {
 		s.mu.Lock()
-		victimBucket := s.evictFromLocked(nil, 0)
-		for _, l := range s.index.buckets {
-			if l.used > l.quota && l.oldest != none {
-				victimBucket = l
+		from := s.evictFromLocked(nil, 0, 0)
+		for _, b := range s.index.buckets {
+			if b.used > b.quota && b.oldest != none {
+				from = b
 			}
 		}
-		victim, ok := s.oldestLocked(victimBucket)
+		victim, ok := s.oldestLocked(from)
 		s.mu.Unlock()
-		if !ok || s.evict(victimBucket, victim) != nil { // evict has counted the failure; the next Create tries again
-			return
+		if !ok {
+			return nil
+		}
+		if err := s.evict(from, victim); err != nil {
+			return err
 		}
 	}
 }
@@ -44,69 +49,81 @@ func (s *Store) trim() {
 func (s *Store) largest(bucket string) (*bucketState, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l, ok := s.index.byName[bucket]
+	b, ok := s.index.byName[bucket]
 	if !ok {
 		return nil, 0
 	}
-	return l, min(l.quota, s.total)
+	limit := min(b.quota, s.total)
+	return b, limit - limit%s.block
 }
 
-// reserve reserves n bytes for an object being written, evicting as needed.
-func (s *Store) reserve(l *bucketState, n int64) error {
+// blocks rounds the size of a file up to what it takes on the disk.
+func (s *Store) blocks(size int64) int64 { return (size + s.block - 1) / s.block * s.block }
+
+// reserve reserves bytes and objects for what is being written, evicting as needed.
+func (s *Store) reserve(b *bucketState, bytes, objects int64) error {
+	s.measureDisk()
 	for {
 		s.mu.Lock()
-		victimBucket := s.evictFromLocked(l, n)
-		if victimBucket == nil {
-			l.reserved += n
+		from := s.evictFromLocked(b, bytes, objects)
+		if from == nil {
+			b.reserved += bytes
+			b.writing += objects
 			s.mu.Unlock()
 			return nil
 		}
-		victim, ok := s.oldestLocked(victimBucket)
+		victim, ok := s.oldestLocked(from)
 		s.mu.Unlock()
 		if !ok {
 			return ErrNoRoom
 		}
-		if err := s.evict(victimBucket, victim); err != nil {
+		if err := s.evict(from, victim); err != nil {
 			return err
 		}
 	}
 }
 
-// release returns reserved bytes.
-func (s *Store) release(l *bucketState, n int64) {
+// release returns what was reserved.
+func (s *Store) release(b *bucketState, bytes, objects int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.reserved -= n
+	b.reserved -= bytes
+	b.writing -= objects
 }
 
-// evictFromLocked returns the bucket to evict from before n more bytes fit into l, nil if they fit already. A bucket at its
-// quota evicts its own objects; at the total limit the bucket furthest above its share does. l may be nil.
-func (s *Store) evictFromLocked(l *bucketState, n int64) *bucketState {
-	if l != nil && l.used+l.reserved+n > l.quota {
-		return l
+// evictFromLocked returns the bucket to evict from before more bytes and objects fit into b, nil if they fit already. A bucket
+// at its quota evicts its own objects; at a limit of all buckets the one furthest above its share does. b may be nil.
+func (s *Store) evictFromLocked(b *bucketState, bytes, objects int64) *bucketState {
+	if b != nil && b.used+b.reserved+bytes > b.quota {
+		return b
 	}
-	var taken int64
-	var quotas float64
-	for _, each := range s.index.buckets {
-		taken += each.used + each.reserved
-		quotas += float64(each.quota)
+	held := s.index.sums()
+	maxBytes, maxObjects := s.total, s.maxObjects
+	if s.disk.measured {
+		maxBytes, maxObjects = min(maxBytes, s.disk.bytes), min(maxObjects, s.disk.objects)
 	}
-	if taken+n <= s.total {
+	var over func(b *bucketState) float64
+	switch {
+	case held.bytes+bytes > maxBytes:
+		over = func(b *bucketState) float64 { return b.overShare(b.used+b.reserved, maxBytes, held.quotas) }
+	case held.objects+objects > maxObjects:
+		over = func(b *bucketState) float64 { return b.overShare(b.objects+b.writing, maxObjects, held.quotas) }
+	default:
 		return nil
 	}
-	var victimBucket *bucketState
+	var from *bucketState
 	for _, each := range s.index.buckets {
 		if each.oldest == none {
 			continue // nothing to evict
 		}
-		if victimBucket == nil || each.overShare(s.total, quotas) > victimBucket.overShare(s.total, quotas) {
-			victimBucket = each
+		if from == nil || over(each) > over(from) {
+			from = each
 		}
 	}
-	if victimBucket == nil {
-		return l
+	if from == nil {
+		return b
 	}
-	return victimBucket
+	return from
 }
 
 // oldestLocked returns the least recently used object of l; false if l is nil or empty.

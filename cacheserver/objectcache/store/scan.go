@@ -4,7 +4,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -14,7 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -40,60 +39,72 @@ func (s *Store) Scan(ctx context.Context) error {
 	}
 	for _, bucket := range buckets {
 		s.mu.Lock()
-		l, known := s.index.byName[bucket.Name()]
+		b, known := s.index.byName[bucket.Name()]
 		s.mu.Unlock()
 		if !known {
 			s.count(os.RemoveAll(filepath.Join(objects, bucket.Name())))
 			continue
 		}
-		if _, err := isFolder(filepath.Join(objects, l.name)); err != nil {
+		if _, err := isFolder(filepath.Join(objects, b.name)); err != nil {
 			return err
 		}
-		found, err := s.scanBucket(ctx, l)
-		if err != nil {
+		if err := s.scanBucket(ctx, b); err != nil {
 			return err
 		}
-		slices.SortFunc(found, func(a, b scanned) int { return cmp.Compare(a.used, b.used) })
-		s.mu.Lock()
-		for _, f := range found {
-			s.index.add(entry{id: f.id, size: f.size, bucket: l.number})
-		}
-		s.mu.Unlock()
 	}
-	s.trim()
+	s.applyLimits()
 	return nil
 }
 
-// scanned is what a file's name and inode say about an object.
-type scanned struct {
-	id   identity
-	size int64
-	used int64 // Unix time
-}
-
 // scanBucket lists a bucket's objects, several folders at a time: a disk with cold caches serves parallel requests faster.
-func (s *Store) scanBucket(ctx context.Context, l *bucketState) ([]scanned, error) {
-	var folders [256][]scanned
+func (s *Store) scanBucket(ctx context.Context, b *bucketState) error {
+	var adding sync.Mutex // held while the index is over its limit, so that no scanner makes it grow further
+	add := func(e entry) {
+		adding.Lock()
+		defer adding.Unlock()
+		s.mu.Lock()
+		s.index.add(e)
+		excess := s.index.sums().objects - s.maxObjects
+		s.mu.Unlock()
+		if excess > s.maxObjects/8 { // not at each object: sorting is not for free
+			s.applyLimits()
+		}
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(4 * runtime.GOMAXPROCS(0))
-	for i := range folders {
+	for i := range 256 {
 		group.Go(func() error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return s.scanFolder(l.name, byte(i), &folders[i])
+			return s.scanFolder(b, byte(i), add)
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
+	return group.Wait()
+}
+
+// applyLimits removes the least recently used objects that exceed the limits. What can't be removed from the disk it removes
+// from the index alone: the memory for the index is bounded in any case.
+func (s *Store) applyLimits() {
+	s.mu.Lock()
+	s.index.sortByUse()
+	s.mu.Unlock()
+	for s.trim() != nil {
+		s.mu.Lock()
+		if id, ok := s.oldestLocked(s.evictFromLocked(nil, 0, 0)); ok {
+			s.index.remove(id)
+			s.mu.Unlock()
+			continue
+		}
+		s.mu.Unlock()
+		return
 	}
-	return slices.Concat(folders[:]...), nil
 }
 
 // scanFolder lists the objects whose identity begins with first. Files that can't be read are counted and left out.
-func (s *Store) scanFolder(bucket string, first byte, found *[]scanned) error {
+func (s *Store) scanFolder(b *bucketState, first byte, add func(entry)) error {
 	prefix := hex.EncodeToString([]byte{first})
-	path := filepath.Join(s.dir, "objects", bucket, prefix)
+	path := filepath.Join(s.dir, "objects", b.name, prefix)
 	if there, err := isFolder(path); err != nil || !there {
 		return err
 	}
@@ -106,12 +117,13 @@ func (s *Store) scanFolder(bucket string, first byte, found *[]scanned) error {
 	for {
 		names, err := folder.Readdirnames(1024)
 		for _, name := range names {
-			f, ok, err := statObject(int(folder.Fd()), prefix, name)
+			e, ok, err := statObject(int(folder.Fd()), prefix, name)
 			if err != nil {
 				return fmt.Errorf("%s: %w", filepath.Join(path, name), err)
 			}
 			if ok {
-				*found = append(*found, f)
+				e.bucket, e.size = b.number, s.blocks(e.size)
+				add(e)
 			}
 		}
 		if errors.Is(err, io.EOF) {
@@ -140,29 +152,29 @@ func isFolder(path string) (bool, error) {
 }
 
 // statObject reads one file's inode; ok is false if its name is not an object's.
-func statObject(folder int, prefix, name string) (f scanned, ok bool, err error) {
+func statObject(folder int, prefix, name string) (e entry, ok bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) { // it was removed meanwhile
-		return f, false, nil
+		return e, false, nil
 	}
 	if err != nil {
-		return f, false, fmt.Errorf("%s: %w", name, err)
+		return e, false, fmt.Errorf("%s: %w", name, err)
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 	case unix.S_IFDIR:
-		return f, false, nil
+		return e, false, nil
 	default:
-		return f, false, errForeign
+		return e, false, errForeign
 	}
 	digits := prefix + name
-	if len(digits) != hex.EncodedLen(len(f.id)) {
-		return f, false, nil
+	if len(digits) != hex.EncodedLen(len(e.id)) {
+		return e, false, nil
 	}
-	_, notHex := hex.Decode(f.id[:], []byte(digits))
-	f.size, f.used = st.Size, max(st.Atim.Sec, st.Mtim.Sec)
-	return f, notHex == nil, nil
+	_, notHex := hex.Decode(e.id[:], []byte(digits))
+	e.size, e.stamp = st.Size, uint32(max(st.Atim.Sec, st.Mtim.Sec))
+	return e, notHex == nil, nil
 }
 
 // empty removes the contents of a folder.

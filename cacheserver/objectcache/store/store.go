@@ -35,6 +35,9 @@ var (
 	ErrNoRoom = errors.New("no room: what the limit allows is being written by others")
 )
 
+// DefaultMaxObjects is a limit whose index takes about 1 GB of memory.
+const DefaultMaxObjects = 10_000_000
+
 // DefaultVerifyEvery is how long a checksum that was right is relied on.
 const DefaultVerifyEvery = 10 * time.Minute
 
@@ -43,21 +46,29 @@ type Config struct {
 	// Dir is the Store's own folder. It is made if it is not there, in a folder that is.
 	Dir    string
 	Limits Limits
+	// Block is the unit of disk space in bytes that files are counted in. Default: what the file system says.
+	Block int64
+	// MinFree is the fraction of the disk, of its bytes and of its inodes, that the Store leaves free: it evicts objects for
+	// that, whoever uses the disk. Default 0: only the limits count.
+	MinFree float64
 	// VerifyEvery is how long a verified checksum is trusted, while the file's change time stays the same. Default
 	// DefaultVerifyEvery; a negative value verifies at every read.
 	VerifyEvery time.Duration
 }
 
-// Limits are in bytes of files, which include a header.
+// Limits are in bytes of disk blocks of files, which include a header.
 type Limits struct {
-	Total  int64            // all buckets together
-	Quotas map[string]int64 // by bucket; a bucket that is not here has no objects
+	Total   int64            // all buckets together
+	Objects int64            // their number in all buckets together, which bounds the index's memory; default DefaultMaxObjects
+	Quotas  map[string]int64 // by bucket; a bucket that is not here has no objects
 }
 
 // Store holds objects. Open makes one; its methods may be called at the same time; Close ends it.
 type Store struct {
 	dir         string
 	verifyEvery time.Duration
+	block       int64
+	minFree     float64
 	lock        *os.File // the folder, held against a second process
 	verifying   singleflight.Group
 	failures    atomic.Int64
@@ -66,9 +77,11 @@ type Store struct {
 	// No goroutine holds two stripes.
 	stripes [256]sync.Mutex
 
-	mu    sync.Mutex // never held across I/O
-	index index
-	total int64 // limit of all buckets together
+	mu         sync.Mutex // never held across I/O
+	index      index
+	total      int64 // limits of all buckets together
+	maxObjects int64
+	disk       diskLimit
 }
 
 // Open takes a folder into use. Its index is empty until Scan has ended; until then objects from before are misses. A disk
@@ -89,7 +102,10 @@ func Open(cfg Config) (*Store, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: in use by another process, give each a folder of its own: %w", cfg.Dir, err), lock.Close())
 	}
-	s := &Store{dir: cfg.Dir, verifyEvery: cfg.VerifyEvery, lock: lock, index: newIndex()}
+	if cfg.Block == 0 {
+		cfg.Block = blockSize(cfg.Dir)
+	}
+	s := &Store{dir: cfg.Dir, verifyEvery: cfg.VerifyEvery, block: cfg.Block, minFree: cfg.MinFree, lock: lock, index: newIndex()}
 	s.setLimits(cfg.Limits)
 	for _, sub := range []string{"tmp", "objects"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o700); err != nil {
@@ -108,7 +124,7 @@ func (s *Store) Failures() int64 { return s.failures.Load() }
 // BucketStats describes one bucket.
 type BucketStats struct {
 	Bucket         string
-	Objects, Bytes int64 // now; Bytes with headers and with what is being written
+	Objects, Bytes int64 // now; Bytes of disk blocks, with what is being written
 	Quota          int64
 	Evicted        int64 // objects removed to make room
 	EvictedBytes   int64

@@ -20,10 +20,15 @@ import (
 
 const mib = 1 << 20
 
-// open makes a store over a folder and scans it.
+// open opens a store that counts bytes, not blocks, and scans it.
 func open(t *testing.T, dir string, limits Limits) *Store {
 	t.Helper()
-	s, err := Open(Config{Dir: dir, Limits: limits})
+	return openWith(t, Config{Dir: dir, Limits: limits, Block: 1})
+}
+
+func openWith(t *testing.T, cfg Config) *Store {
+	t.Helper()
+	s, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,7 @@ type Writer struct {
 	limit       int64 // of written
 	written     int64
 	reserved    int64
+	objects     int64    // 1 once an object is reserved
 	file        *os.File // nil when ended
 	sum         *xxh3.Hasher
 }
@@ -93,18 +94,20 @@ func (w *Writer) Write(p []byte) (int, error) {
 
 // reserve reserves room for the first need bytes of the file.
 func (w *Writer) reserve(need int64) error {
+	need = w.store.blocks(need)
 	if need <= w.reserved {
 		return nil
 	}
 	step := need - w.reserved
 	if w.announced >= 0 {
 		left := headerSize(w.bucket, w.key) + w.announced - w.reserved
-		step = max(step, min(left, reserveStep))
+		step = max(step, w.store.blocks(min(left, reserveStep)))
 	}
-	if err := w.store.reserve(w.state, step); err != nil {
+	if err := w.store.reserve(w.state, step, 1-w.objects); err != nil {
 		return err
 	}
 	w.reserved += step
+	w.objects = 1
 	return nil
 }
 
@@ -154,7 +157,8 @@ func (w *Writer) commit() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.state.reserved -= w.reserved
-	s.index.add(entry{id: id, size: info.Size(), stamp: stampOf(info), verified: uint32(time.Now().Unix()), bucket: w.state.number})
+	w.state.writing--
+	s.index.add(entry{id: id, size: s.blocks(info.Size()), stamp: stampOf(info), verified: uint32(time.Now().Unix()), bucket: w.state.number})
 	return nil
 }
 
@@ -166,5 +170,5 @@ func (w *Writer) Abort() {
 	_ = w.file.Close()           // only from a file to be removed
 	_ = os.Remove(w.file.Name()) // on failure, the next Scan removes it
 	w.file = nil
-	w.store.release(w.state, w.reserved)
+	w.store.release(w.state, w.reserved, w.objects)
 }
