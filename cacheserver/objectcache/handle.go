@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -43,7 +44,7 @@ func (s *Server) serve(r *request) {
 		r.Body = newRequestBody(r, s.limits)
 	}
 	var no *refusal
-	if r.bucket, r.key, no = s.admit(r.Context(), r.RequestURI, r.Header.Get("Authorization")); no != nil {
+	if r.bucket, r.key, no = s.admit(sourceOf(r.Request), r.RequestURI, r.Header.Get("Authorization")); no != nil {
 		no.answer(r)
 		return
 	}
@@ -82,6 +83,15 @@ func parseTarget(target string) (bucket, key string, ok bool) {
 	return bucket, key, bucket != "" && key != ""
 }
 
+// sourceOf is the request's context with its client's address as the source of its token.
+func sourceOf(r *http.Request) context.Context {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	return identity.WithSource(r.Context(), host)
+}
+
 // admit authenticates and authorizes a request before anything is looked up: neither its answer nor its timing depends on
 // which objects exist.
 func (s *Server) admit(ctx context.Context, target, authorization string) (bucket, key string, no *refusal) {
@@ -100,6 +110,9 @@ func (s *Server) admit(ctx context.Context, target, authorization string) (bucke
 		return "", "", unauthorized("want a header Authorization: Bearer TOKEN")
 	}
 	who, err := s.reviewer.Review(ctx, token)
+	if errors.Is(err, identity.ErrTooMany) {
+		return "", "", &refusal{status: http.StatusTooManyRequests, why: err.Error(), name: "Retry-After", value: "1"}
+	}
 	if errors.Is(err, identity.ErrUnknown) {
 		return "", "", unauthorized(identity.ErrUnknown.Error() + ": wrong audience, expired, or its pod is gone")
 	}

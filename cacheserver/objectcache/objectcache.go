@@ -57,7 +57,7 @@ var (
 // New returns a Server that answers 503 until Open is called.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: defaultLimits, transport: newTransport(defaultLimits)}
-	s.reviewer = identity.NewCache(timed{cfg.Reviewer, s.metrics.reviewSeconds})
+	s.reviewer = identity.NewCache(identity.NewLimiter(timed{cfg.Reviewer, s.metrics.reviewSeconds}))
 	s.Wait("starting")
 	return s
 }

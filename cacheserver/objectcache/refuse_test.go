@@ -119,6 +119,24 @@ func TestNobodyCanReview(t *testing.T) {
 	}
 }
 
+func TestManyInvalidTokens(t *testing.T) {
+	t.Parallel()
+	m := start(t, "one")
+	if got := ask(t, m.address, "GET", "/v1/objects/open/x", "", asA); got.Status != 404 {
+		t.Fatal(got)
+	}
+	last := reply{}
+	for i := 0; i < 200 && last.Status != 429; i++ {
+		last = ask(t, m.address, "GET", "/v1/objects/open/x", "", fmt.Sprint("Authorization: Bearer invalid-", i))
+	}
+	if last.Status != 429 || last.Header.Get("Retry-After") == "" {
+		t.Errorf("after 200 invalid tokens: %d with Retry-After %q, want 429 and a time", last.Status, last.Header.Get("Retry-After"))
+	}
+	if got := ask(t, m.address, "GET", "/v1/objects/open/x", "", asA); got.Status != 404 {
+		t.Errorf("a token that is known, from the same address: %d, want 404", got.Status)
+	}
+}
+
 func TestNotReady(t *testing.T) {
 	t.Parallel()
 	m := start(t, "one")

@@ -15,6 +15,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -87,9 +88,12 @@ func clientFor(how *rest.Config, scheme *runtime.Scheme, group schema.GroupVersi
 	return rest.RESTClientFor(cfg)
 }
 
-// Review posts a TokenReview. The API server checks the signature, the expiry and that the pod exists; the client must check
+// Review posts a TokenReview for a token that may be valid (identity.CheckJWT). The API server checks the signature, the expiry and that the pod exists; the client must check
 // that the audience is among those that the server confirms (TokenReviewSpec.Audiences).
 func (c *Client) Review(ctx context.Context, token string) (identity.Identity, error) {
+	if err := identity.CheckJWT(token, c.cfg.Audience, time.Now()); err != nil {
+		return identity.Identity{}, err
+	}
 	ask := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{c.cfg.Audience}}}
 	got := &authenticationv1.TokenReview{}
 	if err := c.reviews.Post().Resource("tokenreviews").Body(ask).Do(ctx).Into(got); err != nil {

@@ -1,0 +1,120 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// ErrTooMany says that too many invalid tokens came from the request's source; the token was not reviewed.
+var ErrTooMany = errors.New("too many invalid tokens from this address")
+
+const (
+	// rejectedBurst is how many invalid tokens a source may have reviewed at once, and rejectedRate how many a second later.
+	rejectedBurst = 50
+	rejectedRate  = 5
+	// maxSources bounds the memory for sources.
+	maxSources = 16384
+)
+
+type sourceKey struct{}
+
+// WithSource returns a context for reviews of tokens that came from source, such as the client's IP address.
+func WithSource(ctx context.Context, source string) context.Context {
+	return context.WithValue(ctx, sourceKey{}, source)
+}
+
+// Limiter is a Reviewer that limits, by source, how many invalid tokens another Reviewer is asked about. Valid tokens are not
+// limited: many of them come at once when jobs start. Create it with NewLimiter.
+type Limiter struct {
+	ask Reviewer
+	now func() time.Time // replaced by tests
+
+	mu      sync.Mutex
+	sources map[string]tokenBucket
+}
+
+// tokenBucket is the allowance of one source (the token bucket algorithm; its tokens are no bearer tokens).
+type tokenBucket struct {
+	tokens float64
+	at     time.Time
+}
+
+// NewLimiter returns a Limiter in front of ask.
+func NewLimiter(ask Reviewer) *Limiter {
+	return &Limiter{ask: ask, now: time.Now, sources: map[string]tokenBucket{}}
+}
+
+// Review asks the other Reviewer, or returns ErrTooMany.
+func (l *Limiter) Review(ctx context.Context, token string) (Identity, error) {
+	source, known := ctx.Value(sourceKey{}).(string)
+	if !known {
+		return l.ask.Review(ctx, token)
+	}
+	if !l.take(source) { // before the answer is known, so that concurrent reviews are limited too
+		return Identity{}, ErrTooMany
+	}
+	identity, err := l.ask.Review(ctx, token)
+	if !errors.Is(err, ErrUnknown) {
+		l.put(source)
+	}
+	return identity, err
+}
+
+// take spends one token of a source's bucket; false if it is empty.
+func (l *Limiter) take(source string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.refilledLocked(source)
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	if len(l.sources) >= maxSources {
+		l.forgetLocked()
+	}
+	l.sources[source] = b
+	return true
+}
+
+// put returns a token to a source's bucket.
+func (l *Limiter) put(source string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.refilledLocked(source)
+	if b.tokens++; b.tokens >= rejectedBurst {
+		delete(l.sources, source)
+		return
+	}
+	l.sources[source] = b
+}
+
+func (l *Limiter) refilledLocked(source string) tokenBucket {
+	now := l.now()
+	b, known := l.sources[source]
+	if !known {
+		return tokenBucket{tokens: rejectedBurst, at: now}
+	}
+	b.tokens = min(b.tokens+now.Sub(b.at).Seconds()*rejectedRate, rejectedBurst)
+	b.at = now
+	return b
+}
+
+// forgetLocked removes the sources whose buckets are full again, or some others if there are none.
+func (l *Limiter) forgetLocked() {
+	for source := range l.sources {
+		if l.refilledLocked(source).tokens >= rejectedBurst {
+			delete(l.sources, source)
+		}
+	}
+	for source := range l.sources {
+		if len(l.sources) <= maxSources/2 {
+			return
+		}
+		delete(l.sources, source)
+	}
+}
