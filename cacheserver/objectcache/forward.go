@@ -5,12 +5,14 @@ package objectcache
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
@@ -59,18 +61,16 @@ func (s *Server) forward(r *request, to router.Member) {
 		s.unreachable(r)
 		return
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
+	body := &forwardedBody{ReadCloser: out.Body}
+	if out.Body != http.NoBody {
+		out.Body = body
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
 	go s.watchMember(ctx, cancel, to)
 	response, err := s.transport.RoundTrip(out.WithContext(ctx))
 	if err != nil {
-		if r.Context().Err() == nil { // else it was the client who left
-			s.backoff.set(to)
-		}
-		s.metrics.forwarded("failed")
-		s.cfg.Log.Debug("forward failed", "member", to.Name, "error", err)
-		_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the one set for the request may have expired meanwhile
-		s.unreachable(r)
+		s.forwardFailed(ctx, r, to, body, err)
 		return
 	}
 	defer response.Body.Close()
@@ -79,9 +79,42 @@ func (s *Server) forward(r *request, to router.Member) {
 	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(max(response.ContentLength, 0))))
 	r.answer.WriteHeader(response.StatusCode)
 	_, _ = io.Copy(r.answer.ResponseWriter, response.Body) // the client notices a body shorter than its Content-Length
-	if ctx.Err() != nil && r.Context().Err() == nil {      // the member died in the middle
+}
+
+// errDead cancels requests to a member that failed a probe.
+var errDead = errors.New("the member does not answer")
+
+// forwardFailed answers a request for which the member sent no response. Only a member that accepts no connections, or fails
+// a probe, gets no requests for a while: what one client does with its body says nothing about the member.
+func (s *Server) forwardFailed(ctx context.Context, r *request, to router.Member, body *forwardedBody, err error) {
+	s.metrics.forwarded("failed")
+	s.cfg.Log.Debug("forward failed", "member", to.Name, "error", err)
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the one set for the request may have expired meanwhile
+	dead := errors.Is(context.Cause(ctx), errDead)
+	if !dead && body.broken.Load() {
+		r.brokenBody("it ended early or came too slowly")
+		return
+	}
+	var dial *net.OpError
+	if r.Context().Err() == nil && errors.As(err, &dial) && dial.Op == "dial" {
 		s.backoff.set(to)
 	}
+	s.unreachable(r)
+}
+
+// forwardedBody notes that reading the client's body failed.
+type forwardedBody struct {
+	io.ReadCloser
+	broken atomic.Bool
+}
+
+// Read reads from the body.
+func (b *forwardedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.broken.Store(true)
+	}
+	return n, err
 }
 
 const (
@@ -94,8 +127,8 @@ const (
 	aliveEvery = 2 * time.Second
 )
 
-// watchMember cancels a forwarded request when the member fails a probe. It returns when ctx ends.
-func (s *Server) watchMember(ctx context.Context, cancel context.CancelFunc, to router.Member) {
+// watchMember cancels a forwarded request with errDead when the member fails a probe. It returns when ctx ends.
+func (s *Server) watchMember(ctx context.Context, cancel context.CancelCauseFunc, to router.Member) {
 	wait := time.NewTimer(aliveAfter)
 	defer wait.Stop()
 	for {
@@ -105,7 +138,10 @@ func (s *Server) watchMember(ctx context.Context, cancel context.CancelFunc, to 
 		case <-wait.C:
 		}
 		if !s.isAlive(ctx, to) {
-			cancel()
+			if ctx.Err() == nil {
+				s.backoff.set(to)
+				cancel(errDead)
+			}
 			return
 		}
 		wait.Reset(aliveEvery)

@@ -4,6 +4,7 @@
 package objectcache
 
 import (
+	"bufio"
 	"fmt"
 	"net"
 	"net/http"
@@ -102,6 +103,32 @@ func TestTheOwnerIsGone(t *testing.T) {
 	for method, want := range map[string]int{"GET": 404, "HEAD": 404, "PUT": 503, "DELETE": 503} {
 		if got := ask(t, m.address, method, "/v1/objects/open/x", "body", asA); got.Status != want {
 			t.Errorf("%s: %d, want %d", method, got.Status, want)
+		}
+	}
+}
+
+// TestABadPutLeavesTheOwnerAlone has a client's body break off. Others still reach the member that owns the key.
+func TestABadPutLeavesTheOwnerAlone(t *testing.T) {
+	t.Parallel()
+	one, two := start(t, "one"), start(t, "two")
+	one.router.Set([]router.Member{{Name: "two", Address: two.address}})
+	two.holdsX(t)
+	for name, framing := range map[string]string{
+		"short":   "Content-Length: 100\r\n\r\nhalf",
+		"chunked": "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+		"invalid": "Transfer-Encoding: chunked\r\n\r\nzz\r\nhalf\r\n",
+	} {
+		conn := dial(t, one.address)
+		fmt.Fprintf(conn, "PUT /v1/objects/open/y HTTP/1.1\r\nHost: cache\r\n%s\r\n%s", asA, framing)
+		if err := conn.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || response.StatusCode != 400 {
+			t.Errorf("%s: %v %v, want 400", name, response, err)
+		}
+		if got := ask(t, one.address, "GET", "/v1/objects/open/x", "", asA); got.Status != 200 || got.Body != "body" {
+			t.Errorf("GET by another client after a PUT that is %s: %d %q, want 200", name, got.Status, got.Body)
 		}
 	}
 }

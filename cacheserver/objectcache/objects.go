@@ -84,8 +84,7 @@ func (s *Server) put(r *request) {
 	}
 	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the one set for the request may have expired meanwhile
 	if readErr != nil {
-		r.answer.Header().Set("Connection", "close")
-		r.refuse(http.StatusBadRequest, "the body broke off: "+readErr.Error())
+		r.brokenBody(readErr.Error())
 		return
 	}
 	if writeErr != nil {
@@ -93,6 +92,12 @@ func (s *Server) put(r *request) {
 		return
 	}
 	r.answer.WriteHeader(http.StatusCreated)
+}
+
+// brokenBody answers a PUT whose body did not arrive.
+func (r *request) brokenBody(why string) {
+	r.answer.Header().Set("Connection", "close")
+	r.refuse(http.StatusBadRequest, "the body broke off: "+why)
 }
 
 // receive copies the body into w. readErr is the client's failure, writeErr the store's.
