@@ -124,6 +124,7 @@ It is a cache: any object may go at any time.`,
 		},
 	}
 	f.register(cmd.Flags(), env)
+	cmd.AddCommand(prepareCommand(env))
 	return cmd
 }
 
