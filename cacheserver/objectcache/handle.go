@@ -33,6 +33,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	if strings.HasPrefix(r.RequestURI, changesPath+"?") {
+		s.serveChanges(w, r)
+		return
+	}
 	a := &statusRecorder{ResponseWriter: w}
 	s.serve(&request{Request: r, answer: a, control: http.NewResponseController(w)})
 	s.metrics.request(r.Method, a.status)
@@ -59,6 +63,10 @@ func (s *Server) serve(r *request) {
 			s.forward(r, member)
 			return
 		}
+	}
+	if s.absent.Load() != nil {
+		unavailable("asking the others what changed").answer(r)
+		return
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:

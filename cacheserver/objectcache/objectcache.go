@@ -45,6 +45,8 @@ type Server struct {
 	limits    limits
 	transport http.RoundTripper // to other object caches
 	backoff   backoff
+	slack     time.Duration             // catchUpSlack but in tests
+	absent    atomic.Pointer[time.Time] // since when this one is not among the members; nil: is among them, or never was
 	waiting   atomic.Pointer[string]
 	lastLog   atomic.Int64 // Unix time of the last line about the disk
 }
@@ -56,7 +58,7 @@ var (
 
 // New returns a Server that answers 503 until Open is called.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: defaultLimits, transport: newTransport(defaultLimits)}
+	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: defaultLimits, transport: newTransport(defaultLimits), slack: catchUpSlack}
 	s.reviewer = identity.NewCache(identity.NewLimiter(timed{cfg.Reviewer, s.metrics.reviewSeconds}))
 	s.Wait("starting")
 	return s

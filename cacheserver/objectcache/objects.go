@@ -15,7 +15,11 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
-// get answers GET and HEAD from the store. Anything wrong with an object is a miss.
+// clockGrain is how far the clock of file times may be behind the process's.
+const clockGrain = 10 * time.Millisecond
+
+// get answers GET and HEAD from the store. Anything wrong with an object is a miss, and so is one that is older than this
+// node's ownership of its key: another node owned the key in between, and may have replaced the object.
 func (s *Server) get(r *request) {
 	object, err := s.cfg.Store.Get(r.bucket, r.key)
 	if err != nil {
@@ -23,6 +27,11 @@ func (s *Server) get(r *request) {
 		return
 	}
 	defer func() { _ = object.Close() }() // only read from
+	if object.Written().Add(clockGrain).Before(s.cfg.Router.OwnedSince(r.bucket, r.key)) {
+		_ = s.cfg.Store.Delete(r.bucket, r.key) // counted; the next read tries again
+		s.miss(r)
+		return
+	}
 	var byRange string
 	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
 		byRange = r.Header.Get("Range")

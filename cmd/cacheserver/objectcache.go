@@ -141,12 +141,22 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	}
 	defer func() { _ = objects.Close() }() // gives a lock free that the process' end would
 	members := router.New(f.name)
-	reviewer, joined, err := f.join(ctx, group, members, log)
+	reviewer, watchPeers, err := f.join(log)
 	if err != nil {
 		return err
 	}
 	server := objectcache.New(objectcache.Config{
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
+	})
+	joined := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(joined) })
+	group.Go(func() error {
+		watchPeers(ctx, func(now []router.Member, hosts []string) {
+			members.SetHosts(hosts)
+			server.SetMembers(ctx, now)
+			tell()
+		})
+		return nil
 	})
 	var listen net.ListenConfig
 	data, err := listen.Listen(ctx, "tcp", f.listen)
@@ -171,6 +181,14 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 		case <-ctx.Done():
 			return nil
 		}
+		server.Wait("asking the others what changed")
+		if err := server.Return(ctx); err != nil {
+			return fmt.Errorf("--dir: %w", err)
+		}
+		group.Go(func() error {
+			server.KeepAlive(ctx)
+			return nil
+		})
 		log.Info("ready", "dir", f.dir, "name", f.name, "scan", time.Since(began).Round(time.Millisecond))
 		server.Open()
 		fmt.Printf("ready http://%s http://%s\n", local.Reachable(data.Addr()), local.Reachable(looks.Addr()))
@@ -180,42 +198,38 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// join finds out who shares the keys, closes joined when that is known, and returns who knows whose a token is.
-func (f *objectCacheFlags) join(
-	ctx context.Context, group *errgroup.Group, members *router.Router, log *slog.Logger,
-) (_ identity.Reviewer, joined <-chan struct{}, err error) {
-	known := make(chan struct{})
+// watchMembers calls changed with the ready members and the IP addresses of all, first when they are known and then at each
+// change, until ctx ends.
+type watchMembers func(ctx context.Context, changed func(ready []router.Member, hosts []string))
+
+// join returns who reviews tokens and how to learn who shares the keys.
+func (f *objectCacheFlags) join(log *slog.Logger) (identity.Reviewer, watchMembers, error) {
 	if !f.standalone {
 		kube.LogTo(log)
 		client, err := kube.New(f.kube)
 		if err != nil {
 			return nil, nil, err
 		}
-		tell := sync.OnceFunc(func() { close(known) })
-		group.Go(func() error {
-			client.Watch(ctx, func(now []router.Member) {
-				members.Set(now)
-				tell()
-			})
-			return nil
-		})
-		return client, known, nil
+		return client, client.Watch, nil
 	}
 	tokens, err := reload.Open(f.tokens, identity.ParseTokens)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--tokens: %w", err)
 	}
 	var peers []router.Member
+	var hosts []string
 	for name, address := range f.peers {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--peer: %w", err)
+		}
 		peers = append(peers, router.Member{Name: name, Address: address})
+		hosts = append(hosts, host)
 	}
-	members.Set(peers)
-	close(known)
-	group.Go(func() error {
+	return identity.Static(tokens.Get), func(ctx context.Context, changed func([]router.Member, []string)) {
+		changed(peers, hosts)
 		tokens.Watch(ctx, lookEvery, log, func(identity.Tokens) {})
-		return nil
-	})
-	return identity.Static(tokens.Get), known, nil
+	}, nil
 }
 
 func (f *objectCacheFlags) limits(c buckets.Config) store.Limits {

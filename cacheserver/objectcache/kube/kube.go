@@ -105,11 +105,14 @@ func (c *Client) Review(ctx context.Context, token string) (identity.Identity, e
 	return identity.OfUser(got.Status.User.Username), nil
 }
 
-// Watch calls changed with the ready object caches, first when they are known and then at each change, until ctx ends. While
+// Watch calls changed with the ready object caches and the IP addresses of all, first when they are known and then at each change, until ctx ends. While
 // the API server fails, the last known ones stay.
-func (c *Client) Watch(ctx context.Context, changed func([]router.Member)) {
+func (c *Client) Watch(ctx context.Context, changed func(ready []router.Member, hosts []string)) {
 	var store cache.Store
-	tell := func() { changed(c.members(store.List())) }
+	tell := func() {
+		slices := store.List()
+		changed(c.members(slices), hosts(slices))
+	}
 	selector := discoveryv1.LabelServiceName + "=" + c.cfg.Service
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewFilteredListWatchFromClient(c.endpoint, "endpointslices", c.cfg.Namespace,
@@ -151,6 +154,18 @@ func (c *Client) members(slices []any) []router.Member {
 		}
 	}
 	return members
+}
+
+// hosts returns the IP addresses of all endpoints of EndpointSlices.
+func hosts(slices []any) (hosts []string) {
+	for _, each := range slices {
+		if slice, ok := each.(*discoveryv1.EndpointSlice); ok {
+			for _, e := range slice.Endpoints {
+				hosts = append(hosts, e.Addresses...)
+			}
+		}
+	}
+	return hosts
 }
 
 // portOf returns the number of a slice's named port, 0 if it has none.

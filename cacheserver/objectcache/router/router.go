@@ -7,7 +7,9 @@ package router
 import (
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -24,8 +26,14 @@ type Member struct {
 
 // Router distributes keys over the members. Create it with New; it may be shared.
 type Router struct {
-	self string
-	view atomic.Pointer[view]
+	self  string
+	view  atomic.Pointer[view]
+	hosts atomic.Pointer[[]string]
+
+	mu   sync.Mutex // held by Set
+	last *view      // the last view that had self, before the present one
+	// since is, by slot, the Unix time in ns when self took it over from another member; 0: never.
+	since [maglev.DefaultSize]atomic.Int64
 }
 
 // view is an immutable set of members.
@@ -46,6 +54,8 @@ func (r *Router) Set(members []Member) {
 	members = slices.Clone(members)
 	slices.SortStableFunc(members, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	members = slices.CompactFunc(members, func(a, b Member) bool { return a.Name == b.Name })
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if slices.Equal(members, r.view.Load().members) {
 		return
 	}
@@ -53,8 +63,67 @@ func (r *Router) Set(members []Member) {
 	for i, m := range members {
 		names[i] = m.Name
 	}
-	r.view.Store(&view{members: members, table: maglev.New(names, maglev.DefaultSize)})
+	v := &view{members: members, table: maglev.New(names, maglev.DefaultSize)}
+	if Contains(members, r.self) {
+		r.noteTakeovers(v)
+		r.last = v
+	}
+	r.view.Store(v)
 }
+
+// noteTakeovers dates the slots that self has in a view and did not have in the last one that it was in.
+func (r *Router) noteTakeovers(v *view) {
+	if r.last == nil {
+		return
+	}
+	now := time.Now().UnixNano()
+	for slot := range r.since {
+		if v.has(uint64(slot), r.self) && !r.last.has(uint64(slot), r.self) {
+			r.since[slot].Store(now)
+		}
+	}
+}
+
+func (v *view) has(hash uint64, name string) bool {
+	i := v.table.Host(hash)
+	return i >= 0 && v.members[i].Name == name
+}
+
+// OwnedSince is when this member took a key over from another; zero if it always had it.
+func (r *Router) OwnedSince(bucket, key string) time.Time {
+	since := r.since[hash(bucket, key)%maglev.DefaultSize].Load()
+	if since == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, since)
+}
+
+// Contains says whether a member of that name is among some.
+func Contains(members []Member, name string) bool {
+	return slices.ContainsFunc(members, func(m Member) bool { return m.Name == name })
+}
+
+// Self is this member's name.
+func (r *Router) Self() string { return r.self }
+
+// Present says whether this member is among the members.
+func (r *Router) Present() bool { return Contains(r.view.Load().members, r.self) }
+
+// Others are the members but this one.
+func (r *Router) Others() []Member {
+	return slices.DeleteFunc(slices.Clone(r.view.Load().members), func(m Member) bool { return m.Name == r.self })
+}
+
+// SetHosts replaces the IP addresses of all object caches, those that are not ready included.
+func (r *Router) SetHosts(hosts []string) { r.hosts.Store(&hosts) }
+
+// HasHost says whether an IP address is one of SetHosts.
+func (r *Router) HasHost(host string) bool {
+	hosts := r.hosts.Load()
+	return hosts != nil && slices.Contains(*hosts, host)
+}
+
+func hash(bucket, key string) uint64 { return xxhash.Sum64String(bucket + "/" + key) }
 
 // Members is the number of members.
 func (r *Router) Members() int { return len(r.view.Load().members) }
@@ -62,7 +131,7 @@ func (r *Router) Members() int { return len(r.view.Load().members) }
 // Elsewhere returns the member that owns a key, false if it is this one or there are none.
 func (r *Router) Elsewhere(bucket, key string) (Member, bool) {
 	v := r.view.Load()
-	i := v.table.Host(xxhash.Sum64String(bucket + "/" + key))
+	i := v.table.Host(hash(bucket, key))
 	if i < 0 || v.members[i].Name == r.self {
 		return Member{}, false
 	}

@@ -18,13 +18,17 @@ import (
 // Object is a stored object, open for reading. It stays readable, whole, when the object is removed or replaced meanwhile.
 // It is for one goroutine; who opened it closes it.
 type Object struct {
-	file *os.File
-	from int64 // offset of the object's bytes in the file
-	size int64
+	file    *os.File
+	from    int64 // offset of the object's bytes in the file
+	size    int64
+	written time.Time
 }
 
 // Size is the number of the object's bytes.
 func (o *Object) Size() int64 { return o.size }
+
+// Written is when the object was stored, by the clock of the file system.
+func (o *Object) Written() time.Time { return o.written }
 
 // Reader reads length bytes from offset first, both within the object. It is an *io.LimitedReader over an *os.File: the
 // form that net.TCPConn's ReadFrom sends with sendfile.
@@ -88,7 +92,7 @@ func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, 
 	if !ok {
 		return nil, errors.New("damaged header")
 	}
-	o := &Object{file: file, from: int64(len(header)), size: length}
+	o := &Object{file: file, from: int64(len(header)), size: length, written: info.ModTime()}
 	if info.Size() != o.from+length {
 		return nil, fmt.Errorf("the file has %d bytes, want %d", info.Size(), o.from+length)
 	}
@@ -135,6 +139,7 @@ func (s *Store) drop(bucket string, id identity, damaged *os.File) {
 	if now, err := os.Lstat(s.path(bucket, id)); err == nil && !isSame(damaged, now) {
 		return
 	}
+	s.changing(id)
 	s.mu.Lock()
 	e, found := s.index.remove(id)
 	if found && damaged != nil {

@@ -146,6 +146,7 @@ func (s *Store) evict(l *bucketState, id identity) error {
 	if !ok || oldest != id {
 		return nil
 	}
+	s.changing(id)
 	if err := s.unlink(l.name, id); err != nil {
 		return err
 	}

@@ -72,6 +72,7 @@ type Store struct {
 	lock        *os.File // the folder, held against a second process
 	verifying   singleflight.Group
 	failures    atomic.Int64
+	log         *changeLog
 
 	// stripes keep a file and its index entry consistent: whoever changes both holds the object's stripe, and locks mu inside.
 	// No goroutine holds two stripes.
@@ -112,11 +113,22 @@ func Open(cfg Config) (*Store, error) {
 			s.failures.Add(1) // Create will say it to whoever wants to write
 		}
 	}
+	if s.log, err = openChangeLog(s.dir); err != nil {
+		s.failures.Add(1)
+		s.log.file = nil // Changed knows nothing then
+	}
 	return s, nil
 }
 
 // Close unlocks the folder for another process. Open objects stay readable.
-func (s *Store) Close() error { return s.lock.Close() }
+func (s *Store) Close() error {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	if s.log.file == nil {
+		return s.lock.Close()
+	}
+	return errors.Join(s.log.file.Close(), s.lock.Close())
+}
 
 // Failures counts failed reads, writes and removals, and damaged objects.
 func (s *Store) Failures() int64 { return s.failures.Load() }
@@ -154,6 +166,7 @@ func (s *Store) Delete(bucket, key string) error {
 	stripe := s.stripe(id)
 	stripe.Lock()
 	defer stripe.Unlock()
+	s.changing(id)
 	if err := s.unlink(bucket, id); err != nil {
 		return err
 	}

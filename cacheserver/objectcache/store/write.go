@@ -136,6 +136,7 @@ func (w *Writer) commit() error {
 	stripe := s.stripe(id)
 	stripe.Lock()
 	defer stripe.Unlock()
+	s.changing(id)
 	path := s.path(w.bucket, id)
 	err := os.Rename(w.file.Name(), path)
 	if errors.Is(err, fs.ErrNotExist) { // the first object in its folder

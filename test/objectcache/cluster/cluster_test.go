@@ -286,7 +286,7 @@ type seen struct {
 	members []router.Member
 }
 
-func (s *seen) set(members []router.Member) {
+func (s *seen) set(members []router.Member, _ []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told, s.members = true, members

@@ -1,0 +1,113 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
+)
+
+// trio starts three servers that know each other.
+func trio(t *testing.T) (servers []*member, members []router.Member) {
+	t.Helper()
+	for _, name := range []string{"one", "two", "three"} {
+		s := start(t, name)
+		servers, members = append(servers, s), append(members, router.Member{Name: name, Address: s.address})
+	}
+	for _, s := range servers {
+		s.slack = 0 // the servers have not run for so long
+		s.router.SetHosts([]string{"127.0.0.1"})
+		s.router.Set(members)
+	}
+	return servers, members
+}
+
+func targetOf(i int) string { return fmt.Sprint("/v1/objects/open/", i) }
+
+// TestOldObjectsDoNotComeBack has a node leave and return. Meanwhile the others store and remove objects under its keys.
+func TestOldObjectsDoNotComeBack(t *testing.T) {
+	t.Parallel()
+	servers, members := trio(t)
+	const objects = 90
+	for i := range objects {
+		if got := ask(t, servers[0].address, "PUT", targetOf(i), "old", asA); got.Status != 201 {
+			t.Fatal(got)
+		}
+	}
+	without := slices.Clone(members[:2])
+	for _, s := range servers {
+		s.SetMembers(t.Context(), without)
+	}
+	for i := range objects {
+		switch i % 3 {
+		case 0:
+			ask(t, servers[0].address, "PUT", targetOf(i), "new", asA)
+		case 1:
+			ask(t, servers[0].address, "DELETE", targetOf(i), "", asA)
+		}
+	}
+	for _, s := range servers {
+		s.SetMembers(t.Context(), members)
+	}
+	kept := 0
+	for i := range objects {
+		got := ask(t, servers[0].address, "GET", targetOf(i), "", asA)
+		if got.Status == 200 && (i%3 == 1 || i%3 == 0 && got.Body != "new") {
+			t.Errorf("object %d: %q came back", i, got.Body)
+		}
+		if got.Status == 200 && i%3 == 2 {
+			kept++
+		}
+	}
+	if kept != objects/3 {
+		t.Errorf("%d of %d objects that nobody changed are there", kept, objects/3)
+	}
+	for _, s := range servers { // and what a stand-in kept is not used the next time that it stands in
+		for i := range objects {
+			if _, elsewhere := s.router.Elsewhere("open", fmt.Sprint(i)); !elsewhere {
+				ask(t, s.address, "PUT", targetOf(i), "newest", asA)
+			}
+		}
+	}
+	for _, s := range servers[:2] {
+		s.SetMembers(t.Context(), without)
+	}
+	for i := range objects {
+		if got := ask(t, servers[0].address, "GET", targetOf(i), "", asA); got.Status == 200 && got.Body != "newest" {
+			t.Errorf("object %d: %q came back after the node left again", i, got.Body)
+		}
+	}
+}
+
+// TestWhoCantLearnWhatChangedStartsEmpty asks others that have begun later than the absence.
+func TestWhoCantLearnWhatChangedStartsEmpty(t *testing.T) {
+	t.Parallel()
+	servers, _ := trio(t)
+	servers[0].holdsX(t)
+	if err := servers[0].CatchUp(t.Context(), time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if !servers[0].store.Empty() {
+		t.Error("objects are left of which nobody knows whether they are current")
+	}
+}
+
+// TestChangesAreForMembersAlone asks from an address that is no member's.
+func TestChangesAreForMembersAlone(t *testing.T) {
+	t.Parallel()
+	m := start(t, "one")
+	if got := ask(t, m.address, "GET", changesPath+"?ms=1", "", asA); got.Status != 403 {
+		t.Errorf("from a stranger: %d, want 403", got.Status)
+	}
+	m.router.SetHosts([]string{"127.0.0.1"})
+	for target, want := range map[string]int{"?ms=0": 200, "?ms=100000000": 410, "?ms=x": 400} {
+		if got := ask(t, m.address, "GET", changesPath+target, ""); got.Status != want {
+			t.Errorf("%s: %d, want %d", target, got.Status, want)
+		}
+	}
+}
