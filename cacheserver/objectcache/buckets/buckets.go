@@ -10,8 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"slices"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Config is a parsed buckets file. It is not changed after Parse and may be shared.
@@ -44,33 +47,24 @@ func (c Config) Allows(bucket, namespace string) bool {
 // Cluster", KubeCon NA 2024).
 type file struct {
 	Bucket []struct {
-		Name            string
-		Public          bool
-		BucketQuota     string
-		AllowNamespaces []string
-	}
-	TotalLimit string
+		Name            string   `yaml:"Name"`
+		Public          bool     `yaml:"Public"`
+		BucketQuota     string   `yaml:"BucketQuota"`
+		AllowNamespaces []string `yaml:"AllowNamespaces"`
+	} `yaml:"Bucket"`
+	TotalLimit string `yaml:"TotalLimit"` // default: the sum of the quotas
 }
 
 // goodName matches names that are one segment of a URL path and of a file path, without escapes.
 var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
-// Parse reads a buckets file. An error names the field, its value and what would do.
+// Parse parses a buckets file, in JSON or YAML. An error names the field, its value and what is accepted.
 func Parse(text []byte) (Config, error) {
-	var f file
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&f); err != nil {
-		return Config{}, fmt.Errorf("not a buckets file: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Config{}, errors.New("text follows the buckets file's closing brace: take it out")
-	}
-	total, err := parseQuantity(f.TotalLimit)
+	f, err := decode(text)
 	if err != nil {
-		return Config{}, fmt.Errorf("TotalLimit: %w", err)
+		return Config{}, err
 	}
-	c := Config{Buckets: make(map[string]Bucket, len(f.Bucket)), TotalLimit: total}
+	c := Config{Buckets: make(map[string]Bucket, len(f.Bucket))}
 	for i, b := range f.Bucket {
 		quota, err := parseQuantity(b.BucketQuota)
 		if err != nil {
@@ -84,7 +78,52 @@ func Parse(text []byte) (Config, error) {
 	if len(c.Buckets) == 0 {
 		return Config{}, errors.New("Bucket: empty, want at least one bucket")
 	}
+	if f.TotalLimit == "" {
+		for _, b := range c.Buckets {
+			c.TotalLimit += min(b.Quota, math.MaxInt64-c.TotalLimit)
+		}
+		return c, nil
+	}
+	if c.TotalLimit, err = parseQuantity(f.TotalLimit); err != nil {
+		return Config{}, fmt.Errorf("TotalLimit: %w", err)
+	}
 	return c, nil
+}
+
+// decode reads JSON, and what is not JSON as YAML: that allows comments, a comma after the last item, and no outer braces.
+func decode(text []byte) (f file, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	err = decoder.Decode(&f)
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) || errors.Is(err, io.ErrUnexpectedEOF) || isScalar(err) {
+		return decodeYAML(text)
+	}
+	if err != nil {
+		return file{}, fmt.Errorf("not a buckets file: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return file{}, errors.New("text follows the buckets file's closing brace: take it out")
+	}
+	return f, nil
+}
+
+// isScalar says that JSON's decoder met a value that is no object, such as the first key of YAML's mapping.
+func isScalar(err error) bool {
+	var mismatch *json.UnmarshalTypeError
+	return errors.As(err, &mismatch) && mismatch.Field == ""
+}
+
+func decodeYAML(text []byte) (f file, err error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&f); err != nil {
+		return file{}, fmt.Errorf("not a buckets file: %w", err)
+	}
+	if err := decoder.Decode(&file{}); !errors.Is(err, io.EOF) {
+		return file{}, errors.New("a second YAML document follows the buckets file: take it out")
+	}
+	return f, nil
 }
 
 // add validates one bucket of the file and registers it. place is its position, for errors.

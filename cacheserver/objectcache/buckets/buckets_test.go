@@ -4,6 +4,7 @@
 package buckets
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -33,6 +34,50 @@ func TestParse(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestParsePublishedFile parses the buckets file of PFN's talk, as it is printed there: no outer braces, no TotalLimit, a comma
+// after the last item.
+func TestParsePublishedFile(t *testing.T) {
+	t.Parallel()
+	got, err := Parse([]byte(`"Bucket": [
+  {
+    "Name": "public",
+    "Public": true,
+    "BucketQuota": "100Gi"
+  },
+  {
+    "Name": "kubekon",
+    "Public": false,
+    "BucketQuota": "500Gi",
+    "AllowNamespaces" : [
+      "prj-kubernetes",
+      "user-utam0k",
+    ]
+  }
+]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		TotalLimit: 600 << 30,
+		Buckets: map[string]Bucket{
+			"public":  {Name: "public", Public: true, Quota: 100 << 30},
+			"kubekon": {Name: "kubekon", Quota: 500 << 30, AllowNamespaces: []string{"prj-kubernetes", "user-utam0k"}},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTotalLimitOfHugeQuotas(t *testing.T) {
+	t.Parallel()
+	got, err := Parse([]byte(`{"Bucket": [{"Name": "a", "Public": true, "BucketQuota": "8000P"}, {"Name": "b", "Public": true, "BucketQuota": "8000P"}]}`))
+	if err != nil || got.TotalLimit != math.MaxInt64 {
+		t.Errorf("%d, %v, want the largest number", got.TotalLimit, err)
 	}
 }
 
@@ -67,7 +112,9 @@ func TestParseRefuses(t *testing.T) {
 		"no JSON":            {`buckets:`, "not a buckets file"},
 		"a slip of the pen":  {one(`{"Name": "a", "Public": true, "Quota": "1Gi"}`), `unknown field "Quota"`},
 		"more text":          {one(`{"Name": "a", "Public": true, "BucketQuota": "1Gi"}`) + "{}", "closing brace"},
-		"no total":           {`{"Bucket": []}`, `TotalLimit: ""`},
+		"bad total":          {`{"TotalLimit": "x", "Bucket": [{"Name": "a", "Public": true, "BucketQuota": "1Gi"}]}`, `TotalLimit: "x"`},
+		"a slip in YAML":     {"Bucket:\n- {Name: a, Public: true, Quota: 1Gi}\n", "field Quota not found"},
+		"two documents":      {"Bucket: []\n---\nBucket: []\n", "second YAML document"},
 		"no bucket":          {one(``), "Bucket: empty"},
 		"no quota":           {one(`{"Name": "a", "Public": true}`), `Bucket[0].BucketQuota: ""`},
 		"quota 0":            {one(`{"Name": "a", "Public": true, "BucketQuota": "0Gi"}`), `BucketQuota: "0Gi"`},
