@@ -95,11 +95,16 @@ func (s *Server) forwardFailed(ctx context.Context, r *request, to router.Member
 		r.brokenBody("it ended early or came too slowly")
 		return
 	}
+	s.forwardError(r.Context(), to, err)
+	s.unreachable(r)
+}
+
+// forwardError stops requests to a member for a while if it accepted no connection. client is the context of the request.
+func (s *Server) forwardError(client context.Context, to router.Member, err error) {
 	var dial *net.OpError
-	if r.Context().Err() == nil && errors.As(err, &dial) && dial.Op == "dial" {
+	if client.Err() == nil && errors.As(err, &dial) && dial.Op == "dial" {
 		s.backoff.set(to)
 	}
-	s.unreachable(r)
 }
 
 // forwardedBody notes that reading the client's body failed.

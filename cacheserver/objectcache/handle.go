@@ -52,6 +52,10 @@ func (s *Server) serve(r *request) {
 		no.answer(r)
 		return
 	}
+	if r.key == "" { // of many objects
+		s.serveBatch(r)
+		return
+	}
 	if r.Method == http.MethodPut { // before the body is requested (100-continue) or forwarded
 		if err := s.cfg.Store.Fits(r.bucket, r.key, r.ContentLength); err != nil {
 			s.refusePut(r, err)
@@ -104,6 +108,9 @@ func sourceOf(r *http.Request) context.Context {
 // which objects exist.
 func (s *Server) admit(ctx context.Context, target, authorization string) (bucket, key string, no *refusal) {
 	bucket, key, ok := parseTarget(target)
+	if name, isBatch := strings.CutSuffix(target, batchSuffix); isBatch && !strings.Contains(strings.TrimPrefix(name, prefix), "/") {
+		bucket, ok = strings.CutPrefix(name, prefix)
+	}
 	if !ok {
 		return "", "", &refusal{status: http.StatusNotFound, why: "want " + prefix + "BUCKET/KEY"}
 	}

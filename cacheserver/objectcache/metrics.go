@@ -57,7 +57,7 @@ func (m *metrics) handler() http.Handler {
 }
 
 // methods are label values; all others are counted as "other".
-var methods = map[string]string{"GET": "GET", "HEAD": "HEAD", "PUT": "PUT", "DELETE": "DELETE"}
+var methods = map[string]string{"GET": "GET", "HEAD": "HEAD", "PUT": "PUT", "DELETE": "DELETE", "POST": "POST"}
 
 func (m *metrics) request(method string, status int) {
 	name, ok := methods[method]

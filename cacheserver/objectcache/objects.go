@@ -18,20 +18,29 @@ import (
 // clockGrain is how far the clock of file times may be behind the process's.
 const clockGrain = 10 * time.Millisecond
 
-// get answers GET and HEAD from the store. Anything wrong with an object is a miss, and so is one that is older than this
-// node's ownership of its key: another node owned the key in between, and may have replaced the object.
+// find opens an object, which the caller closes. Anything wrong with it is a miss, and so is one that is older than this node's
+// ownership of its key: another node owned the key in between, and may have replaced the object.
+func (s *Server) find(bucket, key string) (*store.Object, error) {
+	object, err := s.cfg.Store.Get(bucket, key)
+	if err != nil {
+		return nil, err
+	}
+	if !object.Written().Add(clockGrain).Before(s.cfg.Router.OwnedSince(bucket, key)) {
+		return object, nil
+	}
+	_ = object.Close()                  // was not read from
+	_ = s.cfg.Store.Delete(bucket, key) // counted; the next read tries again
+	return nil, store.ErrMiss
+}
+
+// get answers GET and HEAD from the store.
 func (s *Server) get(r *request) {
-	object, err := s.cfg.Store.Get(r.bucket, r.key)
+	object, err := s.find(r.bucket, r.key)
 	if err != nil {
 		s.miss(r)
 		return
 	}
 	defer func() { _ = object.Close() }() // only read from
-	if object.Written().Add(clockGrain).Before(s.cfg.Router.OwnedSince(r.bucket, r.key)) {
-		_ = s.cfg.Store.Delete(r.bucket, r.key) // counted; the next read tries again
-		s.miss(r)
-		return
-	}
 	var byRange string
 	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
 		byRange = r.Header.Get("Range")

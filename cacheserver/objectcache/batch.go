@@ -1,0 +1,284 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
+)
+
+const (
+	// batchSuffix follows the bucket in the target of a request for many objects.
+	batchSuffix = "?batch"
+	// Limits of such a request.
+	maxBatchKeys  = 65536
+	maxBatchBytes = 8 << 20
+
+	// missingPrefix is in front of the names of objects that are not here, and missingRecord is their PAX record. Its value is
+	// the status that a GET would have had.
+	missingPrefix = "__404__/"
+	missingRecord = "DATACACHE.status"
+
+	batchBuffer = 256 << 10
+)
+
+// serveBatch answers POST /v1/objects/BUCKET?batch: the keys of the body, one a line, as a tar stream of the objects in that order.
+// It asks the owners of the keys side by side, each once, by a request of the same kind.
+func (s *Server) serveBatch(r *request) {
+	if r.Method != http.MethodPost {
+		r.answer.Header().Set("Allow", "POST")
+		r.refuse(http.StatusMethodNotAllowed, r.Method+" is not for many objects")
+		return
+	}
+	if s.absent.Load() != nil {
+		unavailable("asking the others what changed").answer(r)
+		return
+	}
+	keys, no := batchKeys(r)
+	if no != nil {
+		no.answer(r)
+		return
+	}
+	b := &batch{server: s, request: r, owners: make([]*ownerStream, len(keys)), began: time.Now()}
+	defer b.close()
+	if r.Header.Get(hopHeader) == "" {
+		b.askOwners(keys)
+	}
+	r.answer.Header().Set("Content-Type", "application/x-tar")
+	r.answer.WriteHeader(http.StatusOK)
+	b.out = bufio.NewWriterSize(b, batchBuffer)
+	b.tar = tar.NewWriter(b.out)
+	for i, key := range keys {
+		if err := b.add(i, key); err != nil {
+			panic(http.ErrAbortHandler) // breaks the connection: the client must not take the stream for whole
+		}
+	}
+	if err := errors.Join(b.tar.Close(), b.out.Flush()); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// batchKeys reads the body.
+func batchKeys(r *request) ([]string, *refusal) {
+	text, err := io.ReadAll(http.MaxBytesReader(r.answer, r.Body, maxBatchBytes))
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return nil, &refusal{status: http.StatusRequestEntityTooLarge, why: fmt.Sprintf("the list of keys has more than %d bytes", maxBatchBytes)}
+	}
+	if err != nil {
+		return nil, &refusal{status: http.StatusBadRequest, why: "the body broke off: " + err.Error(), name: "Connection", value: "close"}
+	}
+	keys := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	if len(keys) > maxBatchKeys {
+		return nil, &refusal{status: http.StatusRequestEntityTooLarge, why: fmt.Sprintf("%d keys, at most %d are taken", len(keys), maxBatchKeys)}
+	}
+	for i, key := range keys {
+		if key == "" || len(key) > maxKey || strings.ContainsAny(key, "\x00 \r") {
+			return nil, &refusal{status: http.StatusBadRequest, why: fmt.Sprintf("line %d: want a key of 1 to %d bytes, as in a request target", i+1, maxKey)}
+		}
+	}
+	return keys, nil
+}
+
+// batch is the answer to one request for many objects.
+type batch struct {
+	server  *Server
+	request *request
+	owners  []*ownerStream // by key; nil: this node answers
+	streams []*ownerStream
+	began   time.Time
+	sent    int64
+	out     *bufio.Writer
+	tar     *tar.Writer
+	buf     []byte
+}
+
+// Write sends a part of the answer, and extends the time for it by what was sent.
+func (b *batch) Write(p []byte) (int, error) {
+	deadline := time.Now()
+	if slowest := b.began.Add(b.server.limits.bodyTime(b.sent)); slowest.After(deadline) {
+		deadline = slowest
+	}
+	_ = b.request.control.SetWriteDeadline(deadline.Add(b.server.limits.stall)) // fails only where there are no deadlines
+	n, err := b.request.answer.ResponseWriter.Write(p)
+	b.sent += int64(n)
+	return n, err
+}
+
+// add writes the entry of one key.
+func (b *batch) add(i int, key string) error {
+	if owner := b.owners[i]; owner != nil {
+		return b.addFrom(owner, key)
+	}
+	s, bucket := b.server, b.request.bucket
+	if s.cfg.Router.OwnedSince(bucket, key).IsZero() {
+		if b.buf == nil {
+			b.buf = make([]byte, batchBuffer)
+		}
+		data, err := s.cfg.Store.ReadSmall(bucket, key, b.buf)
+		if err == nil {
+			s.metrics.hit(bucket)
+			s.metrics.sent(bucket, int64(len(data)))
+			if err := b.entry(key, int64(len(data))); err != nil {
+				return err
+			}
+			_, err = b.tar.Write(data)
+			return err
+		}
+		if !errors.Is(err, store.ErrNotSmall) {
+			return b.missing(key, http.StatusNotFound)
+		}
+	}
+	return b.addLarge(key)
+}
+
+// addLarge copies an object of any size from its file.
+func (b *batch) addLarge(key string) error {
+	s, bucket := b.server, b.request.bucket
+	object, err := s.find(bucket, key)
+	if err != nil {
+		return b.missing(key, http.StatusNotFound)
+	}
+	defer func() { _ = object.Close() }() // only read from
+	body, err := object.Reader(0, object.Size())
+	if err != nil {
+		return b.missing(key, http.StatusNotFound)
+	}
+	s.metrics.hit(bucket)
+	if err := b.entry(key, object.Size()); err != nil {
+		return err
+	}
+	n, err := io.Copy(b.tar, body)
+	s.metrics.sent(bucket, n)
+	return err
+}
+
+func (b *batch) entry(name string, size int64) error {
+	return b.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644})
+}
+
+// missing writes the entry of an object that is not here.
+func (b *batch) missing(key string, status int) error {
+	if status == http.StatusNotFound {
+		b.server.metrics.miss(b.request.bucket)
+	}
+	return b.absent(key, status)
+}
+
+// absent writes an entry without an object.
+func (b *batch) absent(key string, status int) error {
+	return b.tar.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: missingPrefix + key, Mode: 0o644, Format: tar.FormatPAX,
+		PAXRecords: map[string]string{missingRecord: strconv.Itoa(status)},
+	})
+}
+
+// ownerStream is the answer of the member that owns some of a batch's keys.
+type ownerStream struct {
+	member router.Member
+	keys   []string
+	cancel context.CancelFunc
+	opened chan struct{} // closed when tar, or failed, is set
+	body   io.Closer
+	tar    *tar.Reader // nil: failed
+}
+
+// askOwners sends the keys of other members to them.
+func (b *batch) askOwners(keys []string) {
+	byMember := map[router.Member]*ownerStream{}
+	for i, key := range keys {
+		member, elsewhere := b.server.cfg.Router.Elsewhere(b.request.bucket, key)
+		if !elsewhere {
+			continue
+		}
+		o, known := byMember[member]
+		if !known {
+			o = &ownerStream{member: member, opened: make(chan struct{})}
+			byMember[member] = o
+			b.streams = append(b.streams, o)
+		}
+		o.keys = append(o.keys, key)
+		b.owners[i] = o
+	}
+	for _, o := range b.streams {
+		ctx, cancel := context.WithCancel(b.request.Context())
+		o.cancel = cancel
+		go b.open(ctx, o)
+	}
+}
+
+// open asks one owner.
+func (b *batch) open(ctx context.Context, o *ownerStream) {
+	defer close(o.opened)
+	s := b.server
+	if s.backoff.active(o.member) {
+		s.metrics.forwarded("spared")
+		return
+	}
+	body := strings.Join(o.keys, "\n") + "\n"
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+o.member.Address+prefix+b.request.bucket+batchSuffix, strings.NewReader(body))
+	if err != nil {
+		return
+	}
+	out.Header = http.Header{hopHeader: {"1"}, "User-Agent": {""}}
+	copyHeaders(out.Header, b.request.Header, []string{"Authorization"})
+	response, err := s.transport.RoundTrip(out)
+	if err != nil {
+		s.metrics.forwarded("failed")
+		s.forwardError(b.request.Context(), o.member, err)
+		return
+	}
+	s.metrics.forwarded("answered")
+	o.body = response.Body
+	if response.StatusCode == http.StatusOK {
+		o.tar = tar.NewReader(response.Body)
+	}
+}
+
+// addFrom copies the next entry of an owner's answer, which is that of the key.
+func (b *batch) addFrom(o *ownerStream, key string) error {
+	<-o.opened
+	if o.tar == nil {
+		return b.missing(key, http.StatusServiceUnavailable)
+	}
+	header, err := o.tar.Next()
+	if err != nil || header.Name != key && header.Name != missingPrefix+key {
+		o.tar = nil
+		return b.missing(key, http.StatusServiceUnavailable)
+	}
+	if status, missing := header.PAXRecords[missingRecord]; missing {
+		n, err := strconv.Atoi(status)
+		if err != nil {
+			n = http.StatusServiceUnavailable
+		}
+		return b.absent(key, n)
+	}
+	if err := b.entry(key, header.Size); err != nil {
+		return err
+	}
+	_, err = io.Copy(b.tar, o.tar)
+	return err
+}
+
+// close ends the requests to owners.
+func (b *batch) close() {
+	for _, o := range b.streams {
+		o.cancel()
+		<-o.opened
+		if o.body != nil {
+			_ = o.body.Close() // only read from
+		}
+	}
+}
