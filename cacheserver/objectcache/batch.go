@@ -228,7 +228,7 @@ func (b *batch) open(ctx context.Context, o *ownerStream) {
 		return
 	}
 	body := strings.Join(o.keys, "\n") + "\n"
-	out, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+o.member.Address+prefix+b.request.bucket+batchSuffix, strings.NewReader(body))
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost, s.scheme()+"://"+o.member.Address+prefix+b.request.bucket+batchSuffix, strings.NewReader(body))
 	if err != nil {
 		return
 	}

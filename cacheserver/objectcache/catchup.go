@@ -86,7 +86,7 @@ func (s *Server) CatchUp(ctx context.Context, since time.Time) error {
 func (s *Server) changesAt(ctx context.Context, member router.Member, absence time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
-	url := fmt.Sprintf("http://%s%s?ms=%d", member.Address, changesPath, absence.Milliseconds()+1)
+	url := fmt.Sprintf("%s://%s%s?ms=%d", s.scheme(), member.Address, changesPath, absence.Milliseconds()+1)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err

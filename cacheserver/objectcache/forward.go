@@ -31,9 +31,10 @@ var (
 
 // newTransport connects to other object caches. Its idle timeout is shorter than the server's, so that a request is not sent
 // on a connection that the server is closing.
-func newTransport(l limits) *http.Transport {
+func newTransport(l limits, t *TLS) *http.Transport {
 	return &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		TLSClientConfig:       t.client(),
 		MaxIdleConnsPerHost:   64,
 		IdleConnTimeout:       l.idle * 3 / 4,
 		ResponseHeaderTimeout: l.stall,
@@ -49,7 +50,7 @@ func (s *Server) forward(r *request, to router.Member) {
 	out := (&http.Request{
 		Method: r.Method, Host: to.Address, ContentLength: r.ContentLength, Body: r.Body,
 		// Opaque is sent unchanged.
-		URL:    &url.URL{Scheme: "http", Host: to.Address, Opaque: r.RequestURI},
+		URL:    &url.URL{Scheme: s.scheme(), Host: to.Address, Opaque: r.RequestURI},
 		Header: http.Header{hopHeader: {"1"}, "User-Agent": {""}},
 	})
 	if r.ContentLength == 0 {
@@ -156,7 +157,7 @@ func (s *Server) watchMember(ctx context.Context, cancel context.CancelCauseFunc
 func (s *Server) isAlive(ctx context.Context, to router.Member) bool {
 	ctx, cancel := context.WithTimeout(ctx, aliveAfter)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+to.Address+alivePath, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.scheme()+"://"+to.Address+alivePath, nil)
 	if err != nil {
 		return false
 	}

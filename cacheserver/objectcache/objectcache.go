@@ -23,7 +23,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
-// Config configures a Server. All fields but Grace are required.
+// Config configures a Server. All fields but TLS and Grace are required.
 type Config struct {
 	Store   *store.Store
 	Buckets func() buckets.Config // the current one
@@ -31,6 +31,7 @@ type Config struct {
 	BucketsRejected func() bool
 	Reviewer        identity.Reviewer // the Server caches its answers
 	Router          *router.Router
+	TLS             *TLS // nil: no TLS
 	// Grace is how long running requests may take to finish after Serve's context ended.
 	Grace time.Duration
 	Log   *slog.Logger
@@ -58,7 +59,7 @@ var (
 
 // New returns a Server that answers 503 until Open is called.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: defaultLimits, transport: newTransport(defaultLimits), slack: catchUpSlack}
+	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: defaultLimits, transport: newTransport(defaultLimits, cfg.TLS), slack: catchUpSlack}
 	s.reviewer = identity.NewCache(identity.NewLimiter(timed{cfg.Reviewer, s.metrics.reviewSeconds}))
 	s.Wait("starting")
 	return s
@@ -100,7 +101,7 @@ func (s *Server) Serve(ctx context.Context, on net.Listener) error {
 	server := s.newHTTP()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := server.Serve(on); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(s.cfg.TLS.listener(on)); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve objects on %s: %w", on.Addr(), err)
 		}
 		return nil

@@ -44,6 +44,7 @@ type objectCacheFlags struct {
 	maxObjects   int64
 	minFree      float64
 	grace        time.Duration
+	tls          tlsFlags
 	logs         logFlags
 }
 
@@ -66,6 +67,7 @@ func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.BoolVar(&f.standalone, "standalone", false, "use no Kubernetes: tokens are those of --tokens, other object caches those of --peer")
 	flags.StringVar(&f.tokens, "tokens", "", "with --standalone: file of lines TOKEN NAMESPACE; looked at again while serving")
 	flags.StringToStringVar(&f.peers, "peer", nil, "with --standalone: NAME=HOST:PORT of an object cache that shares the keys, this one included; may be repeated")
+	f.tls.register(flags, env)
 	f.logs.register(flags, env)
 }
 
@@ -86,6 +88,12 @@ func (f *objectCacheFlags) check() (err error) {
 		return errors.New("--tokens and --peer are for --standalone: add it, or leave them out")
 	case !f.standalone && f.kube.Namespace == "":
 		return errors.New("--namespace: missing, want the namespace of the object caches' Service")
+	}
+	if f.tls.cert != "" && f.tls.name == "" && !f.standalone {
+		f.tls.name = f.kube.Service + "." + f.kube.Namespace + ".svc"
+	}
+	if err := f.tls.check(); err != nil {
+		return err
 	}
 	if f.name == "" {
 		f.name, err = os.Hostname()
@@ -145,19 +153,15 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	secured, err := f.tls.load(ctx, group, log)
+	if err != nil {
+		return err
+	}
 	server := objectcache.New(objectcache.Config{
+		TLS:   secured,
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
 	})
-	joined := make(chan struct{})
-	tell := sync.OnceFunc(func() { close(joined) })
-	group.Go(func() error {
-		watchPeers(ctx, func(now []router.Member, hosts []string) {
-			members.SetHosts(hosts)
-			server.SetMembers(ctx, now)
-			tell()
-		})
-		return nil
-	})
+	joined := watchPeers.start(ctx, group, members, server)
 	var listen net.ListenConfig
 	data, err := listen.Listen(ctx, "tcp", f.listen)
 	if err != nil {
@@ -170,37 +174,59 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	group.Go(func() error { return watch.Serve(ctx, looks, watch.Handler(server, server.Metrics())) })
 	group.Go(func() error { return server.Serve(ctx, data) })
 	group.Go(func() error {
-		server.Wait("listing the objects of before")
-		began := time.Now()
-		if err := objects.Scan(ctx); err != nil {
+		if err := f.prepare(ctx, server, objects, joined); err != nil {
 			return fmt.Errorf("--dir: %w", err)
 		}
-		server.Wait("waiting to learn who shares the keys")
-		select {
-		case <-joined:
-		case <-ctx.Done():
+		if ctx.Err() != nil {
 			return nil
 		}
-		server.Wait("asking the others what changed")
-		if err := server.Return(ctx); err != nil {
-			return fmt.Errorf("--dir: %w", err)
-		}
+		log.Info("ready", "dir", f.dir, "name", f.name)
+		server.Open()
+		fmt.Printf("ready %s://%s http://%s\n", f.tls.scheme(), local.Reachable(data.Addr()), local.Reachable(looks.Addr()))
 		group.Go(func() error {
 			server.KeepAlive(ctx)
 			return nil
 		})
-		log.Info("ready", "dir", f.dir, "name", f.name, "scan", time.Since(began).Round(time.Millisecond))
-		server.Open()
-		fmt.Printf("ready http://%s http://%s\n", local.Reachable(data.Addr()), local.Reachable(looks.Addr()))
 		config.Watch(ctx, lookEvery, log, func(c buckets.Config) { objects.SetLimits(f.limits(c)) })
 		return nil
 	})
 	return group.Wait()
 }
 
+// prepare makes the objects of before ready to be served, or returns early when ctx ends.
+func (f *objectCacheFlags) prepare(ctx context.Context, server *objectcache.Server, objects *store.Store, joined <-chan struct{}) error {
+	server.Wait("listing the objects of before")
+	if err := objects.Scan(ctx); err != nil {
+		return err
+	}
+	server.Wait("waiting to learn who shares the keys")
+	select {
+	case <-joined:
+	case <-ctx.Done():
+		return nil
+	}
+	server.Wait("asking the others what changed")
+	return server.Return(ctx)
+}
+
 // watchMembers calls changed with the ready members and the IP addresses of all, first when they are known and then at each
 // change, until ctx ends.
 type watchMembers func(ctx context.Context, changed func(ready []router.Member, hosts []string))
+
+// start keeps the members up to date and returns a channel that is closed when they are known.
+func (w watchMembers) start(ctx context.Context, group *errgroup.Group, members *router.Router, server *objectcache.Server) <-chan struct{} {
+	joined := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(joined) })
+	group.Go(func() error {
+		w(ctx, func(now []router.Member, hosts []string) {
+			members.SetHosts(hosts)
+			server.SetMembers(ctx, now)
+			tell()
+		})
+		return nil
+	})
+	return joined
+}
 
 // join returns who reviews tokens and how to learn who shares the keys.
 func (f *objectCacheFlags) join(log *slog.Logger) (identity.Reviewer, watchMembers, error) {

@@ -67,7 +67,7 @@ func (f *File[T]) look(log *slog.Logger, changed func(T)) {
 		f.reject(log, nil, err)
 		return
 	}
-	if bytes.Equal(text, f.read) {
+	if bytes.Equal(text, f.read) && !f.rejected.Load() { // what is rejected may become valid by another file that parse reads
 		return
 	}
 	value, err := f.parse(text)

@@ -1,0 +1,91 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/objectcache"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
+)
+
+// tlsFlags say whether and how the port for objects speaks TLS.
+type tlsFlags struct{ cert, key, ca, name string }
+
+func (f *tlsFlags) register(flags *pflag.FlagSet, env environment) {
+	flags.StringVar(&f.cert, "tls-cert", env("TLS_CERT"), "PEM file of the certificate for objects; read again when it changes; empty: no TLS (env TLS_CERT)")
+	flags.StringVar(&f.key, "tls-key", env("TLS_KEY"), "PEM file of its key (env TLS_KEY)")
+	flags.StringVar(&f.ca, "tls-ca", env("TLS_CA"), "PEM file of the authorities that other object caches' certificates are of; read again when it changes (env TLS_CA)")
+	flags.StringVar(&f.name, "tls-name", env("TLS_NAME"), "DNS name that other object caches' certificates have (default: SERVICE.NAMESPACE.svc; env TLS_NAME)")
+}
+
+// check refuses flags that don't fit together.
+func (f *tlsFlags) check() error {
+	if f.cert == "" {
+		if f.key != "" || f.ca != "" || f.name != "" {
+			return errors.New("--tls-cert: missing, --tls-key, --tls-ca and --tls-name want it")
+		}
+		return nil
+	}
+	for flag, value := range map[string]string{"--tls-key": f.key, "--tls-ca": f.ca, "--tls-name": f.name} {
+		if value == "" {
+			return fmt.Errorf("%s: missing, --tls-cert wants it", flag)
+		}
+	}
+	return nil
+}
+
+// scheme of URLs of objects.
+func (f *tlsFlags) scheme() string {
+	if f.cert == "" {
+		return "http"
+	}
+	return "https"
+}
+
+// load returns what the server needs, and nil without TLS. Files are watched until ctx ends.
+func (f *tlsFlags) load(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*objectcache.TLS, error) {
+	if f.cert == "" {
+		return nil, nil //nolint:nilnil // no TLS is no error
+	}
+	pair, err := reload.Open(f.cert, func(cert []byte) (*tls.Certificate, error) {
+		key, err := os.ReadFile(f.key)
+		if err != nil {
+			return nil, err
+		}
+		parsed, err := tls.X509KeyPair(cert, key)
+		return &parsed, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert: %w", err)
+	}
+	roots, err := reload.Open(f.ca, func(text []byte) (*x509.CertPool, error) {
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(text) {
+			return nil, errors.New("no certificate in PEM")
+		}
+		return pool, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--tls-ca: %w", err)
+	}
+	group.Go(func() error {
+		pair.Watch(ctx, lookEvery, log, func(*tls.Certificate) {})
+		return nil
+	})
+	group.Go(func() error {
+		roots.Watch(ctx, lookEvery, log, func(*x509.CertPool) {})
+		return nil
+	})
+	return &objectcache.TLS{Certificate: pair.Get, Roots: roots.Get, ServerName: f.name}, nil
+}
