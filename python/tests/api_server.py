@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A listener that the Kubeflow SDK takes for an API server: it knows one runtime, and keeps TrainJobs."""
+"""A listener that the Kubeflow SDK takes for an API server: it knows one runtime and one cache's pods, and keeps TrainJobs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ from kubernetes import client as kubernetes
 
 RUNTIME = "torch-distributed-with-cache"
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+# TrainJob reviews of team-a uses the DataCache shared of team-b, which has a head and two data nodes.
+_SERVICE = {"metadata": {"annotations": {"datacache.kubeflow.org/uses": "team-b/shared"}}}
+_PODS = [
+    {"metadata": {"name": f"shared-cache-0{end}", "labels": {"datacache.kubeflow.org/role": role}}}
+    for end, role in [("-2", "node"), ("", "head"), ("-1", "node")]
+]
 
 
 @contextlib.contextmanager
@@ -40,9 +47,19 @@ class ApiServer(BaseHTTPRequestHandler):
     runtime: dict[str, Any]
 
     def do_GET(self) -> None:
-        """Answer with the runtime, or that there is no such thing."""
-        found = self.path.endswith(f"/clustertrainingruntimes/{RUNTIME}")
-        self._answer(200 if found else 404, self.runtime if found else {"kind": "Status", "code": 404})
+        """Answer with what is known, or that there is no such thing."""
+        path = self.path.partition("?")[0]
+        if path.endswith("/log"):
+            pod = path.split("/")[-2]
+            self._write(200, "text/plain", f"{pod} starts\n{pod} is ready\n".encode())
+            return
+        known: dict[str, dict[str, Any]] = {
+            f"/clustertrainingruntimes/{RUNTIME}": self.runtime,
+            "/team-a/services/reviews-cache-service": _SERVICE,
+            "/team-b/pods": {"items": _PODS},
+        }
+        found = next((body for end, body in known.items() if path.endswith(end)), None)
+        self._answer(404 if found is None else 200, found or {"kind": "Status", "code": 404})
 
     def do_POST(self) -> None:
         """Keep the body."""
@@ -51,9 +68,11 @@ class ApiServer(BaseHTTPRequestHandler):
         self._answer(201, body)
 
     def _answer(self, code: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
+        self._write(code, "application/json", json.dumps(body).encode())
+
+    def _write(self, code: int, content: str, data: bytes) -> None:
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -15,7 +15,7 @@ from api_server import RUNTIME, trainer_client
 from kubeflow.trainer import CustomTrainerContainer, Initializer, TrainerClient
 from kubeflow.trainer.options import Name
 
-from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs
 
 _GOLDEN = Path(__file__).parent / "golden" / "sdk_trainjob.json"
 
@@ -100,3 +100,23 @@ def test_refusals_name_the_field_and_the_mend(given: dict[str, Any], words: list
     with pytest.raises((TypeError, ValueError)) as refused:
         ArrowCacheDatasetInitializer(**given)
     assert all(word in str(refused.value) for word in words)
+
+
+def test_logs_of_the_caches_servers(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, _ = posted
+    assert list(cache_logs(client, "reviews", server="head")) == ["shared-cache-0 starts", "shared-cache-0 is ready"]
+    assert list(cache_logs(client, "reviews", server="node")) == [
+        f"shared-cache-0-{n}  shared-cache-0-{n} {what}" for n in (1, 2) for what in ("starts", "is ready")
+    ]
+    followed = cache_logs(client, "reviews", server="shared-cache-0-2", follow=True)
+    assert list(followed) == ["shared-cache-0-2 starts", "shared-cache-0-2 is ready"]
+
+
+def test_logs_of_servers_that_are_not_there(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, _ = posted
+    with pytest.raises(LookupError, match=r"team-b/shared has no pod 'node-7' now, but .*shared-cache-0-1"):
+        cache_logs(client, "reviews", server="node-7")
+    with pytest.raises(LookupError, match="TrainJob other of namespace team-a has no cache"):
+        cache_logs(client, "other", server="head")
+    with pytest.raises(ValueError, match="2 pods"):
+        cache_logs(client, "reviews", server="node", follow=True)

@@ -8,8 +8,10 @@ from typing import Any
 
 from kubeflow.trainer import TrainerClient
 from kubernetes.client import ApiException
+from kubernetes.watch import Watch
 
 _GROUP, _VERSION, _PLURAL = "datacache.kubeflow.org", "v1alpha1", "datacaches"
+_CACHE, _ROLE = "datacache.kubeflow.org/cache", "datacache.kubeflow.org/role"  # labels of a cache's pods
 _USES = "datacache.kubeflow.org/uses"  # on a TrainJob's Service: the DataCache, as namespace/name, that it leads to
 
 
@@ -40,12 +42,49 @@ class CacheStatus:
         return f"{self.namespace}/{self.name} {self.state}{loaded}{rows}{size}{why}"
 
 
-def cache_logs(client: TrainerClient, job: str, *, follow: bool = False) -> Iterator[str]:
-    """Give the lines that a TrainJob printed while it waited for its cache; with follow, until that ends.
+def cache_logs(
+    client: TrainerClient, job: str, *, follow: bool = False, server: str | None = None
+) -> Iterator[str]:
+    """Give the lines that a TrainJob printed while it waited for its cache, or those of the cache's own servers.
 
-    There are none before the step's pod runs, and none again once the TrainJob is deleted.
+    The step's lines are there from when its pod runs until the TrainJob is deleted; the servers' while their pods are.
+
+    Args:
+        client: of the TrainJob's namespace.
+        job: the TrainJob's name.
+        follow: go on until the pod ends; of one pod alone.
+        server: None for the step that waits; "head", "node" or a pod's name for the servers. Lines of several pods begin
+            with the pod's name.
+
+    Raises:
+        LookupError: the TrainJob has no cache, or that has no such pod now; the error names those that there are.
+        ValueError: several pods can't be followed at once.
+        kubernetes.client.ApiException: the API server refuses; servers' logs need the rights to list pods and get pods/log.
     """
-    return client.get_job_logs(name=job, step="dataset-initializer", follow=follow)
+    if server is None:
+        return client.get_job_logs(name=job, step="dataset-initializer", follow=follow)
+    backend = _backend(client)
+    namespace, name = _cache_of(backend, job)
+    pods = {
+        pod.metadata.name: pod.metadata.labels.get(_ROLE, "")
+        for pod in backend.core_api.list_namespaced_pod(namespace, label_selector=f"{_CACHE}={name}").items
+    }
+    chosen = sorted(pod for pod, role in pods.items() if server in (pod, role))
+    if not chosen:
+        raise LookupError(f"cache {namespace}/{name} has no pod {server!r} now, but {sorted(pods) or 'none at all'}")
+    if follow and len(chosen) > 1:
+        raise ValueError(f"{server!r} is {len(chosen)} pods, of which one can be followed: name one of {chosen}")
+    return _pod_logs(backend, namespace, chosen, follow)
+
+
+def _pod_logs(backend: Any, namespace: str, pods: list[str], follow: bool) -> Iterator[str]:
+    for pod in pods:
+        if follow:
+            yield from Watch().stream(backend.core_api.read_namespaced_pod_log, name=pod, namespace=namespace, follow=True)
+            continue
+        prefix = f"{pod}  " if len(pods) > 1 else ""
+        for line in backend.core_api.read_namespaced_pod_log(name=pod, namespace=namespace).splitlines():
+            yield prefix + line
 
 
 def cache_status(client: TrainerClient, job: str) -> CacheStatus:
@@ -55,21 +94,40 @@ def cache_status(client: TrainerClient, job: str) -> CacheStatus:
         LookupError: the TrainJob has no cache: it asks for none, or datacache's controller hasn't seen it yet.
         kubernetes.client.ApiException: the API server refuses; reading needs the right to get services and datacaches.
     """
+    backend = _backend(client)
+    namespace, name = _cache_of(backend, job)
+    try:
+        found = backend.custom_api.get_namespaced_custom_object(_GROUP, _VERSION, namespace, _PLURAL, name)
+    except ApiException as e:
+        raise _explained(e, backend, job) from e
+    return _status(found)
+
+
+def _backend(client: TrainerClient) -> Any:
     backend: Any = client.backend
     if not hasattr(backend, "custom_api"):
         raise LookupError("only TrainJobs on Kubernetes have a cache: use TrainerClient with its Kubernetes backend")
+    return backend
+
+
+def _cache_of(backend: Any, job: str) -> tuple[str, str]:
+    """Namespace and name of the DataCache that a TrainJob uses."""
     try:
         service = backend.core_api.read_namespaced_service(name=f"{job}-cache-service", namespace=backend.namespace)
-        used = (service.metadata.annotations or {}).get(_USES, f"{backend.namespace}/{job}")
-        namespace, _, name = used.partition("/")
-        found = backend.custom_api.get_namespaced_custom_object(_GROUP, _VERSION, namespace, _PLURAL, name)
     except ApiException as e:
-        if e.status != 404:
-            raise
-        raise LookupError(
-            f"TrainJob {job} of namespace {backend.namespace} has no cache (yet): see client.get_job_events({job!r})"
-        ) from e
-    return _status(found)
+        raise _explained(e, backend, job) from e
+    used = (service.metadata.annotations or {}).get(_USES, f"{backend.namespace}/{job}")
+    namespace, _, name = used.partition("/")
+    return namespace, name
+
+
+def _explained(error: ApiException, backend: Any, job: str) -> Exception:
+    """A LookupError for what is not there; any other error as it is."""
+    if error.status != 404:
+        return error
+    return LookupError(
+        f"TrainJob {job} of namespace {backend.namespace} has no cache (yet): see client.get_job_events({job!r})"
+    )
 
 
 def _status(found: dict[str, Any]) -> CacheStatus:
