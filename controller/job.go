@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,19 +39,26 @@ func (r *refusal) Error() string { return r.text }
 func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
 
 // Reconcile ends a use when the job does, and begins one while it runs. A job that is suspended from the start gets its cache when it is
-// let go.
+// let go; one that is suspended later keeps the record of the cache that it used, which frees its memory all the same (usersOf).
 func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (ctrl.Result, error) {
-	if !isOurs(job) {
+	if isElsewhere(job) {
 		return ctrl.Result{}, nil
 	}
-	if phaseOf(job) != active {
+	switch phaseOf(job) {
+	case suspended:
+		return ctrl.Result{}, nil
+	case finished, gone:
 		r.teller.forget(client.ObjectKeyFromObject(job))
 		return settle(ctrl.Result{}, r.leave(ctx, job))
 	}
-	err := r.serve(ctx, job)
+	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(job), r.client)
+	if err != nil || !inject.Asks(job, runtime) {
+		return ctrl.Result{}, err
+	}
+	err = r.serve(ctx, job, inject.StepOf(runtime))
 	if no := (*refusal)(nil); errors.As(err, &no) {
 		r.teller.tellOnce(job, warning(EventFailed, "no cache: %s", no.text))
-		return ctrl.Result{}, r.leave(ctx, job)
+		return ctrl.Result{}, nil
 	}
 	if taken := (*foreignError)(nil); errors.As(err, &taken) {
 		r.teller.tellOnce(job, warning(EventFailed, "no cache: %s", taken))
@@ -59,10 +67,9 @@ func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (c
 	return settle(ctrl.Result{}, err)
 }
 
-func isOurs(job *trainer.TrainJob) bool { return inject.Matches(job) && !isElsewhere(job) }
-
-// serve makes what the job asks for. What a job asks for can't change, so a DataCache of its own needs no second look.
-func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob) error {
+// serve makes what the job asks for. Which DataCache a job uses is decided once, when it first runs, and recorded: a DataCache of its own by
+// its owner, another one by the Service that leads to it. A runtime that is changed or deleted later has no say in it.
+func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob, step inject.Step) error {
 	own, err := r.find(ctx, client.ObjectKeyFromObject(job))
 	if err != nil {
 		return err
@@ -70,14 +77,22 @@ func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob) error 
 	if own != nil && isOwnedBy(own, job) {
 		return nil
 	}
-	defaults, err := r.defaults(ctx, job)
+	used, err := r.used(ctx, job)
 	if err != nil {
 		return err
 	}
-	request, errs := inject.Parse(job, defaults)
+	if used != (types.NamespacedName{}) {
+		return r.useAgain(ctx, job, step, used)
+	}
+	return r.begin(ctx, job, step, own)
+}
+
+// begin decides which DataCache the job uses. Own is the DataCache of its name, nil if there is none.
+func (r *jobReconciler) begin(ctx context.Context, job *trainer.TrainJob, step inject.Step, own *v1alpha1.DataCache) error {
+	request, err := requestOf(job, step)
 	switch {
-	case len(errs) > 0:
-		return refuse("%v", errs.ToAggregate())
+	case err != nil:
+		return err
 	case request.Reference != nil:
 		return r.join(ctx, job, *request.Reference)
 	case request.Shared:
@@ -85,25 +100,56 @@ func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob) error 
 	case own != nil:
 		return anothers(own, job.Name)
 	}
-	_, err = r.create(ctx, ownCache(job, request.Cache), func(dc *v1alpha1.DataCache) bool { return isOwnedBy(dc, job) })
+	_, err = r.create(ctx, ownCache(job, request), func(dc *v1alpha1.DataCache) bool { return isOwnedBy(dc, job) })
 	return err
 }
 
-// join makes the job a user of a DataCache that exists.
+// useAgain keeps the job at the DataCache that it uses. One that was deleted meanwhile is made again only as it was: rows must not change
+// under a training that goes on.
+func (r *jobReconciler) useAgain(ctx context.Context, job *trainer.TrainJob, step inject.Step, used types.NamespacedName) error {
+	dc, err := r.find(ctx, used)
+	if err != nil {
+		return err
+	}
+	if dc != nil {
+		return r.join(ctx, job, used)
+	}
+	request, err := requestOf(job, step)
+	switch {
+	case err != nil:
+		return err
+	case request.Reference != nil && *request.Reference == used:
+		return r.join(ctx, job, used)
+	case request.Shared && request.Name == used.Name && job.Namespace == used.Namespace:
+		return r.share(ctx, job, request)
+	}
+	return refuse("DataCache %s, which this TrainJob uses, was deleted, and its runtime asks for other rows by now: make the DataCache again, or a new TrainJob", used)
+}
+
+// requestOf is what the job asks for, by its runtime as it is now.
+func requestOf(job *trainer.TrainJob, step inject.Step) (*inject.Request, error) {
+	request, errs := inject.Parse(job, step)
+	if len(errs) > 0 {
+		return nil, refuse("%v", errs.ToAggregate())
+	}
+	return request, nil
+}
+
+// join makes the job a user of a DataCache that exists. One that was deleted, or that the job may not use any more, it leaves.
 func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key types.NamespacedName) error {
 	dc, err := r.find(ctx, key)
 	if err != nil {
 		return err
 	}
-	if dc == nil {
-		return refuse("DataCache %s does not exist: create it, or mend storageUri", key)
-	}
 	labels, err := admit.NamespaceLabels(ctx, job.Namespace, dc, r.live)
 	if err != nil {
 		return err
 	}
-	if !inject.MayUse(job.Namespace, labels, dc) {
-		return refuse("DataCache %s may not be used from namespace %s: its spec.access.namespaces doesn't choose it", key, job.Namespace)
+	if errs := inject.CheckReference(job.Namespace, labels, key, dc); len(errs) > 0 {
+		if err := r.leave(ctx, job); err != nil {
+			return err
+		}
+		return refuse("%v", errs.ToAggregate())
 	}
 	return r.use(ctx, job, dc)
 }
@@ -143,12 +189,8 @@ func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, dc *v1al
 
 // leave ends the job's use of a cache that is not its own.
 func (r *jobReconciler) leave(ctx context.Context, job *trainer.TrainJob) error {
-	service := &corev1.Service{}
-	err := r.client.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: inject.ServiceName(job.Name)}, service)
-	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(service, job) {
-		return nil
-	}
-	if err == nil {
+	service, err := r.service(ctx, r.client, job)
+	if err == nil && service != nil {
 		err = client.IgnoreNotFound(r.client.Delete(ctx, service, client.Preconditions{UID: new(service.UID)}))
 	}
 	if err != nil {
@@ -157,13 +199,29 @@ func (r *jobReconciler) leave(ctx context.Context, job *trainer.TrainJob) error 
 	return nil
 }
 
-// defaults are the environment of the step in the job's runtime. A runtime that was deleted meanwhile gives none; Trainer keeps a copy.
-func (r *jobReconciler) defaults(ctx context.Context, job *trainer.TrainJob) ([]corev1.EnvVar, error) {
-	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(job), r.client)
-	if runtime == nil || err != nil {
-		return nil, err
+// used is the DataCache, not of its own, that the job was recorded to use; the zero name where there is none. The API server is asked as
+// well: a record may be younger than the informers.
+func (r *jobReconciler) used(ctx context.Context, job *trainer.TrainJob) (types.NamespacedName, error) {
+	for _, reader := range []client.Reader{r.client, r.live} {
+		service, err := r.service(ctx, reader, job)
+		if err != nil {
+			return types.NamespacedName{}, fmt.Errorf("find the cache that TrainJob %s uses: %w", qualified(job), err)
+		}
+		if service != nil {
+			return keyOf(service.Annotations[AnnotationUses]), nil
+		}
 	}
-	return inject.StepEnv(runtime.Spec), nil
+	return types.NamespacedName{}, nil
+}
+
+// service is the job's own Service, which leads to a cache that it shares; nil if there is none.
+func (r *jobReconciler) service(ctx context.Context, reader client.Reader, job *trainer.TrainJob) (*corev1.Service, error) {
+	service := &corev1.Service{}
+	err := reader.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: inject.ServiceName(job.Name)}, service)
+	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(service, job) {
+		return nil, nil // no Service is an answer
+	}
+	return service, err
 }
 
 // find gets a DataCache, nil if there is none or it is being deleted.
@@ -220,14 +278,17 @@ func isOwnedBy(dc *v1alpha1.DataCache, job *trainer.TrainJob) bool {
 	return owner != nil && owner.UID == job.UID
 }
 
-// ownCache goes with its job. Its pods queue where the job does.
-func ownCache(job *trainer.TrainJob, spec v1alpha1.DataCacheSpec) *v1alpha1.DataCache {
+// ownCache goes with its job. Its pods queue where the job does, and its training pods look for their zone.
+func ownCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCache {
 	dc := &v1alpha1.DataCache{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: job.Name, Namespace: job.Namespace, Labels: map[string]string{LabelManagedBy: ManagedBy},
 			OwnerReferences: []metav1.OwnerReference{jobReference(job, false)},
 		},
-		Spec: spec,
+		Spec: request.Cache,
+	}
+	if unique := job.Annotations[inject.AnnotationPlacement]; unique != "" && validation.IsValidLabelValue(unique) == nil {
+		dc.Labels[inject.LabelPlacement] = unique
 	}
 	for _, label := range []string{labelQueue, labelPriority} {
 		if value, ok := job.Labels[label]; ok {
@@ -239,7 +300,7 @@ func ownCache(job *trainer.TrainJob, spec v1alpha1.DataCacheSpec) *v1alpha1.Data
 
 // sharedCache outlives the job that makes it; its idleTTL frees it.
 func sharedCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCache {
-	dc := ownCache(job, request.Cache)
+	dc := ownCache(job, request)
 	dc.Name, dc.OwnerReferences = request.Name, nil
 	dc.Labels[LabelScope] = ScopeNamespace
 	return dc

@@ -48,7 +48,7 @@ func referenceOf(object client.Object) []string {
 	if !ok || !inject.Matches(job) {
 		return nil
 	}
-	request, _ := inject.Parse(job, nil) // what is wrong with it, the job's own reconciliation says
+	request, _ := inject.Parse(job, inject.Step{}) // what is wrong with it, the job's own reconciliation says
 	if request == nil || request.Reference == nil {
 		return nil
 	}

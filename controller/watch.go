@@ -60,7 +60,7 @@ func usedCache(_ context.Context, service client.Object) []reconcile.Request {
 func cachesOfJob(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []reconcile.Request {
 		job, ok := object.(*trainer.TrainJob)
-		if !ok || !isOurs(job) {
+		if !ok || isElsewhere(job) {
 			return nil
 		}
 		key := client.ObjectKeyFromObject(job)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/internal/admit"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/runtimes"
 )
 
 // Settings are the platform's choices for what is added. The zero value is good.
@@ -29,10 +30,10 @@ type Settings = inject.Settings
 // afterwards. A TrainJob that asks for a cache is built from its runtime's twin; the TrainJob itself stays as its user wrote it. The twins,
 // DataCaches and caches are the work of package controller, in the same process or another. Readers are asked in turn for runtimes and
 // DataCaches: the manager's client, and its API reader after it.
-func Decorate(runtimes map[string]runtime.Runtime, settings Settings, readers ...client.Reader) {
+func Decorate(trainers map[string]runtime.Runtime, settings Settings, readers ...client.Reader) {
 	judge := &admit.Admission{Readers: readers, Settings: settings}
-	for kind, inner := range runtimes {
-		runtimes[kind] = &decorated{Runtime: inner, admission: judge}
+	for kind, inner := range trainers {
+		trainers[kind] = &decorated{Runtime: inner, admission: judge, readers: readers}
 	}
 }
 
@@ -40,11 +41,13 @@ func Decorate(runtimes map[string]runtime.Runtime, settings Settings, readers ..
 type decorated struct {
 	runtime.Runtime
 	admission *admit.Admission
+	readers   []client.Reader
 }
 
 var _ runtime.Runtime = (*decorated)(nil)
 
-// NewObjects are the TrainJob's JobSet and what belongs to it.
+// NewObjects are the TrainJob's JobSet and what belongs to it. Trainer builds a TrainJob from the runtime as it was when it built it first,
+// which may be changed or gone by now: so do we.
 func (d *decorated) NewObjects(ctx context.Context, job *trainer.TrainJob) ([]apiruntime.ApplyConfiguration, error) {
 	injected, errs, err := d.inject(ctx, job)
 	if err = errors.Join(err, errs.ToAggregate()); err != nil {
@@ -53,10 +56,14 @@ func (d *decorated) NewObjects(ctx context.Context, job *trainer.TrainJob) ([]ap
 	return d.Runtime.NewObjects(ctx, injected)
 }
 
-// ValidateObjects is what Trainer's own validating webhook says of a TrainJob, and on creation what we say of its cache.
+// ValidateObjects is what Trainer's own validating webhook says of a TrainJob, and on creation what we say of its cache. Old is the TrainJob
+// before an update, nil on creation.
 func (d *decorated) ValidateObjects(ctx context.Context, old, job *trainer.TrainJob) (admission.Warnings, field.ErrorList) {
+	if old != nil {
+		return d.validateUpdate(ctx, old, job)
+	}
 	injected, errs, err := d.inject(ctx, job)
-	if err == nil && len(errs) == 0 && injected != job && old == nil {
+	if err == nil && len(errs) == 0 {
 		errs, err = d.admission.Validate(ctx, job.Namespace, injected)
 	}
 	if err != nil {
@@ -65,20 +72,58 @@ func (d *decorated) ValidateObjects(ctx context.Context, old, job *trainer.Train
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	if old != nil && injected != job {
-		if old, errs, err = d.inject(ctx, old); err != nil || len(errs) > 0 {
-			return nil, append(errs, field.InternalError(field.NewPath("spec"), err))
-		}
-	}
-	return d.Runtime.ValidateObjects(ctx, old, injected)
+	return d.Runtime.ValidateObjects(ctx, nil, injected)
 }
 
-// inject is the TrainJob as Trainer shall see it: itself where it asks for no cache, else an edited copy.
+// validateUpdate judges what may be changed on a TrainJob that was admitted. Where its runtime is gone there is nothing to judge by, and it
+// must stay possible to suspend, resume and delete it.
+func (d *decorated) validateUpdate(ctx context.Context, old, job *trainer.TrainJob) (admission.Warnings, field.ErrorList) {
+	if !inject.Matches(job) {
+		return d.Runtime.ValidateObjects(ctx, old, job)
+	}
+	injected, errs, err := d.inject(ctx, job)
+	if err != nil {
+		return nil, field.ErrorList{field.InternalError(field.NewPath("spec", "runtimeRef"), err)}
+	}
+	if len(errs) > 0 {
+		return nil, nil
+	}
+	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(injected), d.readers...)
+	if err != nil {
+		return nil, field.ErrorList{field.InternalError(field.NewPath("spec", "runtimeRef"), err)}
+	}
+	if runtime == nil {
+		return nil, nil
+	}
+	before, errs, err := d.inject(ctx, old)
+	if err != nil || len(errs) > 0 {
+		return nil, append(errs, field.InternalError(field.NewPath("spec"), err))
+	}
+	return d.Runtime.ValidateObjects(ctx, before, injected)
+}
+
+// inject is the TrainJob as Trainer shall see it: itself where it asks for no cache or was built without one, else an edited copy. The
+// errors say why it can't have its cache.
 func (d *decorated) inject(ctx context.Context, job *trainer.TrainJob) (*trainer.TrainJob, field.ErrorList, error) {
 	if !inject.Matches(job) {
 		return job, nil, nil
 	}
+	built, err := d.snapshot(ctx, job)
+	if err != nil {
+		return nil, nil, err
+	}
+	if built != nil && !inject.HasGate(built.Labels, built.Spec) {
+		return job, nil, nil
+	}
 	injected := job.DeepCopy()
-	errs, err := d.admission.Mutate(ctx, job.Namespace, injected)
+	if built != nil {
+		injected.Spec.RuntimeRef = trainer.RuntimeRef{APIGroup: &trainer.GroupVersion.Group, Kind: &built.Kind, Name: built.Name}
+		settings := d.admission.Settings
+		if settings.NoZoneAffinity, err = d.withoutZone(ctx, job); err != nil {
+			return nil, nil, err
+		}
+		return injected, inject.Mutate(injected, nil, built, settings), nil
+	}
+	errs, err := d.admission.Mutate(ctx, job.Namespace, "", injected)
 	return injected, errs, err
 }

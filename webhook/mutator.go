@@ -32,10 +32,7 @@ func (m *mutator) Default(ctx context.Context, job *trainer.TrainJob) error {
 	if request.Operation == admissionv1.Update {
 		return m.update(job, request.OldObject.Raw)
 	}
-	if !inject.Matches(job) {
-		return nil
-	}
-	errs, err := m.admission.Mutate(ctx, request.Namespace, job)
+	errs, err := m.admission.Mutate(ctx, request.Namespace, string(request.UID), job)
 	if err != nil {
 		return err
 	}
@@ -47,9 +44,6 @@ func (m *mutator) update(job *trainer.TrainJob, before []byte) error {
 	old := &trainer.TrainJob{}
 	if err := json.Unmarshal(before, old); err != nil {
 		return fmt.Errorf("read the TrainJob as it was: %w", err)
-	}
-	if !inject.Matches(job) && !inject.Matches(old) {
-		return nil
 	}
 	return invalid(job, inject.Mutate(job, old, nil, m.admission.Settings))
 }

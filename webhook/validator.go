@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/kubeflow/datacache/internal/admit"
-	"github.com/kubeflow/datacache/internal/inject"
 )
 
 // validator refuses new TrainJobs whose cache can't be. It may be used by many goroutines.
@@ -21,9 +20,6 @@ var _ admission.Validator[*trainer.TrainJob] = (*validator)(nil)
 
 // ValidateCreate looks at what the TrainJob asks for, at its runtime, and at the DataCache that it names.
 func (v *validator) ValidateCreate(ctx context.Context, job *trainer.TrainJob) (admission.Warnings, error) {
-	if !inject.Matches(job) {
-		return nil, nil
-	}
 	request, err := admission.RequestFromContext(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("validate a TrainJob: %w", err)

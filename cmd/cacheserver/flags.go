@@ -4,6 +4,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -119,13 +120,21 @@ func (f *selectionFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.snapshot, "snapshot-id", env("SNAPSHOT_ID"), "cache this snapshot; empty means the current one (env SNAPSHOT_ID)")
 	flags.StringVar(&f.ref, "ref", env("SNAPSHOT_REF"), "cache the snapshot of this branch or tag (env SNAPSHOT_REF)")
 	flags.StringVar(&f.asOf, "as-of", env("SNAPSHOT_AS_OF"), "cache what was current at this time, as 2026-01-31T00:00:00Z (env SNAPSHOT_AS_OF)")
-	flags.StringSliceVar(&f.columns, "columns", list(env("TABLE_COLUMNS")), "columns to cache, comma-separated; none means all (env TABLE_COLUMNS)")
+	flags.StringSliceVar(&f.columns, "columns", list(env("TABLE_COLUMNS")), "columns to cache, comma-separated, quoted as in CSV; none means all (env TABLE_COLUMNS, which may be a JSON list as well)")
 	flags.StringVar(&f.filter, "filter", env("FILTER"), "cache only rows for which this SQL WHERE expression is true, such as \"label >= 1 AND lang = 'en'\" (env FILTER)")
 }
 
+// list reads a JSON list of names, or names joined by commas. What only looks like JSON is left whole, for the load to refuse by name.
 func list(text string) []string {
 	if text == "" {
 		return nil
+	}
+	if strings.HasPrefix(text, "[") {
+		var names []string
+		if err := json.Unmarshal([]byte(text), &names); err != nil {
+			return []string{text}
+		}
+		return names
 	}
 	return strings.Split(text, ",")
 }

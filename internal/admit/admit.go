@@ -28,13 +28,16 @@ type Admission struct {
 	Settings inject.Settings
 }
 
-// Mutate edits a new TrainJob that inject.Matches in place. The namespace is the TrainJob's, which may not carry it yet.
-func (a *Admission) Mutate(ctx context.Context, namespace string, job *trainer.TrainJob) (field.ErrorList, error) {
+// Mutate edits a new TrainJob in place, if it inject.Asks for a cache. The namespace is the TrainJob's, which may not carry it yet; unique
+// is for inject.Settings.
+func (a *Admission) Mutate(ctx context.Context, namespace, unique string, job *trainer.TrainJob) (field.ErrorList, error) {
 	runtime, err := runtimes.Find(ctx, namespace, inject.RuntimeRef(job), a.Readers...)
-	if err != nil {
+	if err != nil || !inject.Asks(job, runtime) {
 		return nil, err
 	}
-	return inject.Mutate(job, nil, runtime, a.Settings), nil
+	settings := a.Settings
+	settings.Unique = unique
+	return inject.Mutate(job, nil, runtime, settings), nil
 }
 
 // Validate refuses a new TrainJob, after Mutate, whose cache can't be: for what it asks, for its runtime, or for the DataCache it names.
@@ -43,19 +46,15 @@ func (a *Admission) Validate(ctx context.Context, namespace string, job *trainer
 	if err != nil {
 		return nil, err
 	}
+	if !inject.Asks(job, runtime) {
+		return nil, nil
+	}
 	if runtime == nil {
 		if err := a.missing(ctx, namespace, job); err != nil {
 			return nil, err
 		}
 	}
-	if errs := inject.Validate(job, runtime); len(errs) > 0 {
-		return errs, nil
-	}
-	var defaults []corev1.EnvVar
-	if runtime != nil {
-		defaults = inject.StepEnv(runtime.Spec)
-	}
-	asked, errs := inject.Parse(job, defaults)
+	asked, errs := inject.Validate(job, runtime)
 	if len(errs) > 0 {
 		return errs, nil
 	}

@@ -5,6 +5,7 @@ package inject
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -51,20 +52,23 @@ func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
 	})
 }
 
-// job is the gate as a job of a JobSet, with the platform's defaults for Parse in its environment. It has no token for the API server,
+// job is the gate as a job of a JobSet, in the place of a runtime's step: it keeps the defaults of caches in its environment, and where it
+// runs. It has no token for the API server,
 // writes nothing but its log, and gives up for good only where trying again is of no use. The restart policy is Never, because a Job
 // that gives up deletes pods that it would restart, and with them the log that tells why.
-func (g Gate) job(defaults []corev1.EnvVar, ownVolume bool) jobset.ReplicatedJob {
+func (g Gate) job(step Step, ownVolume bool) jobset.ReplicatedJob {
 	pod := corev1.PodSpec{
 		RestartPolicy:                corev1.RestartPolicyNever,
 		AutomountServiceAccountToken: new(false),
 		EnableServiceLinks:           new(false),
 		ImagePullSecrets:             slices.Clone(g.ImagePullSecrets),
+		NodeSelector:                 maps.Clone(step.NodeSelector),
+		Tolerations:                  slices.Clone(step.Tolerations),
 		SecurityContext: &corev1.PodSecurityContext{
 			RunAsNonRoot:   new(true),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
-		Containers: []corev1.Container{g.container(defaults)},
+		Containers: []corev1.Container{g.container(step.Env)},
 	}
 	if ownVolume {
 		pod.Volumes = []corev1.Volume{{Name: stepVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}

@@ -15,11 +15,14 @@ import (
 type Settings struct {
 	// NoZoneAffinity leaves out that training pods prefer the zone that their cache's pods are in.
 	NoZoneAffinity bool
+	// Unique is a text that no other TrainJob is given, fit for a label's value, such as the UID of the admission request. By it training
+	// pods of a TrainJob whose name is still to be made find the zone of their cache; empty: they don't look for it.
+	Unique string
 	// Now stamps our entry of spec.runtimePatches; zero leaves that to Trainer's own webhook.
 	Now metav1.Time
 }
 
-// Mutate edits a TrainJob that Matches, in place, so that it gets its cache; doing it again changes nothing. The runtime is the one that
+// Mutate edits a TrainJob that Asks for a cache, in place, so that it gets its cache; doing it again changes nothing. The runtime is the one that
 // RuntimeRef names, nil if there is no such. On an update, old is the TrainJob before it, else nil; what was injected is then put back as
 // it was, and runtime and settings are not looked at: who writes the whole object, as the SDK and kubectl apply do, need not know of
 // our additions, and Trainer refuses changes of them. The errors say why the TrainJob can't be served.
@@ -79,20 +82,20 @@ func unusable(rt *Runtime, why error) *field.Error {
 
 // hideSecret moves the credentials' name to an annotation: Trainer would put the whole Secret into the gate's environment.
 func hideSecret(job *trainer.TrainJob) {
-	dataset := job.Spec.Initializer.Dataset
-	if dataset.SecretRef == nil || dataset.SecretRef.Name == "" || isReference(job) {
+	initializer := dataset(job)
+	if initializer.SecretRef == nil || initializer.SecretRef.Name == "" || isReference(job) {
 		return
 	}
-	annotate(job, AnnotationSecret, dataset.SecretRef.Name)
-	dataset.SecretRef = nil
+	annotate(job, AnnotationSecret, initializer.SecretRef.Name)
+	initializer.SecretRef = nil
 }
 
 // restore puts back what was injected into old. What the update changes otherwise is left for the API server to judge.
 func restore(job, old *trainer.TrainJob) field.ErrorList {
-	if !Matches(job) || !Matches(old) {
+	if Matches(job) != Matches(old) {
 		return field.ErrorList{field.Forbidden(datasetPath, "can't be added, taken away or changed on a TrainJob that exists: make a new one")}
 	}
-	for _, name := range []string{AnnotationRuntime, AnnotationSecret} {
+	for _, name := range []string{AnnotationRuntime, AnnotationSecret, AnnotationPlacement} {
 		if value, injected := old.Annotations[name]; injected {
 			annotate(job, name, value)
 		}
@@ -100,9 +103,8 @@ func restore(job, old *trainer.TrainJob) field.ErrorList {
 	if named := RuntimeRef(job); describe(named) == old.Annotations[AnnotationRuntime] || job.Spec.RuntimeRef.Name == "" {
 		job.Spec.RuntimeRef = old.Spec.RuntimeRef
 	}
-	dataset := job.Spec.Initializer.Dataset
-	if secret := dataset.SecretRef; secret != nil && old.Spec.Initializer.Dataset.SecretRef == nil && secret.Name == old.Annotations[AnnotationSecret] {
-		dataset.SecretRef = nil
+	if secret := dataset(job).SecretRef; secret != nil && dataset(old).SecretRef == nil && secret.Name == old.Annotations[AnnotationSecret] {
+		dataset(job).SecretRef = nil
 	}
 	if at := patchOf(old); at >= 0 {
 		setPatch(job, old.Spec.RuntimePatches[at], at)

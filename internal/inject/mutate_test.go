@@ -40,6 +40,18 @@ func zoned(cache, namespace string, jobs ...string) func(*trainer.TrainJob) {
 	}
 }
 
+// placed adds our entry for the job node, near pods with the placement.
+func placed(unique string) func(*trainer.TrainJob) {
+	return func(job *trainer.TrainJob) {
+		patch := zonePatchOf(nil, "", "", "node")
+		patch.Time = nil
+		node := patch.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
+		term := &node.Affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution[0]
+		term.PodAffinityTerm.LabelSelector.MatchLabels = map[string]string{"datacache.kubeflow.org/placement": unique}
+		job.Spec.RuntimePatches = []trainer.RuntimePatch{patch}
+	}
+}
+
 func zonePatchOf(before []corev1.WeightedPodAffinityTerm, cache, namespace string, jobs ...string) trainer.RuntimePatch {
 	term := corev1.WeightedPodAffinityTerm{Weight: 50, PodAffinityTerm: corev1.PodAffinityTerm{
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"datacache.kubeflow.org/cache": cache}},
@@ -109,8 +121,11 @@ func TestMutateCreate(t *testing.T) {
 			edited(trainJob(table, location), queued, named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"), zoned("train", "", "node"))},
 		{"no affinity wanted", trainJob(table, location), stock(t, "torch-distributed"), Settings{NoZoneAffinity: true},
 			edited(trainJob(table, location), named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"))},
-		{"generateName: no name to be near to", edited(trainJob(table, location), generated), stock(t, "torch-distributed"), admitted,
+		{"generateName, without a text of its own", edited(trainJob(table, location), generated), stock(t, "torch-distributed"), admitted,
 			edited(trainJob(table, location), generated, named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"))},
+		{"generateName: by a label of the cache's own", edited(trainJob(table, location), generated), stock(t, "torch-distributed"), Settings{Unique: "uid-1"},
+			edited(trainJob(table, location), generated, named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"),
+				annotated(AnnotationPlacement, "uid-1"), placed("uid-1"))},
 		{"generateName, shared cache", edited(trainJob(table, location, "CACHE_SCOPE=namespace"), generated), stock(t, "torch-distributed"), admitted,
 			edited(trainJob(table, location, "CACHE_SCOPE=namespace"), generated, named(cluster, "torch-distributed-data-cache"),
 				annotated(AnnotationRuntime, "torch-distributed"), zoned("shared-cdc896b337a1d4b1", "", "node"))},
@@ -137,6 +152,9 @@ func TestMutateCreate(t *testing.T) {
 				rt = twin(t, rt)
 			}
 			later := tt.settings
+			if later.Unique != "" {
+				later.Unique = "of another admission request"
+			}
 			if !later.Now.IsZero() {
 				later.Now.Time = later.Now.Add(time.Minute)
 			}
@@ -219,6 +237,10 @@ func TestMutateUpdate(t *testing.T) {
 		{"labels and annotations are the user's", stored(), edited(stored(), annotated("a", "b")), edited(stored(), annotated("a", "b"))},
 		{"another runtime, for the API server to refuse", stored(), edited(stored(), named("ClusterTrainingRuntime", "other")), edited(stored(), named("ClusterTrainingRuntime", "other"))},
 		{"another secret, for the API server to refuse", stored(), withSecret(stored(), "other"), withSecret(stored(), "other")},
+		{"its cache is its runtime's", edited(bare(), zoned("train", "", "node")), edited(bare(), suspended), edited(bare(), zoned("train", "", "node"), suspended)},
+		{"no cache at all", bare(), edited(bare(), suspended), edited(bare(), suspended)},
+		{"its placement", edited(trainJob(table, location), annotated(AnnotationPlacement, "uid-1")), trainJob(table, location),
+			edited(trainJob(table, location), annotated(AnnotationPlacement, "uid-1"))},
 		{"from before datacache was installed", trainJob(table, location), edited(trainJob(table, location), suspended), edited(trainJob(table, location), suspended)},
 	}
 	for _, tt := range tests {

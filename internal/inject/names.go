@@ -16,6 +16,10 @@ const (
 	LabelDerive = Group + "/derive"
 	// LabelCache on every pod of a cache: the name of its DataCache. Training pods prefer the zone of pods that carry it.
 	LabelCache = Group + "/cache"
+	// LabelPlacement on a cache's pods, and AnnotationPlacement on its TrainJob: a text of their own, by which training pods find their
+	// cache's zone where the TrainJob had no name yet when it was admitted.
+	LabelPlacement      = Group + "/placement"
+	AnnotationPlacement = LabelPlacement
 	// AnnotationTwinOf on a twin: the name of the runtime, of the same kind, that it is made from.
 	AnnotationTwinOf = Group + "/twin-of"
 	// AnnotationRuntime on a TrainJob: the runtime that it named before admission, as "name" or, of another kind than

@@ -32,9 +32,12 @@ var storeName = regexp.MustCompile(`^(AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+$`)
 // queryNames maps the query parameters of a cache:// URI to the variables that they stand for.
 var queryNames = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "snapshot": "SNAPSHOT_ID"}
 
+// imageName is the variable by which a runtime's step says which image its caches run.
+const imageName = "CACHE_IMAGE"
+
 // platformNames are the variables that only a runtime may set, each with the reason.
 var platformNames = map[string]string{
-	"CACHE_IMAGE":    "the platform chooses the cache's image",
+	imageName:        "the platform chooses the cache's image",
 	"TRAIN_JOB_NAME": "the runtime sets it to the TrainJob's own name",
 }
 
@@ -75,7 +78,7 @@ type parameters map[string]parameter
 // gather collects a TrainJob's variables and, for those that it leaves out or empty, its runtime's.
 func gather(job *trainer.TrainJob, defaults []corev1.EnvVar) (parameters, field.ErrorList) {
 	given := parameters{}
-	errs := given.addOwn(job.Spec.Initializer.Dataset.Env)
+	errs := given.addOwn(dataset(job).Env)
 	own := maps.Clone(given)
 	for _, v := range defaults {
 		if _, overridden := own[v.Name]; overridden || !isParameter(v.Name) {

@@ -17,13 +17,12 @@ import (
 const zoneWeight = 50
 
 // zonePatch is our entry of spec.runtimePatches, by which training pods prefer the zone of their cache's pods; nil where there is
-// nothing to patch. A cache of the TrainJob's own has its name, which is not known before the API server has made it of generateName:
-// such a TrainJob goes without.
+// nothing to patch.
 func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.RuntimePatch {
 	if settings.NoZoneAffinity {
 		return nil
 	}
-	term, ok := zoneTerm(job, rt)
+	term, ok := zoneTerm(job, rt, settings.Unique)
 	if !ok {
 		return nil
 	}
@@ -46,14 +45,15 @@ func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.R
 	return patch
 }
 
-// zoneTerm prefers the zone of the pods of the TrainJob's cache; it is false where the cache has no name yet, or can't be read, which is
-// for Validate to say.
-func zoneTerm(job *trainer.TrainJob, rt *Runtime) (corev1.WeightedPodAffinityTerm, bool) {
-	request, errs := Parse(job, StepEnv(rt.Spec))
+// zoneTerm prefers the zone of the pods of the TrainJob's cache; it is false where what the TrainJob asks for can't be read, which is for
+// Validate to say. A cache of the TrainJob's own has its name, which is not known before the API server has made it of generateName: then
+// the pods carry a label of their own.
+func zoneTerm(job *trainer.TrainJob, rt *Runtime, unique string) (corev1.WeightedPodAffinityTerm, bool) {
+	request, errs := Parse(job, StepOf(rt))
 	if len(errs) > 0 {
 		return corev1.WeightedPodAffinityTerm{}, false
 	}
-	name, namespaces := job.Name, []string(nil)
+	label, name, namespaces := LabelCache, job.Name, []string(nil)
 	switch {
 	case request.Reference != nil:
 		name = request.Reference.Name
@@ -62,12 +62,31 @@ func zoneTerm(job *trainer.TrainJob, rt *Runtime) (corev1.WeightedPodAffinityTer
 		}
 	case request.Shared:
 		name = request.Name
+	case name == "" && unique != "":
+		if patchOf(job) < 0 || job.Annotations[AnnotationPlacement] == "" { // else this is admission again
+			annotate(job, AnnotationPlacement, unique)
+		}
+		label, name = LabelPlacement, job.Annotations[AnnotationPlacement]
 	}
 	return corev1.WeightedPodAffinityTerm{Weight: zoneWeight, PodAffinityTerm: corev1.PodAffinityTerm{
-		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{LabelCache: name}},
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: name}},
 		Namespaces:    namespaces,
 		TopologyKey:   corev1.LabelTopologyZone,
 	}}, name != ""
+}
+
+// HasZone tells whether training pods of a JobSet prefer the zone of a cache.
+func HasZone(spec *jobset.JobSetSpec) bool {
+	return slices.ContainsFunc(spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
+		affinity := job.Template.Spec.Template.Spec.Affinity
+		return affinity != nil && affinity.PodAffinity != nil && slices.ContainsFunc(
+			affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution, isZoneTerm)
+	})
+}
+
+func isZoneTerm(term corev1.WeightedPodAffinityTerm) bool {
+	selector := term.PodAffinityTerm.LabelSelector
+	return selector != nil && (selector.MatchLabels[LabelCache] != "" || selector.MatchLabels[LabelPlacement] != "")
 }
 
 // withTerm is an affinity that, merged into the job's, adds the term: of the patched list the runtime's own terms would be lost.

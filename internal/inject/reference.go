@@ -55,17 +55,17 @@ func CheckName(job *trainer.TrainJob, asked *Request, cache *v1alpha1.DataCache)
 }
 
 // CheckReference refuses a TrainJob of a namespace with these labels whose storageUri names a DataCache that there is not (nil) or that it
-// may not use.
+// may not use. Of another namespace it doesn't tell which of the two it is.
 func CheckReference(namespace string, labels map[string]string, reference types.NamespacedName, cache *v1alpha1.DataCache) field.ErrorList {
 	path := field.NewPath("spec", "initializer", "dataset", "storageUri")
 	value := "datacache://" + reference.String()
 	switch {
+	case namespace != reference.Namespace && (cache == nil || !MayUse(namespace, labels, cache)): // in the same words: strangers must not learn which
+		return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
+			"the DataCache %s is not for the namespace %s: if there is one, its owner must add %[2]s to spec.access.namespaces", reference, namespace))}
 	case cache == nil:
 		return field.ErrorList{field.Invalid(path, value,
 			fmt.Sprintf("there is no DataCache %s in the namespace %s: 'kubectl get datacaches -n %[2]s' lists what there is", reference.Name, reference.Namespace))}
-	case !MayUse(namespace, labels, cache):
-		return field.ErrorList{field.Forbidden(path,
-			fmt.Sprintf("the DataCache %s is not for the namespace %s: its owner must add it to spec.access.namespaces", reference, namespace))}
 	}
 	return nil
 }

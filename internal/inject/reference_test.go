@@ -82,6 +82,16 @@ func TestCheckReference(t *testing.T) {
 	}
 }
 
+// TestReferencesTellNothing: of another namespace, a refusal is the same whether there is such a DataCache or not.
+func TestReferencesTellNothing(t *testing.T) {
+	reviews := types.NamespacedName{Namespace: "team-a", Name: "reviews"}
+	there := CheckReference("team-b", nil, reviews, dataCache("reviews", nil)).ToAggregate()
+	not := CheckReference("team-b", nil, reviews, nil).ToAggregate()
+	if there == nil || not == nil || there.Error() != not.Error() {
+		t.Errorf("where there is one: %v\nwhere there is none: %v", there, not)
+	}
+}
+
 func TestCheckName(t *testing.T) {
 	job := trainJob("cache://demo/reviews")
 	job.Name = "reviews"

@@ -70,6 +70,9 @@ func TestParseRefuses(t *testing.T) {
 		{"filter", trainJob(table, location, "FILTER=label >="), []string{atEnv1, `"label >="`, "does not parse", "column 9", "expected a literal"}},
 		{"empty column", trainJob(table, location, "COLUMNS=a,,b"), []string{atEnv1, `"a,,b"`, "empty name at place 2"}},
 		{"column twice", trainJob(table, location, "COLUMNS=a,b,a"), []string{atEnv1, `names "a" twice`}},
+		{"columns as JSON, but none", trainJob(table, location, `COLUMNS=["a"`), []string{atEnv1, "no JSON list of names", "content,label"}},
+		{"columns as an empty JSON list", trainJob(table, location, "COLUMNS=[]"), []string{atEnv1, "names no column"}},
+		{"columns as JSON, one empty", trainJob(table, location, `COLUMNS=["a",""]`), []string{atEnv1, "empty name at place 2"}},
 		{"control character in a column", trainJob(table, location, "COLUMNS=a\tb"), []string{atEnv1, "control character"}},
 		{"columns without number", trainJob(table, location, "COLUMNS="+manyColumns(1025)), []string{atEnv1, "1025 columns, at most 1024"}},
 		{"snapshot's name in SNAPSHOT_ID", trainJob(table, location, "SNAPSHOT_ID=main"), []string{atEnv1, `"main"`, "?snapshot=main"}},
@@ -107,7 +110,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			request, errs := Parse(tt.job, nil)
+			request, errs := Parse(tt.job, Step{})
 			if request != nil {
 				t.Errorf("request %+v with errors", request)
 			}
@@ -135,7 +138,7 @@ func manyVariables(count int) []string {
 // TestParseRefusesDefaults: what the platform got wrong is told at the runtime.
 func TestParseRefusesDefaults(t *testing.T) {
 	pointer := corev1.EnvVar{Name: "AWS_SECRET_ACCESS_KEY", ValueFrom: &corev1.EnvVarSource{}}
-	_, errs := Parse(trainJob(table, location), append(variables("CLUSTER_SIZE=2.5"), pointer))
+	_, errs := Parse(trainJob(table, location), Step{Env: append(variables("CLUSTER_SIZE=2.5"), pointer)})
 	expect(t, errs,
 		[]string{"spec.runtimeRef: Invalid value: ", "AWS_SECRET_ACCESS_KEY", "valueFrom", "secretRef"},
 		[]string{"spec.runtimeRef: Invalid value: ", `"CLUSTER_SIZE=2.5"`, "the runtime's step dataset-initializer", "integer from 2"})
@@ -143,7 +146,7 @@ func TestParseRefusesDefaults(t *testing.T) {
 
 // TestParseTellsAll: a user mends everything at once.
 func TestParseTellsAll(t *testing.T) {
-	_, errs := Parse(trainJob("cache://s", "CLUSTER_SIZE=1", "HEAD_MEM=2 Gb", "FILTER=a >", "CACHE_IMAGE=x"), nil)
+	_, errs := Parse(trainJob("cache://s", "CLUSTER_SIZE=1", "HEAD_MEM=2 Gb", "FILTER=a >", "CACHE_IMAGE=x"), Step{})
 	expect(t, errs,
 		[]string{"env[3].name", "CACHE_IMAGE"}, []string{atURI}, []string{"METADATA_LOC"}, []string{"env[2].value"}, []string{"env[0].value"}, []string{"env[1].value"})
 }
@@ -160,7 +163,7 @@ func FuzzParse(f *testing.F) {
 	}
 	api := dataCacheCRD(f)
 	f.Fuzz(func(t *testing.T, uri, env string) {
-		request, errs := Parse(trainJob(uri, strings.Split(env, "\n")...), nil)
+		request, errs := Parse(trainJob(uri, strings.Split(env, "\n")...), Step{})
 		if (request == nil) != (len(errs) > 0) {
 			t.Fatalf("request %v, errors %v", request, errs)
 		}

@@ -30,18 +30,18 @@ type Request struct {
 	Name string
 }
 
-// Parse reads what a TrainJob that Matches asks for. Defaults are the environment of its runtime's step (StepEnv): the TrainJob wins
-// over them, and an empty value is as good as none. What is wrong comes as errors that name the field, the value and the mend; the
-// request is nil then.
-func Parse(job *trainer.TrainJob, defaults []corev1.EnvVar) (*Request, field.ErrorList) {
-	if !Matches(job) {
+// Parse reads what a TrainJob that Asks for a cache wants. Step is its runtime's (StepOf): the TrainJob wins over what it says, and an empty
+// value is as good as none. What is wrong comes as errors that name the field, its value and how to correct it; the request is nil then.
+func Parse(job *trainer.TrainJob, step Step) (*Request, field.ErrorList) {
+	if !Matches(job) && (storageURI(job) != "" || !namesTable(step.Env)) {
 		return nil, field.ErrorList{field.Invalid(uriPath, storageURI(job),
-			"asks for no cache: "+tableForm+"; or "+referenceForm+"; or leave it out and set SCHEMA_NAME and TABLE_NAME in "+envPath.String())}
+			"asks for no cache, for which the step "+StepName+" of the runtime waits: "+tableForm+"; or "+referenceForm+
+				"; or leave it out and set SCHEMA_NAME and TABLE_NAME in "+envPath.String()+"; or name a runtime without that step")}
 	}
 	if isReference(job) {
 		return referenced(job)
 	}
-	given, errs := gather(job, defaults)
+	given, errs := gather(job, step.Env)
 	s := spec{given: given, errs: errs}
 	arrow := v1alpha1.ArrowCache{Table: s.table(job), Replicas: 1}
 	s.source(&arrow)
@@ -54,6 +54,7 @@ func Parse(job *trainer.TrainJob, defaults []corev1.EnvVar) (*Request, field.Err
 	if len(s.errs) > 0 {
 		return nil, s.errs
 	}
+	arrow.Head.Template, arrow.DataNode.Template = step.template(headContainer), step.template(nodeContainer)
 	request := &Request{Cache: v1alpha1.DataCacheSpec{Arrow: &arrow, Credentials: credentials}, Shared: shared}
 	if shared {
 		request.Cache.Retention = v1alpha1.Retention{IdleTTL: &metav1.Duration{Duration: idle}, DeleteAfterIdle: &metav1.Duration{Duration: max(idle, deleteAfterIdle)}}
@@ -65,25 +66,38 @@ func Parse(job *trainer.TrainJob, defaults []corev1.EnvVar) (*Request, field.Err
 // Matches tells whether a TrainJob's dataset initializer is ours: its storageUri begins with cache:// or datacache://, or it has no
 // storageUri but the variables SCHEMA_NAME and TABLE_NAME, as in the Kubeflow enhancement proposal 2655.
 func Matches(job *trainer.TrainJob) bool {
-	if job.Spec.Initializer == nil || job.Spec.Initializer.Dataset == nil {
-		return false
-	}
 	if uri := storageURI(job); uri != "" {
 		return strings.HasPrefix(uri, tableScheme) || strings.HasPrefix(uri, referenceScheme)
 	}
+	return namesTable(dataset(job).Env)
+}
+
+// Asks tells whether a TrainJob asks for a cache: itself, or by a runtime whose step waits for one. The runtime is the one that it names,
+// nil if there is no such.
+func Asks(job *trainer.TrainJob, rt *Runtime) bool {
+	return Matches(job) || rt != nil && HasGate(rt.Labels, rt.Spec)
+}
+
+// namesTable tells whether an environment names a table in the KEP's form.
+func namesTable(env []corev1.EnvVar) bool {
 	named := map[string]bool{}
-	for _, v := range job.Spec.Initializer.Dataset.Env {
+	for _, v := range env {
 		named[v.Name] = true
 	}
 	return named["SCHEMA_NAME"] && named["TABLE_NAME"]
 }
 
+// dataset is what a TrainJob says of its dataset initializer; nothing where it has none.
+func dataset(job *trainer.TrainJob) *trainer.DatasetInitializer {
+	if job.Spec.Initializer == nil || job.Spec.Initializer.Dataset == nil {
+		return &trainer.DatasetInitializer{}
+	}
+	return job.Spec.Initializer.Dataset
+}
+
 // storageURI is the TrainJob's, or "" where it has none.
 func storageURI(job *trainer.TrainJob) string {
-	if job.Spec.Initializer == nil || job.Spec.Initializer.Dataset == nil {
-		return ""
-	}
-	return ptr.Deref(job.Spec.Initializer.Dataset.StorageUri, "")
+	return ptr.Deref(dataset(job).StorageUri, "")
 }
 
 // isReference tells whether the TrainJob names a DataCache that exists.
@@ -94,7 +108,7 @@ func isReference(job *trainer.TrainJob) bool {
 // referenced reads a datacache:// TrainJob, which may say nothing about the cache but its name.
 func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
 	given := parameters{}
-	errs := given.addOwn(job.Spec.Initializer.Dataset.Env)
+	errs := given.addOwn(dataset(job).Env)
 	gate := spec{given: given}
 	gate.gate()
 	errs = append(errs, gate.errs...)
@@ -106,7 +120,7 @@ func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
 			errs = append(errs, p.invalid("has no effect: the DataCache of %s says what is cached and how; leave %s out, or name a table by cache://", uriPath, p.name))
 		}
 	}
-	if secret := job.Spec.Initializer.Dataset.SecretRef; secret != nil {
+	if secret := dataset(job).SecretRef; secret != nil {
 		errs = append(errs, field.Invalid(secretPath.Child("name"), secret.Name, "has no effect: the DataCache has its own credentials; leave secretRef out"))
 	}
 	name, reason := parseReference(storageURI(job), job.Namespace)
@@ -122,8 +136,8 @@ func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
 // credentialsSecret is the name of the Secret with the object store's credentials, "" where there is none: where admission put it, or
 // where the user did.
 func credentialsSecret(job *trainer.TrainJob) string {
-	if job.Spec.Initializer != nil && job.Spec.Initializer.Dataset != nil && job.Spec.Initializer.Dataset.SecretRef != nil {
-		return job.Spec.Initializer.Dataset.SecretRef.Name
+	if secret := dataset(job).SecretRef; secret != nil {
+		return secret.Name
 	}
 	return job.Annotations[AnnotationSecret]
 }

@@ -110,6 +110,10 @@ func TestParse(t *testing.T) {
 				a.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-31T10:00:00.5Z")}
 			})},
 		{"query, empty values are none", trainJob(table+"?columns=&filter=&snapshot=", location, "COLUMNS=", "FILTER= "), nil, plain(nil)},
+		{"columns with commas", trainJob(table, location, `COLUMNS=["a,b"," c ","[d]"]`), nil,
+			plain(func(_ *Request, a *v1alpha1.ArrowCache) { a.Columns = []string{"a,b", " c ", "[d]"} })},
+		{"columns with commas in the URI", trainJob(table+"?columns=%5B%22a%2Cb%22%5D", location), nil,
+			plain(func(_ *Request, a *v1alpha1.ArrowCache) { a.Columns = []string{"a,b"} })},
 		{"selection by variables", trainJob(table, location, "COLUMNS=content, label ,odd name", "FILTER=label IN (1, 2)", "SNAPSHOT_ID=7"), nil,
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
 				a.Columns, a.Filter, a.Snapshot = []string{"content", "label", "odd name"}, new("label IN (1, 2)"), &v1alpha1.Snapshot{ID: new("7")}
@@ -175,7 +179,7 @@ func TestParse(t *testing.T) {
 	api := dataCacheCRD(t)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, errs := Parse(tt.job, tt.defaults)
+			got, errs := Parse(tt.job, Step{Env: tt.defaults})
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}
@@ -197,7 +201,7 @@ func TestParse(t *testing.T) {
 func TestSharedNames(t *testing.T) {
 	const filter = "FILTER=a = 1"
 	asks := func(uri string, env ...string) *Request {
-		request, errs := Parse(trainJob(uri, append(env, "CACHE_SCOPE=namespace")...), nil)
+		request, errs := Parse(trainJob(uri, append(env, "CACHE_SCOPE=namespace")...), Step{})
 		if len(errs) > 0 {
 			t.Fatal(errs)
 		}

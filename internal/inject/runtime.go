@@ -4,12 +4,16 @@
 package inject
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
 // Runtime is a TrainingRuntime or a ClusterTrainingRuntime. Nothing here changes its Spec or its Labels.
@@ -67,16 +71,60 @@ func OriginalRuntime(job *trainer.TrainJob) (kind, name string) {
 	return clusterRuntime, before
 }
 
-// StepEnv is the environment of a runtime's step dataset-initializer, the platform's defaults for Parse; nil where there is none.
-func StepEnv(spec *trainer.TrainingRuntimeSpec) []corev1.EnvVar {
+// Step is what a runtime says of caches in its step dataset-initializer. The zero value says nothing.
+type Step struct {
+	// Env are the platform's defaults for what a TrainJob leaves out.
+	Env []corev1.EnvVar
+	// Image of caches (CACHE_IMAGE), where the step is our gate and says so: another step's is the image of another program.
+	Image string
+	// NodeSelector and Tolerations of the step's pod say where caches of TrainJobs run as well.
+	NodeSelector map[string]string
+	Tolerations  []corev1.Toleration
+}
+
+// StepOf is the step of a runtime, shared with it; the zero Step where it has none, or where there is no runtime (nil).
+func StepOf(rt *Runtime) Step {
+	if rt == nil {
+		return Step{}
+	}
+	step := stepOf(rt.Spec)
+	at := slices.IndexFunc(step.Env, func(v corev1.EnvVar) bool { return v.Name == imageName })
+	if at >= 0 && HasGate(rt.Labels, rt.Spec) {
+		step.Image = step.Env[at].Value
+	}
+	return step
+}
+
+// The containers of a cache's pods, as DataCache.spec.arrow names them.
+const (
+	headContainer = "head"
+	nodeContainer = "node"
+)
+
+// template is what the step says of a cache's pods, nil where that is nothing.
+func (s Step) template(container string) *v1alpha1.PodTemplate {
+	if s.Image == "" && len(s.NodeSelector) == 0 && len(s.Tolerations) == 0 {
+		return nil
+	}
+	pod := &corev1.PodSpec{NodeSelector: maps.Clone(s.NodeSelector), Tolerations: slices.Clone(s.Tolerations)}
+	if s.Image != "" {
+		pod.Containers = []corev1.Container{{Name: container, Image: s.Image}}
+	}
+	return &v1alpha1.PodTemplate{Spec: pod}
+}
+
+func stepOf(spec *trainer.TrainingRuntimeSpec) Step {
 	for i := range spec.Template.Spec.ReplicatedJobs {
-		if job := &spec.Template.Spec.ReplicatedJobs[i]; job.Name == StepName {
-			if c := container(job, StepName); c != nil {
-				return c.Env
-			}
+		job := &spec.Template.Spec.ReplicatedJobs[i]
+		if job.Name != StepName {
+			continue
+		}
+		if c := container(job, StepName); c != nil {
+			pod := &job.Template.Spec.Template.Spec
+			return Step{Env: c.Env, NodeSelector: pod.NodeSelector, Tolerations: pod.Tolerations}
 		}
 	}
-	return nil
+	return Step{}
 }
 
 // container finds a container of a job's pods by name, or gives nil.

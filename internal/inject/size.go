@@ -74,7 +74,7 @@ func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) (creden
 	if p, ok := s.take("IAM_ROLE"); ok {
 		arrow.ServiceAccount.Annotations = accountAnnotations(p.value)
 	}
-	if ref := job.Spec.Initializer.Dataset.SecretRef; ref != nil && ref.Name == "" {
+	if ref := dataset(job).SecretRef; ref != nil && ref.Name == "" {
 		s.errs = append(s.errs, field.Required(secretPath.Child("name"), "must name a Secret of the TrainJob's namespace: set it, or leave secretRef out"))
 	}
 	if name := credentialsSecret(job); name != "" {

@@ -4,6 +4,7 @@
 package inject
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"regexp"
@@ -168,11 +169,17 @@ func (s *spec) snapshot(p parameter) *v1alpha1.Snapshot {
 }
 
 func (s *spec) columns(p parameter) []string {
-	columns := strings.Split(p.value, ",")
+	columns, quoted, err := splitList(p.value)
+	if err != nil {
+		s.refuse(p, "begins with [ but is no JSON list of names (%v): write content,label or [\"content\",\"label\"]", err)
+		return nil
+	}
 	seen := map[string]bool{}
 	for i, name := range columns {
-		name = strings.TrimSpace(name)
-		columns[i] = name
+		if !quoted {
+			name = strings.TrimSpace(name)
+			columns[i] = name
+		}
 		switch {
 		case name == "":
 			s.refuse(p, "has an empty name at place %d: it is a list such as content,label", i+1)
@@ -183,10 +190,22 @@ func (s *spec) columns(p parameter) []string {
 		}
 		seen[name] = true
 	}
+	if len(columns) == 0 {
+		s.refuse(p, "names no column: leave it out for all")
+	}
 	if len(columns) > maxColumns {
 		s.refuse(p, "names %d columns, at most %d are allowed: leave it out for all", len(columns), maxColumns)
 	}
 	return columns
+}
+
+// splitList reads a list of names: a JSON list, which takes any name, or names joined by commas. Quoted says that it was JSON.
+func splitList(text string) (names []string, quoted bool, err error) {
+	if !strings.HasPrefix(text, "[") {
+		return strings.Split(text, ","), false, nil
+	}
+	err = json.Unmarshal([]byte(text), &names)
+	return names, true, err
 }
 
 // gate checks the gate's own durations, which it would refuse only when it runs.

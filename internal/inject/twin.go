@@ -30,7 +30,7 @@ func Twin(source *trainer.TrainingRuntimeSpec, gate Gate) (*trainer.TrainingRunt
 	}
 	twin := source.DeepCopy()
 	spec := &twin.Template.Spec
-	step := gate.job(StepEnv(source), !hasClaim(spec, stepVolume))
+	step := gate.job(stepOf(source), !hasClaim(spec, stepVolume))
 	replaced := map[string]bool{StepName: true}
 	jobs := []jobset.ReplicatedJob{step}
 	for _, job := range spec.ReplicatedJobs {
@@ -58,7 +58,8 @@ func twinnable(source *trainer.TrainingRuntimeSpec) error {
 	switch {
 	case source.PodGroupPolicy != nil:
 		return errors.New("spec.podGroupPolicy is set: a gang starts only when all its pods can, but training pods wait until the step " +
-			StepName + " is complete, so the gang would wait for itself for ever; use a runtime without podGroupPolicy")
+			StepName + " is complete, so the gang would wait for itself for ever; use a runtime without podGroupPolicy, and where pods must start together a queue of Kueue " +
+			"(label kueue.x-k8s.io/queue-name on the TrainJob), which counts training and step at once")
 	case len(spec.ReplicatedJobs) == 0:
 		return errors.New("spec.template.spec.replicatedJobs is empty: there is nothing to train with")
 	case !trains:

@@ -119,7 +119,8 @@ func TestTwinRefuses(t *testing.T) {
 		want   string
 	}{
 		{"gang", gang, "spec.podGroupPolicy is set: a gang starts only when all its pods can, but training pods wait until the step dataset-initializer is complete, " +
-			"so the gang would wait for itself for ever; use a runtime without podGroupPolicy"},
+			"so the gang would wait for itself for ever; use a runtime without podGroupPolicy, and where pods must start together a queue of Kueue " +
+			"(label kueue.x-k8s.io/queue-name on the TrainJob), which counts training and step at once"},
 		{"no jobs", runtimeOf(), "spec.template.spec.replicatedJobs is empty: there is nothing to train with"},
 		{"nothing that trains", runtimeOf(jobOf("node", "worker", "trainer")), `no job has a container named "node", the one that trains and must be told where its cache is`},
 		{"in order", inOrder, "spec.template.spec.startupPolicy is InOrder, which JobSet takes no dependsOn beside, and by which training would start before the cache is ready: " +
@@ -148,10 +149,10 @@ func TestTwinKeepsThePlatformsDefaults(t *testing.T) {
 	}
 	want := append(variables("AWS_REGION=eu-1", "LOG_LEVEL=debug", "READY_TIMEOUT=3h"), jobName())
 	want = append(want, variables("WORKER_MEM=64Gi")...)
-	if diff := cmp.Diff(want, StepEnv(twin)); diff != "" {
+	if diff := cmp.Diff(want, stepOf(twin).Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	request, errs := Parse(trainJob(table, location), StepEnv(twin))
+	request, errs := Parse(trainJob(table, location), stepOf(twin))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -301,7 +302,7 @@ func randomRuntime(rng *rand.Rand) *trainer.TrainingRuntimeSpec {
 
 // TestGateIsHarmless: no token, no privilege, no writes; exit codes that say "for good" end the Job.
 func TestGateIsHarmless(t *testing.T) {
-	job := Gate{Image: image}.job(nil, true)
+	job := Gate{Image: image}.job(Step{}, true)
 	pod := job.Template.Spec.Template.Spec
 	security := pod.Containers[0].SecurityContext
 	for what, good := range map[string]bool{

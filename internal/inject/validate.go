@@ -8,7 +8,6 @@ import (
 	"regexp"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -18,18 +17,19 @@ var (
 	jobPrefixForm = regexp.MustCompile(`^[a-z][-a-z0-9]*$`)
 )
 
-// Validate refuses a TrainJob that Matches, after Mutate, for what it asks for, its name or its runtime. The runtime is the one that it
-// names now; nil if there is no such, which is for Trainer to refuse. It is for TrainJobs that are created: nothing that it looks at can
-// change later, and a TrainJob that exists must stay changeable when rules become stricter.
-func Validate(job *trainer.TrainJob, rt *Runtime) field.ErrorList {
+// Validate gives what a TrainJob that Asks for a cache wants, after Mutate, or refuses it for that, its name or its runtime. The runtime is the
+// one that it names now; nil if there is no such, which is for Trainer to refuse. It is for TrainJobs that are created: nothing that it
+// looks at can change later, and a TrainJob that exists must stay changeable when rules become stricter.
+func Validate(job *trainer.TrainJob, rt *Runtime) (*Request, field.ErrorList) {
 	errs := validateName(job)
-	var defaults []corev1.EnvVar
 	if rt != nil {
-		defaults = StepEnv(rt.Spec)
 		errs = append(errs, validateRuntime(rt)...)
 	}
-	_, wrong := Parse(job, defaults)
-	return append(errs, wrong...)
+	request, wrong := Parse(job, StepOf(rt))
+	if errs = append(errs, wrong...); len(errs) > 0 {
+		return nil, errs
+	}
+	return request, nil
 }
 
 func validateName(job *trainer.TrainJob) field.ErrorList {

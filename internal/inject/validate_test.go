@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 func TestValidate(t *testing.T) {
@@ -44,7 +45,7 @@ func TestValidate(t *testing.T) {
 			[][]string{{"metadata.name"}, {"spec.runtimeRef.name"}, {"spec.initializer.dataset.env: Required"}, {"spec.initializer.dataset.env[0].value", "does not parse"}}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { expect(t, Validate(tt.job, tt.rt), tt.want...) })
+		t.Run(tt.name, func(t *testing.T) { expect(t, refusalsOf(Validate(tt.job, tt.rt)), tt.want...) })
 	}
 }
 
@@ -58,7 +59,9 @@ func TestMutatedStockRuntimes(t *testing.T) {
 			rt := stock(t, name)
 			job := edited(trainJob(table, location), named("ClusterTrainingRuntime", name))
 			expect(t, Mutate(job, nil, rt, admitted))
-			expect(t, Validate(job, twin(t, rt)))
+			expect(t, refusalsOf(Validate(job, twin(t, rt))))
 		})
 	}
 }
+
+func refusalsOf(_ *Request, errs field.ErrorList) field.ErrorList { return errs }

@@ -136,7 +136,9 @@ func TestCacheOfANamespaceThatDoesNotAllow(t *testing.T) {
 		Spec:       v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{Table: "demo.reviews", MetadataLocation: new(location), DataNodes: 1, Replicas: 1}},
 	})
 	refused(t, cacheJob(ns, "train", "datacache://"+theirs+"/reviews"),
-		"spec.initializer.dataset.storageUri: Forbidden", "the DataCache "+theirs+"/reviews is not for the namespace "+ns, "its owner must add it to spec.access.namespaces")
+		"spec.initializer.dataset.storageUri: Forbidden", "the DataCache "+theirs+"/reviews is not for the namespace "+ns, "its owner must add "+ns+" to spec.access.namespaces")
+	refused(t, cacheJob(ns, "train", "datacache://"+theirs+"/other"), // which there is not
+		"spec.initializer.dataset.storageUri: Forbidden", "the DataCache "+theirs+"/other is not for the namespace "+ns, "its owner must add "+ns+" to spec.access.namespaces")
 	cluster.Create(t, cacheJob(theirs, "train", "datacache://reviews"))
 }
 

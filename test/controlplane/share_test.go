@@ -85,7 +85,7 @@ func TestJobsShareACache(t *testing.T) {
 	usedBy(t, dc, ns+"/two")
 	change(t, two, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
 	usedBy(t, dc)
-	cluster.Vanish(t, &corev1.Service{}, ns, "two-cache-service")
+	leadsTo(t, two, dc) // the record of what it used, for when it is resumed
 	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReleased)
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, dc.Name+"-cache")
 
@@ -128,7 +128,7 @@ func TestNamedCache(t *testing.T) {
 	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Access = v1alpha1.Access{} })
 	usedBy(t, dc, ns+"/local", ns+"/reviews")
 	cluster.Vanish(t, &corev1.Service{}, allowedNS, "remote-cache-service")
-	if message := told(t, remote, "CacheFailed"); !strings.Contains(message, "may not be used from namespace "+allowedNS) {
+	if message := told(t, remote, "CacheFailed"); !strings.Contains(message, "is not for the namespace "+allowedNS) {
 		t.Errorf("event CacheFailed says %q", message)
 	}
 
@@ -143,4 +143,45 @@ func TestNamedCache(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestEditedRuntimeKeepsTheCache: which cache a TrainJob uses is decided once. A runtime that asks for other rows later, or is deleted, has no
+// say in it, not even for a TrainJob that is suspended meanwhile.
+func TestEditedRuntimeKeepsTheCache(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	stock := appears(t, &trainer.ClusterTrainingRuntime{}, "", "torch-distributed-data-cache")
+	own := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own", Labels: stock.Labels}, Spec: stock.Spec}
+	step := &own.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0]
+	step.Env = append(step.Env, variables("CACHE_SCOPE", "namespace", "FILTER", "label = 1")...)
+	cluster.Create(t, own)
+	job := cacheJob(ns, "train", table, tableEnv()...)
+	job.Spec.RuntimeRef = trainer.RuntimeRef{Kind: new(trainer.TrainingRuntimeKind), Name: "own"}
+	cluster.Create(t, job)
+	uses := func() *v1alpha1.DataCache {
+		t.Helper()
+		service := appears(t, &corev1.Service{}, ns, "train-cache-service")
+		_, name, _ := strings.Cut(service.Annotations["datacache.kubeflow.org/uses"], "/")
+		return appears(t, &v1alpha1.DataCache{}, ns, name)
+	}
+	dc := uses()
+	again := func() {
+		t.Helper()
+		for _, suspend := range []bool{true, false} {
+			change(t, job, func(j *trainer.TrainJob) { j.Spec.Suspend = &suspend })
+			if suspend {
+				usedBy(t, dc)
+			}
+		}
+		usedBy(t, dc, ns+"/train")
+		leadsTo(t, job, dc)
+	}
+	change(t, own, func(r *trainer.TrainingRuntime) {
+		env := r.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Env
+		env[slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == "FILTER" })].Value = "label = 2"
+	})
+	again()
+	cluster.Delete(t, own)
+	again()
 }

@@ -128,3 +128,75 @@ func TestJobIsRefusedByTrainerItself(t *testing.T) {
 		}
 	}
 }
+
+// TestResumesWithoutItsRuntime: a TrainJob that Trainer has built once is suspended and resumed whatever became of its runtime and its twin.
+func TestResumesWithoutItsRuntime(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, runtime *trainer.TrainingRuntime){
+		"deleted": func(t *testing.T, runtime *trainer.TrainingRuntime) {
+			t.Helper()
+			if err := cluster.Client.Delete(t.Context(), runtime); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"relabelled": func(t *testing.T, runtime *trainer.TrainingRuntime) {
+			t.Helper()
+			kubetest.Eventually(t, "the runtime wants no twin", func() error {
+				if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(runtime), runtime); err != nil {
+					return err
+				}
+				runtime.Labels = map[string]string{inject.LabelDerive: "false"}
+				return cluster.Client.Update(t.Context(), runtime)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := cluster.Namespace(t)
+			job := cacheJob(t, namespace, "2")
+			runtime := &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "own"}}
+			stock := &trainer.ClusterTrainingRuntime{}
+			found(t, stock, "", "torch-distributed")
+			runtime.Spec = stock.Spec
+			if err := cluster.Client.Create(t.Context(), runtime); err != nil {
+				t.Fatal(err)
+			}
+			found(t, &trainer.TrainingRuntime{}, namespace, inject.TwinName("own"))
+			job.Spec.RuntimeRef = trainer.RuntimeRef{Kind: new(trainer.TrainingRuntimeKind), Name: "own"}
+			if err := cluster.Client.Create(t.Context(), job); err != nil {
+				t.Fatal(err)
+			}
+			made := &jobset.JobSet{}
+			found(t, made, namespace, "train")
+			end(t, runtime)
+			kubetest.Eventually(t, "the twin is gone", func() error {
+				err := cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: inject.TwinName("own")}, &trainer.TrainingRuntime{})
+				if apierrors.IsNotFound(err) {
+					return nil
+				}
+				return errors.Join(err, errors.New("it is there"))
+			})
+			for _, suspend := range []bool{true, false} {
+				kubetest.Eventually(t, fmt.Sprintf("the JobSet follows suspend=%t", suspend), func() error {
+					if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+						return err
+					}
+					if *job.Spec.Suspend != suspend {
+						job.Spec.Suspend = &suspend
+						if err := cluster.Client.Update(t.Context(), job); err != nil {
+							return err
+						}
+					}
+					if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(made), made); err != nil {
+						return err
+					}
+					if made.Spec.Suspend == nil || *made.Spec.Suspend != suspend {
+						return fmt.Errorf("the JobSet's suspend is %v", made.Spec.Suspend)
+					}
+					return nil
+				})
+			}
+			waits(t, made)
+		})
+	}
+}

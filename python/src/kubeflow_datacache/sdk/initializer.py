@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dataset initializer that a TrainJob's cache is asked for with."""
 
+import json
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -42,7 +43,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         ValueError: names what can't be, and how it should look.
     """
 
-    columns: list[str] | None
+    columns: str | None
     filter: str | None
     snapshot_id: str | None
     catalog_uri: str | None
@@ -73,7 +74,9 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         worker_mem: str | None = None,
         iam_role: str | None = None,
     ) -> None:
-        self.columns, self.filter = columns, filter
+        # A JSON list: the SDK would join a list by commas, which names may hold.
+        self.columns = json.dumps(columns, ensure_ascii=False) if columns else None
+        self.filter = filter
         self.snapshot_id = None if snapshot_id is None else str(snapshot_id)
         self.catalog_uri, self.catalog_warehouse = catalog_uri, catalog_warehouse
         self.cache_scope, self.idle_ttl, self.ready_timeout = cache_scope, idle_ttl, ready_timeout

@@ -1,0 +1,45 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// TestOwnCacheFollowsItsJob: the pods carry what the job's training pods look for, and run what the job's runtime says, where it says.
+func TestOwnCacheFollowsItsJob(t *testing.T) {
+	t.Parallel()
+	job := trainJob()
+	job.Annotations = map[string]string{inject.AnnotationPlacement: "uid-1"}
+	request := &inject.Request{Cache: *minimal().Spec.DeepCopy()}
+	for container, settings := range map[string]*v1alpha1.PodSettings{RoleHead: &request.Cache.Arrow.Head, RoleNode: &request.Cache.Arrow.DataNode} {
+		settings.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{
+			NodeSelector: map[string]string{"pool": "cpu"}, Containers: []corev1.Container{{Name: container, Image: "registry.example/cache:1"}},
+		}}
+	}
+	set, err := group(ownCache(job, request), program{image: "the platform's"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for role, pod := range map[string]*corev1.PodTemplateSpec{
+		RoleHead: set.Spec.LeaderWorkerTemplate.LeaderTemplate, RoleNode: &set.Spec.LeaderWorkerTemplate.WorkerTemplate,
+	} {
+		if got := pod.Labels[inject.LabelPlacement]; got != "uid-1" {
+			t.Errorf("the %s has placement %q", role, got)
+		}
+		if c := pod.Spec.Containers; len(c) != 1 || c[0].Image != "registry.example/cache:1" || len(c[0].Args) != 1 || pod.Spec.NodeSelector["pool"] != "cpu" {
+			t.Errorf("the %s runs %+v on %v, want the runtime's image on its nodes", role, c, pod.Spec.NodeSelector)
+		}
+	}
+
+	job.Annotations[inject.AnnotationPlacement] = "no label's value!"
+	if dc := ownCache(job, request); dc.Labels[inject.LabelPlacement] != "" {
+		t.Errorf("labels %v: the API server would refuse them", dc.Labels)
+	}
+}

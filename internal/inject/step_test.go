@@ -1,0 +1,107 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// withStep is a runtime with our gate, whose step has variables and a place to run.
+func withStep(t *testing.T, env ...string) *Runtime {
+	t.Helper()
+	rt := twin(t, stock(t, "torch-distributed"))
+	pod := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
+	pod.Containers[0].Env = append(pod.Containers[0].Env, variables(env...)...)
+	pod.NodeSelector = map[string]string{"pool": "cpu"}
+	pod.Tolerations = []corev1.Toleration{{Key: "cpu-only", Operator: corev1.TolerationOpExists}}
+	return rt
+}
+
+func bare() *trainer.TrainJob {
+	job := trainJob(table)
+	job.Spec.Initializer = nil
+	return job
+}
+
+// TestTableOfTheRuntime: a TrainJob that says nothing gets the cache that its runtime names.
+func TestTableOfTheRuntime(t *testing.T) {
+	rt := withStep(t, "SCHEMA_NAME=demo", "TABLE_NAME=reviews", location, "CLUSTER_SIZE=4", "CACHE_IMAGE=registry.example/cache:1")
+	job := bare()
+	if Matches(job) || !Asks(job, rt) {
+		t.Fatalf("Matches %t, Asks %t: want a cache by the runtime alone", Matches(job), Asks(job, rt))
+	}
+	request, errs := Validate(job, rt)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	arrow := request.Cache.Arrow
+	if arrow.Table != "demo.reviews" || arrow.DataNodes != 3 {
+		t.Errorf("asked for %+v, want demo.reviews on 3 data nodes", arrow)
+	}
+	for name, template := range map[string]*v1alpha1.PodTemplate{"head": arrow.Head.Template, "node": arrow.DataNode.Template} {
+		want := &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{
+			NodeSelector: map[string]string{"pool": "cpu"},
+			Tolerations:  []corev1.Toleration{{Key: "cpu-only", Operator: corev1.TolerationOpExists}},
+			Containers:   []corev1.Container{{Name: name, Image: "registry.example/cache:1"}},
+		}}
+		if diff := cmp.Diff(want, template); diff != "" {
+			t.Errorf("the %s runs otherwise than the runtime says (-want +got):\n%s", name, diff)
+		}
+	}
+	if refused := dataCacheCRD(t).refusals(t, request.Cache); len(refused) > 0 {
+		t.Errorf("the API refuses it: %v", refused)
+	}
+	expect(t, Mutate(job, nil, rt, Settings{}))
+	if patchOf(job) < 0 {
+		t.Error("training doesn't look for its cache's zone")
+	}
+}
+
+// TestStepWithoutATable: who names a runtime that waits for a cache, but no table, reads that at once.
+func TestStepWithoutATable(t *testing.T) {
+	other := trainJob("hf://org/dataset")
+	for name, job := range map[string]*trainer.TrainJob{"no initializer": bare(), "another initializer": other} {
+		t.Run(name, func(t *testing.T) {
+			rt := withStep(t, location)
+			if !Asks(job, rt) {
+				t.Fatal("is not seen to ask for a cache")
+			}
+			expect(t, refusalsOf(Validate(job, rt)), []string{"spec.initializer.dataset.storageUri", "for which the step dataset-initializer of the runtime waits", "name a runtime without that step"})
+		})
+	}
+	if without := stock(t, "torch-distributed"); Asks(bare(), without) || Asks(other, without) || Asks(bare(), nil) {
+		t.Error("TrainJobs on a runtime without our step are seen to ask for a cache")
+	}
+}
+
+// TestImageOfAnotherStep: what another program's step runs is no image of ours.
+func TestImageOfAnotherStep(t *testing.T) {
+	rt := withStep(t, "CACHE_IMAGE=another/program")
+	delete(rt.Labels, LabelGate)
+	if image := StepOf(rt).Image; image != "" {
+		t.Errorf("caches would run %s", image)
+	}
+}
+
+// TestTwinStaysWhereItsStepRan keeps the node selector and tolerations of a step that it replaces.
+func TestTwinStaysWhereItsStepRan(t *testing.T) {
+	source := withStep(t)
+	spec, err := Twin(source.Spec, Gate{Image: image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := stepOf(spec), stepOf(source.Spec)
+	if diff := cmp.Diff(want.NodeSelector, got.NodeSelector); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(want.Tolerations, got.Tolerations); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,83 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// Where Trainer keeps the runtime that it built a TrainJob from (kubeflow/trainer v2.3.0 pkg/runtime/core/snapshot.go): a ConfigMap that
+// the TrainJob controls.
+const (
+	snapshotSuffix = "-runtime-snapshot"
+	snapshotKey    = "runtime"
+)
+
+// snapshot is the runtime that Trainer built the TrainJob from, nil where it hasn't built it yet.
+func (d *decorated) snapshot(ctx context.Context, job *trainer.TrainJob) (*inject.Runtime, error) {
+	if job.UID == "" {
+		return nil, nil // it is being created
+	}
+	kept := &corev1.ConfigMap{}
+	found, err := d.get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: job.Name + snapshotSuffix}, kept)
+	if err != nil || !found || !metav1.IsControlledBy(kept, job) {
+		return nil, err
+	}
+	return parseSnapshot(kept.Data[snapshotKey])
+}
+
+// withoutZone tells whether the TrainJob's JobSet was made without a preference for its cache's zone. Settings may have changed since, but
+// JobSet takes no other affinity for a JobSet that exists, and a TrainJob could then not be resumed.
+func (d *decorated) withoutZone(ctx context.Context, job *trainer.TrainJob) (bool, error) {
+	made := &jobset.JobSet{}
+	found, err := d.get(ctx, client.ObjectKeyFromObject(job), made)
+	if err != nil || !found {
+		return d.admission.Settings.NoZoneAffinity, err
+	}
+	return !inject.HasZone(&made.Spec), nil
+}
+
+// get reads an object from the first reader that has it; false: none has.
+func (d *decorated) get(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {
+	for _, reader := range d.readers {
+		err := reader.Get(ctx, key, object)
+		if err == nil {
+			return true, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("get %T %s: %w", object, key, err)
+		}
+	}
+	return false, nil
+}
+
+func parseSnapshot(text string) (*inject.Runtime, error) {
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
+		return nil, fmt.Errorf("read Trainer's snapshot of the runtime: %w", err)
+	}
+	if kind.Kind == trainer.TrainingRuntimeKind {
+		runtime := &trainer.TrainingRuntime{}
+		if err := yaml.Unmarshal([]byte(text), runtime); err != nil {
+			return nil, fmt.Errorf("read Trainer's snapshot of the TrainingRuntime: %w", err)
+		}
+		return inject.Namespaced(runtime), nil
+	}
+	runtime := &trainer.ClusterTrainingRuntime{}
+	if err := yaml.Unmarshal([]byte(text), runtime); err != nil {
+		return nil, fmt.Errorf("read Trainer's snapshot of the ClusterTrainingRuntime: %w", err)
+	}
+	return inject.Cluster(runtime), nil
+}
