@@ -112,6 +112,28 @@ def test_signatures_show_every_parameter(cache: DataCache) -> None:
     assert "options" not in shown
 
 
+def test_a_random_seed(cache: DataCache, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = cache.loader(global_batch_size=10, seed=None, world=ALONE)
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert f"drew seed = {state['seed']} at random" in caplog.text
+    want = [batch.arrow() for batch in loader]
+    again = cache.loader(global_batch_size=10, seed=state["seed"], world=ALONE)
+    again.load_state_dict(state)
+    assert [batch.arrow() for batch in again] == want
+    other = cache.loader(global_batch_size=10, seed=None, world=ALONE)
+    assert other.state_dict()["seed"] != state["seed"]
+    with pytest.raises(ValueError, match="seed = None in a world of 2 ranks, which must agree on one"):
+        cache.loader(global_batch_size=10, seed=None, world=World(1, 2))
+    early = cache.loader(global_batch_size=10, seed=None)
+    torch = pytest.importorskip("kubeflow_datacache.torch")
+    dataset = torch.StreamingDataset(cache, global_batch_size=10, seed=None)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for iterated in (early, dataset, torch.StreamingDataLoader(dataset)):
+        with pytest.raises(ValueError, match="drawn when this process was alone"):
+            next(iter(iterated))
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [(3, r"global_batch_size = 1024 is more than the 3 rows .* at most 3, or tail=\"keep\""), (0, "without rows")],

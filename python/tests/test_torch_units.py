@@ -141,7 +141,7 @@ def test_where_an_iteration_begins(cache: DataCache) -> None:
     assert loader.state_dict()["next_step"] == 4
 
 
-@pytest.mark.parametrize(("field", "value"), [("seed", 6), ("fingerprint", "f-2"), ("global_batch_size", 8)])
+@pytest.mark.parametrize(("field", "value"), [("seed", 6), ("fingerprint", "f-2"), ("clump", 8)])
 def test_a_state_of_another_order_is_refused_by_field(cache: DataCache, field: str, value: object) -> None:
     loader = StreamingDataLoader(StreamingDataset(cache, **WORDS))
     loader.load_state_dict({**loader.state_dict(), field: value})

@@ -12,6 +12,8 @@ for epoch in range(3):
         train(batch.torch())
 """
 
+from importlib.metadata import PackageNotFoundError, version
+
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import (
@@ -32,6 +34,11 @@ from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.watch.stats import Stats
 from kubeflow_datacache.world import World
 
+try:
+    __version__ = version("kubeflow-datacache")
+except PackageNotFoundError:  # run from a checkout
+    __version__ = "0+unknown"
+
 __all__ = [
     "Batch",
     "CacheFailedError",
@@ -50,4 +57,5 @@ __all__ = [
     "TransformError",
     "UnreachableError",
     "World",
+    "__version__",
 ]

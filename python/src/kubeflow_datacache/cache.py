@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
@@ -25,8 +26,9 @@ from kubeflow_datacache.flow.retry import Attempts, Patience
 from kubeflow_datacache.h2 import Reader
 from kubeflow_datacache.h2.reader import Chunks
 from kubeflow_datacache.loader import Loader
-from kubeflow_datacache.options import LoaderOptions, names_of, spelled_out
+from kubeflow_datacache.options import LoaderOptions, names_of, spelled_out, whole
 from kubeflow_datacache.permutation import Permutation
+from kubeflow_datacache.watch.html import as_table
 
 Transport = Literal["h2", "grpc"]
 
@@ -145,6 +147,21 @@ class DataCache:
 
     def __len__(self) -> int:
         return self.dataset.rows
+
+    def head(self, rows: int = 5, *, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The table's first rows, fewer if it has fewer; .to_pandas() shows them as a table."""
+        count = min(whole("rows", rows, 0), len(self))
+        with contextlib.closing(self.permutation(columns=columns)) as reader:
+            return reader.__getitems__(range(count))
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the address, and what is served once that was asked for. Never connects."""
+        shown = [("endpoint", self.endpoint)]
+        if (known := self._described) is not None:
+            dataset = known.dataset
+            shown += [("rows", f"{dataset.rows:,}"), ("snapshot", str(dataset.snapshot))]
+            shown += [(f"column {field.name}", str(field.type)) for field in known.schema]
+        return as_table("DataCache", shown)
 
     def named(self, columns: Sequence[str]) -> list[str]:
         """The columns, all of which are served: ColumnError for one that is not."""

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 
 @contextlib.contextmanager
-def needs(extra: str, user: str) -> Iterator[None]:
+def needs(extra: str, user: str) -> Generator[None]:
     """An import of what an extra of this package installs: ModuleNotFoundError says which. user: what wants it."""
     try:
         yield

@@ -4,24 +4,28 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
+import pyarrow as pa
+
 from kubeflow_datacache import fork
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.flow.feed import Feed
 from kubeflow_datacache.flow.merge import Merge
 from kubeflow_datacache.flow.reading import Reading
-from kubeflow_datacache.options import LoaderOptions, checked, spelled_out, whole
+from kubeflow_datacache.options import DrawnAlone, LoaderOptions, checked, spelled_out, whole
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
-from kubeflow_datacache.state import State, warn_nothing_left
+from kubeflow_datacache.state import State, rescaled, warn_nothing_left
 from kubeflow_datacache.transform import Transform
 from kubeflow_datacache.watch.clock import Clock
+from kubeflow_datacache.watch.html import as_table
 from kubeflow_datacache.watch.progress import Progress
 from kubeflow_datacache.watch.stats import Depth, Stats
 from kubeflow_datacache.world import World
@@ -79,6 +83,23 @@ class Loader:
         if not self.steps and self._worker == 0:
             _warn_no_steps(self._order)
 
+    def __repr__(self) -> str:
+        order = self._order
+        return (
+            f"Loader({self._cache.endpoint!r}, global_batch_size={order.global_batch}, seed={order.seed},"
+            f" shuffle={order.shuffle}; epoch {order.number}, step {self._step} of {order.steps})"
+        )
+
+    def _repr_html_(self) -> str:
+        order = self._order
+        shown = [
+            ("rows", f"{order.rows:,}"),
+            ("global_batch_size", f"{order.global_batch:,}"),
+            ("seed", str(order.seed)),
+        ]
+        shown += [("shuffle", str(order.shuffle)), ("clump", str(order.clump)), ("tail", order.tail)]
+        return as_table("Loader", [*shown, ("stands at", f"epoch {order.number}, step {self._step} of {order.steps}")])
+
     def __len__(self) -> int:
         """How many batches a whole epoch has for this reader."""
         return len(self._steps_from(0))
@@ -116,6 +137,25 @@ class Loader:
         """What is read."""
         return self._dataset
 
+    def samples(self) -> Iterator[Any]:
+        """The rest of the epoch row by row: dictionaries of Python values, or the samples that the transform gives.
+
+        A transform may give record batches or sequences of one sample a row. A batch counts as given out after its last
+        sample: a state that is saved before goes on at the batch's first row. Padded rows are left out.
+        """
+        for batch in self:
+            after, complete = self._step, self._complete
+            self._step, self._complete = batch.step, False
+            given = batch.data if batch.data is not None and not isinstance(batch.data, pa.RecordBatch) else None
+            values = batch.arrow().to_pylist() if given is None else given
+            if len(values) != batch.rows or isinstance(values, Mapping):
+                raise TypeError(
+                    "samples() wants a transform that gives a record batch, or a sequence of one sample a row"
+                )
+            yield from itertools.compress(values, batch.valid.tolist())
+            if self._step == batch.step:
+                self._step, self._complete = after, complete
+
     def set_epoch(self, epoch: int) -> None:
         """Goes to the begin of an epoch; just after load_state_dict, to the saved step if it is the saved epoch.
 
@@ -140,7 +180,7 @@ class Loader:
             filter=dataset.filter,
             fingerprint=dataset.fingerprint,
             rows=dataset.rows,
-            seed=order.seed,
+            seed=int(order.seed),
             shuffle=order.shuffle,
             clump=order.clump,
             global_batch_size=order.global_batch,
@@ -152,6 +192,8 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to a saved place; any rank's state will do, of any world size. StateError if it does not fit.
 
+        The global batch size may be another one than when it was saved, if a step of it begins at that place.
+
         A state that was saved after an epoch's last step stands where the next epoch begins, see Loader.
         """
         self.stand(state)
@@ -162,7 +204,8 @@ class Loader:
 
         For one of several workers, which can't tell whether the other ones' steps were given out.
         """
-        saved = State(**self.state_dict()).place_of(state, steps=self.steps)
+        same = rescaled(state, self._order.global_batch)
+        saved = State(**self.state_dict()).place_of(same, steps=self.steps)
         self._end()
         self._move(saved.epoch, saved.next_step)
         self._resumed = True
@@ -228,6 +271,11 @@ class Loader:
         process = self._process
         self._clock.begin()
         share = self._share_in(self.world)
+        if share.world > 1 and isinstance(self._order.seed, DrawnAlone):
+            raise ValueError(
+                f"seed = None was drawn when this process was alone, and now it is one of {share.world} ranks, which"
+                " must agree: give a seed, or make the loader after torch.distributed.init_process_group"
+            )
         reading = self._reading = self._read(share)
         shows = self._progress and share.rank == share.worker == 0
         bar = Progress(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 import operator
+import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Required, SupportsIndex, TypedDict, TypeVar, get_args
 
@@ -17,7 +20,12 @@ from kubeflow_datacache.order.epoch import Tail
 from kubeflow_datacache.order.feistel import LIMIT
 from kubeflow_datacache.world import World
 
+_log: Final = logging.getLogger("kubeflow_datacache")
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class DrawnAlone(int):
+    """A random seed that no other process knows: ranks of a larger world must not read by it."""
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -25,7 +33,8 @@ class LoaderOptions(TypedDict, total=False):
 
     global_batch_size: rows of a step over all ranks. Each rank gets a contiguous slice of each step; slices differ by
     at most one row, so that any world size gives the same global batches in the same order.
-    seed: of the shuffle, the same on every rank.
+    seed: of the shuffle, the same on every rank. None: one drawn at random, logged, and in the state; in a world of
+    several ranks rank 0 of torch.distributed draws it, and all ranks must make their loaders together.
     shuffle: whether every epoch is a new permutation of the rows. clump: shuffle runs of so many consecutive rows as
     one (block shuffle): reads cost the servers less, and neighbours in the table stay neighbours in an epoch.
     tail: "drop" leaves the last incomplete step out, "keep" gives it short, "pad" fills it up with rows from the
@@ -47,7 +56,7 @@ class LoaderOptions(TypedDict, total=False):
     """
 
     global_batch_size: Required[int]
-    seed: int
+    seed: int | None
     shuffle: bool
     clump: int
     tail: Tail
@@ -109,7 +118,8 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError("global_batch_size is missing: give the rows of a step over all ranks")
     own = {**_DEFAULTS, **options}
     own["global_batch_size"] = whole("global_batch_size", own["global_batch_size"], 1, LIMIT)
-    own["seed"] = whole("seed", own["seed"], 0, 1 << 64)
+    if not isinstance(own["seed"], DrawnAlone):
+        own["seed"] = None if own["seed"] is None else whole("seed", own["seed"], 0, 1 << 64)
     own["clump"] = whole("clump", own["clump"], 1, LIMIT)
     own["prefetch_bytes"] = whole("prefetch_bytes", own["prefetch_bytes"], 1)
     own["workers"] = whole("workers", own["workers"], 1, LIMIT)
@@ -122,6 +132,8 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     if own["world"] is not None and not isinstance(own["world"], World):
         raise TypeError(f"world = {own['world']!r}: want World(rank, size), or None to detect it")
     _check_transform(own)
+    if own["seed"] is None:
+        own["seed"] = _drawn(own["world"] or World.detect())
     return own
 
 
@@ -179,6 +191,24 @@ def spelled_out(function: Function) -> Function:
     ]
     function.__signature__ = signature.replace(parameters=own + options)  # pyright: ignore[reportFunctionMemberAccess]
     return function
+
+
+def _drawn(world: World) -> int:
+    """A random seed, the same on all ranks."""
+    seed = secrets.randbits(63)
+    if world.size > 1:
+        distributed = getattr(sys.modules.get("torch"), "distributed", None)
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            raise ValueError(
+                f"seed = None in a world of {world.size} ranks, which must agree on one: give a seed, or make the"
+                " loader after torch.distributed.init_process_group"
+            )
+        shared = [seed]
+        distributed.broadcast_object_list(shared, src=0)
+        seed = shared[0]
+    if world.rank == 0:
+        _log.warning("seed = None: drew seed = %d at random; give it to repeat this order", seed)
+    return DrawnAlone(seed) if world.size == 1 else seed
 
 
 def _check_transform(own: dict[str, Any]) -> None:

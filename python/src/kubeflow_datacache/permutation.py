@@ -59,7 +59,7 @@ class Permutation:
         A slice, a mask or several numbers: as __getitems__.
         """
         if not is_row(index):
-            return self.__getitems__(index)
+            return self.__getitems__(index)  # pyright: ignore[reportArgumentType] - is_row
         rows = self.__getitems__([operator.index(index)])  # pyright: ignore[reportArgumentType] - is_row
         return rows if self._transform is not None else rows.to_pylist()[0]
 

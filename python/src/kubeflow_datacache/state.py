@@ -14,6 +14,8 @@ from kubeflow_datacache.order.epoch import VERSION as ORDER_VERSION
 from kubeflow_datacache.order.epoch import Epoch
 
 VERSION: Final = 1
+_LARGEST: Final = 1 << 16  # of the batch sizes that an error looks for
+_SHOWN: Final = 8  # of the batch sizes that do, in an error
 _PLACE = ("epoch", "next_step")  # what may differ: where training is
 
 
@@ -66,6 +68,28 @@ class State:
                 f"state: next_step = {saved['next_step']}: an epoch has {steps} steps, want at most {steps}"
             )
         return type(self)(**saved)
+
+
+def rescaled(saved: Mapping[str, Any], global_batch: int) -> dict[str, Any]:
+    """A saved state as one of the same place under another global batch size: the order of the rows is the same.
+
+    StateError, listing the sizes that do, if no step of that size begins there. What is no state stays as it is.
+    """
+    size, step = saved.get("global_batch_size"), saved.get("next_step")
+    if size == global_batch or type(size) is not int or type(step) is not int or size < 1 or step < 0:
+        return dict(saved)
+    if is_complete(saved):
+        step = Epoch(rows=saved["rows"], global_batch=global_batch, tail=saved["tail"]).steps
+    elif (used := step * size) % global_batch:
+        fitting = [n for n in range(1, min(used, _LARGEST) + 1) if used % n == 0]
+        near = sorted(sorted(fitting, key=lambda n: abs(n - global_batch))[:_SHOWN])
+        raise StateError(
+            f"state: {used} rows of the epoch were read, in steps of global_batch_size = {size}, and no step of"
+            f" {global_batch} rows begins there: give a divisor of {used}, such as {', '.join(map(str, near))}"
+        )
+    else:
+        step = used // global_batch
+    return {**saved, "global_batch_size": global_batch, "next_step": step}
 
 
 def is_complete(state: Mapping[str, Any]) -> bool:

@@ -35,6 +35,10 @@ class Batch:
     def __len__(self) -> int:
         return self.rows
 
+    def __getitem__(self, column: str) -> pa.Array:
+        """A column of arrow(); KeyError for a name that is not there."""
+        return self.arrow()[column]
+
     def __repr__(self) -> str:
         return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows})"
 
@@ -59,6 +63,19 @@ class Batch:
         """The rows' indices in the dataset, (rows,); computed anew each time."""
         order, share = self._origin
         return order.rows_of(range(self.step, self.step + 1), share)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of arrow(): names and types."""
+        return self.arrow().schema
+
+    def to_pandas(self, **options: Any) -> Any:
+        """The rows as a pandas.DataFrame; options are those of pyarrow.RecordBatch.to_pandas. Needs pandas.
+
+        One column of numbers without nulls is a view of Arrow's memory; columns of one type that pandas keeps together,
+        strings, lists, bools, times and what has nulls are copied (zero_copy_only=True makes a copy an error).
+        """
+        return self.arrow().to_pandas(**options)
 
     def arrow(self) -> pa.RecordBatch:
         """The rows as an Arrow record batch (after the transform); never a copy."""

@@ -17,7 +17,7 @@ from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.options import LoaderOptions, checked, spelled_out, whole
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.rows.batch import Batch
-from kubeflow_datacache.state import is_complete, warn_nothing_left
+from kubeflow_datacache.state import is_complete, rescaled, warn_nothing_left
 from kubeflow_datacache.torch.batch import item_of
 from kubeflow_datacache.torch.cell import Cell
 from kubeflow_datacache.torch.stateful import MARK, place_of
@@ -88,9 +88,9 @@ class StreamingDataset(IterableDataset[Any]):
         """Goes to a saved place, of any rank, world size and number of workers.
 
         state: of a StreamingDataLoader, a Loader or a StatefulDataLoader. The next iteration raises StateError if it
-        does not fit this dataset.
+        does not fit this dataset. The global batch size may be another one, if a step of it begins at that place.
         """
-        saved = place_of(state)
+        saved = rescaled(place_of(state), self._options["global_batch_size"])
         self._place.set({"epoch": saved.get("epoch"), "state": saved, "resumed": True, "complete": is_complete(saved)})
 
     def stand(self, epoch: int, state: Mapping[str, Any] | None = None) -> None:

@@ -46,7 +46,7 @@ class TableDataset(Dataset[Any]):
         """A row, or the columns of several; what a transform makes of them if that is no columns."""
         if is_row(index):
             return self.__getitems__([operator.index(index)])[0]  # pyright: ignore[reportArgumentType] - is_row
-        rows = self.__getitems__(index)
+        rows = self.__getitems__(index)  # pyright: ignore[reportArgumentType] - is_row
         return rows.columns if isinstance(rows, Rows) else rows
 
     def __getitems__(self, indices: slice | Iterable[SupportsIndex]) -> Any:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -83,6 +84,10 @@ class Stats:
     def prometheus(self, **labels: str) -> str:
         """The numbers in Prometheus' text format, each with the labels; export.Collector is for a live endpoint."""
         return export.text(self, labels)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the lines of str()."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         wall = self.wall or 1.0

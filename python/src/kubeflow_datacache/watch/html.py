@@ -1,0 +1,14 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Names and values as notebooks show them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+
+def as_table(title: str, shown: Iterable[tuple[str, str]]) -> str:
+    """An HTML table with a caption, one row for each name and value. Both are escaped."""
+    rows = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in shown)
+    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
