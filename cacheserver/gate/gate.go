@@ -56,7 +56,7 @@ func Wait(ctx context.Context, cfg Config) error {
 	ticker := time.NewTicker(cfg.Poll)
 	defer ticker.Stop()
 	for {
-		status, err := ask(limited, cfg)
+		status, err := getStatus(limited, cfg)
 		switch {
 		case limited.Err() != nil: // the question was cut short: its error says nothing of the head
 		case err != nil:
@@ -97,12 +97,12 @@ func (c Config) withDefaults() Config {
 // maxStatus bounds what is read of an answer; a thousand nodes take 200 KB.
 const maxStatus = 8 << 20
 
-// patience is the time for one answer; after it the next question may reach a pod that is alive.
-const patience = 10 * time.Second
+// requestTimeout bounds one request; the next one may reach a pod that is alive.
+const requestTimeout = 10 * time.Second
 
-// ask puts one question.
-func ask(ctx context.Context, cfg Config) (*head.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// getStatus requests the head's status once.
+func getStatus(ctx context.Context, cfg Config) (*head.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.URL, http.NoBody)
 	if err != nil {

@@ -35,7 +35,7 @@ const deleteAfterIdle = 24 * time.Hour
 // size reads how many pods and how large.
 func (s *spec) size(arrow *v1alpha1.ArrowCache) {
 	arrow.DataNodes = defaultDataNodes
-	if p, ok := s.take("CLUSTER_SIZE"); ok {
+	if p, ok := s.lookup("CLUSTER_SIZE"); ok {
 		size, reason := whole(p.value, 2, maxDataNodes+1)
 		if reason != "" {
 			s.refuse(p, "%s: the head and at least one data node", reason)
@@ -52,7 +52,7 @@ func (s *spec) resources(cpu, memory string) corev1.ResourceRequirements {
 		name     string
 		resource corev1.ResourceName
 	}{{cpu, corev1.ResourceCPU}, {memory, corev1.ResourceMemory}} {
-		p, ok := s.take(of.name)
+		p, ok := s.lookup(of.name)
 		if !ok {
 			continue
 		}
@@ -71,7 +71,7 @@ func (s *spec) resources(cpu, memory string) corev1.ResourceRequirements {
 
 // access reads what the cache's pods may do at the object store; nil credentials are none.
 func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) (credentials *v1alpha1.Credentials) {
-	if p, ok := s.take("IAM_ROLE"); ok {
+	if p, ok := s.lookup("IAM_ROLE"); ok {
 		arrow.ServiceAccount.Annotations = accountAnnotations(p.value)
 	}
 	if ref := dataset(job).SecretRef; ref != nil && ref.Name == "" {
@@ -124,7 +124,7 @@ func (s *spec) readiness() *v1alpha1.Readiness {
 		{"READINESS_TIMEOUT_SECONDS", &timings.TimeoutSeconds, 1},
 		{"READINESS_FAILURE_THRESHOLD", &timings.FailureThreshold, 1},
 	} {
-		p, ok := s.take(of.name)
+		p, ok := s.lookup(of.name)
 		if !ok {
 			continue
 		}
@@ -142,7 +142,7 @@ func (s *spec) readiness() *v1alpha1.Readiness {
 
 // lifetime reads whether other TrainJobs may share the cache, and how long it then stays after the last.
 func (s *spec) lifetime() (shared bool, idle time.Duration) {
-	scope, _ := s.take("CACHE_SCOPE")
+	scope, _ := s.lookup("CACHE_SCOPE")
 	switch scope.value {
 	case "", "job":
 	case "namespace":
@@ -150,7 +150,7 @@ func (s *spec) lifetime() (shared bool, idle time.Duration) {
 	default:
 		s.refuse(scope, `must be "job", for a cache that goes with its TrainJob, or "namespace", for one that the namespace's TrainJobs share`)
 	}
-	ttl, ok := s.take("IDLE_TTL")
+	ttl, ok := s.lookup("IDLE_TTL")
 	if !ok {
 		return shared, defaultIdleTTL
 	}

@@ -43,8 +43,8 @@ type spec struct {
 	errs  field.ErrorList
 }
 
-// take gives a parameter; it is false where nobody gave it.
-func (s *spec) take(name string) (parameter, bool) {
+// lookup gives a parameter; it is false where nobody gave it.
+func (s *spec) lookup(name string) (parameter, bool) {
 	p, ok := s.given[name]
 	return p, ok
 }
@@ -92,8 +92,8 @@ func (s *spec) tableOfVariables(schema, table parameter) string {
 
 // source reads where the table's metadata is. A TrainJob that says one of the two ways takes the runtime's other one out of force.
 func (s *spec) source(arrow *v1alpha1.ArrowCache) {
-	location, byLocation := s.take("METADATA_LOC")
-	catalog, byCatalog := s.take("CATALOG_URI")
+	location, byLocation := s.lookup("METADATA_LOC")
+	catalog, byCatalog := s.lookup("CATALOG_URI")
 	if byLocation && byCatalog && location.own != catalog.own {
 		byLocation, byCatalog = location.own, catalog.own
 	}
@@ -117,7 +117,7 @@ func (s *spec) source(arrow *v1alpha1.ArrowCache) {
 }
 
 func (s *spec) warehouse() *string {
-	p, ok := s.take("CATALOG_WAREHOUSE")
+	p, ok := s.lookup("CATALOG_WAREHOUSE")
 	if !ok {
 		return nil
 	}
@@ -129,13 +129,13 @@ func (s *spec) warehouse() *string {
 
 // selection reads which rows and columns.
 func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
-	if p, ok := s.take("SNAPSHOT_ID"); ok {
+	if p, ok := s.lookup("SNAPSHOT_ID"); ok {
 		arrow.Snapshot = s.snapshot(p)
 	}
-	if p, ok := s.take("COLUMNS"); ok {
+	if p, ok := s.lookup("COLUMNS"); ok {
 		arrow.Columns = s.columns(p)
 	}
-	p, ok := s.take("FILTER")
+	p, ok := s.lookup("FILTER")
 	if !ok || strings.TrimSpace(p.value) == "" {
 		return
 	}
@@ -211,7 +211,7 @@ func splitList(text string) (names []string, quoted bool, err error) {
 // gate checks the gate's own durations, which it would refuse only when it runs.
 func (s *spec) gate() {
 	for _, name := range gateNames {
-		p, ok := s.take(name)
+		p, ok := s.lookup(name)
 		if !ok {
 			continue
 		}

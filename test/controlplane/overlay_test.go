@@ -204,6 +204,49 @@ func TestOneSettingMovesAllImages(t *testing.T) {
 	}
 }
 
+// TestNamespacedWebhooks: with the component namespaced, each webhook of the installation is for namespaces that are served alone.
+func TestNamespacedWebhooks(t *testing.T) {
+	t.Parallel()
+	at, err := filepath.Abs(filepath.Join("..", "..", "manifests"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	from, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifests, err := filepath.Rel(from, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("namespace: datacache-system\nresources: [%s/base]\ncomponents: [%[1]s/components/namespaced]\n", manifests)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, object := range renderFolder(t, dir) {
+		if !isWebhook(object) {
+			continue
+		}
+		webhooks, _, err := unstructured.NestedSlice(object.Object, "webhooks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, each := range webhooks {
+			webhook, _ := each.(map[string]any)
+			served, _, err := unstructured.NestedString(webhook, "namespaceSelector", "matchLabels", "datacache.kubeflow.org/served")
+			if err != nil || served != "true" {
+				t.Errorf("webhook %v is for namespaces %v (%v), want those that are served", webhook["name"], webhook["namespaceSelector"], err)
+			}
+			found++
+		}
+	}
+	if found != 3 { // creation, updates, validation
+		t.Errorf("there are %d webhooks, want 3", found)
+	}
+}
+
 // TestNoServiceOfTrainerSelectsTheManager: beside Trainer in its namespace, Trainer's admission calls must not reach us (its Service
 // selects a label that is common), nor ours reach Trainer.
 func TestNoServiceOfTrainerSelectsTheManager(t *testing.T) {

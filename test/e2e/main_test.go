@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +53,9 @@ func TestMain(m *testing.M) {
 		}
 	}
 	code := m.Run()
+	for _, what := range untried.lines {
+		fmt.Fprintln(os.Stderr, "NOT TRIED:", what)
+	}
 	if cluster != nil {
 		if err := cluster.sdk.close(); err != nil && code == 0 {
 			fmt.Fprintln(os.Stderr, "e2e: sdk/client.py:", err)
@@ -59,6 +63,19 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+// untried is what tests could not try out on this cluster though they passed, for the end of the run.
+var untried struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// notTried has the run say at its end that a part of a test did not happen.
+func notTried(what string) {
+	untried.mu.Lock()
+	defer untried.mu.Unlock()
+	untried.lines = append(untried.lines, what)
 }
 
 // runInside replaces this process by itself inside the cluster's network, which nothing outside can reach.
