@@ -11,26 +11,30 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, get_args
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from kubeflow_datacache import fork
+from kubeflow_datacache import fork, h2
 from kubeflow_datacache.answer import Answer
 from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
+from kubeflow_datacache.flow.exchange import REQUEST, Calls, GrpcExchange
 from kubeflow_datacache.flow.retry import Attempts, Patience
-from kubeflow_datacache.h2 import Reader
+from kubeflow_datacache.h2 import message
 from kubeflow_datacache.h2.reader import Chunks
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.options import LoaderOptions, names_of, spelled_out, whole
 from kubeflow_datacache.permutation import Permutation
+from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.watch.html import as_table
 
 Transport = Literal["h2", "grpc"]
+Roots = bytes | str | os.PathLike[str]
 
 _PORT = 50051
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://")
@@ -46,6 +50,7 @@ _CHANNEL = [
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
 ]
 
 
@@ -53,14 +58,15 @@ class DataCache:
     """A cache, by the address of its head. Close it, or use it in a with statement.
 
     endpoint: "grpc://HOST:PORT", or "grpc+tls://HOST:PORT". retry_seconds: how long to wait for servers that do not
-    answer or are still loading before UnreachableError. tls_roots: PEM bytes of the CA, None for the system's.
-    transport: what reads the rows: "h2", this package's own receiver, or "grpc", pyarrow's Flight client, at about
-    twice the CPU. The same rows either way.
+    answer or are still loading before UnreachableError; certificates that do not fit, and TLS against plain text, are
+    a RefusedError at once. tls_roots: PEM of the CA, as bytes or text, or the path of a file of it; None for the
+    system's. transport: "h2", this package's own client, or "grpc", pyarrow's, at about twice the CPU. The same rows
+    either way; but over gRPC close waits no longer than 2 s for a server that does not answer, and leaves the thread
+    that asked it behind, for up to a minute. Connections are direct, whatever http_proxy or grpc_proxy say.
 
-    Connects on first use. Safe for concurrent use. Pickles to its settings. May be forked before any cache of this
-    process has connected; after that ForkedError is what a forked child gets from every call that would connect, of
-    this cache, its loaders, their iterators and its permutations; close never fails there, and ends nothing of the
-    parent's.
+    Connects on first use. Safe for concurrent use. Pickles to its settings. A forked child may use the cache, its
+    loaders and permutations, with connections of its own; its parent's iterators raise ForkedError there, and so does
+    all that would connect over gRPC after the parent did. close ends nothing of the parent's.
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class DataCache:
         endpoint: str,
         *,
         retry_seconds: float = 300.0,
-        tls_roots: bytes | None = None,
+        tls_roots: Roots | None = None,
         transport: Transport = "h2",
     ) -> None:
         if not endpoint.startswith(_SCHEMES):
@@ -77,12 +83,12 @@ class DataCache:
             raise ValueError(f"transport = {transport!r}: want one of {', '.join(get_args(Transport))}")
         self.endpoint = endpoint
         self.patience = Patience(retry_seconds)
-        self._tls_roots, self._transport = tls_roots, transport
+        self._tls_roots, self._transport = _pem(tls_roots), transport
         self._reset()
 
     @classmethod
     def from_env(
-        cls, environ: Mapping[str, str] = os.environ, *, retry_seconds: float = 300.0, tls_roots: bytes | None = None
+        cls, environ: Mapping[str, str] = os.environ, *, retry_seconds: float = 300.0, tls_roots: Roots | None = None
     ) -> Self:
         """The cache at DATACACHE_ENDPOINT, else that of this process's TrainJob, which TRAIN_JOB_NAME names.
 
@@ -176,8 +182,7 @@ class DataCache:
 
     def status(self) -> dict[str, Any]:
         """The head's own report: state, reason, rows, bytes, splits and data nodes (docs/contract.md, /status)."""
-        (result,) = self._try(lambda head: list(head.do_action("status", _options())), None)
-        return json.loads(result.body.to_pybytes())
+        return json.loads(self._try(self._status, None))
 
     @spelled_out
     def loader(self, **options: Unpack[LoaderOptions]) -> Loader:
@@ -190,20 +195,20 @@ class DataCache:
         """The table as a map-style dataset: rows by index, in any order."""
         return Permutation(self, columns=columns, transform=transform)
 
-    def ask(self, request: Mapping[str, Any], stop: threading.Event | None = None) -> Answer:
+    def ask(self, request: Mapping[str, Any], stop: Stop | None = None) -> Answer:
         """The head's answer to a CMD descriptor (docs/contract.md), waiting while the cache loads or restarts.
 
-        stop, once set, cuts the waiting short.
+        stop, once set, ends the waiting.
         """
         descriptor = fl.FlightDescriptor.for_command(json.dumps({"v": 1, **request}).encode())
-        return Answer.parse(self._try(lambda head: head.get_flight_info(descriptor, _options()), stop))
+        return Answer.parse(self._try(lambda: self._get_flight_info(descriptor, stop), stop))
 
     def adopt(self, reader: Loader | Permutation) -> None:
         """Closes the reader with the cache, and before the interpreter ends."""
         self._readers.add(reader)
 
     def connect(self, location: str) -> fl.FlightClient:
-        """The connection to one server; it is the cache's and closed with it."""
+        """The connection over gRPC to one server; it is the cache's and closed with it."""
         fork.guard()
         if self._process != os.getpid():
             self._reset()
@@ -225,16 +230,40 @@ class DataCache:
             options = fl.FlightCallOptions(headers=[(name.encode(), value.encode()) for name, value in headers])
             return fork.keep(self.connect(location).do_get(fl.Ticket(ticket), options))
 
-        if self._transport == "grpc" or not location.startswith(_SCHEMES):
+        if self._by_grpc(location):
             return by_grpc()
         roots, window = self._tls_roots, 2 * batch_bytes
-        return Reader(location, ticket, headers=headers, window=window, tls_roots=roots, other=by_grpc)
+        return h2.Reader(location, ticket, headers=headers, window=window, tls_roots=roots, other=by_grpc)
 
-    def _try(self, call: Callable[[fl.FlightClient], Any], stop: threading.Event | None) -> Any:
+    def exchange(self, location: str, ticket: bytes) -> Calls:
+        """An open DoExchange with a data node, for rows by index. Raises codes.FAULTS."""
+        if self._by_grpc(location):
+            return GrpcExchange(self.connect(location), ticket)
+        return h2.Exchange(location, ticket, REQUEST, tls_roots=self._tls_roots)
+
+    def _by_grpc(self, location: str) -> bool:
+        return self._transport == "grpc" or not location.startswith(_SCHEMES)
+
+    def _get_flight_info(self, descriptor: fl.FlightDescriptor, stop: Stop | None) -> fl.FlightInfo:
+        if self._by_grpc(self.endpoint):
+            return self.connect(self.endpoint).get_flight_info(descriptor, _options())
+        call = h2.Unary(self.endpoint, self._tls_roots)
+        (answer,) = call.run("GetFlightInfo", descriptor.serialize(), seconds=_ASK_SECONDS, stop=stop)
+        return fl.FlightInfo.deserialize(answer)
+
+    def _status(self) -> bytes:
+        if self._by_grpc(self.endpoint):
+            (result,) = self.connect(self.endpoint).do_action("status", _options())
+            return result.body.to_pybytes()
+        call = h2.Unary(self.endpoint, self._tls_roots)
+        (answer,) = call.run("DoAction", message.sized(1, b"status"), seconds=_ASK_SECONDS)
+        return message.result_body(answer)
+
+    def _try(self, call: Callable[[], Any], stop: Stop | None) -> Any:
         attempts = Attempts(f"ask the head at {self.endpoint}", self.patience, stop)
         while True:
             try:
-                return call(self.connect(self.endpoint))
+                return call()
             except FAULTS as error:
                 if stop is not None and stop.is_set():
                     raise
@@ -253,6 +282,18 @@ def _close_readers(readers: weakref.WeakSet[Loader | Permutation], process: int)
     if process == os.getpid():
         for reader in list(readers):
             reader.close()
+
+
+def _pem(roots: Roots | None) -> bytes | None:
+    """The PEM itself, of text, bytes or a path."""
+    if roots is None or isinstance(roots, bytes):
+        return roots
+    if isinstance(roots, str) and "-----BEGIN" in roots:
+        return roots.encode()
+    try:
+        return Path(roots).read_bytes()
+    except OSError as error:
+        raise ValueError(f"tls_roots = {str(roots)!r}: want PEM, or the path of a file of it ({error})") from error
 
 
 def _options() -> fl.FlightCallOptions:

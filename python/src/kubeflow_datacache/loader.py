@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Unpack
@@ -23,6 +22,7 @@ from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
 from kubeflow_datacache.state import State, rescaled, warn_nothing_left
+from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.transform import Transform
 from kubeflow_datacache.watch.clock import Clock
 from kubeflow_datacache.watch.html import as_table
@@ -78,6 +78,7 @@ class Loader:
         self._clock = Clock()
         self._steps_given = self._rows_given = self._bytes_given = self._reconnects = 0
         self._reading: Reading | None = None
+        self._bar: Progress | None = None
         self._process = os.getpid()
         cache.adopt(self)
         if not self.steps and self._worker == 0:
@@ -238,6 +239,9 @@ class Loader:
         self._leave_parent()
         reading, self._reading = self._reading, None
         if reading is not None:
+            bar, self._bar = self._bar, None
+            if bar is not None:
+                bar.close(self.stats())
             reading.close()
             if self._transform is not None:
                 self._transform.cancel()
@@ -251,7 +255,7 @@ class Loader:
         """
         if self._process == os.getpid():
             return
-        self._process, self._reading, self._clock = os.getpid(), None, Clock()
+        self._process, self._reading, self._bar, self._clock = os.getpid(), None, None, Clock()
         if self._transform is not None:
             self._transform.leave_parent()
 
@@ -278,7 +282,7 @@ class Loader:
             )
         reading = self._reading = self._read(share)
         shows = self._progress and share.rank == share.worker == 0
-        bar = Progress(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
+        bar = self._bar = Progress(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
         try:
             for batch in reading.batches():
                 if self._reading is not reading:
@@ -297,9 +301,7 @@ class Loader:
                 raise RuntimeError(ENDED)
             self._complete = True
         finally:
-            if os.getpid() == process and bar is not None:
-                bar.close(self.stats())
-            if os.getpid() == process and self._reading is reading:
+            if self._reading is reading:
                 self._end()
 
     def _read(self, share: Share) -> Reading:
@@ -307,7 +309,7 @@ class Loader:
         HEAP.keep(2 * self._prefetch_bytes)  # what is read ahead, and what the training still holds
         request = self._request(share)
 
-        def open_feed(step: int, stop: threading.Event) -> Feed:
+        def open_feed(step: int, stop: Stop) -> Feed:
             return Feed(
                 self._cache,
                 request,

@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from kubeflow_datacache.answer import Answer
 from kubeflow_datacache.codes import FAULTS
-from kubeflow_datacache.errors import DatasetChangedError
+from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
 from kubeflow_datacache.flow.exchange import Exchange
 from kubeflow_datacache.flow.retry import Attempts
 from kubeflow_datacache.options import function_of
 from kubeflow_datacache.rows.gather import Gather, concatenate
 from kubeflow_datacache.rows.indexing import is_row, rows_of
+from kubeflow_datacache.stop import Stop
 
 if TYPE_CHECKING:
     from kubeflow_datacache.cache import DataCache
@@ -80,21 +81,30 @@ class Permutation:
         self._reset()
 
     def close(self) -> None:
-        """Ends the exchanges with the data nodes."""
+        """Ends the exchanges with the data nodes; a call under way raises. Using it again begins new ones."""
         self._leave_parent()
+        stop, self._stop = self._stop, Stop()
+        stop.set()
         with self._lock:
             self._drop()
 
     def _rows(self, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        attempts = Attempts(f"take rows from the cache at {self._cache.endpoint}", self._cache.patience)
         self._leave_parent()
-        with self._lock:
-            while True:
+        stop = self._stop
+        attempts = Attempts(f"take rows from the cache at {self._cache.endpoint}", self._cache.patience, stop)
+        with self._lock, stop.cancelling(self._cancel):
+            while not stop.is_set():
                 try:
-                    return self._take(self._open(), rows)
+                    return self._take(self._open(stop), rows)
                 except FAULTS as error:
                     self._drop()
-                    attempts.failed(error)
+                    if not stop.is_set():
+                        attempts.failed(error)
+        raise DataCacheError("the permutation was closed while it read")
+
+    def _cancel(self) -> None:
+        for exchange in list(self._exchanges.values()):
+            exchange.cancel()
 
     def _take(self, answer: Answer, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
         owner = np.searchsorted([end for _, end in answer.nodes], rows, side="right")
@@ -106,20 +116,20 @@ class Permutation:
             return concatenate(parts, answer.schema)
         return Gather(parts, np.concatenate(list(wanted.values()))).batch()
 
-    def _open(self) -> Answer:
+    def _open(self, stop: Stop) -> Answer:
         if self._answer is None:
             request: dict[str, Any] = {"kind": "take"}
             if self._columns is not None:
                 request["columns"] = self._columns
-            answer = self._cache.ask(request)
+            answer = self._cache.ask(request, stop)
             if answer.dataset.fingerprint != self._dataset.fingerprint:
                 raise DatasetChangedError(
                     f"the cache at {self._cache.endpoint} now serves another dataset: fingerprint"
                     f" {answer.dataset.fingerprint}, this one began with {self._dataset.fingerprint}"
                 )
             for endpoint in answer.endpoints:
-                client = self._cache.connect(endpoint.location)
-                self._exchanges[endpoint.node] = Exchange(client, endpoint.ticket, answer.row_bytes)
+                calls = self._cache.exchange(endpoint.location, endpoint.ticket)
+                self._exchanges[endpoint.node] = Exchange(calls, answer.row_bytes)
             self._answer = answer
         return self._answer
 
@@ -137,5 +147,6 @@ class Permutation:
     def _reset(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
+        self._stop = Stop()
         self._exchanges: dict[int, Exchange] = {}
         self._answer: Answer | None = None

@@ -17,6 +17,7 @@ from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
 from kubeflow_datacache.flow.retry import Attempts
 from kubeflow_datacache.flow.stream import Opening, Stream
+from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.watch.clock import Clock
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Feed:
         *,
         start_step: int,
         prefetch_bytes: int,
-        stop: threading.Event,
+        stop: Stop,
         clock: Clock,
     ) -> None:
         self._cache, self._request, self._dataset = cache, request, dataset

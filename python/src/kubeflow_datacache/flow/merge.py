@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -15,6 +14,7 @@ from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.plan import Block, Plan, Run
 from kubeflow_datacache.rows.gather import Gather, concatenate
 from kubeflow_datacache.rows.slab import Slab
+from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.watch.clock import Clock
 
 # What is merged at once. Fewer bytes pay for the threads that hand them on, columns of more rows leave the L2 cache.
@@ -34,7 +34,7 @@ class Merge:
         self,
         epoch: Epoch,
         share: Share,
-        open_feed: Callable[[int, threading.Event], Feed],
+        open_feed: Callable[[int, Stop], Feed],
         *,
         slab_bytes: int,
         clock: Clock,
@@ -42,7 +42,7 @@ class Merge:
         self._epoch, self._share = epoch, share
         self._open_feed, self._slab_bytes, self._clock = open_feed, slab_bytes, clock
         self._stopped = False
-        self._stop = threading.Event()  # of the feed
+        self._stop = Stop()  # of the feed
         self.feed: Feed | None = None
         self.reconnects = 0
 
@@ -57,7 +57,7 @@ class Merge:
         """The slabs from a step on, in order. No step is left out, given twice, or short of a row."""
         while not self._stopped:
             self._clock.produce("head")
-            self._stop = threading.Event()
+            self._stop = Stop()
             if self._stopped:  # between the two lines above
                 return
             feed = self.feed = self._open_feed(step, self._stop)

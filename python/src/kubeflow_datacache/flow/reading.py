@@ -16,7 +16,7 @@ from kubeflow_datacache.rows.slab import Slab
 from kubeflow_datacache.transform import Transform
 from kubeflow_datacache.watch.clock import Clock
 
-_JOIN_SECONDS = 10.0  # a call to a head that hangs is left behind after so long
+_JOIN_SECONDS = 1.5  # a call over gRPC to a head that hangs is left behind after so long
 
 
 class Reading:

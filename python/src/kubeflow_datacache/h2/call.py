@@ -19,11 +19,12 @@ _MOST_CONTROL: Final = 1 << 20  # bytes of a header block, and of any frame's pa
 
 
 class Call:
-    """Sends one request and gives out the bytes of the answer's messages. For one thread, but for cancel.
+    """Sends a request and gives out the bytes of the answer's messages. For one thread, but for cancel.
 
     Raises OSError where the connection breaks, ProtocolError where the server breaks the rules, and what
     pyarrow.flight would raise for the status that the server ends with. The server may send window bytes, and one
-    frame, that were not read. extra are headers besides HTTP/2's and gRPC's own.
+    frame, that were not read. extra are headers besides HTTP/2's and gRPC's own. more: whether further messages follow
+    the request, see send.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Call:
         extra: Iterable[hpack.Header] = (),
         *,
         window: int,
+        more: bool = False,
     ) -> None:
         message = _PREFIX.pack(0, len(request)) + request
         if len(message) > frames.FIRST_WINDOW:
@@ -44,14 +46,32 @@ class Call:
         self._window = max(window, frames.FIRST_WINDOW + 1)
         self._taken = 0  # of the windows, since they were made whole
         self._answered = self._ended = self._whole = False
+        self.greeted = False  # whether the server's SETTINGS came: it speaks HTTP/2
+        self._may_send = {0: frames.FIRST_WINDOW, _STREAM: frames.FIRST_WINDOW - len(message)}  # connection and stream
+        self._may_send[0] -= len(message)
+        self._first_window = frames.FIRST_WINDOW
         self.goodbye = ""  # what a GOAWAY said
         block = hpack.encode((*_headers(address, path), *extra))
         self._wire = Wire(address, tls_roots, frames.frame(frames.PING, 0, 0, bytes(8)))
         self._wire.send(
             frames.opening(self._window)
             + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
-            + frames.data(_STREAM, message)
+            + frames.data(_STREAM, message, last=not more)
         )
+
+    def send(self, request: bytes) -> None:
+        """Sends one more message; waits while the server's windows are full. All answers so far must have been read."""
+        rest = memoryview(_PREFIX.pack(0, len(request)) + request)
+        while rest:
+            room = min(*self._may_send.values(), frames.FIRST_LARGEST)
+            if room <= 0:
+                if self._left or self._ended:
+                    raise ProtocolError("an answer before its request was sent")
+                self._frame()
+                continue
+            self._wire.send(frames.frame(frames.DATA, 0, _STREAM, bytes(rest[:room])))
+            self._may_send = {stream: left - len(rest[:room]) for stream, left in self._may_send.items()}
+            rest = rest[room:]
 
     def message(self) -> int | None:
         """The length of the next message, which must be read to its end; None when all have come, with status OK."""
@@ -116,11 +136,15 @@ class Call:
         elif kind == frames.RST_STREAM:
             raise status.of_reset(_number(payload, 0))
         elif kind == frames.SETTINGS and not flags & frames.ACK:
+            self._settings(payload)
             self._wire.send(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
         elif kind == frames.PING and not flags & frames.ACK:
             self._wire.send(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.GOAWAY:
             self._goaway(payload)
+        elif kind == frames.WINDOW_UPDATE:
+            if stream in self._may_send:
+                self._may_send[stream] += _number(payload, 0)
         elif kind in (frames.PUSH_PROMISE, frames.CONTINUATION):
             raise ProtocolError(f"a frame of kind {kind} out of place")
 
@@ -164,6 +188,12 @@ class Call:
             if error := status.of_trailers(fields):
                 raise error
             self._ended = self._whole = True
+
+    def _settings(self, payload: bytes) -> None:
+        self.greeted = True
+        if (first := frames.initial_window(payload)) is not None:
+            self._may_send[_STREAM] += first - self._first_window
+            self._first_window = first
 
     def _goaway(self, payload: bytes) -> None:
         """The server ends the connection, perhaps after this stream."""

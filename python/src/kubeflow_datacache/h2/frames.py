@@ -8,6 +8,7 @@ import struct
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SETTING: Final = struct.Struct("!HI")
 _HEAD: Final = struct.Struct("!HBBBI")  # the length has three bytes
 HEAD_BYTES: Final = _HEAD.size
 LARGEST: Final = (1 << 24) - 1  # of a frame's payload, and what our SETTINGS allow
@@ -60,7 +61,7 @@ def opening(window: int) -> bytes:
         _INITIAL_WINDOW_SIZE: WINDOW,
         _MAX_FRAME_SIZE: LARGEST,
     }
-    payload = b"".join(struct.pack("!HI", name, value) for name, value in settings.items())
+    payload = b"".join(_SETTING.pack(name, value) for name, value in settings.items())
     return PREFACE + frame(SETTINGS, 0, 0, payload) + window_update(0, window - FIRST_WINDOW)
 
 
@@ -69,10 +70,18 @@ def window_update(stream: int, count: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream, struct.pack("!I", count))
 
 
-def data(stream: int, payload: bytes) -> bytes:
-    """The last DATA of a stream, in frames that every peer takes."""
+def data(stream: int, payload: bytes, *, last: bool) -> bytes:
+    """DATA of a stream, the last or not, in frames that every peer takes."""
     parts = [payload[i : i + FIRST_LARGEST] for i in range(0, len(payload), FIRST_LARGEST)] or [b""]
-    return b"".join(frame(DATA, END_STREAM if i == len(parts) - 1 else 0, stream, part) for i, part in enumerate(parts))
+    end = END_STREAM if last else 0
+    return b"".join(frame(DATA, end if i == len(parts) - 1 else 0, stream, part) for i, part in enumerate(parts))
+
+
+def initial_window(settings: bytes) -> int | None:
+    """How large a stream's window begins by a SETTINGS frame's payload; None if it does not say."""
+    if len(settings) % _SETTING.size:
+        return None
+    return dict(_SETTING.iter_unpack(settings)).get(_INITIAL_WINDOW_SIZE)
 
 
 def error_name(code: int) -> str:

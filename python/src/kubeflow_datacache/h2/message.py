@@ -12,8 +12,9 @@ from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import ProtocolError
 from kubeflow_datacache.rows.heap import HEAP
 
-_HEADER, _METADATA, _BODY = 2, 3, 1000  # field numbers of FlightData; 1 is the descriptor, which no DoGet needs
-_TICKET: Final = 0x0A  # field 1 of Ticket, with a length
+_DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000  # field numbers of FlightData
+_TICKET: Final = 1  # of Ticket
+_RESULT_BODY: Final = 1  # of Result
 _OTHER: Final = 0  # for fields that have no length before them; no field has this number
 _VARINT, _SIZED = 0, 2  # protobuf's wire types
 _FIXED: Final = {1: 8, 5: 4}  # bytes by wire type
@@ -32,7 +33,33 @@ class FlightData(NamedTuple):
 
 def ticket(opaque: bytes) -> bytes:
     """A Ticket, serialized."""
-    return bytes([_TICKET]) + _varint(len(opaque)) + opaque
+    return sized(_TICKET, opaque)
+
+
+def sized(number: int, value: bytes) -> bytes:
+    """A protobuf field of bytes or text."""
+    return _varint(number << 3 | _SIZED) + _varint(len(value)) + value
+
+
+def flight_data(part: pa.Schema | pa.RecordBatch, descriptor: bytes = b"") -> bytes:
+    """FlightData of a schema or a batch, serialized; descriptor: a serialized FlightDescriptor, for a first message."""
+    ipc = pa.ipc.read_message(part.serialize())
+    fields = [sized(_DESCRIPTOR, descriptor)] if descriptor else []
+    fields.append(sized(_HEADER, ipc.metadata.to_pybytes()))
+    if ipc.body is not None and ipc.body.size:
+        fields.append(sized(_BODY, ipc.body.to_pybytes()))
+    return b"".join(fields)
+
+
+def result_body(result: bytes) -> bytes:
+    """The body of a serialized Result, which has no other field."""
+    if not result:
+        return b""
+    tag, at = _integer(result, 0)
+    length, at = _integer(result, at)
+    if tag != _RESULT_BODY << 3 | _SIZED or at + length != len(result):
+        raise ProtocolError("Flight: a Result that is none")
+    return result[at:]
 
 
 def receive(call: Call, size: int) -> FlightData:

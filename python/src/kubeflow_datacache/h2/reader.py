@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from kubeflow_datacache.h2 import hpack, message, status
+from kubeflow_datacache.h2 import hpack, message
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
+from kubeflow_datacache.h2.faults import fault_of
 
 _DO_GET: Final = "/arrow.flight.protocol.FlightService/DoGet"
 _SCHEMA, _DICTIONARY = "schema", "dictionary"  # pyarrow's names of IPC messages
@@ -52,7 +53,7 @@ class Reader:
         self._location, self._ticket, self._headers, self._window = location, ticket, headers, window
         self._tls_roots, self._open_other = tls_roots, other
         self._call: Call | None = None
-        self._schema: pa.Schema | None = None
+        self._batches = Batches()
         self._other: Chunks | None = None
         self._cancelled = False
 
@@ -61,14 +62,14 @@ class Reader:
         if self._other is not None:
             return self._other.read_chunk()
         try:
-            return self._read(self._call or self._connect())
+            return self._batches.next(self._call or self._connect())
         except DictionaryError:
             self._close()
             self._other = self._open_other()
             return self._other.read_chunk()
         except (OSError, ProtocolError) as error:
             self._close()
-            raise self._fault(error) from error
+            raise fault_of(error, self._location, self._call, cancelled=self._cancelled) from error
         except BaseException:
             self._close()
             raise
@@ -89,33 +90,50 @@ class Reader:
             call.cancel()
         return call
 
-    def _read(self, call: Call) -> tuple[pa.RecordBatch, pa.Buffer | None]:
+    def _close(self) -> None:
+        if self._call is not None:
+            self._call.close()
+
+
+class Batches:
+    """Record batches out of a call's messages, one stream's."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+
+    def next(self, call: Call) -> tuple[pa.RecordBatch, pa.Buffer | None]:
+        """The next batch and its app_metadata; StopIteration after the last. DictionaryError for a dictionary."""
+        while (got := self._next(call)) is not None:
+            decoded, said = got
+            if decoded.type == _DICTIONARY:
+                raise DictionaryError
+            if decoded.type != _SCHEMA:
+                return self._batch(decoded), said
+        if self._schema is None:
+            raise ProtocolError("Flight: a stream without a schema")
+        raise StopIteration
+
+    def begin(self, call: Call) -> None:
+        """Reads the schema, if it was not read."""
+        while self._schema is None:
+            if (got := self._next(call)) is None:
+                raise ProtocolError("Flight: a stream without a schema")
+            if got[0].type != _SCHEMA:
+                raise ProtocolError(f"Flight: a {got[0].type} before the schema")
+
+    def _batch(self, decoded: pa.Message) -> pa.RecordBatch:
+        if self._schema is None:
+            raise ProtocolError(f"Flight: a {decoded.type} before the schema")
+        return pa.ipc.read_record_batch(decoded, self._schema)
+
+    def _next(self, call: Call) -> tuple[pa.Message, pa.Buffer | None] | None:
+        """The next IPC message, and its app_metadata; a schema is kept."""
         while (size := call.message()) is not None:
             ipc, said = message.receive(call, size)
             if ipc is None:
                 continue
             decoded = pa.ipc.read_message(ipc)
-            if decoded.type == _DICTIONARY:
-                raise DictionaryError
             if decoded.type == _SCHEMA:
                 self._schema = pa.ipc.read_schema(decoded)
-            elif self._schema is None:
-                raise ProtocolError(f"Flight: a {decoded.type} before the schema")
-            else:
-                return pa.ipc.read_record_batch(decoded, self._schema), said
-        if self._schema is None:
-            raise ProtocolError("Flight: a stream without a schema")
-        raise StopIteration
-
-    def _fault(self, error: Exception) -> Exception:
-        if self._cancelled:
-            return status.fault(status.CANCELLED, "the stream was cancelled")
-        if isinstance(error, ProtocolError):
-            return status.fault(status.INTERNAL, str(error))
-        if self._call is None:
-            return status.fault(status.UNAVAILABLE, f"failed to connect: {error}")
-        return status.fault(status.UNAVAILABLE, f"the stream broke: {error}; {self._call.goodbye}".rstrip("; "))
-
-    def _close(self) -> None:
-        if self._call is not None:
-            self._call.close()
+            return decoded, said
+        return None
