@@ -128,8 +128,23 @@ def test_another_dataset_in_mid_epoch(peer: Peer, cache: DataCache) -> None:
     peer.table.fingerprint = "f-2"
     peer.faults.breaks = [0] * 3
     loader.set_epoch(1)
-    with pytest.raises(DatasetChangedError, match=r"fingerprint f-2 .*began with f-1"):
+    with pytest.raises(DatasetChangedError, match=r"fingerprint f-2 .*began with f-1.*make a new loader"):
         list(loader)
+    again = cache.loader(global_batch_size=5, world=ALONE)
+    assert again.dataset.fingerprint == "f-2"
+    assert len(list(again)) == 20
+
+
+def test_another_dataset_between_reads_by_index(peer: Peer, cache: DataCache) -> None:
+    rows = cache.permutation(columns=["id"])
+    assert rows[3] == {"id": 3}
+    peer.restart()
+    peer.table.rows, peer.table.nodes, peer.table.fingerprint = 50, [(0, 50)], "f-2"
+    rows.close()
+    with pytest.raises(DatasetChangedError, match="make a new permutation"):
+        rows[4]
+    assert len(cache.permutation()) == len(cache) == 50
+    assert cache.permutation(columns=["id"])[4] == {"id": 4}
 
 
 def test_a_stream_that_ends_early_is_never_a_shorter_epoch(peer: Peer, cache: DataCache) -> None:

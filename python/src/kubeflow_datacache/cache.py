@@ -139,7 +139,10 @@ class DataCache:
 
     @property
     def dataset(self) -> Dataset:
-        """What is served: table, snapshot, fingerprint and number of rows. Asked once, then remembered."""
+        """What is served: table, snapshot, fingerprint and number of rows. Asked once, then remembered.
+
+        Asked anew after an answer that tells of another one: loaders and permutations made then read it.
+        """
         if self._described is None:
             self._described = self.ask({"kind": "take"})
         return self._described.dataset
@@ -201,7 +204,11 @@ class DataCache:
         stop, once set, ends the waiting.
         """
         descriptor = fl.FlightDescriptor.for_command(json.dumps({"v": 1, **request}).encode())
-        return Answer.parse(self._try(lambda: self._get_flight_info(descriptor, stop), stop))
+        answer = Answer.parse(self._try(lambda: self._get_flight_info(descriptor, stop), stop))
+        described = self._described
+        if described is not None and described.dataset != answer.dataset:
+            self._described = None  # what is made from now on, is made for what is served now
+        return answer
 
     def adopt(self, reader: Loader | Permutation) -> None:
         """Closes the reader with the cache, and before the interpreter ends."""

@@ -22,7 +22,10 @@ class RefusedError(DataCacheError):
 
 
 class DatasetChangedError(DataCacheError):
-    """The cache now serves other rows than before: positions of one mean nothing in the other."""
+    """The cache now serves other rows than before: positions of one mean nothing in the other.
+
+    A new loader or permutation of the same DataCache reads the rows that are served now.
+    """
 
 
 class ForkedError(DataCacheError):

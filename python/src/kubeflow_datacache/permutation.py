@@ -125,7 +125,9 @@ class Permutation:
             if answer.dataset.fingerprint != self._dataset.fingerprint:
                 raise DatasetChangedError(
                     f"the cache at {self._cache.endpoint} now serves another dataset: fingerprint"
-                    f" {answer.dataset.fingerprint}, this one began with {self._dataset.fingerprint}"
+                    f" {answer.dataset.fingerprint}, this one began with {self._dataset.fingerprint}. Indices of one"
+                    " mean nothing in the other: make a new permutation or TableDataset, or start the cache with the"
+                    " snapshot pinned"
                 )
             for endpoint in answer.endpoints:
                 calls = self._cache.exchange(endpoint.location, endpoint.ticket)
