@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from kubeflow_datacache import ColumnError
-from kubeflow_datacache.rows.arrays import values
+from kubeflow_datacache.rows.arrays import Policy, values
 from kubeflow_datacache.rows.gather import Gather, concatenate
-from kubeflow_datacache.rows.slab import Slab
+from kubeflow_datacache.rows.slab import DEFAULT, Slab
 
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0)
 DAY = NOON.date()
@@ -46,12 +46,17 @@ SAME_MEMORY: list[tuple[pa.DataType, list[Any], Any]] = [
 )
 def test_views_of_the_same_memory(type_: pa.DataType, items: list[Any], want: Any) -> None:
     whole = pa.array([items[0], *items, items[0]], type_)
-    got = values(whole[1:3], "c")
+    got = values_of(whole[1:3])
     assert isinstance(got, np.ndarray)
     assert got.dtype == want.dtype
     assert np.array_equal(got, want)
     assert not got.flags.writeable
     assert _within(got, whole), "copied"
+
+
+def values_of(array: pa.Array, policy: Policy = DEFAULT) -> Any:
+    """A column "age" as numpy."""
+    return values(array, pa.field("age", array.type), policy)
 
 
 def _within(view: Any, array: pa.Array) -> bool:
@@ -70,10 +75,13 @@ def _within(view: Any, array: pa.Array) -> bool:
         (pa.array([], pa.int32()), np.array([], np.int32)),
         (pa.array([], pa.binary(3)), np.empty((0, 3), np.uint8)),
         (pa.array([], pa.list_(pa.int64(), 3)), np.empty((0, 3), np.int64)),
+        (pa.array([], VECTORS), np.empty((0, 0), np.int32)),
+        (pa.array([], pa.list_(pa.binary(2))), np.empty((0, 0, 2), np.uint8)),
+        (pa.array([[1.0, None], [2.0, 3.0]]), np.array([[1, np.nan], [2, 3]])),
     ],
 )
 def test_copies(array: pa.Array, want: Any) -> None:
-    got = values(array, "c")
+    got = values_of(array)
     assert isinstance(got, np.ndarray)
     assert got.dtype == want.dtype
     assert got.shape == want.shape
@@ -86,24 +94,82 @@ def test_copies(array: pa.Array, want: Any) -> None:
         pa.array(["a", "bc"]),
         pa.array([b"a"]),
         pa.array([Decimal("1.5")]),
-        pa.array([[1, 2], [3]]),
-        pa.array([[1, 2], None]),
-        pa.array([], VECTORS),
-        pa.array([[1, None]]),
         pa.array([{"x": 1}]),
         pa.array([["a"]]),
-        pa.array([b"abc", None], pa.binary(3)),
+        pa.array([[Decimal("1.5")]]),
     ],
     ids=lambda a: str(a.type),
 )
 def test_what_stays_arrow(array: pa.Array) -> None:
-    assert values(array, "c") is array
+    for policy in (Policy(), Policy(null="zero"), Policy("arrow", "arrow")):
+        assert values_of(array, policy) is array
 
 
-@pytest.mark.parametrize("array", [pa.array([1, None]), pa.array([True, None]), pa.array([1, None], pa.time32("s"))])
+HOLES = [
+    pa.array([1, None]),
+    pa.array([True, None]),
+    pa.array([1, None], pa.time32("s")),
+    pa.array([b"abc", None], pa.binary(3)),
+    pa.array([[1, None]]),
+    pa.array([[1, None]], pa.list_(pa.int8(), 2)),
+]
+
+
+@pytest.mark.parametrize("array", HOLES, ids=lambda a: str(a.type))
 def test_nulls_that_numpy_cannot_hold(array: pa.Array) -> None:
     with pytest.raises(ColumnError, match=r"column 'age' .* has 1 nulls.*fill_null"):
-        values(array, "age")
+        values_of(array)
+    for hole in range(len(array)):
+        zeroed = values_of(array[hole : hole + 1], Policy(null="zero"))
+        assert isinstance(zeroed, np.ndarray)
+        assert zeroed.dtype == values_of(array[:0]).dtype
+        if not array[hole].is_valid:
+            assert not zeroed.any()
+    assert isinstance(values_of(array, Policy(null="arrow")), pa.Array)
+    assert isinstance(values_of(array[:0], Policy(null="arrow")), pa.Array), "also where there is no null"
+
+
+def test_nulls_of_dates_are_never_numbers_in_silence() -> None:
+    torch = pytest.importorskip("torch")
+    for column in (pa.array([NOON, None]), pa.array([DAY, None]), pa.array([3, None], pa.duration("s"))):
+        rows = pa.record_batch({"c": column})
+        with pytest.raises(ColumnError, match=r"'c'.*has nulls"):
+            Slab(range(1), 2, rows).torch(0)
+        assert Slab(range(1), 2, rows, Policy(null="zero")).torch(0)["c"].tolist()[1] == 0
+        assert Slab(range(2), 1, rows).torch(0)["c"].dtype == torch.int64, "the step without one"
+        assert isinstance(Slab(range(1), 2, rows, Policy(null="arrow")).torch(0)["c"], pa.Array)
+
+
+@pytest.mark.parametrize("array", [pa.array([[1, 2], [3]]), pa.array([[1, 2], [3]], pa.large_list(pa.int32()))])
+def test_lists_of_different_lengths(array: pa.Array) -> None:
+    with pytest.raises(ColumnError, match=r"'age'.*different lengths.*ragged=\"arrow\""):
+        values_of(array)
+    for part in (array, array[:1], array[:0]):
+        assert values_of(part, Policy(ragged="arrow")) is part
+    with pytest.raises(ColumnError, match="1 null lists"):
+        values_of(pa.array([[1, 2], None]))
+
+
+def test_fields_without_nulls_are_numpy_whatever_the_policy() -> None:
+    field = pa.field("age", pa.int32(), nullable=False)
+    assert isinstance(values(pa.array([1], pa.int32()), field, Policy(null="arrow")), np.ndarray)
+
+
+def test_a_policy_is_checked_as_it_is_made() -> None:
+    with pytest.raises(ValueError, match="null = 'nan': want one of error, arrow, zero"):
+        Policy(null="nan")  # pyright: ignore[reportArgumentType]
+
+
+def test_one_null_breaks_no_other_step() -> None:
+    pytest.importorskip("torch")
+    rows = pa.record_batch({"c": pa.array([None if i == 40 else i for i in range(64)])})
+    slab = Slab(range(64), 1, rows)
+    for step in range(64):
+        if step == 40:
+            with pytest.raises(ColumnError):
+                slab.torch(step)
+        else:
+            assert slab.torch(step)["c"].tolist() == [step]
 
 
 def test_a_steps_form_does_not_depend_on_its_neighbours() -> None:
@@ -112,7 +178,7 @@ def test_a_steps_form_does_not_depend_on_its_neighbours() -> None:
     first = slab.numpy(0)
     assert first["v"].tolist() == [[1, 2], [3, 4]]
     assert first["i"].tolist() == [1, 2]
-    with pytest.raises(ColumnError, match="'i'"):
+    with pytest.raises(ColumnError, match="'v'"):
         slab.numpy(1)
 
 

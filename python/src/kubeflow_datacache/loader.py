@@ -19,6 +19,7 @@ from kubeflow_datacache.flow.merge import Merge
 from kubeflow_datacache.flow.reading import Reading
 from kubeflow_datacache.options import DrawnAlone, LoaderOptions, checked, spelled_out, whole
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
 from kubeflow_datacache.state import State, rescaled, warn_nothing_left
@@ -54,6 +55,7 @@ class Loader:
     @spelled_out
     def __init__(self, cache: DataCache, **options: Unpack[LoaderOptions]) -> None:
         own = checked(options)
+        self.policy = Policy(own["null"], own["ragged"])
         self._world = own["world"]
         self._worker, self._workers = own["worker"], own["workers"]
         self._cache = cache
@@ -320,7 +322,7 @@ class Loader:
                 clock=self._clock,
             )
 
-        merge = Merge(self._order, share, open_feed, slab_bytes=max(1, ready), clock=self._clock)
+        merge = Merge(self._order, share, open_feed, slab_bytes=max(1, ready), clock=self._clock, policy=self.policy)
         return Reading(
             self._order,
             share,

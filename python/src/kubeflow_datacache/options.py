@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from kubeflow_datacache.order.epoch import Tail
 from kubeflow_datacache.order.feistel import LIMIT
+from kubeflow_datacache.rows.arrays import Null, Policy, Ragged
 from kubeflow_datacache.world import World
 
 _log: Final = logging.getLogger("kubeflow_datacache")
@@ -49,6 +50,9 @@ class LoaderOptions(TypedDict, total=False):
     kernel holds what was sent and not yet read: at most as much again, and a message a data node. The process keeps up
     to twice as much freed memory for reuse (heap.Heap). More helps only where batches take unevenly long: memory that
     is used again soon is cheaper than more of it.
+    null, ragged: what Batch.numpy() and torch() do with nulls that numpy can't hold, and with lists of different
+    lengths: "error" raises ColumnError in the batch that has them, "arrow" leaves such columns Arrow arrays in every
+    batch, null="zero" puts zeros there. See rows.arrays.Policy: a column's type never depends on its data.
     world: this rank among all ranks. None: World.detect() when an iteration begins, so that a loader may be made before
     init_process_group.
     worker, workers: read only every workers-th step, from the worker-th on, for several readers in one rank.
@@ -65,6 +69,8 @@ class LoaderOptions(TypedDict, total=False):
     transform_threads: int | None
     transform_processes: int
     prefetch_bytes: int
+    null: Null
+    ragged: Ragged
     world: World | None
     worker: int
     workers: int
@@ -81,6 +87,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "transform_threads": None,
     "transform_processes": 0,
     "prefetch_bytes": 64 << 20,
+    "null": "error",
+    "ragged": "error",
     "world": None,
     "worker": 0,
     "workers": 1,
@@ -121,6 +129,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(own["seed"], DrawnAlone):
         own["seed"] = None if own["seed"] is None else whole("seed", own["seed"], 0, 1 << 64)
     own["clump"] = whole("clump", own["clump"], 1, LIMIT)
+    Policy(own["null"], own["ragged"])  # refuses other words
     own["prefetch_bytes"] = whole("prefetch_bytes", own["prefetch_bytes"], 1)
     own["workers"] = whole("workers", own["workers"], 1, LIMIT)
     own["worker"] = whole("worker", own["worker"], 0, own["workers"], "workers")

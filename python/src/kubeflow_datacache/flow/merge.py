@@ -12,8 +12,9 @@ import pyarrow as pa
 from kubeflow_datacache.flow.feed import Feed, MovedError
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.plan import Block, Plan, Run
+from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.gather import Gather, concatenate
-from kubeflow_datacache.rows.slab import Slab
+from kubeflow_datacache.rows.slab import DEFAULT, Slab
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.watch.clock import Clock
 
@@ -38,9 +39,11 @@ class Merge:
         *,
         slab_bytes: int,
         clock: Clock,
+        policy: Policy = DEFAULT,
     ) -> None:
         self._epoch, self._share = epoch, share
         self._open_feed, self._slab_bytes, self._clock = open_feed, slab_bytes, clock
+        self._policy = policy
         self._stopped = False
         self._stop = Stop()  # of the feed
         self.feed: Feed | None = None
@@ -100,7 +103,7 @@ class Merge:
                 count = rows // size if len(torn) == 1 else 1
                 last = torn.pop()
                 here = count * size - (rows - last.num_rows)  # of the last message
-                slab = Slab(steps[:count], size, concatenate([*torn, last.slice(0, here)], schema))
+                slab = Slab(steps[:count], size, concatenate([*torn, last.slice(0, here)], schema), self._policy)
                 torn, steps = [last.slice(here)] if here < last.num_rows else [], steps[count:]
                 feed.mark(slab.steps[-1] + 1, {run.node: count * size})
                 yield slab
@@ -110,5 +113,5 @@ class Merge:
         parts = [part for node, count in block.counts.items() for part in feed.take(node, count)]
         feed.mark(block.steps[-1] + 1, block.counts)
         if block.places is None:
-            return Slab(block.steps, block.size, concatenate(parts, feed.answer.schema))
-        return Slab(block.steps, block.size, Gather(parts, block.places).batch())
+            return Slab(block.steps, block.size, concatenate(parts, feed.answer.schema), self._policy)
+        return Slab(block.steps, block.size, Gather(parts, block.places).batch(), self._policy)

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,30 @@ import pyarrow.types as kind
 from kubeflow_datacache.errors import ColumnError
 
 Array = npt.NDArray[Any]
+Null = Literal["error", "arrow", "zero"]
+Ragged = Literal["error", "arrow"]
 _OFFSET: Final = np.dtype(np.int32)
 _LARGE_OFFSET: Final = np.dtype(np.int64)
 _LARGE: Final = {type_.id for type_ in (pa.large_list(pa.null()), pa.large_string(), pa.large_binary())}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What becomes of columns that hold what numpy and torch can't, so that no column's type depends on its data.
+
+    null: "error" raises ColumnError in the batch that has a null; "zero" puts zeros there; "arrow" leaves every column
+    that may have nulls an Arrow array in every batch, floats excepted, whose nulls are NaN. ragged: "error" makes
+    lists tensors, and raises ColumnError where they are not equally long; "arrow" leaves every column of lists an Arrow
+    array, but for fixed_size_list.
+    """
+
+    null: Null = "error"
+    ragged: Ragged = "error"
+
+    def __post_init__(self) -> None:
+        for name, value, words in (("null", self.null, get_args(Null)), ("ragged", self.ragged, get_args(Ragged))):
+            if value not in words:
+                raise ValueError(f"{name} = {value!r}: want one of {', '.join(words)}")
 
 
 def plain(type_: pa.DataType) -> bool:
@@ -80,7 +102,20 @@ def offsets(array: pa.Array) -> Array:
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
 
 
-def values(array: pa.Array, name: str) -> Array | pa.Array:
+def stays_arrow(field: pa.Field, policy: Policy) -> bool:
+    """Whether a column is an Arrow array in every batch. Its type and the policy say so, never its data."""
+    type_, nullable = field.type, field.nullable
+    if listed(type_) and not kind.is_decimal(type_.value_type):
+        item = type_.value_field
+        if policy.ragged == "arrow" and not kind.is_fixed_size_list(type_):
+            return True
+        return policy.null == "arrow" and (nullable or (item.nullable and not kind.is_floating(item.type)))
+    if not (kind.is_boolean(type_) or plain(type_)) or kind.is_decimal(type_):
+        return True
+    return policy.null == "arrow" and nullable and not kind.is_floating(type_)
+
+
+def values(array: pa.Array, field: pa.Field, policy: Policy) -> Array | pa.Array:
     """An Arrow column as numpy, first dimension = rows. Read-only views of the same memory, except where told.
 
     | Arrow | numpy |
@@ -91,26 +126,34 @@ def values(array: pa.Array, name: str) -> Array | pa.Array:
     | date32, date64 | datetime64[D], copied / datetime64[ms] |
     | time32, time64 | int32 / int64 in the unit |
     | fixed_size_binary(w) | uint8, (rows, w) |
-    | fixed_size_list, or list whose lists are equally long, of the above | (rows, length) or (rows, length, w) |
-    | everything else: strings, binary, decimals, structs, maps, ragged lists | stays an Arrow array |
+    | fixed_size_list of the above | (rows, length) or (rows, length, w) |
+    | list and large_list of the above, by Policy.ragged | the same; (0, 0) without rows |
+    | everything else: strings, binary, decimals, structs, maps, other lists | stays an Arrow array |
 
-    Nulls: a float is NaN (copied), a date, timestamp or duration NaT (copied); a null integer, bool or time is a
-    ColumnError, for no value of its dtype could stand for it; null lists stay Arrow. So does a list column without
-    rows (a rank's share of a step where the world is larger than the batch): nothing says how long its lists would be,
-    unless its type is fixed_size_list.
+    Nulls: a float is NaN, a date, timestamp or duration NaT, both copied; others are as Policy.null says. ColumnError
+    for data that the form can't hold. A null list can't be held but as Arrow.
     """
+    if stays_arrow(field, policy):
+        return array
     type_ = array.type
-    if kind.is_boolean(type_) or plain(type_):
-        if kind.is_decimal(type_):
-            return array
-        return _filled(array, name) if array.null_count else _view(array)
-    if not listed(type_) or kind.is_decimal(type_.value_type):
-        return array
+    if not listed(type_):
+        return _filled(array, field.name, policy) if array.null_count else _view(array)
+    if not len(array) and not kind.is_fixed_size_list(type_):
+        items = _view(array.values[:0])
+        return items.reshape(0, 0, *items.shape[1:])
+    if array.null_count:
+        raise ColumnError(
+            f"column {field.name!r} ({type_}) has {array.null_count} null lists, which are no row of a tensor: fill"
+            ' them in a transform, or use null="arrow"'
+        )
     alike = lists(array)
-    if alike is None or alike[1].null_count:
-        return array
+    if alike is None:
+        raise ColumnError(
+            f"column {field.name!r} ({type_}) has lists of different lengths, which make no tensor: cut or pad them in"
+            ' a transform, use ragged="arrow" for an Arrow array in every batch, or leave the column out with columns='
+        )
     size, laid = alike
-    items = _view(laid)
+    items = _filled(laid, field.name, policy) if laid.null_count else _view(laid)
     return items.reshape(len(array), size, *items.shape[1:])
 
 
@@ -139,19 +182,29 @@ def _view(array: pa.Array) -> Array:
     return array.to_numpy()
 
 
-def _filled(array: pa.Array, name: str) -> Array | pa.Array:
+def _filled(array: pa.Array, name: str, policy: Policy) -> Array:
     """A plain or bool array with nulls."""
     type_ = array.type
     if kind.is_floating(type_):
         return array.to_numpy(zero_copy_only=False)
+    nulls = array.is_null().to_numpy(zero_copy_only=False)
+    if policy.null == "zero":
+        return _zeroed(array, nulls)
     if kind.is_timestamp(type_) or kind.is_duration(type_) or kind.is_date(type_):
         stored = pa.int32() if kind.is_date32(type_) else pa.int64()
         out = _view(array.view(stored).fill_null(0).view(type_)).copy()
-        out[array.is_null().to_numpy(zero_copy_only=False)] = "NaT"
+        out[nulls] = "NaT"
         return out
-    if kind.is_fixed_size_binary(type_):
-        return array
     raise ColumnError(
         f"column {name!r} ({type_}) has {array.null_count} nulls, and numpy's {type_} has no null: fill them in a"
-        " transform (pyarrow.compute.fill_null), or take the batch with arrow()"
+        ' transform (pyarrow.compute.fill_null), use null="zero" or null="arrow", or take the batch with arrow()'
     )
+
+
+def _zeroed(array: pa.Array, nulls: Array) -> Array:
+    """A plain or bool array with zeros, or zero bytes, for its nulls."""
+    validity, *buffers = array.buffers()
+    del validity
+    out = _view(pa.Array.from_buffers(array.type, len(array), [None, *buffers], offset=array.offset)).copy()
+    out[nulls] = np.zeros((), out.dtype)
+    return out

@@ -88,15 +88,16 @@ class Batch:
     def numpy(self) -> dict[str, Array | pa.Array]:
         """Columns by name: numpy arrays with the rows first where the type allows, else Arrow arrays.
 
-        Read-only views of Arrow's memory except for bool and date32; arrays.values has the table of types.
-        Raises ColumnError for integers, bools or times with nulls.
+        Read-only views of Arrow's memory except for bool and date32; arrays.values has the table of types. What a
+        column is never depends on its data: nulls and lists of different lengths are as the loader's null and ragged
+        say, by default a ColumnError.
         """
         return self._slab.numpy(self._index) if self.data is None else self._transformed().numpy(0)
 
     def torch(self) -> dict[str, Any]:
         """Columns by name: CPU tensors where numpy() has numbers (the same memory), else Arrow arrays.
 
-        datetime64 and timedelta64 come as int64 in their unit. Needs torch.
+        datetime64 and timedelta64 come as int64 in their unit, with nulls as the loader's null says. Needs torch.
         """
         try:
             return self._slab.torch(self._index) if self.data is None else self._transformed().torch(0)
@@ -105,4 +106,4 @@ class Batch:
 
     def _transformed(self) -> Slab:
         rows = self.arrow()
-        return Slab(range(self.step, self.step + 1), rows.num_rows, rows)
+        return Slab(range(self.step, self.step + 1), rows.num_rows, rows, self._slab.policy)

@@ -8,23 +8,23 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
+from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.rows import arrays
-from kubeflow_datacache.rows.arrays import Array
+from kubeflow_datacache.rows.arrays import Array, Policy
 
+DEFAULT: Final = Policy()
 _TENSOR_STEPS: Final = 64  # made at once: in one call a column, and few enough to stay in the core's cache
 
 
 class Slab:
     """`size` rows of each of `steps`, in order. Columns are converted once for all steps, when first asked for."""
 
-    def __init__(self, steps: range, size: int, rows: pa.RecordBatch) -> None:
-        self.steps, self.size, self.rows = steps, size, rows
+    def __init__(self, steps: range, size: int, rows: pa.RecordBatch, policy: Policy = DEFAULT) -> None:
+        self.steps, self.size, self.rows, self.policy = steps, size, rows, policy
         self.nbytes: int = rows.nbytes
         self.step_bytes = self.nbytes // len(steps)
-        self._names: list[str] = rows.schema.names
         self._made: dict[int, dict[str, Any]] = {}  # tensors of steps that nobody has asked for yet, by their index
 
     def arrow(self, index: int) -> pa.RecordBatch:
@@ -42,6 +42,12 @@ class Slab:
     def _make(self, first: int) -> dict[str, Any]:
         """The columns of a step as tensors, and with little more work those of the steps after it."""
         last = min(first + _TENSOR_STEPS, len(self.steps))
+        try:
+            return self._make_until(first, last)
+        except ColumnError:  # of one of the steps: the others have nothing to do with it
+            return self._make_until(first, first + 1)
+
+    def _make_until(self, first: int, last: int) -> dict[str, Any]:
         made: list[dict[str, Any]] = [{} for _ in range(first, last)]
         for name, column in self._tensor_columns:
             for step, part in zip(made, column.steps(first, last), strict=True):
@@ -52,29 +58,37 @@ class Slab:
     @functools.cached_property
     def _columns(self) -> list[tuple[str, Any]]:
         """Each column as something that gives a step's part by the step's index."""
-        return [(name, self._steps_of(array, name)) for name, array in zip(self._names, self.rows.columns, strict=True)]
+        fields = zip(self.rows.schema, self.rows.columns, strict=True)
+        return [(field.name, self._steps_of(array, field)) for field, array in fields]
 
     @functools.cached_property
     def _tensor_columns(self) -> list[tuple[str, Any]]:
         from kubeflow_datacache.rows import tensors
 
-        def column(name: str, array: pa.Array) -> tensors.Column:
-            return tensors.Column(array, self.size, lambda: self._steps_of(array, name))
+        def column(field: pa.Field, array: pa.Array) -> tensors.Column:
+            numbers = not arrays.stays_arrow(field, self.policy)
+            return tensors.Column(
+                array, self.size, lambda: self._steps_of(array, field), name=field.name, plain=numbers
+            )
 
-        return [(name, column(name, array)) for name, array in zip(self._names, self.rows.columns, strict=True)]
+        return [
+            (field.name, column(field, array)) for field, array in zip(self.rows.schema, self.rows.columns, strict=True)
+        ]
 
-    def _steps_of(self, array: pa.Array, name: str) -> Any:
+    def _steps_of(self, array: pa.Array, field: pa.Field) -> Any:
+        if arrays.stays_arrow(field, self.policy):
+            return _Steps(array, self.size, None)
         if _differ(array):
-            return _Steps(array, self.size, lambda part: arrays.values(part, name))
-        whole = arrays.values(array, name)
-        if isinstance(whole, np.ndarray):
-            return whole.reshape(len(self.steps), self.size, *whole.shape[1:])
-        return _Steps(array, self.size, None)
+            return _Steps(array, self.size, lambda part: arrays.values(part, field, self.policy))
+        whole = arrays.values(array, field, self.policy)
+        return whole.reshape(len(self.steps), self.size, *whole.shape[1:])
 
 
 def _differ(array: pa.Array) -> bool:
-    """Whether some steps of a column may be numpy and others not."""
-    return bool(array.null_count) or (arrays.listed(array.type) and arrays.lists(array) is None)
+    """Whether some steps of a column may be refused and others not."""
+    if array.null_count or not arrays.listed(array.type):
+        return bool(array.null_count)
+    return bool(len(array)) and ((alike := arrays.lists(array)) is None or bool(alike[1].null_count))
 
 
 class _Steps:

@@ -11,19 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
+from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.rows.arrays import Array
 
 
 class Column:
     """A column that is given step by step, `size` rows each, with tensors where numpy would have numbers.
 
-    by_numpy: the column as something that gives a step's numpy or Arrow array by the step's index.
+    by_numpy: the column as something that gives a step's numpy or Arrow array by the step's index. name: for errors.
+    plain: whether it is tensors at all. steps raises ColumnError for what tensors can't hold.
     Tensors share the column's memory and may be written to; datetime64 and timedelta64 become int64 in their unit.
     """
 
-    def __init__(self, array: pa.Array, size: int, by_numpy: Callable[[], Any]) -> None:
-        self._size = size
-        self._whole = _numbers(array)  # all steps' rows
+    def __init__(self, array: pa.Array, size: int, by_numpy: Callable[[], Any], *, name: str, plain: bool) -> None:
+        self._size, self._name = size, name
+        self._whole = _numbers(array) if plain else None  # all steps' rows
         self._column: Any = by_numpy() if self._whole is None else None
         if isinstance(self._column, np.ndarray):
             self._whole = _tensor(self._column.reshape(len(array), *self._column.shape[2:]))
@@ -32,11 +34,19 @@ class Column:
         """The steps [first, last)."""
         if self._whole is None:
             parts = [self._column[i] for i in range(first, last)]
-            return [_tensor(part) if isinstance(part, np.ndarray) else part for part in parts]
+            return [self._tensor_of(part) if isinstance(part, np.ndarray) else part for part in parts]
         # Not unbind, which makes every step a view that autograd follows, at twice the cost: these steps do not
         # overlap, and nobody has the tensor that they are parts of.
         rows = self._whole[first * self._size : last * self._size]
         return rows.unsafe_split_with_sizes([self._size] * (last - first))
+
+    def _tensor_of(self, part: Array) -> Any:
+        if part.dtype.kind in "Mm" and np.isnat(part).any():
+            raise ColumnError(
+                f"column {self._name!r} ({part.dtype}) has nulls, and a tensor of integers has none: fill them in a"
+                ' transform (pyarrow.compute.fill_null), use null="zero" or null="arrow", or take numpy() of the batch'
+            )
+        return _tensor(part)
 
 
 def _numbers(array: pa.Array) -> Any:

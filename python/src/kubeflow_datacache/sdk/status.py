@@ -42,9 +42,7 @@ class CacheStatus:
         return f"{self.namespace}/{self.name} {self.state}{loaded}{rows}{size}{why}"
 
 
-def cache_logs(
-    client: TrainerClient, job: str, *, follow: bool = False, server: str | None = None
-) -> Iterator[str]:
+def cache_logs(client: TrainerClient, job: str, *, follow: bool = False, server: str | None = None) -> Iterator[str]:
     """Give the lines that a TrainJob printed while it waited for its cache, or those of the cache's own servers.
 
     The step's lines are there from when its pod runs until the TrainJob is deleted; the servers' while their pods are.
@@ -80,7 +78,9 @@ def cache_logs(
 def _pod_logs(backend: Any, namespace: str, pods: list[str], follow: bool) -> Iterator[str]:
     for pod in pods:
         if follow:
-            yield from Watch().stream(backend.core_api.read_namespaced_pod_log, name=pod, namespace=namespace, follow=True)
+            yield from Watch().stream(
+                backend.core_api.read_namespaced_pod_log, name=pod, namespace=namespace, follow=True
+            )
             continue
         prefix = f"{pod}  " if len(pods) > 1 else ""
         for line in backend.core_api.read_namespaced_pod_log(name=pod, namespace=namespace).splitlines():

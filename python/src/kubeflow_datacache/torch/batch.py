@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.slab import Slab
 from kubeflow_datacache.torch.memory import Layout, pack, unpack
@@ -23,16 +24,16 @@ class Columns(dict[str, Any]):
 
     Tensors share the memory that the rows arrived in: numbers, and equally long lists of numbers, without a copy;
     timestamps, times and durations too, as integers in their unit; bools, dates (as days) and floats with nulls (NaN)
-    are copied. Strings, binary, decimals, structs, ragged lists and lists with nulls stay Arrow arrays. Integers and
-    bools with nulls raise ColumnError: fill them in a transform.
+    are copied. Strings, binary, decimals, structs and lists of them stay Arrow arrays. Other nulls, and lists of
+    different lengths, are as the dataset's null and ragged say (see Loader): by default a ColumnError.
 
     A dict that travels between processes as one piece of shared memory.
     """
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch) -> Columns:
+    def of(cls, rows: pa.RecordBatch, policy: Policy) -> Columns:
         """The columns of a record batch."""
-        return Columns(Slab(range(1), rows.num_rows, rows).torch(0))
+        return Columns(Slab(range(1), rows.num_rows, rows, policy).torch(0))
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """A copy whose tensors are on the device; Arrow arrays stay as they are."""

@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.slab import Slab
 from kubeflow_datacache.torch.batch import item_of
@@ -36,12 +37,13 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """Who made a block, the loader's state as it was then, and its numbers."""
+    """Who made a block, the loader's state as it was then, its numbers, and what it does with nulls."""
 
     share: Share
     worker: int
     state: Mapping[str, Any]
     stats: Stats
+    policy: Policy
 
 
 class Block:
@@ -59,7 +61,7 @@ class Block:
     @classmethod
     def of_rows(cls, report: Report, steps: range, rows: int, memory: Tensor) -> Block:
         """A block out of memory: `rows` rows of each of the steps."""
-        slab, origin = Slab(steps, rows, read_rows(memory)), (order_of(report.state), report.share)
+        slab, origin = Slab(steps, rows, read_rows(memory), report.policy), (order_of(report.state), report.share)
         return cls(report, [Batch(origin, slab, index, step) for index, step in enumerate(steps)], memory)
 
     @classmethod
@@ -134,7 +136,8 @@ def order_of(state: Mapping[str, Any]) -> Epoch:
 
 
 def _block(stream: Stream, batches: list[Batch]) -> Block:
-    return Block(Report(stream.share, stream.worker, stream.loader.state_dict(), stream.loader.stats()), batches)
+    loader = stream.loader
+    return Block(Report(stream.share, stream.worker, loader.state_dict(), loader.stats(), loader.policy), batches)
 
 
 def _range(batches: list[Batch]) -> range:

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.rows.arrays import Null, Policy, Ragged
 from kubeflow_datacache.rows.indexing import is_row, rows_of
 from kubeflow_datacache.torch.batch import Columns
 
@@ -24,6 +25,7 @@ class TableDataset(Dataset[Any]):
     dataset[[3, 1, 2]], for batch_size=None with a BatchSampler as sampler. dataset[3] is a Row.
 
     transform gets an Arrow record batch and gives one, or a mapping of columns, or a list with a sample for each row.
+    null, ragged: what becomes of nulls, and of lists of different lengths, see LoaderOptions.
 
     Random access costs the servers and the network far more than a StreamingDataset, which shuffles as well. Asks the
     head for the number of rows when it is made: workers then need multiprocessing_context="forkserver" (or "spawn"),
@@ -36,7 +38,10 @@ class TableDataset(Dataset[Any]):
         *,
         columns: Sequence[str] | None = None,
         transform: Callable[[pa.RecordBatch], Any] | None = None,
+        null: Null = "error",
+        ragged: Ragged = "error",
     ) -> None:
+        self._policy = Policy(null, ragged)
         self._rows = cache.permutation(columns=columns, transform=transform)
 
     def __len__(self) -> int:
@@ -54,7 +59,7 @@ class TableDataset(Dataset[Any]):
         asked = rows_of(indices, len(self))
         rows = self._rows.__getitems__(asked)
         if isinstance(rows, pa.RecordBatch):
-            return Rows(Columns.of(rows), rows.num_rows)
+            return Rows(Columns.of(rows, self._policy), rows.num_rows)
         return Rows(Columns(rows), len(asked)) if isinstance(rows, Mapping) else rows
 
     def close(self) -> None:
