@@ -17,6 +17,7 @@ import pytest
 from kubeflow_datacache.flow.feed import Feed
 from kubeflow_datacache.flow.merge import Merge
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.gather import detach_small
 from kubeflow_datacache.rows.slab import Slab
 from kubeflow_datacache.watch.clock import Clock
 from test_arrays import COLUMNS, TYPES
@@ -112,8 +113,41 @@ def test_a_message_of_whole_steps_is_passed_on_as_it_is() -> None:
         assert _values(slab.rows) == _values(part)
 
 
+def test_small_columns_keep_no_message() -> None:
+    sizes = {"a": 400, "label": 1, "id": 8, "page": 4000}  # bytes a row
+    whole = pa.record_batch({name: pa.array([b"x" * size] * 100, pa.binary(size)) for name, size in sizes.items()})
+    rows = detach_small(whole)
+    assert rows.equals(whole)
+    own = {name for name in sizes if not _shared(rows.column(name), whole.column(name))}
+    assert own == {"label", "id", "a"}, "together less than an eighth"
+    assert {n for n in ("a", "id") if _shared(detach_small(whole.select(["a", "id"])).column(n), whole.column(n))} == {
+        "a"
+    }
+    assert detach_small(whole.slice(0, 0)).num_rows == 0
+
+
+def test_small_columns_of_a_message_that_is_passed_on_are_copied() -> None:
+    count = 90
+    message = pa.record_batch(
+        {"label": pa.array(range(count)), "page": pa.array([b"x" * 4000] * count, pa.binary(4000))}
+    )
+    feed = Messages(
+        epoch := Epoch(rows=count, shuffle=False, global_batch=10), Share(), ((0, count),), random.Random(1)
+    )
+    feed.take = lambda node, count: iter([message])
+    merge = Merge(epoch, Share(), lambda *_: cast("Feed", feed), slab_bytes=1, clock=Clock())
+    (slab,) = merge.slabs(0)
+    assert slab.rows.equals(message)
+    assert not _shared(slab.rows.column("label"), message.column("label"))
+    assert _shared(slab.rows.column("page"), message.column("page"))
+
+
+def _shared(one: pa.Array, other: pa.Array) -> bool:
+    return one.buffers()[1].address == other.buffers()[1].address
+
+
 def _values(rows: pa.RecordBatch) -> int:
-    return rows.column("int").buffers()[1].address
+    return rows.column("page").buffers()[2].address  # a large column: small ones are copied
 
 
 def test_tensors_are_the_columns_memory() -> None:

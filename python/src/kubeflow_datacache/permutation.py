@@ -21,7 +21,7 @@ from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
 from kubeflow_datacache.flow.exchange import Exchange
 from kubeflow_datacache.flow.retry import Attempts
 from kubeflow_datacache.options import function_of
-from kubeflow_datacache.rows.gather import Gather, concatenate
+from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
 from kubeflow_datacache.rows.indexing import is_row, rows_of
 from kubeflow_datacache.stop import Stop
 
@@ -113,7 +113,8 @@ class Permutation:
             self._exchanges[node].ask(rows[places])
         parts = [part for node, places in wanted.items() for part in self._exchanges[node].answer(len(places))]
         if len(wanted) < 2:
-            return concatenate(parts, answer.schema)
+            rows = concatenate(parts, answer.schema)
+            return detach_small(rows) if len(parts) == 1 else rows
         return Gather(parts, np.concatenate(list(wanted.values()))).batch()
 
     def _open(self, stop: Stop) -> Answer:

@@ -13,7 +13,7 @@ from kubeflow_datacache.flow.feed import Feed, MovedError
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.plan import Block, Plan, Run
 from kubeflow_datacache.rows.arrays import Policy
-from kubeflow_datacache.rows.gather import Gather, concatenate
+from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
 from kubeflow_datacache.rows.slab import DEFAULT, Slab
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.watch.clock import Clock
@@ -94,11 +94,11 @@ class Merge:
             step = ahead.steps[-1] + 1
 
     def _pass(self, run: Run, feed: Feed) -> Iterator[Slab]:
-        """The whole steps of each message as it comes, without a copy; only a step that messages share is copied."""
+        """The whole steps of each message as it comes; copied are small columns, and steps that messages share."""
         schema, size, steps = feed.answer.schema, run.size, run.steps
         torn: list[pa.RecordBatch] = []  # the begin of a step
         for message in feed.take(run.node, len(steps) * size):
-            torn.append(message)
+            torn.append(detach_small(message))
             while (rows := sum(part.num_rows for part in torn)) >= size:
                 count = rows // size if len(torn) == 1 else 1
                 last = torn.pop()
@@ -113,5 +113,6 @@ class Merge:
         parts = [part for node, count in block.counts.items() for part in feed.take(node, count)]
         feed.mark(block.steps[-1] + 1, block.counts)
         if block.places is None:
-            return Slab(block.steps, block.size, concatenate(parts, feed.answer.schema), self._policy)
+            rows = concatenate(parts, feed.answer.schema)
+            return Slab(block.steps, block.size, detach_small(rows) if len(parts) == 1 else rows, self._policy)
         return Slab(block.steps, block.size, Gather(parts, block.places).batch(), self._policy)

@@ -20,6 +20,10 @@ from kubeflow_datacache.rows.slab import Slab
 class Batch:
     """One rank's rows of one step: a view, made without a copy. Keep it as long as you like.
 
+    A batch, and any array or tensor of a large column, keeps the message (up to 4 MiB) or merged block (up to 16 MiB)
+    in memory that it is a view of; copy what you keep of many. Columns that are small beside the others, together up to
+    an eighth of a message, are in memory of their own: labels may be kept, and keep only labels of nearby steps.
+
     epoch, step: where it stands. rows: how many rows it has; ranks' shares of a step differ by at most one, and some
     are empty where the world is larger than the batch. data: what the transform gave; None without one.
     """

@@ -18,6 +18,7 @@ from kubeflow_datacache.rows.arrays import listed, lists, offsets, plain, raw, w
 from kubeflow_datacache.rows.heap import HEAP
 
 _WORDS: Final = (1, 2, 4, 8)
+_SMALL_SHARE: Final = 8  # of a message, one part in so many is copied
 _LONG: Final = 2048  # bytes of a mean row, from which a copy costs more than a turn of a loop in Python
 
 
@@ -34,6 +35,22 @@ def concatenate(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatc
         return parts[0]
     columns = [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(schema))]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def detach_small(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a message, with the small columns in memory of their own: keeping one keeps nothing else.
+
+    The smallest columns are copied, as long as they are together no more than an eighth of all.
+    """
+    columns = rows.columns
+    sizes = [column.nbytes for column in columns]
+    room = sum(sizes) // _SMALL_SHARE
+    for i in sorted(range(len(columns)), key=sizes.__getitem__):
+        room -= sizes[i]
+        if room < 0:
+            break
+        columns[i] = pa.concat_arrays([columns[i]])
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 class Gather:

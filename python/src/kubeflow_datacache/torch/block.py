@@ -17,6 +17,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.gather import detach_small
 from kubeflow_datacache.rows.slab import Slab
 from kubeflow_datacache.torch.batch import item_of
 from kubeflow_datacache.torch.dataset import Stream, StreamingDataset
@@ -61,7 +62,10 @@ class Block:
     @classmethod
     def of_rows(cls, report: Report, steps: range, rows: int, memory: Tensor) -> Block:
         """A block out of memory: `rows` rows of each of the steps."""
-        slab, origin = Slab(steps, rows, read_rows(memory), report.policy), (order_of(report.state), report.share)
+        rows_in = read_rows(memory)
+        if not memory.is_pinned():  # else small columns would not be
+            rows_in = detach_small(rows_in)
+        slab, origin = Slab(steps, rows, rows_in, report.policy), (order_of(report.state), report.share)
         return cls(report, [Batch(origin, slab, index, step) for index, step in enumerate(steps)], memory)
 
     @classmethod
