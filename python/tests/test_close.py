@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import threading
@@ -63,7 +62,7 @@ def test_close_while_the_head_is_frozen(peer: Peer, connect: Callable[..., DataC
             peer.faults.breaks = [20] * 9
         cache.endpoint = frozen.location if asked == "as the epoch begins" else peer.endpoint
         batches = iter(loader)
-        reader = threading.Thread(target=ends, args=(batches,))
+        reader = threading.Thread(target=ends, args=(batches, errors := list[BaseException]()))
         if asked == "as a stream broke":
             next(batches)
             cache.endpoint = frozen.location
@@ -74,6 +73,7 @@ def test_close_while_the_head_is_frozen(peer: Peer, connect: Callable[..., DataC
         assert time.monotonic() - begun < SECONDS
         reader.join(60)
         assert not reader.is_alive()
+        assert [isinstance(error, RuntimeError | DataCacheError) for error in errors] == [True], errors
         assert len(ours()) == before, "no thread outlives it"
 
 
@@ -111,10 +111,12 @@ def test_a_stop_breaks_off_what_comes_after_it() -> None:
     assert cancelled == ["under way", "after it"]
 
 
-def ends(batches: Iterator[Batch]) -> None:
+def ends(batches: Iterator[Batch], errors: list[BaseException]) -> None:
     """Reads until an error."""
-    with contextlib.suppress(RuntimeError, DataCacheError):
+    try:
         list(batches)
+    except BaseException as error:
+        errors.append(error)
 
 
 UNFINISHED = """

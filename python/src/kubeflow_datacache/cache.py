@@ -22,7 +22,7 @@ from kubeflow_datacache import fork, h2
 from kubeflow_datacache.answer import Answer
 from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.dataset import Dataset
-from kubeflow_datacache.errors import ColumnError
+from kubeflow_datacache.errors import ColumnError, DataCacheError
 from kubeflow_datacache.flow.exchange import REQUEST, Calls, GrpcExchange
 from kubeflow_datacache.flow.retry import Attempts, Patience
 from kubeflow_datacache.h2 import message
@@ -273,7 +273,7 @@ class DataCache:
                 return call()
             except FAULTS as error:
                 if stop is not None and stop.is_set():
-                    raise
+                    raise DataCacheError("closed while the head was asked") from error
                 attempts.failed(error)
 
     def _reset(self) -> None:
