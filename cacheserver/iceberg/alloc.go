@@ -195,7 +195,7 @@ func (u unzeroed) Reallocate(size int, b []byte) []byte {
 }
 
 // withoutZeros is mem without its clearing, if it can do without.
-func withoutZeros(mem allocator) allocator {
+func withoutZeros(mem memory.Allocator) memory.Allocator {
 	if b, ok := mem.(*Buffers); ok {
 		return unzeroed{b}
 	}
@@ -213,10 +213,6 @@ func (r *Buffers) Free(b []byte) {
 		r.classes[c].Put(&b)
 	}
 }
-
-// DecodeIn makes the table decode in buffers that it shares with others. Call it
-// before Fetch.
-func (t *Table) DecodeIn(b *Buffers) { t.mem = b }
 
 // Drop lets the unused buffers go.
 func (r *Buffers) Drop() {

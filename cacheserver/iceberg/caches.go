@@ -3,6 +3,11 @@
 
 package iceberg
 
+import (
+	"context"
+	"fmt"
+)
+
 // Limits of what a Table keeps of its files, in bytes.
 const (
 	footerLimit = 64 << 20
@@ -28,3 +33,23 @@ func newCaches() caches {
 
 // names returns the table's name mapping.
 func (t *Table) names() mapping { return t.table.Metadata().NameMapping() }
+
+// footerOf returns the footer of a data file, which must have the size that the
+// table's manifest says. Of a file whose footer is known nothing is read.
+func (t *Table) footerOf(ctx context.Context, uri string, size int64) (*footer, error) {
+	return t.caches.footers.get(ctx, uri, func(ctx context.Context) (*footer, error) {
+		f, err := t.store.Open(ctx, uri)
+		if err != nil {
+			return nil, fmt.Errorf("data file: %w", err)
+		}
+		defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
+		if f.Size() != size {
+			return nil, fmt.Errorf("data file %s: it has %d bytes, the table's manifest says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
+		}
+		return readFooter(ctx, f, t.names())
+	})
+}
+
+func rowsDiffer(uri string, footer, manifest int64) error {
+	return fmt.Errorf("data file %s: its footer has %d rows, the table's manifest %d: the file is truncated or was replaced: restore it or roll the table back", uri, footer, manifest)
+}

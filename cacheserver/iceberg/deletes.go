@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -153,16 +152,15 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 	if foot.total() > maxDeleteRows {
 		return fmt.Errorf("it has %w: compact the table", overBound(foot.total(), maxDeleteRows, "rows"))
 	}
-	p, err := newProjection(foot, fields, sources{}, t.properties)
+	p, err := newProjection(foot, fields, sources{}.value, t.properties)
 	if err != nil {
 		return err
 	}
-	w := &way{projection: p, served: len(fields)}
-	for g := range foot.meta.RowGroups {
-		if err := foot.check(g, w.leaves()); err != nil {
+	for g := range foot.groups() {
+		if err := foot.check(g, p.readLeaves()); err != nil {
 			return err
 		}
-		rows, err := newRowReader(ctx, foot, f, w, foot.whole(g), deleteRows, t.mem)
+		rows, err := newRowReader(ctx, foot, f, p, foot.whole(g), deleteRows, t.mem)
 		if err != nil {
 			return err
 		}
@@ -181,23 +179,4 @@ func (t *Table) namesOfDeletes(fields []ice.NestedField) mapping {
 		names = append(names[:len(names):len(names)], ice.MappedField{Names: []string{f.Name}, FieldID: &id})
 	}
 	return names
-}
-
-// each calls visit with every batch of a row group.
-func (r *rowReader) each(ctx context.Context, visit func([]arrow.Array) error) error {
-	defer r.close()
-	for {
-		columns, _, err := r.next(ctx)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		err = visit(columns)
-		releaseAll(columns)
-		if err != nil {
-			return err
-		}
-	}
 }

@@ -157,15 +157,6 @@ func (e *encoder) key(i int) []byte {
 	return e.buf
 }
 
-func anyNull(arrays []arrow.Array, i int) bool {
-	for _, a := range arrays {
-		if a.IsNull(i) {
-			return true
-		}
-	}
-	return false
-}
-
 // appender returns what writes the cells of an array.
 func appender(arr arrow.Array) (func(buf []byte, i int) []byte, error) {
 	switch a := arr.(type) {

@@ -84,16 +84,16 @@ func (f *Fetched) bring(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if groups := f.footer.meta.RowGroups; s.RowGroup < 0 || s.RowGroup >= len(groups) || s.First < 0 || s.Rows < 0 || s.end() > f.footer.rows(s.RowGroup) {
+	if s.RowGroup < 0 || s.RowGroup >= f.footer.groups() || s.First < 0 || s.Rows < 0 || s.end() > f.footer.rows(s.RowGroup) {
 		return fmt.Errorf("data file %s row group %d: its footer has no such row group with rows %d to %d: the file was replaced: restore it or start the cache anew", s.File, s.RowGroup, s.First, s.end())
 	}
 	if f.way, err = f.table.wayOf(f.footer, f.data); err != nil {
 		return err
 	}
-	if f.section, err = f.sectionOf(ctx); err != nil {
+	if f.section, err = locateSection(ctx, f.file, f.footer, f.way.projection, s.RowGroup, s.First, s.end()); err != nil {
 		return fmt.Errorf("data file %s row group %d: %w", s.File, s.RowGroup, err)
 	}
-	ranges, err := f.way.ranges(f.footer, f.section)
+	ranges, err := f.way.projection.ranges(f.footer, f.section)
 	if err != nil {
 		return err
 	}

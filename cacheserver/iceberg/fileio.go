@@ -120,14 +120,11 @@ func (f fileIO) checkEmpty(d ice.DataFile) error {
 		return fmt.Errorf("data file: %w", err)
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing can be lost
-	meta, err := parseFooter(file)
-	if err != nil {
-		return unreadableFooter(d.FilePath(), err)
+	rows, err := fileRows(file)
+	if err == nil && rows != 0 {
+		err = rowsDiffer(d.FilePath(), rows, 0)
 	}
-	if meta.NumRows != 0 {
-		return rowsDiffer(d.FilePath(), meta.NumRows, 0)
-	}
-	return nil
+	return err
 }
 
 // readMetadata reads a metadata file, which may be compressed.

@@ -23,34 +23,35 @@ func bindFilter(schema *ice.Schema, unbound ice.BooleanExpression) (ice.BooleanE
 	return bound, nil
 }
 
-// clearUnmatched takes from m the rows for which the filter is not true.
-func (t *Table) clearUnmatched(m *mask, w *way, columns []arrow.Array) error {
-	if t.filter == nil {
+// clearUnmatched takes from m the rows for which a bound filter is not true; nil is true for all. paths lead to the fields
+// that it compares, by field id.
+func clearUnmatched(m *mask, filter ice.BooleanExpression, paths map[int]fieldPath, columns []arrow.Array) error {
+	if filter == nil {
 		return nil
 	}
-	truth, err := ice.VisitExpr(t.filter, &evaluator{columns: columns, paths: w.paths, n: m.n})
+	truth, err := ice.VisitExpr(filter, &evaluator{columns: columns, paths: paths, n: m.n})
 	if err != nil {
 		return fmt.Errorf("filter: %w", err)
 	}
 	for i, is := range truth {
-		if is != yes {
+		if is != isTrue {
 			m.clear(i)
 		}
 	}
 	return nil
 }
 
-// logic is a truth value of SQL.
-type logic uint8
+// ternary is a truth value of SQL.
+type ternary uint8
 
 const (
-	no logic = iota
-	yes
-	unknown
+	isFalse ternary = iota
+	isTrue
+	isUnknown
 )
 
 // truth has a value for every row of a batch.
-type truth []logic
+type truth []ternary
 
 // evaluator computes a bound filter over a batch. A comparison with null is
 // unknown; and, or, not are Kleene's. It panics where a predicate cannot be
@@ -63,7 +64,7 @@ type evaluator struct {
 
 var _ ice.BoundBooleanExprVisitor[truth] = (*evaluator)(nil)
 
-func (e *evaluator) all(v logic) truth {
+func (e *evaluator) all(v ternary) truth {
 	t := make(truth, e.n)
 	for i := range t {
 		t[i] = v
@@ -71,11 +72,11 @@ func (e *evaluator) all(v logic) truth {
 	return t
 }
 
-func (e *evaluator) VisitTrue() truth  { return e.all(yes) }
-func (e *evaluator) VisitFalse() truth { return e.all(no) }
+func (e *evaluator) VisitTrue() truth  { return e.all(isTrue) }
+func (e *evaluator) VisitFalse() truth { return e.all(isFalse) }
 
 func (e *evaluator) VisitNot(child truth) truth {
-	not := [...]logic{no: yes, yes: no, unknown: unknown}
+	not := [...]ternary{isFalse: isTrue, isTrue: isFalse, isUnknown: isUnknown}
 	for i, v := range child {
 		child[i] = not[v]
 	}
@@ -85,10 +86,10 @@ func (e *evaluator) VisitNot(child truth) truth {
 func (e *evaluator) VisitAnd(left, right truth) truth {
 	for i, v := range right {
 		switch {
-		case left[i] == no || v == no:
-			left[i] = no
-		case v == unknown:
-			left[i] = unknown
+		case left[i] == isFalse || v == isFalse:
+			left[i] = isFalse
+		case v == isUnknown:
+			left[i] = isUnknown
 		}
 	}
 	return left
@@ -97,10 +98,10 @@ func (e *evaluator) VisitAnd(left, right truth) truth {
 func (e *evaluator) VisitOr(left, right truth) truth {
 	for i, v := range right {
 		switch {
-		case left[i] == yes || v == yes:
-			left[i] = yes
-		case v == unknown:
-			left[i] = unknown
+		case left[i] == isTrue || v == isTrue:
+			left[i] = isTrue
+		case v == isUnknown:
+			left[i] = isUnknown
 		}
 	}
 	return left
@@ -137,9 +138,9 @@ func (e *evaluator) each(isNull func(int) bool, is func(i int) bool) truth {
 	for i := range t {
 		switch {
 		case isNull(i):
-			t[i] = unknown
+			t[i] = isUnknown
 		case is(i):
-			t[i] = yes
+			t[i] = isTrue
 		}
 	}
 	return t
@@ -214,7 +215,7 @@ func (e *evaluator) VisitIsNull(term ice.BoundTerm) truth {
 	t := make(truth, e.n)
 	for i := range t {
 		if isNull(i) {
-			t[i] = yes
+			t[i] = isTrue
 		}
 	}
 	return t

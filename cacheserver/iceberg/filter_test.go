@@ -186,6 +186,15 @@ func randomFilter(r *rand.Rand, depth int) (string, func(numbers) logic) {
 	return "(" + left + " OR " + right + ")", func(n numbers) logic { return either(isLeft(n), isRight(n)) }
 }
 
+// logic is a truth value of SQL.
+type logic uint8
+
+const (
+	no logic = iota
+	yes
+	unknown
+)
+
 func negated(v logic) logic { return [...]logic{no: yes, yes: no, unknown: unknown}[v] }
 
 func either(a, b logic) logic {

@@ -63,8 +63,13 @@ func unreadableFooter(uri string, err error) error {
 	return fmt.Errorf("data file %s: its Parquet footer cannot be read: %w: restore or rewrite the file", uri, err)
 }
 
-func rowsDiffer(uri string, footer, manifest int64) error {
-	return fmt.Errorf("data file %s: its footer has %d rows, the table's manifest %d: the file is truncated or was replaced: restore it or roll the table back", uri, footer, manifest)
+// fileRows returns how many rows a file has by its footer.
+func fileRows(f *objstore.File) (int64, error) {
+	meta, err := parseFooter(f)
+	if err != nil {
+		return 0, unreadableFooter(f.URI(), err)
+	}
+	return meta.NumRows, nil
 }
 
 // parseFooter lets arrow-go read a footer; a panic of it is an error.
@@ -75,22 +80,6 @@ func parseFooter(f *objstore.File) (_ *metadata.FileMetaData, err error) {
 		return nil, err
 	}
 	return r.MetaData(), nil
-}
-
-// footerOf returns the footer of a data file, which must have the size that the
-// table's manifest says. Of a file whose footer is known nothing is read.
-func (t *Table) footerOf(ctx context.Context, uri string, size int64) (*footer, error) {
-	return t.caches.footers.get(ctx, uri, func(ctx context.Context) (*footer, error) {
-		f, err := t.store.Open(ctx, uri)
-		if err != nil {
-			return nil, fmt.Errorf("data file: %w", err)
-		}
-		defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
-		if f.Size() != size {
-			return nil, fmt.Errorf("data file %s: it has %d bytes, the table's manifest says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
-		}
-		return readFooter(ctx, f, t.names())
-	})
 }
 
 // records returns a reader of some Parquet columns of a row group by pqarrow. It
@@ -127,6 +116,9 @@ func (f *footer) largestChunk(group int) (compressed, uncompressed int64) {
 	}
 	return compressed, uncompressed
 }
+
+// groups is the number of row groups.
+func (f *footer) groups() int { return len(f.meta.RowGroups) }
 
 // rows is the number of rows of a row group.
 func (f *footer) rows(group int) int64 { return f.meta.RowGroups[group].GetNumRows() }

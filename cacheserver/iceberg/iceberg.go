@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
@@ -47,7 +48,7 @@ type Table struct {
 	filter     ice.BooleanExpression // bound to schema; nil: all rows
 	properties ice.Properties
 	defaults   defaults
-	mem        allocator // of what is decoded
+	mem        memory.Allocator // of what is decoded
 	caches     caches
 	plan       lazy[*filePlan]
 	manifests  atomic.Pointer[map[string]ice.ManifestFile] // of the snapshot, once they are planned
@@ -199,3 +200,7 @@ func (t *Table) Pin() Pin { return t.pin }
 // exactly: the selected columns in the table's order, 32-bit offsets, no field
 // metadata. Do not change it.
 func (t *Table) Schema() *arrow.Schema { return t.served }
+
+// DecodeIn makes the table decode in buffers that it shares with others. Call it
+// before Fetch.
+func (t *Table) DecodeIn(b *Buffers) { t.mem = b }

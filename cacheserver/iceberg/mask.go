@@ -19,7 +19,7 @@ func newMask(n int) *mask {
 }
 
 // copyFrom takes the bits of all, from row first on.
-func (m *mask) copyFrom(all bitmap, first int) {
+func (m *mask) copyFrom(all []byte, first int) {
 	bitutil.CopyBitmap(all, first, m.n, m.bits, 0)
 }
 

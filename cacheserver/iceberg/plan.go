@@ -230,20 +230,20 @@ func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) 
 		return nil, err
 	}
 	var splits []Split
-	for g := range f.meta.RowGroups {
-		if f.rows(g) == 0 || (t.filter != nil && !mightMatch(t.filter, f, g)) {
+	for g := range f.groups() {
+		if f.rows(g) == 0 || (t.filter != nil && !mightMatch(t.filter, f.boundsOf(g))) {
 			continue
 		}
 		start, length, err := f.extent(g)
 		if err != nil {
 			return nil, err
 		}
-		if err := f.check(g, way.leaves()); err != nil {
+		if err := f.check(g, way.projection.readLeaves()); err != nil {
 			return nil, err
 		}
 		splits = append(splits, Split{
 			File: f.uri, FileSize: f.size, Version: f.version, Sequence: d.sequence, RowGroup: g, Start: start, Length: length,
-			Rows: f.rows(g), Bytes: way.weight(f, g), Exact: d.clean() && t.filter == nil,
+			Rows: f.rows(g), Bytes: way.projection.weight(f, g, way.served), Exact: d.clean() && t.filter == nil,
 		})
 	}
 	return splits, nil

@@ -6,12 +6,15 @@ package iceberg
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
 // column makes one column of the table, or a part of one, from what a file has.
@@ -37,19 +40,13 @@ type projection struct {
 type projector struct {
 	file       *footer
 	properties ice.Properties
-	sources    sources
+	missing    func(ice.NestedField) (*value, error)
 	leaves     map[int]bool
 }
 
-// sources are the values of columns that a file lacks, by field id.
-type sources struct {
-	partition map[int]any // of the file's identity partition fields; comes first
-	defaults  defaults
-}
-
-// newProjection returns how to make fields from a file.
-func newProjection(f *footer, fields []ice.NestedField, s sources, properties ice.Properties) (*projection, error) {
-	p := &projector{file: f, properties: properties, sources: s, leaves: map[int]bool{}}
+// newProjection returns how to make fields from a file. missing returns the value of a field that the file lacks; nil is null.
+func newProjection(f *footer, fields []ice.NestedField, missing func(ice.NestedField) (*value, error), properties ice.Properties) (*projection, error) {
+	p := &projector{file: f, properties: properties, missing: missing, leaves: map[int]bool{}}
 	columns := make([]*column, len(fields))
 	for i, field := range fields {
 		to, err := arrowType(field, properties)
@@ -92,7 +89,7 @@ func (p *projector) column(field ice.NestedField, to arrow.DataType, from *fileC
 // fill makes c a constant: the partition's value, the field's initial default or
 // null.
 func (p *projector) fill(c *column) error {
-	cell, err := p.sources.value(c.field)
+	cell, err := p.missing(c.field)
 	if err != nil {
 		return err
 	}
@@ -101,19 +98,6 @@ func (p *projector) fill(c *column) error {
 	}
 	c.constant = &constant{to: c.to, cell: cell}
 	return nil
-}
-
-// value returns the value of a field that a file lacks; nil is null.
-func (s sources) value(f ice.NestedField) (*value, error) {
-	from, ok := s.partition[f.ID]
-	if !ok {
-		return s.defaults.value(f)
-	}
-	if from == nil {
-		return nil, nil
-	}
-	v, err := partitionValue(from, f.Type)
-	return &v, err
 }
 
 func (p *projector) structure(c *column, t *ice.StructType) error {
@@ -194,6 +178,35 @@ func (c *column) place(siblings []*fileColumn, leaves map[int]bool) {
 	for _, kid := range c.kids {
 		kid.place(c.from.kids, leaves)
 	}
+}
+
+// ranges returns the byte ranges of the column chunks that are read, or of the
+// pages of a section.
+func (p *projection) ranges(f *footer, s section) ([]objstore.Range, error) {
+	var ranges []objstore.Range
+	for _, leaf := range p.readLeaves() {
+		r, err := f.chunk(s.group, leaf)
+		if err != nil {
+			return nil, err
+		}
+		if at, ok := s.pages[leaf]; ok {
+			ranges = append(ranges, objstore.Range{Offset: at.Offset, Length: at.Length})
+			r.Length = at.dictionary
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges, nil
+}
+
+// readLeaves returns the Parquet columns that are read, in the file's order. It is
+// never nil.
+func (p *projection) readLeaves() []int {
+	leaves := make([]int, 0, len(p.leaves))
+	for leaf := range p.leaves {
+		leaves = append(leaves, leaf)
+	}
+	slices.Sort(leaves)
+	return leaves
 }
 
 // apply returns the projection's columns of a batch as the file has it. The

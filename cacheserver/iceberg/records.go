@@ -77,17 +77,11 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 	if d.equal, err = f.table.equalDeletes(ctx, f.data, f.way); err != nil {
 		return nil, err
 	}
-	batch := batchRows(f.way.weight(f.footer, f.split.RowGroup), f.footer.rows(f.split.RowGroup))
-	if d.rows, err = newRowReader(ctx, f.footer, f.file, f.way, f.section, batch, f.table.mem); err != nil {
+	batch := batchRows(f.way.projection.weight(f.footer, f.split.RowGroup, f.way.served), f.footer.rows(f.split.RowGroup))
+	if d.rows, err = newRowReader(ctx, f.footer, f.file, f.way.projection, f.section, batch, f.table.mem); err != nil {
 		return nil, err
 	}
-	f.own, f.general = 0, 0
-	for _, c := range d.rows.own {
-		if c == nil {
-			f.general++
-		}
-	}
-	f.own = len(d.rows.own) - f.general
+	f.own, f.general = d.rows.decoders()
 	return d, nil
 }
 
@@ -98,7 +92,7 @@ func (f *Fetched) Decoders() (leaf, general int) { return f.own, f.general }
 // next returns the next batch, none if no row of it stays, or io.EOF.
 func (d *decoder) next(ctx context.Context) (_ Batch, err error) {
 	defer recovered(&err)
-	at := d.first + d.rows.at
+	at := d.first + d.rows.position()
 	columns, n, err := d.rows.next(ctx)
 	if err != nil {
 		return Batch{}, err
@@ -129,7 +123,7 @@ func (d *decoder) mask(columns []arrow.Array, at, n int) (keep []byte, kept int,
 			return nil, 0, err
 		}
 	}
-	if err := d.fetched.table.clearUnmatched(m, d.fetched.way, columns); err != nil {
+	if err := clearUnmatched(m, d.fetched.table.filter, d.fetched.way.paths, columns); err != nil {
 		return nil, 0, err
 	}
 	return m.bits, m.kept(), nil

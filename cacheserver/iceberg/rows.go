@@ -21,30 +21,30 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
-// rowReader decodes rows of one row group into the columns of a way, batch by batch. It
+// rowReader decodes rows of one row group into the columns of a projection, batch by batch. It
 // is for one goroutine; whoever makes one closes it.
 //
 // Columns of plain values, or lists of those, are decoded by package leaf; what
 // that does not cover is left to pqarrow, column by column.
 type rowReader struct {
-	footer  *footer
-	section section
-	way     *way
-	mem     allocator
-	batch   int64
-	columns []*fileColumn        // that are read
-	own     []*leaf.Column       // by column; nil: one of rest
-	rest    pqarrow.RecordReader // of the other columns; nil: there are none
-	record  arrow.RecordBatch    // of rest, under way
-	used    int64                // rows of it
-	raw     []arrow.Array        // columns of the file in the batch under way
-	at      int64                // the row group's row that is next
+	footer     *footer
+	section    section
+	projection *projection
+	mem        allocator
+	batch      int64
+	columns    []*fileColumn        // that are read
+	own        []*leaf.Column       // by column; nil: one of rest
+	rest       pqarrow.RecordReader // of the other columns; nil: there are none
+	record     arrow.RecordBatch    // of rest, under way
+	used       int64                // rows of it
+	raw        []arrow.Array        // columns of the file in the batch under way
+	at         int64                // the row group's row that is next
 }
 
-func newRowReader(ctx context.Context, f *footer, from *objstore.File, w *way, s section, batch int64, mem allocator) (_ *rowReader, err error) {
+func newRowReader(ctx context.Context, f *footer, from *objstore.File, p *projection, s section, batch int64, mem allocator) (_ *rowReader, err error) {
 	defer recovered(&err)
-	r := &rowReader{footer: f, section: s, way: w, mem: mem, batch: batch, at: s.first}
-	if len(w.leaves()) == 0 {
+	r := &rowReader{footer: f, section: s, projection: p, mem: mem, batch: batch, at: s.first}
+	if len(p.readLeaves()) == 0 {
 		return r, nil
 	}
 	rest, err := r.open(from)
@@ -86,7 +86,7 @@ const dictionaryBytes = 64 << 20
 // others. It makes batches smaller if strings are very long.
 func (r *rowReader) open(from *objstore.File) (rest []int, err error) {
 	for _, c := range r.footer.columns {
-		if !c.anyLeaf(r.way.projection.leaves) {
+		if !c.anyLeaf(r.projection.leaves) {
 			continue
 		}
 		own, err := r.column(from, c)
@@ -94,7 +94,7 @@ func (r *rowReader) open(from *objstore.File) (rest []int, err error) {
 			return nil, fmt.Errorf("column %q: %w", c.field.Name, err)
 		}
 		if own == nil {
-			rest = c.readLeaves(rest, r.way.projection.leaves)
+			rest = c.readLeaves(rest, r.projection.leaves)
 		} else {
 			r.batch = max(min(r.batch, dictionaryBytes/int64(own.Longest()+1)), 1)
 		}
@@ -102,6 +102,19 @@ func (r *rowReader) open(from *objstore.File) (rest []int, err error) {
 	}
 	return rest, nil
 }
+
+// decoders returns how many columns package leaf decodes, and how many pqarrow.
+func (r *rowReader) decoders() (leaf, general int) {
+	for _, c := range r.own {
+		if c == nil {
+			general++
+		}
+	}
+	return len(r.own) - general, general
+}
+
+// position is the row of the row group that next returns first.
+func (r *rowReader) position() int64 { return r.at }
 
 // restNames are the names of the columns that pqarrow reads.
 func (r *rowReader) restNames() []string {
@@ -224,7 +237,7 @@ func (r *rowReader) next(ctx context.Context) (_ []arrow.Array, rows int, err er
 		return nil, 0, err
 	}
 	r.at += int64(rows)
-	columns, err := r.way.projection.apply(ctx, r.mem, r.raw, rows)
+	columns, err := r.projection.apply(ctx, r.mem, r.raw, rows)
 	return columns, rows, err
 }
 
@@ -300,5 +313,24 @@ func (r *rowReader) close() {
 	}
 	if r.rest != nil {
 		r.rest.Release()
+	}
+}
+
+// each calls visit with every batch of a row group.
+func (r *rowReader) each(ctx context.Context, visit func([]arrow.Array) error) error {
+	defer r.close()
+	for {
+		columns, _, err := r.next(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		err = visit(columns)
+		releaseAll(columns)
+		if err != nil {
+			return err
+		}
 	}
 }

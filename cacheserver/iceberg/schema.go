@@ -5,34 +5,11 @@ package iceberg
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 )
-
-// selectColumns returns the fields of schema that names name, in the schema's
-// order; all of them if there are no names.
-func selectColumns(schema *ice.Schema, names []string) ([]ice.NestedField, error) {
-	fields := schema.Fields()
-	if len(names) == 0 {
-		return fields, nil
-	}
-	have := make([]string, len(fields))
-	for i, f := range fields {
-		have[i] = f.Name
-	}
-	for i, name := range names {
-		if !slices.Contains(have, name) {
-			return nil, fmt.Errorf("column %q: the table has no such top-level column, it has %q", name, have)
-		}
-		if slices.Contains(names[:i], name) {
-			return nil, fmt.Errorf("column %q is named twice: name every column once", name)
-		}
-	}
-	return slices.DeleteFunc(fields, func(f ice.NestedField) bool { return !slices.Contains(names, f.Name) }), nil
-}
 
 // arrowSchema returns the Arrow schema in which fields are served: offsets of 32
 // bits, timestamptz as timestamp[us, UTC], uuid as the arrow.uuid extension

@@ -32,62 +32,61 @@ type sectionPages struct {
 // whole is all rows of a row group.
 func (f *footer) whole(group int) section { return section{group: group, end: f.rows(group)} }
 
-// sectionOf locates the rows of the split. It reads the offset indexes of the
-// columns if the split is not all of its row group.
-func (f *Fetched) sectionOf(ctx context.Context) (section, error) {
-	s := f.split
-	p := section{group: s.RowGroup, first: s.First, end: s.end(), pages: map[int]sectionPages{}}
-	if s.Rows == f.footer.rows(s.RowGroup) {
-		return p, nil
+// locateSection locates the rows [first, end) of a row group for a projection. It reads the offset indexes of the
+// columns if they are not all rows of the group. The caller recovers panics over a corrupt index.
+func locateSection(ctx context.Context, file *objstore.File, f *footer, p *projection, group int, first, end int64) (section, error) {
+	s := section{group: group, first: first, end: end, pages: map[int]sectionPages{}}
+	if first == 0 && end == f.rows(group) {
+		return s, nil
 	}
 	indexes := map[int]objstore.Range{}
 	var ranges []objstore.Range
-	for _, c := range f.footer.columns {
-		at, field, ok := f.footer.leafColumn(c)
-		if !ok || !f.way.projection.leaves[at] || !leaf.Covers(f.footer.meta.Schema.Column(at), field) {
+	for _, c := range f.columns {
+		at, field, ok := f.leafColumn(c)
+		if !ok || !p.leaves[at] || !leaf.Covers(f.meta.Schema.Column(at), field) {
 			continue
 		}
-		chunk := f.footer.meta.RowGroups[s.RowGroup].Columns[at]
+		chunk := f.meta.RowGroups[group].Columns[at]
 		if r := (objstore.Range{Offset: chunk.GetOffsetIndexOffset(), Length: int64(chunk.GetOffsetIndexLength())}); r.Length > 0 {
 			indexes[at] = r
 			ranges = append(ranges, r)
 		}
 	}
-	if err := f.file.Prefetch(ctx, ranges); err != nil {
-		return p, err
+	if err := file.Prefetch(ctx, ranges); err != nil {
+		return s, err
 	}
 	for at, r := range indexes {
-		pages, ok, err := f.pagesOf(at, r)
+		pages, ok, err := s.pagesOf(file, f, at, r)
 		if err != nil {
-			return p, fmt.Errorf("column %q: offset index: %w", f.footer.meta.Schema.Column(at).Path(), err)
+			return s, fmt.Errorf("column %q: offset index: %w", f.meta.Schema.Column(at).Path(), err)
 		}
 		if ok {
-			p.pages[at] = pages
+			s.pages[at] = pages
 		}
 	}
-	return p, nil
+	return s, nil
 }
 
 // pagesOf reads the offset index of a column, which lies at r, and finds the
-// pages of the split's rows. It reports false if the index does not cover the
+// pages of the section's rows. It reports false if the index does not cover the
 // column chunk, page by page: the whole chunk can be read then.
-func (f *Fetched) pagesOf(at int, r objstore.Range) (sectionPages, bool, error) {
-	chunk, err := f.footer.chunk(f.split.RowGroup, at)
+func (s section) pagesOf(file *objstore.File, f *footer, at int, r objstore.Range) (sectionPages, bool, error) {
+	chunk, err := f.chunk(s.group, at)
 	if err != nil {
 		return sectionPages{}, false, err
 	}
 	text := make([]byte, r.Length)
-	if _, err := f.file.ReadAt(text, r.Offset); err != nil {
+	if _, err := file.ReadAt(text, r.Offset); err != nil {
 		return sectionPages{}, false, err
 	}
-	locations := metadata.NewOffsetIndex(text, nil, nil).GetPageLocations() // bring recovers its panic
-	rows := f.footer.rows(f.split.RowGroup)
+	locations := metadata.NewOffsetIndex(text, nil, nil).GetPageLocations()
+	rows := f.rows(s.group)
 	if !covered(chunk, rows, locations) {
 		return sectionPages{}, false, nil
 	}
-	first := sort.Search(len(locations), func(i int) bool { return locations[i].FirstRowIndex > f.split.First }) - 1
+	first := sort.Search(len(locations), func(i int) bool { return locations[i].FirstRowIndex > s.first }) - 1
 	end, endRow := chunk.Offset+chunk.Length, rows
-	if next := sort.Search(len(locations), func(i int) bool { return locations[i].FirstRowIndex >= f.split.end() }); next < len(locations) {
+	if next := sort.Search(len(locations), func(i int) bool { return locations[i].FirstRowIndex >= s.end }); next < len(locations) {
 		end, endRow = locations[next].Offset, locations[next].FirstRowIndex
 	}
 	from := locations[first]

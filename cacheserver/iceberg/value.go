@@ -57,11 +57,18 @@ func intValue(v int64) value     { return value{kind: kindInt, int: v} }
 func floatValue(v float64) value { return value{kind: kindFloat, float: v} }
 func bytesValue(v string) value  { return value{kind: kindBytes, bytes: v} }
 
+func boolInt(v bool) int64 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
 // literalValue returns a literal that iceberg-go bound to a column of type t.
 func literalValue(lit ice.Literal, t ice.Type) (value, error) {
 	switch l := lit.(type) {
 	case ice.BoolLiteral:
-		return intValue(int64(b2b(bool(l)))), nil
+		return intValue(boolInt(bool(l))), nil
 	case ice.Int32Literal:
 		return intValue(int64(l)), nil
 	case ice.Int64Literal:
@@ -128,7 +135,7 @@ func (k kind) is(other kind) error {
 func cells(arr arrow.Array) (func(i int) value, kind, error) {
 	switch a := arr.(type) {
 	case *array.Boolean:
-		return func(i int) value { return intValue(int64(b2b(a.Value(i)))) }, kindInt, nil
+		return func(i int) value { return intValue(boolInt(a.Value(i))) }, kindInt, nil
 	case *array.Int32:
 		return func(i int) value { return intValue(int64(a.Value(i))) }, kindInt, nil
 	case *array.Date32:

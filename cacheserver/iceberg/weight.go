@@ -16,13 +16,14 @@ const (
 	maxBatchRows = 128 << 10
 )
 
-// weight is about how many bytes the columns that are read take as Arrow.
-func (w *way) weight(f *footer, group int) int64 {
+// weight is about how many bytes the columns that are read take as Arrow, of which the first served are returned to the caller
+// even if the file lacks them.
+func (p *projection) weight(f *footer, group, served int) int64 {
 	var n int64
-	for _, leaf := range w.leaves() {
+	for _, leaf := range p.readLeaves() {
 		n += leafWeight(f, group, leaf)
 	}
-	for _, c := range w.projection.columns[:w.served] {
+	for _, c := range p.columns[:served] {
 		if c.from == nil {
 			n += f.rows(group) * 8
 		}
