@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/watch"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )

@@ -14,9 +14,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 

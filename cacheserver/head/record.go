@@ -14,9 +14,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/peer"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 // record is the whole plan as data nodes keep it for their head: JSON, compressed. A head that has one needs

@@ -4,8 +4,8 @@
 package head
 
 import (
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 // CutSplits cuts the splits of a table's plan where the shares of data nodes end, as plan.Cut tells.

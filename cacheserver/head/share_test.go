@@ -6,7 +6,7 @@ package head
 import (
 	"testing"
 
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 // TestCutsKeepTheDataset deals a table to some numbers of nodes: where row groups are cut does not change the row

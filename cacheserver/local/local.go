@@ -19,11 +19,11 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 // Config is what a local cache needs. Fields without a remark must be set.

@@ -21,7 +21,7 @@ const (
 
 // The decoders of a load, as the label "decoder" has them.
 const (
-	DecoderLeaf    = "leaf"    // package leaf
+	DecoderLeaf    = "leaf"    // package decode
 	DecoderGeneral = "general" // pqarrow, for what leaf does not cover: slower
 )
 

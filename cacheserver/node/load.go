@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 // job is a split whose column chunks were brought near.

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 // part is a node's part of one plan: being loaded, loaded, or failed. It owns its arena until close.

@@ -11,8 +11,8 @@ import (
 	"slices"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/retry"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 // retry repeats a step of loading while its error may pass, for split index of the part or for wholePart.

@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 type Work struct {
 	cores    int
 	capacity int64
-	buffers  *iceberg.Buffers
+	buffers  *source.Buffers
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -37,7 +37,7 @@ type Work struct {
 // NewWork makes a Work for the cores of this process.
 func NewWork() *Work {
 	cores := runtime.GOMAXPROCS(0)
-	w := &Work{cores: cores, capacity: int64(cores)*coreBytes + spareBytes, buffers: iceberg.NewMappedBuffers(int64(cores) * keptBytes)}
+	w := &Work{cores: cores, capacity: int64(cores)*coreBytes + spareBytes, buffers: source.NewMappedBuffers(int64(cores) * keptBytes)}
 	w.changed = sync.NewCond(&w.mu)
 	return w
 }

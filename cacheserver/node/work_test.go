@@ -13,7 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 func TestWorkBoundsWhatIsDecodedAtOnce(t *testing.T) {

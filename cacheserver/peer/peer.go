@@ -14,7 +14,7 @@ package peer
 import (
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/clause"
+	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
 // SameRows tells whether two caches hold the same rows and columns: the same table, source, snapshot, columns in their order, and filter,
@@ -30,7 +30,7 @@ func sharedName(arrow *v1alpha1.ArrowCache) string {
 // server keeps of it.
 func canonicalRows(arrow *v1alpha1.ArrowCache) string {
 	filter := ptr.Deref(arrow.Filter, "")
-	if canonical, err := clause.Canonical(filter); err == nil { // a filter that does not parse is compared as it is written
+	if canonical, err := syntax.Canonical(filter); err == nil { // a filter that does not parse is compared as it is written
 		filter = canonical
 	}
 	catalog := ptr.Deref(arrow.Catalog, v1alpha1.Catalog{})

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/clause"
+	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
 // What the API takes at most (api/v1alpha1); a request that passes here passes there.
@@ -139,7 +139,7 @@ func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 	if !ok || strings.TrimSpace(p.value) == "" {
 		return
 	}
-	if _, err := clause.Parse(p.value); err != nil {
+	if _, err := syntax.Parse(p.value); err != nil {
 		s.refuse(p, "does not parse: %v", err)
 	}
 	if runes(p.value) > maxFilter {

@@ -211,13 +211,16 @@ PASS
 @pytest.mark.parametrize(
     ("functions", "want"),
     [
-        (["runtime.memmove", "x/cacheserver/leaf.(*fixed[...]).read", "x/cacheserver/leaf.Open"], "pages to batches"),
+        (
+            ["runtime.memmove", "x/cacheserver/source/parquet/decode.(*fixed[...]).read", "x/parquet/decode.Open"],
+            "pages to batches",
+        ),
         (
             ["a/linux.Syscall6", "unix.Madvise", "x/cacheserver/chunk.populate (inline)"],
             "first touch of the chunks' memory",
         ),
-        (["x/cacheserver/leaf.gather[go.shape.uint32]", "x/cacheserver/leaf.Open"], "dictionary indices to values"),
-        (["x/leaf.(*levels).peek", "x/cacheserver/leaf.Open"], "levels"),
+        (["x/parquet/decode.gather[go.shape.uint32]", "x/parquet/decode.Open"], "dictionary indices to values"),
+        (["x/parquet/decode.(*levels).peek", "x/parquet/decode.Open"], "levels"),
         (["internal/poll.(*FD).Writev", "x/cacheserver/h2.(*conn).write"], "system call writev"),
         (["runtime.findRunnable"], REST),
     ],

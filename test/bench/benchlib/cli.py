@@ -39,7 +39,7 @@ all cores: loads by that many workers (GOMAXPROCS), each in a fresh process. wal
   x cores says nothing.
 memory: the largest of the rounds, of Trainer's head and workers together; peak is VmHWM, resident is VmRSS
   3 s after ready. Scale 1 is what counts.
-decode: BenchmarkColumn of package leaf: list<int32> from uncompressed plain pages in memory, lists of 512 and
+decode: BenchmarkColumn of package decode: list<int32> from uncompressed plain pages in memory, lists of 512 and
   of 1 to 40 values; the reference is a copy of the values.
 stream: the whole table, split over the clients, {reads} times a turn, all read by the same pyarrow client (read_chunk,
   connect included). The references hold the same files' rows in batches of about 4 MiB: pyarrow's

@@ -24,7 +24,7 @@ _LINE = re.compile(r"^BenchmarkColumn/([^/]+)/(\w+)\S*\s.*\s([\d.]+) MB/s", re.M
 
 def build(tools: Path) -> None:
     """Builds the benchmark."""
-    command = ["go", "test", "-c", "-o", str(tools / "leaf.test"), "./cacheserver/leaf"]
+    command = ["go", "test", "-c", "-o", str(tools / "decode.test"), "./cacheserver/source/parquet/decode"]
     subprocess.run(command, cwd=machine.REPOSITORY, check=True)
 
 
@@ -36,7 +36,7 @@ def figures(output: str) -> list[tuple[str, str, float]]:
 def decode(tools: Path, rounds: int, step: Callable[[str], None]) -> Iterator[Sample]:
     """A sample a round of each subject and kind of list, whose name stands for the table's."""
     subjects = "|".join(SUBJECTS)
-    command = [str(tools / "leaf.test"), "-test.run=^$", f"-test.bench=^BenchmarkColumn$/.*/^({subjects})$"]
+    command = [str(tools / "decode.test"), "-test.run=^$", f"-test.bench=^BenchmarkColumn$/.*/^({subjects})$"]
     for number in range(1, rounds + 1):
         step(f"decode: lists of int32, round {number} of {rounds}")
         done = run([*command, f"-test.benchtime={SECONDS}s"])

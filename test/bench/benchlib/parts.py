@@ -14,14 +14,14 @@ REST = "the rest"
 # "…/cacheserver/chunk.populate".
 _PARTS = {
     "system call writev": r"internal/poll\.\(\*FD\)\.Writev$",
-    "files read": r"/leaf\.readFull$|internal/poll\.\(\*FD\)\.(Read|Pread)$",
+    "files read": r"/decode\.readFull$|internal/poll\.\(\*FD\)\.(Read|Pread)$",
     "first touch of the chunks' memory": r"/chunk\.populate",
     "codec (zstd)": r"/compress/(zstd|huff0|fse)\.|/parquet/compress\.Decode$",
     "checksums": r"/xxh3\.|hash/crc32\.",
     "garbage collector, allocation": r"runtime\.(gc[A-Z]|mallocgc|bgsweep|bgscavenge)",
-    "dictionary indices to values": r"/leaf\.(lookup|gather)\b",
-    "levels": r"/leaf\.\(\*(Column\)\.(follow|take)|levels|lists|validity)\b",
-    "pages to batches": r"/cacheserver/leaf\.",
+    "dictionary indices to values": r"/decode\.(lookup|gather)\b",
+    "levels": r"/decode\.\(\*(Column\)\.(follow|take)|levels|lists|validity)\b",
+    "pages to batches": r"/cacheserver/source/parquet/decode\.",
     "batches to chunks": r"/chunk\.\(\*Builder\)",
     "rows fetched ahead": r"/chunk\.prefetch\b",
     "rows out of strips": r"/chunk\.unpack\b",

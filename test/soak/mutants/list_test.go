@@ -12,7 +12,7 @@ type mutant struct {
 
 var list = []mutant{
 	{
-		"the error of a file that is planned is dropped", "cacheserver/iceberg/plan.go",
+		"the error of a file that is planned is dropped", "cacheserver/source/iceberg/plan.go",
 		"			splits, err := t.splits(ctx, d)\n			if err != nil {\n				return err\n			}\n", "			splits, _ := t.splits(ctx, d)\n",
 	},
 	{
@@ -65,11 +65,11 @@ var list = []mutant{
 		"			return done, fmt.Errorf(\"the answer ended after %d of %d bytes: %w\", done, len(buf), err)\n", "			return len(buf), nil\n",
 	},
 	{
-		"position deletes are skipped", "cacheserver/iceberg/deletes.go",
+		"position deletes are skipped", "cacheserver/source/iceberg/deletes.go",
 		"if d == nil || len(d.position)+len(d.vectors) == 0 {", "if d == nil || len(d.vectors) == 0 {",
 	},
 	{
-		"an equality delete file is skipped", "cacheserver/iceberg/equality.go",
+		"an equality delete file is skipped", "cacheserver/source/iceberg/equality.go",
 		"		e.sets = append(e.sets, set)\n", "		if len(e.sets) == 0 {\n			e.sets = append(e.sets, set)\n		}\n",
 	},
 	{
@@ -97,7 +97,7 @@ var list = []mutant{
 		"return text, hmac.Equal(a.next(text), message[:macSize])", "return text, len(a.next(text)) == macSize",
 	},
 	{
-		"files are ordered by name alone", "cacheserver/iceberg/plan.go",
+		"files are ordered by name alone", "cacheserver/source/iceberg/plan.go",
 		"cmp.Or(cmp.Compare(a.sequence, b.sequence), strings.Compare(", "cmp.Or(strings.Compare(",
 	},
 	{

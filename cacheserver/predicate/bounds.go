@@ -1,0 +1,123 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package predicate
+
+import (
+	"strings"
+
+	ice "github.com/apache/iceberg-go"
+)
+
+// MightMatch reports whether a row may pass a bound filter, as far as the bounds
+// of the columns that it compares tell. In doubt it may.
+func MightMatch(filter ice.BooleanExpression, of func(ice.NestedField) Bounds) bool {
+	plain, err := ice.RewriteNotExpr(filter)
+	if err != nil {
+		return true
+	}
+	might, err := ice.VisitExpr(plain, pruner(of))
+	return might || err != nil
+}
+
+// pruner computes whether a bound filter may be true for a row of columns with some bounds.
+type pruner func(ice.NestedField) Bounds
+
+var _ ice.BoundBooleanExprVisitor[bool] = pruner(nil)
+
+// Bounds is what is known of the values of one column. The zero value tells nothing.
+type Bounds struct {
+	Min, Max Value // minimum and maximum
+	Known    bool  // lo and hi are
+	Nulls    int64
+	Counted  bool // nulls is
+	Values   int64
+}
+
+// allNull reports whether no comparison can be true.
+func (b Bounds) allNull() bool { return b.Counted && b.Nulls == b.Values }
+
+// of returns the bounds of a term's column.
+func (p pruner) of(term ice.BoundTerm) Bounds {
+	ref, ok := term.(ice.BoundReference)
+	if !ok {
+		return Bounds{}
+	}
+	return p(ref.Field())
+}
+
+// compare reports whether a row may satisfy a comparison with a literal: might
+// is asked with how the column's minimum and maximum compare with it.
+func (p pruner) compare(term ice.BoundTerm, lit ice.Literal, might func(lo, hi int) bool) bool {
+	b := p.of(term)
+	if b.allNull() {
+		return false
+	}
+	v, err := FromLiteral(lit, term.Type())
+	if err != nil || !b.Known || v.Kind != b.Min.Kind || v.Compare(v) == unordered {
+		return true
+	}
+	return might(b.Min.Compare(v), b.Max.Compare(v))
+}
+
+func (p pruner) VisitTrue() bool                        { return true }
+func (p pruner) VisitFalse() bool                       { return false }
+func (p pruner) VisitNot(bool) bool                     { return true } // RewriteNotExpr leaves none
+func (p pruner) VisitAnd(left, right bool) bool         { return left && right }
+func (p pruner) VisitOr(left, right bool) bool          { return left || right }
+func (p pruner) VisitUnbound(ice.UnboundPredicate) bool { return true }
+
+func (p pruner) VisitBound(b ice.BoundPredicate) bool { return ice.VisitBoundPredicate(b, p) }
+
+func (p pruner) VisitEqual(t ice.BoundTerm, l ice.Literal) bool {
+	return p.compare(t, l, func(lo, hi int) bool { return lo <= 0 && hi >= 0 })
+}
+
+func (p pruner) VisitNotEqual(t ice.BoundTerm, _ ice.Literal) bool { return !p.of(t).allNull() }
+
+func (p pruner) VisitLess(t ice.BoundTerm, l ice.Literal) bool {
+	return p.compare(t, l, func(lo, _ int) bool { return lo < 0 })
+}
+
+func (p pruner) VisitLessEqual(t ice.BoundTerm, l ice.Literal) bool {
+	return p.compare(t, l, func(lo, _ int) bool { return lo <= 0 })
+}
+
+func (p pruner) VisitGreater(t ice.BoundTerm, l ice.Literal) bool {
+	return p.compare(t, l, func(_, hi int) bool { return hi > 0 })
+}
+
+func (p pruner) VisitGreaterEqual(t ice.BoundTerm, l ice.Literal) bool {
+	return p.compare(t, l, func(_, hi int) bool { return hi >= 0 })
+}
+
+func (p pruner) VisitIn(t ice.BoundTerm, lits ice.Set[ice.Literal]) bool {
+	for _, l := range lits.Members() {
+		if p.VisitEqual(t, l) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p pruner) VisitNotIn(t ice.BoundTerm, _ ice.Set[ice.Literal]) bool { return !p.of(t).allNull() }
+
+func (p pruner) VisitIsNull(t ice.BoundTerm) bool {
+	b := p.of(t)
+	return !b.Counted || b.Nulls > 0
+}
+
+func (p pruner) VisitNotNull(t ice.BoundTerm) bool { return !p.of(t).allNull() }
+func (p pruner) VisitIsNan(t ice.BoundTerm) bool   { return !p.of(t).allNull() }
+func (p pruner) VisitNotNan(t ice.BoundTerm) bool  { return !p.of(t).allNull() }
+
+func (p pruner) VisitStartsWith(t ice.BoundTerm, l ice.Literal) bool {
+	b := p.of(t)
+	prefix, err := FromLiteral(l, t.Type())
+	if err != nil || !b.Known || b.Min.Kind != KindBytes || prefix.Kind != KindBytes {
+		return !b.allNull()
+	}
+	return b.Max.Bytes >= prefix.Bytes && (b.Min.Bytes <= prefix.Bytes || strings.HasPrefix(b.Min.Bytes, prefix.Bytes))
+}
+
+func (p pruner) VisitNotStartsWith(t ice.BoundTerm, _ ice.Literal) bool { return !p.of(t).allNull() }

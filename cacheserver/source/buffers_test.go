@@ -1,0 +1,61 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestRecycler(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	r := NewMappedBuffers(1 << 20)
+	defer r.Close()
+	var live [][]byte
+	for range 2000 {
+		size := random.IntN(1 << (1 + random.IntN(18)))
+		switch k := random.IntN(3); {
+		case k == 0 && len(live) > 0:
+			i := random.IntN(len(live))
+			r.Free(live[i])
+			live[i] = live[len(live)-1]
+			live = live[:len(live)-1]
+		case k == 1 && len(live) > 0:
+			i := random.IntN(len(live))
+			old := append([]byte(nil), live[i]...)
+			b := r.Reallocate(size, live[i])
+			n := min(len(old), size)
+			if len(b) != size || string(b[:n]) != string(old[:n]) || !zero(b[n:]) {
+				t.Fatalf("reallocated %d bytes to %d: contents are wrong", len(old), size)
+			}
+			fill(b)
+			live[i] = b
+		default:
+			b := r.Allocate(size)
+			if len(b) != size || !zero(b) {
+				t.Fatalf("allocated %d bytes: got %d, zero %v", size, len(b), zero(b))
+			}
+			fill(b)
+			live = append(live, b)
+		}
+	}
+}
+
+func zero(b []byte) bool {
+	for _, v := range b {
+		if v != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func fill(b []byte) {
+	for i := range b {
+		b[i] = byte(i) | 1
+	}
+}

@@ -1,0 +1,259 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	ice "github.com/apache/iceberg-go"
+	icecatalog "github.com/apache/iceberg-go/catalog"
+	"github.com/apache/iceberg-go/catalog/rest"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/redact"
+)
+
+const (
+	// headerTimeout is how long a catalog may take to begin an answer.
+	headerTimeout = time.Minute
+	// catalogTimeout is how long all questions to it may take.
+	catalogTimeout = 3 * time.Minute
+)
+
+// fromCatalog asks a REST catalog for a table's metadata file and for what
+// reaches its object store.
+func fromCatalog(ctx context.Context, store *objstore.Store, src Source) (location, error) {
+	ctx, cancel := context.WithTimeout(ctx, catalogTimeout)
+	defer cancel()
+	heard := newAnswerRecorder(src.Properties)
+	at, err := askCatalog(ctx, store, src, heard)
+	if away := heard.isAway(); err != nil && away != "" {
+		return location{}, awayError{fmt.Errorf("%s: %w", away, err)}
+	}
+	return at, err
+}
+
+func askCatalog(ctx context.Context, store *objstore.Store, src Source, heard *answerRecorder) (location, error) {
+	options, err := catalogOptions(src, heard)
+	if err != nil {
+		return location{}, err
+	}
+	c, err := rest.NewCatalog(ctx, "rest", src.CatalogURI, options...)
+	if err != nil {
+		return location{}, fmt.Errorf("connect to the catalog: %w: check its URI and credentials", err)
+	}
+	defer func() { _ = c.Close() }() // nothing is written
+	t, err := c.LoadTable(ctx, src.path())
+	if errors.Is(err, icecatalog.ErrNoSuchTable) {
+		return location{}, fmt.Errorf("%w: check namespace, table and warehouse %q", err, src.Warehouse)
+	}
+	if err != nil {
+		return location{}, fmt.Errorf("load the table: %w", err)
+	}
+	if t.MetadataLocation() == "" {
+		return location{}, errors.New("the catalog names no metadata file of the table")
+	}
+	reach, err := withProperties(store, heard.properties(t.MetadataLocation()))
+	if err != nil {
+		return location{}, fmt.Errorf("object store as the catalog describes it: %w", err)
+	}
+	return location{metadata: t.MetadataLocation(), store: reach}, nil
+}
+
+// catalogOptions translates catalog properties.
+func catalogOptions(src Source, heard *answerRecorder) ([]rest.Option, error) {
+	var options []rest.Option
+	if src.Warehouse != "" {
+		options = append(options, rest.WithWarehouseLocation(src.Warehouse))
+	}
+	headers, others := map[string]string{}, ice.Properties{}
+	for name, value := range src.Properties {
+		if header, ok := strings.CutPrefix(name, "header."); ok {
+			headers[header] = value
+			continue
+		}
+		switch name {
+		case "token":
+			options = append(options, rest.WithOAuthToken(value))
+		case "credential":
+			options = append(options, rest.WithCredential(value))
+		case "scope":
+			options = append(options, rest.WithScope(value))
+		case "audience":
+			options = append(options, rest.WithAudience(value))
+		case "resource":
+			options = append(options, rest.WithResource(value))
+		case "prefix":
+			options = append(options, rest.WithPrefix(value))
+		case "oauth2-server-uri":
+			u, err := url.Parse(value)
+			if err != nil {
+				return nil, fmt.Errorf("property %s: %w", name, err)
+			}
+			options = append(options, rest.WithAuthURI(u))
+		case "rest.tls.skip-verify":
+			heard.transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: value == "true"} // the user's own choice, by name
+		case "rest.sigv4-enabled", "rest.signing-region", "rest.signing-name": // below
+		default:
+			others[name] = value
+		}
+	}
+	if src.Properties["rest.sigv4-enabled"] == "true" {
+		options = append(options, rest.WithSigV4RegionSvc(src.Properties["rest.signing-region"], src.Properties["rest.signing-name"]))
+	}
+	return append(options, rest.WithHeaders(headers), rest.WithAdditionalProps(others), rest.WithCustomTransport(heard)), nil
+}
+
+// withProperties returns store, or one that reaches what properties describe if
+// any of them is about object stores.
+func withProperties(store *objstore.Store, properties map[string]string) (*objstore.Store, error) {
+	cfg, err := objstore.Config{}.WithProperties(properties)
+	if err != nil {
+		return nil, err
+	}
+	if reflect.DeepEqual(cfg, objstore.Config{}) {
+		return store, nil
+	}
+	return store.With(properties)
+}
+
+// answerRecorder is a transport that keeps what a catalog hands out besides metadata,
+// which iceberg-go's client does not give on: configuration and credentials for
+// the object store (Iceberg REST specification, CatalogConfig, LoadTableResult).
+type answerRecorder struct {
+	transport *http.Transport
+	client    map[string]string
+
+	mu          sync.Mutex
+	defaults    map[string]string
+	overrides   map[string]string
+	table       map[string]string
+	credentials []credential
+	away        string // that the last request got no answer, or one that asks to come again
+}
+
+type credential struct {
+	Prefix string            `json:"prefix"`
+	Config map[string]string `json:"config"`
+}
+
+func newAnswerRecorder(client map[string]string) *answerRecorder {
+	return &answerRecorder{client: client, transport: &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		ResponseHeaderTimeout: headerTimeout,
+		ForceAttemptHTTP2:     true,
+	}}
+}
+
+// RoundTrip sends a request and listens to a good answer.
+func (l *answerRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := l.exchange(r)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away = ""
+	if err != nil {
+		if objstore.BrokenConnection(err) {
+			l.away = "the catalog does not answer"
+		}
+		return nil, err
+	}
+	switch answer.StatusCode {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
+		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		l.away = "the catalog answered " + answer.Status
+	}
+	return answer, nil
+}
+
+func (l *answerRecorder) isAway() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.away
+}
+
+func (l *answerRecorder) exchange(r *http.Request) (*http.Response, error) {
+	answer, err := l.transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := expand(answer.Body, maxMetadata)
+	if err == nil {
+		err = checkNesting(body)
+	}
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return nil, fmt.Errorf("the catalog's answer: %w", err)
+	}
+	answer.Body = io.NopCloser(bytes.NewReader(body))
+	if answer.StatusCode == http.StatusOK && r.Method == http.MethodGet {
+		l.record(body)
+	}
+	return answer, nil
+}
+
+// record keeps what is of interest. iceberg-go's client parses the same body and
+// reports what is wrong with it.
+func (l *answerRecorder) record(body []byte) {
+	var a struct {
+		Defaults    map[string]string `json:"defaults"`
+		Overrides   map[string]string `json:"overrides"`
+		Config      map[string]string `json:"config"`
+		Credentials []credential      `json:"storage-credentials"`
+	}
+	if json.Unmarshal(body, &a) != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a.Defaults != nil || a.Overrides != nil {
+		l.defaults, l.overrides = a.Defaults, a.Overrides
+	}
+	vended := []map[string]string{a.Defaults, a.Overrides, a.Config}
+	for _, c := range a.Credentials {
+		vended = append(vended, c.Config)
+	}
+	for _, config := range vended {
+		for name, value := range config {
+			redact.Property(name, value)
+		}
+	}
+	if a.Config != nil || a.Credentials != nil {
+		l.table, l.credentials = a.Config, a.Credentials
+	}
+}
+
+// properties merges what was heard, the more special over the more general: of
+// credentials those whose prefix fits the metadata file best.
+func (l *answerRecorder) properties(metadata string) map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	merged := map[string]string{}
+	for _, layer := range []map[string]string{l.defaults, l.client, l.overrides, l.table} {
+		maps.Copy(merged, layer)
+	}
+	var best *credential
+	for i, c := range l.credentials {
+		if strings.HasPrefix(metadata, c.Prefix) && (best == nil || len(c.Prefix) > len(best.Prefix)) {
+			best = &l.credentials[i]
+		}
+	}
+	if best != nil {
+		maps.Copy(merged, best.Config)
+	}
+	return merged
+}

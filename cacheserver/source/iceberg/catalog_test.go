@@ -1,0 +1,153 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/s3test"
+)
+
+// restCatalog is a server that knows one table, db.inner.t, of warehouse "wh",
+// for those who have the token "secret".
+type restCatalog struct {
+	metadata    string // its location
+	content     []byte
+	overrides   map[string]string
+	config      map[string]string
+	credentials []credential
+}
+
+func (c restCatalog) start(t *testing.T) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	reply := func(w http.ResponseWriter, v any) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(v); err != nil {
+			t.Error(err)
+		}
+	}
+	mux.HandleFunc("GET /v1/config", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("warehouse") != "wh" {
+			t.Errorf("warehouse %q was asked for", r.URL.Query().Get("warehouse"))
+		}
+		reply(w, map[string]any{"defaults": map[string]string{"s3.region": "nowhere"}, "overrides": c.overrides})
+	})
+	mux.HandleFunc("GET /v1/namespaces/{namespace}/tables/{table}", func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("namespace") != "db\x1finner" || r.PathValue("table") != "t" {
+			w.WriteHeader(http.StatusNotFound)
+			reply(w, map[string]any{"error": map[string]any{"message": "no such table", "type": "NoSuchTableException", "code": 404}})
+			return
+		}
+		reply(w, map[string]any{"metadata-location": c.metadata, "metadata": json.RawMessage(c.content), "config": c.config, "storage-credentials": c.credentials})
+	})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("X-Team") != "blue" {
+			w.WriteHeader(http.StatusUnauthorized)
+			reply(w, map[string]any{"error": map[string]any{"message": "who are you", "type": "NotAuthorizedException", "code": 401}})
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func catalogSource(uri string) Source {
+	return Source{CatalogURI: uri, Warehouse: "wh", Namespace: "db.inner", Table: "t", Properties: map[string]string{"token": "secret", "header.X-Team": "blue"}}
+}
+
+func TestCatalog(t *testing.T) {
+	server := s3test.Start(t)
+	made := icetest.OnS3(t, server, "lake").Plain("t", 2, 2, 50, 16)
+	keys := server.Properties()
+	part := func(names ...string) map[string]string {
+		out := map[string]string{}
+		for _, n := range names {
+			out[n] = keys[n]
+		}
+		return out
+	}
+	const id, secret = "s3.access-key-id", "s3.secret-access-key"
+	c := restCatalog{
+		metadata:  made.Metadata(),
+		content:   server.Get("lake", made.Metadata()[len("s3://lake/"):]),
+		overrides: part("s3.endpoint"),
+		config:    part("s3.region", "s3.path-style-access"),
+		credentials: []credential{
+			{Prefix: "s3://", Config: map[string]string{id: "wrong", secret: "wrong"}},
+			{Prefix: "s3://lake/", Config: part(id, secret)},
+			{Prefix: "s3://other/", Config: map[string]string{"s3.endpoint": "http://127.0.0.1:1"}},
+		},
+	}
+	src := catalogSource(c.start(t))
+	tbl, err := Open(t.Context(), newStore(), src, Selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	splits := check(t, tbl, made.Rows())
+	if tbl.Pin().MetadataLocation != made.Metadata() {
+		t.Errorf("pinned %+v, want %s", tbl.Pin(), made.Metadata())
+	}
+	made.Append(icetest.PlainRows(500, 510)...) // the pin does not follow the table
+	node, err := OpenPinned(t.Context(), newStore(), src, tbl.Pin(), Selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := rowsOf(readAll(t, node, splits)); n != 100 {
+		t.Errorf("%d rows by the pin, want 100", n)
+	}
+}
+
+func TestCatalogErrors(t *testing.T) {
+	made := icetest.Local(t).Plain("t", 2, 1, 5, 16)
+	good := restCatalog{metadata: made.Metadata(), content: readFile(t, made.Metadata())}
+	tests := map[string]struct {
+		catalog restCatalog
+		change  func(*Source)
+		want    []string
+	}{
+		"unknown table": {good, func(s *Source) { s.Table = "nope" }, []string{"db.inner.nope", "check namespace, table and warehouse"}},
+		"bad token":     {good, func(s *Source) { s.Properties["token"] = "wrong" }, []string{"connect to the catalog", "who are you"}},
+		"no answer":     {good, func(s *Source) { s.CatalogURI = "http://127.0.0.1:1" }, []string{"127.0.0.1:1", "check its URI"}},
+		"no metadata":   {restCatalog{content: good.content}, func(*Source) {}, []string{"names no metadata file"}},
+		"bad property":  {restCatalog{metadata: good.metadata, content: good.content, config: map[string]string{"s3.path-style-access": "perhaps"}}, func(*Source) {}, []string{"s3.path-style-access", "perhaps"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			src := catalogSource(tt.catalog.start(t))
+			tt.change(&src)
+			_, err := Open(t.Context(), newStore(), src, Selection{})
+			wantError(t, err, tt.want...)
+		})
+	}
+}
+
+func TestOtherPropertiesKeepTheStore(t *testing.T) {
+	store := newStore()
+	if same, err := withProperties(store, map[string]string{"token": "x", "write.format": "parquet"}); err != nil || same != store {
+		t.Errorf("properties that are not about the store made another: %v", err)
+	}
+}
+
+func TestWhatACatalogHandsOut(t *testing.T) {
+	l := newAnswerRecorder(map[string]string{"a": "client", "b": "client", "c": "client", "d": "client"})
+	l.record([]byte(`{"defaults": {"a": "default", "z": "default"}, "overrides": {"b": "override", "c": "override"}}`))
+	l.record([]byte(`not JSON`))
+	l.record([]byte(`{"config": {"c": "table", "k": "table"}, "storage-credentials": [
+		{"prefix": "s3://", "config": {"k": "general"}},
+		{"prefix": "s3://lake/", "config": {"k": "special"}},
+		{"prefix": "s3://la", "config": {"k": "less special"}},
+		{"prefix": "s3://other/", "config": {"k": "another"}}]}`))
+	want := map[string]string{"a": "client", "b": "override", "c": "table", "d": "client", "k": "special", "z": "default"}
+	if diff := cmp.Diff(want, l.properties("s3://lake/t/metadata/v1.metadata.json")); diff != "" {
+		t.Errorf("properties (-want +got):\n%s", diff)
+	}
+}

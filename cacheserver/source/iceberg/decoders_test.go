@@ -1,0 +1,89 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/test/kit/icetest"
+)
+
+// fetchFirst fetches the first split of a table.
+func fetchFirst(t *testing.T, metadata string) *Fetched {
+	t.Helper()
+	tbl := openTable(t, metadata, Selection{})
+	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	return f
+}
+
+// TestDecoders counts the columns that are left to pqarrow: those of structs and
+// maps, column by column.
+func TestDecoders(t *testing.T) {
+	w := icetest.Local(t)
+	for name, tt := range map[string]struct {
+		made    *icetest.Table
+		general bool
+	}{
+		"plain":      {w.Plain("plain", 2, 1, 100, 100), false},
+		"primitives": {w.Primitives("primitives", 2), false},
+		"nested":     {w.Nested("nested", 2), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := fetchFirst(t, tt.made.Metadata())
+			for b, err := range f.Batches(t.Context()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.Release()
+			}
+			leaf, general := f.Decoders()
+			if want := len(f.table.fields); leaf+general != want {
+				t.Errorf("%d and %d columns decoded of %d", leaf, general, want)
+			}
+			if leaf == 0 || general > 0 != tt.general {
+				t.Errorf("%d columns by package decode, %d by pqarrow; want some of pqarrow's: %t", leaf, general, tt.general)
+			}
+		})
+	}
+}
+
+// TestDictionaryOfLongStrings has a file of 1 MB that stands for 100 MB: a batch
+// must not be all of it.
+func TestDictionaryOfLongStrings(t *testing.T) {
+	const rows, length = 100, 1 << 20
+	schema := arrow.NewSchema([]arrow.Field{{Name: "text", Type: arrow.BinaryTypes.String, Nullable: true}}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	defer b.Release()
+	for range rows {
+		b.Field(0).(*array.StringBuilder).Append(strings.Repeat("x", length))
+	}
+	rec := b.NewRecordBatch()
+	defer rec.Release()
+	made := icetest.Local(t).Create("t", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "text", Type: ice.PrimitiveTypes.String}))
+	f := fetchFirst(t, addFile(t, made, parquetOf(t, rec), rows, nil))
+	total := int64(0)
+	for batch, err := range f.Batches(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if batch.NumRows()*length > int64(64<<20) {
+			t.Errorf("a batch of %d rows of %d bytes, want at most %d bytes", batch.NumRows(), length, int64(64<<20))
+		}
+		total += batch.NumRows()
+		batch.Release()
+	}
+	if total != rows {
+		t.Errorf("%d rows, want %d", total, rows)
+	}
+}

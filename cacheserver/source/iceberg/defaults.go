@@ -1,0 +1,188 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/cacheserver/filter"
+	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
+	"github.com/kubeflow/datacache/cacheserver/predicate"
+)
+
+// defaults are the initial defaults of a table's fields by field id, as the
+// metadata file spells them. The Iceberg specification forbids to change one, so
+// all schemas of the table agree.
+type defaults map[int]json.RawMessage
+
+// firstWithDefaults is the first table format version that has default values.
+const firstWithDefaults = 3
+
+// takeDefaults returns the initial defaults of a metadata file, and the file
+// without any defaults: iceberg-go reads numbers as float64, which rounds longs
+// beyond 2^53, and does not know how dates and times are spelled.
+func takeDefaults(metadata []byte) (defaults, []byte, error) {
+	if !bytes.Contains(metadata, []byte(`-default"`)) {
+		return nil, metadata, nil
+	}
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(metadata, &top); err != nil {
+		return nil, nil, err
+	}
+	var version int
+	if err := json.Unmarshal(top["format-version"], &version); err != nil {
+		return nil, nil, fmt.Errorf("format-version: %w", err)
+	}
+	if version < firstWithDefaults {
+		return nil, metadata, nil // iceberg-go refuses its defaults
+	}
+	taken := defaults{}
+	for _, key := range []string{"schemas", "schema"} {
+		if top[key] == nil {
+			continue
+		}
+		schemas, err := decodeNumbers(top[key])
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", key, err)
+		}
+		if err := taken.take(schemas); err != nil {
+			return nil, nil, err
+		}
+		if top[key], err = json.Marshal(schemas); err != nil {
+			return nil, nil, err
+		}
+	}
+	rest, err := json.Marshal(top)
+	return taken, rest, err
+}
+
+// decodeNumbers decodes JSON and keeps all digits of its numbers.
+func decodeNumbers(raw []byte) (v any, err error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return v, d.Decode(&v)
+}
+
+// take moves the defaults of all fields within node to d.
+func (d defaults) take(node any) error {
+	switch node := node.(type) {
+	case []any:
+		for _, v := range node {
+			if err := d.take(v); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		if initial, ok := node["initial-default"]; ok && initial != nil {
+			if err := d.add(node["id"], initial); err != nil {
+				return fmt.Errorf("default of field %v: %w", node["name"], err)
+			}
+		}
+		delete(node, "initial-default")
+		delete(node, "write-default")
+		for _, key := range slices.Sorted(maps.Keys(node)) {
+			if err := d.take(node[key]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (d defaults) add(id, initial any) error {
+	number, ok := id.(json.Number)
+	if !ok {
+		return fmt.Errorf("the field has no id")
+	}
+	n, err := strconv.Atoi(number.String())
+	if err != nil {
+		return fmt.Errorf("the field's id: %w", err)
+	}
+	d[n], err = json.Marshal(initial)
+	return err
+}
+
+// value returns the initial default of a field; nil if it has none.
+func (d defaults) value(f ice.NestedField) (*predicate.Value, error) {
+	raw := d[f.ID]
+	if raw == nil {
+		return nil, nil
+	}
+	v, err := defaultValue(raw, f.Type)
+	if err != nil {
+		return nil, fmt.Errorf("initial default %.100s of type %s: %w", raw, f.Type, err)
+	}
+	return &v, nil
+}
+
+// defaultValue reads a value of type t (Iceberg spec, JSON single-value
+// serialization).
+func defaultValue(raw json.RawMessage, t ice.Type) (predicate.Value, error) {
+	decoded, err := decodeNumbers(raw)
+	if err != nil {
+		return predicate.Value{}, err
+	}
+	var literal syntax.Literal
+	switch v := decoded.(type) {
+	case bool:
+		literal = syntax.Literal{Kind: syntax.BoolLiteral, Value: strings.ToUpper(strconv.FormatBool(v))}
+	case json.Number:
+		literal = syntax.Literal{Kind: syntax.NumberLiteral, Value: strings.ToLower(v.String())}
+	case string:
+		if f, ok := notFinite(v, t); ok {
+			return f, nil
+		}
+		literal, err = textLiteral(v, t)
+	default:
+		err = fmt.Errorf("only primitive types can have one: %w", errors.ErrUnsupported)
+	}
+	if err != nil {
+		return predicate.Value{}, err
+	}
+	converted, reason := filter.Convert(literal, t)
+	if reason != "" {
+		return predicate.Value{}, errors.New(reason)
+	}
+	return predicate.FromLiteral(converted, t)
+}
+
+// textLiteral returns a value of type t that JSON has as a string.
+func textLiteral(text string, t ice.Type) (syntax.Literal, error) {
+	switch t.(type) {
+	case ice.DecimalType:
+		return syntax.Literal{Kind: syntax.NumberLiteral, Value: strings.ToLower(text)}, nil
+	case ice.BinaryType, ice.FixedType:
+		raw, err := hex.DecodeString(text)
+		return syntax.Literal{Kind: syntax.BytesLiteral, Value: string(raw)}, err
+	}
+	return syntax.Literal{Kind: syntax.StringLiteral, Value: text}, nil
+}
+
+// notFinite reads what JSON has no number for, as Iceberg's Java library spells
+// it.
+func notFinite(text string, t ice.Type) (predicate.Value, bool) {
+	if k, ok := kindOf(t); !ok || k != predicate.KindFloat {
+		return predicate.Value{}, false
+	}
+	switch text {
+	case "NaN":
+		return predicate.FloatValue(math.NaN()), true
+	case "Infinity":
+		return predicate.FloatValue(math.Inf(1)), true
+	case "-Infinity":
+		return predicate.FloatValue(math.Inf(-1)), true
+	}
+	return predicate.Value{}, false
+}

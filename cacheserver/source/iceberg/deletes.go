@@ -1,0 +1,184 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	ice "github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table/dv"
+
+	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+)
+
+// deleteRows is how many rows of a delete file are decoded at a time.
+const deleteRows = 64 << 10
+
+// bitmap has a bit for every row of a data file; 1: the row stays.
+type bitmap []byte
+
+// positions are the deleted positions by data file, as one positional delete
+// file lists them.
+type positions map[string][]int64
+
+func (p positions) cost() int64 {
+	n := int64(64)
+	for path, at := range p {
+		n += int64(len(path)) + 64 + int64(len(at))*8
+	}
+	return n
+}
+
+// keeps returns which rows of a data file its positional deletes and deletion
+// vectors leave; nil if there are none of those.
+func (t *Table) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
+	if d == nil || len(d.position)+len(d.vectors) == 0 {
+		return nil, nil
+	}
+	if d.file.Count() > maxFileRows {
+		return nil, fmt.Errorf("data file %s, which has row-level deletes, has %w", d.file.FilePath(), overBound(d.file.Count(), maxFileRows, "rows"))
+	}
+	key := fmt.Sprintf("%d %s", d.sequence, d.file.FilePath())
+	return t.caches.kept.get(ctx, key, func(ctx context.Context) (bitmap, error) {
+		if len(d.vectors) > 0 {
+			return t.readVector(ctx, d)
+		}
+		return t.readPositions(ctx, d)
+	})
+}
+
+// readVector reads the deletion vector of a data file; the planner sees to it
+// that there is one at most.
+func (t *Table) readVector(ctx context.Context, d *dataFile) (_ bitmap, err error) {
+	defer parquet.RecoverError(&err)
+	if len(d.vectors) != 1 {
+		return nil, fmt.Errorf("data file %s has %d deletion vectors, one is allowed: repair the table", d.file.FilePath(), len(d.vectors))
+	}
+	v := d.vectors[0]
+	bits, err := dv.ReadDV(fileIO{ctx: ctx, store: t.store}, v)
+	if err != nil {
+		return nil, fmt.Errorf("deletion vector %s of data file %s: %w", v.FilePath(), d.file.FilePath(), err)
+	}
+	return bits.KeepMaskBytes(d.file.Count()), nil
+}
+
+func (t *Table) readPositions(ctx context.Context, d *dataFile) (bitmap, error) {
+	rows := d.file.Count()
+	keep := make(bitmap, bitutil.BytesForBits(rows))
+	for i := range keep {
+		keep[i] = 0xff
+	}
+	for _, file := range d.position {
+		at, err := t.caches.positions.get(ctx, file.FilePath(), func(ctx context.Context) (positions, error) {
+			return t.readPositionFile(ctx, file)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, pos := range at[d.file.FilePath()] {
+			if pos < 0 {
+				return nil, fmt.Errorf("delete file %s: position %d of %s is negative: the file is corrupt", file.FilePath(), pos, d.file.FilePath())
+			}
+			if pos < rows {
+				bitutil.ClearBit(keep, int(pos))
+			}
+		}
+	}
+	return keep, nil
+}
+
+// readPositionFile reads a whole positional delete file (Iceberg spec, position
+// delete files).
+func (t *Table) readPositionFile(ctx context.Context, file ice.DataFile) (positions, error) {
+	out := positions{}
+	var last string
+	var at []int64
+	err := t.readDeletes(ctx, file, ice.PositionalDeleteSchema.Fields()[:2], func(columns []arrow.Array) error {
+		path, ok := columns[0].(*array.String)
+		pos, ok2 := columns[1].(*array.Int64)
+		if !ok || !ok2 || path.NullN() > 0 || pos.NullN() > 0 {
+			return errors.New("its columns file_path and pos must be a string and a long without nulls")
+		}
+		for i := range path.Len() {
+			if p := path.Value(i); p != last || at == nil { // rows are sorted by path
+				if at != nil {
+					out[last] = at
+				}
+				last = strings.Clone(p)
+				at = out[last]
+			}
+			at = append(at, pos.Value(i))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if at != nil {
+		out[last] = at
+	}
+	return out, nil
+}
+
+// readDeletes reads fields of all rows of a delete file, batch by batch. visit
+// must not keep the columns.
+func (t *Table) readDeletes(ctx context.Context, file ice.DataFile, fields []ice.NestedField, visit func([]arrow.Array) error) error {
+	err := t.scanDeletes(ctx, file, fields, visit)
+	if err != nil {
+		return fmt.Errorf("delete file %s: %w", file.FilePath(), err)
+	}
+	return nil
+}
+
+func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice.NestedField, visit func([]arrow.Array) error) (err error) {
+	defer parquet.RecoverError(&err)
+	f, err := t.store.Open(ctx, file.FilePath())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
+	foot, err := parquet.ReadFooter(ctx, f, t.namesOfDeletes(fields))
+	if err != nil {
+		return err
+	}
+	if foot.Total() != file.Count() {
+		return fmt.Errorf("its footer has %d rows, the table's manifest %d: the file is truncated or was replaced", foot.Total(), file.Count())
+	}
+	if foot.Total() > maxDeleteRows {
+		return fmt.Errorf("it has %w: compact the table", overBound(foot.Total(), maxDeleteRows, "rows"))
+	}
+	p, err := parquet.NewProjection(foot, fields, sources{}.value, t.properties)
+	if err != nil {
+		return err
+	}
+	for g := range foot.Groups() {
+		if err := foot.Check(g, p.Leaves()); err != nil {
+			return err
+		}
+		rows, err := parquet.NewRowReader(ctx, foot, f, p, foot.Whole(g), deleteRows, t.mem)
+		if err != nil {
+			return err
+		}
+		if err := rows.Each(ctx, visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// namesOfDeletes maps a delete file's columns by name, if it has no field ids.
+func (t *Table) namesOfDeletes(fields []ice.NestedField) parquet.NameMapping {
+	names := t.names()
+	for _, f := range fields {
+		id := f.ID
+		names = append(names[:len(names):len(names)], ice.MappedField{Names: []string{f.Name}, FieldID: &id})
+	}
+	return names
+}

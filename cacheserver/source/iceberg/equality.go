@@ -1,0 +1,220 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/cacheserver/predicate"
+)
+
+// keySet is the rows of an equality delete file, encoded.
+type keySet struct {
+	keys  map[string]struct{}
+	bytes int64
+}
+
+func (s *keySet) cost() int64 { return s.bytes + int64(len(s.keys))*48 + 64 }
+
+// equalDeletes is equality deletes of one data file over the same fields.
+type equalDeletes struct {
+	paths []predicate.Path
+	sets  []*keySet
+}
+
+// equalDeletes returns the equality deletes of a data file, nil if none.
+func (t *Table) equalDeletes(ctx context.Context, d *dataFile, w *scanColumns) ([]*equalDeletes, error) {
+	if d == nil {
+		return nil, nil
+	}
+	var out []*equalDeletes
+	byFields := map[string]*equalDeletes{}
+	for _, file := range d.equality {
+		ids := slices.Clone(file.EqualityFieldIDs())
+		slices.Sort(ids)
+		if len(ids) == 0 {
+			return nil, fmt.Errorf("delete file %s: it names no fields to compare: the table's metadata is corrupt", file.FilePath())
+		}
+		e := byFields[fmt.Sprint(ids)]
+		if e == nil {
+			e = &equalDeletes{}
+			for _, id := range ids {
+				e.paths = append(e.paths, w.paths[id])
+			}
+			byFields[fmt.Sprint(ids)] = e
+			out = append(out, e)
+		}
+		set, err := t.keySet(ctx, file, e.paths)
+		if err != nil {
+			return nil, err
+		}
+		e.sets = append(e.sets, set)
+	}
+	return out, nil
+}
+
+// keySet reads an equality delete file. Its values are brought to the types the
+// data files' columns are brought to, so that their encodings compare.
+func (t *Table) keySet(ctx context.Context, file ice.DataFile, paths []predicate.Path) (*keySet, error) {
+	fields := make([]ice.NestedField, len(paths))
+	within := make([]predicate.Path, len(paths))
+	types := make([]string, len(paths))
+	for i, p := range paths {
+		chain, ok := t.topLevelField(p.Field.ID)
+		if !ok {
+			return nil, fmt.Errorf("delete file %s: field %d is in no schema of the table", file.FilePath(), p.Field.ID)
+		}
+		kids, _, _ := pathTo(chain, p.Field.ID)
+		fields[i], within[i] = chain, predicate.Path{Column: i, Kids: kids, Field: p.Field}
+		types[i] = fmt.Sprintf("%d:%s", p.Field.ID, p.Field.Type)
+	}
+	key := file.FilePath() + " " + strings.Join(types, " ")
+	return t.caches.equal.get(ctx, key, func(ctx context.Context) (*keySet, error) {
+		s := &keySet{keys: map[string]struct{}{}}
+		err := t.readDeletes(ctx, file, fields, func(columns []arrow.Array) error {
+			e, err := newEncoder(within, columns)
+			if err != nil {
+				return err
+			}
+			for i := range columns[0].Len() {
+				k := e.key(i)
+				if _, ok := s.keys[string(k)]; !ok {
+					s.keys[string(k)] = struct{}{}
+					s.bytes += int64(len(k))
+				}
+			}
+			return nil
+		})
+		return s, err
+	})
+}
+
+// clear takes from m the rows that equal a deleted one.
+func (e *equalDeletes) clear(m *predicate.Mask, columns []arrow.Array) error {
+	enc, err := newEncoder(e.paths, columns)
+	if err != nil {
+		return err
+	}
+	for i := range m.N {
+		if !m.Has(i) {
+			continue
+		}
+		k := enc.key(i)
+		for _, s := range e.sets {
+			if _, ok := s.keys[string(k)]; ok {
+				m.Clear(i)
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// encoder writes some columns of a row as one key: equal rows have equal keys.
+// Null equals null, and NaN equals NaN (Iceberg spec, equality delete files).
+type encoder struct {
+	cells []cell
+	buf   []byte
+}
+
+type cell struct {
+	parents []arrow.Array
+	leaf    arrow.Array
+	append  func(buf []byte, i int) []byte
+}
+
+func newEncoder(paths []predicate.Path, columns []arrow.Array) (*encoder, error) {
+	e := &encoder{}
+	for _, p := range paths {
+		leaf, parents := p.At(columns)
+		f, err := appender(leaf)
+		if err != nil {
+			return nil, fmt.Errorf("compare field %q: %w", p.Field.Name, err)
+		}
+		e.cells = append(e.cells, cell{parents: parents, leaf: leaf, append: f})
+	}
+	return e, nil
+}
+
+// key returns the key of row i, good until the next call.
+func (e *encoder) key(i int) []byte {
+	e.buf = e.buf[:0]
+	for _, c := range e.cells {
+		if c.leaf.IsNull(i) || predicate.AnyNull(c.parents, i) {
+			e.buf = append(e.buf, 0)
+			continue
+		}
+		e.buf = c.append(append(e.buf, 1), i)
+	}
+	return e.buf
+}
+
+// appender returns what writes the cells of an array.
+func appender(arr arrow.Array) (func(buf []byte, i int) []byte, error) {
+	switch a := arr.(type) {
+	case *array.Boolean:
+		return func(buf []byte, i int) []byte { return append(buf, b2b(a.Value(i))) }, nil
+	case *array.Int32:
+		return func(buf []byte, i int) []byte { return le32(buf, uint32(a.Value(i))) }, nil
+	case *array.Date32:
+		return func(buf []byte, i int) []byte { return le32(buf, uint32(a.Value(i))) }, nil
+	case *array.Int64:
+		return func(buf []byte, i int) []byte { return le64(buf, uint64(a.Value(i))) }, nil
+	case *array.Time64:
+		return func(buf []byte, i int) []byte { return le64(buf, uint64(a.Value(i))) }, nil
+	case *array.Timestamp:
+		return func(buf []byte, i int) []byte { return le64(buf, uint64(a.Value(i))) }, nil
+	case *array.Float32:
+		return func(buf []byte, i int) []byte { return le64(buf, floatBits(float64(a.Value(i)))) }, nil
+	case *array.Float64:
+		return func(buf []byte, i int) []byte { return le64(buf, floatBits(a.Value(i))) }, nil
+	case *array.Decimal128:
+		return func(buf []byte, i int) []byte {
+			v := a.Value(i)
+			return le64(le64(buf, v.LowBits()), uint64(v.HighBits()))
+		}, nil
+	case *array.String:
+		return func(buf []byte, i int) []byte {
+			v := a.Value(i)
+			return append(le32(buf, uint32(len(v))), v...)
+		}, nil
+	case *array.Binary:
+		return func(buf []byte, i int) []byte { return lengthPrefixed(buf, a.Value(i)) }, nil
+	case *array.FixedSizeBinary:
+		return func(buf []byte, i int) []byte { return lengthPrefixed(buf, a.Value(i)) }, nil
+	case array.ExtensionArray:
+		return appender(a.Storage())
+	}
+	return nil, fmt.Errorf("type %s cannot be compared", arr.DataType())
+}
+
+func le32(buf []byte, v uint32) []byte { return binary.LittleEndian.AppendUint32(buf, v) }
+
+func le64(buf []byte, v uint64) []byte { return binary.LittleEndian.AppendUint64(buf, v) }
+
+func lengthPrefixed(buf, v []byte) []byte { return append(le32(buf, uint32(len(v))), v...) }
+
+// floatBits gives every NaN the same bits.
+func floatBits(v float64) uint64 {
+	if math.IsNaN(v) {
+		return math.Float64bits(math.NaN())
+	}
+	return math.Float64bits(v)
+}
+
+func b2b(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}

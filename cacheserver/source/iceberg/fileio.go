@@ -1,0 +1,187 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"time"
+
+	ice "github.com/apache/iceberg-go"
+	iceio "github.com/apache/iceberg-go/io"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+)
+
+// fileIO is iceberg-go's view of the object store: it reads metadata files,
+// manifest lists, manifests and deletion vectors.
+type fileIO struct {
+	ctx   context.Context // of the call that made it: iceio.IO has no place for one
+	store *objstore.Store
+	// manifests are those of the snapshot, by URI. They are decoded before they
+	// are given out: iceberg-go reads them on goroutines of its own, where its
+	// panic over a corrupt one would end the process.
+	manifests map[string]ice.ManifestFile
+}
+
+var _ iceio.ReadFileIO = fileIO{}
+
+func (f fileIO) Open(uri string) (iceio.File, error) {
+	if m, ok := f.manifests[uri]; ok {
+		return f.openManifest(m)
+	}
+	file, err := f.store.Open(f.ctx, uri)
+	if err != nil {
+		return nil, err // a nil *objstore.File must not become a non-nil iceio.File
+	}
+	return file, nil
+}
+
+// openList reads a manifest list, which iceberg-go then decodes.
+func (f fileIO) openList(uri string) (iceio.File, error) {
+	data, err := readWhole(f.ctx, f.store, uri, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkAvro(data, maxManifest); err != nil {
+		return nil, fmt.Errorf("manifest list %s: %w: restore it or roll the table back", uri, err)
+	}
+	return memFile{Reader: bytes.NewReader(data), uri: uri}, nil
+}
+
+// listIO is an IO that has manifest lists alone.
+type listIO struct{ fileIO }
+
+func (f listIO) Open(uri string) (iceio.File, error) { return f.openList(uri) }
+
+func (f fileIO) ReadFile(uri string) ([]byte, error) {
+	return readWhole(f.ctx, f.store, uri, maxMetadata)
+}
+
+func (f fileIO) Remove(uri string) error {
+	return fmt.Errorf("remove %s: tables are only read: %w", uri, errors.ErrUnsupported)
+}
+
+func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
+	data, err := readWhole(f.ctx, f.store, m.FilePath(), maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkAvro(data, maxManifest); err != nil {
+		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
+	}
+	if data, err = spellOut(data); err != nil {
+		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
+	}
+	held := memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}
+	empty, err := decodes(m, held)
+	if err != nil {
+		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
+	}
+	for _, d := range empty {
+		if err := f.checkEmpty(d); err != nil {
+			return nil, err
+		}
+	}
+	held.Reader = bytes.NewReader(data)
+	return held, nil
+}
+
+// decodes reads all entries of a manifest and returns the data files that have
+// no rows by it.
+func decodes(m ice.ManifestFile, held memFile) (empty []ice.DataFile, err error) {
+	defer parquet.RecoverError(&err)
+	for entry, err := range m.Entries(held, false) {
+		if err != nil {
+			return nil, err
+		}
+		d := entry.DataFile()
+		_ = d.Partition()
+		if entry.Status() != ice.EntryStatusDELETED && d.ContentType() == ice.EntryContentData && d.FileFormat() == ice.ParquetFile && d.Count() == 0 {
+			empty = append(empty, d)
+		}
+	}
+	return empty, nil
+}
+
+// checkEmpty compares a data file that has no rows by its manifest with its
+// footer: iceberg-go prunes such files, so no plan has them.
+func (f fileIO) checkEmpty(d ice.DataFile) error {
+	file, err := f.store.Open(f.ctx, d.FilePath())
+	if err != nil {
+		return fmt.Errorf("data file: %w", err)
+	}
+	defer func() { _ = file.Close() }() // opened for reading: nothing can be lost
+	rows, err := parquet.FileRows(file)
+	if err == nil && rows != 0 {
+		err = rowsDiffer(d.FilePath(), rows, 0)
+	}
+	return err
+}
+
+// readMetadata reads a metadata file, which may be compressed.
+func readMetadata(ctx context.Context, store *objstore.Store, uri string) ([]byte, error) {
+	data, err := readWhole(ctx, store, uri, maxMetadata)
+	if err != nil {
+		return nil, err
+	}
+	if data, err = expandMetadata(uri, data); err != nil {
+		return nil, err
+	}
+	return data, checkNesting(data)
+}
+
+func expandMetadata(uri string, data []byte) (_ []byte, err error) {
+	var text io.Reader
+	switch {
+	case strings.HasSuffix(uri, ".gz.metadata.json"), strings.HasSuffix(uri, ".metadata.json.gz"):
+		text, err = gzip.NewReader(bytes.NewReader(data))
+	case strings.HasSuffix(uri, ".zstd.metadata.json"), strings.HasSuffix(uri, ".metadata.json.zstd"):
+		var z *zstd.Decoder
+		if z, err = zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxMetadata)); err == nil {
+			defer z.Close()
+		}
+		text = z
+	default:
+		return data, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return expand(text, maxMetadata)
+}
+
+// io is what iceberg-go calls for its IO, once for every operation.
+func (t *Table) io(ctx context.Context) (iceio.IO, error) {
+	f := fileIO{ctx: ctx, store: t.store}
+	if m := t.manifests.Load(); m != nil {
+		f.manifests = *m
+	}
+	return f, nil
+}
+
+// memFile is a file in memory, its own fs.FileInfo, and an IO that has only it.
+type memFile struct {
+	*bytes.Reader
+	uri string
+}
+
+func (f memFile) Open(string) (iceio.File, error) { return f, nil }
+func (f memFile) Remove(string) error             { return errors.ErrUnsupported }
+func (f memFile) Close() error                    { return nil }
+func (f memFile) Stat() (fs.FileInfo, error)      { return f, nil }
+func (f memFile) Name() string                    { return f.uri }
+func (f memFile) Size() int64                     { return f.Reader.Size() }
+func (f memFile) Mode() fs.FileMode               { return 0o444 }
+func (f memFile) ModTime() time.Time              { return time.Time{} }
+func (f memFile) IsDir() bool                     { return false }
+func (f memFile) Sys() any                        { return nil }

@@ -1,0 +1,208 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package iceberg reads one snapshot of an Iceberg table: manifests, deletes, pruning; splits and their rows.
+//
+// Open pins one snapshot of a table. Plan names its splits, one a Parquet row
+// group, in an order that depends on the snapshot and the filter alone. Fetch
+// prefetches a split's bytes, and Fetched.Batches decodes them: rows that
+// positional deletes, deletion vectors and equality deletes remove are marked,
+// columns are found by field id through every schema the table ever had, and
+// the filter is applied row by row with the logic of SQL (a comparison with
+// null keeps no row).
+//
+// iceberg-go reads metadata and manifests and prunes files. Row groups are read
+// by package parquet on the caller's goroutine, so that a panic on a corrupt page is an error of that
+// split and so that a file's footer and deletes are read once and not once a row
+// group.
+package iceberg
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	ice "github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/kubeflow/datacache/cacheserver/filter"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+)
+
+// Table is one snapshot of an Iceberg table with the columns and the filter of a
+// Selection. It is safe for concurrent use and has nothing to close. Open makes
+// Tables.
+type Table struct {
+	store      *objstore.Store
+	table      *table.Table
+	pin        Pin
+	scan       *table.Scan // with the filter, for planning
+	unfiltered *table.Scan
+	schema     *ice.Schema       // of the snapshot
+	fields     []ice.NestedField // that are served
+	served     *arrow.Schema
+	filter     ice.BooleanExpression // bound to schema; nil: all rows
+	properties ice.Properties
+	defaults   defaults
+	mem        memory.Allocator // of what is decoded
+	caches     caches
+	plan       lazy[*filePlan]
+	manifests  atomic.Pointer[map[string]ice.ManifestFile] // of the snapshot, once they are planned
+}
+
+// Pin names exactly what Open chose, so that another process opens the same with
+// OpenPinned. It is plain data.
+type Pin struct {
+	MetadataLocation string `json:"metadata_location"`
+	UUID             string `json:"uuid"`
+	// SnapshotID counts only if HasSnapshot: a new table has none, and no rows.
+	SnapshotID  int64 `json:"snapshot_id"`
+	HasSnapshot bool  `json:"has_snapshot"`
+	SchemaID    int   `json:"schema_id"`
+	// FormatVersion is 1, 2 or 3.
+	FormatVersion int `json:"format_version"`
+}
+
+// Open opens the table of src and pins what sel selects. It reads the metadata
+// file and no data.
+func Open(ctx context.Context, store *objstore.Store, src Source, sel Selection) (*Table, error) {
+	if err := src.validate(); err != nil {
+		return nil, fmt.Errorf("open table: %w", err)
+	}
+	at, err := locate(ctx, store, src)
+	if err != nil {
+		return nil, fmt.Errorf("open table %s: %w", src, err)
+	}
+	return open(ctx, at, src, sel)
+}
+
+// OpenPinned opens what another Open of the same source and selection pinned, or
+// says what is different now.
+func OpenPinned(ctx context.Context, store *objstore.Store, src Source, pin Pin, sel Selection) (*Table, error) {
+	if err := src.validate(); err != nil {
+		return nil, fmt.Errorf("open pinned table: %w", err)
+	}
+	if pin.MetadataLocation == "" {
+		return nil, fmt.Errorf("open pinned table %s: the pin names no metadata file", src)
+	}
+	at := location{store: store, metadata: pin.MetadataLocation}
+	if src.CatalogURI != "" { // for the credentials it hands out
+		vended, err := fromCatalog(ctx, store, src)
+		if err != nil {
+			return nil, fmt.Errorf("open pinned table %s: %w", src, err)
+		}
+		at.store = vended.store
+	}
+	t, err := open(ctx, at, src, sel)
+	if err != nil {
+		return nil, err
+	}
+	if t.pin != pin {
+		return nil, fmt.Errorf("open pinned table %s: %s now holds %+v, pinned was %+v: start the cache anew", src, pin.MetadataLocation, t.pin, pin)
+	}
+	return t, nil
+}
+
+func open(ctx context.Context, at location, src Source, sel Selection) (*Table, error) {
+	t := &Table{store: at.store, caches: newCaches(), mem: &source.Buffers{}}
+	t.plan.init()
+	if err := t.load(ctx, at.metadata); err != nil {
+		return nil, fmt.Errorf("open table %s: read %s, which must be an Iceberg metadata file: %w", src, at.metadata, err)
+	}
+	if err := t.choose(sel); err != nil {
+		return nil, fmt.Errorf("open table %s: %w", src, err)
+	}
+	return t, nil
+}
+
+// load reads the metadata file.
+func (t *Table) load(ctx context.Context, metadata string) (err error) {
+	defer parquet.RecoverError(&err)
+	text, err := readMetadata(ctx, t.store, metadata)
+	if err != nil {
+		return err
+	}
+	if t.defaults, text, err = takeDefaults(text); err != nil {
+		return err
+	}
+	parsed, err := table.ParseMetadataBytes(text)
+	if err != nil {
+		return err
+	}
+	t.table = table.New(table.Identifier{metadata}, parsed, metadata, t.io, nil)
+	t.properties = t.table.Properties()
+	return nil
+}
+
+// choose resolves a selection against the table's metadata.
+func (t *Table) choose(sel Selection) error {
+	if err := sel.validate(); err != nil {
+		return err
+	}
+	scan, err := scanOf(t.table, sel)
+	if err != nil {
+		return err
+	}
+	snapshot, err := scan.ResolveSnapshot()
+	if err != nil {
+		return err
+	}
+	if t.schema, err = scan.Projection(); err != nil {
+		return fmt.Errorf("schema of the snapshot: %w", err)
+	}
+	if t.fields, err = selectColumns(t.schema, sel.Columns); err != nil {
+		return err
+	}
+	if t.served, err = parquet.ArrowSchema(t.fields, t.properties); err != nil {
+		return err
+	}
+	t.pin = Pin{
+		MetadataLocation: t.table.MetadataLocation(),
+		UUID:             t.table.Metadata().TableUUID().String(),
+		SchemaID:         t.schema.ID,
+		FormatVersion:    t.table.Metadata().Version(),
+	}
+	if snapshot != nil {
+		t.pin.SnapshotID, t.pin.HasSnapshot = snapshot.SnapshotID, true
+	}
+	return t.bindFilter(sel)
+}
+
+// bindFilter adds the selection's filter.
+func (t *Table) bindFilter(sel Selection) error {
+	var options []table.ScanOption
+	if strings.TrimSpace(sel.Filter) != "" {
+		unbound, err := filter.Parse(sel.Filter, t.schema)
+		if err != nil {
+			return fmt.Errorf("filter %q: %w", sel.Filter, err)
+		}
+		if t.filter, err = predicate.Bind(t.schema, unbound); err != nil {
+			return fmt.Errorf("filter %q: %w", sel.Filter, err)
+		}
+		options = append(options, table.WithRowFilter(unbound))
+	}
+	var err error
+	if t.unfiltered, err = scanOf(t.table, sel); err != nil {
+		return err
+	}
+	t.scan, err = scanOf(t.table, sel, options...)
+	return err
+}
+
+// Pin returns what Open pinned.
+func (t *Table) Pin() Pin { return t.pin }
+
+// Schema returns the schema of the served rows, which every batch of Batches has
+// exactly: the selected columns in the table's order, 32-bit offsets, no field
+// metadata. Do not change it.
+func (t *Table) Schema() *arrow.Schema { return t.served }
+
+// DecodeIn makes the table decode in buffers that it shares with others. Call it
+// before Fetch.
+func (t *Table) DecodeIn(b *source.Buffers) { t.mem = b }

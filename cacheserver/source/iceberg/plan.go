@@ -1,0 +1,253 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	ice "github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+)
+
+// footerReaders is how many footers Plan reads at a time.
+const footerReaders = 16
+
+// Split is one row group of one data file, or part of one: what Fetch takes. It is plain data
+// and means the same to every Table that was opened with the same Pin and
+// Selection.
+type Split struct {
+	File     string `json:"file"`
+	FileSize int64  `json:"file_size"` // bytes
+	// Version is the file's objstore.File.Version when it was planned.
+	Version string `json:"version,omitempty"`
+	// Sequence is the file's data sequence number; of a format v1 table it is 0.
+	Sequence int64 `json:"sequence"`
+	RowGroup int   `json:"row_group"`
+	// Start and Length are the row group's bytes in the file.
+	Start  int64 `json:"start"`
+	Length int64 `json:"length"`
+	// First is the split's first row, counted from the row group's.
+	First int64 `json:"first,omitempty"`
+	// Rows of the split, before deletes and filter.
+	Rows int64 `json:"rows"`
+	// Bytes is about what the served columns take as Arrow before deletes and
+	// filter: a weight, not a promise.
+	Bytes int64 `json:"bytes"`
+	// Exact says that no deletes and no filter apply: Batches yields Rows rows or
+	// an error.
+	Exact bool `json:"exact"`
+}
+
+// Part is rows [first, first+rows) of a split of a whole row group. bytes is
+// their part of Bytes.
+func (s Split) Part(first, rows, bytes int64) Split {
+	s.First, s.Rows, s.Bytes = first, rows, bytes
+	return s
+}
+
+// end is the row of the row group after the split's last.
+func (s Split) end() int64 { return s.First + s.Rows }
+
+// dataFile is a planned data file with its deletes.
+type dataFile struct {
+	file     ice.DataFile
+	sequence int64
+	position []ice.DataFile // positional delete files
+	equality []ice.DataFile
+	vectors  []ice.DataFile // deletion vectors
+}
+
+// clean reports whether no deletes apply.
+func (d *dataFile) clean() bool {
+	return len(d.position) == 0 && len(d.equality) == 0 && len(d.vectors) == 0
+}
+
+// filePlan is the data files of the snapshot that may hold wanted rows, in the
+// order of their splits.
+type filePlan struct {
+	files  []*dataFile
+	byName map[fileName]*dataFile
+}
+
+// fileName tells data files apart.
+type fileName struct {
+	path     string
+	sequence int64
+}
+
+// Plan returns the table's splits in order: by data sequence number, then by
+// path, then by row group. The order depends on nothing but the table's
+// snapshot, the columns' file statistics and the filter. Row groups that the
+// footer's statistics rule out are left out.
+//
+// Plan reads every planned file's footer, 16 at a time, and calls progress, if
+// it is not nil, after each, never twice at a time.
+func (t *Table) Plan(ctx context.Context, progress func(done, total int)) ([]Split, error) {
+	plan, err := t.files(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if progress == nil {
+		progress = func(int, int) {}
+	}
+	var mu sync.Mutex
+	done := 0
+	perFile := make([][]Split, len(plan.files))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(footerReaders)
+	for i, d := range plan.files {
+		group.Go(func() error {
+			splits, err := t.splits(ctx, d)
+			if err != nil {
+				return err
+			}
+			perFile[i] = splits
+			mu.Lock()
+			defer mu.Unlock()
+			done++
+			progress(done, len(plan.files))
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	return slices.Concat(perFile...), nil
+}
+
+// files returns the data files of the snapshot, read from its manifests at the
+// first call.
+func (t *Table) files(ctx context.Context) (*filePlan, error) {
+	return t.plan.get(ctx, func(ctx context.Context) (*filePlan, error) {
+		tasks, err := t.tasks(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("plan: read the snapshot's manifests: %w", err)
+		}
+		return newFilePlan(tasks)
+	})
+}
+
+// tasks lets iceberg-go read the snapshot's manifests and match data files with
+// their deletes.
+func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
+	defer parquet.RecoverError(&err)
+	snapshot, err := t.scan.ResolveSnapshot()
+	if err != nil || snapshot == nil {
+		return nil, err
+	}
+	list, err := snapshot.Manifests(listIO{fileIO{ctx: ctx, store: t.store}})
+	if err != nil {
+		return nil, err
+	}
+	manifests := make(map[string]ice.ManifestFile, len(list))
+	for _, m := range list {
+		if _, again := manifests[m.FilePath()]; again {
+			return nil, fmt.Errorf("manifest list %s names manifest %s twice, which would double its rows: roll the table back to a snapshot with a good list, or rewrite its manifests", snapshot.ManifestList, m.FilePath())
+		}
+		manifests[m.FilePath()] = m
+	}
+	t.manifests.Store(&manifests)
+	if t.filter != nil && t.hasPromotedDates() {
+		// iceberg-go 0.7.0 takes days for microseconds. Row groups are still pruned.
+		return t.unfiltered.PlanFiles(ctx)
+	}
+	tasks, err := t.scan.PlanFiles(ctx)
+	if errors.Is(err, ice.ErrInvalidBinSerialization) {
+		// Files older than a promotion (int to long, float to double) keep bounds of
+		// the narrow type, which iceberg-go 0.7.0 cannot compare with the filter.
+		// Without it no file is pruned here; row groups still are, by their footers.
+		return t.unfiltered.PlanFiles(ctx)
+	}
+	return tasks, err
+}
+
+func newFilePlan(tasks []table.FileScanTask) (*filePlan, error) {
+	p := &filePlan{byName: map[fileName]*dataFile{}}
+	var problems []error
+	for _, task := range tasks {
+		if task.Start != 0 {
+			continue // a later part of a file that is in the plan already
+		}
+		d := newDataFile(task)
+		if err := d.supported(); err != nil && len(problems) < mostListed {
+			problems = append(problems, err)
+		}
+		p.files = append(p.files, d)
+		p.byName[fileName{d.file.FilePath(), d.sequence}] = d
+	}
+	slices.SortStableFunc(p.files, func(a, b *dataFile) int {
+		return cmp.Or(cmp.Compare(a.sequence, b.sequence), strings.Compare(a.file.FilePath(), b.file.FilePath()))
+	})
+	return p, errors.Join(problems...)
+}
+
+func newDataFile(task table.FileScanTask) *dataFile {
+	d := &dataFile{
+		file:     ice.DataFileWithoutColumnStats(task.File), // they are for pruning, which is done
+		position: task.DeleteFiles,
+		equality: task.EqualityDeleteFiles,
+		vectors:  task.DeletionVectorFiles,
+	}
+	if task.DataSequenceNumber != nil {
+		d.sequence = *task.DataSequenceNumber
+	}
+	return d
+}
+
+// supported says which file of d is of a kind that cannot be read.
+func (d *dataFile) supported() error {
+	for _, f := range slices.Concat([]ice.DataFile{d.file}, d.position, d.equality) {
+		if f.FileFormat() != ice.ParquetFile {
+			return fmt.Errorf("file %s is %s: only Parquet is supported: rewrite the table's files as Parquet", f.FilePath(), f.FileFormat())
+		}
+		if len(f.KeyMetadata()) > 0 {
+			return fmt.Errorf("file %s is encrypted: %w", f.FilePath(), errors.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// splits returns the splits of one data file.
+func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) {
+	defer parquet.RecoverFileError(d.file.FilePath(), &err)
+	f, err := t.footerOf(ctx, d.file.FilePath(), d.file.FileSizeBytes())
+	if err != nil {
+		return nil, err
+	}
+	if have, want := f.Total(), d.file.Count(); have != want {
+		return nil, rowsDiffer(f.URI, have, want)
+	}
+	way, err := t.columnsOf(f, d)
+	if err != nil {
+		return nil, err
+	}
+	var splits []Split
+	for g := range f.Groups() {
+		if f.Rows(g) == 0 || (t.filter != nil && !predicate.MightMatch(t.filter, f.Bounds(g))) {
+			continue
+		}
+		start, length, err := f.Extent(g)
+		if err != nil {
+			return nil, err
+		}
+		if err := f.Check(g, way.projection.Leaves()); err != nil {
+			return nil, err
+		}
+		splits = append(splits, Split{
+			File: f.URI, FileSize: f.Size, Version: f.Version, Sequence: d.sequence, RowGroup: g, Start: start, Length: length,
+			Rows: f.Rows(g), Bytes: way.projection.Weight(f, g, way.served), Exact: d.clean() && t.filter == nil,
+		})
+	}
+	return splits, nil
+}

@@ -1,0 +1,133 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/compute"
+
+	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+)
+
+// Batch is rows of a split. Whoever gets one releases it.
+type Batch struct {
+	// RecordBatch has Table.Schema and at least one row.
+	arrow.RecordBatch
+	// Keep has a bit for every row, the lowest of a byte first: rows without are
+	// deleted or do not match the filter. At least one is set. Nil: all rows count.
+	Keep []byte
+}
+
+// Batches decodes the split's rows in their order, about 4 MiB at a time. It ends
+// with an error, or when every row was given: a row group with fewer or more rows
+// than its footer says is an error, whatever else applies. Each call decodes anew
+// and gives the same batches.
+func (f *Fetched) Batches(ctx context.Context) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
+		ctx := compute.WithAllocator(ctx, f.table.mem)
+		d, err := f.decoder(ctx)
+		if err != nil {
+			yield(Batch{}, f.failed(err))
+			return
+		}
+		defer d.rows.Close()
+		for {
+			b, err := d.next(ctx)
+			if errors.Is(err, io.EOF) {
+				if err = f.file.Unchanged(); err == nil {
+					return
+				}
+			}
+			if err != nil {
+				yield(Batch{}, f.failed(err))
+				return
+			}
+			if b.RecordBatch != nil && !yield(b, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (f *Fetched) failed(err error) error {
+	return fmt.Errorf("data file %s row group %d: %w", f.split.File, f.split.RowGroup, err)
+}
+
+// decoder makes the batches of a split.
+type decoder struct {
+	fetched *Fetched
+	rows    *parquet.RowReader
+	first   int64  // position in the file of the row group's first row
+	keep    bitmap // by position in the file; nil: no row is deleted by position
+	equal   []*equalDeletes
+}
+
+func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
+	d := &decoder{fetched: f, first: f.footer.FirstRow(f.split.RowGroup)}
+	var err error
+	if d.keep, err = f.table.keeps(ctx, f.data); err != nil {
+		return nil, err
+	}
+	if d.equal, err = f.table.equalDeletes(ctx, f.data, f.columns); err != nil {
+		return nil, err
+	}
+	batch := parquet.BatchRows(f.columns.projection.Weight(f.footer, f.split.RowGroup, f.columns.served), f.footer.Rows(f.split.RowGroup))
+	if d.rows, err = parquet.NewRowReader(ctx, f.footer, f.file, f.columns.projection, f.section, batch, f.table.mem); err != nil {
+		return nil, err
+	}
+	f.own, f.general = d.rows.Decoders()
+	return d, nil
+}
+
+// Decoders tells how many columns of the split Batches decoded by package decode,
+// and how many it left to the general reader, pqarrow.
+func (f *Fetched) Decoders() (leaf, general int) { return f.own, f.general }
+
+// next returns the next batch, none if no row of it stays, or io.EOF.
+func (d *decoder) next(ctx context.Context) (_ Batch, err error) {
+	defer parquet.RecoverError(&err)
+	at := d.first + d.rows.Position()
+	columns, n, err := d.rows.Next(ctx)
+	if err != nil {
+		return Batch{}, err
+	}
+	defer parquet.ReleaseAll(columns)
+	keep, kept, err := d.mask(columns, int(at), n)
+	if err != nil || kept == 0 {
+		return Batch{}, err
+	}
+	rec := array.NewRecordBatch(d.fetched.table.served, columns[:d.fetched.columns.served], int64(n))
+	if kept == n {
+		keep = nil
+	}
+	return Batch{RecordBatch: rec, Keep: keep}, nil
+}
+
+// mask says which of n rows from position at on stay, and how many they are.
+func (d *decoder) mask(columns []arrow.Array, at, n int) (keep []byte, kept int, err error) {
+	if d.keep == nil && d.equal == nil && d.fetched.table.filter == nil {
+		return nil, n, nil
+	}
+	m := predicate.NewMask(n)
+	if d.keep != nil {
+		m.CopyFrom(d.keep, at)
+	}
+	for _, e := range d.equal {
+		if err := e.clear(m, columns); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err := predicate.Apply(m, d.fetched.table.filter, d.fetched.columns.paths, columns); err != nil {
+		return nil, 0, err
+	}
+	return m.Bits, m.Kept(), nil
+}

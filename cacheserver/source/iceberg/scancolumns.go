@@ -1,0 +1,128 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"fmt"
+	"slices"
+
+	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+)
+
+// scanColumns is how the rows of one data file become rows of the table: the served
+// columns come first, then those that only filter and deletes look at.
+type scanColumns struct {
+	projection *parquet.Projection
+	served     int
+	paths      map[int]predicate.Path // by field id, of the fields that filter and deletes look at
+}
+
+// columnsOf builds the way of a data file. d may be nil for a file without deletes
+// in a table without identity partitions.
+func (t *Table) columnsOf(f *parquet.Footer, d *dataFile) (*scanColumns, error) {
+	w := &scanColumns{served: len(t.fields), paths: map[int]predicate.Path{}}
+	fields := slices.Clone(t.fields)
+	ids, err := t.comparedFields(d)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if _, ok := w.paths[id]; ok {
+			continue
+		}
+		if fields, err = w.addCompared(t, fields, id); err != nil {
+			return nil, fmt.Errorf("data file %s: %w", f.URI, err)
+		}
+	}
+	w.projection, err = parquet.NewProjection(f, fields, sources{partition: t.partition(d), defaults: t.defaults}.value, t.properties)
+	return w, err
+}
+
+// comparedFields returns the field ids that the filter and d's equality deletes compare.
+func (t *Table) comparedFields(d *dataFile) ([]int, error) {
+	var ids []int
+	if t.filter != nil {
+		var err error
+		if ids, err = ice.ExtractFieldIDs(t.filter); err != nil {
+			return nil, fmt.Errorf("columns of the filter: %w", err)
+		}
+	}
+	if d != nil {
+		for _, del := range d.equality {
+			ids = append(ids, del.EqualityFieldIDs()...)
+		}
+	}
+	return ids, nil
+}
+
+// addCompared finds field id in fields or adds a column for it.
+func (w *scanColumns) addCompared(t *Table, fields []ice.NestedField, id int) ([]ice.NestedField, error) {
+	for i, f := range fields {
+		if kids, leaf, ok := pathTo(f, id); ok {
+			w.paths[id] = predicate.Path{Column: i, Kids: kids, Field: leaf}
+			return fields, nil
+		}
+	}
+	chain, ok := t.topLevelField(id)
+	if !ok {
+		return nil, fmt.Errorf("field %d, which deletes or filter look at, is in no schema of the table", id)
+	}
+	kids, leaf, _ := pathTo(chain, id)
+	w.paths[id] = predicate.Path{Column: len(fields), Kids: kids, Field: leaf}
+	return append(fields, chain), nil
+}
+
+// topLevelField returns the top-level field that field id is in, with nothing else in
+// it. A field that was dropped is looked for in older schemas.
+func (t *Table) topLevelField(id int) (ice.NestedField, bool) {
+	schemas := append([]*ice.Schema{t.schema}, t.table.Metadata().Schemas()...)
+	slices.Reverse(schemas[1:]) // newest first
+	for _, s := range schemas {
+		for _, f := range s.Fields() {
+			if only, ok := onlyField(f, id); ok {
+				return only, true
+			}
+		}
+	}
+	return ice.NestedField{}, false
+}
+
+// onlyField returns f with only field id in it.
+func onlyField(f ice.NestedField, id int) (ice.NestedField, bool) {
+	if f.ID == id {
+		f.Required = false // an older file may lack a field that was dropped since
+		return f, true
+	}
+	st, ok := f.Type.(*ice.StructType)
+	if !ok {
+		return f, false
+	}
+	for _, kid := range st.FieldList {
+		if only, ok := onlyField(kid, id); ok {
+			f.Type = &ice.StructType{FieldList: []ice.NestedField{only}}
+			return f, true
+		}
+	}
+	return f, false
+}
+
+// pathTo returns the way from f to field id through structs.
+func pathTo(f ice.NestedField, id int) (kids []int, leaf ice.NestedField, ok bool) {
+	if f.ID == id {
+		return nil, f, true
+	}
+	st, isStruct := f.Type.(*ice.StructType)
+	if !isStruct {
+		return nil, f, false
+	}
+	for i, kid := range st.FieldList {
+		if rest, leaf, ok := pathTo(kid, id); ok {
+			return append([]int{i}, rest...), leaf, true
+		}
+	}
+	return nil, f, false
+}

@@ -1,0 +1,162 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package parquet
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	ice "github.com/apache/iceberg-go"
+)
+
+// FieldIDKey is where pqarrow leaves the field id of a Parquet column.
+const FieldIDKey = "PARQUET:field_id"
+
+// NameMapping is a table's name mapping: ids for files that were not written by an
+// Iceberg writer and hold none.
+type NameMapping = ice.NameMapping
+
+// allocator gives Arrow buffers.
+type allocator = memory.Allocator
+
+// fileColumn is a column of a file, or what is within one: a struct's fields, a
+// list's element, a map's key and value.
+type fileColumn struct {
+	id    int // 0: the column belongs to no table column
+	field arrow.Field
+	leaf  int // index of the Parquet column; -1 if it has kids
+	kids  []*fileColumn
+}
+
+// fileColumns returns the columns of a file with their field ids: their own if
+// the file has any, else those that names gives them.
+func fileColumns(manifest *pqarrow.SchemaManifest, names NameMapping) ([]*fileColumn, error) {
+	byName := true
+	for i := range manifest.Fields {
+		byName = byName && !hasID(&manifest.Fields[i])
+	}
+	if byName && names == nil && len(manifest.Fields) > 0 {
+		return nil, fmt.Errorf("its columns have no field ids and the table has no name mapping: set the table property schema.name-mapping.default")
+	}
+	if !byName {
+		names = nil
+	}
+	columns := make([]*fileColumn, len(manifest.Fields))
+	for i := range manifest.Fields {
+		columns[i] = newFileColumn(&manifest.Fields[i], manifest.Fields[i].Field.Name, byName, names)
+	}
+	return columns, nil
+}
+
+func newFileColumn(f *pqarrow.SchemaField, name string, byName bool, names []ice.MappedField) *fileColumn {
+	c := &fileColumn{id: ownID(f), field: *f.Field, leaf: f.ColIndex}
+	if byName {
+		c.id = 0
+		for _, m := range names {
+			if m.FieldID != nil && slices.Contains(m.Names, name) {
+				c.id, names = *m.FieldID, m.Fields
+				break
+			}
+		}
+		if c.id == 0 {
+			names = nil
+		}
+	}
+	kids, kidNames := f.Children, []string(nil)
+	switch f.Field.Type.(type) {
+	case *arrow.MapType:
+		kids, kidNames = f.Children[0].Children, []string{"key", "value"}
+	case arrow.ListLikeType:
+		kidNames = []string{"element"}
+	}
+	for i := range kids {
+		kidName := kids[i].Field.Name
+		if kidNames != nil {
+			kidName = kidNames[i]
+		}
+		c.kids = append(c.kids, newFileColumn(&kids[i], kidName, byName, names))
+	}
+	return c
+}
+
+// hasID reports whether a column or anything within it has a field id.
+func hasID(f *pqarrow.SchemaField) bool {
+	if ownID(f) > 0 {
+		return true
+	}
+	for i := range f.Children {
+		if hasID(&f.Children[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+func ownID(f *pqarrow.SchemaField) int {
+	text, ok := f.Field.Metadata.GetValue(FieldIDKey)
+	if !ok {
+		return 0
+	}
+	id, err := strconv.Atoi(text)
+	if err != nil || id < 0 {
+		return 0
+	}
+	return id
+}
+
+// byID returns the column of an id among columns.
+func byID(columns []*fileColumn, id int) *fileColumn {
+	for _, c := range columns {
+		if c.id == id && id > 0 {
+			return c
+		}
+	}
+	return nil
+}
+
+// markLeaves adds all Parquet columns of c to leaves.
+func (c *fileColumn) markLeaves(leaves map[int]bool) {
+	if c.leaf >= 0 {
+		leaves[c.leaf] = true
+	}
+	for _, k := range c.kids {
+		k.markLeaves(leaves)
+	}
+}
+
+// anyLeaf reports whether one of c's Parquet columns is in leaves.
+func (c *fileColumn) anyLeaf(leaves map[int]bool) bool {
+	if c.leaf >= 0 && leaves[c.leaf] {
+		return true
+	}
+	for _, k := range c.kids {
+		if k.anyLeaf(leaves) {
+			return true
+		}
+	}
+	return false
+}
+
+// readLeaves appends those of c's Parquet columns to all that are in leaves.
+func (c *fileColumn) readLeaves(all []int, leaves map[int]bool) []int {
+	if c.leaf >= 0 && leaves[c.leaf] {
+		all = append(all, c.leaf)
+	}
+	for _, k := range c.kids {
+		all = k.readLeaves(all, leaves)
+	}
+	return all
+}
+
+// firstLeaf is the Parquet column of c that comes first.
+func (c *fileColumn) firstLeaf() int {
+	for c.leaf < 0 && len(c.kids) > 0 {
+		c = c.kids[0]
+	}
+	return c.leaf
+}

@@ -1,0 +1,151 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package parquet
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/compute"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+)
+
+// convert returns arr as type to; the caller releases the result and keeps arr.
+type convert func(ctx context.Context, mem allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error)
+
+// conversion returns how a leaf of type from, as pqarrow reads it, becomes one
+// of type to; nil if it is one already. Beyond the promotions of the Iceberg
+// specification it takes what other writers leave in files that are added to a
+// table: INT96 timestamps, other units, narrower integers, strings without
+// their annotation.
+func conversion(from, to arrow.DataType, physical parquet.Type) (convert, error) {
+	if arrow.TypeEqual(from, to) {
+		return nil, nil
+	}
+	switch to := to.(type) {
+	case *arrow.TimestampType:
+		return toTimestamp(from, to, physical)
+	case *arrow.Decimal128Type:
+		if d, ok := from.(*arrow.Decimal128Type); ok && d.Scale == to.Scale && d.Precision <= to.Precision {
+			return relabel, nil
+		}
+	case *arrow.StringType, *arrow.BinaryType:
+		if from.ID() == arrow.STRING || from.ID() == arrow.BINARY {
+			return relabel, nil
+		}
+	case arrow.ExtensionType:
+		if arrow.TypeEqual(from, to.StorageType()) {
+			return relabel, nil
+		}
+	case *arrow.NullType:
+		return allNull, nil
+	default:
+		if widens(from, to) {
+			return cast, nil
+		}
+	}
+	return nil, fmt.Errorf("the table's type %s cannot be read from the file's %s", to, from)
+}
+
+// widens reports whether every value of from is one of to.
+func widens(from, to arrow.DataType) bool {
+	switch to.ID() {
+	case arrow.INT32:
+		return isOneOf(from, arrow.INT8, arrow.INT16, arrow.UINT8, arrow.UINT16)
+	case arrow.INT64:
+		return isOneOf(from, arrow.INT8, arrow.INT16, arrow.INT32, arrow.UINT8, arrow.UINT16, arrow.UINT32)
+	case arrow.FLOAT32:
+		return isOneOf(from, arrow.FLOAT16)
+	case arrow.FLOAT64:
+		return isOneOf(from, arrow.FLOAT16, arrow.FLOAT32)
+	case arrow.TIME64:
+		return isOneOf(from, arrow.TIME32)
+	}
+	return false
+}
+
+func isOneOf(t arrow.DataType, ids ...arrow.Type) bool { return slices.Contains(ids, t.ID()) }
+
+// toTimestamp allows another unit, and another zone only for INT96, which has no
+// way to say whether it means UTC.
+func toTimestamp(from arrow.DataType, to *arrow.TimestampType, physical parquet.Type) (convert, error) {
+	if from.ID() == arrow.DATE32 && to.TimeZone == "" {
+		return cast, nil
+	}
+	t, ok := from.(*arrow.TimestampType)
+	if !ok {
+		return nil, fmt.Errorf("the table's type %s cannot be read from the file's %s", to, from)
+	}
+	if physical == parquet.Types.Int96 {
+		return fromINT96, nil
+	}
+	if (t.TimeZone == "") != (to.TimeZone == "") {
+		return nil, fmt.Errorf("the table's type %s cannot be read from the file's %s: one of them has a time zone", to, from)
+	}
+	return rescaling(t.Unit, to.Unit), nil
+}
+
+// rescaling returns how timestamps of one unit become those of another.
+func rescaling(from, to arrow.TimeUnit) convert {
+	if from == to {
+		return relabel
+	}
+	scale, down := int64(from.Multiplier()), int64(to.Multiplier())
+	if scale > down {
+		factor := scale / down
+		most := math.MaxInt64 / factor
+		return rescale(func(v int64) (int64, bool) { return v * factor, -most <= v && v <= most })
+	}
+	return rescale(func(v int64) (int64, bool) { return floorDiv(v, down/scale), true })
+}
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+// rescale applies f to every timestamp; f says whether its result is right.
+func rescale(f func(int64) (int64, bool)) convert {
+	return func(_ context.Context, mem allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error) {
+		from := arr.(*array.Timestamp).Values()
+		buf := memory.NewResizableBuffer(mem)
+		defer buf.Release()
+		buf.Resize(len(from) * arrow.Int64SizeBytes)
+		out := arrow.Int64Traits.CastFromBytes(buf.Bytes())
+		for i, v := range from {
+			r, ok := f(int64(v))
+			if !ok && arr.IsValid(i) {
+				return nil, fmt.Errorf("timestamp %d of %s does not fit %s", v, arr.DataType(), to)
+			}
+			out[i] = r
+		}
+		valid, owned := validity(mem, arr)
+		if owned {
+			defer valid.Release()
+		}
+		return wrap(array.NewData(to, len(from), []*memory.Buffer{valid, buf}, nil, arr.NullN(), 0)), nil
+	}
+}
+
+// relabel keeps the buffers, which mean the same under both types.
+func relabel(_ context.Context, _ allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error) {
+	d := arr.Data()
+	return wrap(array.NewData(to, d.Len(), d.Buffers(), nil, arr.NullN(), d.Offset())), nil
+}
+
+func cast(ctx context.Context, mem allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error) {
+	return compute.CastArray(compute.WithAllocator(ctx, mem), arr, compute.SafeCastOptions(to))
+}
+
+func allNull(_ context.Context, _ allocator, arr arrow.Array, _ arrow.DataType) (arrow.Array, error) {
+	return array.NewNull(arr.Len()), nil
+}

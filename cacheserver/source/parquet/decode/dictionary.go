@@ -1,0 +1,36 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package decode
+
+// A column chunk has one dictionary page, its first. Writers give the dictionary up when it grows too large, which they
+// find out a page too late: of columns of large values it takes as much memory as a page does. So it is dropped at the
+// first data page that does not use it, and read again if one comes that does, which the format allows and writers avoid.
+
+// dropDictionary frees the memory of the dictionary.
+func (p *pages) dropDictionary() {
+	if len(p.kept) > 0 {
+		p.freeKept()
+		p.dropped = true
+	}
+}
+
+// readDictionary reads a dropped dictionary again.
+func (p *pages) readDictionary() (page, error) {
+	again := pages{
+		from: p.from, at: p.dictionaryAt, end: p.end, most: p.most, codec: p.codec, streams: p.streams, mem: p.mem,
+	}
+	dictionary, err := again.read()
+	if err == nil {
+		p.kept, again.kept, p.dropped = again.kept, nil, false
+	}
+	again.close()
+	return dictionary, err
+}
+
+func (p *pages) freeKept() {
+	for i := range p.kept {
+		p.free(&p.kept[i])
+	}
+	p.kept = nil
+}

@@ -1,0 +1,381 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package decode
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+)
+
+// pages reads the pages of a column chunk one after the other: checks their CRC, uncompresses them.
+//
+// A page is valid until the next one is read; a dictionary until the first data page that does not use it.
+type pages struct {
+	from    io.ReaderAt
+	at, end int64
+	then    *Pages         // what comes after end; nil: nothing
+	most    int64          // bytes of a page, uncompressed
+	codec   compress.Codec // nil: pages are not compressed
+	streams bool           // codec can read a page in pieces, see stream
+	mem     memory.Allocator
+
+	checked bool // a data page was read, and
+	summed  bool // it had a CRC, so that all of them have one
+
+	window []byte // bytes of the file
+	start  int64  // where they are
+	buffer []byte // all of window's memory, but where the file has it
+
+	body  []byte   // as the file has it, where window does not have all of it
+	plain []byte   // uncompressed
+	kept  [][]byte // memory of the dictionary
+
+	dictionaryAt int64 // where the dictionary page begins
+	dropped      bool  // the dictionary's memory was freed, see dropDictionary
+}
+
+const (
+	windowBytes = 64 << 10 // read at a time, for headers and small pages
+	mostHeader  = 16 << 20 // statistics may be long
+	largeBytes  = 4 << 20  // of a page's body that is uncompressed while it is read, where the codec can
+)
+
+// page is a page of any kind that holds values.
+type page struct {
+	kind     int64
+	n        int // values, nulls included
+	encoding parquet.Encoding
+
+	defEncoding, repEncoding parquet.Encoding // of version 1; its levels lie in data
+
+	reps, defs []byte // levels of version 2
+	data       []byte // uncompressed
+}
+
+// usesDictionary reports whether the page's values are indices into the dictionary.
+func (p *page) usesDictionary() bool {
+	return p.encoding == parquet.Encodings.RLEDict || p.encoding == parquet.Encodings.PlainDict
+}
+
+// next returns the next page, or io.EOF.
+func (p *pages) next() (page, error) {
+	for {
+		if p.at >= p.end && p.then != nil {
+			p.at, p.end, p.then = p.then.Offset, p.then.Offset+p.then.Length, nil
+		}
+		if p.at >= p.end {
+			return page{}, io.EOF
+		}
+		at := p.at
+		pg, err := p.read()
+		if err != nil {
+			return page{}, fmt.Errorf("page at offset %d: %w", at, err)
+		}
+		if pg.kind == kindDataV1 || pg.kind == kindDataV2 || pg.kind == kindDictionary {
+			return pg, nil
+		}
+	}
+}
+
+// read reads the page at p.at.
+func (p *pages) read() (page, error) {
+	at := p.at
+	h, err := p.header()
+	if err != nil {
+		return page{}, err
+	}
+	size := h.page.value[pageUncompressed]
+	if size < 0 || size > p.most {
+		return page{}, corrupt("%d bytes uncompressed where its column chunk has %d", size, p.most)
+	}
+	d := &h.data
+	pg := page{kind: h.page.value[pageKind], n: int(d.value[dataValues]), encoding: parquet.Encoding(d.value[v1Encoding])}
+	switch pg.kind {
+	case kindDataV2:
+		pg.encoding = parquet.Encoding(d.value[v2Encoding])
+	case kindDataV1:
+		if !d.has(dataValues, v1Encoding, v1DefEncoding, v1RepEncoding) {
+			return page{}, errHeader
+		}
+		pg.defEncoding, pg.repEncoding = parquet.Encoding(d.value[v1DefEncoding]), parquet.Encoding(d.value[v1RepEncoding])
+	case kindDictionary:
+		if !d.has(dataValues, v1Encoding) {
+			return page{}, errHeader
+		}
+		p.dictionaryAt = at
+	}
+	if pg.n < 0 {
+		return page{}, errHeader
+	}
+	if (pg.kind == kindDataV1 || pg.kind == kindDataV2) && !pg.usesDictionary() {
+		p.dropDictionary()
+	}
+	err = p.content(&pg, &h, int(size))
+	return pg, err
+}
+
+// content reads and uncompresses the bytes of a page whose header was read.
+func (p *pages) content(pg *page, h *header, size int) (err error) {
+	length := h.page.value[pageCompressed]
+	if p.streams && pg.kind != kindDataV2 && length > largeBytes && int64(len(p.near())) < length {
+		pg.data, err = p.stream(h, size)
+	} else {
+		err = p.whole(pg, h, size)
+	}
+	if err == nil && pg.kind == kindDictionary {
+		pg.data = p.keep(pg.data)
+	}
+	return err
+}
+
+// whole reads all bytes of a page before it uncompresses them.
+func (p *pages) whole(pg *page, h *header, size int) error {
+	body, err := p.bytes(h.page.value[pageCompressed])
+	if err != nil {
+		return err
+	}
+	if err := p.verify(h, h.checksum(body)); err != nil {
+		return err
+	}
+	switch pg.kind {
+	case kindDataV1, kindDictionary:
+		pg.data, err = p.uncompress(body, size, true)
+	case kindDataV2:
+		err = p.readV2(pg, &h.data, body, size)
+	}
+	if err == nil && p.codec != nil && pg.kind != kindDataV2 {
+		p.free(&p.body) // another column can use it while this page is decoded
+	}
+	return err
+}
+
+// ErrChecksum is that a page's bytes are not those that were written.
+var ErrChecksum = errors.New("the page's checksum does not match: its bytes were changed in the store or on the way")
+
+// checksum is the CRC-32 of a page's bytes, 0 if its header has none.
+func (h *header) checksum(body []byte) uint32 {
+	if !h.page.has(pageCRC) {
+		return 0
+	}
+	return crc32.ChecksumIEEE(body)
+}
+
+// verify compares a page's CRC-32 with the one in its header, which covers all bytes of the page as they lie in the file, the
+// levels of version 2 included. The data pages of a column chunk all have a CRC or none: a changed header must not make
+// a page pass without.
+func (p *pages) verify(h *header, sum uint32) error {
+	summed := h.page.has(pageCRC)
+	if summed && sum != uint32(h.page.value[pageCRC]) {
+		return fmt.Errorf("%w: restore the file", ErrChecksum)
+	}
+	if h.page.value[pageKind] == kindDictionary { // parquet-java wrote CRCs to them, and none to data pages of version 2
+		return nil
+	}
+	if p.checked && summed != p.summed {
+		return corrupt("some data pages of the column chunk have a checksum and some have none")
+	}
+	p.checked, p.summed = true, summed
+	return nil
+}
+
+// Verify checks the CRCs of a chunk's pages, for readers that do not. Bodies of pages without one are not read.
+func Verify(chunk Chunk, mem memory.Allocator) error {
+	p := pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, mem: mem}
+	defer p.close()
+	for p.at < p.end {
+		at := p.at
+		if err := p.verifyNext(); err != nil {
+			return fmt.Errorf("page at offset %d: %w", at, err)
+		}
+	}
+	return nil
+}
+
+// verifyNext checks the page at p.at and goes past it.
+func (p *pages) verifyNext() error {
+	h, err := p.header()
+	if err != nil {
+		return err
+	}
+	size := h.page.value[pageCompressed]
+	if !h.page.has(pageCRC) && 0 <= size && size <= p.end-p.at {
+		p.at += size
+		return p.verify(&h, 0)
+	}
+	body, err := p.bytes(size)
+	if err != nil {
+		return err
+	}
+	return p.verify(&h, h.checksum(body))
+}
+
+// readV2 takes the levels, which are not compressed, off the body.
+func (p *pages) readV2(pg *page, d *fields, body []byte, size int) (err error) {
+	reps, defs := d.value[v2RepBytes], d.value[v2DefBytes]
+	if !d.has(dataValues, v2Encoding, v2RepBytes, v2DefBytes) || reps < 0 || defs < 0 || reps+defs > int64(min(len(body), size)) {
+		return errHeader
+	}
+	pg.reps, pg.defs = body[:reps], body[reps:reps+defs]
+	compressed := !d.has(v2Compressed) || d.value[v2Compressed] != 0
+	pg.data, err = p.uncompress(body[reps+defs:], size-int(reps+defs), compressed)
+	return err
+}
+
+// header reads the header at p.at and goes past it.
+func (p *pages) header() (header, error) {
+	for want := int64(512); ; want *= 8 {
+		text, err := p.peek(min(want, p.end-p.at))
+		if err != nil {
+			return header{}, err
+		}
+		h, size, err := parseHeader(text)
+		switch {
+		case err == nil && !h.page.has(pageKind, pageUncompressed, pageCompressed):
+			return header{}, errHeader
+		case err == nil:
+			p.at += int64(size)
+			return h, nil
+		case !errors.Is(err, errShort) || want >= min(mostHeader, p.end-p.at):
+			return header{}, errHeader
+		}
+	}
+}
+
+// nearby is a file some of whose bytes lie in memory.
+type nearby interface {
+	// Near returns those bytes from offset on, at most length, that lie in memory in one piece. They never change.
+	Near(offset, length int64) []byte
+}
+
+// peek returns at least n bytes from p.at on, which the column chunk has.
+func (p *pages) peek(n int64) ([]byte, error) {
+	if near := p.near(); int64(len(near)) >= n {
+		return near, nil
+	}
+	if file, ok := p.from.(nearby); ok {
+		if near := file.Near(p.at, p.end-p.at); int64(len(near)) >= n {
+			p.window, p.start = near, p.at
+			return near, nil
+		}
+	}
+	if int64(len(p.buffer)) < n {
+		p.free(&p.buffer)
+		p.buffer = p.mem.Allocate(int(max(n, min(windowBytes, p.end-p.at))))
+	}
+	p.window, p.start = p.buffer[:min(int64(len(p.buffer)), p.end-p.at)], p.at
+	if err := readFull(p.from, p.window, p.at); err != nil {
+		p.window = nil
+		return nil, err
+	}
+	return p.window, nil
+}
+
+// near is what the window has from p.at on.
+func (p *pages) near() []byte {
+	if p.at < p.start || p.at >= p.start+int64(len(p.window)) {
+		return nil
+	}
+	return p.window[p.at-p.start:]
+}
+
+// bytes reads the next n bytes and goes past them. They are good until the next page.
+func (p *pages) bytes(n int64) ([]byte, error) {
+	if n < 0 || n > p.end-p.at {
+		return nil, corrupt("%d bytes where its column chunk has %d left", n, p.end-p.at)
+	}
+	near := p.near()
+	if int64(len(near)) >= n {
+		p.at += n
+		return near[:n:n], nil
+	}
+	body := p.sized(&p.body, int(n))
+	have := copy(body, near)
+	if err := readFull(p.from, body[have:], p.at+int64(have)); err != nil {
+		return nil, err
+	}
+	p.at += n
+	return body, nil
+}
+
+// uncompress returns the size bytes that a page's body stands for.
+func (p *pages) uncompress(body []byte, size int, compressed bool) ([]byte, error) {
+	if p.codec == nil || !compressed {
+		if len(body) != size {
+			return nil, corrupt("%d bytes where its header says %d", len(body), size)
+		}
+		return body, nil
+	}
+	if size == 0 {
+		return nil, nil
+	}
+	out, err := compress.Decode(p.codec, p.sized(&p.plain, size), body)
+	if err != nil {
+		return nil, fmt.Errorf("corrupt page: it cannot be uncompressed: %w: restore or rewrite the file", err)
+	}
+	if len(out) != size {
+		return nil, corrupt("%d bytes uncompressed where its header says %d", len(out), size)
+	}
+	return out, nil
+}
+
+// keep makes the bytes of a page good until freeKept. They begin where mem's memory does, so values in them are aligned.
+func (p *pages) keep(data []byte) []byte {
+	if len(data) == 0 {
+		return nil
+	}
+	for _, b := range []*[]byte{&p.plain, &p.body} {
+		if len(*b) > 0 && unsafe.SliceData(*b) == unsafe.SliceData(data) {
+			p.kept = append(p.kept, *b)
+			*b = nil // the next page gets another
+			return data
+		}
+	}
+	kept := p.mem.Allocate(len(data))
+	copy(kept, data)
+	p.kept = append(p.kept, kept)
+	return kept
+}
+
+// sized returns n bytes of a buffer that is as long or made so; what it had is lost.
+func (p *pages) sized(b *[]byte, n int) []byte {
+	if n > len(*b) {
+		p.free(b)
+		*b = p.mem.Allocate(n)
+	}
+	return (*b)[:n:n]
+}
+
+func (p *pages) free(b *[]byte) {
+	if *b != nil {
+		p.mem.Free(*b)
+		*b = nil
+	}
+}
+
+// close gives back all memory.
+func (p *pages) close() {
+	p.window = nil
+	p.free(&p.buffer)
+	p.free(&p.body)
+	p.free(&p.plain)
+	p.freeKept()
+}
+
+func readFull(from io.ReaderAt, b []byte, at int64) error {
+	n, err := from.ReadAt(b, at)
+	if n == len(b) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("read %d bytes at %d: %w", len(b), at, err)
+}

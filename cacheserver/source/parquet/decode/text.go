@@ -1,0 +1,229 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package decode
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+)
+
+// text decodes BYTE_ARRAY to offsets of 32 bits and data.
+type text struct {
+	ends  output // offsets
+	data  output // its length is
+	at    int    // this
+	sized int    // what the output before had
+
+	entry   []stretch // of the dictionary, in
+	words   []byte
+	longest int
+
+	encoding parquet.Encoding
+	rest     []byte   // plain values, or those behind
+	lengths  []uint32 // of all of them
+	front    frontCoded
+	ids      hybrid
+	block    [256]stretch
+}
+
+// stretch is where a value of the dictionary lies.
+type stretch struct{ at, n uint32 }
+
+func (t *text) begin(mem memory.Allocator, hint int) {
+	t.ends, t.data = output{mem: mem}, output{mem: mem}
+	t.ends.reserve(4 * (hint + 1))
+	t.data.reserve(t.sized + t.sized/16 + short)
+	t.at = 0
+	extend[int32](&t.ends, 1)[0] = 0
+}
+
+func (t *text) dictionary(data []byte, n int) error {
+	if n > len(data)/4 {
+		return corrupt("dictionary of %d values in %d bytes", n, len(data))
+	}
+	t.entry, t.words = make([]stretch, n), data
+	at := 0
+	for i := range t.entry {
+		if len(data)-at < 4 {
+			return errFew
+		}
+		size := binary.LittleEndian.Uint32(data[at:])
+		if at += 4; int64(size) > int64(len(data)-at) {
+			return corrupt("value of %d bytes where %d are left", size, len(data)-at)
+		}
+		t.entry[i] = stretch{at: uint32(at), n: size}
+		t.longest = max(t.longest, int(size))
+		at += int(size)
+	}
+	return nil
+}
+
+func (t *text) page(encoding parquet.Encoding, data []byte, n int) (err error) {
+	t.encoding, t.rest = encoding, data
+	switch encoding {
+	case parquet.Encodings.Plain:
+	case parquet.Encodings.RLEDict:
+		t.ids, err = indices(data)
+	case parquet.Encodings.DeltaLengthByteArray:
+		t.lengths, t.rest, err = lengths(data, n)
+	case parquet.Encodings.DeltaByteArray:
+		err = t.front.begin(data, n)
+	default:
+		err = unknown(encoding)
+	}
+	return err
+}
+
+func (t *text) read(n int) error {
+	ends := extend[int32](&t.ends, n)
+	switch t.encoding {
+	case parquet.Encodings.Plain:
+		return t.plain(ends)
+	case parquet.Encodings.RLEDict:
+		return t.look(ends)
+	case parquet.Encodings.DeltaLengthByteArray:
+		return t.deltaLengthByteArray(ends)
+	}
+	return t.deltaByteArray(ends)
+}
+
+// short is the longest value that is copied as that many bytes, whatever its length: a few moves in place of a call.
+const short = 32
+
+// room gives the memory of the data with room for a value of n bytes, and for what a short copy writes past it.
+func (t *text) room(n int) ([]byte, error) {
+	if t.at+n > math.MaxInt32 {
+		return nil, errors.New("the values of a batch take more than 2 GiB: rewrite the file with smaller row groups")
+	}
+	if need := t.at + n + short; need > t.data.buf.Cap() {
+		t.data.reserve(max(need, t.at+t.at/2))
+	}
+	return t.data.buf.Buf(), nil
+}
+
+// plain reads values that lie each behind its length.
+func (t *text) plain(ends []int32) error {
+	out, err := t.room(0)
+	for i := range ends {
+		if len(t.rest) < 4 {
+			return errFew
+		}
+		from := t.rest[4:]
+		n := int(binary.LittleEndian.Uint32(t.rest))
+		if n > len(from) {
+			return corrupt("value of %d bytes where %d are left", n, len(from))
+		}
+		if t.at+n+short > len(out) {
+			if out, err = t.room(n); err != nil {
+				return err
+			}
+		}
+		if n <= short && len(from) >= short {
+			*(*[short]byte)(out[t.at:]) = *(*[short]byte)(from)
+		} else {
+			copy(out[t.at:], from[:n])
+		}
+		t.at += n
+		ends[i] = int32(t.at)
+		t.rest = from[n:]
+	}
+	return err
+}
+
+// look reads indices into the dictionary.
+func (t *text) look(ends []int32) error {
+	out, err := t.room(0)
+	for len(ends) > 0 && err == nil {
+		block := t.block[:min(len(ends), len(t.block))]
+		if err := gather(&t.ids, block, t.entry); err != nil {
+			return err
+		}
+		for i, e := range block {
+			n := int(e.n)
+			if t.at+n+short > len(out) {
+				if out, err = t.room(n); err != nil {
+					return err
+				}
+			}
+			from := t.words[e.at:]
+			if n <= short && len(from) >= short {
+				*(*[short]byte)(out[t.at:]) = *(*[short]byte)(from)
+			} else {
+				copy(out[t.at:], from[:n])
+			}
+			t.at += n
+			ends[i] = int32(t.at)
+		}
+		ends = ends[len(block):]
+	}
+	return err
+}
+
+// deltaLengthByteArray reads values that lie one after the other, behind the lengths of all.
+func (t *text) deltaLengthByteArray(ends []int32) error {
+	if len(ends) > len(t.lengths) {
+		return errFew
+	}
+	size := 0
+	for i, n := range t.lengths[:len(ends)] {
+		size += int(n)
+		if size > len(t.rest) {
+			return errFew
+		}
+		ends[i] = int32(t.at + size)
+	}
+	out, err := t.room(size)
+	if err != nil {
+		return err
+	}
+	copy(out[t.at:], t.rest[:size])
+	t.at += size
+	t.lengths, t.rest = t.lengths[len(ends):], t.rest[size:]
+	return nil
+}
+
+// deltaByteArray reads values that begin with bytes of the value before.
+func (t *text) deltaByteArray(ends []int32) error {
+	for i := range ends {
+		v, err := t.front.next()
+		if err != nil {
+			return err
+		}
+		out, err := t.room(len(v))
+		if err != nil {
+			return err
+		}
+		t.at += copy(out[t.at:], v)
+		ends[i] = int32(t.at)
+	}
+	return nil
+}
+
+func (t *text) spread(bits []byte, at, slots, n int) {
+	extend[int32](&t.ends, slots-n)
+	all := valuesOf[int32](t.ends.bytes())
+	ends := all[len(all)-slots-1:] // with that of the slot before
+	for i := slots; i > n; i-- {
+		ends[i] = ends[n]
+		if bitutil.BitIsSet(bits, at+i-1) {
+			n--
+		}
+	}
+}
+
+func (t *text) finish() []*memory.Buffer {
+	t.data.resize(t.at)
+	t.sized = t.at
+	return []*memory.Buffer{t.ends.finish(), t.data.finish()}
+}
+
+func (t *text) release() {
+	t.ends.release()
+	t.data.release()
+}

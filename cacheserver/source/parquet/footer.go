@@ -1,0 +1,217 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package parquet reads rows of Parquet row groups as the columns of a table.
+//
+// ReadFooter finds the columns of a file by field id. NewProjection says how they become the columns of the table: which
+// are read, converted, or constant because the file lacks them. LocateSection finds the pages of some rows, and a RowReader
+// decodes them in batches, over package decode and, what that does not cover, over pqarrow.
+package parquet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+)
+
+// streamBuffer is how much of a column chunk is read at a time.
+const streamBuffer = 256 << 10
+
+// Footer is a Parquet file's footer. It is immutable.
+type Footer struct {
+	URI     string
+	Size    int64
+	Version string // objstore.File.Version
+	meta    *metadata.FileMetaData
+	columns []*fileColumn
+	leaves  int
+}
+
+// Cost is about what a parsed footer takes in memory.
+func (f *Footer) Cost() int64 { return int64(f.meta.Size())*8 + 4096 }
+
+// ReadFooter parses the footer of an open file.
+func ReadFooter(ctx context.Context, f *objstore.File, names NameMapping) (*Footer, error) {
+	meta, err := parseFooter(f)
+	if err != nil {
+		return nil, unreadableFooter(f.URI(), explainFooter(ctx, f, f.Size(), err))
+	}
+	if meta.IsSetEncryptionAlgorithm() {
+		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
+	}
+	// Without the key-value metadata: the Arrow schema in there would bring back
+	// large offsets and dictionaries, which are not served.
+	manifest, err := pqarrow.NewSchemaManifest(meta.Schema, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("data file %s: its schema cannot be read: %w", f.URI(), err)
+	}
+	columns, err := fileColumns(manifest, names)
+	if err != nil {
+		return nil, fmt.Errorf("data file %s: %w", f.URI(), err)
+	}
+	foot := &Footer{URI: f.URI(), Size: f.Size(), Version: f.Version(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}
+	if have := foot.Total(); have != meta.NumRows {
+		return nil, fmt.Errorf("data file %s: its footer says %d rows, its row groups have %d: the file is corrupt: restore or rewrite it", f.URI(), meta.NumRows, have)
+	}
+	return foot, nil
+}
+
+func unreadableFooter(uri string, err error) error {
+	return fmt.Errorf("data file %s: its Parquet footer cannot be read: %w: restore or rewrite the file", uri, err)
+}
+
+// FileRows returns how many rows a file has by its footer.
+func FileRows(f *objstore.File) (int64, error) {
+	meta, err := parseFooter(f)
+	if err != nil {
+		return 0, unreadableFooter(f.URI(), err)
+	}
+	return meta.NumRows, nil
+}
+
+// parseFooter lets arrow-go read a footer; a panic of it is an error.
+func parseFooter(f *objstore.File) (_ *metadata.FileMetaData, err error) {
+	defer RecoverError(&err)
+	r, err := file.NewParquetReader(f)
+	if err != nil {
+		return nil, err
+	}
+	return r.MetaData(), nil
+}
+
+// records returns a reader of some Parquet columns of a row group by pqarrow. It
+// decodes on the caller's goroutine.
+func (f *Footer) records(ctx context.Context, from *objstore.File, group int, leaves []int, batchRows int64, mem allocator) (pqarrow.RecordReader, error) {
+	pages := parquet.NewReaderProperties(mem)
+	pages.BufferedStreamEnabled = true
+	pages.BufferSize = streamBuffer
+	// No page is larger than its column chunk: writers make pages of 1024 values
+	// at least, which is past arrow-go's own limits if the values are images. And
+	// a page header that is corrupt must not ask for any amount of memory.
+	pages.MaxCompressedPageSize, pages.MaxUncompressedPageSize = f.largestChunk(group)
+	r, err := file.NewParquetReader(from, file.WithMetadata(f.meta), file.WithReadProps(pages))
+	if err != nil {
+		return nil, err
+	}
+	props := pqarrow.ArrowReadProperties{BatchSize: batchRows}
+	reader, err := pqarrow.NewFileReader(r, props, mem)
+	if err != nil {
+		return nil, err
+	}
+	if reader.Manifest, err = pqarrow.NewSchemaManifest(f.meta.Schema, nil, &props); err != nil {
+		return nil, err
+	}
+	return reader.GetRecordReader(ctx, leaves, []int{group})
+}
+
+// largestChunk returns the most bytes that a column chunk of a row group has, as
+// it is and uncompressed.
+func (f *Footer) largestChunk(group int) (compressed, uncompressed int64) {
+	for _, c := range f.meta.RowGroups[group].Columns {
+		compressed = max(compressed, c.GetMetaData().GetTotalCompressedSize())
+		uncompressed = max(uncompressed, c.GetMetaData().GetTotalUncompressedSize())
+	}
+	return compressed, uncompressed
+}
+
+// Groups is the number of row groups.
+func (f *Footer) Groups() int { return len(f.meta.RowGroups) }
+
+// Rows is the number of rows of a row group.
+func (f *Footer) Rows(group int) int64 { return f.meta.RowGroups[group].GetNumRows() }
+
+// FirstRow is the position in the file of a row group's first row.
+func (f *Footer) FirstRow(group int) int64 {
+	var n int64
+	for i := range group {
+		n += f.Rows(i)
+	}
+	return n
+}
+
+// Total is the number of rows of all row groups.
+func (f *Footer) Total() int64 { return f.FirstRow(len(f.meta.RowGroups)) }
+
+// chunk is the byte range of a column chunk.
+func (f *Footer) chunk(group, leaf int) (objstore.Range, error) {
+	c := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
+	if c == nil {
+		return objstore.Range{}, fmt.Errorf("data file %s row group %d: the footer lacks column %d: restore or rewrite the file", f.URI, group, leaf)
+	}
+	start := c.GetDataPageOffset()
+	if d := c.GetDictionaryPageOffset(); c.IsSetDictionaryPageOffset() && d > 0 && d < start {
+		start = d
+	}
+	r := objstore.Range{Offset: start, Length: c.GetTotalCompressedSize()}
+	if r.Offset < 0 || r.Length < 0 || r.Length > f.Size-r.Offset {
+		return r, fmt.Errorf("data file %s row group %d: column %d lies at bytes [%d,%d) of a file of %d: the file is truncated or corrupt: restore or rewrite it", f.URI, group, leaf, r.Offset, r.Offset+r.Length, f.Size)
+	}
+	return r, nil
+}
+
+// Check reports what makes columns of a row group unreadable by what the footer
+// says of them: a codec that is not supported, or a count that cannot be right.
+func (f *Footer) Check(group int, leaves []int) error {
+	for _, leaf := range leaves {
+		if err := f.checkChunk(group, leaf); err != nil {
+			return fmt.Errorf("data file %s row group %d column %q: %w", f.URI, group, f.meta.Schema.Column(leaf).Path(), err)
+		}
+	}
+	return nil
+}
+
+func (f *Footer) checkChunk(group, leaf int) error {
+	c := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
+	if _, err := compress.GetCodec(compress.Compression(c.GetCodec())); err != nil {
+		return fmt.Errorf("it is compressed by codec %s: %w: rewrite the file with one of %s", c.GetCodec(), errors.ErrUnsupported, servedCodecs)
+	}
+	if n := min(c.GetNumValues(), c.GetTotalCompressedSize(), c.GetTotalUncompressedSize()); n < 0 {
+		return fmt.Errorf("the footer says %d values, %d bytes compressed and %d uncompressed: a number overflowed in its writer: rewrite the file with smaller row groups",
+			c.GetNumValues(), c.GetTotalCompressedSize(), c.GetTotalUncompressedSize())
+	}
+	if rows := f.Rows(group); f.meta.Schema.Column(leaf).MaxRepetitionLevel() == 0 && c.GetNumValues() != rows {
+		return fmt.Errorf("the footer says %d values in %d rows: the file is corrupt: restore or rewrite it", c.GetNumValues(), rows)
+	}
+	return nil
+}
+
+// servedCodecs are the Parquet codecs that can be read, for messages.
+const servedCodecs = "UNCOMPRESSED, SNAPPY, GZIP, ZSTD, BROTLI, LZ4, LZ4_RAW"
+
+// Extent is the byte range of a whole row group.
+func (f *Footer) Extent(group int) (start, length int64, err error) {
+	var end int64
+	for leaf := range f.leaves {
+		r, err := f.chunk(group, leaf)
+		if err != nil {
+			return 0, 0, err
+		}
+		if leaf == 0 || r.Offset < start {
+			start = r.Offset
+		}
+		end = max(end, r.Offset+r.Length)
+	}
+	return start, end - start, nil
+}
+
+// RecoverFileError turns a panic over a file into an error that names it.
+func RecoverFileError(uri string, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("data file %s: the decoder panicked: %v: restore or rewrite the file", uri, p)
+	}
+}
+
+// RecoverError turns a panic into an error. The caller names the file.
+func RecoverError(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the decoder panicked: %v", p)
+	}
+}

@@ -1,0 +1,337 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package parquet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet/decode"
+)
+
+// RowReader decodes rows of one row group into the columns of a projection, batch by batch. It
+// is for one goroutine; whoever makes one closes it.
+//
+// Columns of plain values, or lists of those, are decoded by package decode; what
+// that does not cover is left to pqarrow, column by column.
+type RowReader struct {
+	footer     *Footer
+	section    Section
+	projection *Projection
+	mem        allocator
+	batch      int64
+	columns    []*fileColumn        // that are read
+	own        []*decode.Column     // by column; nil: one of rest
+	rest       pqarrow.RecordReader // of the other columns; nil: there are none
+	record     arrow.RecordBatch    // of rest, under way
+	used       int64                // rows of it
+	raw        []arrow.Array        // columns of the file in the batch under way
+	at         int64                // the row group's row that is next
+}
+
+func NewRowReader(ctx context.Context, f *Footer, from *objstore.File, p *Projection, s Section, batch int64, mem allocator) (_ *RowReader, err error) {
+	defer RecoverError(&err)
+	r := &RowReader{footer: f, section: s, projection: p, mem: mem, batch: batch, at: s.first}
+	if len(p.Leaves()) == 0 {
+		return r, nil
+	}
+	rest, err := r.open(from)
+	if err == nil && len(rest) > 0 {
+		err = r.openRest(ctx, from, rest)
+	}
+	if err == nil {
+		err = r.skip()
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// openRest opens the columns of leaves by pqarrow, which does not look at the
+// checksums of pages.
+func (r *RowReader) openRest(ctx context.Context, from *objstore.File, leaves []int) error {
+	for _, at := range leaves {
+		chunk, err := r.chunk(from, at)
+		if err != nil {
+			return err
+		}
+		if err := decode.Verify(chunk, source.WithoutZeros(r.mem)); err != nil {
+			return fmt.Errorf("column %q: %w", chunk.Leaf.Path(), err)
+		}
+	}
+	var err error
+	r.rest, err = r.footer.records(ctx, from, r.section.group, leaves, r.batch, r.mem)
+	return err
+}
+
+// dictionaryBytes bounds what a batch makes of a column's dictionary, of which
+// the footer does not tell how long its strings are.
+const dictionaryBytes = 64 << 20
+
+// open opens the columns that package decode covers and returns the leaves of the
+// others. It makes batches smaller if strings are very long.
+func (r *RowReader) open(from *objstore.File) (rest []int, err error) {
+	for _, c := range r.footer.columns {
+		if !c.anyLeaf(r.projection.leaves) {
+			continue
+		}
+		own, err := r.column(from, c)
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, fmt.Errorf("column %q: %w", c.field.Name, err)
+		}
+		if own == nil {
+			rest = c.readLeaves(rest, r.projection.leaves)
+		} else {
+			r.batch = max(min(r.batch, dictionaryBytes/int64(own.Longest()+1)), 1)
+		}
+		r.columns, r.own = append(r.columns, c), append(r.own, own)
+	}
+	return rest, nil
+}
+
+// Decoders returns how many columns package decode decodes, and how many pqarrow.
+func (r *RowReader) Decoders() (leaf, general int) {
+	for _, c := range r.own {
+		if c == nil {
+			general++
+		}
+	}
+	return len(r.own) - general, general
+}
+
+// Position is the row of the row group that next returns first.
+func (r *RowReader) Position() int64 { return r.at }
+
+// restNames are the names of the columns that pqarrow reads.
+func (r *RowReader) restNames() []string {
+	var names []string
+	for i, c := range r.own {
+		if c == nil {
+			names = append(names, strconv.Quote(r.columns[i].field.Name))
+		}
+	}
+	return names
+}
+
+// column opens a column. The error is errors.ErrUnsupported if package decode does
+// not cover it.
+func (r *RowReader) column(from *objstore.File, c *fileColumn) (*decode.Column, error) {
+	at, field, ok := r.footer.leafColumn(c)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	chunk, err := r.chunk(from, at)
+	if err != nil {
+		return nil, err
+	}
+	chunk.Field = field
+	if pages, ok := r.section.Pages[at]; ok {
+		chunk.Length, chunk.Pages = pages.dictionary, &pages.Pages
+	}
+	return decode.Open(chunk, source.WithoutZeros(r.mem))
+}
+
+// chunk is the column chunk of a Parquet column, all but its Arrow field.
+func (r *RowReader) chunk(from *objstore.File, at int) (decode.Chunk, error) {
+	bytes, err := r.footer.chunk(r.section.group, at)
+	if err != nil {
+		return decode.Chunk{}, err
+	}
+	meta := r.footer.meta.RowGroups[r.section.group].Columns[at].GetMetaData()
+	_, most := r.footer.largestChunk(r.section.group)
+	return decode.Chunk{
+		File: from, Offset: bytes.Offset, Length: bytes.Length, Codec: compress.Compression(meta.GetCodec()), PageBytes: most,
+		Leaf: r.footer.meta.Schema.Column(at), Rows: r.footer.Rows(r.section.group), Values: meta.GetNumValues(),
+	}, nil
+}
+
+// leafColumn returns the Parquet column of a column that package decode may cover,
+// and the field that it is decoded to.
+func (f *Footer) leafColumn(c *fileColumn) (at int, field arrow.Field, ok bool) {
+	at, field = c.leaf, c.field
+	if _, list := field.Type.(*arrow.ListType); list && len(c.kids) == 1 {
+		at = c.kids[0].leaf
+	}
+	if at < 0 || f.meta.WriterVersion().LessThan(metadata.Parquet816FixedVersion) {
+		return at, field, false
+	}
+	if f.meta.Schema.Column(at).PhysicalType() == parquet.Types.Int96 {
+		field = asINT96(field)
+	}
+	return at, field, true
+}
+
+// skip goes past the rows before the section.
+func (r *RowReader) skip() error {
+	for i, c := range r.own {
+		if c == nil {
+			continue
+		}
+		first := r.section.first
+		if pages, ok := r.section.Pages[r.columns[i].firstLeaf()]; ok {
+			first -= pages.Row
+		}
+		if err := c.Skip(first); err != nil {
+			return fmt.Errorf("column %q: %w", r.columns[i].field.Name, err)
+		}
+	}
+	if r.rest == nil {
+		return nil
+	}
+	for left := r.section.first; left > 0; {
+		if err := r.more(); err != nil {
+			return fmt.Errorf("the %d rows before the split: %w", r.section.first, err)
+		}
+		r.used = min(left, r.record.NumRows())
+		left -= r.used
+	}
+	return nil
+}
+
+// more makes sure that rows of the record under way are left, or returns io.EOF.
+func (r *RowReader) more() error {
+	if r.record != nil && r.used < r.record.NumRows() {
+		return nil
+	}
+	r.record, r.used = nil, 0
+	if r.rest.Next() {
+		r.record = r.rest.RecordBatch()
+		return nil
+	}
+	if err := r.rest.Err(); err != nil {
+		return fmt.Errorf("columns %s: %w", strings.Join(r.restNames(), ", "), err)
+	}
+	return io.EOF
+}
+
+// Next returns the columns of the next rows and how many rows they are, or
+// io.EOF. The caller releases them. At the end it is an error if the rows were
+// not as many as the footer says.
+func (r *RowReader) Next(ctx context.Context) (_ []arrow.Array, rows int, err error) {
+	defer RecoverError(&err)
+	if ctx.Err() != nil {
+		return nil, 0, context.Cause(ctx)
+	}
+	defer r.drop()
+	rows, err = r.fill()
+	if errors.Is(err, io.EOF) {
+		if err := r.checkEnd(); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	r.at += int64(rows)
+	columns, err := r.projection.apply(ctx, r.mem, r.raw, rows)
+	return columns, rows, err
+}
+
+// checkEnd checks that the section's rows were read and that they end where the
+// footer or the offset index says.
+func (r *RowReader) checkEnd() error {
+	rows := r.footer.Rows(r.section.group)
+	if r.at != r.section.end {
+		return fmt.Errorf("it has %d rows, its footer promises %d: the file is corrupt: restore or rewrite it", r.at, rows)
+	}
+	for i, c := range r.own {
+		if c == nil {
+			continue
+		}
+		if _, ok := r.section.Pages[r.columns[i].firstLeaf()]; !ok {
+			continue
+		}
+		if err := c.SkipRest(); err != nil {
+			return fmt.Errorf("column %q: %w", r.columns[i].field.Name, err)
+		}
+	}
+	if r.rest != nil && r.section.end == rows && r.more() == nil {
+		return fmt.Errorf("it has more than the %d rows its footer promises: the file is corrupt: restore or rewrite it", rows)
+	}
+	return nil
+}
+
+// fill decodes the columns of the next rows as the file has them, and returns how
+// many rows they are, or io.EOF.
+func (r *RowReader) fill() (rows int, err error) {
+	rows = int(min(r.batch, r.section.end-r.at))
+	if rows == 0 {
+		return 0, io.EOF
+	}
+	var rest []arrow.Array
+	if r.rest != nil {
+		if err := r.more(); err != nil {
+			return 0, err
+		}
+		rows = int(min(int64(rows), r.record.NumRows()-r.used))
+		rest = r.record.Columns()
+		if rows < int(r.record.NumRows()) {
+			part := r.record.NewSlice(r.used, r.used+int64(rows))
+			defer part.Release()
+			rest = part.Columns()
+		}
+		r.used += int64(rows)
+	}
+	for i, c := range r.own {
+		var arr arrow.Array
+		if c == nil {
+			arr, rest = rest[0], rest[1:]
+			arr.Retain()
+		} else if arr, err = c.Read(rows); err != nil {
+			return 0, fmt.Errorf("column %q: %w", r.columns[i].field.Name, err)
+		}
+		r.raw = append(r.raw, arr)
+	}
+	return rows, nil
+}
+
+// drop releases the batch under way.
+func (r *RowReader) drop() {
+	ReleaseAll(r.raw)
+	r.raw = r.raw[:0]
+}
+
+func (r *RowReader) Close() {
+	for _, c := range r.own {
+		if c != nil {
+			c.Close()
+		}
+	}
+	if r.rest != nil {
+		r.rest.Release()
+	}
+}
+
+// Each calls visit with every batch of a row group.
+func (r *RowReader) Each(ctx context.Context, visit func([]arrow.Array) error) error {
+	defer r.Close()
+	for {
+		columns, _, err := r.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		err = visit(columns)
+		ReleaseAll(columns)
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,84 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package parquet
+
+import (
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	ice "github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+)
+
+// ArrowSchema returns the Arrow schema in which fields are served: offsets of 32
+// bits, timestamptz as timestamp[us, UTC], uuid as the arrow.uuid extension
+// (which is what pyarrow and pyiceberg make of it), no metadata of any kind.
+func ArrowSchema(fields []ice.NestedField, properties ice.Properties) (*arrow.Schema, error) {
+	out := make([]arrow.Field, len(fields))
+	for i, f := range fields {
+		dt, err := ArrowType(f, properties)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = arrow.Field{Name: f.Name, Type: dt, Nullable: !f.Required}
+	}
+	return arrow.NewSchema(out, nil), nil
+}
+
+func ArrowType(f ice.NestedField, properties ice.Properties) (arrow.DataType, error) {
+	if t := unsupported(f.Type); t != nil {
+		return nil, fmt.Errorf("column %q: type %s is not supported: select the other columns", f.Name, t)
+	}
+	dt, err := table.TypeToArrowTypeWithOptions(f.Type, table.ArrowSchemaOptions{TableProperties: properties})
+	if err != nil {
+		return nil, fmt.Errorf("column %q: type %s has no Arrow type: %w", f.Name, f.Type, err)
+	}
+	return withoutMetadata(dt), nil
+}
+
+// unsupported returns the first type within t that cannot be served.
+func unsupported(t ice.Type) ice.Type {
+	switch t := t.(type) {
+	case *ice.StructType:
+		for _, f := range t.FieldList {
+			if bad := unsupported(f.Type); bad != nil {
+				return bad
+			}
+		}
+	case *ice.ListType:
+		return unsupported(t.Element)
+	case *ice.MapType:
+		if bad := unsupported(t.KeyType); bad != nil {
+			return bad
+		}
+		return unsupported(t.ValueType)
+	case ice.VariantType, ice.GeometryType, ice.GeographyType:
+		return t
+	}
+	return nil
+}
+
+// withoutMetadata returns dt with the field metadata of all its children gone.
+func withoutMetadata(dt arrow.DataType) arrow.DataType {
+	switch dt := dt.(type) {
+	case *arrow.StructType:
+		fields := dt.Fields()
+		for i := range fields {
+			fields[i] = plainField(fields[i])
+		}
+		return arrow.StructOf(fields...)
+	case *arrow.ListType:
+		return arrow.ListOfField(plainField(dt.ElemField()))
+	case *arrow.MapType:
+		plain := arrow.MapOf(withoutMetadata(dt.KeyType()), withoutMetadata(dt.ItemType()))
+		plain.KeysSorted = dt.KeysSorted
+		plain.SetItemNullable(dt.ItemField().Nullable)
+		return plain
+	}
+	return dt
+}
+
+func plainField(f arrow.Field) arrow.Field {
+	return arrow.Field{Name: f.Name, Type: withoutMetadata(f.Type), Nullable: f.Nullable}
+}

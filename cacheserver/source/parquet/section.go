@@ -1,0 +1,111 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package parquet
+
+import (
+	"context"
+	"fmt"
+	"sort"
+
+	"github.com/apache/arrow-go/v18/parquet/metadata"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet/decode"
+)
+
+// Section is the rows [first, end) of a row group, and where they lie.
+type Section struct {
+	group      int
+	first, end int64
+	// Pages are the data pages of the rows by Parquet column. Of a column that is
+	// not in it the whole chunk is read, and rows before first are dropped.
+	Pages map[int]SectionPages
+}
+
+// SectionPages are some data pages of a column chunk.
+type SectionPages struct {
+	decode.Pages
+	dictionary int64 // bytes of the chunk before its first data page
+}
+
+// Whole is all rows of a row group.
+func (f *Footer) Whole(group int) Section { return Section{group: group, end: f.Rows(group)} }
+
+// LocateSection locates the rows [first, end) of a row group for a projection. It reads the offset indexes of the
+// columns if they are not all rows of the group. The caller recovers panics over a corrupt index.
+func LocateSection(ctx context.Context, file *objstore.File, f *Footer, p *Projection, group int, first, end int64) (Section, error) {
+	s := Section{group: group, first: first, end: end, Pages: map[int]SectionPages{}}
+	if first == 0 && end == f.Rows(group) {
+		return s, nil
+	}
+	indexes := map[int]objstore.Range{}
+	var ranges []objstore.Range
+	for _, c := range f.columns {
+		at, field, ok := f.leafColumn(c)
+		if !ok || !p.leaves[at] || !decode.Covers(f.meta.Schema.Column(at), field) {
+			continue
+		}
+		chunk := f.meta.RowGroups[group].Columns[at]
+		if r := (objstore.Range{Offset: chunk.GetOffsetIndexOffset(), Length: int64(chunk.GetOffsetIndexLength())}); r.Length > 0 {
+			indexes[at] = r
+			ranges = append(ranges, r)
+		}
+	}
+	if err := file.Prefetch(ctx, ranges); err != nil {
+		return s, err
+	}
+	for at, r := range indexes {
+		pages, ok, err := s.pagesOf(file, f, at, r)
+		if err != nil {
+			return s, fmt.Errorf("column %q: offset index: %w", f.meta.Schema.Column(at).Path(), err)
+		}
+		if ok {
+			s.Pages[at] = pages
+		}
+	}
+	return s, nil
+}
+
+// pagesOf reads the offset index of a column, which lies at r, and finds the
+// pages of the section's rows. It reports false if the index does not cover the
+// column chunk, page by page: the whole chunk can be read then.
+func (s Section) pagesOf(file *objstore.File, f *Footer, at int, r objstore.Range) (SectionPages, bool, error) {
+	chunk, err := f.chunk(s.group, at)
+	if err != nil {
+		return SectionPages{}, false, err
+	}
+	text := make([]byte, r.Length)
+	if _, err := file.ReadAt(text, r.Offset); err != nil {
+		return SectionPages{}, false, err
+	}
+	locations := metadata.NewOffsetIndex(text, nil, nil).GetPageLocations()
+	rows := f.Rows(s.group)
+	if !covered(chunk, rows, locations) {
+		return SectionPages{}, false, nil
+	}
+	first := sort.Search(len(locations), func(i int) bool { return locations[i].FirstRowIndex > s.first }) - 1
+	end, endRow := chunk.Offset+chunk.Length, rows
+	if next := sort.Search(len(locations), func(i int) bool { return locations[i].FirstRowIndex >= s.end }); next < len(locations) {
+		end, endRow = locations[next].Offset, locations[next].FirstRowIndex
+	}
+	from := locations[first]
+	return SectionPages{
+		Pages:      decode.Pages{Offset: from.Offset, Length: end - from.Offset, Row: from.FirstRowIndex, Rows: endRow - from.FirstRowIndex},
+		dictionary: locations[0].Offset - chunk.Offset,
+	}, true, nil
+}
+
+// covered reports whether pages follow each other in their chunk, each with
+// rows, from row 0 on.
+func covered(chunk objstore.Range, rows int64, pages []*metadata.PageLocation) bool {
+	at, row := chunk.Offset, int64(-1)
+	for _, p := range pages {
+		end := p.Offset + int64(p.CompressedPageSize)
+		if p.Offset < at || end <= p.Offset || end > chunk.Offset+chunk.Length || p.FirstRowIndex <= row || p.FirstRowIndex >= rows {
+			return false
+		}
+		at, row = end, p.FirstRowIndex
+	}
+	return len(pages) > 0 && pages[0].FirstRowIndex == 0
+}
