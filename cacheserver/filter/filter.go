@@ -19,7 +19,7 @@ import (
 )
 
 // Parse parses the text and binds its names and literals to the schema. A blank text selects every row.
-// Errors are *clause.Error: they name the place in the text, the column, its type and the literal.
+// Errors are *syntax.Error: they name the place in the text, the column, its type and the literal.
 //
 // The expression is unbound and has no NOT. It is true for exactly the rows that the clause selects, for a
 // reader that takes a comparison with NULL as unknown and for one that takes it as false; where Iceberg

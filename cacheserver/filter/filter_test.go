@@ -111,7 +111,7 @@ func TestErrorsNamePlaceAndReason(t *testing.T) {
 			_, err := Parse(tt.text, schema)
 			var e *syntax.Error
 			if !errors.As(err, &e) {
-				t.Fatalf("error %v, want an *clause.Error", err)
+				t.Fatalf("error %v, want an *syntax.Error", err)
 			}
 			if e.Column != tt.column {
 				t.Errorf("column %d, want %d: %v", e.Column, tt.column, err)
