@@ -15,8 +15,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 func TestCurl(t *testing.T) {
@@ -127,15 +130,15 @@ type reader struct {
 	says *output
 }
 
-func newReader(t *testing.T, folder, cache, tokenFile string) *reader {
+func newReader(t *testing.T, origin, cache, tokenFile string, env ...string) *reader {
 	t.Helper()
 	python := os.Getenv("DATACACHE_CLIENTS_PYTHON")
 	if python == "" {
 		t.Skip("DATACACHE_CLIENTS_PYTHON names no Python that has pfio: run by make, which makes one of hack/python/clients.txt")
 	}
 	r := &reader{t: t, says: &output{}}
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), python, "pfio_reader.py", folder, cache)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PFIO_HTTP_BEARER_TOKEN_PATH=" + tokenFile}
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), python, "pfio_reader.py", origin, cache)
+	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "PFIO_HTTP_BEARER_TOKEN_PATH="+tokenFile)
 	cmd.Stderr = r.says
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -182,7 +185,7 @@ func TestPfio(t *testing.T) {
 	p := start(t, options{})
 	folder := t.TempDir()
 	tokenFile := write(t, filepath.Join(folder, "token"), token)
-	r := newReader(t, folder, p.url+"/v1/objects/team/data", tokenFile)
+	r := newReader(t, "file://"+folder, p.url+"/v1/objects/team/data", tokenFile)
 
 	names := []string{"plain", "deep/down/in/it", "a..b", "..c", "empty", "a+b&c=d?e#f", "per%20cent"}
 	for _, name := range names {
@@ -234,6 +237,39 @@ func TestPfio(t *testing.T) {
 	p.kill()
 	if got := r.read("plain"); got != "changed behind the cache's back" {
 		t.Errorf("with the server down: %q, want the origin's", got)
+	}
+}
+
+// TestPfioOfS3 has objects in an S3 bucket. The second reader gets them without a read from the bucket.
+func TestPfioOfS3(t *testing.T) {
+	t.Parallel()
+	p, origin := start(t, options{}), s3test.Start(t)
+	tokenFile := write(t, filepath.Join(t.TempDir(), "token"), token)
+	bodies := map[string]string{"plain": "body", "deep/down/in/it": content("deep", 0, 30<<10), "empty": "", "a+b&c=d": "odd"}
+	for name, body := range bodies {
+		origin.Put("bucket", "data/"+name, []byte(body))
+	}
+	for _, cached := range []bool{false, true} {
+		r := newReader(t, "s3://bucket/data", p.url+"/v1/objects/team/pfio", tokenFile,
+			append(origin.Env(), "S3_ENDPOINT="+origin.URL())...)
+		origin.Forget()
+		for name, body := range bodies {
+			if got := r.read(name); got != body {
+				t.Errorf("%s: %d bytes, %.40q, want %d", name, len(got), got, len(body))
+			}
+		}
+		gets := 0
+		for _, request := range origin.Requests() {
+			if request.Method == http.MethodGet && strings.Contains(request.Key, "data/") {
+				gets++
+			}
+		}
+		if cached != (gets == 0) {
+			t.Errorf("%d reads of objects from the bucket, with all of them cached: %t", gets, cached)
+		}
+	}
+	if hits := p.metric("hits_total"); hits != float64(len(bodies)) {
+		t.Errorf("%g hits, want %d", hits, len(bodies))
 	}
 }
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads files through pfio and its HTTP cache: a name a line on standard input, its text as a line of JSON out.
 
-Arguments: the folder to read from, and pfio's http_cache. TestPfio runs it with pfio from PyPI as it is.
+Arguments: the URL of what to read from, file://FOLDER or s3://BUCKET/PREFIX, and pfio's http_cache. TestPfio runs it with pfio from PyPI as it is.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pfio.cache import http_cache  # pyright: ignore[reportMissingImports]
 
 def main() -> None:
     """Answers until standard input ends."""
-    folder, cache = sys.argv[1:]
+    origin, cache = sys.argv[1:]
     http_cache._get_connection_pool(60)  # pyright: ignore # else pfio gives up after 3 s: a busy machine is no fault
-    fs = pfio.v2.from_url(f"file://{folder}", http_cache=cache)  # pyright: ignore
+    fs = pfio.v2.from_url(origin, http_cache=cache)  # pyright: ignore
     for line in sys.stdin:
         with fs.open(json.loads(line), "rb") as file:  # pyright: ignore
             text: str = file.read().decode()  # pyright: ignore
