@@ -1,0 +1,310 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package scratch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/internal/claim"
+)
+
+const (
+	firstBackOff = time.Second
+	maxBackOff   = 5 * time.Minute
+	endingDelay  = 2 * time.Second // until a claim that is being deleted is looked at again
+)
+
+// worker makes claims and opens gates, in one goroutine: run.
+type worker struct {
+	cached  client.Reader // informers of gated pods and of our claims
+	live    client.Client
+	owners  *owners
+	limiter *rate.Limiter // of create calls; the bucket that client-go's flowcontrol wraps
+	events  *events
+	metrics *metrics
+	queue   *queue
+
+	changed chan struct{} // has room for one: inbox is not empty
+	mu      sync.Mutex
+	inbox   map[types.NamespacedName]struct{}
+}
+
+// notice tells the worker that a pod came, changed or went. Any goroutine may call it.
+func (w *worker) notice(pods ...types.NamespacedName) {
+	w.mu.Lock()
+	for _, key := range pods {
+		w.inbox[key] = struct{}{}
+	}
+	w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default: // it is told already
+	}
+}
+
+// run works until ctx ends. The bucket is empty at first: else each change of leader would grant a burst. All pods that are to be in the
+// first order of the queue must have been noticed.
+func (w *worker) run(ctx context.Context) {
+	w.limiter.AllowN(time.Now(), w.limiter.Burst())
+	for ctx.Err() == nil {
+		w.receive(ctx)
+		wait, idle := w.step(ctx)
+		w.metrics.length.Set(float64(len(w.queue.byKey)))
+		if idle {
+			select {
+			case <-ctx.Done():
+			case <-w.changed:
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-w.changed:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// receive puts the pods of the inbox into the queue, and those that are gone out of it. It opens pods whose claims all exist.
+func (w *worker) receive(ctx context.Context) {
+	w.mu.Lock()
+	keys := w.inbox
+	w.inbox = map[types.NamespacedName]struct{}{}
+	w.mu.Unlock()
+	for key := range keys {
+		pod := w.waiting(ctx, key)
+		known := w.queue.byKey[key]
+		switch {
+		case pod == nil:
+			w.drop(key)
+		case known == nil || known.uid != pod.UID:
+			w.drop(key)
+			e := newEntry(pod)
+			w.queue.add(e)
+			if next := w.plan(ctx, e); next.create == nil {
+				w.do(ctx, e, next)
+			}
+		}
+	}
+	w.events.tellWaiting(w.queue, w.limiter)
+}
+
+func newEntry(pod *corev1.Pod) *entry {
+	since := pod.CreationTimestamp.Time
+	if now := time.Now(); since.After(now) { // the API server's clock is ahead
+		since = now
+	}
+	return &entry{
+		key: client.ObjectKeyFromObject(pod), uid: pod.UID, replica: claim.Replica(pod), since: since,
+		made: map[string]*corev1.PersistentVolumeClaim{},
+	}
+}
+
+// waiting is the gated pod of a key, nil if there is none.
+func (w *worker) waiting(ctx context.Context, key types.NamespacedName) *corev1.Pod {
+	pod := &corev1.Pod{}
+	if err := w.cached.Get(ctx, key, pod); err != nil || pod.DeletionTimestamp != nil || !claim.Gated(pod) {
+		return nil // an informer that has synced knows no error but NotFound
+	}
+	return pod
+}
+
+// drop takes a pod that waits no longer out of the queue.
+func (w *worker) drop(key types.NamespacedName) {
+	if e := w.queue.byKey[key]; e != nil {
+		w.queue.remove(key)
+		w.events.left(e)
+	}
+}
+
+// step does at most one thing for the first pod. It returns how long nothing can be done; idle says: until a pod comes.
+func (w *worker) step(ctx context.Context) (wait time.Duration, idle bool) {
+	e := w.queue.head()
+	if e == nil {
+		return 0, true
+	}
+	if wait := time.Until(e.since); wait > 0 {
+		return wait, false
+	}
+	next := w.plan(ctx, e)
+	if next.create != nil {
+		now := time.Now()
+		if !w.limiter.AllowN(now, 1) {
+			missing := 1 - w.limiter.TokensAt(now)
+			return time.Duration(missing/float64(w.limiter.Limit())*float64(time.Second)) + time.Microsecond, false
+		}
+	}
+	w.do(ctx, e, next)
+	return 0, false
+}
+
+// action is what is next for a pod: one of create, open, hold and, if none is set, to drop it.
+type action struct {
+	pod    *corev1.Pod
+	owner  metav1.OwnerReference
+	create *corev1.PersistentVolumeClaim
+	open   bool
+	hold   *obstacle
+}
+
+// obstacle says why a pod has to wait apart from its turn.
+type obstacle struct {
+	reason  string // of the event; empty: none
+	message string
+	label   string        // of the metric
+	delay   time.Duration // 0: back-off
+	check   bool          // the claim may be one that the informer does not have
+}
+
+// plan looks at a pod, its owner and its claims.
+func (w *worker) plan(ctx context.Context, e *entry) action {
+	pod := w.waiting(ctx, e.key)
+	if pod == nil || pod.UID != e.uid {
+		return action{}
+	}
+	wanted, err := claim.Wanted(pod)
+	if err != nil {
+		return action{pod: pod, hold: &obstacle{reason: EventRefused, message: err.Error(), label: "pod"}}
+	}
+	owner, err := w.owners.of(ctx, pod)
+	if errors.Is(err, errOver) {
+		return action{}
+	}
+	if err != nil {
+		return action{pod: pod, hold: failure(err)}
+	}
+	w.events.joined(e, pod.Namespace, owner)
+	for _, want := range wanted {
+		existing, err := w.find(ctx, e, client.ObjectKeyFromObject(want))
+		if err != nil {
+			return action{pod: pod, owner: owner, hold: failure(err)}
+		}
+		if existing == nil {
+			want.OwnerReferences = []metav1.OwnerReference{owner}
+			return action{pod: pod, owner: owner, create: want}
+		}
+		if hold := judge(existing, want, owner); hold != nil {
+			return action{pod: pod, owner: owner, hold: hold}
+		}
+	}
+	return action{pod: pod, owner: owner, open: true}
+}
+
+// find reads a claim; nil if there is none, as far as is known.
+func (w *worker) find(ctx context.Context, e *entry, key client.ObjectKey) (*corev1.PersistentVolumeClaim, error) {
+	if made := e.made[key.Name]; made != nil {
+		return made, nil
+	}
+	reader := w.cached
+	if e.check {
+		reader = w.live
+	}
+	existing := &corev1.PersistentVolumeClaim{}
+	err := reader.Get(ctx, key, existing)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilerr // no claim is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get the claim %s: %w", key, err)
+	}
+	return existing, nil
+}
+
+// judge is nil for the claim that the pod wants.
+func judge(existing, want *corev1.PersistentVolumeClaim, owner metav1.OwnerReference) *obstacle {
+	switch state, why := claim.Judge(existing, want, owner); state {
+	case claim.Ending:
+		return &obstacle{delay: endingDelay, label: "ending", check: true}
+	case claim.Taken:
+		return &obstacle{reason: EventTaken, label: "taken", check: true, message: fmt.Sprintf(
+			"claim %s exists already and is not used: %s; delete it, or rename the volume or the job", existing.Name, why)}
+	}
+	return nil
+}
+
+// failure is the obstacle that an error of the API server is.
+func failure(err error) *obstacle {
+	label := string(apierrors.ReasonForError(err))
+	if label == "" {
+		label = "error"
+	}
+	return &obstacle{reason: EventRefused, message: err.Error(), label: label}
+}
+
+// do carries an action out. The caller took the token for create.
+func (w *worker) do(ctx context.Context, e *entry, next action) {
+	switch {
+	case next.create != nil:
+		w.create(ctx, e, next)
+	case next.open:
+		w.open(ctx, e, next)
+	case next.hold != nil:
+		w.hold(e, next, next.hold)
+	default:
+		w.drop(e.key)
+	}
+}
+
+func (w *worker) create(ctx context.Context, e *entry, next action) {
+	name := next.create.Name
+	err := w.live.Create(ctx, next.create)
+	switch {
+	case err == nil:
+		w.metrics.created.Inc()
+		e.made[name], e.failures = next.create, 0
+	case apierrors.IsAlreadyExists(err):
+		e.check = true // made a moment ago, or not ours: the next plan reads it
+	case ctx.Err() == nil:
+		w.hold(e, next, failure(fmt.Errorf("create the claim %s: %w", name, err)))
+	}
+}
+
+// open lets the scheduler have the pod.
+func (w *worker) open(ctx context.Context, e *entry, next action) {
+	patch, err := claim.OpenPatch(next.pod)
+	if err == nil {
+		err = w.live.Patch(ctx, next.pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch))
+	}
+	switch {
+	case err == nil:
+		w.metrics.wait.Observe(time.Since(next.pod.CreationTimestamp.Time).Seconds())
+		w.events.opened(e)
+		w.drop(e.key)
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // the pod is gone, or another has its name: the informer will tell
+		w.drop(e.key)
+	case ctx.Err() == nil:
+		w.hold(e, next, failure(fmt.Errorf("open the gate of pod %s: %w", e.key, err)))
+	}
+}
+
+// hold puts a pod at the end of the queue, behind all that come until its delay is over.
+func (w *worker) hold(e *entry, next action, why *obstacle) {
+	delay := why.delay
+	if delay == 0 {
+		delay = min(firstBackOff<<min(e.failures, 20), maxBackOff)
+		e.failures++
+		w.metrics.failed.WithLabelValues(why.label).Inc()
+	}
+	if why.check {
+		e.check = true
+		clear(e.made)
+	}
+	if why.reason != "" {
+		slog.Warn("claims of a pod can't be made yet", "pod", e.key, "reason", why.reason, "message", why.message, "again-in", delay)
+		w.events.warn(next.pod, next.owner, why)
+	}
+	w.queue.move(e, time.Now().Add(delay))
+}
