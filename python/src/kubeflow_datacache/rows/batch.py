@@ -98,15 +98,23 @@ class Batch:
         """
         return self._slab.numpy(self._index) if self.data is None else self._transformed().numpy(0)
 
-    def torch(self) -> dict[str, Any]:
+    def torch(self, *, device: Any = None, non_blocking: bool = False) -> dict[str, Any]:
         """Columns by name: CPU tensors where numpy() has numbers (the same memory), else Arrow arrays.
 
-        datetime64 and timedelta64 come as int64 in their unit, with nulls as the loader's null says. Needs torch.
+        datetime64 and timedelta64 come as int64 in their unit, with nulls as the loader's null says. device: copies the
+        tensors to that torch device; non_blocking is torch.Tensor.to's, and only pinned memory is copied without
+        waiting. Needs torch.
         """
         try:
-            return self._slab.torch(self._index) if self.data is None else self._transformed().torch(0)
+            columns = self._slab.torch(self._index) if self.data is None else self._transformed().torch(0)
         except ModuleNotFoundError as error:
             raise missing(error, "torch", "Batch.torch()") from error
+        if device is None:
+            return columns
+        return {
+            name: column if isinstance(column, pa.Array) else column.to(device, non_blocking=non_blocking)
+            for name, column in columns.items()
+        }
 
     def _transformed(self) -> Slab:
         rows = self.arrow()

@@ -19,7 +19,19 @@ from kubeflow_datacache.extras import needs
 with needs("torch", "kubeflow_datacache.torch"):
     from kubeflow_datacache.torch.batch import Columns, TensorBatch
     from kubeflow_datacache.torch.dataset import StreamingDataset
+    from kubeflow_datacache.torch.kep import ArrowCacheDataset
     from kubeflow_datacache.torch.loader import StreamingDataLoader
+    from kubeflow_datacache.torch.pad import Pad
     from kubeflow_datacache.torch.table import Row, Rows, TableDataset
 
-__all__ = ["Columns", "Row", "Rows", "StreamingDataLoader", "StreamingDataset", "TableDataset", "TensorBatch"]
+__all__ = [
+    "ArrowCacheDataset",
+    "Columns",
+    "Pad",
+    "Row",
+    "Rows",
+    "StreamingDataLoader",
+    "StreamingDataset",
+    "TableDataset",
+    "TensorBatch",
+]

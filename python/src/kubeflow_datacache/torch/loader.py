@@ -36,7 +36,8 @@ class StreamingDataLoader(DataLoader[Any]):
     survive a fork; scripts then need the usual if __name__ == "__main__". "fork" works while this process itself has
     not connected to a cache, by reading without workers, len() or state_dict before the first batch; else ForkedError.
 
-    pin_memory, persistent_workers, timeout and worker_init_fn are torch's. There is no collate_fn: use a transform.
+    pin_memory, persistent_workers, timeout and worker_init_fn are torch's. collate_fn is called in this process with
+    each batch, whole: a TensorBatch, or what the transform made. Costly work belongs into a transform.
 
     restart: whether the iteration after one that was broken off begins where that one began, as with torch's
     DataLoader, instead of going on: for validation over the first batches, and for Lightning's overfit_batches.
@@ -56,6 +57,7 @@ class StreamingDataLoader(DataLoader[Any]):
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: str | BaseContext | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
         block_bytes: int = 1 << 20,
         restart: bool = False,
     ) -> None:
@@ -78,7 +80,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._blocks: DataLoader[Block] = DataLoader(Blocks(dataset, block_bytes), **options)
         if restart:  # Lightning then sees that nothing is to be replaced for overfit_batches
             object.__setattr__(self, "sampler", SequentialSampler(dataset))
-        self._restart = restart
+        self._restart, self._collate = restart, collate_fn or _same
         self._source = dataset
         self._prepared = False
         self.end_of_dataloader, self.remainder = (
@@ -156,7 +158,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 self._next += 1
                 self.end_of_dataloader = self._report is not None and self._next == order_of(self._report.state).steps
                 self._tally.gave(step.rows, step.nbytes)
-                yield step.item
+                yield self._collate(step.item)
             raise RuntimeError(ENDED)
         finally:
             if self._place is place:
