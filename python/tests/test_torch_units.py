@@ -218,8 +218,8 @@ def said(head: float, server: float) -> Stats:
 def test_waiting_is_split_as_the_workers_waited(waited: float, want: dict[Stage, float]) -> None:
     tally = Tally()
     tally.begin()
-    tally.said(0, said(1.0, 8.0))
-    tally.said(1, said(3.0, 0.0))
+    tally.report(0, said(1.0, 8.0))
+    tally.report(1, said(3.0, 0.0))
     tally.waited(waited)
     for _ in range(2):  # also after the iteration, whose queues are gone
         stats = tally.stats(0, 0, Depth(5, 50))

@@ -210,7 +210,7 @@ class DataCache:
             self._described = None  # what is made from now on, is made for what is served now
         return answer
 
-    def adopt(self, reader: Loader | Permutation) -> None:
+    def register(self, reader: Loader | Permutation) -> None:
         """Closes the reader with the cache, and before the interpreter ends."""
         self._readers.add(reader)
 

@@ -82,7 +82,7 @@ class Loader:
         self._reading: Reading | None = None
         self._bar: Progress | None = None
         self._process = os.getpid()
-        cache.adopt(self)
+        cache.register(self)
         if not self.steps and self._worker == 0:
             _warn_no_steps(self._order)
 

@@ -49,7 +49,7 @@ class Permutation:
         self._columns = None if columns is None else cache.named(columns)
         self._dataset = cache.dataset
         self._reset()
-        cache.adopt(self)
+        cache.register(self)
 
     def __len__(self) -> int:
         return self._dataset.rows

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from kubeflow_datacache.order.feistel import LIMIT, Feistel, Words
+from kubeflow_datacache.order.feistel import LIMIT, Feistel, UInt64Array
 
 VERSION: Final = 1
 Tail = Literal["drop", "pad", "keep"]
@@ -109,7 +109,7 @@ class Epoch:
             positions %= np.uint64(self.rows)
         return self._layout.rows_at(positions).view(np.int64)
 
-    def _positions(self, steps: range, share: Share) -> Words:
+    def _positions(self, steps: range, share: Share) -> UInt64Array:
         """The share's positions in steps of one size."""
         begin = self.span(steps[0], share)
         stride = np.uint64((steps[1] - steps[0]) * self.global_batch if len(steps) > 1 else 0)
@@ -137,7 +137,7 @@ class _Layout:
             regular = self._feistel.inverse(clumps - 1) * epoch.clump + epoch.clump - missing
         self._regular, self._missing = np.uint64(regular), np.uint64(missing)
 
-    def rows_at(self, positions: Words) -> Words:
+    def rows_at(self, positions: UInt64Array) -> UInt64Array:
         """The rows at the positions; may use the array for its answer."""
         if self._feistel is None:
             return positions
@@ -148,7 +148,7 @@ class _Layout:
         index, offset = np.divmod(positions, self._clump)
         return self._clumps(index) * self._clump + offset
 
-    def _clumps(self, index: Words) -> Words:
+    def _clumps(self, index: UInt64Array) -> UInt64Array:
         """P of every index, permuting each run of equal neighbours once."""
         assert self._feistel is not None
         begins = np.flatnonzero(np.diff(index, prepend=index[:1] + np.uint64(1)))

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-Words = npt.NDArray[np.uint64]
+UInt64Array = npt.NDArray[np.uint64]
 
 LIMIT: Final = 1 << 62  # exclusive bound of every count in an epoch
 _WORD: Final = (1 << 64) - 1
@@ -52,7 +52,7 @@ class Feistel:
             if x[0] < self._n:
                 return int(x[0])
 
-    def apply(self, xs: Words) -> Words:
+    def apply(self, xs: UInt64Array) -> UInt64Array:
         """Replaces every x of xs (one dimension, uint64, all below n) by P(x), in place, and returns xs."""
         if self._table is not None:
             xs[:] = self._table[xs]
@@ -68,7 +68,7 @@ class Feistel:
         return xs
 
     @functools.cached_property
-    def _table(self) -> Words | None:
+    def _table(self) -> UInt64Array | None:
         """All of P for a small n: its domain may be thousands of times as large, and walks as long."""
         if self._n > _SMALL:
             return None
@@ -81,12 +81,12 @@ class Feistel:
             jump[far] = jump[jump[far]]  # twice as far along the cycle
         return jump[: int(self._n)].copy()
 
-    def _round_all(self, xs: Words) -> None:
+    def _round_all(self, xs: UInt64Array) -> None:
         scratch = np.empty((3, min(len(xs), _BLOCK)), np.uint64)
         for first in range(0, len(xs), _BLOCK):
             self._forward(xs[first : first + _BLOCK], scratch)
 
-    def _forward(self, x: Words, scratch: Words) -> None:
+    def _forward(self, x: UInt64Array, scratch: UInt64Array) -> None:
         left, right, f = scratch[0, : len(x)], scratch[1, : len(x)], scratch[2, : len(x)]
         np.right_shift(x, self._low, out=left)
         np.bitwise_and(x, self._low_mask, out=right)
@@ -96,7 +96,7 @@ class Feistel:
         np.left_shift(left, self._low, out=left)
         np.bitwise_or(left, right, out=x)
 
-    def _backward(self, x: Words) -> None:
+    def _backward(self, x: UInt64Array) -> None:
         left, right, f = x >> self._low, x & self._low_mask, np.empty_like(x)
         for turn in reversed(self._rounds):
             left, right = right, left
@@ -119,7 +119,7 @@ class _Round(NamedTuple):
         """The round whose target has so many bits."""
         return cls(np.uint64(key), np.uint64(_SCRAMBLE << 32 - bits & _WORD), np.uint64(64 - bits))
 
-    def apply(self, target: Words, source: Words, f: Words) -> None:
+    def apply(self, target: UInt64Array, source: UInt64Array, f: UInt64Array) -> None:
         """target ^= F(source, key), with f as scratch."""
         np.bitwise_xor(source, self.key, out=f)
         np.multiply(f, self.factor, out=f)

@@ -184,7 +184,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 f"a worker reads epoch {report.state['epoch']} in epoch {self._epoch}: set_epoch came while workers"
                 " were starting; call it before the iteration"
             )
-        self._tally.said(report.worker, report.stats)
+        self._tally.report(report.worker, report.stats)
         self._held.update((step.step, step) for step in block.steps())
 
     def _end(self) -> None:

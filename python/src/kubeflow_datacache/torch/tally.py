@@ -47,8 +47,8 @@ class Tally:
         """The consumer waited so long."""
         self._waited += seconds
 
-    def said(self, worker: int, stats: Stats) -> None:
-        """A worker's numbers since the iteration began."""
+    def report(self, worker: int, stats: Stats) -> None:
+        """Records a worker's statistics since the iteration began."""
         self._last[worker] = stats
 
     def gave(self, rows: int, nbytes: int) -> None:
