@@ -146,7 +146,7 @@ func TestNamedCache(t *testing.T) {
 }
 
 // TestEditedRuntimeKeepsTheCache: which cache a TrainJob uses is decided once. A runtime that asks for other rows later, or is deleted, has no
-// say in it, not even for a TrainJob that is suspended meanwhile.
+// say in it, and an edited one not even for a TrainJob that is suspended meanwhile.
 func TestEditedRuntimeKeepsTheCache(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -182,6 +182,10 @@ func TestEditedRuntimeKeepsTheCache(t *testing.T) {
 		env[slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == "FILTER" })].Value = "label = 2"
 	})
 	again()
+
+	// Without the runtime Trainer itself refuses to suspend the TrainJob; a change of its DataCache has the TrainJob looked at again.
 	cluster.Delete(t, own)
-	again()
+	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Replicas = 2 })
+	usedBy(t, dc, ns+"/train")
+	leadsTo(t, job, dc)
 }
