@@ -26,7 +26,7 @@ import (
 const (
 	smallObjects   = 1000
 	smallSize      = 10 << 10
-	batchBar       = 2.5 // least ratio of objects per CPU-second
+	batchBar       = 10.0 // least ratio of objects per CPU-second
 	batchMeasures  = 5
 	batchesAtATime = 4
 )
