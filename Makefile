@@ -285,7 +285,7 @@ cluster-check: kube-tools ## Prove that such a cluster leaves nothing behind, ki
 	@hack/cluster/check
 
 .PHONY: demo-cluster
-demo-cluster: training-venv cluster ## Train on that cluster with the Kubeflow SDK: logs, rows a second, time to the first batch (about 3 min; 30 more cold).
+demo-cluster: training-venv cluster ## Train on that cluster with the Kubeflow SDK: logs, rows a second, the parts of the way to the first batch (about 3 min; 30 more cold).
 	@echo "==> demo-cluster: a TrainJob on $(CLUSTER) (about 1 min)"
 	@DATACACHE_CLUSTER=$(CLUSTER) PYTHONPATH=hack:python/src hack/cluster/cluster run $(TRAINING) -m demo_cluster --image datacache/trainer:dev $(DEMO)
 

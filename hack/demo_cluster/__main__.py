@@ -19,7 +19,7 @@ from kubeflow.trainer import CustomTrainer, Initializer, TrainerClient
 from kubeflow.trainer.options import Annotations
 from kubernetes import client, config
 
-from demo_cluster import table
+from demo_cluster import parts, table
 from demo_cluster.train import train
 from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs
 
@@ -39,9 +39,10 @@ def main() -> int:
     trainer = TrainerClient(KubernetesBackendConfig(namespace=NAMESPACE, config_file=os.environ["KUBECONFIG"]))
     created = time.time()
     job = _submit(trainer, metadata, args)
+    admitted = time.time()
     print(f"TrainJob {NAMESPACE}/{job} at {time.strftime('%T')}", flush=True)
     try:
-        return _watch(trainer, core, job, created, args)
+        return _watch(trainer, core, job, created, {"admitted": admitted}, args)
     finally:
         trainer.delete_job(job)
 
@@ -98,11 +99,19 @@ def _submit(trainer: TrainerClient, metadata: str, args: argparse.Namespace) -> 
     )
 
 
-def _watch(trainer: TrainerClient, core: client.CoreV1Api, job: str, created: float, args: argparse.Namespace) -> int:
+def _watch(
+    trainer: TrainerClient,
+    core: client.CoreV1Api,
+    job: str,
+    created: float,
+    times: dict[str, float],
+    args: argparse.Namespace,
+) -> int:
     """Show the TrainJob's logs as they come, then the numbers."""
     _await_step(trainer, job, GATE)
     for line in cache_logs(trainer, job, follow=True):
         print(f"  {GATE}: {line}", flush=True)
+    times |= parts.of_cache(core, NAMESPACE, job)
     read = sum(_counter(pod, "datacache_load_read_bytes_total") for pod in _cache_pods(core, job))
     told = []
     for rank in range(args.ranks):
@@ -119,8 +128,9 @@ def _watch(trainer: TrainerClient, core: client.CoreV1Api, job: str, created: fl
         return 1
     rows, size = (sum(each[what] for each in told) for what in ("rows", "bytes"))
     seconds = max(each["seconds"] for each in told)
-    first = min(each["first_batch"] for each in told) - created
-    print(f"  create to first batch  {first:.1f} s")
+    times |= parts.of_gate(core, NAMESPACE, job)
+    times["first batch"] = min(each["first_batch"] for each in told)
+    print("\n".join(parts.table(created, times)))
     print(f"  read from the store    {read / 1e6:.1f} MB, once")
     print(f"  streamed to training   {size / 1e6:.1f} MB, {rows:,} rows in {args.epochs} epochs")
     print(
