@@ -7,7 +7,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -73,7 +75,7 @@ func newManager(reach *rest.Config, cfg config) (ctrl.Manager, error) {
 		LeaderElectionID:              "datacache-manager",
 		LeaderElectionNamespace:       cfg.caches.Namespace(),
 		LeaderElectionReleaseOnCancel: true,
-		WebhookServer:                 ctrlwebhook.NewServer(ctrlwebhook.Options{Host: cfg.webhookHost, Port: cfg.webhookPort, CertDir: cfg.certDir}),
+		WebhookServer:                 draining{ctrlwebhook.NewServer(ctrlwebhook.Options{Host: cfg.webhookHost, Port: cfg.webhookPort, CertDir: cfg.certDir})},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
@@ -91,6 +93,22 @@ func cacheOptions(namespaces []string) cache.Options {
 		options.DefaultNamespaces[namespace] = cache.Config{}
 	}
 	return options
+}
+
+// callTimeout is how long the API server waits for an answer (timeoutSeconds in manifests/base/webhook).
+const callTimeout = 10 * time.Second
+
+// draining is a webhook server that answers the calls it has when the manager is told to end. controller-runtime cancels them, and each
+// would refuse its TrainJob.
+type draining struct{ ctrlwebhook.Server }
+
+// Register serves calls at the path with a context that ends by time alone.
+func (d draining) Register(path string, hook http.Handler) {
+	d.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), callTimeout)
+		defer cancel()
+		hook.ServeHTTP(w, r.WithContext(ctx))
+	}))
 }
 
 // metricsOptions serve the metrics with a certificate that the manager signs itself, to those who may get /metrics.

@@ -1,0 +1,178 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
+)
+
+// TestCertificateInASharedNamespace: beside Trainer, whose Secrets it may not see, the manager makes its certificate, tells the API server
+// its CA, and is ready once the kubelet has mounted it.
+func TestCertificateInASharedNamespace(t *testing.T) {
+	const shared = "kubeflow-system"
+	if err := cluster.Install(t.Context(), rendered(t, repository, "manifests/overlays/kubeflow"), cluster.Address+":1"); err != nil {
+		t.Fatal(err)
+	}
+	restricted := restrictedClient(t, shared)
+	if err := restricted.List(t.Context(), &corev1.SecretList{}, client.InNamespace(shared)); !apierrors.IsForbidden(err) {
+		t.Errorf("listing the Secrets of %s: %v, want it forbidden", shared, err)
+	}
+	dir := t.TempDir()
+	m := launch(t, program, shared, "--cert-dir="+dir)
+	secret := &corev1.Secret{}
+	cluster.Become(t, secret, shared, "datacache-webhook-cert", "filled", func() error {
+		if len(secret.Data["tls.crt"]) == 0 {
+			return errors.New("it has no tls.crt")
+		}
+		return nil
+	})
+	for name, data := range secret.Data { // as the kubelet does
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.isReady(t)
+	ours := &admissionv1.MutatingWebhookConfiguration{}
+	cluster.Become(t, ours, "", inject.Group, "told the CA", func() error {
+		if !bytes.Equal(ours.Webhooks[0].ClientConfig.CABundle, secret.Data["ca.crt"]) {
+			return errors.New("it has another CA")
+		}
+		return nil
+	})
+	m.terminate(t)
+}
+
+// TestMetricsWantAToken: the metrics are for those whom the role datacache-metrics-reader is given.
+func TestMetricsWantAToken(t *testing.T) {
+	if err := cluster.Install(t.Context(), rendered(t, repository, overlay), cluster.Address+":1"); err != nil {
+		t.Fatal(err)
+	}
+	m := start(t, program, namespace)
+	ns := cluster.Namespace(t)
+	reader := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: ns + "-metrics"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "datacache-metrics-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: ns, Name: "reader"}},
+	}
+	cluster.Create(t, reader)
+	ctx := context.WithoutCancel(t.Context())
+	t.Cleanup(func() { _ = cluster.Client.Delete(ctx, reader) }) // nothing else has its name
+	for name, want := range map[string]int{"": http.StatusUnauthorized, "nobody": http.StatusForbidden, "reader": http.StatusOK} {
+		token := ""
+		if name != "" {
+			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
+			cluster.Create(t, account)
+			request := &authenticationv1.TokenRequest{}
+			if err := cluster.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
+				t.Fatal(err)
+			}
+			token = request.Status.Token
+		}
+		kubetest.Eventually(t, fmt.Sprintf("an answer to %q", name), func() error { return scrape(t.Context(), m.metrics, token, want) })
+	}
+}
+
+// scrape asks for the metrics, and returns an error unless the answer is as wanted.
+func scrape(ctx context.Context, address, token string, want int) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/metrics", nil)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the manager signs it itself
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != want {
+		return fmt.Errorf("%s, want %d", response.Status, want)
+	}
+	return nil
+}
+
+// TestNamespaced: with component namespaced the manager gives caches to TrainJobs of the namespaces that it serves, and has no right to
+// look into others, whose TrainJobs it doesn't touch.
+func TestNamespaced(t *testing.T) {
+	served, other := cluster.Namespace(t), cluster.Namespace(t)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifests, err := filepath.Abs(filepath.Join(repository, "manifests"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if manifests, err = filepath.Rel(dir, manifests); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("resources: [%[1]s/base]\ncomponents: [%[1]s/components/namespace, %[1]s/components/namespaced]\n", manifests)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The binding of an installation for all namespaces would give the rights that are to be missing.
+	if err := client.IgnoreNotFound(cluster.Client.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "datacache-manager"}})); err != nil {
+		t.Fatal(err)
+	}
+	webhooks := newService(t)
+	if err := cluster.Install(t.Context(), rendered(t, dir, "."), webhooks.listener.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, "apply", "-k", filepath.Join(repository, "manifests/namespace-rbac"), "-n", served)
+	kubectl(t, "label", "namespace", served, "datacache.kubeflow.org/served=true")
+	m := start(t, program, namespace, "--namespaces="+served)
+	webhooks.set(m.webhook)
+	twin(t)
+	restricted := restrictedClient(t, namespace)
+	if err := restricted.List(t.Context(), &corev1.PodList{}, client.InNamespace(other)); !apierrors.IsForbidden(err) {
+		t.Errorf("listing the pods of another namespace: %v, want it forbidden", err)
+	}
+	cluster.Create(t, cacheJob(served, "train"))
+	cluster.Appear(t, &lws.LeaderWorkerSet{}, served, inject.CacheName("train"))
+	foreign := cacheJob(other, "train")
+	if err := cluster.Client.Create(t.Context(), foreign, client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	if foreign.Spec.RuntimeRef.Name != stock {
+		t.Errorf("the TrainJob of another namespace was pointed at %s", foreign.Spec.RuntimeRef.Name)
+	}
+	m.terminate(t)
+}
+
+// restrictedClient has the rights of the manager of the namespace.
+func restrictedClient(t *testing.T, namespace string) client.Client {
+	t.Helper()
+	config, err := cluster.ConfigFor("system:serviceaccount:"+namespace+":datacache-manager", "system:serviceaccounts", "system:authenticated")
+	if err != nil {
+		t.Fatal(err)
+	}
+	restricted, err := client.New(config, client.Options{Scheme: cluster.Client.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return restricted
+}

@@ -1,0 +1,123 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
+)
+
+// TestUninstall: with a cache in use, datacache is removed by one command, in whatever order its objects go and whether or not a manager
+// runs. Nothing of it is left, twins included, and the user's TrainJob and namespace can be deleted.
+func TestUninstall(t *testing.T) {
+	tests := map[string]struct {
+		running bool
+		remove  func(t *testing.T)
+	}{
+		"one command": {running: true, remove: func(t *testing.T) {
+			t.Helper()
+			kubectl(t, "delete", "-k", filepath.Join(repository, overlay), "--ignore-not-found", "--timeout=5m")
+		}},
+		"one by one":                   {running: true, remove: oneByOne},
+		"one by one without a manager": {remove: oneByOne},
+		"one command without a manager": {remove: func(t *testing.T) {
+			t.Helper()
+			kubectl(t, "delete", "-k", filepath.Join(repository, overlay), "--ignore-not-found", "--timeout=5m")
+		}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			webhooks := newService(t)
+			if err := cluster.Install(t.Context(), rendered(t, repository, overlay), webhooks.listener.Addr().String()); err != nil {
+				t.Fatal(err)
+			}
+			m := start(t, program, namespace)
+			webhooks.set(m.webhook)
+			made := twin(t)
+			if len(made.OwnerReferences) != 1 || made.OwnerReferences[0].Kind != "CustomResourceDefinition" {
+				t.Errorf("the twin is owned by %+v, want the CRD of DataCaches", made.OwnerReferences)
+			}
+			ns := cluster.Namespace(t)
+			job := cacheJob(ns, "train")
+			cluster.Create(t, job)
+			cluster.Appear(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(job.Name))
+			if !tt.running {
+				m.terminate(t)
+			}
+			tt.remove(t)
+			nothingIsLeft(t, ns)
+			cluster.Delete(t, job)
+			cluster.Vanish(t, &trainer.TrainJob{}, ns, job.Name)
+		})
+	}
+}
+
+// oneByOne deletes the overlay's objects in a random order, each without waiting for it.
+func oneByOne(t *testing.T) {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("the order is of seed %d", seed)
+	text, err := os.ReadFile(rendered(t, repository, overlay))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := strings.Split(string(text), "\n---\n")
+	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
+	for _, object := range objects {
+		file := filepath.Join(t.TempDir(), "object.yaml")
+		if err := os.WriteFile(file, []byte(object), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		kubectl(t, "delete", "-f", file, "--ignore-not-found", "--wait=false")
+	}
+}
+
+func kubectl(t *testing.T, args ...string) {
+	t.Helper()
+	kubeconfig, err := cluster.Kubeconfig("kubetest-admin", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), cluster.Kubectl(), append([]string{"--kubeconfig=" + kubeconfig}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// nothingIsLeft waits until all that datacache had is gone, in its own namespace, in the user's, and in none.
+func nothingIsLeft(t *testing.T, user string) {
+	t.Helper()
+	cluster.Vanish(t, &apiextensions.CustomResourceDefinition{}, "", "datacaches."+inject.Group)
+	cluster.Vanish(t, &corev1.Namespace{}, "", namespace)
+	cluster.Vanish(t, &admissionv1.MutatingWebhookConfiguration{}, "", inject.Group)
+	cluster.Vanish(t, &admissionv1.ValidatingWebhookConfiguration{}, "", inject.Group)
+	cluster.Vanish(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName(stock))
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, user, inject.CacheName("train"))
+	kubetest.Eventually(t, "the cache's pods to go", func() error {
+		var pods corev1.PodList
+		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(user), client.HasLabels{inject.LabelCache}); err != nil {
+			return err
+		}
+		if len(pods.Items) > 0 {
+			return fmt.Errorf("there still are %d", len(pods.Items))
+		}
+		return nil
+	})
+}
