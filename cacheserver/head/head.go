@@ -37,6 +37,7 @@ type Config struct {
 	Store     *objstore.Store
 	Source    iceberg.Source
 	Selection iceberg.Selection
+	Pin       *int64 // the snapshot to plan, whatever Selection says by now; nil: none is pinned yet
 
 	Secret      string        // nodes must have it to join; with an empty one anybody may
 	TLS         rpc.TLS       // zero: plain text

@@ -47,7 +47,11 @@ func requestFingerprint(src iceberg.Source, sel iceberg.Selection) (string, erro
 
 // makePlan pins the table and plans it.
 func (h *Head) makePlan(ctx context.Context) (*tablePlan, error) {
-	table, err := iceberg.Open(ctx, h.cfg.Store, h.cfg.Source, h.cfg.Selection)
+	selection := h.cfg.Selection
+	if h.cfg.Pin != nil {
+		selection.SnapshotID, selection.Ref, selection.AsOf = h.cfg.Pin, "", nil
+	}
+	table, err := iceberg.Open(ctx, h.cfg.Store, h.cfg.Source, selection)
 	if err != nil {
 		return nil, err
 	}

@@ -141,13 +141,11 @@ func list(text string) []string {
 
 func (f *selectionFlags) selection() (iceberg.Selection, error) {
 	s := iceberg.Selection{Ref: f.ref, Columns: f.columns, Filter: f.filter}
-	if f.snapshot != "" {
-		id, err := strconv.ParseInt(f.snapshot, 10, 64)
-		if err != nil {
-			return s, fmt.Errorf("--snapshot-id: %q, want the number of a snapshot", f.snapshot)
-		}
-		s.SnapshotID = &id
+	id, err := snapshotID("snapshot-id", f.snapshot)
+	if err != nil {
+		return s, err
 	}
+	s.SnapshotID = id
 	if f.asOf != "" {
 		at, err := time.Parse(time.RFC3339, f.asOf)
 		if err != nil {
@@ -156,6 +154,18 @@ func (f *selectionFlags) selection() (iceberg.Selection, error) {
 		s.AsOf = &at
 	}
 	return s, nil
+}
+
+// snapshotID reads the number that a flag was given; nil where it was given none.
+func snapshotID(flag, text string) (*int64, error) {
+	if text == "" {
+		return nil, nil
+	}
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %q, want the number of a snapshot", flag, text)
+	}
+	return &id, nil
 }
 
 // serveFlags say where a process listens and what keeps strangers out.

@@ -17,6 +17,7 @@ func headCommand(env environment) *cobra.Command {
 		source    sourceFlags
 		selection selectionFlags
 		serve     serveFlags
+		pin       string
 		cfg       head.Config
 	)
 	cmd := &cobra.Command{
@@ -36,6 +37,9 @@ func headCommand(env environment) *cobra.Command {
 				return err
 			}
 			if cfg.Selection, err = selection.selection(); err != nil {
+				return err
+			}
+			if cfg.Pin, err = snapshotID("snapshot-pin", pin); err != nil {
 				return err
 			}
 			p, err := serve.start(cmd.Context(), store)
@@ -59,6 +63,7 @@ func headCommand(env environment) *cobra.Command {
 	source.register(flags, env)
 	selection.register(flags, env)
 	serve.registerJoined(flags, env)
+	flags.StringVar(&pin, "snapshot-pin", env("SNAPSHOT_PIN"), "the snapshot that an earlier head of this cache planned: plan it and no other, while the cache stays one of what was asked for (env SNAPSHOT_PIN)")
 	flags.IntVar(&cfg.Nodes, "nodes", groupNodes(env), "data nodes to wait for (default in a LeaderWorkerSet: LWS_GROUP_SIZE - 1)")
 	flags.DurationVar(&cfg.JoinTimeout, "join-timeout", 0, "fail if not every data node has joined by then (default 10m)")
 	flags.DurationVar(&cfg.LoadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 15m)")

@@ -1,0 +1,112 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// Environment of head and data nodes; cmd/cacheserver/flags.go reads it.
+const (
+	envMetadata   = "METADATA_LOC"
+	envSchema     = "SCHEMA_NAME"
+	envTable      = "TABLE_NAME"
+	envCatalog    = "CATALOG_URI"
+	envWarehouse  = "CATALOG_WAREHOUSE"
+	envToken      = "CATALOG_TOKEN"
+	envCredential = "CATALOG_CREDENTIAL"
+	envSnapshot   = "SNAPSHOT_ID"
+	envRef        = "SNAPSHOT_REF"
+	envAsOf       = "SNAPSHOT_AS_OF"
+	envPin        = "SNAPSHOT_PIN"
+	envColumns    = "TABLE_COLUMNS"
+	envFilter     = "FILTER"
+	envSecret     = "CACHE_SECRET"
+	envGoMemory   = "GOMEMLIMIT"
+
+	envObjectCache       = "OBJECT_CACHE"
+	envObjectCacheBucket = "OBJECT_CACHE_BUCKET"
+	envObjectCacheToken  = "OBJECT_CACHE_TOKEN_FILE"
+)
+
+// sourceEnv says where the table is and how to get at it: what head and data nodes both need.
+func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
+	arrow := dc.Spec.Arrow
+	schema, table := splitTable(arrow.Table)
+	env := make([]corev1.EnvVar, 0, len(arrow.Env)+8)
+	for _, v := range arrow.Env {
+		env = append(env, variable(v.Name, v.Value))
+	}
+	env = append(env, variable(envSchema, schema), variable(envTable, table))
+	if arrow.MetadataLocation != nil {
+		env = append(env, variable(envMetadata, *arrow.MetadataLocation))
+	}
+	if c := arrow.Catalog; c != nil {
+		env = append(env, variable(envCatalog, c.URI))
+		if c.Warehouse != nil {
+			env = append(env, variable(envWarehouse, *c.Warehouse))
+		}
+		if keys := c.Credentials; keys != nil {
+			name := keys.SecretRef.Name
+			env = append(env, fromSecret(envToken, name, "token", true), fromSecret(envCredential, name, "credential", true))
+		}
+	}
+	return append(env, fromSecret(envSecret, secretName(dc), envSecret, false))
+}
+
+// selectionEnv says which rows and columns, as the spec does. The pin comes by pinnedSnapshot: a template with the pin in it would be another
+// one, and LeaderWorkerSet would make all pods anew.
+func selectionEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
+	arrow := dc.Spec.Arrow
+	var env []corev1.EnvVar
+	wanted := ptr.Deref(arrow.Snapshot, v1alpha1.Snapshot{})
+	switch {
+	case wanted.ID != nil:
+		env = append(env, variable(envSnapshot, *wanted.ID))
+	case wanted.Ref != nil:
+		env = append(env, variable(envRef, *wanted.Ref))
+	case wanted.AsOf != nil:
+		env = append(env, variable(envAsOf, *wanted.AsOf))
+	}
+	if len(arrow.Columns) > 0 {
+		env = append(env, variable(envColumns, strings.Join(arrow.Columns, ",")))
+	}
+	if arrow.Filter != nil {
+		env = append(env, variable(envFilter, *arrow.Filter))
+	}
+	return env
+}
+
+// splitTable cuts <schema>.<table> at the last dot: a schema may have several levels.
+func splitTable(name string) (schema, table string) {
+	i := strings.LastIndexByte(name, '.')
+	if i < 0 {
+		return "", name
+	}
+	return name[:i], name[i+1:]
+}
+
+// variable takes the value as it is: the kubelet would replace $(NAME) and turn $$ into $ (third_party/forked/golang/expansion).
+func variable(name, value string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$", "$$")}
+}
+
+func fromSecret(name, secret, key string, optional bool) corev1.EnvVar {
+	selector := &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: key}
+	if optional {
+		selector.Optional = new(true)
+	}
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: selector}}
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }

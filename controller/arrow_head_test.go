@@ -1,0 +1,85 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestAsk asks real HTTP servers, which answer at the address that a head has in a cluster.
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	reply := func(code int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			fmt.Fprint(w, body)
+		}
+	}
+	const whole = `{"state":"Loading","reason":"loading 42%","table":"db.t","snapshot":7,"rows":120,"bytes":4096,"splits":{"done":12,"total":28},"nodes":[{"index":0}]}`
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		want    string // the answer, or a part of the error
+		fails   bool
+		timeout time.Duration // 0: longer than any machine takes
+	}{
+		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28}}"},
+		"answers an error":  {handler: reply(http.StatusBadGateway, "no"), want: "/status answers 502 Bad Gateway", fails: true},
+		"answers no JSON":   {handler: reply(http.StatusOK, "hello"), want: "read http://reviews-cache-0:8080/status: invalid character", fails: true},
+		"answers for ever":  {handler: reply(http.StatusOK, `{"reason":"`+strings.Repeat("x", maxAnswer)+`"}`), want: "unexpected EOF", fails: true},
+		"keeps us waiting":  {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, want: "Client.Timeout exceeded", fails: true, timeout: 100 * time.Millisecond},
+		"is not there":      {want: "ask head reviews-cache-0: connect: connection refused", fails: true},
+		"breaks the answer": {handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "EOF", fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(c.handler)
+			t.Cleanup(server.Close)
+			if c.handler == nil {
+				server.Close()
+			}
+			head := cachePod(RoleHead, "reviews-cache-0")
+			dial := func(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
+				if pod != head {
+					return nil, fmt.Errorf("dialled %s, want %s", pod.Name, head.Name)
+				}
+				return (&net.Dialer{}).DialContext(ctx, "tcp", server.Listener.Addr().String())
+			}
+			got, err := heads{dial, cmp.Or(c.timeout, time.Minute)}.ask(t.Context(), head)
+			if c.fails != (err != nil) {
+				t.Fatalf("ask = %+v, %v; want an error: %v", got, err, c.fails)
+			}
+			text := fmt.Sprintf("%+v", got)
+			if err != nil {
+				text = err.Error()
+			} else {
+				text = strings.TrimPrefix(text, "&")
+			}
+			if c.fails && !strings.Contains(text, c.want) || !c.fails && text != c.want {
+				t.Errorf("ask = %s\nwant  %s", text, c.want)
+			}
+		})
+	}
+}
+
+func TestPercent(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		done, total int64
+		want        int32
+	}{{0, 0, 100}, {0, 3, 0}, {1, 3, 33}, {999, 1000, 99}, {3, 3, 100}} {
+		if got := answer("Loading", "", c.done, c.total).percent(); got != c.want {
+			t.Errorf("%d of %d splits = %d%%, want %d%%", c.done, c.total, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// terminationGrace is the server's --grace (20 s for running streams) and some seconds to leave.
+const terminationGrace = 30
+
+// program is the cache server's image, how it is pulled, and the object cache that it may read through.
+type program struct {
+	image          string
+	policy         corev1.PullPolicy
+	secrets        []corev1.LocalObjectReference
+	objectCacheURL string
+}
+
+// leaderWorkerSet is the cache's LeaderWorkerSet: the head leads, data nodes follow, one group a copy of the table. It fails only for a template
+// that can't be merged.
+//
+// Three settings carry the design. LeaderCreated: a head is ready only when its nodes have loaded, so nodes must not wait for it.
+// None: a data node that restarts loads its own rows again and the head notices, the rest of the copy stays in memory. rolloutStrategy
+// and networkConfig are always there, because LWS dereferences them where its webhook is off (leaderworkerset_controller.go:293).
+func leaderWorkerSet(dc *v1alpha1.DataCache, server program) (*lws.LeaderWorkerSet, error) {
+	arrow := dc.Spec.Arrow
+	meta := owned(dc, inject.CacheName(dc.Name))
+	hash, err := podSettingsHash(dc)
+	if err != nil {
+		return nil, err
+	}
+	meta.Annotations = map[string]string{annotationPodSettings: hash}
+	for _, label := range []string{labelQueue, labelPriority} {
+		if value, ok := dc.Labels[label]; ok {
+			meta.Labels[label] = value
+		}
+	}
+	leader, err := mergeTemplate(headPod(dc, server), arrow.Head.Template)
+	if err != nil {
+		return nil, &templateError{"spec.arrow.head.template", err}
+	}
+	worker, err := mergeTemplate(nodePod(dc, server), arrow.DataNode.Template)
+	if err != nil {
+		return nil, &templateError{"spec.arrow.dataNode.template", err}
+	}
+	return &lws.LeaderWorkerSet{
+		ObjectMeta: meta,
+		Spec: lws.LeaderWorkerSetSpec{
+			Replicas: new(copiesToRun(dc)),
+			LeaderWorkerTemplate: lws.LeaderWorkerTemplate{
+				LeaderTemplate: &leader,
+				WorkerTemplate: worker,
+				Size:           new(arrow.DataNodes + 1),
+				RestartPolicy:  lws.NoneRestartPolicy,
+			},
+			RolloutStrategy: lws.RolloutStrategy{
+				Type: lws.RollingUpdateStrategyType,
+				RollingUpdateConfiguration: &lws.RollingUpdateConfiguration{
+					Partition: new(int32(0)), MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(0),
+				},
+			},
+			StartupPolicy: lws.LeaderCreatedStartupPolicy,
+			NetworkConfig: &lws.NetworkConfig{SubdomainPolicy: new(lws.SubdomainShared)},
+		},
+	}, nil
+}
+
+// copiesToRun is one until the snapshot is pinned, where two heads that plan at the same time might find two: a catalog's current snapshot may
+// change between them, while a metadata file stays what it is.
+func copiesToRun(dc *v1alpha1.DataCache) int32 {
+	arrow := dc.Spec.Arrow
+	fixed := arrow.MetadataLocation != nil || arrow.Snapshot != nil && arrow.Snapshot.ID != nil
+	if fixed || dc.Status.Snapshot != "" {
+		return arrow.Replicas
+	}
+	return min(arrow.Replicas, 1)
+}
+
+// podSettingsHash changes with whatever of a DataCache's spec is written into its pods and may change. What the manager itself chooses, such
+// as the image, is left out: a new manager must not restart caches that run.
+func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
+	arrow := dc.Spec.Arrow
+	var catalog *v1alpha1.Credentials
+	if arrow.Catalog != nil {
+		catalog = arrow.Catalog.Credentials
+	}
+	text, err := json.Marshal([]any{dc.Spec.Credentials, catalog, arrow.Head, arrow.DataNode, arrow.Env, arrow.ObjectCache, arrow.Readiness})
+	if err != nil {
+		return "", fmt.Errorf("write the settings of pods as JSON: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+func headPod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
+	resources := sized(dc.Spec.Arrow.Head.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("1"), corev1.ResourceMemory: quantity("1Gi")})
+	env := append(sourceEnv(dc), selectionEnv(dc)...)
+	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside of it, under their own limit.
+	memory := resources.Limits[corev1.ResourceMemory]
+	env = append(env, variable(envGoMemory, decimal(memory.Value()/10*9)))
+	return podTemplate(dc, RoleHead, server, cacheContainer(dc, RoleHead, env, resources))
+}
+
+func nodePod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
+	resources := sized(dc.Spec.Arrow.DataNode.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
+	template := podTemplate(dc, RoleNode, server, cacheContainer(dc, RoleNode, sourceEnv(dc), resources))
+	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: labelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: podsOf(dc, RoleNode)},
+	}}
+	return template
+}
+
+// podTemplate passes the restricted Pod Security Standard. The user is the image's, which is not root.
+func podTemplate(dc *v1alpha1.DataCache, role string, server program, container corev1.Container) corev1.PodTemplateSpec {
+	container.Image, container.ImagePullPolicy = server.image, server.policy
+	volumes := readThrough(dc, server, &container)
+	labels := cacheLabels(dc)
+	maps.Copy(labels, podsOf(dc, role))
+	// A sidecar that is injected into user namespaces takes nothing on (plain gRPC to pods' own names) and would hold the ports back.
+	labels["sidecar.istio.io/inject"] = "false"
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		Spec: corev1.PodSpec{
+			Containers:                    []corev1.Container{container},
+			Volumes:                       volumes,
+			ImagePullSecrets:              server.secrets,
+			ServiceAccountName:            inject.CacheName(dc.Name),
+			AutomountServiceAccountToken:  new(false),
+			EnableServiceLinks:            new(false),
+			TerminationGracePeriodSeconds: new(int64(terminationGrace)),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot:   new(true),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+		},
+	}
+}
+
+// cacheContainer is `cacheserver head` or `cacheserver node`. Where the head is, how many nodes there are and which one this is, LWS
+// says by environment (LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX).
+func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, resources corev1.ResourceRequirements) corev1.Container {
+	container := corev1.Container{
+		Name: role,
+		Args: []string{role},
+		Env:  env,
+		Ports: []corev1.ContainerPort{
+			{Name: flightPort, ContainerPort: inject.FlightPort, Protocol: corev1.ProtocolTCP},
+			{Name: httpPort, ContainerPort: inject.HTTPPort, Protocol: corev1.ProtocolTCP},
+		},
+		Resources: resources,
+		// A server answers /healthz from its first second on, loading or failed; one that does not is stuck.
+		StartupProbe:   probe("/healthz", 0, 2, 5, 30),
+		LivenessProbe:  probe("/healthz", 0, 10, 5, 6),
+		ReadinessProbe: readiness(dc.Spec.Arrow.Readiness),
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(false),
+			ReadOnlyRootFilesystem:   new(true),
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+	}
+	if keys := dc.Spec.Credentials; keys != nil {
+		container.EnvFrom = append(container.EnvFrom, corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: keys.SecretRef}})
+	}
+	if role == RoleHead {
+		pin := corev1.LocalObjectReference{Name: inject.CacheName(dc.Name)}
+		container.EnvFrom = append(container.EnvFrom, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: pin}})
+	}
+	return container
+}
+
+// readiness fills in what is unset; an object that the API server has seen has its defaults.
+func readiness(r *v1alpha1.Readiness) *corev1.Probe {
+	if r == nil {
+		r = &v1alpha1.Readiness{}
+	}
+	return probe("/ready", r.InitialDelaySeconds, or(r.PeriodSeconds, 5), or(r.TimeoutSeconds, 5), or(r.FailureThreshold, 3))
+}
+
+func probe(path string, delay, period, timeout, failures int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:        corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString(httpPort)}},
+		InitialDelaySeconds: delay, PeriodSeconds: period, TimeoutSeconds: timeout, FailureThreshold: failures,
+	}
+}
+
+func or(value, fallback int32) int32 {
+	if value == 0 {
+		return fallback
+	}
+	return value
+}
+
+// sized makes limits and requests equal wherever only one of them is given, and fills in the default where neither is. A limit of cpu
+// is always there: the Kubeflow SDK can't read pods that limit memory alone (utils.py:40-82).
+func sized(given corev1.ResourceRequirements, defaults corev1.ResourceList) corev1.ResourceRequirements {
+	out := corev1.ResourceRequirements{Limits: maps.Clone(defaults), Requests: corev1.ResourceList{}, Claims: given.Claims}
+	maps.Copy(out.Limits, given.Requests)
+	maps.Copy(out.Limits, given.Limits)
+	maps.Copy(out.Requests, out.Limits)
+	maps.Copy(out.Requests, given.Requests)
+	return out
+}

@@ -1,0 +1,139 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// Names of ports, the same on pods and Services.
+const (
+	flightPort = "flight"
+	httpPort   = "http"
+)
+
+// desiredObjects are the objects that a cache keeps from its first start until it is deleted, also while its pods are released: they cost
+// nothing, and clients' names resolve again as soon as the pods are back.
+func desiredObjects(dc *v1alpha1.DataCache, managerNamespace string) []client.Object {
+	return []client.Object{
+		cacheAccount(dc),
+		pinnedSnapshot(dc),
+		cacheService(dc),
+		cachePolicy(dc, managerNamespace),
+		cacheBudget(dc),
+	}
+}
+
+// cacheAccount is what the cache's pods run as. It gets no token of the API server, which they never call; clouds' webhooks project
+// their own by its annotations.
+func cacheAccount(dc *v1alpha1.DataCache) *corev1.ServiceAccount {
+	account := &corev1.ServiceAccount{
+		ObjectMeta:                   owned(dc, inject.CacheName(dc.Name)),
+		AutomountServiceAccountToken: new(false),
+	}
+	account.Annotations = dc.Spec.Arrow.ServiceAccount.Annotations
+	return account
+}
+
+// pinnedSnapshot hands the snapshot that was planned first to every head that starts later: it is the environment of head containers, read
+// when they start. A head without it would plan whatever the catalog says is current by then. Pods wait for it where it was deleted.
+func pinnedSnapshot(dc *v1alpha1.DataCache) *corev1.ConfigMap {
+	pin := &corev1.ConfigMap{ObjectMeta: owned(dc, inject.CacheName(dc.Name))}
+	if dc.Status.Snapshot != "" {
+		pin.Data = map[string]string{envPin: dc.Status.Snapshot}
+	}
+	return pin
+}
+
+// cacheService is how clients find the head. With one copy it also leads to a head that still loads, so that the gate and people can
+// read its /status; with several it leads to those that serve.
+func cacheService(dc *v1alpha1.DataCache) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: owned(dc, inject.ServiceName(dc.Name)),
+		Spec: corev1.ServiceSpec{
+			Type:                     corev1.ServiceTypeClusterIP,
+			Selector:                 podsOf(dc, RoleHead),
+			Ports:                    servicePorts(),
+			PublishNotReadyAddresses: dc.Spec.Arrow.Replicas <= 1,
+		},
+	}
+}
+
+func servicePorts() []corev1.ServicePort {
+	port := func(name string, number int32) corev1.ServicePort {
+		return corev1.ServicePort{Name: name, Port: number, TargetPort: intstr.FromString(name), Protocol: corev1.ProtocolTCP}
+	}
+	return []corev1.ServicePort{port(flightPort, inject.FlightPort), port(httpPort, inject.HTTPPort)}
+}
+
+// cachePolicy lets in, besides the cache's own pods, those who may use it (whoever reaches the head can read the table), and the
+// controller, which reads /status. What the pods may call stays open: object stores are anywhere.
+func cachePolicy(dc *v1alpha1.DataCache, managerNamespace string) *networkingv1.NetworkPolicy {
+	users := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}} // every pod of this namespace, ours included
+	switch access := dc.Spec.Access.Namespaces; access.From {
+	case v1alpha1.AccessNames:
+		users = append(users, fromNamespaces(slices.Sorted(slices.Values(access.Names))...))
+	case v1alpha1.AccessSelector:
+		users = append(users, networkingv1.NetworkPolicyPeer{NamespaceSelector: access.Selector})
+	}
+	return &networkingv1.NetworkPolicy{
+		ObjectMeta: owned(dc, inject.CacheName(dc.Name)),
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: podsOf(dc, "")},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{
+				{From: users, Ports: policyPorts(inject.FlightPort, inject.HTTPPort)},
+				{From: []networkingv1.NetworkPolicyPeer{fromNamespaces(managerNamespace)}, Ports: policyPorts(inject.HTTPPort)},
+			},
+		},
+	}
+}
+
+func fromNamespaces(names ...string) networkingv1.NetworkPolicyPeer {
+	return networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: labelNamespaceName, Operator: metav1.LabelSelectorOpIn, Values: names},
+	}}}
+}
+
+func policyPorts(numbers ...int32) []networkingv1.NetworkPolicyPort {
+	ports := make([]networkingv1.NetworkPolicyPort, 0, len(numbers))
+	for _, n := range numbers {
+		ports = append(ports, networkingv1.NetworkPolicyPort{Protocol: new(corev1.ProtocolTCP), Port: new(intstr.FromInt32(n))})
+	}
+	return ports
+}
+
+// cacheBudget lets a drain take one pod of the cache, and the next only when the rows of the first are in memory again. Pods that are
+// not ready hold nothing that a drain could lose.
+func cacheBudget(dc *v1alpha1.DataCache) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: owned(dc, inject.CacheName(dc.Name)),
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable:             new(intstr.FromInt32(1)),
+			Selector:                   &metav1.LabelSelector{MatchLabels: podsOf(dc, "")},
+			UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
+		},
+	}
+}
+
+// cacheSecret holds the key that head and data nodes prove themselves with and sign tickets by. It is written once and never read by
+// the controller, which has no right to read Secrets.
+func cacheSecret(dc *v1alpha1.DataCache, key string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: owned(dc, secretName(dc)),
+		Immutable:  new(true),
+		Type:       corev1.SecretTypeOpaque,
+		StringData: map[string]string{envSecret: key},
+	}
+}

@@ -1,0 +1,254 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write testdata anew") //nolint:forbidigo // a test binary has no cmd/ of its own
+
+// minimal is a DataCache as the API server keeps it when only what must be given was given.
+func minimal() *v1alpha1.DataCache {
+	return &v1alpha1.DataCache{
+		ObjectMeta: metav1.ObjectMeta{Name: "reviews", Namespace: "team-a", UID: "0a1b2c3d-1111-2222-3333-444455556666", Generation: 1},
+		Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{
+			MetadataLocation: new("s3://lake/reviews/metadata/00003.metadata.json"), Table: "demo.reviews", DataNodes: 2, Replicas: 1,
+		}},
+	}
+}
+
+// everything sets every field.
+func everything() *v1alpha1.DataCache {
+	dc := minimal()
+	dc.Labels = map[string]string{labelQueue: "gpu-queue", "team": "not copied"}
+	dc.Spec.Access.Namespaces = v1alpha1.NamespaceAccess{From: v1alpha1.AccessNames, Names: []string{"team-c", "team-b"}}
+	arrow := dc.Spec.Arrow
+	arrow.MetadataLocation = nil
+	arrow.Catalog = &v1alpha1.Catalog{
+		URI: "https://catalog.example.com", Warehouse: new("main"), Credentials: &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "catalog-keys"}},
+	}
+	arrow.Table = "demo.eu.reviews"
+	arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("audit")}
+	arrow.Columns = []string{"content", "label"}
+	arrow.Filter = new("price = '$$5' AND note = '$(HOME)'")
+	arrow.DataNodes, arrow.Replicas = 4, 3
+	arrow.Head = v1alpha1.PodSettings{
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: quantity("4Gi")}},
+		Template:  &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{PriorityClassName: "high"}},
+	}
+	arrow.DataNode = v1alpha1.PodSettings{
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("500m")},
+			Limits:   corev1.ResourceList{corev1.ResourceCPU: quantity("8"), corev1.ResourceMemory: quantity("64Gi")},
+		},
+		Template: &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{
+			NodeSelector: map[string]string{"pool": "memory"},
+			Tolerations:  []corev1.Toleration{{Key: "memory", Operator: corev1.TolerationOpExists}},
+			Affinity:     &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
+		}},
+	}
+	arrow.ServiceAccount.Annotations = map[string]string{"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/reader"}
+	dc.Spec.Credentials = &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "s3-keys"}}
+	arrow.Env = []v1alpha1.StoreVariable{{Name: "AWS_REGION", Value: "eu-central-1"}}
+	arrow.ObjectCache = &v1alpha1.ObjectCache{Bucket: "tables"}
+	arrow.Readiness = &v1alpha1.Readiness{InitialDelaySeconds: 20, PeriodSeconds: 10, TimeoutSeconds: 7, FailureThreshold: 9}
+	return dc
+}
+
+// TestObjects compares all that is made for a DataCache with testdata: a change there is a change of what runs in clusters. `go test
+// ./controller -update` writes it anew.
+func TestObjects(t *testing.T) {
+	t.Parallel()
+	pinned := minimal()
+	pinned.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("main")}
+	pinned.Spec.Access.Namespaces = v1alpha1.NamespaceAccess{From: v1alpha1.AccessSelector, Selector: &metav1.LabelSelector{}}
+	pinned.Status.Snapshot = "77"
+	for name, dc := range map[string]*v1alpha1.DataCache{"minimal": minimal(), "everything": everything(), "pinned": pinned} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before := dc.DeepCopy()
+			set, err := leaderWorkerSet(dc, program{image: "example.com/cacheserver:v1", objectCacheURL: "http://objects.example.svc"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects := append(desiredObjects(dc, "datacache-system"), cacheSecret(dc, "a key"), set)
+			compareGolden(t, filepath.Join("testdata", name+".yaml"), render(t, objects))
+			if diff := cmp.Diff(before, dc); diff != "" {
+				t.Errorf("the DataCache was changed (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// render writes the objects as a stream of YAML documents, each under the name of its type.
+func render(t *testing.T, objects []client.Object) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	for _, object := range objects {
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.WriteString(fmt.Sprintf("--- # %T", object) + "\n")
+		out.Write(text)
+	}
+	return out.Bytes()
+}
+
+func compareGolden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s differs (-want +got); if that is meant: go test ./controller -update\n%s", path, diff)
+	}
+}
+
+func TestSized(t *testing.T) {
+	t.Parallel()
+	defaults := corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")}
+	list := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: quantity(cpu), corev1.ResourceMemory: quantity(memory)}
+	}
+	memoryOnly := corev1.ResourceList{corev1.ResourceMemory: quantity("8Gi")}
+	for name, c := range map[string]struct{ given, want corev1.ResourceRequirements }{
+		"nothing":             {corev1.ResourceRequirements{}, corev1.ResourceRequirements{Requests: list("2", "2Gi"), Limits: list("2", "2Gi")}},
+		"requests alone":      {corev1.ResourceRequirements{Requests: list("1", "4Gi")}, corev1.ResourceRequirements{Requests: list("1", "4Gi"), Limits: list("1", "4Gi")}},
+		"limits alone":        {corev1.ResourceRequirements{Limits: list("1", "4Gi")}, corev1.ResourceRequirements{Requests: list("1", "4Gi"), Limits: list("1", "4Gi")}},
+		"both":                {corev1.ResourceRequirements{Requests: list("1", "4Gi"), Limits: list("3", "5Gi")}, corev1.ResourceRequirements{Requests: list("1", "4Gi"), Limits: list("3", "5Gi")}},
+		"memory alone":        {corev1.ResourceRequirements{Limits: memoryOnly}, corev1.ResourceRequirements{Requests: list("2", "8Gi"), Limits: list("2", "8Gi")}},
+		"a request of memory": {corev1.ResourceRequirements{Requests: memoryOnly}, corev1.ResourceRequirements{Requests: list("2", "8Gi"), Limits: list("2", "8Gi")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(c.want, sized(c.given, defaults)); diff != "" {
+				t.Errorf("resources differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSelectionEnv(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		snapshot *v1alpha1.Snapshot
+		want     []corev1.EnvVar
+	}{
+		"current":          {nil, nil},
+		"by id":            {&v1alpha1.Snapshot{ID: new("-3")}, []corev1.EnvVar{{Name: "SNAPSHOT_ID", Value: "-3"}}},
+		"by branch or tag": {&v1alpha1.Snapshot{Ref: new("a$b")}, []corev1.EnvVar{{Name: "SNAPSHOT_REF", Value: "a$$b"}}},
+		"by time":          {&v1alpha1.Snapshot{AsOf: new("2026-01-31T00:00:00.5Z")}, []corev1.EnvVar{{Name: "SNAPSHOT_AS_OF", Value: "2026-01-31T00:00:00.5Z"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dc := minimal()
+			dc.Spec.Arrow.Snapshot = c.snapshot
+			if diff := cmp.Diff(c.want, selectionEnv(dc)); diff != "" {
+				t.Errorf("environment differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestPodsOutliveThePin: the snapshot that is pinned later, and what the manager itself chooses, are no reason to make pods anew; what the
+// spec says of pods is.
+func TestPodsOutliveThePin(t *testing.T) {
+	t.Parallel()
+	made, err := leaderWorkerSet(minimal(), program{image: "image"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		edit  func(*v1alpha1.DataCache)
+		image string
+		anew  bool
+	}{
+		"pinned":   {func(dc *v1alpha1.DataCache) { dc.Status.Snapshot = "7" }, "image", false},
+		"upgraded": {func(*v1alpha1.DataCache) {}, "a newer image", false},
+		"scaled":   {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Replicas = 3 }, "image", false},
+		"shared":   {func(dc *v1alpha1.DataCache) { dc.Spec.Access.Namespaces.From = v1alpha1.AccessSelector }, "image", false},
+		"more memory": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.DataNode.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: quantity("64Gi")}
+		}, "image", true},
+		"other keys": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Credentials = &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "new"}}
+		}, "image", true},
+		"a template": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Metadata: v1alpha1.PodMetadata{Labels: map[string]string{"a": "b"}}}
+		}, "image", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dc := minimal()
+			c.edit(dc)
+			want, err := leaderWorkerSet(dc, program{image: c.image})
+			if err != nil {
+				t.Fatal(err)
+			}
+			have := made.DeepCopy()
+			mergeDesired(have, want)
+			if anew := !cmp.Equal(have.Spec.LeaderWorkerTemplate, made.Spec.LeaderWorkerTemplate); anew != c.anew {
+				t.Errorf("pods are made anew: %v, want %v", anew, c.anew)
+			}
+			if anew := have.Annotations[annotationPodSettings] != made.Annotations[annotationPodSettings]; anew != c.anew {
+				t.Errorf("the record of what pods were made by changes: %v, want %v", anew, c.anew)
+			}
+			if *have.Spec.Replicas != dc.Spec.Arrow.Replicas {
+				t.Errorf("%d copies, want %d", *have.Spec.Replicas, dc.Spec.Arrow.Replicas)
+			}
+		})
+	}
+}
+
+// TestOneHeadChooses: where two heads could find two snapshots, the second one starts when the first one's is pinned.
+func TestOneHeadChooses(t *testing.T) {
+	t.Parallel()
+	catalog := func(dc *v1alpha1.DataCache) {
+		dc.Spec.Arrow.MetadataLocation, dc.Spec.Arrow.Catalog = nil, &v1alpha1.Catalog{URI: "https://catalog.example.com"}
+	}
+	for name, c := range map[string]struct {
+		edit func(*v1alpha1.DataCache)
+		want int32
+	}{
+		"a metadata file is fixed": {func(*v1alpha1.DataCache) {}, 3},
+		"a catalog moves":          {catalog, 1},
+		"a catalog's branch": {func(dc *v1alpha1.DataCache) {
+			catalog(dc)
+			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{Ref: new("main")}
+		}, 1},
+		"a catalog's snapshot": {func(dc *v1alpha1.DataCache) { catalog(dc); dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{ID: new("7")} }, 3},
+		"pinned":               {func(dc *v1alpha1.DataCache) { catalog(dc); dc.Status.Snapshot = "7" }, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dc := minimal()
+			dc.Spec.Arrow.Replicas = 3
+			c.edit(dc)
+			if got := copiesToRun(dc); got != c.want {
+				t.Errorf("%d copies, want %d", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,254 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// Reasons of conditions, beside those of pods that can't start (ImagePullBackOff, Unschedulable, OOMKilled, ...).
+const (
+	reasonStarting    = "PodsStarting"
+	reasonUnreachable = "HeadUnreachable"
+	reasonPlanning    = "Planning"
+	reasonLoading     = "Loading"
+	reasonLoaded      = "Loaded"
+	reasonReloading   = "Reloading"
+	reasonFailed      = "LoadFailed"
+	reasonReleased    = "Released"
+	reasonNameTaken   = "NameTaken"
+	reasonRefused     = "Refused"
+
+	// Of Progressing and Degraded where they are False.
+	reasonLoadComplete  = "LoadComplete"
+	reasonStopped       = "Stopped"
+	reasonNotLoaded     = "NotLoaded"
+	reasonAllNodesServe = "AllNodesServe"
+)
+
+const (
+	obstaclePause = 10 * time.Second // the informers don't see what is not ours
+	steadyPause   = 30 * time.Second
+	longestPause  = 10 * time.Second
+
+	// answerGrace is how long after its TrainJob failed a cache stays for a head that runs and does not answer: it may know why.
+	answerGrace = 30 * time.Second
+)
+
+// maxUsedBy bounds status.usedBy.
+const maxUsedBy = 100
+
+// facts are what a reconciliation knows of a cache.
+type facts struct {
+	observation
+
+	now   metav1.Time
+	plan  plan
+	owner owner
+	users []string // as <namespace>/<name>, sorted
+	// obstacle keeps the cache's objects from being as wanted until somebody removes it.
+	obstacle *trouble
+}
+
+// statusOf makes the status that follows from the one before and what is known. It changes neither. observedGeneration stays behind while an
+// obstacle keeps the spec from being applied.
+func statusOf(dc *v1alpha1.DataCache, f facts) v1alpha1.DataCacheStatus {
+	out := *dc.Status.DeepCopy()
+	if f.obstacle == nil {
+		out.ObservedGeneration = dc.Generation
+	}
+	out.Endpoint, out.ClaimName, out.Selector = f.endpoint, f.claimName, f.selector
+	out.Replicas, out.ReadyReplicas = 0, 0
+	if f.plan.run {
+		out.Replicas, out.ReadyReplicas = f.replicas, f.readyReplicas
+	}
+	recordUsers(&out, f)
+
+	c := judge(&dc.Status, f)
+	recordFailure(&out, dc, c, f.now)
+	recordTimes(&out, c.state, f)
+	recordProgress(&out, c.state, f)
+	out.State = c.state
+	setConditions(&out, c, dc.Generation, f.now)
+	return out
+}
+
+// mayExplain tells whether a cache that is to go must be observed first: it may have failed since it was observed last, and its TrainJob of
+// that, for the step that waits asks more often than we do. Once the pods are gone nobody knows why.
+func mayExplain(dc *v1alpha1.DataCache, p plan) bool {
+	switch dc.Status.State {
+	case v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateDegraded:
+		return !p.run
+	}
+	return false
+}
+
+// judge derives the state, the surest source first: whether there are to be pods at all, what keeps them from being as wanted, then how they
+// are doing.
+func judge(before *v1alpha1.DataCacheStatus, f facts) condition {
+	served := before.State == v1alpha1.StateReady || before.State == v1alpha1.StateDegraded
+	switch {
+	case !f.plan.run && f.answers && f.condition.state == v1alpha1.StateFailed:
+		return f.condition
+	case !f.plan.run && before.State == v1alpha1.StateFailed, f.plan.hold:
+		return condition{v1alpha1.StateFailed, reasonFailed, failure(before)}
+	case !f.plan.run:
+		return condition{v1alpha1.StateReleased, reasonReleased, f.plan.why}
+	case f.plan.restart && before.State == v1alpha1.StateFailed:
+		return condition{v1alpha1.StatePending, reasonStarting, "it is tried again; it failed before: " + failure(before)}
+	case f.obstacle != nil:
+		return withObstacle(f)
+	case f.leaving:
+		return condition{v1alpha1.StatePending, reasonStarting, "the pods of an earlier run still go"}
+	case !f.exists:
+		return condition{v1alpha1.StatePending, reasonStarting, "its pods are asked for"}
+	case served && (f.condition.state == v1alpha1.StatePending || f.replicas > 1 && f.condition.state != v1alpha1.StateReady && f.condition.state != v1alpha1.StateFailed):
+		return condition{v1alpha1.StateDegraded, f.condition.reason, f.condition.message}
+	}
+	return f.condition
+}
+
+// withObstacle is never Ready: what serves may serve those who may not be served, or be lost with nothing that brings it back.
+func withObstacle(f facts) condition {
+	c := condition{v1alpha1.StatePending, f.obstacle.reason, f.obstacle.message + "; it is tried again every " + obstaclePause.String()}
+	switch f.condition.state {
+	case v1alpha1.StateFailed:
+		return f.condition
+	case v1alpha1.StateReady, v1alpha1.StateDegraded:
+		c.state = v1alpha1.StateDegraded
+	}
+	return c
+}
+
+// failure is why a cache failed, as it was recorded.
+func failure(before *v1alpha1.DataCacheStatus) string {
+	if c := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReady); c != nil {
+		return c.Message
+	}
+	return "the cache failed"
+}
+
+// recordFailure keeps the last failure, also while the cache is tried again, until it is Ready.
+func recordFailure(out *v1alpha1.DataCacheStatus, dc *v1alpha1.DataCache, c condition, now metav1.Time) {
+	switch {
+	case c.state == v1alpha1.StateReady:
+		out.LastFailure = nil
+	case c.state == v1alpha1.StateFailed && dc.Status.State != v1alpha1.StateFailed:
+		last := &v1alpha1.Failure{Time: now, Message: cut(c.message), Count: 1, Retry: dc.Annotations[AnnotationRetry]}
+		if before := dc.Status.LastFailure; before != nil {
+			last.Count += before.Count
+		}
+		out.LastFailure = last
+	}
+}
+
+func recordUsers(out *v1alpha1.DataCacheStatus, f facts) {
+	count := int32(len(f.users)) // TrainJobs of one cluster
+	first := f.users[:min(len(f.users), maxUsedBy)]
+	if out.Users == count && slices.Equal(out.UsedBy, first) {
+		return
+	}
+	out.Users, out.UsedBy, out.LastUsedTime = count, slices.Clone(first), new(f.now)
+}
+
+// recordTimes keeps when this run's pods were asked for and when all its rows were there first.
+func recordTimes(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts) {
+	if !f.plan.run {
+		out.ProvisionedTime, out.ReadyTime = nil, nil
+		return
+	}
+	if !f.exists || f.leaving {
+		return
+	}
+	if asked := f.created; out.ProvisionedTime == nil || !out.ProvisionedTime.Equal(&asked) {
+		out.ProvisionedTime, out.ReadyTime = &asked, nil
+	}
+	if state == v1alpha1.StateReady && out.ReadyTime == nil {
+		out.ReadyTime = new(f.now)
+	}
+}
+
+// recordProgress keeps the last known numbers while the cache is silent and forgets them when the memory is freed. A failed load that never
+// got ready also forgets its snapshot: its files may be gone, and nobody has seen a row of it.
+func recordProgress(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts) {
+	switch {
+	case state == v1alpha1.StateReleased || state == v1alpha1.StateFailed:
+		out.Rows, out.Bytes, out.LoadedPercent = nil, nil, nil
+		if f.answers && out.ReadyTime == nil {
+			out.Snapshot = ""
+		}
+	case f.progress == nil || state == v1alpha1.StatePlanning || state == v1alpha1.StatePending:
+	default:
+		if out.Snapshot == "" {
+			out.Snapshot = f.progress.snapshot
+		}
+		out.Rows, out.Bytes, out.LoadedPercent = new(f.progress.rows), new(f.progress.bytes), new(f.progress.percent)
+	}
+}
+
+// setConditions gives each condition its own reason: Ready has the state's, Progressing what is under way or how it ended, Degraded what is
+// lost.
+func setConditions(out *v1alpha1.DataCacheStatus, c condition, generation int64, now metav1.Time) {
+	set := func(kind string, is bool, reason, message string) {
+		status := metav1.ConditionFalse
+		if is {
+			status, reason, message = metav1.ConditionTrue, c.reason, c.message
+		}
+		meta.SetStatusCondition(&out.Conditions, metav1.Condition{
+			Type: kind, Status: status, Reason: reason, Message: cut(message), ObservedGeneration: generation, LastTransitionTime: now,
+		})
+	}
+	set(v1alpha1.ConditionReady, c.state == v1alpha1.StateReady, c.reason, c.message)
+	switch c.state {
+	case v1alpha1.StateReady:
+		set(v1alpha1.ConditionProgressing, false, reasonLoadComplete, "nothing is to be loaded")
+		set(v1alpha1.ConditionDegraded, false, reasonAllNodesServe, "every data node serves its rows")
+	case v1alpha1.StateDegraded:
+		set(v1alpha1.ConditionProgressing, false, reasonLoadComplete, "the first load is complete; Degraded says what is loaded again")
+		set(v1alpha1.ConditionDegraded, true, "", "")
+	case v1alpha1.StateFailed, v1alpha1.StateReleased:
+		set(v1alpha1.ConditionProgressing, false, reasonStopped, "nothing is being loaded; Ready says why")
+		set(v1alpha1.ConditionDegraded, false, reasonNotLoaded, "no rows are served")
+	default:
+		set(v1alpha1.ConditionProgressing, true, "", "")
+		set(v1alpha1.ConditionDegraded, false, reasonNotLoaded, "no rows are served yet")
+	}
+}
+
+// maxMessage is within what a condition may hold (32768) and an event shows (1024).
+const maxMessage = 1000
+
+func cut(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return message[:maxMessage] + " ..."
+}
+
+// requeueAfter is when to look at a cache again though nothing woke us: often at first and while it loads, for which 1 s to 10 s bound the
+// requests of many large caches; rarely when it stands; 0 for never.
+func requeueAfter(status *v1alpha1.DataCacheStatus, f facts) time.Duration {
+	pause := steadyPause
+	switch {
+	case f.obstacle != nil:
+		return obstaclePause
+	case !f.plan.run:
+		return f.plan.after
+	case status.State == v1alpha1.StateReady || status.State == v1alpha1.StateFailed:
+	case status.ProvisionedTime == nil:
+		pause = longestPause
+	default:
+		pause = min(max(f.now.Sub(status.ProvisionedTime.Time)/10, time.Second), longestPause)
+	}
+	if f.plan.after > 0 {
+		pause = min(pause, f.plan.after)
+	}
+	return pause
+}

@@ -1,0 +1,386 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+var noon = metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
+
+func after(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(d)) }
+
+func liveSet() *lws.LeaderWorkerSet {
+	set, err := leaderWorkerSet(minimal(), program{image: "image"})
+	if err != nil {
+		panic(err) // minimal has no template to merge
+	}
+	set.CreationTimestamp = noon
+	return set
+}
+
+type podChange func(*corev1.Pod)
+
+func cachePod(role, name string, changes ...podChange) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team-a", Labels: map[string]string{inject.LabelCache: "reviews", LabelRole: role}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	for _, change := range changes {
+		change(pod)
+	}
+	return pod
+}
+
+func inPhase(p corev1.PodPhase) podChange { return func(pod *corev1.Pod) { pod.Status.Phase = p } }
+
+func ready(pod *corev1.Pod) {
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+}
+
+func leaving(pod *corev1.Pod) { pod.DeletionTimestamp = &noon }
+
+func unschedulable(pod *corev1.Pod) {
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes have enough memory",
+	})
+}
+
+func waiting(reason, message string) podChange {
+	return func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: RoleNode, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+		}}
+	}
+}
+
+func endedBefore(reason string, code, restarts int32) podChange {
+	return func(pod *corev1.Pod) {
+		c := &pod.Status.ContainerStatuses[0]
+		c.RestartCount = restarts
+		c.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: reason, ExitCode: code}
+	}
+}
+
+func answer(state, reason string, done, total int64) *headStatus {
+	h := &headStatus{State: state, Reason: reason, Snapshot: 42, Rows: 10 * done, Bytes: done << 30}
+	h.Splits.Done, h.Splits.Total = done, total
+	return h
+}
+
+// answered is what the engine makes of one head's answer.
+func answered(h *headStatus, pods ...*corev1.Pod) observation {
+	return observedAs(liveSet(), pods, headAnswer{cachePod(RoleHead, "reviews-cache-0"), h, nil})
+}
+
+func observedAs(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers ...headAnswer) observation {
+	o := observation{exists: true, created: set.CreationTimestamp, replicas: *set.Spec.Replicas}
+	combine(&o, set, pods, answers)
+	return o
+}
+
+// copiesOf is a LeaderWorkerSet of several copies.
+func copiesOf(n int32) *lws.LeaderWorkerSet {
+	set := liveSet()
+	set.Spec.Replicas = &n
+	return set
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	head := func(changes ...podChange) *corev1.Pod { return cachePod(RoleHead, "reviews-cache-0", changes...) }
+	node := func(changes ...podChange) *corev1.Pod { return cachePod(RoleNode, "reviews-cache-0-1", changes...) }
+	quiet := func(pods ...*corev1.Pod) observation {
+		var answers []headAnswer
+		for _, pod := range runningHeads(pods) {
+			answers = append(answers, headAnswer{pod, nil, errors.New("connection refused")})
+		}
+		return observedAs(liveSet(), pods, answers...)
+	}
+	one, two := headAnswer{head(), answer("Ready", "ready", 28, 28), nil}, headAnswer{cachePod(RoleHead, "reviews-cache-1"), answer("Loading", "loading 43%", 12, 28), nil}
+	failed := v1alpha1.DataCacheStatus{State: v1alpha1.StateFailed, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: "no such file"}}}
+	served := v1alpha1.DataCacheStatus{State: v1alpha1.StateReady}
+	run := plan{run: true}
+	taken := &trouble{"NameTaken", "taken"}
+	for name, c := range map[string]struct {
+		before v1alpha1.DataCacheStatus
+		facts  facts
+		want   condition
+	}{
+		"name taken":                 {facts: facts{plan: run, obstacle: taken}, want: condition{v1alpha1.StatePending, "NameTaken", "taken; it is tried again every 10s"}},
+		"name taken while it serves": {facts: facts{plan: run, observation: answered(answer("Ready", "ready", 1, 1)), obstacle: taken}, want: condition{v1alpha1.StateDegraded, "NameTaken", "taken; it is tried again every 10s"}},
+		"name taken, failed":         {facts: facts{plan: run, observation: answered(answer("Failed", "no file", 1, 1)), obstacle: taken}, want: condition{v1alpha1.StateFailed, "LoadFailed", "no file"}},
+		"released":                   {facts: facts{plan: plan{why: "idle"}}, want: condition{v1alpha1.StateReleased, "Released", "idle"}},
+		"released after it failed":   {before: failed, facts: facts{plan: plan{why: "idle"}}, want: condition{v1alpha1.StateFailed, "LoadFailed", "no such file"}},
+		"released as it failed":      {facts: facts{plan: plan{why: "TrainJob train is finished"}, observation: answered(answer("Failed", "access denied", 3, 28))}, want: condition{v1alpha1.StateFailed, "LoadFailed", "access denied"}},
+		"released as it loaded":      {facts: facts{plan: plan{why: "TrainJob train is deleted"}, observation: answered(answer("Loading", "loading 43%", 12, 28))}, want: condition{v1alpha1.StateReleased, "Released", "TrainJob train is deleted"}},
+		"wanted again after failure": {before: failed, facts: facts{plan: run, observation: quiet()}, want: condition{v1alpha1.StatePending, "PodsStarting", "0 of 3 pods run"}},
+		"waits for its next try":     {before: failed, facts: facts{plan: plan{run: true, hold: true}}, want: condition{v1alpha1.StateFailed, "LoadFailed", "no such file"}},
+		"is tried again":             {before: failed, facts: facts{plan: plan{run: true, restart: true}, observation: answered(answer("Failed", "no file", 0, 1))}, want: condition{v1alpha1.StatePending, "PodsStarting", "it is tried again; it failed before: no such file"}},
+		"old pods go":                {facts: facts{plan: run, observation: observation{exists: true, leaving: true}}, want: condition{v1alpha1.StatePending, "PodsStarting", "the pods of an earlier run still go"}},
+		"asked for":                  {facts: facts{plan: run}, want: condition{v1alpha1.StatePending, "PodsStarting", "its pods are asked for"}},
+		"some pods run":              {facts: facts{plan: run, observation: quiet(head(inPhase(corev1.PodPending)), node())}, want: condition{v1alpha1.StatePending, "PodsStarting", "1 of 3 pods run"}},
+		"image can't be pulled": {
+			facts: facts{plan: run, observation: quiet(head(inPhase(corev1.PodPending), waiting("ImagePullBackOff", "no such image")), node())},
+			want:  condition{v1alpha1.StatePending, "ImagePullBackOff", "pod reviews-cache-0: no such image"},
+		},
+		"head runs but is silent": {facts: facts{plan: run, observation: quiet(head())}, want: condition{v1alpha1.StatePending, "HeadUnreachable", "connection refused"}},
+		"head is ready but out of the manager's reach": {
+			facts: facts{plan: run, observation: quiet(head(ready))},
+			want:  condition{v1alpha1.StateReady, "Loaded", "head reviews-cache-0 is ready, but tells no progress: connection refused"},
+		},
+		"planning": {facts: facts{plan: run, observation: answered(answer("Planning", "planning (1/9 files)", 0, 0))}, want: condition{v1alpha1.StatePlanning, "Planning", "planning (1/9 files)"}},
+		"loading":  {facts: facts{plan: run, observation: answered(answer("Loading", "loading 43%", 12, 28))}, want: condition{v1alpha1.StateLoading, "Loading", "loading 43%"}},
+		"loading, a node can't be scheduled": {
+			facts: facts{plan: run, observation: answered(answer("Loading", "waiting for data node 0 to join", 0, 28), node(unschedulable))},
+			want:  condition{v1alpha1.StateLoading, "Unschedulable", "waiting for data node 0 to join; pod reviews-cache-0-1 can't be scheduled: 0/3 nodes have enough memory"},
+		},
+		"ready":            {facts: facts{plan: run, observation: answered(answer("Ready", "ready", 28, 28))}, want: condition{v1alpha1.StateReady, "Loaded", "all 280 rows are in memory"}},
+		"failed":           {facts: facts{plan: run, observation: answered(answer("Failed", "access denied", 3, 28))}, want: condition{v1alpha1.StateFailed, "LoadFailed", "access denied"}},
+		"a node is lost":   {before: served, facts: facts{plan: run, observation: answered(answer("Degraded", "data node 1 is gone", 20, 28))}, want: condition{v1alpha1.StateDegraded, "Reloading", "data node 1 is gone"}},
+		"the head is lost": {before: served, facts: facts{plan: run, observation: quiet(head(leaving), node())}, want: condition{v1alpha1.StateDegraded, "PodsStarting", "1 of 3 pods run"}},
+		"a head of the future": {
+			facts: facts{plan: run, observation: answered(answer("Levitating", "", 0, 0))},
+			want:  condition{v1alpha1.StatePending, "HeadUnreachable", `the head says it is "Levitating", which this controller doesn't know: do their versions fit?`},
+		},
+		"two copies, both loaded":     {facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one, headAnswer{two.pod, one.status, nil})}, want: condition{v1alpha1.StateReady, "Loaded", "all 280 rows are in memory"}},
+		"two copies, one loads":       {facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one, two)}, want: condition{v1alpha1.StateLoading, "Loading", "copy reviews-cache-1: loading 43%"}},
+		"two copies, one loads again": {before: served, facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one, two)}, want: condition{v1alpha1.StateDegraded, "Loading", "copy reviews-cache-1: loading 43%"}},
+		"two copies, one doesn't run": {facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one)}, want: condition{v1alpha1.StatePending, "PodsStarting", "the heads of 1 of 2 copies answer; all 280 rows are in memory"}},
+		"two copies, one is lost":     {before: served, facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, one)}, want: condition{v1alpha1.StateDegraded, "PodsStarting", "the heads of 1 of 2 copies answer; all 280 rows are in memory"}},
+		"two copies, one head ready":  {facts: facts{plan: run, observation: observedAs(copiesOf(2), nil, headAnswer{head(ready), nil, errors.New("refused")})}, want: condition{v1alpha1.StatePending, "HeadUnreachable", "refused"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(c.want, judge(&c.before, c.facts), cmp.AllowUnexported(condition{})); diff != "" {
+				t.Errorf("condition differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMayExplain(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[v1alpha1.State]bool{
+		"": false, v1alpha1.StatePending: true, v1alpha1.StatePlanning: true, v1alpha1.StateLoading: true, v1alpha1.StateDegraded: true,
+		v1alpha1.StateReady: false, v1alpha1.StateFailed: false, v1alpha1.StateReleased: false,
+	} {
+		dc := &v1alpha1.DataCache{Status: v1alpha1.DataCacheStatus{State: state}}
+		if mayExplain(dc, plan{}) != want || mayExplain(dc, plan{run: true}) {
+			t.Errorf("the head of a cache that is %q is asked before it goes: %v, want %v; while it stays: %v, want no", state, !want, want, mayExplain(dc, plan{run: true}))
+		}
+	}
+}
+
+// TestLife follows one DataCache through its states, each status made from the one before, and the events that tell of them.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	dc := minimal()
+	run := plan{run: true}
+	second := liveSet()
+	second.CreationTimestamp = after(2 * time.Hour)
+	user := []string{"team-a/train"}
+	for i, step := range []struct {
+		at    time.Duration
+		facts facts
+		check func(s *v1alpha1.DataCacheStatus) string
+		event string
+	}{
+		{0, facts{plan: run, observation: observedAs(liveSet(), nil), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.ProvisionedTime, &noon) + differs(s.LastUsedTime, &noon) + differs(s.UsedBy, user)
+		}, EventProvisioning},
+		{time.Second, facts{plan: run, observation: answered(answer("Planning", "planning", 0, 0)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.Snapshot, "") + differs(s.LoadedPercent, (*int32)(nil))
+		}, EventLoading},
+		{2 * time.Second, facts{plan: run, observation: answered(answer("Loading", "loading 43% (12/28 splits)", 12, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.Snapshot, "42") + differs(s.LoadedPercent, new(int32(42))) + differs(s.Bytes, new(int64(12<<30))) + differs(s.ReadyTime, (*metav1.Time)(nil))
+		}, ""},
+		{time.Hour, facts{plan: run, observation: answered(answer("Ready", "ready", 28, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.Rows, new(int64(280))) + differs(s.LoadedPercent, new(int32(100)))
+		}, EventReady},
+		{time.Hour + time.Minute, facts{plan: run, observation: answered(answer("Degraded", "data node 1 restarted", 20, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.LoadedPercent, new(int32(71)))
+		}, EventDegraded},
+		{time.Hour + 2*time.Minute, facts{plan: plan{why: "TrainJob train is suspended"}}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.Rows, (*int64)(nil)) + differs(s.Snapshot, "42") + differs(s.Users, int32(0)) +
+				differs(s.LastUsedTime, new(after(time.Hour+2*time.Minute))) + differs(s.ProvisionedTime, (*metav1.Time)(nil))
+		}, EventReleased},
+		{2 * time.Hour, facts{plan: run, observation: observedAs(second, nil), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.ProvisionedTime, new(after(2*time.Hour))) + differs(s.ReadyTime, (*metav1.Time)(nil)) + differs(s.Snapshot, "42")
+		}, EventProvisioning},
+		{2*time.Hour + time.Minute, facts{plan: run, observation: observedAs(second, nil, headAnswer{cachePod(RoleHead, "reviews-cache-0"), answer("Failed", "no such file", 0, 28), nil}), users: user}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(s.Snapshot, "") // never ready: the next try may take the snapshot that is current then
+		}, EventFailed},
+		{3 * time.Hour, facts{plan: plan{why: "TrainJob train is finished"}}, func(s *v1alpha1.DataCacheStatus) string {
+			return differs(failure(s), "no such file") + differs(s.LastFailure, &v1alpha1.Failure{Time: after(2*time.Hour + time.Minute), Message: "no such file", Count: 1})
+		}, ""},
+	} {
+		step.facts.now = after(step.at)
+		next := statusOf(dc, step.facts)
+		if problem := step.check(&next); problem != "" {
+			t.Errorf("step %d (%s): %s", i, next.State, problem)
+		}
+		event := ""
+		if ev := change(dc, &arrowEngine{}, &dc.Status, &next); ev != nil {
+			event = ev.reason
+		}
+		if event != step.event {
+			t.Errorf("step %d (%s): event %q, want %q", i, next.State, event, step.event)
+		}
+		for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionProgressing, v1alpha1.ConditionDegraded} {
+			want := map[string]bool{
+				v1alpha1.ConditionReady:       next.State == v1alpha1.StateReady,
+				v1alpha1.ConditionProgressing: strings.Contains("Pending Planning Loading", string(next.State)),
+				v1alpha1.ConditionDegraded:    next.State == v1alpha1.StateDegraded,
+			}[kind]
+			if got := meta.IsStatusConditionTrue(next.Conditions, kind); got != want {
+				t.Errorf("step %d (%s): condition %s is %v, want %v", i, next.State, kind, got, want)
+			}
+		}
+		if problem := differs(reasons(&next), wantReasons(next.State, readyCondition(&next).reason)); problem != "" {
+			t.Errorf("step %d (%s): reasons of conditions %s", i, next.State, problem)
+		}
+		again := dc.DeepCopy()
+		again.Status = next
+		if diff := cmp.Diff(next, statusOf(again, step.facts)); diff != "" {
+			t.Errorf("step %d (%s): seeing the same again changes the status:\n%s", i, next.State, diff)
+		}
+		dc.Status = next
+	}
+}
+
+func reasons(s *v1alpha1.DataCacheStatus) [3]string {
+	var all [3]string
+	for i, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionProgressing, v1alpha1.ConditionDegraded} {
+		all[i] = meta.FindStatusCondition(s.Conditions, kind).Reason
+	}
+	return all
+}
+
+// wantReasons are those of Ready, Progressing and Degraded: one that is False says what it speaks of, not what another one does.
+func wantReasons(state v1alpha1.State, ready string) [3]string {
+	switch state {
+	case v1alpha1.StateReady:
+		return [3]string{"Loaded", "LoadComplete", "AllNodesServe"}
+	case v1alpha1.StateDegraded:
+		return [3]string{"Reloading", "LoadComplete", "Reloading"}
+	case v1alpha1.StateFailed, v1alpha1.StateReleased:
+		return [3]string{ready, "Stopped", "NotLoaded"}
+	}
+	return [3]string{ready, ready, "NotLoaded"}
+}
+
+func differs(got, want any) string {
+	if diff := cmp.Diff(want, got); diff != "" {
+		return "(-want +got)\n" + diff
+	}
+	return ""
+}
+
+func TestUsedByIsBounded(t *testing.T) {
+	t.Parallel()
+	var users []string
+	for i := range 250 {
+		users = append(users, fmt.Sprintf("team-a/job-%03d", i))
+	}
+	got := statusOf(minimal(), facts{now: noon, plan: plan{run: true}, users: users})
+	if got.Users != 250 || len(got.UsedBy) != 100 || got.UsedBy[99] != "team-a/job-099" {
+		t.Errorf("users = %d, usedBy = %d entries up to %s; want 250, 100 up to team-a/job-099", got.Users, len(got.UsedBy), got.UsedBy[len(got.UsedBy)-1])
+	}
+}
+
+func TestRequeueAfter(t *testing.T) {
+	t.Parallel()
+	status := func(state v1alpha1.State, provisioned *metav1.Time) v1alpha1.DataCacheStatus {
+		return v1alpha1.DataCacheStatus{State: state, ProvisionedTime: provisioned}
+	}
+	for name, c := range map[string]struct {
+		status v1alpha1.DataCacheStatus
+		facts  facts
+		want   time.Duration
+	}{
+		"released":                 {status(v1alpha1.StateReleased, nil), facts{now: noon}, 0},
+		"name taken":               {status(v1alpha1.StatePending, nil), facts{now: noon, plan: plan{run: true}, obstacle: &trouble{"NameTaken", "taken"}}, 10 * time.Second},
+		"released, deleted in 2 h": {status(v1alpha1.StateReleased, nil), facts{now: noon, plan: plan{after: 2 * time.Hour}}, 2 * time.Hour},
+		"loading, suspended soon":  {status(v1alpha1.StateLoading, &noon), facts{now: after(time.Hour), plan: plan{run: true, after: 2 * time.Second}}, 2 * time.Second},
+		"just asked for":           {status(v1alpha1.StatePending, &noon), facts{now: noon, plan: plan{run: true}}, time.Second},
+		"loading for 40 s":         {status(v1alpha1.StateLoading, &noon), facts{now: after(40 * time.Second), plan: plan{run: true}}, 4 * time.Second},
+		"loading for an hour":      {status(v1alpha1.StateLoading, &noon), facts{now: after(time.Hour), plan: plan{run: true}}, 10 * time.Second},
+		"ready":                    {status(v1alpha1.StateReady, &noon), facts{now: noon, plan: plan{run: true}}, 30 * time.Second},
+		"ready, unused soon":       {status(v1alpha1.StateReady, &noon), facts{now: noon, plan: plan{run: true, after: 3 * time.Second}}, 3 * time.Second},
+		"ready, unused in 10h":     {status(v1alpha1.StateReady, &noon), facts{now: noon, plan: plan{run: true, after: 10 * time.Hour}}, 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := requeueAfter(&c.status, c.facts); got != c.want {
+				t.Errorf("requeueAfter = %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestFailuresInARow: each failure counts, the last one stays readable while it is tried again, and success ends the count.
+func TestFailuresInARow(t *testing.T) {
+	t.Parallel()
+	dc := minimal()
+	dc.Annotations = map[string]string{AnnotationRetry: "once"}
+	step := func(at time.Duration, p plan, h *headStatus) {
+		f := facts{now: after(at), plan: p}
+		if h != nil {
+			f.observation = answered(h)
+		}
+		dc.Status = statusOf(dc, f)
+	}
+	failure := func(at time.Duration, count int32) *v1alpha1.Failure {
+		return &v1alpha1.Failure{Time: after(at), Message: "no such file", Count: count, Retry: "once"}
+	}
+	run, restart := plan{run: true}, plan{run: true, restart: true}
+	for i, c := range []struct {
+		plan plan
+		head *headStatus
+		want *v1alpha1.Failure
+	}{
+		{run, answer("Failed", "no such file", 0, 1), failure(0, 1)},
+		{plan{run: true, hold: true}, answer("Failed", "no such file", 0, 1), failure(0, 1)},
+		{restart, nil, failure(0, 1)},
+		{run, answer("Loading", "loading", 0, 1), failure(0, 1)},
+		{run, answer("Failed", "no such file", 0, 1), failure(4*time.Minute, 2)},
+		{restart, nil, failure(4*time.Minute, 2)},
+		{run, answer("Ready", "ready", 1, 1), nil},
+	} {
+		step(time.Duration(i)*time.Minute, c.plan, c.head)
+		if diff := cmp.Diff(c.want, dc.Status.LastFailure); diff != "" {
+			t.Errorf("step %d (%s): lastFailure (-want +got):\n%s", i, dc.Status.State, diff)
+		}
+	}
+}
+
+// TestObservedGeneration stays behind while an obstacle keeps the spec from being applied.
+func TestObservedGeneration(t *testing.T) {
+	t.Parallel()
+	dc := minimal()
+	dc.Generation, dc.Status.ObservedGeneration = 7, 6
+	for _, c := range []struct {
+		obstacle *trouble
+		want     int64
+	}{{&trouble{"Refused", "quota"}, 6}, {nil, 7}} {
+		if got := statusOf(dc, facts{now: noon, plan: plan{run: true}, obstacle: c.obstacle}).ObservedGeneration; got != c.want {
+			t.Errorf("observedGeneration = %d with obstacle %v, want %d", got, c.obstacle, c.want)
+		}
+	}
+}
