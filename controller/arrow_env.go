@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"encoding/json"
 	"strconv"
 	"strings"
 
@@ -77,7 +78,7 @@ func selectionEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 		env = append(env, variable(envAsOf, *wanted.AsOf))
 	}
 	if len(arrow.Columns) > 0 {
-		env = append(env, variable(envColumns, strings.Join(arrow.Columns, ",")))
+		env = append(env, variable(envColumns, jsonList(arrow.Columns)))
 	}
 	if arrow.Filter != nil {
 		env = append(env, variable(envFilter, *arrow.Filter))
@@ -105,6 +106,15 @@ func fromSecret(name, secret, key string, optional bool) corev1.EnvVar {
 		selector.Optional = new(true)
 	}
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: selector}}
+}
+
+// jsonList is a list of names in which a name may hold a comma.
+func jsonList(names []string) string {
+	text, err := json.Marshal(names)
+	if err != nil {
+		panic(err) // strings have a JSON form
+	}
+	return string(text)
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }

@@ -131,6 +131,9 @@ func podTemplate(dc *v1alpha1.DataCache, role string, server program, container 
 	volumes := readThrough(dc, server, &container)
 	labels := cacheLabels(dc)
 	maps.Copy(labels, podsOf(dc, role))
+	if unique, ok := dc.Labels[inject.LabelPlacement]; ok {
+		labels[inject.LabelPlacement] = unique
+	}
 	// A sidecar that is injected into user namespaces takes nothing on (plain gRPC to pods' own names) and would hold the ports back.
 	labels["sidecar.istio.io/inject"] = "false"
 	return corev1.PodTemplateSpec{

@@ -5,8 +5,6 @@ package controller
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,124 +18,139 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
-	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// cacheReconciler gives a DataCache its pods while somebody wants them, and says how it is doing.
+// cacheReconciler gives a DataCache its memory while somebody wants it, and says how it is doing.
 type cacheReconciler struct {
-	keeper
-	server    program
-	namespace string // the manager's own
-	heads     heads
-	teller    *teller
-	metrics   *metrics
-	now       func() time.Time
+	applier
+	arrow   *arrowEngine
+	events  *eventRecorder
+	metrics *metrics
+	now     func() time.Time
 }
 
-// Reconcile reads, decides, acts and writes the status once. Everything read but the head's word comes from informers.
-func (r *cacheReconciler) Reconcile(ctx context.Context, dc *v1alpha1.DataCache) (ctrl.Result, error) {
-	if dc.DeletionTimestamp != nil || dc.Spec.Arrow == nil {
-		return ctrl.Result{}, nil // the garbage collector takes all that it owns
+// engineOf is the engine that the DataCache's spec names; nil for one that this release doesn't know.
+func (r *cacheReconciler) engineOf(dc *v1alpha1.DataCache) engine {
+	if dc.Spec.Arrow != nil {
+		return r.arrow
 	}
-	return settle(r.reconcile(ctx, dc))
+	return nil
 }
 
-func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache) (ctrl.Result, error) {
-	s := seen{now: metav1.NewTime(r.now())}
-	owner, err := r.look(ctx, dc, &s)
+// Reconcile reads, decides, acts and writes the status once. Everything read but the heads' word comes from informers.
+func (r *cacheReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	dc := &v1alpha1.DataCache{}
+	err := r.client.Get(ctx, request.NamespacedName, dc)
+	if apierrors.IsNotFound(err) {
+		return requeueExpected(ctrl.Result{}, r.arrow.releaseOrphan(ctx, request.NamespacedName))
+	}
 	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get DataCache %s: %w", request.NamespacedName, err)
+	}
+	e := r.engineOf(dc)
+	if e == nil {
+		return ctrl.Result{}, nil
+	}
+	if dc.DeletionTimestamp != nil {
+		return requeueExpected(ctrl.Result{}, e.release(ctx, dc)) // the garbage collector takes the rest, unless it is told to leave it
+	}
+	return requeueExpected(r.reconcile(ctx, dc, e))
+}
+
+func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache, e engine) (ctrl.Result, error) {
+	f := facts{now: metav1.NewTime(r.now())}
+	if err := r.gather(ctx, dc, &f); err != nil {
 		return ctrl.Result{}, err
 	}
-	s.plan = live(dc, owner, len(s.users), s.now.Time)
-	leader := leaderOf(s.pods)
-	if leader != nil && hasLastWord(dc, s.plan) {
-		heard, err := r.hearLastWord(ctx, dc, leader, &s)
-		if err != nil {
-			return ctrl.Result{}, err
-		}
-		if !heard {
-			return ctrl.Result{RequeueAfter: time.Second}, nil
+	f.plan = planFor(dc, f.owner, len(f.users), f.now.Time)
+	if f.plan.remove {
+		return ctrl.Result{}, r.remove(ctx, dc)
+	}
+	if mayExplain(dc, f.plan) {
+		wait, err := r.recordFinalState(ctx, dc, e, &f)
+		if err != nil || wait {
+			return ctrl.Result{RequeueAfter: time.Second}, err
 		}
 	}
-	if err := r.act(ctx, dc, &s); err != nil {
+	if err := r.act(ctx, dc, e, &f); err != nil {
 		return ctrl.Result{}, err
 	}
-	if leader != nil && s.set != nil && s.set.DeletionTimestamp == nil {
-		s.head, s.headErr = r.heads.ask(ctx, leader)
-	}
-	next := observe(dc, s)
-	if err := r.record(ctx, dc, &next); err != nil {
+	snapshot := dc.Status.Snapshot
+	next := statusOf(dc, f)
+	if err := r.record(ctx, dc, e, &next); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	return ctrl.Result{RequeueAfter: askAgain(&next, s)}, nil
+	if next.Snapshot != snapshot && f.plan.run {
+		return ctrl.Result{RequeueAfter: conflictPause}, nil // the pin is to be handed to the pods
+	}
+	return ctrl.Result{RequeueAfter: requeueAfter(&next, f)}, nil
 }
 
-// hearLastWord asks the head of a cache that is to go, and records a failure before its pods go: once they do, nobody can be asked again
-// should the write be lost to another. False: ask again soon, the head did not answer and may know why the TrainJob failed.
-func (r *cacheReconciler) hearLastWord(ctx context.Context, dc *v1alpha1.DataCache, leader *corev1.Pod, s *seen) (heard bool, err error) {
-	s.head, s.headErr = r.heads.ask(ctx, leader)
-	if s.head == nil {
-		return s.now.Sub(s.failed) > patience, nil
+// recordFinalState observes a cache that is to go, and records a failure before its pods go: once they do, nobody can be asked again should
+// the write be lost to another. wait: something that runs did not answer and may know why the TrainJob failed.
+func (r *cacheReconciler) recordFinalState(ctx context.Context, dc *v1alpha1.DataCache, e engine, f *facts) (wait bool, err error) {
+	if f.observation, err = e.observe(ctx, dc); err != nil {
+		return false, err
 	}
-	if s.head.State != string(v1alpha1.StateFailed) {
-		return true, nil
+	if f.silent {
+		return f.now.Sub(f.owner.failed) <= answerGrace, nil
 	}
-	next := observe(dc, *s)
-	return true, client.IgnoreNotFound(r.record(ctx, dc, &next))
+	if !f.answers || f.condition.state != v1alpha1.StateFailed {
+		return false, nil
+	}
+	next := statusOf(dc, *f)
+	return false, client.IgnoreNotFound(r.record(ctx, dc, e, &next))
 }
 
-// look finds the users, the owning job's phase and the pods.
-func (r *cacheReconciler) look(ctx context.Context, dc *v1alpha1.DataCache, s *seen) (phase, error) {
-	owner := gone
+// gather finds the owning job's state and the users.
+func (r *cacheReconciler) gather(ctx context.Context, dc *v1alpha1.DataCache, f *facts) error {
+	f.owner.phase = gone
 	if ref := ownerOf(dc); ref != nil {
 		job, err := findJob(ctx, r.client, types.NamespacedName{Namespace: dc.Namespace, Name: ref.Name}, ref.UID)
 		if err != nil {
-			return gone, err
+			return err
 		}
-		owner, s.failed = phaseOf(job), failedAt(job)
+		f.owner = ownerState(job)
 	}
 	users, err := usersOf(ctx, r.client, r.live, dc)
-	if err != nil {
-		return gone, err
-	}
-	s.users = users
-	var pods corev1.PodList
-	if err := r.client.List(ctx, &pods, client.InNamespace(dc.Namespace), client.MatchingFields{indexCache: dc.Name}); err != nil {
-		return gone, fmt.Errorf("list pods of DataCache %s: %w", qualified(dc), err)
-	}
-	for i := range pods.Items {
-		s.pods = append(s.pods, &pods.Items[i])
-	}
-	return owner, nil
-}
-
-// act makes the objects be as planned. What somebody must mend is no error to try again soon: s.obstacle says it.
-func (r *cacheReconciler) act(ctx context.Context, dc *v1alpha1.DataCache, s *seen) error {
-	if !s.plan.run {
-		return r.release(ctx, dc)
-	}
-	set, err := r.provision(ctx, dc)
-	if s.obstacle = obstacleOf(err); s.obstacle != nil {
-		set, err = r.find(ctx, dc) // pods that run serve all the same
-	}
-	s.set = set
+	f.users = users
 	return err
 }
 
-// find gets the cache's LeaderWorkerSet; nil if there is none, or only one of somebody else.
-func (r *cacheReconciler) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.LeaderWorkerSet, error) {
-	set := &lws.LeaderWorkerSet{}
-	err := r.client.Get(ctx, types.NamespacedName{Namespace: dc.Namespace, Name: inject.CacheName(dc.Name)}, set)
-	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(set, dc) {
-		return nil, nil // no set is an answer
+// act makes the objects be as planned, and observes those that are to stay. What somebody must fix is no error to try again at once:
+// f.obstacle says it.
+func (r *cacheReconciler) act(ctx context.Context, dc *v1alpha1.DataCache, e engine, f *facts) error {
+	var err error
+	switch {
+	case !f.plan.run:
+		if err = e.release(ctx, dc); err != nil || f.endpoint != "" {
+			return err
+		}
+	case f.plan.hold:
+	case f.plan.restart:
+		err = e.release(ctx, dc)
+	default:
+		err = e.provision(ctx, dc)
+		if f.obstacle = obstacleOf(err); f.obstacle != nil {
+			err = nil // pods that run serve all the same
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get LeaderWorkerSet of DataCache %s: %w", qualified(dc), err)
+		return err
 	}
-	return set, nil
+	f.observation, err = e.observe(ctx, dc)
+	return err
+}
+
+// remove deletes a DataCache that nobody used for its deleteAfterIdle, unless it was changed meanwhile.
+func (r *cacheReconciler) remove(ctx context.Context, dc *v1alpha1.DataCache) error {
+	err := r.client.Delete(ctx, dc, client.Preconditions{UID: new(dc.UID), ResourceVersion: new(dc.ResourceVersion)})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete idle DataCache %s: %w", qualified(dc), err)
+	}
+	return nil
 }
 
 // obstacleOf is the trouble behind an error that only people can mend: a name that is taken, a quota, a policy; nil for any other error.
@@ -156,56 +169,9 @@ func obstacleOf(err error) *trouble {
 	return nil
 }
 
-func (r *cacheReconciler) provision(ctx context.Context, dc *v1alpha1.DataCache) (*lws.LeaderWorkerSet, error) {
-	for _, object := range standing(dc, r.namespace) {
-		if _, err := keep(ctx, r.keeper, object); err != nil {
-			return nil, err
-		}
-	}
-	want, err := group(dc, r.server)
-	if err != nil {
-		return nil, err
-	}
-	err = r.client.Get(ctx, client.ObjectKeyFromObject(want), &lws.LeaderWorkerSet{})
-	if apierrors.IsNotFound(err) {
-		err = r.createSecret(ctx, dc)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("start DataCache %s: %w", qualified(dc), err)
-	}
-	return keep(ctx, r.keeper, want)
-}
-
-// createSecret makes the key once. A Secret of that name is ours: the name carries the UID of this very DataCache.
-func (r *cacheReconciler) createSecret(ctx context.Context, dc *v1alpha1.DataCache) error {
-	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		return fmt.Errorf("make the cache's key: %w", err)
-	}
-	err := r.client.Create(ctx, cacheSecret(dc, hex.EncodeToString(key)))
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create Secret %s: %w", secretName(dc), err)
-	}
-	return nil
-}
-
-// release deletes the LeaderWorkerSet, and so the pods. In the foreground: the set stays in sight until its pods are gone, so that a
-// cache which is wanted again does not meet the StatefulSets of its last run.
-func (r *cacheReconciler) release(ctx context.Context, dc *v1alpha1.DataCache) error {
-	set, err := r.find(ctx, dc)
-	if err != nil || set == nil || set.DeletionTimestamp != nil {
-		return err
-	}
-	err = r.client.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationForeground), client.Preconditions{UID: new(set.UID)})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("release DataCache %s: delete LeaderWorkerSet: %w", qualified(dc), err)
-	}
-	return nil
-}
-
 // record writes the status if it differs, under the resource version that it was made from: only then did the step happen just now, and
 // only then are its event and metrics told. Who loses to another write looks again.
-func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, next *v1alpha1.DataCacheStatus) error {
+func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, e engine, next *v1alpha1.DataCacheStatus) error {
 	if equality.Semantic.DeepEqual(&dc.Status, next) {
 		return nil
 	}
@@ -215,16 +181,16 @@ func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, ne
 		return fmt.Errorf("write status of DataCache %s: %w", qualified(dc), err)
 	}
 	r.metrics.observe(&old.Status, next, r.now())
-	h := change(dc, &old.Status, next)
-	if h == nil {
+	ev := change(dc, e, &old.Status, next)
+	if ev == nil {
 		return nil
 	}
-	r.teller.tell(dc, h)
-	return r.tellUsers(ctx, old.Status.UsedBy, next.UsedBy, h)
+	r.events.record(dc, ev)
+	return r.recordOnUsers(ctx, old.Status.UsedBy, next.UsedBy, ev)
 }
 
-// tellUsers says it of the TrainJobs that use the cache, or did until now: the SDK shows a TrainJob's events alone.
-func (r *cacheReconciler) tellUsers(ctx context.Context, before, now []string, h *happening) error {
+// recordOnUsers records it on the TrainJobs that use the cache, or did until now: the SDK shows a TrainJob's events alone.
+func (r *cacheReconciler) recordOnUsers(ctx context.Context, before, now []string, ev *objectEvent) error {
 	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(before, now))))
 	for _, name := range names[:min(len(names), maxTold)] {
 		job := &trainer.TrainJob{}
@@ -233,9 +199,9 @@ func (r *cacheReconciler) tellUsers(ctx context.Context, before, now []string, h
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("tell TrainJob %s: %w", name, err)
+			return fmt.Errorf("record an event on TrainJob %s: %w", name, err)
 		}
-		r.teller.tell(job, h)
+		r.events.record(job, ev)
 	}
 	return nil
 }

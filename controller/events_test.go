@@ -12,56 +12,56 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// TestStuckness: pods that can't start are told once for each reason, however their messages change.
-func TestStuckness(t *testing.T) {
+// TestObstacleEvent: pods that can't start are told once for each reason, however their messages change.
+func TestObstacleEvent(t *testing.T) {
 	t.Parallel()
 	dc := minimal()
 	run := plan{run: true}
 	status := func(s v1alpha1.State, reason, message string) v1alpha1.DataCacheStatus {
 		out := v1alpha1.DataCacheStatus{State: s}
-		setConditions(&out, verdict{s, reason, message}, 1, noon)
+		setConditions(&out, condition{s, reason, message}, 1, noon)
 		return out
 	}
 	pending := status(v1alpha1.StatePending, reasonStarting, "0 of 3 pods run")
 	pull := status(v1alpha1.StatePending, "ImagePullBackOff", "back-off")
-	taken := observe(dc, seen{now: noon, plan: run, obstacle: &trouble{reasonNameTaken, "Service a/b exists"}})
+	taken := statusOf(dc, facts{now: noon, plan: run, obstacle: &trouble{reasonNameTaken, "Service a/b exists"}})
 	for name, c := range map[string]struct {
 		old, next v1alpha1.DataCacheStatus
-		want      *happening
+		want      *objectEvent
 	}{
-		"begins":                {pending, pull, &happening{"Warning", EventProvisioning, "cache reviews: back-off"}},
-		"begins at once":        {v1alpha1.DataCacheStatus{}, pull, &happening{"Warning", EventProvisioning, "cache reviews: back-off"}},
+		"begins":                {pending, pull, &objectEvent{"Warning", EventProvisioning, "cache reviews: back-off"}},
+		"begins at once":        {v1alpha1.DataCacheStatus{}, pull, &objectEvent{"Warning", EventProvisioning, "cache reviews: back-off"}},
 		"says it in new words":  {pull, status(v1alpha1.StatePending, "ImagePullBackOff", "back-off 10 s"), nil},
-		"has another reason":    {pull, status(v1alpha1.StatePending, "CrashLoopBackOff", "exit code 1"), &happening{"Warning", EventProvisioning, "cache reviews: exit code 1"}},
+		"has another reason":    {pull, status(v1alpha1.StatePending, "CrashLoopBackOff", "exit code 1"), &objectEvent{"Warning", EventProvisioning, "cache reviews: exit code 1"}},
 		"ends":                  {pull, pending, nil},
-		"while it loads":        {status(v1alpha1.StateLoading, reasonLoading, "1%"), status(v1alpha1.StateLoading, "OOMKilled", "2%; killed"), &happening{"Warning", EventLoading, "cache reviews: 2%; killed"}},
-		"while it reloads":      {status(v1alpha1.StateDegraded, reasonReloading, "x"), status(v1alpha1.StateDegraded, "Unschedulable", "no room"), &happening{"Warning", EventDegraded, "cache reviews: no room"}},
-		"a name is taken":       {v1alpha1.DataCacheStatus{}, taken, &happening{"Warning", EventFailed, "cache reviews: Service a/b exists"}},
+		"while it loads":        {status(v1alpha1.StateLoading, reasonLoading, "1%"), status(v1alpha1.StateLoading, "OOMKilled", "2%; killed"), &objectEvent{"Warning", EventLoading, "cache reviews: 2%; killed"}},
+		"while it reloads":      {status(v1alpha1.StateDegraded, reasonReloading, "x"), status(v1alpha1.StateDegraded, "Unschedulable", "no room"), &objectEvent{"Warning", EventDegraded, "cache reviews: no room"}},
+		"a name is taken":       {v1alpha1.DataCacheStatus{}, taken, &objectEvent{"Warning", EventFailed, "cache reviews: Service a/b exists; it is tried again every 10s"}},
 		"loading after plans":   {status(v1alpha1.StatePlanning, reasonPlanning, "x"), status(v1alpha1.StateLoading, reasonLoading, "y"), nil},
 		"released from nothing": {v1alpha1.DataCacheStatus{}, status(v1alpha1.StateReleased, reasonReleased, "idle"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(c.want, change(dc, &c.old, &c.next), cmp.AllowUnexported(happening{})); diff != "" {
+			if diff := cmp.Diff(c.want, change(dc, &arrowEngine{}, &c.old, &c.next), cmp.AllowUnexported(objectEvent{})); diff != "" {
 				t.Errorf("event differs (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestTellOnce(t *testing.T) {
+func TestRecordOnce(t *testing.T) {
 	t.Parallel()
 	recorder := record.NewFakeRecorder(100)
-	teller := newTeller(recorder)
+	events := newEventRecorder(recorder)
 	job := trainJob()
 	anew := trainJob()
 	anew.UID = "made-anew"
-	teller.tellOnce(job, warning(EventFailed, "no cache: a"))
-	teller.tellOnce(job, warning(EventFailed, "no cache: a"))
-	teller.tellOnce(job, warning(EventFailed, "no cache: b"))
-	teller.tellOnce(anew, warning(EventFailed, "no cache: b"))
-	teller.forget(keyOf(qualified(job)))
-	teller.tellOnce(anew, warning(EventFailed, "no cache: b"))
+	events.recordOnce(job, warning(EventFailed, "no cache: a"))
+	events.recordOnce(job, warning(EventFailed, "no cache: a"))
+	events.recordOnce(job, warning(EventFailed, "no cache: b"))
+	events.recordOnce(anew, warning(EventFailed, "no cache: b"))
+	events.forget(keyOf(qualified(job)))
+	events.recordOnce(anew, warning(EventFailed, "no cache: b"))
 	close(recorder.Events)
 	var got []string
 	for text := range recorder.Events {

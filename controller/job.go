@@ -26,8 +26,8 @@ import (
 // jobReconciler gives a TrainJob its cache: a DataCache of its own, or a Service that leads to one that it shares. What becomes of the
 // DataCache is for cacheReconciler.
 type jobReconciler struct {
-	keeper
-	teller        *teller
+	applier
+	events        *eventRecorder
 	clusterDomain string
 }
 
@@ -48,8 +48,8 @@ func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (c
 	case suspended:
 		return ctrl.Result{}, nil
 	case finished, gone:
-		r.teller.forget(client.ObjectKeyFromObject(job))
-		return settle(ctrl.Result{}, r.leave(ctx, job))
+		r.events.forget(client.ObjectKeyFromObject(job))
+		return requeueExpected(ctrl.Result{}, r.leave(ctx, job))
 	}
 	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(job), r.client)
 	if err != nil || !inject.Asks(job, runtime) {
@@ -57,14 +57,14 @@ func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (c
 	}
 	err = r.serve(ctx, job, inject.StepOf(runtime))
 	if no := (*refusal)(nil); errors.As(err, &no) {
-		r.teller.tellOnce(job, warning(EventFailed, "no cache: %s", no.text))
+		r.events.recordOnce(job, warning(EventFailed, "no cache: %s", no.text))
 		return ctrl.Result{}, nil
 	}
 	if taken := (*foreignError)(nil); errors.As(err, &taken) {
-		r.teller.tellOnce(job, warning(EventFailed, "no cache: %s", taken))
+		r.events.recordOnce(job, warning(EventFailed, "no cache: %s", taken))
 		return ctrl.Result{RequeueAfter: obstaclePause}, nil
 	}
-	return settle(ctrl.Result{}, err)
+	return requeueExpected(ctrl.Result{}, err)
 }
 
 // serve makes what the job asks for. Which DataCache a job uses is decided once, when it first runs, and recorded: a DataCache of its own by
@@ -98,7 +98,7 @@ func (r *jobReconciler) begin(ctx context.Context, job *trainer.TrainJob, step i
 	case request.Shared:
 		return r.share(ctx, job, request)
 	case own != nil:
-		return anothers(own, job.Name)
+		return ownedByOther(own, job.Name)
 	}
 	_, err = r.create(ctx, ownCache(job, request), func(dc *v1alpha1.DataCache) bool { return isOwnedBy(dc, job) })
 	return err
@@ -166,7 +166,7 @@ func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, reques
 	if dc == nil {
 		dc, err = r.create(ctx, sharedCache(job, request), same)
 	} else if !same(dc) {
-		err = anothers(dc, "")
+		err = ownedByOther(dc, "")
 	}
 	if err != nil {
 		return err
@@ -180,10 +180,10 @@ func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, dc *v1al
 		return nil
 	}
 	want := useService(job, dc, r.clusterDomain)
-	if _, err := keep(ctx, r.keeper, want); err != nil {
+	if _, err := apply(ctx, r.applier, want); err != nil {
 		return err
 	}
-	r.teller.tellOnce(job, normal(EventProvisioning, "uses DataCache %s at %s", qualified(dc), want.Spec.ExternalName))
+	r.events.recordOnce(job, normal(EventProvisioning, "uses DataCache %s at %s", qualified(dc), want.Spec.ExternalName))
 	return nil
 }
 
@@ -256,13 +256,13 @@ func (r *jobReconciler) create(ctx context.Context, want *v1alpha1.DataCache, me
 		return nil, fmt.Errorf("DataCache %s: %w", qualified(want), errGoing)
 	}
 	if !meant(have) {
-		return nil, anothers(have, want.Name)
+		return nil, ownedByOther(have, want.Name)
 	}
 	return have, nil
 }
 
-// anothers is the error for a DataCache that is not the one meant; the last one of a job of the same name still goes.
-func anothers(dc *v1alpha1.DataCache, job string) error {
+// ownedByOther is the error for a DataCache that is not the one meant; the last one of a job of the same name still goes.
+func ownedByOther(dc *v1alpha1.DataCache, job string) error {
 	owner := ownerOf(dc)
 	if owner == nil {
 		return &foreignError{kind: "DataCache", name: qualified(dc), owner: "somebody who made it for other rows"}

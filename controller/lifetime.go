@@ -39,12 +39,12 @@ func phaseOf(job *trainer.TrainJob) phase {
 	return active
 }
 
-// failedAt is when the job failed; zero if it did not.
-func failedAt(job *trainer.TrainJob) time.Time {
+// conditionSince is since when a condition of the job has been True; zero if it is not.
+func conditionSince(job *trainer.TrainJob, kind string) time.Time {
 	if job == nil {
 		return time.Time{}
 	}
-	c := meta.FindStatusCondition(job.Status.Conditions, trainer.TrainJobFailed)
+	c := meta.FindStatusCondition(job.Status.Conditions, kind)
 	if c == nil || c.Status != metav1.ConditionTrue {
 		return time.Time{}
 	}
@@ -69,40 +69,138 @@ func ownerOf(dc metav1.Object) *metav1.OwnerReference {
 	return &owners[i]
 }
 
-// plan says whether a cache is to have pods.
-type plan struct {
-	run   bool
-	why   string        // not: for people
-	after time.Duration // look again then, because time alone may change it; 0: no
+// owner is what a DataCache needs to know of the TrainJob that it was made for.
+type owner struct {
+	phase     phase
+	suspended time.Time // since when; zero: it is not, or was a moment ago
+	failed    time.Time // when; zero: it did not
 }
 
-// live decides whether a cache runs. One that a job owns runs as long as the job; any other while it is used, then for its idleTTL, or
-// for ever without one. What failed and is used by nobody only holds memory: it goes, and the next user tries anew.
-func live(dc *v1alpha1.DataCache, owner phase, users int, now time.Time) plan {
-	if dc.Spec.Suspend {
-		return plan{why: "spec.suspend is true"}
-	}
-	if ref := ownerOf(dc); ref != nil {
-		return plan{run: owner == active, why: fmt.Sprintf("TrainJob %s is %s", ref.Name, owner)}
-	}
+func ownerState(job *trainer.TrainJob) owner {
+	return owner{phaseOf(job), conditionSince(job, trainer.TrainJobSuspended), conditionSince(job, trainer.TrainJobFailed)}
+}
+
+// plan says what is to become of a cache.
+type plan struct {
+	run     bool          // its pods are to be there
+	hold    bool          // with run: neither made nor deleted, for it failed and its next try is not due
+	restart bool          // with run: made anew, for it failed and its next try is due
+	remove  bool          // the DataCache itself is to go
+	why     string        // for people
+	after   time.Duration // look again then, because time alone may change it; 0: no
+}
+
+const (
+	// defaultSuspendGrace is retention.suspendGrace where it is not set.
+	defaultSuspendGrace = 10 * time.Minute
+	// firstRetry is when a failed cache tries again; each time that it fails in a row doubles it, up to lastRetry.
+	firstRetry = 10 * time.Second
+	lastRetry  = 10 * time.Minute
+)
+
+// planFor decides whether a cache runs. One that a job owns runs as long as the job, and a while on when that is suspended; any other while it
+// is used, then for its idleTTL, or for ever without one. What failed and is used by nobody only holds memory: it goes.
+func planFor(dc *v1alpha1.DataCache, by owner, users int, now time.Time) plan {
+	ref := ownerOf(dc)
 	switch {
+	case dc.Spec.Suspend:
+		return plan{why: "spec.suspend is true"}
+	case ref != nil && by.phase == suspended:
+		return planSuspended(dc, ref.Name, by.suspended, now)
+	case ref != nil:
+		return plan{run: by.phase == active, why: fmt.Sprintf("TrainJob %s is %s", ref.Name, by.phase)}
+	case users > 0 && dc.Status.State == v1alpha1.StateFailed:
+		return planRetry(dc, now)
 	case users > 0:
 		return plan{run: true}
+	}
+	return planIdle(dc, now)
+}
+
+// planSuspended keeps a cache for the suspendGrace. One that is not loaded by then goes as well.
+func planSuspended(dc *v1alpha1.DataCache, job string, since, now time.Time) plan {
+	if since.IsZero() {
+		since = now
+	}
+	grace := durationOr(dc.Spec.Retention.SuspendGrace, defaultSuspendGrace)
+	if left := since.Add(grace).Sub(now); left > 0 {
+		return plan{run: true, why: fmt.Sprintf("TrainJob %s is suspended", job), after: left}
+	}
+	return plan{why: fmt.Sprintf("TrainJob %s is suspended", job)}
+}
+
+// planRetry has a failed cache that is used try anew: when its annotation says so, or when its pause is over.
+func planRetry(dc *v1alpha1.DataCache, now time.Time) plan {
+	last := dc.Status.LastFailure
+	if last == nil || dc.Annotations[AnnotationRetry] != last.Retry {
+		return plan{run: true, restart: true}
+	}
+	if left := last.Time.Add(retryPause(last.Count)).Sub(now); left > 0 {
+		return plan{run: true, hold: true, after: left}
+	}
+	return plan{run: true, restart: true}
+}
+
+// retryPause doubles with every failure in a row.
+func retryPause(failures int32) time.Duration {
+	pause := firstRetry
+	for i := int32(1); i < failures && pause < lastRetry; i++ {
+		pause *= 2
+	}
+	return min(pause, lastRetry)
+}
+
+// planIdle is for a cache that nobody uses.
+func planIdle(dc *v1alpha1.DataCache, now time.Time) plan {
+	since := lastUse(dc, now)
+	p := planUnused(dc, since, now)
+	if limit := dc.Spec.Retention.DeleteAfterIdle; limit != nil {
+		left := since.Add(limit.Duration).Sub(now)
+		if left <= 0 {
+			return plan{remove: true, why: fmt.Sprintf("nobody used it for its deleteAfterIdle, %s", limit.Duration)}
+		}
+		if p.after == 0 || left < p.after {
+			p.after = left
+		}
+	}
+	return p
+}
+
+func planUnused(dc *v1alpha1.DataCache, since, now time.Time) plan {
+	ttl := dc.Spec.Retention.IdleTTL
+	switch {
 	case dc.Status.State == v1alpha1.StateFailed:
 		return plan{why: "it failed, and nobody uses it"}
-	case dc.Spec.Retention.IdleTTL == nil:
+	case isLeftOver(dc):
+		return plan{why: "the TrainJob that it was made for is deleted"}
+	case ttl == nil:
 		return plan{run: true}
 	}
-	ttl := dc.Spec.Retention.IdleTTL.Duration
-	since := dc.CreationTimestamp.Time
-	if last := dc.Status.LastUsedTime; last != nil {
-		since = last.Time
-	}
-	if dc.Status.Users > 0 {
-		since = now // its last user went just now, which is not recorded yet
-	}
-	if left := since.Add(ttl).Sub(now); left > 0 {
+	if left := since.Add(ttl.Duration).Sub(now); left > 0 {
 		return plan{run: true, after: left}
 	}
-	return plan{why: fmt.Sprintf("nobody used it for its idleTTL, %s", ttl)}
+	return plan{why: fmt.Sprintf("nobody used it for its idleTTL, %s", ttl.Duration)}
+}
+
+// isLeftOver tells whether the DataCache was made for a TrainJob alone that was deleted with --cascade=orphan.
+func isLeftOver(dc *v1alpha1.DataCache) bool {
+	return dc.Labels[LabelManagedBy] == ManagedBy && dc.Labels[LabelScope] == "" && ownerOf(dc) == nil
+}
+
+// lastUse is when the cache was used last, its making if it never was.
+func lastUse(dc *v1alpha1.DataCache, now time.Time) time.Time {
+	switch {
+	case dc.Status.Users > 0:
+		return now // its last user went just now, which is not recorded yet
+	case dc.Status.LastUsedTime != nil:
+		return dc.Status.LastUsedTime.Time
+	}
+	return dc.CreationTimestamp.Time
+}
+
+func durationOr(d *metav1.Duration, fallback time.Duration) time.Duration {
+	if d == nil {
+		return fallback
+	}
+	return d.Duration
 }

@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -55,7 +56,7 @@ func TestPhaseOf(t *testing.T) {
 	}
 }
 
-func TestLive(t *testing.T) {
+func TestPlanFor(t *testing.T) {
 	t.Parallel()
 	own := func(dc *v1alpha1.DataCache) {
 		dc.OwnerReferences = []metav1.OwnerReference{jobReference(trainJob(), false)}
@@ -71,6 +72,24 @@ func TestLive(t *testing.T) {
 	}
 	recordedUsers := func(dc *v1alpha1.DataCache) { dc.Status.Users = 1 }
 	failed := func(dc *v1alpha1.DataCache) { dc.Status.State = v1alpha1.StateFailed }
+	ours := func(dc *v1alpha1.DataCache) { dc.Labels = map[string]string{LabelManagedBy: ManagedBy} }
+	shared := func(dc *v1alpha1.DataCache) { dc.Labels[LabelScope] = ScopeNamespace }
+	deleteAfter := func(d time.Duration) func(*v1alpha1.DataCache) {
+		return func(dc *v1alpha1.DataCache) { dc.Spec.Retention.DeleteAfterIdle = &metav1.Duration{Duration: d} }
+	}
+	grace := func(d time.Duration) func(*v1alpha1.DataCache) {
+		return func(dc *v1alpha1.DataCache) { dc.Spec.Retention.SuspendGrace = &metav1.Duration{Duration: d} }
+	}
+	failures := func(count int32, ago time.Duration) func(*v1alpha1.DataCache) {
+		return func(dc *v1alpha1.DataCache) {
+			dc.Status.LastFailure = &v1alpha1.Failure{Time: after(-ago), Count: count}
+		}
+	}
+	since := map[*v1alpha1.DataCache]time.Time{}
+	var mu sync.Mutex
+	suspendedSince := func(ago time.Duration) func(*v1alpha1.DataCache) {
+		return func(dc *v1alpha1.DataCache) { mu.Lock(); defer mu.Unlock(); since[dc] = noon.Add(-ago) }
+	}
 	type changes = []func(*v1alpha1.DataCache)
 	for name, c := range map[string]struct {
 		dc    changes
@@ -79,7 +98,10 @@ func TestLive(t *testing.T) {
 		want  plan
 	}{
 		"owner runs":                    {changes{own}, active, 1, plan{run: true, why: "TrainJob train is active"}},
-		"owner is suspended":            {changes{own}, suspended, 0, plan{why: "TrainJob train is suspended"}},
+		"owner was just suspended":      {changes{own}, suspended, 0, plan{run: true, why: "TrainJob train is suspended", after: 10 * time.Minute}},
+		"owner was suspended a while":   {changes{own, grace(time.Hour), suspendedSince(20 * time.Minute)}, suspended, 0, plan{run: true, why: "TrainJob train is suspended", after: 40 * time.Minute}},
+		"owner stays suspended":         {changes{own, suspendedSince(10 * time.Minute)}, suspended, 0, plan{why: "TrainJob train is suspended"}},
+		"no grace":                      {changes{own, grace(0)}, suspended, 0, plan{why: "TrainJob train is suspended"}},
 		"owner finished":                {changes{own}, finished, 0, plan{why: "TrainJob train is finished"}},
 		"owner finished, others use it": {changes{own}, finished, 3, plan{why: "TrainJob train is finished"}},
 		"owner is gone":                 {changes{own}, gone, 0, plan{why: "TrainJob train is deleted"}},
@@ -87,8 +109,20 @@ func TestLive(t *testing.T) {
 		"another's owner means nothing": {changes{foreignOwner}, gone, 0, plan{run: true}},
 		"suspended, whoever uses it":    {changes{own, func(dc *v1alpha1.DataCache) { dc.Spec.Suspend = true }}, active, 1, plan{why: "spec.suspend is true"}},
 		"used":                          {changes{idle(time.Hour)}, gone, 1, plan{run: true}},
-		"used although it failed":       {changes{failed}, gone, 1, plan{run: true}},
+		"used, failed just now":         {changes{failed, failures(1, 0)}, gone, 1, plan{run: true, hold: true, after: 10 * time.Second}},
+		"used, failed thrice":           {changes{failed, failures(3, 30*time.Second)}, gone, 1, plan{run: true, hold: true, after: 10 * time.Second}},
+		"used, its pause is over":       {changes{failed, failures(3, 40*time.Second)}, gone, 1, plan{run: true, restart: true}},
+		"used, failed for ever":         {changes{failed, failures(1000, 0)}, gone, 1, plan{run: true, hold: true, after: 10 * time.Minute}},
+		"used, told to try":             {changes{failed, failures(3, 0), func(dc *v1alpha1.DataCache) { dc.Annotations = map[string]string{AnnotationRetry: "1"} }}, gone, 1, plan{run: true, restart: true}},
 		"failed, unused":                {changes{failed}, gone, 0, plan{why: "it failed, and nobody uses it"}},
+		"left over from its job":        {changes{ours}, gone, 0, plan{why: "the TrainJob that it was made for is deleted"}},
+		"left over and used":            {changes{ours}, gone, 1, plan{run: true}},
+		"shared, unused":                {changes{ours, shared}, gone, 0, plan{run: true}},
+		"deleted soon":                  {changes{idle(time.Hour), deleteAfter(25 * time.Hour)}, gone, 0, plan{why: "nobody used it for its idleTTL, 1h0m0s", after: time.Hour}},
+		"deleted before it is freed":    {changes{idle(30 * time.Hour), deleteAfter(25 * time.Hour)}, gone, 0, plan{run: true, after: time.Hour}},
+		"deleted":                       {changes{idle(time.Hour), deleteAfter(24 * time.Hour)}, gone, 0, plan{remove: true, why: "nobody used it for its deleteAfterIdle, 24h0m0s"}},
+		"used: not deleted":             {changes{idle(time.Hour), deleteAfter(0)}, gone, 1, plan{run: true}},
+		"deleted although it failed":    {changes{failed, deleteAfter(time.Hour)}, gone, 0, plan{remove: true, why: "nobody used it for its deleteAfterIdle, 1h0m0s"}},
 		"unused for ever":               {nil, gone, 0, plan{run: true}},
 		"never used yet":                {changes{idle(25 * time.Hour)}, gone, 0, plan{run: true, after: time.Hour}},
 		"never used":                    {changes{idle(24 * time.Hour)}, gone, 0, plan{why: "nobody used it for its idleTTL, 24h0m0s"}},
@@ -104,7 +138,10 @@ func TestLive(t *testing.T) {
 			for _, change := range c.dc {
 				change(dc)
 			}
-			if diff := cmp.Diff(c.want, live(dc, c.owner, c.users, noon.Time), cmp.AllowUnexported(plan{})); diff != "" {
+			mu.Lock()
+			suspendedAt := since[dc]
+			mu.Unlock()
+			if diff := cmp.Diff(c.want, planFor(dc, owner{phase: c.owner, suspended: suspendedAt}, c.users, noon.Time), cmp.AllowUnexported(plan{})); diff != "" {
 				t.Errorf("plan differs (-want +got):\n%s", diff)
 			}
 		})

@@ -31,6 +31,14 @@ const (
 	// The Service is the record of the use: who has one is a user.
 	AnnotationUses = inject.Group + "/uses"
 
+	// AnnotationRetry on a DataCache that failed has it try at once; every new value does once.
+	AnnotationRetry = inject.Group + "/retry"
+
+	// annotationPodSettings on a LeaderWorkerSet is the podSettingsHash that its pods were made by.
+	annotationPodSettings = inject.Group + "/pod-settings"
+	// annotationApplied lists the annotations that the controller wrote, so that it can take back those that are no longer wanted.
+	annotationApplied = inject.Group + "/applied-annotations"
+
 	// labelQueue and labelPriority put a cache's pods into the Kueue queue of the job that they are for.
 	labelQueue    = "kueue.x-k8s.io/queue-name"
 	labelPriority = "kueue.x-k8s.io/priority-class"

@@ -4,7 +4,7 @@
 // Package controller gives TrainJobs their caches: it makes and frees the pods of DataCaches, says how they are doing, and keeps for
 // every training runtime a twin whose TrainJobs wait for their cache.
 //
-// Reconcilers read from informers, decide by pure functions (live, observe, change, and the objects of objects.go and group.go) and
+// Reconcilers read from informers, decide by pure functions (planFor, statusOf, change, and the objects of an engine) and
 // write once. What a TrainJob asks for, internal/inject says.
 package controller
 
@@ -110,6 +110,7 @@ func CacheOptions() cache.Options {
 			&corev1.Pod{}:                   {Label: ours, Transform: slimPod},
 			&corev1.Service{}:               {Label: ours},
 			&corev1.ServiceAccount{}:        {Label: ours},
+			&corev1.ConfigMap{}:             {Label: ours},
 			&networkingv1.NetworkPolicy{}:   {Label: ours},
 			&policyv1.PodDisruptionBudget{}: {Label: ours},
 			&lws.LeaderWorkerSet{}:          {Label: ours},
@@ -117,7 +118,7 @@ func CacheOptions() cache.Options {
 	}
 }
 
-// slimPod keeps of a pod what troubleOf and leaderOf look at.
+// slimPod keeps of a pod what troubleOf and runningHeads look at.
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		pod.ManagedFields, pod.Annotations, pod.Spec = nil, nil, corev1.PodSpec{}
@@ -138,18 +139,21 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	recorder := mgr.GetEventRecorderFor("datacache")
-	k := keeper{client: mgr.GetClient(), live: mgr.GetAPIReader()}
+	k := applier{client: mgr.GetClient(), live: mgr.GetAPIReader()}
+	arrow := &arrowEngine{
+		applier: k, server: program{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL}, namespace: o.Namespace,
+		heads: heads{o.Dial, headTimeout},
+	}
 	if err := setupCaches(mgr, o, &cacheReconciler{
-		keeper: k, server: program{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL}, namespace: o.Namespace,
-		heads: heads{o.Dial, headTimeout}, teller: newTeller(recorder), metrics: m, now: o.Now,
+		applier: k, arrow: arrow, events: newEventRecorder(recorder), metrics: m, now: o.Now,
 	}); err != nil {
 		return fmt.Errorf("set up the controller of DataCaches: %w", err)
 	}
-	if err := setupJobs(mgr, o, &jobReconciler{keeper: k, teller: newTeller(recorder), clusterDomain: o.ClusterDomain}); err != nil {
+	if err := setupJobs(mgr, o, &jobReconciler{applier: k, events: newEventRecorder(recorder), clusterDomain: o.ClusterDomain}); err != nil {
 		return fmt.Errorf("set up the controller of TrainJobs: %w", err)
 	}
 	for _, kind := range []string{trainer.ClusterTrainingRuntimeKind, trainer.TrainingRuntimeKind} {
-		if err := setupTwins(mgr, &twinReconciler{keeper: k, kind: kind, gate: o.Gate, teller: newTeller(recorder)}); err != nil {
+		if err := setupTwins(mgr, &twinReconciler{applier: k, kind: kind, gate: o.Gate, events: newEventRecorder(recorder)}); err != nil {
 			return fmt.Errorf("set up the controller of %s twins: %w", kind, err)
 		}
 	}
@@ -174,12 +178,14 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// setupCaches: a DataCache is looked at again when its spec changes, its objects or pods do, or the life of a job that uses it.
+// setupCaches: a DataCache is looked at again when its spec or annotations change, its objects or pods do, or the life of a job that uses it.
 func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 	spec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("datacache").
-		For(&v1alpha1.DataCache{}, spec).
+		For(&v1alpha1.DataCache{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Owns(&lws.LeaderWorkerSet{}).
+		Watches(&lws.LeaderWorkerSet{}, handler.EnqueueRequestsFromMapFunc(cacheOfOrphan)).
+		Owns(&corev1.ConfigMap{}).
 		Owns(&corev1.Service{}).
 		Owns(&corev1.ServiceAccount{}).
 		Owns(&networkingv1.NetworkPolicy{}, spec).
@@ -188,7 +194,7 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(usedCache)).
 		Watches(&trainer.TrainJob{}, handler.EnqueueRequestsFromMapFunc(cachesOfJob(mgr.GetClient())), builder.WithPredicates(phaseChanged)).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: o.Workers}).
-		Complete(reconcile.AsReconciler(mgr.GetClient(), r))
+		Complete(r)
 }
 
 // setupJobs: a TrainJob is looked at again when its life changes, its Service does, or a DataCache that it may use.

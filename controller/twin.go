@@ -12,8 +12,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,15 +33,17 @@ const annotationContent = inject.Group + "/content"
 // twinReconciler keeps, beside every runtime of one kind that is not ours, its twin <name>-data-cache with our gate in it. The gate is
 // the platform's and the same for all.
 type twinReconciler struct {
-	keeper
+	applier
 	kind   string // of the runtimes
 	gate   inject.Gate
-	teller *teller
+	events *eventRecorder
+	// unedited holds by UID the generation of each twin that was found to be as it was made. It grows by a number for every twin there was.
+	unedited sync.Map
 }
 
 // Reconcile is for the name of a source, whether it exists or not.
 func (r *twinReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	return settle(ctrl.Result{}, r.reconcile(ctx, request.NamespacedName))
+	return requeueExpected(ctrl.Result{}, r.reconcile(ctx, request.NamespacedName))
 }
 
 func (r *twinReconciler) reconcile(ctx context.Context, key types.NamespacedName) error {
@@ -55,12 +59,12 @@ func (r *twinReconciler) reconcile(ctx context.Context, key types.NamespacedName
 		return r.clash(source, twin)
 	}
 	if !wantsTwin(source) {
-		r.teller.forget(key)
+		r.events.forget(key)
 		return r.remove(ctx, twin)
 	}
 	want, err := r.twinOf(source)
 	if err != nil {
-		r.teller.tellOnce(source, warning(EventNoTwin, "TrainJobs with a data cache can't use this runtime: %v", err))
+		r.events.recordOnce(source, warning(EventNoTwin, "TrainJobs with a data cache can't use this runtime: %v", err))
 		return nil
 	}
 	return r.write(ctx, source, twin, want)
@@ -117,7 +121,7 @@ func contentHash(labels map[string]string, spec *trainer.TrainingRuntimeSpec) (s
 
 // write creates the twin or brings it up to date.
 func (r *twinReconciler) write(ctx context.Context, source, have, want client.Object) error {
-	if have != nil && have.GetAnnotations()[annotationContent] == want.GetAnnotations()[annotationContent] && len(have.GetOwnerReferences()) > 0 {
+	if have != nil && r.isUnedited(have) && have.GetAnnotations()[annotationContent] == want.GetAnnotations()[annotationContent] && len(have.GetOwnerReferences()) > 0 {
 		return nil
 	}
 	owner, err := r.installation(ctx)
@@ -125,27 +129,22 @@ func (r *twinReconciler) write(ctx context.Context, source, have, want client.Ob
 		return err
 	}
 	want.SetOwnerReferences([]metav1.OwnerReference{owner})
-	switch have {
-	case nil:
+	if have == nil {
 		err = r.client.Create(ctx, want)
-	default:
-		annotations := maps.Clone(have.GetAnnotations())
-		maps.Copy(annotations, want.GetAnnotations())
-		want.SetAnnotations(annotations)
-		want.SetResourceVersion(have.GetResourceVersion())
-		err = r.client.Update(ctx, want)
+	} else {
+		err = r.update(ctx, have, want)
 	}
 	if apierrors.IsAlreadyExists(err) {
 		return nil // made a moment ago, by us or not: its event wakes us again
 	}
 	if err != nil && isRefused(err) {
-		r.teller.tellOnce(source, warning(EventNoTwin, "the API server refuses %s: %v", want.GetName(), err))
+		r.events.recordOnce(source, warning(EventNoTwin, "the API server refuses %s: %v", want.GetName(), err))
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("write %s %s: %w", r.kind, qualified(want), err)
 	}
-	r.teller.forget(client.ObjectKeyFromObject(source))
+	r.events.forget(client.ObjectKeyFromObject(source))
 	return nil
 }
 
@@ -161,6 +160,40 @@ func (r *twinReconciler) installation(ctx context.Context) (metav1.OwnerReferenc
 	return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: crd.Name, UID: crd.UID}, nil
 }
 
+// update writes a twin whose source changed or that somebody edited.
+func (r *twinReconciler) update(ctx context.Context, have, want client.Object) error {
+	annotations := maps.Clone(have.GetAnnotations())
+	maps.Copy(annotations, want.GetAnnotations())
+	want.SetAnnotations(annotations)
+	want.SetResourceVersion(have.GetResourceVersion())
+	if have.GetAnnotations()[annotationContent] == annotations[annotationContent] && len(have.GetOwnerReferences()) > 0 {
+		edited, err := r.isEdited(ctx, have, want)
+		if err != nil || !edited {
+			return err
+		}
+	}
+	return r.client.Update(ctx, want)
+}
+
+// isUnedited tells whether isEdited has answered no for this generation of the twin: then the API server need not be asked again.
+func (r *twinReconciler) isUnedited(have client.Object) bool {
+	known, ok := r.unedited.Load(have.GetUID())
+	return ok && known == have.GetGeneration()
+}
+
+// isEdited tells whether the twin differs from what the API server would make of the wanted one.
+func (r *twinReconciler) isEdited(ctx context.Context, have, want client.Object) (bool, error) {
+	defaulted, _ := want.DeepCopyObject().(client.Object) // a copy has the type of what it copies
+	if err := r.client.Update(ctx, defaulted, client.DryRunAll); err != nil {
+		return false, err
+	}
+	if !equality.Semantic.DeepEqual(specOf(defaulted), specOf(have)) {
+		return true, nil
+	}
+	r.unedited.Store(have.GetUID(), have.GetGeneration())
+	return false, nil
+}
+
 // isRefused tells what the runtime's owner must mend from what may pass: validation and webhooks say no, also in a minute.
 func isRefused(err error) bool {
 	return apierrors.IsInvalid(err) || strings.Contains(err.Error(), "denied the request") // k8s.io/apiserver webhook/errors/statuserror.go
@@ -169,7 +202,7 @@ func isRefused(err error) bool {
 // clash says of the source that its twin's name is taken.
 func (r *twinReconciler) clash(source, other client.Object) error {
 	if wantsTwin(source) {
-		r.teller.tellOnce(source, warning(EventTwinTaken, "runtime %s exists and is not this one's twin: TrainJobs with a data cache can't use this runtime; rename either", other.GetName()))
+		r.events.recordOnce(source, warning(EventTwinTaken, "runtime %s exists and is not this one's twin: TrainJobs with a data cache can't use this runtime; rename either", other.GetName()))
 	}
 	return nil
 }

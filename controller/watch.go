@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/internal/inject"
 )
@@ -45,6 +46,15 @@ func cacheRequestOfPod(_ context.Context, pod client.Object) []reconcile.Request
 		return nil
 	}
 	return []reconcile.Request{request(types.NamespacedName{Namespace: pod.GetNamespace(), Name: name})}
+}
+
+// cacheOfOrphan is the DataCache that a LeaderWorkerSet without an owner was made for.
+func cacheOfOrphan(_ context.Context, object client.Object) []reconcile.Request {
+	set, ok := object.(*lws.LeaderWorkerSet)
+	if !ok || !isOrphan(set, set.Labels[inject.LabelCache]) {
+		return nil
+	}
+	return []reconcile.Request{request(types.NamespacedName{Namespace: set.Namespace, Name: set.Labels[inject.LabelCache]})}
 }
 
 // usedCache is the DataCache that a job's Service leads to.

@@ -23,8 +23,8 @@ const (
 	StateReady State = "Ready"
 	// StateDegraded: it was Ready, and a node that was lost loads its rows again.
 	StateDegraded State = "Degraded"
-	// StateFailed: it can't be loaded; the condition Ready tells why. Its pods, with their logs, stay while TrainJobs use it; the first
-	// one to use it after that has it try anew, and so has who makes the DataCache anew.
+	// StateFailed: it can't be loaded; the condition Ready and lastFailure tell why. While TrainJobs use it, its pods, with their logs, stay
+	// until it is tried again.
 	StateFailed State = "Failed"
 	// StateReleased: its memory is freed, for nobody uses it or it is suspended; the next TrainJob that names it brings it back.
 	StateReleased State = "Released"
@@ -40,6 +40,20 @@ const (
 	// ConditionDegraded is True while rows of a lost node are loaded again.
 	ConditionDegraded = "Degraded"
 )
+
+// Failure is one that ended an attempt to load a cache. One that is in use is tried again after a pause that doubles from 10 s to 10 min, and at
+// once when its annotation datacache.kubeflow.org/retry gets another value.
+type Failure struct {
+	Time    metav1.Time `json:"time"`
+	Message string      `json:"message"`
+
+	// count of failures in a row.
+	Count int32 `json:"count"`
+
+	// retry is what the annotation was then.
+	// +optional
+	Retry string `json:"retry,omitempty"`
+}
 
 // DataCacheStatus is what the controller saw last.
 type DataCacheStatus struct {
@@ -67,6 +81,10 @@ type DataCacheStatus struct {
 	// loads the same.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
+
+	// lastFailure is why the cache failed last, until it is Ready.
+	// +optional
+	LastFailure *Failure `json:"lastFailure,omitempty"`
 
 	// rows in memory, all data nodes of one copy together.
 	// +optional

@@ -51,13 +51,16 @@ func Parse(job *trainer.TrainJob, step Step) (*Request, field.ErrorList) {
 	arrow.Readiness = s.readiness()
 	s.gate()
 	shared, idle := s.lifetime()
+	grace := s.suspendGrace()
 	if len(s.errs) > 0 {
 		return nil, s.errs
 	}
 	arrow.Head.Template, arrow.DataNode.Template = step.template(headContainer), step.template(nodeContainer)
 	request := &Request{Cache: v1alpha1.DataCacheSpec{Arrow: &arrow, Credentials: credentials}, Shared: shared}
+	request.Cache.Retention.SuspendGrace = grace
 	if shared {
-		request.Cache.Retention = v1alpha1.Retention{IdleTTL: &metav1.Duration{Duration: idle}, DeleteAfterIdle: &metav1.Duration{Duration: max(idle, deleteAfterIdle)}}
+		request.Cache.Retention.IdleTTL = &metav1.Duration{Duration: idle}
+		request.Cache.Retention.DeleteAfterIdle = &metav1.Duration{Duration: max(idle, deleteAfterIdle)}
 		request.Name = sharedName(&arrow)
 	}
 	return request, nil

@@ -160,6 +160,10 @@ func TestParse(t *testing.T) {
 		{"own catalog beats the platform's metadata", trainJob(table, "CATALOG_URI=https://catalog.example.com"), variables(location), plain(catalog(nil))},
 		{"own query beats the platform's filter", trainJob(table+"?filter=a=1", location), variables("FILTER=b=2"),
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) { a.Filter = new("a=1") })},
+		{"a grace of its own", trainJob(table, location, "SUSPEND_GRACE=0s"), variables("SUSPEND_GRACE=1h"),
+			plain(func(r *Request, _ *v1alpha1.ArrowCache) {
+				r.Cache.Retention.SuspendGrace = &metav1.Duration{}
+			})},
 		{"shared", trainJob(table, location, "CACHE_SCOPE=namespace", "IDLE_TTL=10h"), nil,
 			plain(func(r *Request, _ *v1alpha1.ArrowCache) {
 				r.Shared, r.Name = true, "shared-cdc896b337a1d4b1"

@@ -12,6 +12,7 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -162,6 +163,19 @@ func (s *spec) lifetime() (shared bool, idle time.Duration) {
 		s.refuse(ttl, "must be a time that is not negative, such as 30m or 10h")
 	}
 	return shared, idle
+}
+
+// suspendGrace reads how long a TrainJob's own cache stays while the TrainJob is suspended; nil where it is not given.
+func (s *spec) suspendGrace() *metav1.Duration {
+	p, ok := s.lookup("SUSPEND_GRACE")
+	if !ok {
+		return nil
+	}
+	grace, err := time.ParseDuration(p.value)
+	if err != nil || grace < 0 {
+		s.refuse(p, "must be a time that is not negative, such as 0s or 10m")
+	}
+	return &metav1.Duration{Duration: grace}
 }
 
 // sorted gives the parameters by name.

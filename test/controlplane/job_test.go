@@ -112,6 +112,7 @@ func objectsAreThere(t *testing.T, dc *v1alpha1.DataCache) {
 		&secrets.Items[0],
 		appears(t, &corev1.Service{}, dc.Namespace, dc.Name+"-cache-service"),
 		appears(t, &corev1.ServiceAccount{}, dc.Namespace, dc.Name+"-cache"),
+		appears(t, &corev1.ConfigMap{}, dc.Namespace, dc.Name+"-cache"),
 		appears(t, &networkingv1.NetworkPolicy{}, dc.Namespace, dc.Name+"-cache"),
 		appears(t, &policyv1.PodDisruptionBudget{}, dc.Namespace, dc.Name+"-cache"),
 	} {
@@ -188,6 +189,11 @@ func TestSuspendedJobFreesItsCache(t *testing.T) {
 	set := appears(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 
 	change(t, job, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
+	usedBy(t, first) // by nobody, and it stays for its suspendGrace of 10 minutes
+	if first.Status.State != v1alpha1.StateReady {
+		t.Errorf("the cache of a TrainJob that was just suspended is %s, want it to stay for its suspendGrace", first.Status.State)
+	}
+	change(t, first, func(dc *v1alpha1.DataCache) { dc.Spec.Retention.SuspendGrace = &metav1.Duration{} })
 	cluster.DataCache(t, ns, "train", v1alpha1.StateReleased)
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 	noCachePods(t, ns)
@@ -201,14 +207,9 @@ func TestSuspendedJobFreesItsCache(t *testing.T) {
 	if next.UID == set.UID {
 		t.Error("the LeaderWorkerSet is the one before, want a new one")
 	}
-	pinned := ""
-	for _, v := range next.Spec.LeaderWorkerTemplate.LeaderTemplate.Spec.Containers[0].Env {
-		if v.Name == "SNAPSHOT_ID" {
-			pinned = v.Value
-		}
-	}
-	if want := first.Status.Snapshot; pinned != want {
-		t.Errorf("the head is told SNAPSHOT_ID=%q, want %q, which it loaded before", pinned, want)
+	pin := appears(t, &corev1.ConfigMap{}, ns, "train-cache")
+	if got, want := pin.Data["SNAPSHOT_PIN"], first.Status.Snapshot; want == "" || got != want {
+		t.Errorf("heads are told SNAPSHOT_PIN=%q, want %q, which was loaded before", got, want)
 	}
 }
 

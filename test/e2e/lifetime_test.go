@@ -29,6 +29,12 @@ func TestSuspendResumeFinish(t *testing.T) {
 	r.passes(t, 2, 5)
 	pinned := cluster.DataCache(t, ns, r.name, v1alpha1.StateReady).Status.Snapshot
 
+	dc := cluster.DataCache(t, ns, r.name, v1alpha1.StateReady)
+	unedited := dc.DeepCopy()
+	dc.Spec.Retention.SuspendGrace = &metav1.Duration{}
+	if err := cluster.Client.Patch(t.Context(), dc, client.MergeFrom(unedited)); err != nil {
+		t.Fatal(err)
+	}
 	r.suspend(t, true)
 	cluster.DataCache(t, ns, r.name, v1alpha1.StateReleased)
 	await(t, "the cache's memory to go", func() error { return nothingRuns(t, ns, client.HasLabels{inject.LabelCache}) })

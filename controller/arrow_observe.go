@@ -1,0 +1,122 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// headAnswer is what a head said when it was asked; status is nil where it did not answer.
+type headAnswer struct {
+	pod    *corev1.Pod
+	status *headStatus
+	err    error
+}
+
+// order ranks the states of copies, the worst first.
+var order = []v1alpha1.State{
+	v1alpha1.StateFailed, v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateDegraded, v1alpha1.StateReady,
+}
+
+// combine makes one condition of what the heads of all copies and the pods tell: that of the copy that is worst.
+func combine(out *observation, set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer) {
+	if !slices.ContainsFunc(answers, func(a headAnswer) bool { return a.status != nil }) {
+		out.condition, out.silent = conditionOfPods(set, pods, answers), len(answers) > 0
+		return
+	}
+	out.answers = true
+	var worst *headAnswer
+	for i := range answers {
+		if a := &answers[i]; a.status != nil && (worst == nil || rank(a) < rank(worst)) {
+			worst = a
+		}
+	}
+	out.condition, out.progress = conditionOfHead(worst.status), progressOf(worst.status)
+	if copies := int(*set.Spec.Replicas); copies > 1 {
+		combineCopies(out, copies, worst.pod.Name, answers)
+	}
+	addTrouble(&out.condition, pods)
+}
+
+func rank(a *headAnswer) int { return slices.Index(order, conditionOfHead(a.status).state) }
+
+// combineCopies accounts for copies whose head does not run or answer: a cache with several copies is Ready only when all of them are.
+func combineCopies(out *observation, copies int, worst string, answers []headAnswer) {
+	answering := 0
+	for _, a := range answers {
+		if a.status != nil {
+			answering++
+		}
+	}
+	c := &out.condition
+	switch {
+	case answering < copies && c.state != v1alpha1.StateFailed:
+		*c = condition{v1alpha1.StatePending, reasonStarting, fmt.Sprintf("the heads of %d of %d copies answer; %s", answering, copies, c.message)}
+	case c.state != v1alpha1.StateReady:
+		c.message = fmt.Sprintf("copy %s: %s", worst, c.message)
+	}
+}
+
+// conditionOfHead takes the head's word; its states are ours.
+func conditionOfHead(h *headStatus) condition {
+	switch state := v1alpha1.State(h.State); state {
+	case v1alpha1.StatePlanning:
+		return condition{state, reasonPlanning, h.Reason}
+	case v1alpha1.StateLoading:
+		return condition{state, reasonLoading, h.Reason}
+	case v1alpha1.StateReady:
+		return condition{state, reasonLoaded, fmt.Sprintf("all %d rows are in memory", h.Rows)}
+	case v1alpha1.StateDegraded:
+		return condition{state, reasonReloading, h.Reason}
+	case v1alpha1.StateFailed:
+		return condition{state, reasonFailed, h.Reason}
+	}
+	return condition{v1alpha1.StatePending, reasonUnreachable, fmt.Sprintf("the head says it is %q, which this controller doesn't know: do their versions fit?", h.State)}
+}
+
+func progressOf(h *headStatus) *progress {
+	p := &progress{rows: h.Rows, bytes: h.Bytes, percent: h.percent()}
+	if h.Snapshot != 0 {
+		p.snapshot = decimal(h.Snapshot)
+	}
+	return p
+}
+
+// addTrouble adds why a pod does not start to what a head that waits for it says.
+func addTrouble(c *condition, pods []*corev1.Pod) {
+	if c.state == v1alpha1.StateReady || c.state == v1alpha1.StateFailed {
+		return
+	}
+	if t := troubleOf(pods); t != nil {
+		c.reason, c.message = t.reason, c.message+"; "+t.message
+	}
+}
+
+// conditionOfPods is for when no head answers. A pod is ready by /ready, which is the head's word too: heads that the kubelet can reach and
+// this process can't are Ready all the same.
+func conditionOfPods(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer) condition {
+	ready := 0
+	for _, a := range answers {
+		if isReady(a.pod) {
+			ready++
+		}
+	}
+	if ready > 0 && ready == int(*set.Spec.Replicas) {
+		return condition{v1alpha1.StateReady, reasonLoaded, fmt.Sprintf("head %s is ready, but tells no progress: %v", answers[0].pod.Name, answers[0].err)}
+	}
+	c := condition{v1alpha1.StatePending, reasonStarting, fmt.Sprintf("%d of %d pods run", runningOf(pods), wantedPods(set))}
+	if len(answers) > 0 {
+		c.reason, c.message = reasonUnreachable, answers[0].err.Error()
+	}
+	if t := troubleOf(pods); t != nil {
+		c.reason, c.message = t.reason, t.message
+	}
+	return c
+}
