@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
@@ -97,8 +98,12 @@ func cachePodIsRight(t *testing.T, pod corev1.Pod) {
 	if c.LivenessProbe == nil || c.LivenessProbe.HTTPGet == nil || c.LivenessProbe.HTTPGet.Path != "/healthz" {
 		t.Errorf("pod %s has the liveness probe %+v, want GET /healthz", pod.Name, c.LivenessProbe)
 	}
-	if diff := cmp.Diff([]corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s3-keys"}}}}, c.EnvFrom); diff != "" {
-		t.Errorf("pod %s: keys (-want +got):\n%s", pod.Name, diff)
+	from := []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s3-keys"}}}}
+	if c.Name == controller.RoleHead { // and the pinned snapshot
+		from = append(from, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "train-cache"}}})
+	}
+	if diff := cmp.Diff(from, c.EnvFrom); diff != "" {
+		t.Errorf("pod %s: keys and pin (-want +got):\n%s", pod.Name, diff)
 	}
 	if memory := c.Resources.Limits.Memory().String(); strings.HasPrefix(pod.Name, "train-cache-0-") && memory != "3Gi" {
 		t.Errorf("data node %s has %s of memory, want 3Gi", pod.Name, memory)
