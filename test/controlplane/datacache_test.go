@@ -1,0 +1,118 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
+)
+
+// byHand is a DataCache as people write it.
+func byHand(namespace string) *v1alpha1.DataCache {
+	return &v1alpha1.DataCache{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "reviews"},
+		Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{
+			Table: "demo.reviews", MetadataLocation: new("s3://lake/reviews/metadata/00001.metadata.json"), DataNodes: 2, Replicas: 1,
+		}},
+	}
+}
+
+func memory(text string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(text)}
+}
+
+// TestDataCacheValidation: the API server refuses what can't be, and takes a template that says a part of a pod.
+func TestDataCacheValidation(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	for name, c := range map[string]struct {
+		edit func(*v1alpha1.DataCache)
+		want string // "": it is taken
+	}{
+		"as it is": {func(*v1alpha1.DataCache) {}, ""},
+		"a part of a pod": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{SchedulerName: "x"}}
+		}, ""},
+		"no engine": {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow = nil }, "exactly one engine must be set"},
+		"an account": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{ServiceAccountName: "x"}}
+		}, "serviceAccountName can't be set"},
+		"requests > limits": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.DataNode.Resources = corev1.ResourceRequirements{Requests: memory("8Gi"), Limits: memory("4Gi")}
+		}, "requests must not be above limits"},
+		"names without from": {func(dc *v1alpha1.DataCache) { dc.Spec.Access.Namespaces.Names = []string{"a"} }, "names must be set with from: Names"},
+		"a wrong snapshot":   {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{ID: new("007")} }, "should match"},
+		"a large snapshot": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{ID: new("9223372036854775807")}
+		}, ""},
+		"a wrong time": {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{AsOf: new("yesterday")} }, "date-time"},
+		"half a second": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-01T00:00:00.5Z")}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dc := byHand(ns)
+			c.edit(dc)
+			err := cluster.Client.Create(t.Context(), dc, client.DryRunAll)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("the API server answers %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestMemoryIsRaised: other resources reach the pods, which are made anew, and observedGeneration says so.
+func TestMemoryIsRaised(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	dc := byHand(ns)
+	cluster.Create(t, dc)
+	cachePods(t, ns, 3)
+	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.DataNode.Resources.Limits = memory("64Gi") })
+	kubetest.Eventually(t, "data nodes with 64Gi, told by observedGeneration", func() error {
+		var pods corev1.PodList
+		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(ns), client.MatchingLabels{"datacache.kubeflow.org/role": "node"}); err != nil {
+			return err
+		}
+		raised := 0
+		for _, pod := range pods.Items {
+			if pod.Spec.Containers[0].Resources.Limits.Memory().String() == "64Gi" {
+				raised++
+			}
+		}
+		now := &v1alpha1.DataCache{}
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(dc), now); err != nil {
+			return err
+		}
+		if raised != 2 || now.Status.ObservedGeneration != now.Generation {
+			return fmt.Errorf("%d of %d have it, generation %d, observed %d", raised, len(pods.Items), now.Generation, now.Status.ObservedGeneration)
+		}
+		return nil
+	})
+}
+
+// TestOrphanedCacheGoes: no pods stay of a DataCache that was deleted without its dependents.
+func TestOrphanedCacheGoes(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	dc := byHand(ns)
+	cluster.Create(t, dc)
+	cachePods(t, ns, 3)
+	if err := cluster.Client.Delete(t.Context(), dc, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "reviews-cache")
+	noCachePods(t, ns)
+}
