@@ -215,7 +215,7 @@ func (w *worker) find(ctx context.Context, e *entry, key client.ObjectKey) (*cor
 	existing := &corev1.PersistentVolumeClaim{}
 	err := reader.Get(ctx, key, existing)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilerr // no claim is an answer
+		return nil, nil // no claim is an answer
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get the claim %s: %w", key, err)

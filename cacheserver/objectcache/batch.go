@@ -112,7 +112,7 @@ func (b *batch) Write(p []byte) (int, error) {
 		deadline = slowest
 	}
 	_ = b.request.control.SetWriteDeadline(deadline.Add(b.server.limits.stall)) // fails only where there are no deadlines
-	n, err := b.request.answer.ResponseWriter.Write(p)
+	n, err := b.request.answer.Write(p)
 	b.sent += int64(n)
 	return n, err
 }

@@ -23,8 +23,10 @@ func (m *Mask) CopyFrom(all []byte, first int) {
 	bitutil.CopyBitmap(all, first, m.N, m.Bits, 0)
 }
 
+// Has says whether row i stays.
 func (m *Mask) Has(i int) bool { return bitutil.BitIsSet(m.Bits, i) }
 
+// Clear drops row i.
 func (m *Mask) Clear(i int) { bitutil.ClearBit(m.Bits, i) }
 
 // Kept is how many rows stay.

@@ -18,6 +18,7 @@ import (
 // Kind is how values of a type compare.
 type Kind int
 
+// The kinds of values.
 const (
 	KindInt     Kind = iota // integers, dates, times, timestamps, booleans
 	KindFloat               // by IEEE 754: NaN is neither less than, equal to nor greater than anything
@@ -53,9 +54,14 @@ func (v Value) Compare(w Value) int {
 	return cmp.Compare(v.Int, w.Int)
 }
 
-func IntValue(v int64) Value     { return Value{Kind: KindInt, Int: v} }
+// IntValue is a value of KindInt.
+func IntValue(v int64) Value { return Value{Kind: KindInt, Int: v} }
+
+// FloatValue is a value of KindFloat.
 func FloatValue(v float64) Value { return Value{Kind: KindFloat, Float: v} }
-func BytesValue(v string) Value  { return Value{Kind: KindBytes, Bytes: v} }
+
+// BytesValue is a value of KindBytes.
+func BytesValue(v string) Value { return Value{Kind: KindBytes, Bytes: v} }
 
 func boolInt(v bool) int64 {
 	if v {

@@ -178,7 +178,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 			return fmt.Errorf("--dir: %w", err)
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // told to end while it was catching up
 		}
 		log.Info("ready", "dir", f.dir, "name", f.name)
 		server.Open()

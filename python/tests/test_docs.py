@@ -39,7 +39,7 @@ import kubeflow_datacache.sdk as sdk
 from api_server import trainer_client
 client, posted = (context := trainer_client()).__enter__()
 kubeflow.trainer.TrainerClient = lambda: client
-sdk.cache_logs = lambda client, job, follow: iter([f"logs of {job}"])
+sdk.cache_logs = lambda client, job, follow=False, server=None: iter([f"logs of {job}"])
 sdk.cache_status = lambda client, job: f"status of {job}"
 """
 MODEL = """

@@ -131,7 +131,7 @@ func launch(t *testing.T, program, namespace string, more ...string) *manager {
 		"--kubeconfig=" + kubeconfig, "--namespace=" + namespace, "--cache-image=example.com/cacheserver:test", "--leader-elect",
 		"--webhook-host=" + cluster.Address, fmt.Sprintf("--webhook-port=%d", port), "--metrics=" + m.metrics, "--probes=" + m.probes,
 	}
-	m.cmd = exec.Command(program, append(args, more...)...) //nolint:forbidigo // it ends with the test, by its cleanup
+	m.cmd = exec.Command(program, append(args, more...)...)
 	m.cmd.Stdout, m.cmd.Stderr = log, log
 	if err := m.cmd.Start(); err != nil {
 		t.Fatal(err)

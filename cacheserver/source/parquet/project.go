@@ -334,6 +334,7 @@ func wrap(data arrow.ArrayData) arrow.Array {
 	return array.MakeFromData(data)
 }
 
+// ReleaseAll releases each of all.
 func ReleaseAll[T interface{ Release() }](all []T) {
 	for _, x := range all {
 		x.Release()

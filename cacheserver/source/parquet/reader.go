@@ -42,6 +42,7 @@ type RowReader struct {
 	at         int64                // the row group's row that is next
 }
 
+// NewRowReader reads the rows of s in record batches of at most batch rows, with the columns of p. Close it.
 func NewRowReader(ctx context.Context, f *Footer, from *objstore.File, p *Projection, s Section, batch int64, mem allocator) (_ *RowReader, err error) {
 	defer RecoverError(&err)
 	r := &RowReader{footer: f, section: s, projection: p, mem: mem, batch: batch, at: s.first}
@@ -306,6 +307,7 @@ func (r *RowReader) drop() {
 	r.raw = r.raw[:0]
 }
 
+// Close releases what the reader holds; batches that it gave stay good.
 func (r *RowReader) Close() {
 	for _, c := range r.own {
 		if c != nil {

@@ -26,6 +26,7 @@ func ArrowSchema(fields []ice.NestedField, properties ice.Properties) (*arrow.Sc
 	return arrow.NewSchema(out, nil), nil
 }
 
+// ArrowType is the type in which a column is served. The error names a column whose type is not supported.
 func ArrowType(f ice.NestedField, properties ice.Properties) (arrow.DataType, error) {
 	if t := unsupported(f.Type); t != nil {
 		return nil, fmt.Errorf("column %q: type %s is not supported: select the other columns", f.Name, t)
