@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A listener that the Kubeflow SDK takes for an API server: it knows one runtime and one cache's pods, and keeps TrainJobs."""
+"""What the Kubeflow SDK takes for an API server: it knows one runtime and one cache's pods, and keeps TrainJobs."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from peer import Peer, Table
 from script import Connection, Script
 
 from kubeflow_datacache import Batch, DataCache, DataCacheError, World
+from kubeflow_datacache.flow.reading import Reading
+from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.stop import Stop
 
 ALONE = World(0, 1)
@@ -43,6 +45,24 @@ def test_close_from_another_thread_raises_in_the_reader(peer: Peer, cache: DataC
     loader.close()
     reader.join(60)
     assert [str(error) for error in errors if "close" in str(error)], errors
+
+
+def test_close_as_an_iteration_begins(cache: DataCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread, when the reading runs already and the loader does not have it yet."""
+    loader, before = cache.loader(global_batch_size=10, world=ALONE), len(ours())
+    begin = loader._read
+
+    def closed(share: Share) -> Reading:
+        reading = begin(share)
+        closing = threading.Thread(target=loader.close)
+        closing.start()
+        closing.join(60)
+        return reading
+
+    monkeypatch.setattr(loader, "_read", closed)
+    with pytest.raises(RuntimeError, match="close"):
+        next(iter(loader))
+    assert len(ours()) == before
 
 
 @pytest.mark.parametrize("asked", ["as the epoch begins", "as a stream broke"])

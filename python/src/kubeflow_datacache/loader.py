@@ -80,6 +80,7 @@ class Loader:
         self._clock = Clock()
         self._steps_given = self._rows_given = self._bytes_given = self._reconnects = 0
         self._reading: Reading | None = None
+        self._closes = 0  # calls of close(), for an iteration that begins in another thread
         self._bar: Progress | None = None
         self._process = os.getpid()
         cache.register(self)
@@ -232,6 +233,7 @@ class Loader:
 
     def close(self) -> None:
         """Ends what runs: an iteration, its streams, the transform's threads. The loader stands where it stood."""
+        self._closes += 1
         self._end()
         if self._transform is not None:
             self._transform.close()
@@ -274,7 +276,7 @@ class Loader:
 
     def _iterate(self) -> Iterator[Batch]:
         self._leave_parent()
-        process = self._process
+        process, closes = self._process, self._closes
         self._clock.begin()
         share = self._share_in(self.world)
         if share.world > 1 and isinstance(self._order.seed, DrawnAlone):
@@ -286,6 +288,8 @@ class Loader:
         shows = self._progress and share.rank == share.worker == 0
         bar = self._bar = Progress(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
         try:
+            if self._closes != closes:  # before close() could see this reading
+                raise RuntimeError(ENDED)
             for batch in reading.batches():
                 if self._reading is not reading:
                     break

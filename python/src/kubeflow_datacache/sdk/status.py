@@ -22,7 +22,7 @@ class CacheStatus:
     namespace: str
     name: str
     state: str
-    """Pending, Planning, Loading, Ready, Degraded, Failed, Released or a word of a later release; "" before the controller looked."""
+    """Pending, Planning, Loading, Ready, Degraded, Failed, Released or a later release's word; "" before the first look."""
     reason: str
     """Why it is not Ready, in words; "" when it is."""
     loaded_percent: int | None
@@ -51,13 +51,14 @@ def cache_logs(client: TrainerClient, job: str, *, follow: bool = False, server:
         client: of the TrainJob's namespace.
         job: the TrainJob's name.
         follow: go on until the pod ends; of one pod alone.
-        server: None for the step that waits; "head", "node" or a pod's name for the servers. Lines of several pods begin
-            with the pod's name.
+        server: None for the step that waits; "head", "node" or a pod's name for the servers. Lines of several pods
+            begin with the pod's name.
 
     Raises:
         LookupError: the TrainJob has no cache, or that has no such pod now; the error names those that there are.
         ValueError: several pods can't be followed at once.
-        kubernetes.client.ApiException: the API server refuses; servers' logs need the rights to list pods and get pods/log.
+        kubernetes.client.ApiException: the API server refuses; servers' logs need the rights to list pods and get
+            pods/log.
     """
     if server is None:
         return client.get_job_logs(name=job, step="dataset-initializer", follow=follow)
