@@ -50,7 +50,7 @@ def test_close_from_another_thread_raises_in_the_reader(peer: Peer, cache: DataC
 def test_close_as_an_iteration_begins(cache: DataCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """By another thread, when the reading runs already and the loader does not have it yet."""
     loader, before = cache.loader(global_batch_size=10, world=ALONE), len(ours())
-    begin = loader._read
+    begin: Callable[[Share], Reading] = loader._read  # pyright: ignore[reportPrivateUsage]
 
     def closed(share: Share) -> Reading:
         reading = begin(share)

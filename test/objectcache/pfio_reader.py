@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads files through pfio and its HTTP cache: a name a line on standard input, its text as a line of JSON out.
 
-Arguments: the URL of what to read from, file://FOLDER or s3://BUCKET/PREFIX, and pfio's http_cache. TestPfio runs it with pfio from PyPI as it is.
+Arguments: the URL of what to read from, file://FOLDER or s3://BUCKET/PREFIX, and pfio's http_cache. TestPfio runs it
+with pfio from PyPI as it is.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class CacheStatus:
     namespace: str
     name: str
     state: str
-    """Pending, Planning, Loading, Ready, Degraded, Failed, Released or a later release's word; "" before the first look."""
+    """Pending, Planning, Loading, Ready, Degraded, Failed, Released or a newer word; "" before the first look."""
     reason: str
     """Why it is not Ready, in words; "" when it is."""
     loaded_percent: int | None
@@ -79,9 +79,8 @@ def cache_logs(client: TrainerClient, job: str, *, follow: bool = False, server:
 def _pod_logs(backend: Any, namespace: str, pods: list[str], follow: bool) -> Iterator[str]:
     for pod in pods:
         if follow:
-            yield from Watch().stream(
-                backend.core_api.read_namespaced_pod_log, name=pod, namespace=namespace, follow=True
-            )
+            lines = Watch().stream(backend.core_api.read_namespaced_pod_log, name=pod, namespace=namespace, follow=True)
+            yield from map(str, lines)
             continue
         prefix = f"{pod}  " if len(pods) > 1 else ""
         for line in backend.core_api.read_namespaced_pod_log(name=pod, namespace=namespace).splitlines():
