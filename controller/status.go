@@ -73,8 +73,8 @@ func statusOf(dc *v1alpha1.DataCache, f facts) v1alpha1.DataCacheStatus {
 
 	c := judge(&dc.Status, f)
 	recordFailure(&out, dc, c, f.now)
-	recordTimes(&out, c.state, f)
 	recordProgress(&out, c.state, f)
+	recordTimes(&out, c.state, f)
 	out.State = c.state
 	setConditions(&out, c, dc.Generation, f.now)
 	return out
@@ -181,7 +181,7 @@ func recordProgress(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts
 	switch {
 	case state == v1alpha1.StateReleased || state == v1alpha1.StateFailed:
 		out.Rows, out.Bytes, out.LoadedPercent = nil, nil, nil
-		if f.answers && out.ReadyTime == nil {
+		if state == v1alpha1.StateFailed && f.answers && out.ReadyTime == nil {
 			out.Snapshot = ""
 		}
 	case f.progress == nil || state == v1alpha1.StatePlanning || state == v1alpha1.StatePending:

@@ -216,7 +216,7 @@ func TestLife(t *testing.T) {
 		{time.Hour + time.Minute, facts{plan: run, observation: answered(answer("Degraded", "data node 1 restarted", 20, 28)), users: user}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.ReadyTime, new(after(time.Hour))) + differs(s.LoadedPercent, new(int32(71)))
 		}, EventDegraded},
-		{time.Hour + 2*time.Minute, facts{plan: plan{why: "TrainJob train is suspended"}}, func(s *v1alpha1.DataCacheStatus) string {
+		{time.Hour + 2*time.Minute, facts{plan: plan{why: "TrainJob train is suspended"}, observation: answered(answer("Ready", "ready", 28, 28))}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(s.Rows, (*int64)(nil)) + differs(s.Snapshot, "42") + differs(s.Users, int32(0)) +
 				differs(s.LastUsedTime, new(after(time.Hour+2*time.Minute))) + differs(s.ProvisionedTime, (*metav1.Time)(nil))
 		}, EventReleased},
