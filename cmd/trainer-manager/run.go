@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/config"
@@ -16,11 +17,14 @@ import (
 	"github.com/kubeflow/trainer/v2/pkg/statusserver"
 	"github.com/kubeflow/trainer/v2/pkg/util/cert"
 	"github.com/kubeflow/trainer/v2/pkg/webhooks"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -60,7 +64,7 @@ func run(ctx context.Context, flags *config) error {
 		return err
 	}
 	trainerconfig.ApplyClientConnection(reach, &cfg)
-	options.Cache = controller.CacheOptions()
+	options.Cache = cacheOptions()
 	mgr, err := ctrl.NewManager(reach, options)
 	if err != nil {
 		return fmt.Errorf("make the manager: %w", err)
@@ -88,6 +92,17 @@ func run(ctx context.Context, flags *config) error {
 		return fmt.Errorf("set up Trainer: %w", err)
 	}
 	return mgr.Start(ctx)
+}
+
+// cacheOptions are those of datacache's controllers, with every ConfigMap: Trainer reads through the same informers, and keeps in a
+// ConfigMap of its own the runtime that it built a TrainJob from (v2.3.0 pkg/runtime/core/snapshot.go).
+func cacheOptions() cache.Options {
+	options := controller.CacheOptions()
+	maps.DeleteFunc(options.ByObject, func(kind client.Object, _ cache.ByObject) bool {
+		_, is := kind.(*corev1.ConfigMap)
+		return is
+	})
+	return options
 }
 
 // schemes are the types of Trainer, of what it makes, and of datacache.
