@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
@@ -54,10 +54,10 @@ func (v view) answer(r wire.Request) (answer, error) {
 }
 
 func (a *answer) shard(r wire.Request) {
-	lo, hi := order.Shard(r.Index, r.Total, uint64(a.view.rows))
+	lo, hi := epoch.Shard(r.Index, r.Total, uint64(a.view.rows))
 	a.records = int64(hi - lo)
 	for i, b := range a.view.bounds {
-		rows := plan.Bounds{max(b[0], int64(lo)), min(b[1], int64(hi))}
+		rows := assign.Bounds{max(b[0], int64(lo)), min(b[1], int64(hi))}
 		if rows.Len() > 0 {
 			a.add(i, rows.Len(), wire.Ticket{Kind: wire.Shard, Rows: rows})
 		}

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/plan"
 )
 
 // State is where a cache is in its life, in the words of /status.
@@ -342,7 +342,7 @@ func (c *cluster) stop() {
 type view struct {
 	plan    *tablePlan
 	rows    int64
-	bounds  []plan.Bounds
+	bounds  []assign.Bounds
 	members []member
 }
 
@@ -363,6 +363,6 @@ func (c *cluster) view() (view, error) {
 		counts[i] = m.rows
 		v.rows += m.rows
 	}
-	v.bounds = plan.Rows(counts)
+	v.bounds = assign.BoundsOf(counts)
 	return v, nil
 }

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/plan"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -41,7 +41,7 @@ func splits10(nodes, n int) *tablePlan {
 		weights[i] = 80
 		p.splits = append(p.splits, iceberg.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
 	}
-	p.runs = plan.Assign(weights, nodes)
+	p.runs = assign.ByWeight(weights, nodes)
 	return p
 }
 
@@ -149,7 +149,7 @@ func TestLifeOfACache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]plan.Bounds{{0, 20}, {20, 40}}, v.bounds); diff != "" || v.rows != 40 {
+	if diff := cmp.Diff([]assign.Bounds{{0, 20}, {20, 40}}, v.bounds); diff != "" || v.rows != 40 {
 		t.Errorf("%d rows, bounds %s", v.rows, diff)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
@@ -36,7 +36,7 @@ func golden(t *testing.T, name string, into any) {
 }
 
 // goldenView is a ready cache of rows dealt to nodes as told, with the columns of the golden dataset.
-func goldenView(columns []string, bounds []plan.Bounds) view {
+func goldenView(columns []string, bounds []assign.Bounds) view {
 	fields := make([]arrow.Field, len(columns))
 	for i, name := range columns {
 		fields[i] = arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Int64}
@@ -67,7 +67,7 @@ func TestGoldenDescriptors(t *testing.T) {
 	if len(file.Cases) < 50 {
 		t.Fatalf("%d cases: is this the right file?", len(file.Cases))
 	}
-	v := goldenView(file.Dataset.Columns, []plan.Bounds{{0, file.Dataset.Rows}})
+	v := goldenView(file.Dataset.Columns, []assign.Bounds{{0, file.Dataset.Rows}})
 	for _, tt := range file.Cases {
 		t.Run(tt.Name, func(t *testing.T) {
 			d := &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: tt.Path}
@@ -96,7 +96,7 @@ func TestGoldenAnswers(t *testing.T) {
 	var file struct {
 		Dataset struct{ Columns []string }
 		Cases   []struct {
-			Nodes   []plan.Bounds
+			Nodes   []assign.Bounds
 			Request json.RawMessage
 			Want    struct {
 				TotalRecords int64 `json:"total_records"`
@@ -140,11 +140,11 @@ func ticketRows(t *testing.T, ticket wire.Ticket) []int64 {
 		}
 		return rows
 	}
-	cursor, err := order.NewCursor(ticket.Epoch, ticket.Share)
+	cursor, err := epoch.NewCursor(ticket.Epoch, ticket.Share)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var run [1]order.Run
+	var run [1]epoch.Run
 	for n, _ := cursor.Next(run[:], 7); n > 0; n, _ = cursor.Next(run[:], 7) {
 		for row := run[0].First; row < run[0].First+run[0].Rows; row++ {
 			if int64(row) >= ticket.Bounds[0] && int64(row) < ticket.Bounds[1] {

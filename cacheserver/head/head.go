@@ -17,11 +17,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/watch"
@@ -30,10 +30,10 @@ import (
 
 // Config is what a head needs. Fields without a remark must be set.
 type Config struct {
-	Flight    net.Listener  // the head owns and closes it
-	HTTP      net.Listener  // likewise; nil serves no HTTP
-	Nodes     int           // data nodes to wait for, at least 1
-	Budget    *chunk.Budget // limits the memory that clients can make the head hold; nil: a budget of 256 MiB
+	Flight    net.Listener // the head owns and closes it
+	HTTP      net.Listener // likewise; nil serves no HTTP
+	Nodes     int          // data nodes to wait for, at least 1
+	Budget    *rows.Budget // limits the memory that clients can make the head hold; nil: a budget of 256 MiB
 	Store     *objstore.Store
 	Source    iceberg.Source
 	Selection iceberg.Selection
@@ -65,7 +65,7 @@ func New(cfg Config) (*Head, error) {
 	if cfg.Nodes < 1 {
 		return nil, fmt.Errorf("nodes: %d, want at least 1 data node", cfg.Nodes)
 	}
-	cfg.Budget = cmp.Or(cfg.Budget, chunk.NewBudget(256<<20))
+	cfg.Budget = cmp.Or(cfg.Budget, rows.NewBudget(256<<20))
 	cfg.TicketTTL = cmp.Or(cfg.TicketTTL, time.Hour)
 	cfg.NodeTimeout = cmp.Or(cfg.NodeTimeout, 10*time.Second)
 	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 10*time.Minute)

@@ -14,8 +14,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
@@ -29,7 +29,7 @@ type tablePlan struct {
 	selection   iceberg.Selection
 	schema      *arrow.Schema
 	splits      []iceberg.Split
-	runs        []plan.Run // by node
+	runs        []assign.Range // by node
 
 	encode sync.Once
 	whole  []byte // schema, encoded; see encoded
@@ -39,7 +39,7 @@ type tablePlan struct {
 // properties stay out of it.
 func requestFingerprint(src iceberg.Source, sel iceberg.Selection) (string, error) {
 	src.Properties = nil
-	return plan.Fingerprint(struct {
+	return assign.Fingerprint(struct {
 		Source    iceberg.Source
 		Selection iceberg.Selection
 	}{src, sel})
@@ -87,7 +87,7 @@ func (p *tablePlan) name() error {
 		}
 		order = append(order, rows{s.File, s.RowGroup, s.Rows})
 	}
-	dataset, err := plan.Fingerprint(struct {
+	dataset, err := assign.Fingerprint(struct {
 		OrderVersion int
 		UUID         string
 		Snapshot     int64
@@ -98,11 +98,11 @@ func (p *tablePlan) name() error {
 		return err
 	}
 	p.dataset = wire.Dataset{TableUUID: p.pin.UUID, Snapshot: p.pin.SnapshotID, Fingerprint: dataset, Filter: p.selection.Filter}
-	p.fingerprint, err = plan.Fingerprint(struct {
+	p.fingerprint, err = assign.Fingerprint(struct {
 		Dataset string
 		Pin     iceberg.Pin
 		Columns []string
-		Runs    []plan.Run
+		Runs    []assign.Range
 		Cuts    []int64
 	}{dataset, p.pin, p.selection.Columns, p.runs, cuts})
 	return err
@@ -161,7 +161,7 @@ const scanLimit = 1 << 20
 
 // touched says which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
 // scanLimit runs of a longer share count as touched: their streams are then empty at worst.
-func touched(e order.Epoch, s order.Share, bounds []plan.Bounds) ([]bool, error) {
+func touched(e epoch.Epoch, s epoch.Share, bounds []assign.Bounds) ([]bool, error) {
 	out := make([]bool, len(bounds))
 	left := 0
 	for _, b := range bounds {
@@ -169,11 +169,11 @@ func touched(e order.Epoch, s order.Share, bounds []plan.Bounds) ([]bool, error)
 			left++
 		}
 	}
-	cursor, err := order.NewCursor(e, s)
+	cursor, err := epoch.NewCursor(e, s)
 	if err != nil {
 		return nil, err
 	}
-	var runs [1024]order.Run
+	var runs [1024]epoch.Run
 	for seen := 0; left > 0 && seen < scanLimit; {
 		n, passed := cursor.Next(runs[:], math.MaxUint64)
 		if passed == 0 {

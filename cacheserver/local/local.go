@@ -17,11 +17,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
@@ -31,7 +31,7 @@ type Config struct {
 	Flight    net.Listener // the head's; data nodes listen beside it on free ports
 	HTTP      net.Listener // nil serves no HTTP
 	Nodes     int
-	Budget    *chunk.Budget // shared by head and nodes
+	Budget    *rows.Budget // shared by head and nodes
 	Store     *objstore.Store
 	Source    iceberg.Source
 	Selection iceberg.Selection

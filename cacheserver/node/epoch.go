@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
@@ -35,16 +35,16 @@ const (
 )
 
 // epoch streams this node's share of a rank's sequence, in sequence order, in batches of about so many bytes.
-func (s *sender) epoch(l serving, p *chunk.Projection, length int64) error {
+func (s *sender) epoch(l serving, p *rows.Projection, length int64) error {
 	most := min(mostBytes, s.most)
 	length = min(length, most/16*15)
-	cursor, err := order.NewCursor(l.ticket.Epoch, l.ticket.Share)
+	cursor, err := epoch.NewCursor(l.ticket.Epoch, l.ticket.Share)
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
 	cursor.Within(uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds[1]))
 	every := l.cuts(l.rows.MeanBytes(p), length, most)
-	var runs []order.Run // of this node, not sent yet
+	var runs []epoch.Run // of this node, not sent yet
 	var rows int         // that they have
 	for left := every.positions; ; {
 		if err := s.stream.Context().Err(); err != nil {
@@ -108,7 +108,7 @@ const endless = math.MaxInt
 // of 64 rows made lengths that differ by half. mean is the bytes of a row, length those of a
 // batch, longest those that one may have at most.
 func (l serving) cuts(mean, length, longest int64) cut {
-	lo, hi := order.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
+	lo, hi := epoch.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := hi - lo
 	scattered := l.ticket.Epoch.Shuffle && uint64(l.ticket.Bounds.Len()) < l.ticket.Epoch.Rows
 	rows := func(bytes int64) uint64 { return uint64(min(max(bytes/max(mean, 1), 1), mostRows)) }

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/exchange"
-	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/wire"
 )
@@ -64,7 +64,7 @@ func (s *service) get(lent serving, stream flight.FlightService_DoGetServer) err
 	return out.epoch(lent, projection, length)
 }
 
-func (l serving) project() (*chunk.Projection, error) {
+func (l serving) project() (*rows.Projection, error) {
 	if l.ticket.Columns == nil {
 		return l.layout.All(), nil
 	}
@@ -179,14 +179,14 @@ func askedRows(request exchange.Message) (exchange.Rows, error) {
 }
 
 // runs are the node's own rows that a client asked for: one run for each.
-func (l serving) runs(asked exchange.Rows) ([]order.Run, error) {
-	runs := make([]order.Run, asked.Len())
+func (l serving) runs(asked exchange.Rows) ([]epoch.Run, error) {
+	runs := make([]epoch.Run, asked.Len())
 	for i := range runs {
 		row := asked.At(i)
 		if row < l.ticket.Bounds[0] || row >= l.ticket.Bounds[1] {
 			return nil, status.Errorf(codes.OutOfRange, "exchange: row %d is not on this data node, which holds rows %d to %d", row, l.ticket.Bounds[0], l.ticket.Bounds[1]-1)
 		}
-		runs[i] = order.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}
+		runs[i] = epoch.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}
 	}
 	return runs, nil
 }

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -146,7 +146,7 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 		}
 	}()
 	defer p.work.begin(p.decoding(split))()
-	builder := chunk.NewBuilder(p.layout, p.arena, chunk.TargetBytes)
+	builder := rows.NewBuilder(p.layout, p.arena, rows.TargetBytes)
 	defer builder.Close()
 	var copying time.Duration
 	begin := time.Now()
@@ -178,7 +178,7 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 }
 
 // keep files a loaded split and makes it reportable.
-func (p *part) keep(index int, sealed chunk.Sealed) {
+func (p *part) keep(index int, sealed rows.Sealed) {
 	p.metrics.DecodedBytes.Add(float64(sealed.Bytes))
 	p.metrics.DecodedRows.Add(float64(sealed.Rows))
 	p.metrics.SplitsLoaded.Inc()
@@ -206,7 +206,7 @@ func (p *part) explain(split iceberg.Split, err error) error {
 
 // noRoom says of a full budget what there was no room for, and what to do beside raising the limit. Other errors stay.
 func noRoom(err error, what, advice string) error {
-	var full *chunk.ExhaustedError
+	var full *rows.ExhaustedError
 	if !errors.As(err, &full) {
 		return err
 	}
@@ -217,7 +217,7 @@ func noRoom(err error, what, advice string) error {
 
 // noRoomError is a full budget in words.
 type noRoomError struct {
-	full *chunk.ExhaustedError
+	full *rows.ExhaustedError
 	text string
 }
 

@@ -25,10 +25,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/watch"
@@ -42,7 +42,7 @@ type Config struct {
 	Advertise string // host:port at which clients reach Flight
 	Flight    net.Listener
 	HTTP      net.Listener // nil serves no HTTP
-	Budget    *chunk.Budget
+	Budget    *rows.Budget
 	Store     *objstore.Store
 	Source    iceberg.Source // the head says which snapshot of it
 	Workers   int            // row groups decoded at a time; 0: one a core
@@ -169,8 +169,8 @@ func (n *Node) limitHeap() { debug.SetMemoryLimit(n.cfg.Budget.Heap() + heapSlac
 
 // serving is a loaded part in use by one call, which calls done once.
 type serving struct {
-	layout *chunk.Layout
-	rows   *chunk.Rows
+	layout *rows.Layout
+	rows   *rows.Rows
 	ticket wire.Ticket
 	calls  *calls
 }

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -23,8 +23,8 @@ type part struct {
 	workers int
 	work    *Work
 	store   *objstore.Store
-	budget  *chunk.Budget
-	arena   *chunk.Arena
+	budget  *rows.Budget
+	arena   *rows.Arena
 	metrics *metrics.Metrics
 	calls   *calls
 	cancel  context.CancelFunc
@@ -33,12 +33,12 @@ type part struct {
 	table *iceberg.Table // while loading
 
 	// Set by loading before ended is closed, read only after.
-	layout *chunk.Layout
-	rows   *chunk.Rows
+	layout *rows.Layout
+	rows   *rows.Rows
 	err    error
 
 	mu     sync.Mutex
-	sealed []chunk.Sealed
+	sealed []rows.Sealed
 	done   []peer.SplitDone // in the order of loading
 	bytes  int64
 	record []byte         // the head's, of the whole plan
@@ -54,8 +54,8 @@ const wholePart = -1
 func (n *Node) startPart(ctx context.Context, assign peer.Assign, old *part) *part {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &part{
-		assign: assign, workers: n.cfg.Workers, work: n.cfg.Work, budget: n.cfg.Budget, arena: chunk.NewArena(n.cfg.Budget), metrics: n.cfg.Metrics,
-		store: n.cfg.Store, calls: newCalls(ctx), cancel: cancel, ended: make(chan struct{}), sealed: make([]chunk.Sealed, len(assign.Splits)),
+		assign: assign, workers: n.cfg.Workers, work: n.cfg.Work, budget: n.cfg.Budget, arena: rows.NewArena(n.cfg.Budget), metrics: n.cfg.Metrics,
+		store: n.cfg.Store, calls: newCalls(ctx), cancel: cancel, ended: make(chan struct{}), sealed: make([]rows.Sealed, len(assign.Splits)),
 		record: assign.Record, ready: assign.Ready, waits: map[int]string{},
 	}
 	go func() {
@@ -102,22 +102,22 @@ func (p *part) run(ctx context.Context, n *Node) error {
 		return err
 	}
 	p.table.DecodeIn(p.work.buffers)
-	if p.layout, err = chunk.NewLayout(p.table.Schema()); err != nil {
+	if p.layout, err = rows.NewLayout(p.table.Schema()); err != nil {
 		return err
 	}
 	if err := p.load(ctx); err != nil {
 		return err
 	}
-	var chunks []*chunk.Chunk
+	var chunks []*rows.Chunk
 	for _, s := range p.sealed {
 		chunks = append(chunks, s.Chunks...)
 	}
-	p.rows, err = chunk.NewRows(p.layout, chunks)
+	p.rows, err = rows.NewRows(p.layout, chunks)
 	return err
 }
 
 // loaded gives the part's rows once they are all in memory, or nil.
-func (p *part) loaded() *chunk.Rows {
+func (p *part) loaded() *rows.Rows {
 	select {
 	case <-p.ended:
 		return p.rows

@@ -10,8 +10,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/retry"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -26,7 +26,7 @@ func (p *part) mayPass(err error) bool {
 	if iceberg.MayPass(err) {
 		return true
 	}
-	var full *chunk.ExhaustedError
+	var full *rows.ExhaustedError
 	return p.assign.Ready && (iceberg.Curable(err) || errors.As(err, &full))
 }
 

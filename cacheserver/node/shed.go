@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 )
 
@@ -85,7 +85,7 @@ func (n *Node) withMemory(ctx context.Context, reserve func() error) error {
 	defer n.waiting.Add(-1)
 	for end := time.Now().Add(memoryWait); ; {
 		err := reserve()
-		var full *chunk.ExhaustedError
+		var full *rows.ExhaustedError
 		if !errors.As(err, &full) || full.Need > n.cfg.Budget.Heap()/4 || time.Now().After(end) {
 			return err
 		}

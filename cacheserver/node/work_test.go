@@ -12,7 +12,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -69,7 +69,7 @@ func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 		"nine columns of small values": {[]arrow.Field{narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow}, iceberg.Split{Rows: 524_288, Bytes: 46 << 20}},
 		"lists of 512 numbers":         {[]arrow.Field{narrow, narrow}, iceberg.Split{Rows: 16_384, Bytes: 33 << 20}},
 	} {
-		layout, err := chunk.NewLayout(arrow.NewSchema(test.fields, nil))
+		layout, err := rows.NewLayout(arrow.NewSchema(test.fields, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 
 // What a load sets aside holds the row groups under way, and grows with the workers no further than decoding may.
 func TestReserveWork(t *testing.T) {
-	layout, err := chunk.NewLayout(arrow.NewSchema([]arrow.Field{{Name: "image", Type: arrow.BinaryTypes.Binary}}, nil))
+	layout, err := rows.NewLayout(arrow.NewSchema([]arrow.Field{{Name: "image", Type: arrow.BinaryTypes.Binary}}, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestReserveWork(t *testing.T) {
 	}{
 		{1 << 40, 16}, {700 << 20, 6}, {200 << 20, 1}, {100 << 20, 0},
 	} {
-		p := &part{layout: layout, workers: 16, budget: chunk.NewBudget(test.limit), work: &Work{capacity: 200 << 20}}
+		p := &part{layout: layout, workers: 16, budget: rows.NewBudget(test.limit), work: &Work{capacity: 200 << 20}}
 		p.assign.Splits = slices.Repeat([]iceberg.Split{split}, 100)
 		workers, release, err := p.reserveWork()
 		if workers != test.workers || (err == nil) != (test.workers > 0) {

@@ -5,7 +5,9 @@
 // tickets, answers' metadata and FlightData messages of wire contract v1.
 package wire
 
-import "github.com/kubeflow/datacache/cacheserver/plan"
+import (
+	"github.com/kubeflow/datacache/cacheserver/assign"
+)
 
 // Dataset names the rows behind an answer. Two answers with equal fingerprints index the same rows alike.
 type Dataset struct {
@@ -17,10 +19,10 @@ type Dataset struct {
 
 // InfoMetadata is the app_metadata of a FlightInfo, as JSON.
 type InfoMetadata struct {
-	V       int           `json:"v"`
-	Dataset Dataset       `json:"dataset"`
-	Rows    int64         `json:"rows"`  // of the whole table
-	Nodes   []plan.Bounds `json:"nodes"` // the rows of each data node
+	V       int             `json:"v"`
+	Dataset Dataset         `json:"dataset"`
+	Rows    int64           `json:"rows"`  // of the whole table
+	Nodes   []assign.Bounds `json:"nodes"` // the rows of each data node
 }
 
 // EndpointMetadata is the app_metadata of a FlightEndpoint, as JSON.

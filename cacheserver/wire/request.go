@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
 // Version is the version of the wire contract that descriptors and metadata carry in "v".
@@ -40,8 +40,8 @@ type Request struct {
 	Kind    Kind
 	Index   uint64      // Shard: which share
 	Total   uint64      // Shard: of how many
-	Epoch   order.Epoch // Epoch: all but Rows, which the server knows
-	Share   order.Share // Epoch: the rank's and worker's part
+	Epoch   epoch.Epoch // Epoch: all but Rows, which the server knows
+	Share   epoch.Share // Epoch: the rank's and worker's part
 	Columns []string    // nil asks for all
 }
 
@@ -221,7 +221,7 @@ func parseEpoch(cmd []byte) (Request, error) {
 		Shuffle     *bool       `json:"shuffle"`
 		Clump       *uint64     `json:"clump"`
 		GlobalBatch *uint64     `json:"global_batch"`
-		Tail        *order.Tail `json:"tail"`
+		Tail        *epoch.Tail `json:"tail"`
 		Rank        *uint64     `json:"rank"`
 		World       *uint64     `json:"world"`
 		Worker      *uint64     `json:"worker"`
@@ -241,11 +241,11 @@ func parseEpoch(cmd []byte) (Request, error) {
 	}
 	r := Request{
 		Kind: Epoch,
-		Epoch: order.Epoch{
+		Epoch: epoch.Epoch{
 			Seed: *body.Seed, Number: *body.Epoch, Shuffle: *body.Shuffle, Clump: or(body.Clump, 1),
 			GlobalBatch: *body.GlobalBatch, Tail: *body.Tail,
 		},
-		Share: order.Share{
+		Share: epoch.Share{
 			Rank: *body.Rank, World: *body.World, Worker: or(body.Worker, 0), Workers: or(body.Workers, 1),
 			StartStep: or(body.StartStep, 0),
 		},

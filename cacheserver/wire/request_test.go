@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
 func path(elements ...string) *flight.FlightDescriptor {
@@ -37,13 +37,13 @@ func TestParseDescriptor(t *testing.T) {
 			"epoch", command(`{"v":1,"kind":"epoch","seed":18446744073709551615,"epoch":2,"shuffle":true,"clump":4,"global_batch":1024,"tail":"pad","rank":3,"world":8,"worker":1,"workers":2,"start_step":5,"columns":["a"]}`),
 			Request{
 				Kind: Epoch, Columns: []string{"a"},
-				Epoch: order.Epoch{Seed: 1<<64 - 1, Number: 2, Shuffle: true, Clump: 4, GlobalBatch: 1024, Tail: "pad"},
-				Share: order.Share{Rank: 3, World: 8, Worker: 1, Workers: 2, StartStep: 5},
+				Epoch: epoch.Epoch{Seed: 1<<64 - 1, Number: 2, Shuffle: true, Clump: 4, GlobalBatch: 1024, Tail: "pad"},
+				Share: epoch.Share{Rank: 3, World: 8, Worker: 1, Workers: 2, StartStep: 5},
 			},
 		},
 		{
 			"epoch with defaults", command(`{"v":1,"kind":"epoch","seed":0,"epoch":0,"shuffle":false,"global_batch":1,"tail":"keep","rank":0,"world":1}`),
-			Request{Kind: Epoch, Epoch: order.Epoch{Clump: 1, GlobalBatch: 1, Tail: "keep"}, Share: order.Share{World: 1, Workers: 1}},
+			Request{Kind: Epoch, Epoch: epoch.Epoch{Clump: 1, GlobalBatch: 1, Tail: "keep"}, Share: epoch.Share{World: 1, Workers: 1}},
 		},
 	}
 	for _, tt := range tests {

@@ -12,23 +12,23 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
 // Ticket is what the head promises a client and a data node keeps: which rows of which dataset, in which
 // order, from which incarnation of which node. Clients treat the sealed form as opaque bytes.
 type Ticket struct {
-	Dataset     string      `json:"d"`           // fingerprint
-	Node        int         `json:"n"`           // index of the data node
-	Incarnation string      `json:"i"`           // of that node, as the head knew it
-	Expires     int64       `json:"x"`           // seconds since the Unix epoch
-	Kind        Kind        `json:"k"`           // what follows
-	Bounds      plan.Bounds `json:"b"`           // the rows that the node holds
-	Rows        plan.Bounds `json:"r,omitzero"`  // Shard: the rows asked of this node
-	Epoch       order.Epoch `json:"e,omitzero"`  // Epoch: with Rows set
-	Share       order.Share `json:"s,omitzero"`  // Epoch
-	Columns     []int       `json:"c,omitempty"` // indices into the served schema; none means all
+	Dataset     string        `json:"d"`           // fingerprint
+	Node        int           `json:"n"`           // index of the data node
+	Incarnation string        `json:"i"`           // of that node, as the head knew it
+	Expires     int64         `json:"x"`           // seconds since the Unix epoch
+	Kind        Kind          `json:"k"`           // what follows
+	Bounds      assign.Bounds `json:"b"`           // the rows that the node holds
+	Rows        assign.Bounds `json:"r,omitzero"`  // Shard: the rows asked of this node
+	Epoch       epoch.Epoch   `json:"e,omitzero"`  // Epoch: with Rows set
+	Share       epoch.Share   `json:"s,omitzero"`  // Epoch
+	Columns     []int         `json:"c,omitempty"` // indices into the served schema; none means all
 }
 
 // ticketVersion is the first byte of a sealed ticket.

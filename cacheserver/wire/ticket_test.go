@@ -11,17 +11,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
 var noon = time.Unix(1_800_000_000, 0)
 
 func someTicket() Ticket {
 	return Ticket{
-		Dataset: "d", Node: 1, Incarnation: "i", Expires: noon.Add(time.Hour).Unix(), Kind: Epoch, Bounds: plan.Bounds{5, 9},
-		Epoch: order.Epoch{Rows: 9, Seed: 1<<64 - 1, Shuffle: true, Clump: 2, GlobalBatch: 4, Tail: "keep"},
-		Share: order.Share{World: 1, Workers: 1}, Columns: []int{2, 0},
+		Dataset: "d", Node: 1, Incarnation: "i", Expires: noon.Add(time.Hour).Unix(), Kind: Epoch, Bounds: assign.Bounds{5, 9},
+		Epoch: epoch.Epoch{Rows: 9, Seed: 1<<64 - 1, Shuffle: true, Clump: 2, GlobalBatch: 4, Tail: "keep"},
+		Share: epoch.Share{World: 1, Workers: 1}, Columns: []int{2, 0},
 	}
 }
 

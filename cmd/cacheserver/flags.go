@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
@@ -231,12 +231,12 @@ func (f *memoryFlags) register(flags *pflag.FlagSet, env environment) {
 		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
 }
 
-func (f *memoryFlags) budget() (*chunk.Budget, error) {
+func (f *memoryFlags) budget() (*rows.Budget, error) {
 	bytes, err := parseMemory(f.limit)
 	if err != nil {
 		return nil, fmt.Errorf("--memory-limit: %w", err)
 	}
-	return chunk.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), nil
+	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), nil
 }
 
 // noArguments refuses stray words with a hint: a path without its flag is the usual slip.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 func headCommand(env environment) *cobra.Command {
@@ -49,7 +49,7 @@ func headCommand(env environment) *cobra.Command {
 			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, store, p.flight, p.http
 			cfg.Secret, cfg.TLS, cfg.Grace, cfg.Log, cfg.Metrics = serve.secret, serve.tls, serve.grace, p.log, p.metrics
 			cfg.Profiles, cfg.Transport = serve.profiles, p.transport
-			cfg.Budget = chunk.NewBudget(headMemory)
+			cfg.Budget = rows.NewBudget(headMemory)
 			p.countMemory(cfg.Budget)
 			h, err := head.New(cfg)
 			if err != nil {

@@ -9,10 +9,10 @@ import (
 	"log/slog"
 	"net"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/rpc"
 )
 
@@ -60,7 +60,7 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 }
 
 // countMemory shows the budget among the metrics.
-func (p *process) countMemory(b *chunk.Budget) {
+func (p *process) countMemory(b *rows.Budget) {
 	p.metrics.Gauge("memory_used_bytes", "Bytes reserved now, for rows, loading and clients.", func() float64 { return float64(b.Used()) })
 	p.metrics.Gauge("memory_clients_bytes", "Bytes of them reserved for clients: connections, requests, streams, answers.", func() float64 { return float64(b.Clients().Used()) })
 	p.metrics.Gauge("memory_peak_bytes", "Most bytes ever reserved.", func() float64 { return float64(b.Peak()) })

@@ -216,7 +216,7 @@ PASS
             "pages to batches",
         ),
         (
-            ["a/linux.Syscall6", "unix.Madvise", "x/cacheserver/chunk.populate (inline)"],
+            ["a/linux.Syscall6", "unix.Madvise", "x/cacheserver/rows.populate (inline)"],
             "first touch of the chunks' memory",
         ),
         (["x/parquet/decode.gather[go.shape.uint32]", "x/parquet/decode.Open"], "dictionary indices to values"),

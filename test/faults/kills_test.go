@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -113,8 +113,8 @@ func TestNodeKilledInMidStream(t *testing.T) {
 func TestEpochResumesAfterKill(t *testing.T) {
 	t.Parallel()
 	c := running(t, big(t), 2)
-	e := order.Epoch{Seed: 5, Number: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: "keep"}
-	whole := order.Share{World: 1, Workers: 1}
+	e := epoch.Epoch{Seed: 5, Number: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: "keep"}
+	whole := epoch.Share{World: 1, Workers: 1}
 	read, err := c.epoch(limit(t, soon), e, whole)
 	if err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/order"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -154,12 +154,12 @@ func TestLateNodeIsWaitedFor(t *testing.T) {
 func TestOrderStays(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 5, 40, 16)
-	e := order.Epoch{Seed: 11, Number: 3, Shuffle: true, Clump: 1, GlobalBatch: 16, Tail: "keep"}
+	e := epoch.Epoch{Seed: 11, Number: 3, Shuffle: true, Clump: 1, GlobalBatch: 16, Tail: "keep"}
 	var first []int64
 	same := func(c *cluster, what string) {
 		t.Helper()
 		c.servesAll(3)
-		got, err := c.wholeEpoch(limit(t, soon), e, order.Share{Rank: 1, World: 2, Workers: 1})
+		got, err := c.wholeEpoch(limit(t, soon), e, epoch.Share{Rank: 1, World: 2, Workers: 1})
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -193,7 +193,7 @@ func TestNineRowsOverEightRanks(t *testing.T) {
 	c.servesAll(100)
 	var joined []int64
 	for rank := range uint64(8) {
-		ids, err := c.wholeEpoch(limit(t, soon), order.Epoch{GlobalBatch: 8, Tail: "keep", Clump: 1}, order.Share{Rank: rank, World: 8, Workers: 1})
+		ids, err := c.wholeEpoch(limit(t, soon), epoch.Epoch{GlobalBatch: 8, Tail: "keep", Clump: 1}, epoch.Share{Rank: rank, World: 8, Workers: 1})
 		if err != nil {
 			t.Fatalf("rank %d of 8: %v", rank, err)
 		}

@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -80,7 +80,7 @@ type process struct {
 	err    error         // what it returned
 	head   *head.Head    // of a head
 	node   *node.Node    // of a data node
-	budget *chunk.Budget // likewise
+	budget *rows.Budget  // likewise
 }
 
 // running says whether the process has not ended. Any goroutine may ask.
@@ -159,7 +159,7 @@ func (w *world) nodeAt(i int, address, secret string) *process {
 		if err != nil {
 			return nil, err
 		}
-		p.budget = chunk.NewBudget(nodeMemory)
+		p.budget = rows.NewBudget(nodeMemory)
 		p.node, err = node.New(node.Config{
 			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: p.host.client(w.retry),
 			Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"}, Workers: 2, Dial: p.host.dial,

@@ -49,7 +49,7 @@ var list = []mutant{
 	},
 	{
 		"a take answers with a neighbour's row", "cacheserver/node/flight.go",
-		"order.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}", "order.Run{First: uint64(max(row-l.ticket.Bounds[0]-1, 0)), Rows: 1}",
+		"epoch.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}", "epoch.Run{First: uint64(max(row-l.ticket.Bounds[0]-1, 0)), Rows: 1}",
 	},
 	{
 		"an epoch that goes on skips a step", "cacheserver/head/answer.go",
@@ -101,7 +101,7 @@ var list = []mutant{
 		"cmp.Or(cmp.Compare(a.sequence, b.sequence), strings.Compare(", "cmp.Or(strings.Compare(",
 	},
 	{
-		"rows of two chunks are read as if they were of one", "cacheserver/chunk/gather.go",
+		"rows of two chunks are read as if they were of one", "cacheserver/rows/gather.go",
 		"row == after && start > 0 {", "row == after {",
 	},
 	{
