@@ -20,6 +20,7 @@ import pyarrow.flight as fl
 
 from kubeflow_datacache import fork, h2
 from kubeflow_datacache.answer import Answer
+from kubeflow_datacache.client import Reader
 from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError, DataCacheError
@@ -210,7 +211,7 @@ class DataCache:
             self._described = None  # what is made from now on, is made for what is served now
         return answer
 
-    def register(self, reader: Loader | Permutation) -> None:
+    def register(self, reader: Reader) -> None:
         """Closes the reader with the cache, and before the interpreter ends."""
         self._readers.add(reader)
 
@@ -281,11 +282,11 @@ class DataCache:
         self._lock = threading.Lock()
         self._clients: dict[str, fl.FlightClient] = {}
         self._described: Answer | None = None
-        self._readers: weakref.WeakSet[Loader | Permutation] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         weakref.finalize(self, _close_readers, self._readers, self._process)  # threads must end before the interpreter
 
 
-def _close_readers(readers: weakref.WeakSet[Loader | Permutation], process: int) -> None:
+def _close_readers(readers: weakref.WeakSet[Reader], process: int) -> None:
     if process == os.getpid():
         for reader in list(readers):
             reader.close()

@@ -8,11 +8,12 @@ import itertools
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
 from kubeflow_datacache import fork
+from kubeflow_datacache.client import Client
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.flow.feed import Feed
 from kubeflow_datacache.flow.merge import Merge
@@ -30,9 +31,6 @@ from kubeflow_datacache.watch.html import as_table
 from kubeflow_datacache.watch.progress import Progress
 from kubeflow_datacache.watch.stats import Depth, Stats
 from kubeflow_datacache.world import World
-
-if TYPE_CHECKING:
-    from kubeflow_datacache.cache import DataCache
 
 ENDED: Final = (
     "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a"
@@ -53,7 +51,7 @@ class Loader:
     """
 
     @spelled_out
-    def __init__(self, cache: DataCache, **options: Unpack[LoaderOptions]) -> None:
+    def __init__(self, cache: Client, **options: Unpack[LoaderOptions]) -> None:
         own = checked(options)
         self.policy = Policy(own["null"], own["ragged"])
         self._world = own["world"]

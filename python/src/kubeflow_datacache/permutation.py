@@ -9,13 +9,14 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from kubeflow_datacache.answer import Answer
+from kubeflow_datacache.client import Client
 from kubeflow_datacache.codes import FAULTS
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
 from kubeflow_datacache.flow.exchange import Exchange
@@ -24,9 +25,6 @@ from kubeflow_datacache.options import function_of
 from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
 from kubeflow_datacache.rows.indexing import is_row, rows_of
 from kubeflow_datacache.stop import Stop
-
-if TYPE_CHECKING:
-    from kubeflow_datacache.cache import DataCache
 
 
 class Permutation:
@@ -40,7 +38,7 @@ class Permutation:
 
     def __init__(
         self,
-        cache: DataCache,
+        cache: Client,
         *,
         columns: Sequence[str] | None = None,
         transform: Callable[[pa.RecordBatch], Any] | None = None,

@@ -8,21 +8,18 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from kubeflow_datacache.answer import Answer, Endpoint
+from kubeflow_datacache.client import StreamClient
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
 from kubeflow_datacache.flow.retry import Attempts
 from kubeflow_datacache.flow.stream import Opening, Stream
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.watch.clock import Clock
-
-if TYPE_CHECKING:
-    from kubeflow_datacache.cache import DataCache
-
 
 # Bytes of a message. Servers make them of about a MiB unless told otherwise, and none of more than about four.
 _SHORTEST: Final = 1 << 16
@@ -61,7 +58,7 @@ class Feed:
 
     def __init__(
         self,
-        cache: DataCache,
+        cache: StreamClient,
         request: Mapping[str, Any],
         dataset: Dataset,
         *,
