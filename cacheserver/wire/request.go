@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -289,19 +290,20 @@ func commandError(err error) error {
 		if name == "" {
 			return fmt.Errorf("command: a JSON %s, want one JSON object", wrong.Value)
 		}
-		return fmt.Errorf("command: %s: %s does not fit, want %s", name, wrong.Value, typeName(wrong.Type.String()))
+		return fmt.Errorf("command: %s: %s does not fit, want %s", name, wrong.Value, typeName(wrong.Type))
 	}
 	return fmt.Errorf("command: not a JSON object of wire contract v%d: %w", Version, err)
 }
 
-func typeName(goType string) string {
-	switch goType {
-	case "uint64":
+// typeName says what JSON values a Go type is read from.
+func typeName(goType reflect.Type) string {
+	switch goType.Kind() {
+	case reflect.Uint64:
 		return "an integer in [0, 2^64)"
-	case "bool":
+	case reflect.Bool:
 		return "true or false"
-	case "string", "wire.Kind", "order.Tail":
+	case reflect.String:
 		return "a string"
 	}
-	return goType
+	return goType.String()
 }

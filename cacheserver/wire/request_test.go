@@ -115,7 +115,10 @@ func TestParseDescriptorRefuses(t *testing.T) {
 		{"world zero", "world", epochWith("world", "0")},
 		{"worker outside", "worker", epochWith("worker", "1")},
 		{"negative seed", "seed", epochWith("seed", "-1")},
-		{"shuffle is no boolean", "shuffle", epochWith("shuffle", "1")},
+		{"shuffle is no boolean", "shuffle: number does not fit, want true or false", epochWith("shuffle", "1")},
+		{"seed is no integer", "seed: string does not fit, want an integer in [0, 2^64)", epochWith("seed", `"1"`)},
+		{"tail is no string", "tail: number does not fit, want a string", epochWith("tail", "1")},
+		{"kind is no string", "kind: number does not fit, want a string", command(`{"v":1,"kind":1}`)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
