@@ -11,20 +11,17 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Codec is the gRPC codec of every connection of the cache: a *Frame is sent as it lies, *Raw bytes pass
-// unchanged, anything else is protobuf. It is safe for concurrent use.
+// Codec is the gRPC codec of every connection of the cache: *Raw bytes pass unchanged, a frame that Send gave to grpc-go goes without a
+// copy of its long slices, anything else is protobuf. It is safe for concurrent use.
 type Codec struct{ proto encoding.CodecV2 }
 
 // NewCodec wraps gRPC's own protobuf codec.
 func NewCodec() Codec { return Codec{proto: encoding.GetCodecV2("proto")} }
 
-// Raw is a message that is its own encoding.
-type Raw []byte
-
 // Marshal implements encoding.CodecV2.
 func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
-	case *Frame:
+	case *trackedFrame:
 		return m.buffers(), nil
 	case *Raw:
 		return mem.BufferSlice{mem.SliceBuffer(*m)}, nil

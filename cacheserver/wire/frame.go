@@ -6,8 +6,6 @@ package wire
 import (
 	"encoding/binary"
 	"sync/atomic"
-
-	"google.golang.org/grpc/mem"
 )
 
 // Frame is one FlightData message, encoded by hand so that its body is sent from where it lies.
@@ -17,18 +15,14 @@ import (
 // HTTP/2 frames, 16 KiB each, together in memory from malloc and hands out the body where it lies: numbers
 // then lie as their types want, and numpy writes through them at full speed.
 //
-// A frame is sent once, by Send. Its release function runs exactly once: when the transport has let go of
-// the last body slice, when the connection has ended, or when the frame could not be sent. The server of package
-// h2 sends it as it is (h2.Message), grpc-go by way of Codec.
+// It implements h2.Message. Its release function runs exactly once: when the transport has let go of the last body
+// slice, when the connection has ended, or when the frame could not be sent.
 type Frame struct {
 	prefix   []byte
 	body     [][]byte
 	size     int
 	release  func()
 	released atomic.Bool
-	sent     bool
-	pending  atomic.Int32
-	conn     *connection
 }
 
 const (
@@ -82,50 +76,12 @@ func (f *Frame) Size() int { return f.size }
 // AppendSlices appends the encoded message in order, as it lies.
 func (f *Frame) AppendSlices(to [][]byte) [][]byte { return append(append(to, f.prefix), f.body...) }
 
-// buffers hands the frame to grpc-go's transport without copying any but the smallest slices.
-func (f *Frame) buffers() mem.BufferSlice {
-	f.sent = true
-	out := make(mem.BufferSlice, 0, 1+len(f.body))
-	out = append(out, mem.SliceBuffer(f.prefix))
-	f.pending.Store(1)
-	for i := range f.body {
-		if mem.IsBelowBufferPoolingThreshold(cap(f.body[i])) {
-			// The transport would not tell when it lets go of so small a buffer.
-			out = append(out, mem.SliceBuffer(append([]byte(nil), f.body[i]...)))
-			continue
-		}
-		f.pending.Add(1)
-		out = append(out, mem.NewBuffer(&f.body[i], frameReturn{f}))
-	}
-	f.done()
-	return out
-}
-
-func (f *Frame) done() {
-	if f.pending.Add(-1) == 0 {
-		f.Release()
-	}
-}
-
 // Release runs the release function, the first time that it is called.
 func (f *Frame) Release() {
-	if f.released.Swap(true) {
-		return
+	if !f.released.Swap(true) {
+		f.release()
 	}
-	if f.conn != nil {
-		f.conn.forget(f)
-	}
-	f.release()
 }
 
-// frameReturn is the buffer pool to which the transport gives a frame's body slices back.
-type frameReturn struct{ frame *Frame }
-
-// Get is never asked: the pool only takes back.
-func (r frameReturn) Get(length int) *[]byte {
-	b := make([]byte, length)
-	return &b
-}
-
-// Put counts a slice that the transport is done with.
-func (r frameReturn) Put(*[]byte) { r.frame.done() }
+// Raw is a message that is its own encoding.
+type Raw []byte
