@@ -18,7 +18,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // The golden files are shared with test/conformance, which holds the running server to them.
@@ -74,7 +74,7 @@ func TestGoldenDescriptors(t *testing.T) {
 			if tt.Path == nil {
 				d = &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: append(tt.Base64, tt.Command...)}
 			}
-			request, err := wire.ParseDescriptor(d)
+			request, err := protocol.ParseDescriptor(d)
 			if err == nil {
 				_, err = v.answer(request)
 			}
@@ -111,7 +111,7 @@ func TestGoldenAnswers(t *testing.T) {
 	for i, tt := range file.Cases {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			command := `{"v":1,` + strings.TrimPrefix(string(tt.Request), "{") // the file leaves the version out
-			request, err := wire.ParseDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
+			request, err := protocol.ParseDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,10 +131,10 @@ func TestGoldenAnswers(t *testing.T) {
 }
 
 // ticketRows lists the rows that a data node must send for a ticket.
-func ticketRows(t *testing.T, ticket wire.Ticket) []int64 {
+func ticketRows(t *testing.T, ticket protocol.Ticket) []int64 {
 	t.Helper()
 	rows := []int64{}
-	if ticket.Kind != wire.Epoch {
+	if ticket.Kind != protocol.Epoch {
 		for row := ticket.Rows[0]; row < ticket.Rows[1]; row++ {
 			rows = append(rows, row)
 		}

@@ -19,13 +19,13 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/watch"
-	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
 // Config is what a head needs. Fields without a remark must be set.
@@ -39,14 +39,14 @@ type Config struct {
 	Selection iceberg.Selection
 	Pin       *int64 // the snapshot to plan, whatever Selection says by now; nil: none is pinned yet
 
-	Secret      string        // nodes must have it to join; with an empty one anybody may
-	TLS         rpc.TLS       // zero: plain text
-	Transport   rpc.Transport // zero: rpc.H2
-	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
-	NodeTimeout time.Duration // silence after which a node counts as lost; 0: ten seconds
-	JoinTimeout time.Duration // time for every node to join once; 0: ten minutes
-	LoadTimeout time.Duration // time that a first load may make no progress; 0: 15 minutes
-	Grace       time.Duration // time for running calls to end when stopping; 0: 20 seconds
+	Secret      string                   // nodes must have it to join; with an empty one anybody may
+	TLS         transport.TLS            // zero: plain text
+	Transport   transport.Implementation // zero: transport.H2
+	TicketTTL   time.Duration            // how long a ticket may be used to start a stream; 0: one hour
+	NodeTimeout time.Duration            // silence after which a node counts as lost; 0: ten seconds
+	JoinTimeout time.Duration            // time for every node to join once; 0: ten minutes
+	LoadTimeout time.Duration            // time that a first load may make no progress; 0: 15 minutes
+	Grace       time.Duration            // time for running calls to end when stopping; 0: 20 seconds
 
 	Log      *slog.Logger
 	Metrics  *metrics.Metrics
@@ -56,7 +56,7 @@ type Config struct {
 // Head is one cache's head. Make it with New, run it with Start; every method is safe for concurrent use.
 type Head struct {
 	cfg     Config
-	sealer  wire.Sealer
+	sealer  protocol.Sealer
 	cluster *cluster
 }
 
@@ -77,7 +77,7 @@ func New(cfg Config) (*Head, error) {
 	}
 	salt := make([]byte, 32)
 	_, _ = rand.Read(salt) // does not fail
-	h := &Head{cfg: cfg, sealer: wire.NewSealer(peer.TicketKey(cfg.Secret, salt))}
+	h := &Head{cfg: cfg, sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt))}
 	now := time.Now()
 	h.cluster = &cluster{
 		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, loadTimeout: cfg.LoadTimeout, started: now, progressed: now,
@@ -90,11 +90,11 @@ func New(cfg Config) (*Head, error) {
 // Start serves until ctx ends, then stops in order: not ready, sessions closed, calls drained.
 // A cache that fails does not end Start: its reason must stay there to be read.
 func (h *Head) Start(ctx context.Context) error {
-	server, err := rpc.NewServer(h.cfg.Transport, h.cfg.TLS, h.cfg.Budget.Clients(), h.cfg.Metrics, h.cfg.Log)
+	server, err := transport.NewServer(h.cfg.Transport, h.cfg.TLS, h.cfg.Budget.Clients(), h.cfg.Metrics, h.cfg.Log)
 	if err != nil {
 		return err
 	}
-	rpc.RegisterFlight(server, &service{Flight: rpc.Flight{Status: h.Status}, head: h})
+	transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: h.Status}, head: h})
 	peer.Register(server, h.cfg.Secret, h.serveNode)
 	stopWatch := context.AfterFunc(ctx, h.cluster.stop)
 	defer stopWatch()
@@ -103,7 +103,7 @@ func (h *Head) Start(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer stopHTTP()
-		return rpc.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
+		return transport.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
 	})
 	if h.cfg.HTTP != nil {
 		group.Go(func() error { return watch.Serve(httpCtx, h.cfg.HTTP, h.watch()) })

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
 // origin says where a cluster's plan comes from. A higher one replaces a lower one, until the cache is Ready: see

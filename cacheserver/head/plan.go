@@ -16,15 +16,15 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
 // tablePlan is what the head decided: which rows of which snapshot, in which order, on which node.
 // It is immutable.
 type tablePlan struct {
 	fingerprint string // of everything that a node's part depends on
-	dataset     wire.Dataset
+	dataset     protocol.Dataset
 	pin         iceberg.Pin
 	selection   iceberg.Selection
 	schema      *arrow.Schema
@@ -97,7 +97,7 @@ func (p *tablePlan) name() error {
 	if err != nil {
 		return err
 	}
-	p.dataset = wire.Dataset{TableUUID: p.pin.UUID, Snapshot: p.pin.SnapshotID, Fingerprint: dataset, Filter: p.selection.Filter}
+	p.dataset = protocol.Dataset{TableUUID: p.pin.UUID, Snapshot: p.pin.SnapshotID, Fingerprint: dataset, Filter: p.selection.Filter}
 	p.fingerprint, err = assign.Fingerprint(struct {
 		Dataset string
 		Pin     iceberg.Pin

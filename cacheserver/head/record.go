@@ -14,9 +14,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // record is the whole plan as data nodes keep it for their head: JSON, compressed. A head that has one needs
@@ -53,7 +53,7 @@ func decodeRecord(data []byte) (*record, error) {
 		return nil, fmt.Errorf("the plan's record: %w", err)
 	}
 	r := &record{}
-	if err := json.NewDecoder(io.LimitReader(z, rpc.MaxMessage)).Decode(r); err != nil {
+	if err := json.NewDecoder(io.LimitReader(z, transport.MaxMessage)).Decode(r); err != nil {
 		return nil, fmt.Errorf("the plan's record: %w", err)
 	}
 	if len(r.Done) != 0 && len(r.Done) != len(r.Splits) {

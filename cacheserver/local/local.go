@@ -22,8 +22,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // Config is what a local cache needs. Fields without a remark must be set.
@@ -35,9 +35,9 @@ type Config struct {
 	Store     *objstore.Store
 	Source    iceberg.Source
 	Selection iceberg.Selection
-	TLS       rpc.TLS
-	Transport rpc.Transport // zero: rpc.H2
-	Grace     time.Duration // 0: the parts' own default
+	TLS       transport.TLS
+	Transport transport.Implementation // zero: transport.H2
+	Grace     time.Duration            // 0: the parts' own default
 	// LoadTimeout is how long store or catalog may keep a first load from any progress; 0: a minute, as somebody waits for it.
 	LoadTimeout time.Duration
 	Log         *slog.Logger

@@ -29,9 +29,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/cacheserver/wire"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -134,9 +134,9 @@ func idsOf(batch arrow.RecordBatch) []int64 {
 	return slices.Clone(batch.Column(column).(*array.Int64).Int64Values())
 }
 
-func bounds(t *testing.T, info *flight.FlightInfo) wire.InfoMetadata {
+func bounds(t *testing.T, info *flight.FlightInfo) protocol.InfoMetadata {
 	t.Helper()
-	var m wire.InfoMetadata
+	var m protocol.InfoMetadata
 	if err := json.Unmarshal(info.AppMetadata, &m); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func (r *running) checkEpoch(t *testing.T, info *flight.FlightInfo, want []int64
 	t.Helper()
 	seen := 0
 	for _, e := range info.Endpoint {
-		var m wire.EndpointMetadata
+		var m protocol.EndpointMetadata
 		if err := json.Unmarshal(e.AppMetadata, &m); err != nil {
 			t.Fatal(err)
 		}

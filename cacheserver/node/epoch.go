@@ -12,12 +12,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
 const (
-	// usualBytes is about how long a batch of an epoch is, unless the client says (wire.BatchBytesHeader), or a step that
+	// usualBytes is about how long a batch of an epoch is, unless the client says (protocol.BatchBytesHeader), or a step that
 	// lies together is longer. What was gathered is then in the L2 cache still when the transport copies it, and glibc has
 	// memory for it at hand: pyarrow's client took up to a third more CPU for 3 MiB. A client that stops reading keeps two
 	// in memory, see batchLength.
@@ -83,7 +83,7 @@ func (s *sender) epoch(l serving, p *rows.Projection, length int64) error {
 
 // batchLength is about how long the batches of the call's epoch are to be, if there is memory for them.
 func batchLength(ctx context.Context) (int64, error) {
-	said, err := wire.BatchBytes(ctx)
+	said, err := protocol.BatchBytes(ctx)
 	if err != nil {
 		return 0, err
 	}

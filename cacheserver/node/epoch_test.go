@@ -16,9 +16,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 func TestCuts(t *testing.T) {
@@ -51,7 +51,7 @@ func TestCuts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := serving{ticket: wire.Ticket{
+			l := serving{ticket: protocol.Ticket{
 				Bounds: tt.bounds,
 				Epoch:  epoch.Epoch{Rows: rows, Shuffle: tt.shuffle, GlobalBatch: tt.batch, Tail: epoch.Keep},
 				Share:  epoch.Share{World: tt.world, Workers: 1},
@@ -67,7 +67,7 @@ func TestBatchLength(t *testing.T) {
 	for said, want := range map[int64]int64{0: usualBytes, 100_000: 100_000, 1: leastBytes, 2 << 20: 2 << 20, 1 << 40: longestBytes} {
 		ctx := t.Context()
 		if said > 0 {
-			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(wire.BatchBytesHeader, strconv.FormatInt(said, 10)))
+			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(protocol.BatchBytesHeader, strconv.FormatInt(said, 10)))
 		}
 		if got, err := batchLength(ctx); err != nil || got != want {
 			t.Errorf("%d said: %d bytes, error %v: want %d", said, got, err, want)
@@ -90,12 +90,12 @@ func TestStreamsShareMemory(t *testing.T) {
 	if err := budget.Reserve(limit - kept); err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{cfg: Config{Budget: budget, Metrics: metrics.New(), Transport: rpc.H2}}
+	n := &Node{cfg: Config{Budget: budget, Metrics: metrics.New(), Transport: transport.H2}}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // who has gone does not wait for memory
 	var open []*sender
 	for {
-		s, err := n.newSender(deaf{ctx: gone}, wire.Epoch)
+		s, err := n.newSender(deaf{ctx: gone}, protocol.Epoch)
 		if status.Code(err) == codes.ResourceExhausted {
 			t.Logf("%d streams, then: %v", len(open), err)
 			break

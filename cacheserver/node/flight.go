@@ -14,15 +14,15 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/exchange"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // service is a data node's side of Arrow Flight. What it does not define answers UNIMPLEMENTED.
 type service struct {
-	rpc.Flight
+	transport.Flight
 	node *Node
 }
 
@@ -33,7 +33,7 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 		return err
 	}
 	defer lent.done()
-	if lent.ticket.Kind == wire.Take {
+	if lent.ticket.Kind == protocol.Take {
 		return status.Error(codes.InvalidArgument, "ticket: for random access; put it into the CMD descriptor of DoExchange")
 	}
 	return lent.calls.during(stream.Context(), func() error { return s.get(lent, stream) })
@@ -58,7 +58,7 @@ func (s *service) get(lent serving, stream flight.FlightService_DoGetServer) err
 	if err := out.schema(projection); err != nil {
 		return err
 	}
-	if lent.ticket.Kind == wire.Shard {
+	if lent.ticket.Kind == protocol.Shard {
 		return out.shard(lent, projection)
 	}
 	return out.epoch(lent, projection, length)
@@ -90,8 +90,8 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 		return err
 	}
 	defer lent.done()
-	if lent.ticket.Kind != wire.Take {
-		return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.ticket.Kind, wire.Take)
+	if lent.ticket.Kind != protocol.Take {
+		return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.ticket.Kind, protocol.Take)
 	}
 	return lent.calls.during(stream.Context(), func() error { return s.take(lent, first, stream) })
 }
@@ -105,7 +105,7 @@ func (s *service) take(lent serving, first exchange.Message, stream flight.Fligh
 	if err := receiveSchema(stream, first); err != nil {
 		return err
 	}
-	out, err := s.node.newSender(stream, wire.Take)
+	out, err := s.node.newSender(stream, protocol.Take)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (s *service) take(lent serving, first exchange.Message, stream flight.Fligh
 
 // receiveMessage reads the next message of an exchange, io.EOF after the last one.
 func receiveMessage(stream grpc.ServerStream) (exchange.Message, error) {
-	var raw wire.Raw
+	var raw protocol.Raw
 	if err := stream.RecvMsg(&raw); err != nil {
 		return exchange.Message{}, err
 	}

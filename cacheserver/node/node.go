@@ -27,12 +27,12 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/watch"
-	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
 // Config is what a data node needs. Fields without a remark must be set.
@@ -48,12 +48,12 @@ type Config struct {
 	Workers   int            // row groups decoded at a time; 0: one a core
 	Work      *Work          // shared by the nodes of one process; nil: this node's own
 
-	Dial      rpc.Dialer    // of connections to the head; nil: TCP
-	JoinAfter time.Duration // from Start to the first attempt to join
-	Secret    string        // the head's; a head that has another is refused
-	TLS       rpc.TLS       // zero: plain text
+	Dial      transport.Dialer // of connections to the head; nil: TCP
+	JoinAfter time.Duration    // from Start to the first attempt to join
+	Secret    string           // the head's; a head that has another is refused
+	TLS       transport.TLS    // zero: plain text
 	Grace     time.Duration
-	Transport rpc.Transport // zero: rpc.H2
+	Transport transport.Implementation // zero: transport.H2
 
 	SendTimeout time.Duration // for a client to read a message before its stream is ended; 0: ten minutes
 
@@ -71,7 +71,7 @@ type Node struct {
 
 	mu       sync.Mutex
 	part     *part // nil until the head assigns one, and again after it is given up
-	sealer   wire.Sealer
+	sealer   protocol.Sealer
 	failure  string // why the last part was given up
 	stopping bool
 	joined   bool
@@ -84,7 +84,7 @@ func New(cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("index: %d, want the node's place, from 0", cfg.Index)
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
-	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, rpc.SendTimeout)
+	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, transport.SendTimeout)
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
 	if cfg.Work == nil {
 		cfg.Work = NewWork()
@@ -99,11 +99,11 @@ func New(cfg Config) (*Node, error) {
 // Start serves until ctx ends or the head says that this process is not wanted any more. It then stops in
 // order: not ready, the head told, streams drained, memory freed. A failed load does not end it.
 func (n *Node) Start(ctx context.Context) error {
-	server, err := rpc.NewServer(n.cfg.Transport, n.cfg.TLS, transportMemory{n}, n.cfg.Metrics, n.cfg.Log)
+	server, err := transport.NewServer(n.cfg.Transport, n.cfg.TLS, transportMemory{n}, n.cfg.Metrics, n.cfg.Log)
 	if err != nil {
 		return err
 	}
-	rpc.RegisterFlight(server, &service{Flight: rpc.Flight{Status: n.Status}, node: n})
+	transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: n.Status}, node: n})
 	stopping := context.AfterFunc(ctx, func() { n.setStopping() })
 	defer stopping()
 
@@ -111,7 +111,7 @@ func (n *Node) Start(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer stopLast()
-		return rpc.Serve(groupCtx, server, n.cfg.Flight, n.cfg.Grace)
+		return transport.Serve(groupCtx, server, n.cfg.Flight, n.cfg.Grace)
 	})
 	if n.cfg.HTTP != nil {
 		group.Go(func() error { return watch.Serve(lastCtx, n.cfg.HTTP, n.watch()) })
@@ -132,7 +132,7 @@ func (n *Node) setStopping() {
 // failed one is replaced, and its streams are ended.
 func (n *Node) take(ctx context.Context, assign peer.Assign) *part {
 	n.mu.Lock()
-	n.sealer = wire.NewSealer(peer.TicketKey(n.cfg.Secret, assign.Salt))
+	n.sealer = protocol.NewSealer(peer.TicketKey(n.cfg.Secret, assign.Salt))
 	old := n.part
 	if old != nil && old.assign.Plan == assign.Plan && old.failure() == nil {
 		n.mu.Unlock()
@@ -171,7 +171,7 @@ func (n *Node) limitHeap() { debug.SetMemoryLimit(n.cfg.Budget.Heap() + heapSlac
 type serving struct {
 	layout *rows.Layout
 	rows   *rows.Rows
-	ticket wire.Ticket
+	ticket protocol.Ticket
 	calls  *calls
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 const (
@@ -56,7 +56,7 @@ func (a *senders) shed(now time.Time) {
 	}
 	if idle != nil {
 		idle.shed.Store(true)
-		rpc.Cancel(idle.stream.Context())
+		transport.Cancel(idle.stream.Context())
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/exchange"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // sender writes one stream's messages, within the memory that is set aside for them, and counts them.
@@ -49,12 +49,12 @@ const (
 )
 
 // newSender sets memory aside for a stream. The caller closes the sender.
-func (n *Node) newSender(stream grpc.ServerStream, kind wire.Kind) (*sender, error) {
+func (n *Node) newSender(stream grpc.ServerStream, kind protocol.Kind) (*sender, error) {
 	messages, requests := int64(1), int64(0)
-	if n.cfg.Transport == rpc.GRPC { // one is under way while the next one is gathered
+	if n.cfg.Transport == transport.GRPC { // one is under way while the next one is gathered
 		messages = 2
-		if kind == wire.Take {
-			requests = rpc.MaxRows
+		if kind == protocol.Take {
+			requests = transport.MaxRows
 		}
 	}
 	var memory *rows.Allowance
@@ -98,7 +98,7 @@ func refusal(err error, format string, args ...any) error {
 
 // schema sends the stream's first message.
 func (s *sender) schema(p *rows.Projection) error {
-	return s.frame(wire.NewFrame(rows.SchemaHeader(p.Schema()), nil, nil, 0, nil))
+	return s.frame(protocol.NewFrame(rows.SchemaHeader(p.Schema()), nil, nil, 0, nil))
 }
 
 // work notes that the node works on the next message from now on.
@@ -106,12 +106,12 @@ func (s *sender) work() { s.begin = time.Now() }
 
 // batch sends one record batch, and with it how long the node worked on it.
 func (s *sender) batch(m rows.Message) error {
-	metadata, err := json.Marshal(wire.BatchMetadata{Busy: time.Since(s.begin).Microseconds()})
+	metadata, err := json.Marshal(protocol.BatchMetadata{Busy: time.Since(s.begin).Microseconds()})
 	if err != nil {
 		m.Release()
 		return status.Errorf(codes.Internal, "encode metadata: %v", err)
 	}
-	if err := s.frame(wire.NewFrame(m.Header, metadata, m.Body, m.BodyLen, m.Release)); err != nil {
+	if err := s.frame(protocol.NewFrame(m.Header, metadata, m.Body, m.BodyLen, m.Release)); err != nil {
 		return err
 	}
 	s.work()
@@ -121,12 +121,12 @@ func (s *sender) batch(m rows.Message) error {
 
 // frame blocks while the transport has more to send than the client takes: that bounds a stream's memory. A client that does not take
 // it in time loses the stream, so that the memory comes back.
-func (s *sender) frame(f *wire.Frame) error {
+func (s *sender) frame(f *protocol.Frame) error {
 	size, begin := f.Size(), time.Now()
 	timeout := s.timeout + time.Duration(size)*time.Second/slowest
-	end := time.AfterFunc(timeout, func() { rpc.Cancel(s.stream.Context()) })
+	end := time.AfterFunc(timeout, func() { transport.Cancel(s.stream.Context()) })
 	s.waiting.Store(begin.UnixNano())
-	err := wire.Send(s.stream, f)
+	err := transport.Send(s.stream, f)
 	s.waiting.Store(0)
 	if s.shed.Load() {
 		return status.Error(codes.Unavailable, "the client did not read, and others needed the memory: ask the head again, and read on from there")

@@ -18,8 +18,8 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // environment looks up an environment variable; an empty value counts as unset.
@@ -172,7 +172,7 @@ func snapshotID(flag, text string) (*int64, error) {
 type serveFlags struct {
 	listen, http string
 	transport    string
-	tls          rpc.TLS
+	tls          transport.TLS
 	secret       string
 	insecure     bool
 	joined       bool // head and data nodes are several processes, which the secret keeps together
@@ -187,7 +187,7 @@ func (f *serveFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.tls.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate; turns TLS on (env TLS_CERT)")
 	flags.StringVar(&f.tls.Key, "tls-key", env("TLS_KEY"), "PEM file of its private key (env TLS_KEY)")
 	flags.StringVar(&f.tls.CA, "tls-ca", env("TLS_CA"), "PEM file of the CA that the other servers' certificates are checked against (env TLS_CA)")
-	flags.StringVar(&f.transport, "transport", env.or("TRANSPORT", string(rpc.H2)),
+	flags.StringVar(&f.transport, "transport", env.or("TRANSPORT", string(transport.H2)),
 		"what carries Arrow Flight: h2, the server's own, or grpc, which is grpc-go and takes about twice the CPU time (env TRANSPORT)")
 	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running streams get to end after SIGTERM")
 	flags.BoolVar(&f.profiles, "profiles", false, "serve Go's profiles under /debug/pprof/ on the --http port")

@@ -13,14 +13,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // process is what every serving command opens first.
 type process struct {
 	flight, http net.Listener // http is nil where none is wanted
 	scheme       string
-	transport    rpc.Transport
+	transport    transport.Implementation
 	log          *slog.Logger
 	metrics      *metrics.Metrics
 }
@@ -31,7 +31,7 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 	if err != nil {
 		return nil, err
 	}
-	transport, err := rpc.ParseTransport(f.transport)
+	transport, err := transport.ParseImplementation(f.transport)
 	if err != nil {
 		return nil, fmt.Errorf("--transport: %w", err)
 	}

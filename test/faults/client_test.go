@@ -26,7 +26,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // window is a client's HTTP/2 window. It is fixed: a client that stops reading stops the server after so much.
@@ -107,14 +107,14 @@ func wantStatus(t *testing.T, err error, code codes.Code, message string) {
 }
 
 // metadataOf reads what an answer says about the dataset.
-func metadataOf(info *flight.FlightInfo) (m wire.InfoMetadata, err error) {
+func metadataOf(info *flight.FlightInfo) (m protocol.InfoMetadata, err error) {
 	err = json.Unmarshal(info.GetAppMetadata(), &m)
 	return m, err
 }
 
 // nodeOf is the data node of an endpoint.
 func nodeOf(e *flight.FlightEndpoint) (int, error) {
-	var m wire.EndpointMetadata
+	var m protocol.EndpointMetadata
 	err := json.Unmarshal(e.GetAppMetadata(), &m)
 	return m.Node, err
 }

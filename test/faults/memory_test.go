@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 const (
@@ -48,7 +48,7 @@ func many(t *testing.T, n int) int {
 }
 
 // attacked starts a cache of the big table whose memory is limited.
-func attacked(t *testing.T, transport rpc.Transport) *cluster {
+func attacked(t *testing.T, transport transport.Implementation) *cluster {
 	t.Helper()
 	c := newCluster(t, big(t), 1)
 	c.args = append(c.args, "--transport", string(transport))

@@ -28,7 +28,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // wrong is what no fault excuses: rows that are not the ones they should be, or an answer that contradicts itself.
@@ -58,7 +58,7 @@ type truth struct {
 }
 
 // version finds the rows that an answer is about and checks what it says of them.
-func (t *truth) version(m wire.InfoMetadata) (version, error) {
+func (t *truth) version(m protocol.InfoMetadata) (version, error) {
 	for i, v := range t.lake.versions {
 		if v.snapshot != m.Dataset.Snapshot {
 			continue
@@ -87,7 +87,7 @@ func (t *truth) version(m wire.InfoMetadata) (version, error) {
 // answer is a FlightInfo and what it is about.
 type answer struct {
 	info     *flight.FlightInfo
-	metadata wire.InfoMetadata
+	metadata protocol.InfoMetadata
 	version  version
 }
 
@@ -269,7 +269,7 @@ func (r *reader) share(ctx context.Context, index, total int) error {
 
 // nodeOf is the data node of an endpoint.
 func (a answer) nodeOf(e *flight.FlightEndpoint) (int, error) {
-	var m wire.EndpointMetadata
+	var m protocol.EndpointMetadata
 	if err := json.Unmarshal(e.GetAppMetadata(), &m); err != nil || m.Node < 0 || m.Node >= len(a.metadata.Nodes) {
 		return 0, wrongf("an endpoint with app_metadata %q", e.GetAppMetadata())
 	}

@@ -27,7 +27,7 @@ _PARTS = {
     "rows out of strips": r"/rows\.unpack\b",
     "rows to messages": r"/cacheserver/rows\.",
     "order of the epoch": r"/cacheserver/epoch\.",
-    "HTTP/2": r"/cacheserver/h2\.|/net/http2\b",
+    "HTTP/2": r"/cacheserver/transport/h2\.|/net/http2\b",
 }
 _COMPILED = {part: re.compile(pattern) for part, pattern in _PARTS.items()}
 PARTS = [*_PARTS, REST]

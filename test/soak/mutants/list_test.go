@@ -24,11 +24,11 @@ var list = []mutant{
 		" || ticket.Incarnation != n.incarnation {", " {",
 	},
 	{
-		"an expired ticket is accepted", "cacheserver/wire/ticket.go",
+		"an expired ticket is accepted", "cacheserver/protocol/ticket.go",
 		"now.After(expires) {", "now.After(expires) && now.IsZero() {",
 	},
 	{
-		"a changed ticket is accepted", "cacheserver/wire/ticket.go",
+		"a changed ticket is accepted", "cacheserver/protocol/ticket.go",
 		"if !hmac.Equal(sealed[1:1+macSize], s.mac(nil, body)) {", "if hmac.Equal(sealed[1:1+macSize], nil) {",
 	},
 	{
@@ -93,7 +93,7 @@ var list = []mutant{
 		"	if iceberg.MayPass(err) {", "	if iceberg.MayPass(err) && p.assign.Ready {",
 	},
 	{
-		"any secret is accepted", "cacheserver/peer/handshake.go",
+		"any secret is accepted", "cacheserver/protocol/peer/handshake.go",
 		"return text, hmac.Equal(a.next(text), message[:macSize])", "return text, len(a.next(text)) == macSize",
 	},
 	{

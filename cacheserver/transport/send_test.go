@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package transport
 
 import (
 	"bytes"
@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // silentStream is a stream that fails to send, before or after encoding, or keeps what it is given.
@@ -60,7 +62,7 @@ func TestSendReleasesOnce(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := Connections{}.TagConn(t.Context(), nil)
 			released := 0
-			f := NewFrame(nil, nil, [][]byte{make([]byte, 4096), make([]byte, 8192)}, 12288, func() { released++ })
+			f := protocol.NewFrame(nil, nil, [][]byte{make([]byte, 4096), make([]byte, 8192)}, 12288, func() { released++ })
 			stream := &silentStream{ctx: ctx, encode: tt.encode, err: tt.err}
 			if err := Send(stream, f); !errors.Is(err, tt.err) {
 				t.Fatalf("error %v, want %v", err, tt.err)
@@ -81,7 +83,7 @@ func TestSendKeepsTheBytes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			released := 0
-			f := NewFrame([]byte("header"), []byte("more"), body, len(bytes.Join(body, nil)), func() { released++ })
+			f := protocol.NewFrame([]byte("header"), []byte("more"), body, len(bytes.Join(body, nil)), func() { released++ })
 			stream := &silentStream{ctx: Connections{}.TagConn(t.Context(), nil), encode: true}
 			if err := Send(stream, f); err != nil {
 				t.Fatal(err)
@@ -101,7 +103,7 @@ func TestSendOnAnEndedConnection(t *testing.T) {
 	ctx := Connections{}.TagConn(t.Context(), nil)
 	Connections{}.HandleConn(ctx, &stats.ConnEnd{})
 	released := 0
-	err := Send(&silentStream{ctx: ctx, encode: true}, NewFrame(nil, nil, nil, 0, func() { released++ }))
+	err := Send(&silentStream{ctx: ctx, encode: true}, protocol.NewFrame(nil, nil, nil, 0, func() { released++ }))
 	if status.Code(err) != codes.Unavailable || released != 1 {
 		t.Errorf("error %v, released %d times", err, released)
 	}
@@ -117,11 +119,11 @@ func TestCodecPassesOthers(t *testing.T) {
 	if err := c.Unmarshal(data, &ticket); err != nil || string(ticket.Ticket) != "t" {
 		t.Errorf("ticket %q, error %v", ticket.Ticket, err)
 	}
-	raw := Raw("bytes")
+	raw := protocol.Raw("bytes")
 	if data, err = c.Marshal(&raw); err != nil {
 		t.Fatal(err)
 	}
-	var back Raw
+	var back protocol.Raw
 	if err := c.Unmarshal(data, &back); err != nil || string(back) != "bytes" {
 		t.Errorf("raw %q, error %v", back, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 const (
@@ -48,14 +48,14 @@ func (s Stream[Out, In]) Send(message Out) error {
 	if err != nil {
 		return fmt.Errorf("encode %T: %w", message, err)
 	}
-	sealed := wire.Raw(s.out.seal(text))
+	sealed := protocol.Raw(s.out.seal(text))
 	return s.raw.SendMsg(&sealed)
 }
 
 // Recv blocks for the next message. A wrong MAC ends in UNAUTHENTICATED, bytes that are no message in INVALID_ARGUMENT.
 func (s Stream[Out, In]) Recv() (In, error) {
 	var (
-		sealed  wire.Raw
+		sealed  protocol.Raw
 		message In
 	)
 	if err := s.raw.RecvMsg(&sealed); err != nil {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 const (
@@ -90,7 +90,7 @@ var (
 
 // accept is the head's side of the handshake; the node's proof is the MAC of its first message.
 func accept(raw rawStream, secret string) (HeadStream, error) {
-	var nodeNonce wire.Raw
+	var nodeNonce protocol.Raw
 	if err := raw.RecvMsg(&nodeNonce); err != nil {
 		return HeadStream{}, err
 	}
@@ -103,15 +103,15 @@ func accept(raw rawStream, secret string) (HeadStream, error) {
 		out: newAuthenticator(secret, headSends, nodeNonce, headNonce),
 		in:  newAuthenticator(secret, nodeSends, nodeNonce, headNonce),
 	}
-	answer := wire.Raw(append(headNonce, s.out.seal(nil)...))
+	answer := protocol.Raw(append(headNonce, s.out.seal(nil)...))
 	return s, raw.SendMsg(&answer)
 }
 
 // greet is the node's side of the handshake. After it the head is known to have the secret.
 func greet(raw rawStream, secret string) (NodeStream, error) {
 	nodeNonce := nonce()
-	_ = raw.SendMsg((*wire.Raw)(&nodeNonce)) // an error comes with its status from the next call
-	var answer wire.Raw
+	_ = raw.SendMsg((*protocol.Raw)(&nodeNonce)) // an error comes with its status from the next call
+	var answer protocol.Raw
 	if err := raw.RecvMsg(&answer); err != nil {
 		return NodeStream{}, err
 	}

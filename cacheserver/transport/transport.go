@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc makes the gRPC servers and connections of the data plane: codec, limits, TLS, recovery, drain.
-package rpc
+// Package transport makes the gRPC servers and connections of the data plane: codec, limits, TLS, recovery, drain.
+package transport
 
 import (
 	"context"
@@ -23,10 +23,10 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/h2"
 	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/redact"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/transport/h2"
 )
 
 // MaxMessage bounds one message between head and data nodes.
@@ -50,26 +50,26 @@ func (t TLS) Scheme() string {
 	return "grpc"
 }
 
-// Transport names what carries gRPC in a server. The zero value is H2.
-type Transport string
+// Implementation names what carries gRPC in a server. The zero value is H2.
+type Implementation string
 
 const (
 	// H2 is package h2: frames go from where they lie to the kernel.
-	H2 Transport = "h2"
+	H2 Implementation = "h2"
 	// GRPC is grpc-go, the reference: the same answers at about twice the CPU time a byte.
-	GRPC Transport = "grpc"
+	GRPC Implementation = "grpc"
 )
 
-// ParseTransport reads a Transport's name.
-func ParseTransport(name string) (Transport, error) {
-	switch t := Transport(name); t {
+// ParseImplementation reads a Transport's name.
+func ParseImplementation(name string) (Implementation, error) {
+	switch t := Implementation(name); t {
 	case H2, GRPC:
 		return t, nil
 	}
 	return "", fmt.Errorf("%q, want %s or %s", name, H2, GRPC)
 }
 
-var _ h2.Message = (*wire.Frame)(nil)
+var _ h2.Message = (*protocol.Frame)(nil)
 
 // Server is a gRPC server, as *grpc.Server and *h2.Server are.
 type Server interface {
@@ -84,7 +84,7 @@ type Server interface {
 
 // NewServer makes a gRPC server whose handlers can't take the process down: a panic becomes INTERNAL. What clients have it hold is reserved
 // in memory.
-func NewServer(transport Transport, t TLS, memory h2.Memory, m *metrics.Metrics, log *slog.Logger) (Server, error) {
+func NewServer(transport Implementation, t TLS, memory h2.Memory, m *metrics.Metrics, log *slog.Logger) (Server, error) {
 	config, err := t.server()
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func NewServer(transport Transport, t TLS, memory h2.Memory, m *metrics.Metrics,
 		return newGRPC(config, unary, stream, memory, log), nil
 	}
 	return h2.New(h2.Config{
-		Codec: wire.NewCodec(), TLS: config, Unary: unary, Stream: stream, Log: log,
+		Codec: NewCodec(), TLS: config, Unary: unary, Stream: stream, Log: log,
 		Limit: limit, Memory: memory, RequestTimeout: requestTimeout, SendTimeout: SendTimeout,
 	}), nil
 }
@@ -166,7 +166,7 @@ func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.NewCodec()), grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(NewCodec()), grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if dial != nil {

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package transport
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that everything but frames goes through
 	"google.golang.org/grpc/mem"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // Codec is the gRPC codec of every connection of the cache: *Raw bytes pass unchanged, a frame that Send gave to grpc-go goes without a
@@ -23,7 +25,7 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *trackedFrame:
 		return m.buffers(), nil
-	case *Raw:
+	case *protocol.Raw:
 		return mem.BufferSlice{mem.SliceBuffer(*m)}, nil
 	}
 	data, err := c.proto.Marshal(v)
@@ -35,7 +37,7 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
-	if m, ok := v.(*Raw); ok {
+	if m, ok := v.(*protocol.Raw); ok {
 		*m = data.Materialize()
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // end is one end of a stream in memory. sent keeps what it sent, change alters it on its way.
@@ -30,7 +30,7 @@ type end struct {
 func (e *end) Context() context.Context { return e.ctx }
 
 func (e *end) SendMsg(m any) error {
-	message := bytes.Clone(*m.(*wire.Raw))
+	message := bytes.Clone(*m.(*protocol.Raw))
 	e.sent = append(e.sent, message)
 	if e.change != nil {
 		message = e.change(len(e.sent)-1, bytes.Clone(message))
@@ -49,7 +49,7 @@ func (e *end) RecvMsg(m any) error {
 		if !ok {
 			return io.EOF
 		}
-		*m.(*wire.Raw) = message
+		*m.(*protocol.Raw) = message
 		return nil
 	case <-e.ctx.Done():
 		return e.ctx.Err()

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rpc
+package transport
 
 import (
 	"context"
@@ -25,7 +25,7 @@ import (
 
 // TestTransports has either transport answer, survive a panic, and drain.
 func TestTransports(t *testing.T) {
-	for _, transport := range []Transport{H2, GRPC} {
+	for _, transport := range []Implementation{H2, GRPC} {
 		t.Run(string(transport), func(t *testing.T) {
 			t.Parallel()
 			server, err := NewServer(transport, TLS{}, rows.NewBudget(1<<30).Clients(), metrics.New(), slog.New(slog.DiscardHandler))
@@ -80,7 +80,7 @@ func TestTransports(t *testing.T) {
 
 func TestParseTransport(t *testing.T) {
 	for name, good := range map[string]bool{"h2": true, "grpc": true, "": false, "H2": false} {
-		if got, err := ParseTransport(name); (err == nil) != good || (good && string(got) != name) {
+		if got, err := ParseImplementation(name); (err == nil) != good || (good && string(got) != name) {
 			t.Errorf("%q: %q, error %v", name, got, err)
 		}
 	}

@@ -1,9 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is the one place that knows the bytes between clients, head and data nodes: descriptors,
-// tickets, answers' metadata and FlightData messages of wire contract v1.
-package wire
+// Package protocol is the contract with clients, wire contract v1: descriptors, tickets, the metadata of answers, FlightData messages and the
+// JSON of /status. Package peer has the messages between head and data nodes.
+package protocol
 
 import (
 	"github.com/kubeflow/datacache/cacheserver/assign"

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rpc
+package transport
 
 import (
 	"context"
@@ -20,8 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
-	"github.com/kubeflow/datacache/cacheserver/h2"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/transport/h2"
 )
 
 const (
@@ -30,9 +29,9 @@ const (
 	// connMemory and callMemory are about what a connection and a call take in grpc-go, beside the messages that it receives.
 	connMemory, callMemory = 256 << 10, 32 << 10
 	// maxPartial is how many calls may have a first message that has not come whole: each may hold MaxRows bytes, as grpc-go has one
-	// limit for all methods. When there are so many, the oldest one that is older than patience makes room for the next one.
-	maxPartial = 8
-	patience   = time.Second
+	// limit for all methods. When there are so many, the oldest one that is older than minPartialAge makes room for the next one.
+	maxPartial    = 8
+	minPartialAge = time.Second
 )
 
 // grpcServer is a server of grpc-go within the limits of package h2's, as far as it can be held to them from outside.
@@ -45,8 +44,8 @@ type grpcServer struct {
 func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor, memory h2.Memory, log *slog.Logger) *grpcServer {
 	partial := &partialCalls{memory: memory}
 	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(wire.NewCodec()),
-		grpc.StatsHandler(wire.Connections{}),
+		grpc.ForceServerCodecV2(NewCodec()),
+		grpc.StatsHandler(Connections{}),
 		grpc.StatsHandler(partial),
 		grpc.InTapHandle(partial.admit),
 		grpc.WriteBufferSize(writeBuffer),
@@ -134,7 +133,7 @@ func (c *partialCalls) admit(ctx context.Context, info *tap.Info) (context.Conte
 		case <-ctx.Done():
 			cancel()
 			return ctx, status.FromContextError(ctx.Err()).Err()
-		case <-time.After(patience / 100):
+		case <-time.After(minPartialAge / 100):
 		}
 	}
 	context.AfterFunc(ctx, func() { c.forget(p) })
@@ -147,7 +146,7 @@ func (c *partialCalls) add(p *partialCall) bool {
 	defer c.mu.Unlock()
 	if len(c.calls) >= maxPartial {
 		oldest := c.calls[0]
-		if time.Since(oldest.began) < patience {
+		if time.Since(oldest.began) < minPartialAge {
 			return false
 		}
 		c.calls = slices.Delete(c.calls, 0, 1)

@@ -14,8 +14,8 @@ package peer
 import (
 	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
 // Version is the version of this protocol; head and nodes must speak the same.
@@ -63,7 +63,7 @@ type Held struct {
 type Assign struct {
 	Plan      string            `json:"plan"`
 	Request   string            `json:"request"`
-	Dataset   wire.Dataset      `json:"dataset"`
+	Dataset   protocol.Dataset  `json:"dataset"`
 	Pin       iceberg.Pin       `json:"pin"`
 	Selection iceberg.Selection `json:"selection"`
 	First     int               `json:"first"` // plan-wide number of the node's first split

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package transport
 
 import (
 	"bytes"
@@ -16,11 +16,13 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // Send hands a frame to a stream of package h2's server, or of a grpc-go server that has Connections as its stats
 // handler. It blocks while the stream's flow control lets nothing through. The frame is released in any case.
-func Send(stream grpc.ServerStream, f *Frame) error {
+func Send(stream grpc.ServerStream, f *protocol.Frame) error {
 	c, ok := stream.Context().Value(connectionKey{}).(*connection)
 	if !ok {
 		err := stream.SendMsg(f)
@@ -43,7 +45,7 @@ func Send(stream grpc.ServerStream, f *Frame) error {
 
 // trackedFrame is a frame on its way through grpc-go, which takes one buffer a slice and tells of each when it has let go of it.
 type trackedFrame struct {
-	*Frame
+	*protocol.Frame
 	conn    *connection
 	encoded bool         // grpc-go has the buffers
 	pending atomic.Int32 // buffers that grpc-go has not let go of, and one while they are made

@@ -1,15 +1,15 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rpc
+package transport
 
 import (
 	"context"
 	"strings"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/h2"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/transport/h2"
 )
 
 // SendTimeout is how long a client may read nothing of what was sent to it, unless a node is told otherwise. Then its stream or connection
@@ -27,7 +27,7 @@ const (
 	maxStreams = 512
 
 	// maxRequest bounds a message that holds a descriptor or a ticket, which may have 64 KiB, and an exchange's schema.
-	maxRequest = 2 * wire.MaxBytes
+	maxRequest = 2 * protocol.MaxBytes
 	// maxReport bounds what a data node tells its head at a time.
 	maxReport = 4 << 20
 )
