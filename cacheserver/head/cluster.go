@@ -15,19 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
-)
-
-// State is where a cache is in its life, in the words of /status.
-type State string
-
-// The states. Degraded is a cache that was Ready and lacks a data node; docs/adr/0005 has what makes a cache Failed.
-const (
-	Planning State = "Planning"
-	Loading  State = "Loading"
-	Ready    State = "Ready"
-	Degraded State = "Degraded"
-	Failed   State = "Failed"
 )
 
 // cluster is all that the head knows of its data nodes. It does no I/O: streams tell it what happened, and
@@ -60,7 +49,7 @@ type cluster struct {
 // member is one data node's place. The zero value is a node that never joined.
 type member struct {
 	session     *session // nil while the node is not connected
-	state       NodeState
+	state       protocol.NodeState
 	address     string
 	incarnation string
 	restarts    int
@@ -73,18 +62,6 @@ type member struct {
 	seen        time.Time
 	gone        string // why it is not connected
 }
-
-// NodeState is where one data node is, in the words of /status.
-type NodeState string
-
-// The states of a node.
-const (
-	NodeMissing NodeState = "Missing" // never joined
-	NodeJoined  NodeState = "Joined"  // waits for its part of the plan
-	NodeLoading NodeState = "Loading"
-	NodeReady   NodeState = "Ready"
-	NodeLost    NodeState = "Lost"
-)
 
 // session is one connection of a node. closed says why it must end.
 type session struct {
@@ -239,9 +216,9 @@ func (c *cluster) loadedLocked(index int, m *member, l peer.Loaded, now time.Tim
 	if len(m.done) != run.Len() || l.Rows != rows || len(l.ColumnBytes) != c.plan.schema.NumFields() {
 		return status.Errorf(codes.InvalidArgument, "data node %d says it is loaded with %d rows, but reported %d of %d splits with %d rows", index, l.Rows, len(m.done), run.Len(), rows)
 	}
-	m.state, m.rows, m.bytes, m.columnBytes, m.trouble = NodeReady, l.Rows, l.Bytes, l.ColumnBytes, ""
+	m.state, m.rows, m.bytes, m.columnBytes, m.trouble = protocol.NodeReady, l.Rows, l.Bytes, l.ColumnBytes, ""
 	c.progressed = now
-	if slices.ContainsFunc(c.members, func(m member) bool { return m.state != NodeReady }) {
+	if slices.ContainsFunc(c.members, func(m member) bool { return m.state != protocol.NodeReady }) {
 		return nil
 	}
 	return c.completeLocked()
@@ -270,7 +247,7 @@ func (c *cluster) leave(s *session, reason string) {
 	defer c.mu.Unlock()
 	m := &c.members[s.index]
 	if m.session == s {
-		m.session, m.state, m.gone, m.recalled = nil, NodeLost, reason, noPlan
+		m.session, m.state, m.gone, m.recalled = nil, protocol.NodeLost, reason, noPlan
 	}
 }
 
@@ -307,7 +284,7 @@ func (c *cluster) tick(now time.Time) {
 		m := &c.members[i]
 		if m.session != nil && now.Sub(m.seen) > c.nodeTimeout {
 			m.session.close(status.Errorf(codes.DeadlineExceeded, "silent for %s", c.nodeTimeout))
-			m.session, m.state, m.gone, m.recalled = nil, NodeLost, fmt.Sprintf("silent for more than %s", c.nodeTimeout), noPlan
+			m.session, m.state, m.gone, m.recalled = nil, protocol.NodeLost, fmt.Sprintf("silent for more than %s", c.nodeTimeout), noPlan
 		}
 		if m.incarnation == "" {
 			missing = append(missing, fmt.Sprint(i))
@@ -351,8 +328,8 @@ func (c *cluster) view() (view, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch state, reason := c.stateLocked(); state {
-	case Ready:
-	case Failed:
+	case protocol.StateReady:
+	case protocol.StateFailed:
 		return view{}, status.Error(codes.Unavailable, "the cache failed: "+reason)
 	default:
 		return view{}, status.Error(codes.Unavailable, reason)

@@ -17,15 +17,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
-	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
 // Config is what a head needs. Fields without a remark must be set.
@@ -49,7 +48,7 @@ type Config struct {
 	Grace       time.Duration            // time for running calls to end when stopping; 0: 20 seconds
 
 	Log      *slog.Logger
-	Metrics  *metrics.Metrics
+	Metrics  *ops.Metrics
 	Profiles bool // serve Go's profiles beside the metrics
 }
 
@@ -106,7 +105,7 @@ func (h *Head) Start(ctx context.Context) error {
 		return transport.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
 	})
 	if h.cfg.HTTP != nil {
-		group.Go(func() error { return watch.Serve(httpCtx, h.cfg.HTTP, h.watch()) })
+		group.Go(func() error { return ops.Serve(httpCtx, h.cfg.HTTP, h.opsHandler()) })
 	}
 	group.Go(func() error { h.keepPlan(groupCtx); return nil })
 	group.Go(func() error { h.keepTime(groupCtx); return nil })
@@ -160,25 +159,25 @@ func (h *Head) keepTime(ctx context.Context) {
 	}
 }
 
-func (h *Head) watch() http.Handler {
-	handler := watch.Handler(h, h.cfg.Metrics.Handler())
+func (h *Head) opsHandler() http.Handler {
+	handler := ops.Handler(h, h.cfg.Metrics.Handler())
 	if h.cfg.Profiles {
-		return watch.WithProfiles(handler)
+		return ops.WithProfiles(handler)
 	}
 	return handler
 }
 
-// Ready implements watch.Subject.
+// Ready implements ops.Server.
 func (h *Head) Ready() (bool, string) {
 	s := h.Report()
-	return s.State == Ready, fmt.Sprintf("%s: %s", s.State, s.Reason)
+	return s.State == protocol.StateReady, fmt.Sprintf("%s: %s", s.State, s.Reason)
 }
 
-// Status implements watch.Subject; the value is a Status.
+// Status implements ops.Server; the value is a Status.
 func (h *Head) Status() any { return h.Report() }
 
 // Report says how the cache is doing now.
-func (h *Head) Report() Status { return h.cluster.status(h.table()) }
+func (h *Head) Report() protocol.Status { return h.cluster.status(h.table()) }
 
 // table is the table's name for people: as it was given.
 func (h *Head) table() string {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
@@ -47,7 +48,7 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 		restarts++
 	}
 	*m = member{
-		session: s, state: NodeJoined, address: hello.Address, incarnation: hello.Incarnation,
+		session: s, state: protocol.NodeJoined, address: hello.Address, incarnation: hello.Incarnation,
 		restarts: restarts, done: map[int]bool{}, seen: now,
 	}
 	if c.wantsLocked(hello.Held) {
@@ -186,7 +187,7 @@ func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, now tim
 }
 
 func (c *cluster) assignLocked(m *member) {
-	m.state, m.trouble = NodeLoading, ""
+	m.state, m.trouble = protocol.NodeLoading, ""
 	clear(m.done)
 	run := c.plan.runs[m.session.index]
 	m.session.tell(peer.ToNode{Assign: &peer.Assign{

@@ -6,43 +6,15 @@ package head
 import (
 	"fmt"
 	"strings"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// Status is the JSON of /status and of DoAction("status"), per wire contract v1.
-type Status struct {
-	State    State        `json:"state"`
-	Reason   string       `json:"reason"`
-	Table    string       `json:"table"`
-	Snapshot int64        `json:"snapshot"`
-	Rows     int64        `json:"rows"`  // in memory
-	Bytes    int64        `json:"bytes"` // of Arrow data in memory
-	Splits   SplitStatus  `json:"splits"`
-	Nodes    []NodeStatus `json:"nodes"`
-}
-
-// SplitStatus counts splits.
-type SplitStatus struct {
-	Done  int `json:"done"`
-	Total int `json:"total"`
-}
-
-// NodeStatus is one data node as the head sees it.
-type NodeStatus struct {
-	Index    int         `json:"index"`
-	Address  string      `json:"address"`
-	State    NodeState   `json:"state"`
-	Reason   string      `json:"reason,omitempty"`
-	Rows     int64       `json:"rows"`
-	Bytes    int64       `json:"bytes"`
-	Restarts int         `json:"restarts"`
-	Splits   SplitStatus `json:"splits"`
-}
-
 // status copies the cluster's state out.
-func (c *cluster) status(table string) Status {
+func (c *cluster) status(table string) protocol.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := Status{Table: table, Nodes: make([]NodeStatus, len(c.members))}
+	s := protocol.Status{Table: table, Nodes: make([]protocol.NodeStatus, len(c.members))}
 	s.State, s.Reason = c.stateLocked()
 	if c.plan != nil {
 		s.Snapshot = c.plan.pin.SnapshotID
@@ -58,17 +30,17 @@ func (c *cluster) status(table string) Status {
 	return s
 }
 
-func (c *cluster) nodeStatusLocked(index int) NodeStatus {
+func (c *cluster) nodeStatusLocked(index int) protocol.NodeStatus {
 	m := &c.members[index]
-	n := NodeStatus{
+	n := protocol.NodeStatus{
 		Index: index, Address: m.address, State: m.state, Reason: m.gone, Restarts: m.restarts,
-		Bytes: m.bytes, Splits: SplitStatus{Done: len(m.done)},
+		Bytes: m.bytes, Splits: protocol.SplitStatus{Done: len(m.done)},
 	}
 	if m.session != nil {
 		n.Reason = m.trouble
 	}
 	if n.State == "" {
-		n.State = NodeMissing
+		n.State = protocol.NodeMissing
 	}
 	if c.plan == nil {
 		return n
@@ -81,21 +53,21 @@ func (c *cluster) nodeStatusLocked(index int) NodeStatus {
 }
 
 // stateLocked derives the cache's state and says in one line why it is not another.
-func (c *cluster) stateLocked() (State, string) {
+func (c *cluster) stateLocked() (protocol.State, string) {
 	switch {
 	case c.failure != "":
-		return Failed, c.failure
+		return protocol.StateFailed, c.failure
 	case c.stopping:
-		return Degraded, "the head is stopping"
+		return protocol.StateDegraded, "the head is stopping"
 	case c.plan == nil:
-		return Planning, c.planningLocked()
+		return protocol.StatePlanning, c.planningLocked()
 	}
 	waits := c.waitsLocked()
 	if len(waits) == 0 {
-		return Ready, "ready"
+		return protocol.StateReady, "ready"
 	}
 	if c.ready {
-		return Degraded, strings.Join(waits, "; ")
+		return protocol.StateDegraded, strings.Join(waits, "; ")
 	}
 	done, total := 0, len(c.plan.splits)
 	for i := range c.members {
@@ -108,7 +80,7 @@ func (c *cluster) stateLocked() (State, string) {
 	if trouble := c.troubleLocked(); trouble != "" {
 		progress += "; " + trouble
 	}
-	return Loading, progress
+	return protocol.StateLoading, progress
 }
 
 // planningLocked says how far planning is, and why it does not get on.
@@ -149,10 +121,10 @@ func (c *cluster) waitsLocked() []string {
 	for i := range c.members {
 		m := &c.members[i]
 		switch m.state {
-		case NodeReady:
-		case NodeLost:
+		case protocol.NodeReady:
+		case protocol.NodeLost:
 			waits = append(waits, fmt.Sprintf("data node %d (%s) is gone: %s", i, m.address, m.gone))
-		case NodeJoined, NodeLoading:
+		case protocol.NodeJoined, protocol.NodeLoading:
 			what := "loading"
 			if m.restarts > 0 {
 				what = "restarted, reloading"
@@ -173,7 +145,7 @@ func (c *cluster) waitsLocked() []string {
 func (c *cluster) absentLocked() string {
 	var absent []string
 	for i := range c.members {
-		if s := c.members[i].state; s == "" || s == NodeLost {
+		if s := c.members[i].state; s == "" || s == protocol.NodeLost {
 			absent = append(absent, fmt.Sprint(i))
 		}
 	}

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -41,7 +41,7 @@ type Config struct {
 	// LoadTimeout is how long store or catalog may keep a first load from any progress; 0: a minute, as somebody waits for it.
 	LoadTimeout time.Duration
 	Log         *slog.Logger
-	Metrics     *metrics.Metrics
+	Metrics     *ops.Metrics
 	Profiles    bool // serve Go's profiles beside the metrics
 }
 

@@ -26,9 +26,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
@@ -55,7 +54,7 @@ func start(t *testing.T, metadata string, nodes int) *running {
 	ctx, cancel := context.WithCancel(t.Context())
 	cache, err := New(ctx, Config{
 		Flight: listener, Nodes: nodes, Budget: r.budget, Store: objstore.New(objstore.Config{}),
-		Source: iceberg.Source{Metadata: metadata}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(),
+		Source: iceberg.Source{Metadata: metadata}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +70,8 @@ func start(t *testing.T, metadata string, nodes int) *running {
 	}
 	t.Cleanup(r.stop)
 	r.head = r.dial(listener.Addr().String())
-	for cache.Head().Report().State != head.Ready {
-		if s := cache.Head().Report(); s.State == head.Failed {
+	for cache.Head().Report().State != protocol.StateReady {
+		if s := cache.Head().Report(); s.State == protocol.StateFailed {
 			t.Fatal(s.Reason)
 		}
 		time.Sleep(5 * time.Millisecond)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -90,7 +90,7 @@ func TestStreamsShareMemory(t *testing.T) {
 	if err := budget.Reserve(limit - kept); err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{cfg: Config{Budget: budget, Metrics: metrics.New(), Transport: transport.H2}}
+	n := &Node{cfg: Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2}}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // who has gone does not wait for memory
 	var open []*sender

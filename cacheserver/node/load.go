@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
@@ -102,7 +102,7 @@ func (p *part) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) e
 			fetched, err = p.table.Fetch(ctx, p.assign.Splits[i])
 			return err
 		})
-		p.metrics.LoadSeconds.WithLabelValues(metrics.StageFetch).Add(time.Since(begin).Seconds())
+		p.metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(time.Since(begin).Seconds())
 		if err != nil {
 			return err
 		}
@@ -168,11 +168,11 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 	if err != nil {
 		return p.explain(split, err)
 	}
-	p.metrics.LoadSeconds.WithLabelValues(metrics.StageDecode).Add((time.Since(begin) - copying).Seconds())
-	p.metrics.LoadSeconds.WithLabelValues(metrics.StageCopy).Add(copying.Seconds())
-	leaf, general := j.fetched.Decoders()
-	p.metrics.LoadColumns.WithLabelValues(metrics.DecoderLeaf).Add(float64(leaf))
-	p.metrics.LoadColumns.WithLabelValues(metrics.DecoderGeneral).Add(float64(general))
+	p.metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
+	p.metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
+	direct, general := j.fetched.Decoders()
+	p.metrics.LoadColumns.WithLabelValues(ops.DecoderDirect).Add(float64(direct))
+	p.metrics.LoadColumns.WithLabelValues(ops.DecoderGeneral).Add(float64(general))
 	p.keep(j.index, sealed)
 	return nil
 }

@@ -25,14 +25,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
-	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
 // Config is what a data node needs. Fields without a remark must be set.
@@ -58,7 +57,7 @@ type Config struct {
 	SendTimeout time.Duration // for a client to read a message before its stream is ended; 0: ten minutes
 
 	Log      *slog.Logger
-	Metrics  *metrics.Metrics
+	Metrics  *ops.Metrics
 	Profiles bool // serve Go's profiles beside the metrics
 }
 
@@ -114,7 +113,7 @@ func (n *Node) Start(ctx context.Context) error {
 		return transport.Serve(groupCtx, server, n.cfg.Flight, n.cfg.Grace)
 	})
 	if n.cfg.HTTP != nil {
-		group.Go(func() error { return watch.Serve(lastCtx, n.cfg.HTTP, n.watch()) })
+		group.Go(func() error { return ops.Serve(lastCtx, n.cfg.HTTP, n.opsHandler()) })
 	}
 	group.Go(func() error { return n.keepJoined(groupCtx) })
 	err = group.Wait()
@@ -216,21 +215,21 @@ func (n *Node) admit(sealed []byte, now time.Time) (serving, error) {
 	return serving{layout: p.layout, rows: rows, ticket: ticket, calls: p.calls}, nil
 }
 
-func (n *Node) watch() http.Handler {
-	handler := watch.Handler(n, n.cfg.Metrics.Handler())
+func (n *Node) opsHandler() http.Handler {
+	handler := ops.Handler(n, n.cfg.Metrics.Handler())
 	if n.cfg.Profiles {
-		return watch.WithProfiles(handler)
+		return ops.WithProfiles(handler)
 	}
 	return handler
 }
 
-// Ready implements watch.Subject: a node is ready when its part, be it empty, is loaded and the head knows.
+// Ready implements ops.Server: a node is ready when its part, be it empty, is loaded and the head knows.
 func (n *Node) Ready() (bool, string) {
 	s := n.status()
 	return s.State == "Ready", s.State + ": " + s.Reason
 }
 
-// Status implements watch.Subject; the value is a Status.
+// Status implements ops.Server; the value is a Status.
 func (n *Node) Status() any { return n.status() }
 
 // Status is the JSON of a data node's /status.

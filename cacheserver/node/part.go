@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
@@ -25,7 +25,7 @@ type part struct {
 	store   *objstore.Store
 	budget  *rows.Budget
 	arena   *rows.Arena
-	metrics *metrics.Metrics
+	metrics *ops.Metrics
 	calls   *calls
 	cancel  context.CancelFunc
 	ended   chan struct{} // closed when loading is over

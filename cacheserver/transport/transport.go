@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/redact"
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
@@ -84,7 +84,7 @@ type Server interface {
 
 // NewServer makes a gRPC server whose handlers can't take the process down: a panic becomes INTERNAL. What clients have it hold is reserved
 // in memory.
-func NewServer(transport Implementation, t TLS, memory h2.Memory, m *metrics.Metrics, log *slog.Logger) (Server, error) {
+func NewServer(transport Implementation, t TLS, memory h2.Memory, m *ops.Metrics, log *slog.Logger) (Server, error) {
 	config, err := t.server()
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func NewServer(transport Implementation, t TLS, memory h2.Memory, m *metrics.Met
 }
 
 // guard runs one call, turns a panic into INTERNAL and counts how the call ended.
-func guard(method string, m *metrics.Metrics, log *slog.Logger, call func() error) (err error) {
+func guard(method string, m *ops.Metrics, log *slog.Logger, call func() error) (err error) {
 	short := method[strings.LastIndexByte(method, '/')+1:]
 	defer func() {
 		if p := recover(); p != nil {

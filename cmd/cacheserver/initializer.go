@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeflow/datacache/cacheserver/gate"
+	"github.com/kubeflow/datacache/cacheserver/wait"
 )
 
 // The exit codes of initializer that mean "no use to try again"; the Job's podFailurePolicy (internal/inject) knows them.
@@ -38,7 +38,7 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 			if _, _, err := net.SplitHostPort(address); err != nil {
 				return fmt.Errorf("--head: %w, want host:port", err)
 			}
-			cfg := gate.Config{URL: "http://" + address + "/status", Out: cmd.OutOrStdout()}
+			cfg := wait.Config{URL: "http://" + address + "/status", Out: cmd.OutOrStdout()}
 			var err error
 			if cfg.Timeout, err = positive("timeout", timeout); err != nil {
 				return err
@@ -46,7 +46,7 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 			if cfg.Every, err = positive("every", every); err != nil {
 				return err
 			}
-			return gate.Wait(cmd.Context(), cfg)
+			return wait.UntilReady(cmd.Context(), cfg)
 		},
 	}
 	flags := cmd.Flags()
@@ -77,8 +77,8 @@ func jobsHead(env environment) string {
 
 // exitCode maps what a command ended with to what a shell or a kubelet sees.
 func exitCode(err error) int {
-	var failed *gate.FailedError
-	var late *gate.TimeoutError
+	var failed *wait.FailedError
+	var late *wait.TimeoutError
 	switch {
 	case err == nil:
 		return 0

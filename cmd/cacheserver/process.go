@@ -10,8 +10,8 @@ import (
 	"net"
 
 	"github.com/kubeflow/datacache/cacheserver/local"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
@@ -22,7 +22,7 @@ type process struct {
 	scheme       string
 	transport    transport.Implementation
 	log          *slog.Logger
-	metrics      *metrics.Metrics
+	metrics      *ops.Metrics
 }
 
 // start opens the ports and the log.
@@ -35,7 +35,7 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 	if err != nil {
 		return nil, fmt.Errorf("--transport: %w", err)
 	}
-	p := &process{scheme: f.tls.Scheme(), transport: transport, log: log, metrics: metrics.New()}
+	p := &process{scheme: f.tls.Scheme(), transport: transport, log: log, metrics: ops.NewMetrics()}
 	var listen net.ListenConfig
 	if p.flight, err = listen.Listen(ctx, "tcp", f.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/cacheserver/local"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/inject"
@@ -123,7 +123,7 @@ func runHead(t *testing.T, metadata, namespace string, caches ...string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	server, err := local.New(ctx, local.Config{
 		Flight: flight, HTTP: http, Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: objstore.New(objstore.Config{}),
-		Source: iceberg.Source{Metadata: metadata}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(),
+		Source: iceberg.Source{Metadata: metadata}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	})
 	if err != nil {
 		cancel()

@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
@@ -72,7 +71,7 @@ func TestOddNodesAreRefused(t *testing.T) {
 	wantStatus(t, c.speak("sesam", hello), codes.Unauthenticated, "secret")
 
 	c.startNode(1)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(3)
 }
 
@@ -156,7 +155,7 @@ func TestStrangersThatSayNothing(t *testing.T) {
 	}
 	c.startNode(0)
 	c.startNode(1)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(2)
 	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(transport.NewCodec()))
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // number reads a number of the environment.
@@ -64,7 +64,7 @@ func TestKillsAtRandom(t *testing.T) {
 			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
 			c.blow(round, random)
 		}
-		c.await(head.Ready, "", soon)
+		c.await(protocol.StateReady, "", soon)
 		c.servesAll(1 + random.IntN(5))
 	}
 	time.Sleep(300 * time.Millisecond)

@@ -25,8 +25,8 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/cacheserver/local"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/inject"
@@ -109,7 +109,7 @@ func head(t *testing.T) string {
 	ctx, cancel := context.WithCancel(t.Context())
 	server, err := local.New(ctx, local.Config{
 		Flight: listen(0), HTTP: listen(inject.HTTPPort), Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: objstore.New(objstore.Config{}),
-		Source: iceberg.Source{Metadata: table.Metadata()}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(),
+		Source: iceberg.Source{Metadata: table.Metadata()}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	})
 	if err != nil {
 		cancel()

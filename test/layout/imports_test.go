@@ -60,6 +60,8 @@ var bans = []ban{
 		why: "arrays against a filter, wherever they came from"},
 	{room: "cacheserver/protocol", never: []string{icebergGo, own("head"), own("node"), own("objstore"), own("source")}, except: "cacheserver/source/iceberg",
 		why: "the roles use the protocol, and the protocol reads no files"},
+	{room: "cacheserver/wait", never: []string{own("head"), own("node"), own("source"), own("transport")},
+		why: "it knows what a head answers, and nothing of how"},
 	{room: "cacheserver/head", never: []string{own("node")},
 		why: "head and node meet in messages, not in code"},
 	{room: "cacheserver/node", never: []string{own("head")},

@@ -16,9 +16,10 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
@@ -48,8 +49,8 @@ type world struct {
 	log      *journal
 	seen     ready
 	rivals   map[int]*process // that were started for a data node's place while it lives
-	spared   bool // data nodes are not ended any more
-	tampered bool // the store serves forged files: the cache may fail
+	spared   bool             // data nodes are not ended any more
+	tampered bool             // the store serves forged files: the cache may fail
 	enemy    *hostile
 
 	mu    sync.Mutex
@@ -135,7 +136,7 @@ func (w *world) startHead() {
 		}
 		p.head, err = head.New(head.Config{
 			Flight: listener, Nodes: len(w.nodes), Store: p.host.client(w.retry), Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"},
-			Secret: secret, TicketTTL: ticketTTL, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: metrics.New(),
+			Secret: secret, TicketTTL: ticketTTL, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: ops.NewMetrics(),
 		})
 		if err != nil {
 			return nil, err
@@ -148,7 +149,7 @@ func (w *world) startHead() {
 // displace forgets that data nodes hold rows whose places their rivals may take: a head that does not know which of two was first
 // takes the one that joins first.
 func (w *world) displace() {
-	if w.head.head.Report().State == head.Ready {
+	if w.head.head.Report().State == protocol.StateReady {
 		return
 	}
 	for i, rival := range w.rivals {
@@ -178,7 +179,7 @@ func (w *world) nodeAt(i int, address, secret string) *process {
 		p.node, err = node.New(node.Config{
 			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: p.host.client(w.retry),
 			Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"}, Workers: 2, Dial: p.host.dial,
-			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: metrics.New(),
+			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: ops.NewMetrics(),
 		})
 		if err != nil {
 			return nil, err
@@ -288,7 +289,7 @@ func (w *world) spares(i int) bool { return w.spared && (i < len(w.nodes) || w.t
 
 // allLoaded says whether every data node runs and holds its rows.
 func (w *world) allLoaded() bool {
-	return w.head.head.Report().State == head.Ready && !slices.ContainsFunc(w.nodes, func(p *process) bool { return p.down })
+	return w.head.head.Report().State == protocol.StateReady && !slices.ContainsFunc(w.nodes, func(p *process) bool { return p.down })
 }
 
 // startNumber starts a process that is down.
@@ -317,10 +318,10 @@ func (w *world) supervise() {
 func (w *world) check() {
 	w.t.Helper()
 	s := w.head.head.Report()
-	if s.State == head.Failed && (!w.tampered || !strings.Contains(s.Reason, "holds other rows")) {
+	if s.State == protocol.StateFailed && (!w.tampered || !strings.Contains(s.Reason, "holds other rows")) {
 		w.t.Errorf("the cache failed: %s", s.Reason)
 	}
-	if s.State != head.Ready {
+	if s.State != protocol.StateReady {
 		return
 	}
 	holds := func(p *process) bool { return p != nil && !p.down && p.running() }

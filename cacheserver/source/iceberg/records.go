@@ -90,7 +90,7 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 
 // Decoders tells how many columns of the split Batches decoded by package decode,
 // and how many it left to the general reader, pqarrow.
-func (f *Fetched) Decoders() (leaf, general int) { return f.own, f.general }
+func (f *Fetched) Decoders() (direct, general int) { return f.own, f.general }
 
 // next returns the next batch, none if no row of it stays, or io.EOF.
 func (d *decoder) next(ctx context.Context) (_ Batch, err error) {

@@ -82,7 +82,7 @@ var list = []mutant{
 	},
 	{
 		"a lost node is not noticed", "cacheserver/head/cluster.go",
-		"m.session, m.state, m.gone, m.recalled = nil, NodeLost, reason, noPlan", "m.session, m.gone, m.recalled = nil, reason, noPlan",
+		"m.session, m.state, m.gone, m.recalled = nil, protocol.NodeLost, reason, noPlan", "m.session, m.gone, m.recalled = nil, reason, noPlan",
 	},
 	{
 		"a silent node is not noticed", "cacheserver/head/cluster.go",

@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watch serves what people and probes look at over plain HTTP: /healthz, /ready, /status, /metrics.
-package watch
+// Package ops is what people, probes and Prometheus look at: metrics, and /healthz, /ready, /status and /metrics over plain HTTP.
+package ops
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
-// Subject is what is watched: a head or a data node.
-type Subject interface {
+// Server is what is watched: a head or a data node.
+type Server interface {
 	// Ready says whether clients are served, and if not, why.
 	Ready() (ok bool, reason string)
 	// Status is the value behind /status; it must have a JSON form.
@@ -27,13 +27,13 @@ type Subject interface {
 }
 
 // Handler routes the four paths. metrics serves /metrics.
-func Handler(subject Subject, metrics http.Handler) http.Handler {
+func Handler(server Server, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "ok\n") // a client that left is nobody's error
 	})
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
-		ok, reason := subject.Ready()
+		ok, reason := server.Ready()
 		if !ok {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
@@ -43,7 +43,7 @@ func Handler(subject Subject, metrics http.Handler) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(redact.Writer(w))
 		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(subject.Status()); err != nil {
+		if err := encoder.Encode(server.Status()); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})

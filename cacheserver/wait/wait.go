@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gate waits until a cache is ready and tells people how far it is: the whole of a TrainJob's dataset-initializer step.
-package gate
+// Package wait waits until a cache is ready and tells people how far it is: the whole of a TrainJob's dataset-initializer step.
+package wait
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // Config says what to wait for. Zero durations mean the defaults.
@@ -45,14 +45,14 @@ func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("the cache was not ready after %s, last: %s; a larger table wants more time (env READY_TIMEOUT) or more data nodes", e.After, e.Last)
 }
 
-// Wait returns nil once the cache is ready: a *FailedError, a *TimeoutError or ctx's error otherwise. A head that doesn't answer yet is
+// UntilReady returns nil once the cache is ready: a *FailedError, a *TimeoutError or ctx's error otherwise. A head that doesn't answer yet is
 // waited for: its pod may still be starting.
-func Wait(ctx context.Context, cfg Config) error {
+func UntilReady(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	limited, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 
-	lines := narrator{out: cfg.Out, every: cfg.Every, begin: time.Now()}
+	lines := progressPrinter{out: cfg.Out, every: cfg.Every, begin: time.Now()}
 	ticker := time.NewTicker(cfg.Poll)
 	defer ticker.Stop()
 	for {
@@ -60,13 +60,13 @@ func Wait(ctx context.Context, cfg Config) error {
 		switch {
 		case limited.Err() != nil: // the question was cut short: its error says nothing of the head
 		case err != nil:
-			lines.silent(err, time.Now())
+			lines.unreachable(err, time.Now())
 		default:
-			lines.heard(status, time.Now())
-			if status.State == head.Ready {
+			lines.status(status, time.Now())
+			if status.State == protocol.StateReady {
 				return nil
 			}
-			if status.State == head.Failed {
+			if status.State == protocol.StateFailed {
 				return &FailedError{Reason: status.Reason}
 			}
 		}
@@ -101,7 +101,7 @@ const maxStatus = 8 << 20
 const requestTimeout = 10 * time.Second
 
 // getStatus requests the head's status once.
-func getStatus(ctx context.Context, cfg Config) (*head.Status, error) {
+func getStatus(ctx context.Context, cfg Config) (*protocol.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.URL, http.NoBody)
@@ -116,7 +116,7 @@ func getStatus(ctx context.Context, cfg Config) (*head.Status, error) {
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s answers %s", cfg.URL, answer.Status)
 	}
-	status := &head.Status{}
+	status := &protocol.Status{}
 	if err := json.NewDecoder(io.LimitReader(answer.Body, maxStatus)).Decode(status); err != nil {
 		return nil, fmt.Errorf("%s answers no status: %w", cfg.URL, err)
 	}

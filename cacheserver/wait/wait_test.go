@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package gate
+package wait
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 const (
@@ -64,7 +64,7 @@ func TestWait(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out strings.Builder
-			err := Wait(t.Context(), Config{URL: headThatSays(t, tt.answers...), Poll: time.Millisecond, Timeout: time.Minute, Out: &out})
+			err := UntilReady(t.Context(), Config{URL: headThatSays(t, tt.answers...), Poll: time.Millisecond, Timeout: time.Minute, Out: &out})
 			var cause *FailedError
 			switch {
 			case tt.failed == "" && err != nil:
@@ -85,7 +85,7 @@ func TestWait(t *testing.T) {
 }
 
 func TestWaitRunsOut(t *testing.T) {
-	err := Wait(t.Context(), Config{URL: headThatSays(t, loading), Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &strings.Builder{}})
+	err := UntilReady(t.Context(), Config{URL: headThatSays(t, loading), Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &strings.Builder{}})
 	var late *TimeoutError
 	if !errors.As(err, &late) {
 		t.Fatalf("ended with %v, want a TimeoutError", err)
@@ -100,7 +100,7 @@ func TestWaitRunsOut(t *testing.T) {
 func TestWaitIsStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := Wait(ctx, Config{URL: headThatSays(t, loading), Out: &strings.Builder{}})
+	err := UntilReady(ctx, Config{URL: headThatSays(t, loading), Out: &strings.Builder{}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("ended with %v, want the context's error", err)
 	}
@@ -110,7 +110,7 @@ func TestWaitForNobody(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	var out strings.Builder
-	err := Wait(t.Context(), Config{URL: server.URL, Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &out})
+	err := UntilReady(t.Context(), Config{URL: server.URL, Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &out})
 	if !strings.Contains(out.String(), "waiting for the cache's head") {
 		t.Errorf("said %q and ended with %v", out.String(), err)
 	}
@@ -120,10 +120,10 @@ func TestWaitForNobody(t *testing.T) {
 func TestNarratorKeepsItsPace(t *testing.T) {
 	var out strings.Builder
 	begin := time.Unix(1_000_000, 0)
-	n := narrator{out: &out, every: 10 * time.Second, begin: begin}
+	n := progressPrinter{out: &out, every: 10 * time.Second, begin: begin}
 	for second := range 21 {
 		status := statusAfter(second)
-		n.heard(&status, begin.Add(time.Duration(second)*time.Second))
+		n.status(&status, begin.Add(time.Duration(second)*time.Second))
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 {
@@ -135,9 +135,9 @@ func TestNarratorKeepsItsPace(t *testing.T) {
 }
 
 // statusAfter is a load of 100 splits that does one a second: 100 rows, 2 MB.
-func statusAfter(second int) head.Status {
-	return head.Status{
-		State: head.Loading, Reason: fmt.Sprintf("loading %d%%", second), Rows: int64(second) * 100, Bytes: int64(second) * 2e6,
-		Splits: head.SplitStatus{Done: second, Total: 100},
+func statusAfter(second int) protocol.Status {
+	return protocol.Status{
+		State: protocol.StateLoading, Reason: fmt.Sprintf("loading %d%%", second), Rows: int64(second) * 100, Bytes: int64(second) * 2e6,
+		Splits: protocol.SplitStatus{Done: second, Total: 100},
 	}
 }

@@ -1,8 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics names everything the data plane counts, for Prometheus.
-package metrics
+package ops
 
 import (
 	"net/http"
@@ -21,11 +20,11 @@ const (
 
 // The decoders of a load, as the label "decoder" has them.
 const (
-	DecoderLeaf    = "leaf"    // package decode
-	DecoderGeneral = "general" // pqarrow, for what leaf does not cover: slower
+	DecoderDirect  = "direct"  // package decode
+	DecoderGeneral = "general" // pqarrow, for what package decode does not cover: slower
 )
 
-// Metrics holds the counters of one process. Make it with New; it is safe for concurrent use.
+// Metrics holds everything that one process counts, for Prometheus. Make it with NewMetrics; it is safe for concurrent use.
 type Metrics struct {
 	LoadSeconds   *prometheus.CounterVec // by stage, summed over the load's workers
 	DecodedBytes  prometheus.Counter     // Arrow bytes that became chunks
@@ -42,14 +41,14 @@ type Metrics struct {
 	registry *prometheus.Registry
 }
 
-// New makes the metrics and registers them with the Go and process collectors.
-func New() *Metrics {
+// NewMetrics makes the metrics and registers them with the Go and process collectors.
+func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.LoadSeconds = m.counterVec("load_seconds_total", "Seconds that load workers spent, by stage (fetch, decode, copy).", "stage")
 	m.DecodedBytes = m.counter("load_decoded_bytes_total", "Arrow bytes written into memory by loads.")
 	m.DecodedRows = m.counter("load_rows_total", "Rows written into memory by loads.")
 	m.SplitsLoaded = m.counter("load_splits_total", "Splits loaded.")
-	m.LoadColumns = m.counterVec("load_columns_total", "Columns of splits decoded, by decoder (leaf, general): the general one is slower.", "decoder")
+	m.LoadColumns = m.counterVec("load_columns_total", "Columns of splits decoded, by decoder (direct, general): the general one is slower.", "decoder")
 	m.Streams = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "streams", Help: "Data streams open now, by kind (shard, epoch, take)."}, []string{"kind"})
 	m.registry.MustRegister(m.Streams)
 	m.StreamsOpened = m.counterVec("streams_opened_total", "Data streams opened, by kind.", "kind")
