@@ -41,7 +41,7 @@ func newManager(reach *rest.Config, p parts, namespace string, cfg serving, opti
 	options.LeaderElectionID = p.manager
 	options.LeaderElectionNamespace = namespace
 	options.LeaderElectionReleaseOnCancel = true
-	options.WebhookServer = draining{ctrlwebhook.NewServer(ctrlwebhook.Options{Host: cfg.webhookHost, Port: cfg.webhookPort, CertDir: cfg.certDir})}
+	options.WebhookServer = newDraining(ctrlwebhook.Options{Host: cfg.webhookHost, Port: cfg.webhookPort, CertDir: cfg.certDir})
 	mgr, err := ctrl.NewManager(reach, options)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the manager: %w", err)
@@ -60,8 +60,19 @@ func newManager(reach *rest.Config, p parts, namespace string, cfg serving, opti
 const callTimeout = 10 * time.Second
 
 // draining is a webhook server that answers the calls it has when the manager is told to end. controller-runtime cancels them, and each
-// would refuse its object.
-type draining struct{ ctrlwebhook.Server }
+// would refuse its object. Webhooks may be set up while it starts: its mux is there from the beginning.
+type draining struct {
+	ctrlwebhook.Server
+	mux *http.ServeMux
+}
+
+func newDraining(options ctrlwebhook.Options) draining {
+	options.WebhookMux = http.NewServeMux()
+	return draining{ctrlwebhook.NewServer(options), options.WebhookMux}
+}
+
+// WebhookMux returns the mux that Register adds to.
+func (d draining) WebhookMux() *http.ServeMux { return d.mux }
 
 // Register serves calls at the path with a context that ends by time alone.
 func (d draining) Register(path string, hook http.Handler) {
