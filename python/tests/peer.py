@@ -132,7 +132,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
             if mine or request["kind"] == "take":
                 ticket = {**request, "node": node, "incarnation": incarnation}
                 endpoints.append(_endpoint(json.dumps(ticket).encode(), f"grpc://127.0.0.1:{peer.data_port}", node))
-        said = {
+        metadata = {
             "v": 1,
             "dataset": {
                 "table_uuid": table.table_uuid,
@@ -145,7 +145,13 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         }
         schema = _projected(request).schema
         return fl.FlightInfo(
-            schema, descriptor, endpoints, records, records * 64, ordered=True, app_metadata=json.dumps(said).encode()
+            schema,
+            descriptor,
+            endpoints,
+            records,
+            records * 64,
+            ordered=True,
+            app_metadata=json.dumps(metadata).encode(),
         )
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.GeneratorStream:
@@ -191,8 +197,8 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
                 raise fl.FlightUnavailableError("the connection broke")
             time.sleep(faults.server_seconds)
             batch = _projected(request, part)
-            said = json.dumps({"busy_us": round((time.perf_counter() - begun) * 1e6)}).encode()
-            yield batch if faults.silent else (batch, pa.py_buffer(said))
+            app_metadata = json.dumps({"busy_us": round((time.perf_counter() - begun) * 1e6)}).encode()
+            yield batch if faults.silent else (batch, pa.py_buffer(app_metadata))
 
 
 def _endpoint(ticket: bytes, location: str, node: int) -> fl.FlightEndpoint:
@@ -207,8 +213,8 @@ def _projected(request: dict[str, Any], rows: list[int] | None = None) -> pa.Rec
 def _wanted(request: dict[str, Any], table: Table) -> tuple[int, ...]:
     if request["kind"] != "epoch":
         return ()
-    words = {k: v for k, v in request.items() if k not in ("v", "kind", "columns", "node", "incarnation")}
-    return _share_rows(Oracle(rows=table.rows, **words))
+    options = {k: v for k, v in request.items() if k not in ("v", "kind", "columns", "node", "incarnation")}
+    return _share_rows(Oracle(rows=table.rows, **options))
 
 
 @functools.lru_cache(512)

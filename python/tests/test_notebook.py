@@ -61,19 +61,19 @@ def test_samples_one_by_one(cache: DataCache) -> None:
 
 @pytest.mark.parametrize("size", [3, 4, 12, 24])
 def test_a_state_of_another_batch_size(cache: DataCache, size: int) -> None:
-    words: dict[str, Any] = {"seed": 3, "tail": "keep", "world": ALONE, "columns": ["id"]}
-    whole = cache.loader(global_batch_size=12, **words)
+    options: dict[str, Any] = {"seed": 3, "tail": "keep", "world": ALONE, "columns": ["id"]}
+    whole = cache.loader(global_batch_size=12, **options)
     ids = [batch["id"].to_pylist() for batch in whole]
     whole.set_epoch(0)
     for _, _batch in zip(range(2), whole, strict=False):
         pass
     state = json.loads(json.dumps(whole.state_dict()))
-    other = cache.loader(global_batch_size=size, **words)
+    other = cache.loader(global_batch_size=size, **options)
     other.load_state_dict(state)
     rest = [row for batch in other for row in batch["id"].to_pylist()]
     assert rest == [row for step in ids[2:] for row in step]
     torch = pytest.importorskip("kubeflow_datacache.torch")
-    loader = torch.StreamingDataLoader(torch.StreamingDataset(cache, global_batch_size=size, **words))
+    loader = torch.StreamingDataLoader(torch.StreamingDataset(cache, global_batch_size=size, **options))
     loader.load_state_dict(state)
     assert [row for batch in loader for row in batch["id"].tolist()] == rest
 

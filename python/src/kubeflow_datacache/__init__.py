@@ -29,8 +29,8 @@ from kubeflow_datacache.errors import (
 )
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.options import LoaderOptions
-from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.table import Table
 from kubeflow_datacache.watch.stats import Stats
 from kubeflow_datacache.world import World
 
@@ -50,10 +50,10 @@ __all__ = [
     "ForkedError",
     "Loader",
     "LoaderOptions",
-    "Permutation",
     "RefusedError",
     "StateError",
     "Stats",
+    "Table",
     "TransformError",
     "UnreachableError",
     "World",

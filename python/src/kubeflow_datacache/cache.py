@@ -30,8 +30,8 @@ from kubeflow_datacache.h2 import message
 from kubeflow_datacache.h2.reader import Chunks
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.options import LoaderOptions, names_of, spelled_out, whole
-from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.stop import Stop
+from kubeflow_datacache.table import Table
 from kubeflow_datacache.watch.html import as_table
 
 Transport = Literal["h2", "grpc"]
@@ -66,7 +66,7 @@ class DataCache:
     that asked it behind, for up to a minute. Connections are direct, whatever http_proxy or grpc_proxy say.
 
     Connects on first use. Safe for concurrent use. Pickles to its settings. A forked child may use the cache, its
-    loaders and permutations, with connections of its own; its parent's iterators raise ForkedError there, and so does
+    loaders and tables, with connections of its own; its parent's iterators raise ForkedError there, and so does
     all that would connect over gRPC after the parent did. close ends nothing of the parent's.
     """
 
@@ -128,7 +128,7 @@ class DataCache:
         self._reset()
 
     def close(self) -> None:
-        """Ends the cache's loaders and permutations and closes the connections. Using it again opens new ones."""
+        """Ends the cache's loaders and tables and closes the connections. Using it again opens new ones."""
         if self._process != os.getpid():  # the connections are the parent's, and so are the readers
             self._reset()
         for reader in list(self._readers):
@@ -142,7 +142,7 @@ class DataCache:
     def dataset(self) -> Dataset:
         """What is served: table, snapshot, fingerprint and number of rows. Asked once, then remembered.
 
-        Asked anew after an answer that tells of another one: loaders and permutations made then read it.
+        Asked anew after an answer that tells of another one: loaders and tables made then read it.
         """
         if self._described is None:
             self._described = self.ask({"kind": "take"})
@@ -161,7 +161,7 @@ class DataCache:
     def head(self, rows: int = 5, *, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The table's first rows, fewer if it has fewer; .to_pandas() shows them as a table."""
         count = min(whole("rows", rows, 0), len(self))
-        with contextlib.closing(self.permutation(columns=columns)) as reader:
+        with contextlib.closing(self.table(columns=columns)) as reader:
             return reader.__getitems__(range(count))
 
     def _repr_html_(self) -> str:
@@ -193,11 +193,11 @@ class DataCache:
         """This rank's batches, epoch by epoch: see Loader; LoaderOptions has the parameters."""
         return Loader(self, **options)
 
-    def permutation(
+    def table(
         self, *, columns: Sequence[str] | None = None, transform: Callable[[pa.RecordBatch], Any] | None = None
-    ) -> Permutation:
+    ) -> Table:
         """The table as a map-style dataset: rows by index, in any order."""
-        return Permutation(self, columns=columns, transform=transform)
+        return Table(self, columns=columns, transform=transform)
 
     def ask(self, request: Mapping[str, Any], stop: Stop | None = None) -> Answer:
         """The head's answer to a CMD descriptor (docs/contract.md), waiting while the cache loads or restarts.

@@ -22,5 +22,5 @@ def missing(error: ModuleNotFoundError, extra: str, user: str) -> ModuleNotFound
     name = (error.name or "").partition(".")[0]
     if not name or name == "kubeflow_datacache":
         return error
-    said = f"{user} needs the package {name}: pip install 'kubeflow-datacache[{extra}]'"
-    return ModuleNotFoundError(said, name=name)
+    text = f"{user} needs the package {name}: pip install 'kubeflow-datacache[{extra}]'"
+    return ModuleNotFoundError(text, name=name)

@@ -36,8 +36,10 @@ class LoaderOptions(TypedDict, total=False):
     at most one row, so that any world size gives the same global batches in the same order.
     seed: of the shuffle, the same on every rank. None: one drawn at random, logged, and in the state; in a world of
     several ranks rank 0 of torch.distributed draws it, and all ranks must make their loaders together.
-    shuffle: whether every epoch is a new permutation of the rows. clump: shuffle runs of so many consecutive rows as
-    one (block shuffle): reads cost the servers less, and neighbours in the table stay neighbours in an epoch.
+    shuffle: whether every epoch is a new permutation of the rows.
+    clump: the block size of a block shuffle: so many consecutive rows of the table form a clump, clumps are shuffled
+    and rows within a clump keep their order. 1, the default, shuffles single rows. Larger clumps cost the servers
+    less, but rows that are neighbours in the table are neighbours in every epoch.
     tail: "drop" leaves the last incomplete step out, "keep" gives it short, "pad" fills it up with rows from the
     epoch's begin, which Batch.valid tells apart.
     columns: names in the order wanted, None for all.
@@ -107,10 +109,10 @@ _ELSEWHERE: Final = {
     "prefetch_batches": "prefetch_bytes, a bound in bytes",
     "prefetch_factor": "prefetch_bytes, a bound in bytes",
     "read_batch_size": "prefetch_bytes, a bound in bytes; messages are as long as it allows",
-    "shuffle_block_size": "clump, the consecutive rows that are shuffled as one",
-    "shuffle_clump_size": "clump, the consecutive rows that are shuffled as one",
+    "shuffle_block_size": "clump, the number of consecutive rows that are shuffled as one block",
+    "shuffle_clump_size": "clump, the number of consecutive rows that are shuffled as one block",
     "shuffle_seed": "seed",
-    "split_clump_size": "clump, the consecutive rows that are shuffled as one",
+    "split_clump_size": "clump, the number of consecutive rows that are shuffled as one block",
 }
 
 

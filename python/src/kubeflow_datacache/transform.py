@@ -115,12 +115,12 @@ class Transform:
         if isinstance(error, TransformError):
             out.set_exception(error)
             return
-        said = f"raised {type(error).__name__}: {error};"
+        fault = f"raised {type(error).__name__}: {error};"
         if isinstance(error, BrokenProcessPool):
-            said, self._pool = _BROKEN, None  # it has ended by itself: the next batch gets another
-        told = TransformError(f"transform {self._name} {said} {_at(batch)}")
-        told.__cause__ = error
-        out.set_exception(told)
+            fault, self._pool = _BROKEN, None  # it has ended by itself: the next batch gets another
+        failure = TransformError(f"transform {self._name} {fault} {_at(batch)}")
+        failure.__cause__ = error
+        out.set_exception(failure)
 
 
 def _fault(batch: Batch) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kubeflow_datacache.flow.feed import Feed, MovedError
 from kubeflow_datacache.order.epoch import Epoch, Share
-from kubeflow_datacache.order.plan import Block, Plan, Run
+from kubeflow_datacache.order.plan import InterleavedRun, Plan, Run
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
 from kubeflow_datacache.rows.slab import DEFAULT, Slab
@@ -80,7 +80,7 @@ class Merge:
         plan = Plan(self._epoch, self._share, feed.answer.nodes)
         row_bytes = feed.answer.row_bytes
         most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._slab_bytes) / row_bytes))
-        rows = 1  # the first block is one step, so that it is there soon
+        rows = 1  # the first run is one step, so that it is there soon
         while not self._stopped:
             self._clock.produce("decode")
             ahead = plan.next(step, rows)
@@ -90,7 +90,7 @@ class Merge:
                 yield from self._pass(ahead, feed)
             else:
                 rows = min(most, max(1, ahead.rows) * 4)
-                yield self._mix(ahead, feed)
+                yield self._interleave(ahead, feed)
             step = ahead.steps[-1] + 1
 
     def _pass(self, run: Run, feed: Feed) -> Iterator[Slab]:
@@ -108,11 +108,11 @@ class Merge:
                 feed.mark(slab.steps[-1] + 1, {run.node: count * size})
                 yield slab
 
-    def _mix(self, block: Block, feed: Feed) -> Slab:
-        """The rows of a block, brought into its order."""
-        parts = [part for node, count in block.counts.items() for part in feed.take(node, count)]
-        feed.mark(block.steps[-1] + 1, block.counts)
-        if block.places is None:
+    def _interleave(self, run: InterleavedRun, feed: Feed) -> Slab:
+        """The rows of a run, brought into the order of its steps."""
+        parts = [part for node, count in run.counts.items() for part in feed.take(node, count)]
+        feed.mark(run.steps[-1] + 1, run.counts)
+        if run.places is None:
             rows = concatenate(parts, feed.answer.schema)
-            return Slab(block.steps, block.size, detach_small(rows) if len(parts) == 1 else rows, self._policy)
-        return Slab(block.steps, block.size, Gather(parts, block.places).batch(), self._policy)
+            return Slab(run.steps, run.size, detach_small(rows) if len(parts) == 1 else rows, self._policy)
+        return Slab(run.steps, run.size, Gather(parts, run.places).batch(), self._policy)

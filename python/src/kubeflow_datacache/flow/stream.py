@@ -160,7 +160,7 @@ class Stream:
         try:
             while not self._stop.is_set():
                 try:
-                    batch, said = reader.read_chunk()
+                    batch, app_metadata = reader.read_chunk()
                 except StopIteration:
                     if skip:
                         raise DataCacheError(
@@ -168,7 +168,7 @@ class Stream:
                             " server, no row was passed on in their place"
                         ) from None
                     return
-                self._clock.settle(self.node, unknown if said is None else _busy(said))
+                self._clock.settle(self.node, unknown if app_metadata is None else _busy(app_metadata))
                 unknown = 0.0
                 dropped = min(skip, batch.num_rows)
                 skip -= dropped
@@ -192,6 +192,6 @@ class Stream:
                 self._changed.wait()
 
 
-def _busy(said: pa.Buffer) -> float:
+def _busy(app_metadata: pa.Buffer) -> float:
     """Seconds that the data node worked on a message, by its app_metadata (docs/contract.md, DoGet)."""
-    return json.loads(said.to_pybytes().decode())["busy_us"] / 1e6
+    return json.loads(app_metadata.to_pybytes().decode())["busy_us"] / 1e6

@@ -50,7 +50,7 @@ class Call:
         self._may_send = {0: frames.FIRST_WINDOW, _STREAM: frames.FIRST_WINDOW - len(message)}  # connection and stream
         self._may_send[0] -= len(message)
         self._first_window = frames.FIRST_WINDOW
-        self.goodbye = ""  # what a GOAWAY said
+        self.goaway = ""  # the error and reason of a GOAWAY, for errors
         block = hpack.encode((*_headers(address, path), *extra))
         self._wire = Wire(address, tls_roots, frames.frame(frames.PING, 0, 0, bytes(8)))
         self._wire.send(
@@ -197,10 +197,10 @@ class Call:
 
     def _goaway(self, payload: bytes) -> None:
         """The server ends the connection, perhaps after this stream."""
-        name, said = frames.error_name(_number(payload, 4)), payload[8:].decode(errors="replace")
-        self.goodbye = f"the server ends the connection: {name} {said}"
+        name, reason = frames.error_name(_number(payload, 4)), payload[8:].decode(errors="replace")
+        self.goaway = f"the server ends the connection: {name} {reason}"
         if _number(payload, 0) & frames.STREAM_BITS < _STREAM:
-            raise ConnectionResetError(self.goodbye)
+            raise ConnectionResetError(self.goaway)
 
 
 def _headers(address: SplitResult, path: str) -> tuple[hpack.Header, ...]:

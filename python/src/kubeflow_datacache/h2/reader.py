@@ -104,11 +104,11 @@ class Batches:
     def next(self, call: Call) -> tuple[pa.RecordBatch, pa.Buffer | None]:
         """The next batch and its app_metadata; StopIteration after the last. DictionaryError for a dictionary."""
         while (got := self._next(call)) is not None:
-            decoded, said = got
+            decoded, app_metadata = got
             if decoded.type == _DICTIONARY:
                 raise DictionaryError
             if decoded.type != _SCHEMA:
-                return self._batch(decoded), said
+                return self._batch(decoded), app_metadata
         if self._schema is None:
             raise ProtocolError("Flight: a stream without a schema")
         raise StopIteration
@@ -129,11 +129,11 @@ class Batches:
     def _next(self, call: Call) -> tuple[pa.Message, pa.Buffer | None] | None:
         """The next IPC message, and its app_metadata; a schema is kept."""
         while (size := call.message()) is not None:
-            ipc, said = message.receive(call, size)
+            ipc, app_metadata = message.receive(call, size)
             if ipc is None:
                 continue
             decoded = pa.ipc.read_message(ipc)
             if decoded.type == _SCHEMA:
                 self._schema = pa.ipc.read_schema(decoded)
-            return decoded, said
+            return decoded, app_metadata
         return None

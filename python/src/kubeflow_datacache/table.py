@@ -27,8 +27,8 @@ from kubeflow_datacache.rows.indexing import is_row, rows_of
 from kubeflow_datacache.stop import Stop
 
 
-class Permutation:
-    """Rows by index, in any order: a sampler decides. Make it with DataCache.permutation; close it.
+class Table:
+    """Rows by index, in any order: a sampler decides. Make it with DataCache.table; close it.
 
     Fits torch.utils.data.DataLoader, which asks for a batch's rows at once (__getitems__): its collate_fn gets what
     the transform makes of the record batch, or the record batch itself.
@@ -98,7 +98,7 @@ class Permutation:
                     self._drop()
                     if not stop.is_set():
                         attempts.failed(error)
-        raise DataCacheError("the permutation was closed while it read")
+        raise DataCacheError("the table was closed while it read")
 
     def _cancel(self) -> None:
         for exchange in list(self._exchanges.values()):
@@ -125,7 +125,7 @@ class Permutation:
                 raise DatasetChangedError(
                     f"the cache at {self._cache.endpoint} now serves another dataset: fingerprint"
                     f" {answer.dataset.fingerprint}, this one began with {self._dataset.fingerprint}. Indices of one"
-                    " mean nothing in the other: make a new permutation or TableDataset, or start the cache with the"
+                    " mean nothing in the other: make a new table or TableDataset, or start the cache with the"
                     " snapshot pinned"
                 )
             for endpoint in answer.endpoints:

@@ -25,7 +25,7 @@ from kubeflow_datacache import ColumnError, DataCache, World
 
 
 def test_rows_by_index(cache: DataCache, rng: random.Random) -> None:
-    rows = cache.permutation()
+    rows = cache.table()
     assert len(rows) == 100
     for _ in range(20):
         asked = [rng.randrange(100) for _ in range(rng.randint(0, 30))]
@@ -36,7 +36,7 @@ def test_rows_by_index(cache: DataCache, rng: random.Random) -> None:
 
 
 def test_a_random_sampler_over_real_servers(cluster: Cluster, connect: Callable[..., DataCache]) -> None:
-    rows = connect(cluster.endpoint).permutation()
+    rows = connect(cluster.endpoint).table()
     order = np.random.default_rng(5).permutation(ROWS)[:9_000]
     for first in range(0, len(order), 1_500):
         asked = order[first : first + 1_500]
@@ -57,12 +57,12 @@ def test_every_type_of_column(build: Builder, server: Path, tmp_path: Path, conn
         whole = pa.Table.from_batches([batch.arrow() for batch in loader], schema=cache.schema).combine_chunks()
         assert whole.num_rows == len(cache)
         asked = np.random.default_rng(3).integers(0, len(cache), 700)
-        got = cache.permutation().__getitems__(asked)
+        got = cache.table().__getitems__(asked)
         assert pa.Table.from_batches([got]).equals(whole.take(pa.array(asked)))
 
 
 def test_more_rows_than_one_request_takes(cluster: Cluster, connect: Callable[..., DataCache]) -> None:
-    rows = connect(cluster.endpoint).permutation(columns=["id"])
+    rows = connect(cluster.endpoint).table(columns=["id"])
     asked = np.random.default_rng(6).integers(0, ROWS, 1_100_000)
     assert rows.__getitems__(asked).column("id").equals(pa.array(asked))
 
@@ -70,12 +70,12 @@ def test_more_rows_than_one_request_takes(cluster: Cluster, connect: Callable[..
 @pytest.mark.parametrize("index", [100, -101, 1 << 40])
 def test_rows_outside_the_table(cache: DataCache, index: int) -> None:
     with pytest.raises(IndexError, match="outside the table of 100 rows"):
-        cache.permutation()[index]
+        cache.table()[index]
 
 
 def test_indices_are_whole_numbers(cache: DataCache) -> None:
     with pytest.raises(TypeError):
-        cache.permutation().__getitems__([1.5])  # pyright: ignore[reportArgumentType]
+        cache.table().__getitems__([1.5])  # pyright: ignore[reportArgumentType]
 
 
 MASK = np.arange(100) % 7 == 3
@@ -98,7 +98,7 @@ INDICES: list[Any] = [
 def test_indices_mean_what_they_mean_in_numpy(cache: DataCache, index: Any) -> None:
     plain = index.to_numpy(zero_copy_only=False) if isinstance(index, pa.Array) else index
     want = rows_of(np.arange(100)[plain].tolist())
-    rows = cache.permutation()
+    rows = cache.table()
     assert rows[index] == want
     assert rows.__getitems__(index) == want
 
@@ -117,22 +117,22 @@ def test_indices_mean_what_they_mean_in_numpy(cache: DataCache, index: Any) -> N
 )
 def test_what_is_no_index(cache: DataCache, index: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
-        cache.permutation()[index]
+        cache.table()[index]
 
 
 def test_columns_and_transform(cache: DataCache) -> None:
     def listed(rows: pa.RecordBatch) -> list[str]:
         return rows.column("name").to_pylist()
 
-    names = cache.permutation(columns=["name"], transform=listed)
+    names = cache.table(columns=["name"], transform=listed)
     assert names.__getitems__([3, 1]) == ["row 3", "row 1"]
     assert names[7] == ["row 7"]
     with pytest.raises(ColumnError, match="'nmae' is no column"):
-        cache.permutation(columns=["nmae"])
+        cache.table(columns=["nmae"])
 
 
 def test_goes_on_after_a_restart(peer: Peer, cache: DataCache) -> None:
-    rows = cache.permutation()
+    rows = cache.table()
     assert rows[5]["id"] == 5
     peer.restart([(0, 2), (2, 100)])
     rows.close()
@@ -140,7 +140,7 @@ def test_goes_on_after_a_restart(peer: Peer, cache: DataCache) -> None:
 
 
 def test_pickles_to_connections_of_its_own(cache: DataCache) -> None:
-    rows = cache.permutation(columns=["id"])
+    rows = cache.table(columns=["id"])
     assert rows[5] == {"id": 5}
     again = pickle.loads(pickle.dumps(rows))
     assert again[6] == {"id": 6}

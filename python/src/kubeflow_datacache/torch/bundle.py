@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Several steps at once: what costs DataLoader a message is then cheap, however small a step is."""
+"""Several steps in one message from a DataLoader worker, so that small steps do not each pay for a message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kubeflow_datacache.torch.dataset import Stream, StreamingDataset
 from kubeflow_datacache.torch.memory import read_rows, write_rows
 from kubeflow_datacache.watch.stats import Stats
 
-_SECONDS: Final = 0.01  # so long a ready batch waits for others of its block
+_SECONDS: Final = 0.01  # so long a ready batch waits for others of its bundle
 
 
 class Step(NamedTuple):
@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """Who made a block, the loader's state as it was then, its numbers, and what it does with nulls."""
+    """Who made a bundle, the loader's state as it was then, its numbers, and what it does with nulls."""
 
     share: Share
     worker: int
@@ -47,7 +47,7 @@ class Report:
     policy: Policy
 
 
-class Block:
+class Bundle:
     """Consecutive steps of one worker. Pickled, it is one piece of shared memory; the other side has views of it.
 
     What a transform made of a step travels by itself instead: a mapping in one piece (TensorBatch), any other as torch
@@ -60,8 +60,8 @@ class Block:
         self._steps: list[Step] | None = None
 
     @classmethod
-    def of_rows(cls, report: Report, steps: range, rows: int, memory: Tensor) -> Block:
-        """A block out of memory: `rows` rows of each of the steps."""
+    def of_rows(cls, report: Report, steps: range, rows: int, memory: Tensor) -> Bundle:
+        """A bundle out of memory: `rows` rows of each of the steps."""
         rows_in = read_rows(memory)
         if not memory.is_pinned():  # else small columns would not be
             rows_in = detach_small(rows_in)
@@ -69,11 +69,11 @@ class Block:
         return cls(report, [Batch(origin, slab, index, step) for index, step in enumerate(steps)], memory)
 
     @classmethod
-    def of_steps(cls, report: Report, steps: list[Step]) -> Block:
-        """A block whose steps are made already."""
-        block = cls(report, [])
-        block._steps = steps
-        return block
+    def of_steps(cls, report: Report, steps: list[Step]) -> Bundle:
+        """A bundle whose steps are made already."""
+        bundle = cls(report, [])
+        bundle._steps = steps
+        return bundle
 
     def steps(self) -> list[Step]:
         """The steps, in order."""
@@ -82,44 +82,44 @@ class Block:
         pads = self.report.state["tail"] == "pad"
         return [Step(batch.step, batch.rows, batch.nbytes, item_of(batch, pads=pads)) for batch in self._batches]
 
-    def pin_memory(self) -> Block:
-        """The block in page-locked memory: DataLoader's pin_memory thread calls it."""
+    def pin_memory(self) -> Bundle:
+        """The bundle in page-locked memory: DataLoader's pin_memory thread calls it."""
         if self._memory is not None:
             batches = self._batches
-            return Block.of_rows(self.report, _range(batches), batches[0].rows, self._memory.pin_memory())
-        return Block.of_steps(self.report, [step._replace(item=pin_memory(step.item)) for step in self.steps()])
+            return Bundle.of_rows(self.report, _range(batches), batches[0].rows, self._memory.pin_memory())
+        return Bundle.of_steps(self.report, [step._replace(item=pin_memory(step.item)) for step in self.steps()])
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._steps is not None or self._batches[0].data is not None:
-            return Block.of_steps, (self.report, self.steps())
+            return Bundle.of_steps, (self.report, self.steps())
         memory = write_rows(_whole([batch.arrow() for batch in self._batches]))
-        return Block.of_rows, (self.report, _range(self._batches), self._batches[0].rows, memory)
+        return Bundle.of_rows, (self.report, _range(self._batches), self._batches[0].rows, memory)
 
 
-class Blocks(IterableDataset[Block]):
-    """A dataset in blocks of about so many bytes; a batch that others don't follow within 10 ms waits no longer."""
+class BundledDataset(IterableDataset[Bundle]):
+    """A dataset in bundles of about so many bytes; a batch that others don't follow within 10 ms waits no longer."""
 
-    def __init__(self, dataset: StreamingDataset, block_bytes: int) -> None:
-        self._dataset, self._block_bytes = dataset, block_bytes
+    def __init__(self, dataset: StreamingDataset, bundle_bytes: int) -> None:
+        self._dataset, self._bundle_bytes = dataset, bundle_bytes
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[Bundle]:
         stream = Stream(self._dataset)
         batches = iter(stream.loader)
         held: list[Batch] = []
         size, begun = 0, 0.0
         while (batch := next(batches, None)) is not None:
             if held and batch.rows != held[0].rows:
-                yield _block(stream, held)
+                yield _bundle(stream, held)
                 held, size = [], 0
             if not held:
                 begun = time.monotonic()
             held.append(batch)
             size += batch.nbytes
-            if size >= self._block_bytes or time.monotonic() - begun > _SECONDS:
-                yield _block(stream, held)
+            if size >= self._bundle_bytes or time.monotonic() - begun > _SECONDS:
+                yield _bundle(stream, held)
                 held, size = [], 0
         if held:
-            yield _block(stream, held)
+            yield _bundle(stream, held)
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the begin of an epoch: for code that looks for it at loader.dataset."""
@@ -139,9 +139,9 @@ def order_of(state: Mapping[str, Any]) -> Epoch:
     )
 
 
-def _block(stream: Stream, batches: list[Batch]) -> Block:
+def _bundle(stream: Stream, batches: list[Batch]) -> Bundle:
     loader = stream.loader
-    return Block(Report(stream.share, stream.worker, loader.state_dict(), loader.stats(), loader.policy), batches)
+    return Bundle(Report(stream.share, stream.worker, loader.state_dict(), loader.stats(), loader.policy), batches)
 
 
 def _range(batches: list[Batch]) -> range:
