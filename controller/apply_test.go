@@ -6,6 +6,7 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -163,6 +164,10 @@ func TestUseService(t *testing.T) {
 	}
 }
 
+func webhookSays(code int32, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: message}}
+}
+
 func TestObstacleOf(t *testing.T) {
 	t.Parallel()
 	services := schema.GroupResource{Resource: "services"}
@@ -178,6 +183,9 @@ func TestObstacleOf(t *testing.T) {
 		"the namespace goes":        {fmt.Errorf("create: %w", terminating), ""},
 		"a name is taken":           {fmt.Errorf("keep: %w", &foreignError{"Service", "a/b", "nobody"}), "NameTaken"},
 		"a quota":                   {fmt.Errorf("create: %w", apierrors.NewForbidden(services, "s", errors.New("exceeded quota"))), "Refused"},
+		"a webhook says no":         {fmt.Errorf("create: %w", webhookSays(http.StatusConflict, `admission webhook "a.b" denied the request: no`)), "Refused"},
+		"a webhook does not answer": {fmt.Errorf("create: %w", webhookSays(http.StatusInternalServerError, `failed calling webhook "a.b": no endpoints`)), "Refused"},
+		"another write came first":  {fmt.Errorf("patch: %w", apierrors.NewConflict(services, "s", errors.New("modified"))), ""},
 		"the API server's checking": {apierrors.NewInvalid(schema.GroupKind{Kind: "LeaderWorkerSet"}, "s", nil), "Refused"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -90,7 +90,7 @@ func answered(h *headStatus, pods ...*corev1.Pod) observation {
 
 func observedAs(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers ...headAnswer) observation {
 	o := observation{exists: true, created: set.CreationTimestamp, replicas: *set.Spec.Replicas}
-	combine(&o, set, pods, answers)
+	combine(&o, set, pods, answers, troubleOf(pods))
 	return o
 }
 

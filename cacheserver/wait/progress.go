@@ -20,6 +20,7 @@ type progressPrinter struct {
 	begin time.Time
 
 	state   protocol.State // of the last line; "" while the head has not answered
+	notice  string         // the controller's, of the last line
 	line    string         // the last line
 	printed time.Time
 	loaded  struct { // when loading was first seen, and how much was there then
@@ -38,22 +39,29 @@ func (n *progressPrinter) last() string {
 	return n.line
 }
 
-// unreachable tells that the head gives no answer.
-func (n *progressPrinter) unreachable(err error, now time.Time) {
-	n.print("", "waiting for the cache's head: "+err.Error(), now)
+// unreachable tells that the head gives no answer, and the controller's notice, which may say why.
+func (n *progressPrinter) unreachable(err error, notice string, now time.Time) {
+	line := "waiting for the cache's head: " + err.Error()
+	if notice != "" {
+		line = "waiting for the cache: " + notice
+	}
+	n.print("", notice, line, now)
 }
 
-// status tells what the head said.
-func (n *progressPrinter) status(s *protocol.Status, now time.Time) {
+// status tells what the head said, and what the controller knows beside that while rows are missing.
+func (n *progressPrinter) status(s *protocol.Status, notice string, now time.Time) {
+	line := strings.ToLower(string(s.State)) + ": " + s.Reason
 	switch s.State {
 	case protocol.StateReady:
-		n.print(s.State, fmt.Sprintf("ready: %d rows, %s of %s (snapshot %d) in memory of %d data nodes after %s",
-			s.Rows, formatBytes(s.Bytes), s.Table, s.Snapshot, len(s.Nodes), now.Sub(n.begin).Round(time.Second/10)), now)
+		line = fmt.Sprintf("ready: %d rows, %s of %s (snapshot %d) in memory of %d data nodes after %s",
+			s.Rows, formatBytes(s.Bytes), s.Table, s.Snapshot, len(s.Nodes), now.Sub(n.begin).Round(time.Second/10))
 	case protocol.StateLoading:
-		n.print(s.State, n.loading(s, now), now)
-	default:
-		n.print(s.State, strings.ToLower(string(s.State))+": "+s.Reason, now)
+		line = n.loading(s, now)
 	}
+	if notice != "" && s.State != protocol.StateReady && s.State != protocol.StateFailed {
+		line += "; the controller says: " + notice
+	}
+	n.print(s.State, notice, line, now)
 }
 
 // loading is a progress line: percent, splits, rows, bytes, rates, time left, and each node that isn't done.
@@ -88,13 +96,14 @@ func nodes(all []protocol.NodeStatus) string {
 	return "; " + strings.Join(waits, ", ")
 }
 
-func (n *progressPrinter) print(state protocol.State, line string, now time.Time) {
+// print writes a line: at once where the state or the notice is another, else when the last one is old enough.
+func (n *progressPrinter) print(state protocol.State, notice, line string, now time.Time) {
 	quiet := now.Sub(n.printed) < n.every
 	n.line = line
-	if state == n.state && quiet && !n.printed.IsZero() {
+	if state == n.state && notice == n.notice && quiet && !n.printed.IsZero() {
 		return
 	}
-	n.state, n.printed = state, now
+	n.state, n.notice, n.printed = state, notice, now
 	fmt.Fprintf(n.out, "%s  %s\n", now.UTC().Format(time.TimeOnly), line)
 }
 

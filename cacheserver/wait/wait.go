@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"time"
 
@@ -28,6 +29,8 @@ type Config struct {
 	Every time.Duration
 	// Out takes the lines for people.
 	Out io.Writer
+	// Notices takes what the controller of caches has to say, which is written to Out as well; nil: nobody listens. UntilReady closes it.
+	Notices net.Listener
 }
 
 // FailedError says that the cache failed (docs/adr/0005) and why.
@@ -52,7 +55,13 @@ func UntilReady(ctx context.Context, cfg Config) error {
 	limited, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 
+	told := &notices{}
 	lines := progressPrinter{out: cfg.Out, every: cfg.Every, begin: time.Now()}
+	if cfg.Notices != nil {
+		served := make(chan error, 1)
+		go func() { served <- told.serve(limited, cfg.Notices) }()
+		defer func() { cancel(); <-served }() // an end before that only makes the log poorer
+	}
 	ticker := time.NewTicker(cfg.Poll)
 	defer ticker.Stop()
 	for {
@@ -60,9 +69,9 @@ func UntilReady(ctx context.Context, cfg Config) error {
 		switch {
 		case limited.Err() != nil: // the question was cut short: its error says nothing of the head
 		case err != nil:
-			lines.unreachable(err, time.Now())
+			lines.unreachable(err, told.now(), time.Now())
 		default:
-			lines.status(status, time.Now())
+			lines.status(status, told.now(), time.Now())
 			if status.State == protocol.StateReady {
 				return nil
 			}

@@ -123,7 +123,7 @@ func TestNarratorKeepsItsPace(t *testing.T) {
 	n := progressPrinter{out: &out, every: 10 * time.Second, begin: begin}
 	for second := range 21 {
 		status := statusAfter(second)
-		n.status(&status, begin.Add(time.Duration(second)*time.Second))
+		n.status(&status, "", begin.Add(time.Duration(second)*time.Second))
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 {

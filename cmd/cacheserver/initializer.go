@@ -21,12 +21,13 @@ const (
 )
 
 func initializerCommand(env environment) *cobra.Command {
-	var address, timeout, every string
+	var address, timeout, every, notices string
 	cmd := &cobra.Command{
 		Use:   "initializer",
 		Short: "Wait until a cache is ready and print its progress (a TrainJob's dataset-initializer step)",
 		Long: fmt.Sprintf(`initializer asks the head of a cache how far it is, prints a line a while, and ends when every row is in memory.
-It needs the head's HTTP address alone, no rights in Kubernetes and none to the table.
+It needs the head's HTTP address alone, no rights in Kubernetes and none to the table. What keeps a cache's pods from running the
+controller sends to the pod, at --notices; it is printed as well.
 
 It exits with 0 when the cache is ready, %d when the cache failed, %d when it was not ready in time, 1 when it was called wrongly.`, exitFailed, exitTimeout),
 		Example: `  cacheserver initializer --head reviews-cache-service:8080 --timeout 2h`,
@@ -46,6 +47,12 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 			if cfg.Every, err = positive("every", every); err != nil {
 				return err
 			}
+			if notices != "" {
+				cfg.Notices, err = (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", notices)
+				if err != nil { // the cache can be waited for without
+					fmt.Fprintf(cmd.OutOrStdout(), "nothing is heard of the controller, as --notices can't be had: %v\n", err)
+				}
+			}
 			return wait.UntilReady(cmd.Context(), cfg)
 		},
 	}
@@ -54,6 +61,7 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 		"host:port of the head's HTTP port (env CACHE_HEAD; default <TRAIN_JOB_NAME>-cache-service:8080)")
 	flags.StringVar(&timeout, "timeout", env.or("READY_TIMEOUT", "1h"), "give up after this long (env READY_TIMEOUT)")
 	flags.StringVar(&every, "every", env.or("PROGRESS_INTERVAL", "10s"), "print a line at least this often while the cache loads (env PROGRESS_INTERVAL)")
+	flags.StringVar(&notices, "notices", env("NOTICES"), "host:port that takes the controller's notices by HTTP; empty: none (env NOTICES)")
 	return cmd
 }
 
