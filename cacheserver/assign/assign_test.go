@@ -69,30 +69,9 @@ func TestAssignCoversAndBalances(t *testing.T) {
 	}
 }
 
-func TestRows(t *testing.T) {
+func TestBoundsOf(t *testing.T) {
 	want := []Bounds{{0, 4}, {4, 4}, {4, 9}}
 	if diff := cmp.Diff(want, BoundsOf([]int64{4, 0, 5})); diff != "" {
 		t.Error(diff)
-	}
-}
-
-func TestFingerprint(t *testing.T) {
-	a, err := Fingerprint(map[string]any{"table": "t", "snapshot": 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Fingerprint(map[string]any{"snapshot": 1, "table": "t"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := Fingerprint(map[string]any{"snapshot": 2, "table": "t"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a != b || a == c || len(a) != 32 {
-		t.Errorf("fingerprints %s, %s, %s: want the first two equal, the third different, 32 digits", a, b, c)
-	}
-	if _, err := Fingerprint(make(chan int)); err == nil {
-		t.Error("a value without a JSON form has a fingerprint")
 	}
 }

@@ -135,7 +135,7 @@ func (a *answer) info(d *flight.FlightDescriptor, seal protocol.Sealer, scheme s
 		return nil, status.Errorf(codes.Internal, "encode metadata: %v", err)
 	}
 	info := &flight.FlightInfo{
-		Schema:           a.view.plan.encoded(a.columns),
+		Schema:           a.view.plan.schemaBytes(a.columns),
 		FlightDescriptor: d,
 		TotalRecords:     a.records,
 		TotalBytes:       a.bytes(),

@@ -193,13 +193,13 @@ func (c *cluster) progressLocked(index int, m *member, p peer.Progress, now time
 
 // conflictLocked says what is wrong with a split's report, if anything.
 func (c *cluster) conflictLocked(d peer.SplitDone) string {
-	split := c.plan.splits[d.Split]
+	split := c.plan.Splits[d.Split].Info()
 	if split.Exact && d.Rows != split.Rows {
-		return fmt.Sprintf("%s row group %d has %d rows, but %d were loaded", split.File, split.RowGroup, split.Rows, d.Rows)
+		return fmt.Sprintf("%s has %d rows, but %d were loaded", split, split.Rows, d.Rows)
 	}
 	before := c.splits[d.Split]
 	if before.Hash != "" && (before.Hash != d.Hash || before.Rows != d.Rows) {
-		return fmt.Sprintf("%s row group %d holds other rows than when it was first loaded (%d now, %d then); the file was changed, so start a new cache", split.File, split.RowGroup, d.Rows, before.Rows)
+		return fmt.Sprintf("%s holds other rows than when it was first loaded (%d now, %d then); the file was changed, so start a new cache", split, d.Rows, before.Rows)
 	}
 	return ""
 }
@@ -213,7 +213,7 @@ func (c *cluster) loadedLocked(index int, m *member, l peer.Loaded, now time.Tim
 	for _, d := range c.splits[run.First:run.End] {
 		rows += d.Rows
 	}
-	if len(m.done) != run.Len() || l.Rows != rows || len(l.ColumnBytes) != c.plan.schema.NumFields() {
+	if len(m.done) != run.Len() || l.Rows != rows || len(l.ColumnBytes) != c.plan.Schema.NumFields() {
 		return status.Errorf(codes.InvalidArgument, "data node %d says it is loaded with %d rows, but reported %d of %d splits with %d rows", index, l.Rows, len(m.done), run.Len(), rows)
 	}
 	m.state, m.rows, m.bytes, m.columnBytes, m.trouble = protocol.NodeReady, l.Rows, l.Bytes, l.ColumnBytes, ""

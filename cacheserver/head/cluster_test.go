@@ -4,6 +4,7 @@
 package head
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -34,15 +36,17 @@ func newCluster(t *testing.T, n int) *cluster {
 // splits10 is a plan of n splits of 10 rows each over the nodes, one int64 column.
 func splits10(nodes, n int) *tablePlan {
 	p := &tablePlan{
-		fingerprint: fmt.Sprintf("plan-%d-%d", nodes, n), pin: iceberg.Pin{UUID: "u", SnapshotID: 7},
-		schema: arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil),
+		fingerprint: fmt.Sprintf("plan-%d-%d", nodes, n), dataset: protocol.Dataset{TableUUID: "u", Snapshot: 7},
+		Plan: source.Plan{
+			Schema: arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil),
+		},
 	}
 	weights := make([]int64, n)
 	for i := range n {
 		weights[i] = 80
-		p.splits = append(p.splits, iceberg.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
+		p.Splits = append(p.Splits, iceberg.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
 	}
-	p.runs = assign.ByWeight(weights, nodes)
+	p.runs, p.encoded = assign.ByWeight(weights, nodes), make([]json.RawMessage, n)
 	return p
 }
 
@@ -69,8 +73,8 @@ func (f *fakeNode) load(hash string) {
 	f.t.Helper()
 	a := f.assignment()
 	var done []peer.SplitDone
-	for i, s := range a.Splits {
-		done = append(done, peer.SplitDone{Split: a.First + i, Rows: s.Rows, Bytes: s.Bytes, Hash: fmt.Sprint(hash, a.First+i)})
+	for i := range a.Splits {
+		done = append(done, peer.SplitDone{Split: a.First + i, Rows: 10, Bytes: 80, Hash: fmt.Sprint(hash, a.First+i)})
 	}
 	f.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: done}})
 	rows := int64(10 * len(done))
@@ -442,9 +446,14 @@ func TestTroubleIsToldAndBounded(t *testing.T) {
 
 // TestRecordHoldsThePlan: what a node gives back makes the same plan, and again with another number of nodes.
 func TestRecordHoldsThePlan(t *testing.T) {
-	h := &Head{cfg: Config{Nodes: 2, Selection: iceberg.Selection{Filter: "id > 1"}}}
+	h := &Head{cfg: Config{Nodes: 2, Source: &iceberg.Source{Selection: iceberg.Selection{Filter: "id > 1"}}}}
 	from := splits10(2, 4)
-	p, err := h.newPlan(from.pin, from.schema, from.splits)
+	pin, err := json.Marshal(iceberg.Pin{UUID: "u", SnapshotID: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from.Version.Pin, from.Identity = pin, source.Identity{UUID: "u", Snapshot: 7, Filter: "id > 1"}
+	p, err := h.newPlan(&from.Plan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,7 +470,7 @@ func TestRecordHoldsThePlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.fingerprint != p.fingerprint || !again.schema.Equal(p.schema) || again.dataset != p.dataset || !cmp.Equal(done, r.Done) {
+	if again.fingerprint != p.fingerprint || !again.Schema.Equal(p.Schema) || again.dataset != p.dataset || !cmp.Equal(done, r.Done) {
 		t.Errorf("got %+v with %v, want %+v with %v", again, r.Done, p, done)
 	}
 	h.cfg.Nodes = 3

@@ -30,7 +30,7 @@ func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*fli
 	if err != nil {
 		return nil, err
 	}
-	return &flight.SchemaResult{Schema: a.view.plan.encoded(a.columns)}, nil
+	return &flight.SchemaResult{Schema: a.view.plan.schemaBytes(a.columns)}, nil
 }
 
 // ListFlights gives one entry: the whole dataset as one shard.

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 // The golden files are shared with test/conformance, which holds the running server to them.
@@ -41,7 +42,7 @@ func goldenView(columns []string, bounds []assign.Bounds) view {
 	for i, name := range columns {
 		fields[i] = arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Int64}
 	}
-	v := view{plan: &tablePlan{schema: arrow.NewSchema(fields, nil)}, bounds: bounds}
+	v := view{plan: &tablePlan{Plan: source.Plan{Schema: arrow.NewSchema(fields, nil)}}, bounds: bounds}
 	for _, b := range bounds {
 		v.rows += b.Len()
 		v.members = append(v.members, member{address: "host:1", rows: b.Len(), columnBytes: make([]int64, len(columns))})

@@ -23,20 +23,18 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // Config is what a head needs. Fields without a remark must be set.
 type Config struct {
-	Flight    net.Listener // the head owns and closes it
-	HTTP      net.Listener // likewise; nil serves no HTTP
-	Nodes     int          // data nodes to wait for, at least 1
-	Budget    *rows.Budget // limits the memory that clients can make the head hold; nil: a budget of 256 MiB
-	Store     *objstore.Store
-	Source    iceberg.Source
-	Selection iceberg.Selection
-	Pin       *int64 // the snapshot to plan, whatever Selection says by now; nil: none is pinned yet
+	Flight net.Listener // the head owns and closes it
+	HTTP   net.Listener // likewise; nil serves no HTTP
+	Nodes  int          // data nodes to wait for, at least 1
+	Budget *rows.Budget // limits the memory that clients can make the head hold; nil: a budget of 256 MiB
+	Store  *objstore.Store
+	Source source.Source
 
 	Secret      string                   // nodes must have it to join; with an empty one anybody may
 	TLS         transport.TLS            // zero: plain text
@@ -70,7 +68,7 @@ func New(cfg Config) (*Head, error) {
 	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 10*time.Minute)
 	cfg.LoadTimeout = cmp.Or(cfg.LoadTimeout, 15*time.Minute)
 	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
-	request, err := requestFingerprint(cfg.Source, cfg.Selection)
+	request, err := fingerprintOf(cfg.Source.Request())
 	if err != nil {
 		return nil, err
 	}
@@ -124,12 +122,15 @@ func (h *Head) keepPlan(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}()
-	err := retry.Do(ctx, iceberg.MayPass, h.cluster.planningTrouble, func() error { return h.planOnce(ctx) })
+	err := retry.Do(ctx, h.mayPass, h.cluster.planningTrouble, func() error { return h.planOnce(ctx) })
 	if err != nil && ctx.Err() == nil {
 		h.cfg.Log.Error("planning failed", "reason", err)
 		h.cluster.planningFailed(err.Error(), time.Now())
 	}
 }
+
+// mayPass reports whether a plan that failed is worth another try.
+func (h *Head) mayPass(err error) bool { return h.cfg.Source.Retry(err) == source.Soon }
 
 func (h *Head) planOnce(ctx context.Context) error {
 	p, err := h.makePlan(ctx)
@@ -140,7 +141,7 @@ func (h *Head) planOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.pin.SnapshotID, "splits", len(p.splits))
+	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.dataset.Snapshot, "splits", len(p.Splits))
 	h.cluster.setPlan(p, encoded, time.Now())
 	return nil
 }

@@ -143,7 +143,7 @@ func (c *cluster) restore(s *session, p *tablePlan, encoded []byte, done []peer.
 		c.welcomeLocked(m)
 		return
 	}
-	if from == readyPlan && len(done) == len(p.splits) {
+	if from == readyPlan && len(done) == len(p.Splits) {
 		c.ready = true
 	}
 	c.failure, c.planFailure = "", ""
@@ -178,7 +178,7 @@ func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, now tim
 		close(c.planned)
 	}
 	c.plan, c.origin, c.record, c.progressed = p, from, encoded, now
-	c.splits = make([]peer.SplitDone, len(p.splits))
+	c.splits = make([]peer.SplitDone, len(p.Splits))
 	for i := range c.members {
 		if m := &c.members[i]; m.session != nil && m.recalled == noPlan {
 			c.assignLocked(m)
@@ -192,8 +192,8 @@ func (c *cluster) assignLocked(m *member) {
 	run := c.plan.runs[m.session.index]
 	m.session.tell(peer.ToNode{Assign: &peer.Assign{
 		Plan: c.plan.fingerprint, Request: c.request, Dataset: c.plan.dataset,
-		Pin: c.plan.pin, Selection: c.plan.selection,
-		First: run.First, Splits: c.plan.splits[run.First:run.End], Salt: c.salt,
+		Pin: c.plan.Version.Pin, Selection: c.plan.Version.Selection,
+		First: run.First, Splits: c.plan.encoded[run.First:run.End], Salt: c.salt,
 		Record: c.record, Ready: c.ready,
 	}})
 }

@@ -96,7 +96,7 @@ func (h *Head) remember(s *session, piece peer.RecordPiece) error {
 		h.cluster.forget(s, time.Now())
 		return nil
 	}
-	h.cfg.Log.Info("took the plan from a data node", "node", s.index, "snapshot", p.pin.SnapshotID, "splits", len(p.splits))
+	h.cfg.Log.Info("took the plan from a data node", "node", s.index, "snapshot", p.dataset.Snapshot, "splits", len(p.Splits))
 	h.cluster.restore(s, p, encoded, r.Done, time.Now())
 	return nil
 }

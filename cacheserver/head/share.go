@@ -5,14 +5,14 @@ package head
 
 import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 // CutSplits cuts the splits of a table's plan where the shares of data nodes end, as assign.Cut tells.
-func CutSplits(splits []iceberg.Split, nodes int) []iceberg.Split {
+func CutSplits(splits []source.Split, nodes int) []source.Split {
 	sizes := sizesOf(splits)
 	pieces := assign.Cut(sizes, nodes)
-	out := make([]iceberg.Split, len(pieces))
+	out := make([]source.Split, len(pieces))
 	for i, p := range pieces {
 		out[i] = splits[p.Split].Part(p.First, p.Rows, sizes[p.Split].Part(p.Rows).Bytes)
 	}
@@ -20,14 +20,15 @@ func CutSplits(splits []iceberg.Split, nodes int) []iceberg.Split {
 }
 
 // DealSplits gives every data node its range of splits, as assign.Contiguous tells.
-func DealSplits(splits []iceberg.Split, nodes int) []assign.Range {
+func DealSplits(splits []source.Split, nodes int) []assign.Range {
 	return assign.Contiguous(sizesOf(splits), nodes)
 }
 
-func sizesOf(splits []iceberg.Split) []assign.Size {
+func sizesOf(splits []source.Split) []assign.Size {
 	sizes := make([]assign.Size, len(splits))
 	for i, s := range splits {
-		sizes[i] = assign.Size{Rows: s.Rows, Bytes: s.Bytes}
+		info := s.Info()
+		sizes[i] = assign.Size{Rows: info.Rows, Bytes: info.Bytes}
 	}
 	return sizes
 }

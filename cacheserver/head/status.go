@@ -17,8 +17,8 @@ func (c *cluster) status(table string) protocol.Status {
 	s := protocol.Status{Table: table, Nodes: make([]protocol.NodeStatus, len(c.members))}
 	s.State, s.Reason = c.stateLocked()
 	if c.plan != nil {
-		s.Snapshot = c.plan.pin.SnapshotID
-		s.Splits.Total = len(c.plan.splits)
+		s.Snapshot = c.plan.dataset.Snapshot
+		s.Splits.Total = len(c.plan.Splits)
 	}
 	for i := range c.members {
 		n := c.nodeStatusLocked(i)
@@ -69,7 +69,7 @@ func (c *cluster) stateLocked() (protocol.State, string) {
 	if c.ready {
 		return protocol.StateDegraded, strings.Join(waits, "; ")
 	}
-	done, total := 0, len(c.plan.splits)
+	done, total := 0, len(c.plan.Splits)
 	for i := range c.members {
 		done += len(c.members[i].done)
 	}

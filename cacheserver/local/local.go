@@ -22,7 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
@@ -33,8 +33,7 @@ type Config struct {
 	Nodes     int
 	Budget    *rows.Budget // shared by head and nodes
 	Store     *objstore.Store
-	Source    iceberg.Source
-	Selection iceberg.Selection
+	Source    source.Source
 	TLS       transport.TLS
 	Transport transport.Implementation // zero: transport.H2
 	Grace     time.Duration            // 0: the parts' own default
@@ -55,7 +54,7 @@ type Cache struct {
 func New(ctx context.Context, cfg Config) (*Cache, error) {
 	secret := rand.Text() // head and nodes are this process: nobody else may join
 	h, err := head.New(head.Config{
-		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source, Selection: cfg.Selection,
+		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
 		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
 		Profiles: cfg.Profiles, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})

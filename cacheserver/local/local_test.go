@@ -52,9 +52,10 @@ func start(t *testing.T, metadata string, nodes int) *running {
 	}
 	r := &running{t: t, budget: rows.NewBudget(1 << 30), nodes: map[string]flight.Client{}}
 	ctx, cancel := context.WithCancel(t.Context())
+	store := objstore.New(objstore.Config{})
 	cache, err := New(ctx, Config{
-		Flight: listener, Nodes: nodes, Budget: r.budget, Store: objstore.New(objstore.Config{}),
-		Source: iceberg.Source{Metadata: metadata}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
+		Flight: listener, Nodes: nodes, Budget: r.budget, Store: store,
+		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	})
 	if err != nil {
 		t.Fatal(err)

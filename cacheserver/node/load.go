@@ -16,19 +16,19 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 // job is a split whose column chunks were brought near.
 type job struct {
 	index   int // within the part
-	fetched *iceberg.Fetched
+	fetched source.Fetched
 }
 
 // load brings every split of the part into memory. Fetching runs one split a worker ahead of decoding.
 // The first error ends it; nothing is ever left out.
 func (p *part) load(ctx context.Context) error {
-	if len(p.assign.Splits) == 0 {
+	if len(p.splits) == 0 {
 		return nil
 	}
 	workers, release, err := p.reserveWork()
@@ -64,7 +64,7 @@ const (
 
 // decoding is about how many bytes decoding a split takes beside the rows and its compressed bytes: an uncompressed page
 // of each column, and batches.
-func (p *part) decoding(s iceberg.Split) int64 {
+func (p *part) decoding(s source.SplitInfo) int64 {
 	columns := int64(p.layout.Schema().NumFields())
 	pages := min(s.Bytes, columns*pageBytes+pageRows*(s.Bytes/max(s.Rows, 1)))
 	return pages + min(s.Bytes, batchBytes)
@@ -74,10 +74,11 @@ func (p *part) decoding(s iceberg.Split) int64 {
 // compressed bytes of a split that is decoded and of the next one, and what decoding takes, see Work.
 func (p *part) reserveWork() (workers int, release func(), err error) {
 	var compressed, decoding int64
-	for _, s := range p.assign.Splits {
+	for _, split := range p.splits {
+		s := split.Info()
 		compressed, decoding = max(compressed, s.Length), max(decoding, p.decoding(s))
 	}
-	for workers = min(p.workers, len(p.assign.Splits)); ; workers-- {
+	for workers = min(p.workers, len(p.splits)); ; workers-- {
 		n := int64(workers)
 		size := n*2*compressed + min(n*decoding, max(p.work.capacity, decoding))
 		if err = p.budget.Reserve(size); err == nil {
@@ -93,13 +94,13 @@ func (p *part) reserveWork() (workers int, release func(), err error) {
 func (p *part) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) error {
 	for {
 		i := int(next.Add(1) - 1)
-		if i >= len(p.assign.Splits) {
+		if i >= len(p.splits) {
 			return nil
 		}
 		begin := time.Now()
-		var fetched *iceberg.Fetched
+		var fetched source.Fetched
 		err := p.retry(ctx, i, func() (err error) {
-			fetched, err = p.table.Fetch(ctx, p.assign.Splits[i])
+			fetched, err = p.dataset.Fetch(ctx, p.splits[i])
 			return err
 		})
 		p.metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(time.Since(begin).Seconds())
@@ -129,7 +130,7 @@ func (p *part) decodeAll(ctx context.Context, jobs <-chan job) error {
 }
 
 func (p *part) fetchAndDecode(ctx context.Context, index int) error {
-	fetched, err := p.table.Fetch(ctx, p.assign.Splits[index])
+	fetched, err := p.dataset.Fetch(ctx, p.splits[index])
 	if err != nil {
 		return err
 	}
@@ -138,11 +139,11 @@ func (p *part) fetchAndDecode(ctx context.Context, index int) error {
 
 // decode turns one fetched split into chunks and reports it.
 func (p *part) decode(ctx context.Context, j job) (err error) {
-	split := p.assign.Splits[j.index]
+	split := p.splits[j.index].Info()
 	defer j.fetched.Close()
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%s row group %d: decoding failed: %v\n%s", split.File, split.RowGroup, r, debug.Stack())
+			err = fmt.Errorf("%s: decoding failed: %v\n%s", split, r, debug.Stack())
 		}
 	}()
 	defer p.work.begin(p.decoding(split))()
@@ -192,16 +193,16 @@ func (p *part) keep(index int, sealed rows.Sealed) {
 }
 
 // explain says which split an error is of and, of a full budget, how much there is to come.
-func (p *part) explain(split iceberg.Split, err error) error {
+func (p *part) explain(split source.SplitInfo, err error) error {
 	p.mu.Lock()
 	done, bytes := len(p.done), p.bytes
 	p.mu.Unlock()
-	all := len(p.assign.Splits)
+	all := len(p.splits)
 	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded)", all, done)
 	if done > 0 {
 		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, inBytes(bytes/int64(done)*int64(all)))
 	}
-	return fmt.Errorf("%s row group %d: %w", split.File, split.RowGroup, noRoom(err, what, "add data nodes, or cache fewer columns or rows"))
+	return fmt.Errorf("%s: %w", split, noRoom(err, what, "add data nodes, or cache fewer columns or rows"))
 }
 
 // noRoom says of a full budget what there was no room for, and what to do beside raising the limit. Other errors stay.

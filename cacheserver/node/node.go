@@ -30,7 +30,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
@@ -43,9 +43,9 @@ type Config struct {
 	HTTP      net.Listener // nil serves no HTTP
 	Budget    *rows.Budget
 	Store     *objstore.Store
-	Source    iceberg.Source // the head says which snapshot of it
-	Workers   int            // row groups decoded at a time; 0: one a core
-	Work      *Work          // shared by the nodes of one process; nil: this node's own
+	Source    source.Source // the head says which version of it
+	Workers   int           // row groups decoded at a time; 0: one a core
+	Work      *Work         // shared by the nodes of one process; nil: this node's own
 
 	Dial      transport.Dialer // of connections to the head; nil: TCP
 	JoinAfter time.Duration    // from Start to the first attempt to join

@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -64,10 +65,10 @@ func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 	narrow := arrow.Field{Name: "n", Type: arrow.PrimitiveTypes.Int64}
 	for name, test := range map[string]struct {
 		fields []arrow.Field
-		split  iceberg.Split
+		split  source.SplitInfo
 	}{
-		"nine columns of small values": {[]arrow.Field{narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow}, iceberg.Split{Rows: 524_288, Bytes: 46 << 20}},
-		"lists of 512 numbers":         {[]arrow.Field{narrow, narrow}, iceberg.Split{Rows: 16_384, Bytes: 33 << 20}},
+		"nine columns of small values": {[]arrow.Field{narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow}, source.SplitInfo{Rows: 524_288, Bytes: 46 << 20}},
+		"lists of 512 numbers":         {[]arrow.Field{narrow, narrow}, source.SplitInfo{Rows: 16_384, Bytes: 33 << 20}},
 	} {
 		layout, err := rows.NewLayout(arrow.NewSchema(test.fields, nil))
 		if err != nil {
@@ -93,7 +94,7 @@ func TestReserveWork(t *testing.T) {
 		{1 << 40, 16}, {700 << 20, 6}, {200 << 20, 1}, {100 << 20, 0},
 	} {
 		p := &part{layout: layout, workers: 16, budget: rows.NewBudget(test.limit), work: &Work{capacity: 200 << 20}}
-		p.assign.Splits = slices.Repeat([]iceberg.Split{split}, 100)
+		p.splits = slices.Repeat([]source.Split{split}, 100)
 		workers, release, err := p.reserveWork()
 		if workers != test.workers || (err == nil) != (test.workers > 0) {
 			t.Errorf("limit %d: %d workers (%v), want %d", test.limit, workers, err, test.workers)

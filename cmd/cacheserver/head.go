@@ -32,21 +32,21 @@ func headCommand(env environment) *cobra.Command {
 			if err := source.named(); err != nil {
 				return err
 			}
-			src, store, err := source.open(env)
+			src, err := source.open(env)
 			if err != nil {
 				return err
 			}
-			if cfg.Selection, err = selection.selection(); err != nil {
+			if src.Selection, err = selection.selection(); err != nil {
 				return err
 			}
-			if cfg.Pin, err = snapshotID("snapshot-pin", pin); err != nil {
+			if src.Pinned, err = snapshotID("snapshot-pin", pin); err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), store)
+			p, err := serve.start(cmd.Context(), src.Store)
 			if err != nil {
 				return err
 			}
-			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, store, p.flight, p.http
+			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, src.Store, p.flight, p.http
 			cfg.Secret, cfg.TLS, cfg.Grace, cfg.Log, cfg.Metrics = serve.secret, serve.tls, serve.grace, p.log, p.metrics
 			cfg.Profiles, cfg.Transport = serve.profiles, p.transport
 			cfg.Budget = rows.NewBudget(headMemory)

@@ -121,9 +121,10 @@ func runHead(t *testing.T, metadata, namespace string, caches ...string) {
 	t.Helper()
 	flight, http := listen(t), listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
+	store := objstore.New(objstore.Config{})
 	server, err := local.New(ctx, local.Config{
-		Flight: flight, HTTP: http, Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: objstore.New(objstore.Config{}),
-		Source: iceberg.Source{Metadata: metadata}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
+		Flight: flight, HTTP: http, Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: store,
+		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	})
 	if err != nil {
 		cancel()

@@ -107,9 +107,10 @@ func head(t *testing.T) string {
 		return listener
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	store := objstore.New(objstore.Config{})
 	server, err := local.New(ctx, local.Config{
-		Flight: listen(0), HTTP: listen(inject.HTTPPort), Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: objstore.New(objstore.Config{}),
-		Source: iceberg.Source{Metadata: table.Metadata()}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
+		Flight: listen(0), HTTP: listen(inject.HTTPPort), Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: store,
+		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: table.Metadata()}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	})
 	if err != nil {
 		cancel()

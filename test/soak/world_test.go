@@ -134,8 +134,9 @@ func (w *world) startHead() {
 		if err != nil {
 			return nil, err
 		}
+		table := w.table(p)
 		p.head, err = head.New(head.Config{
-			Flight: listener, Nodes: len(w.nodes), Store: p.host.client(w.retry), Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"},
+			Flight: listener, Nodes: len(w.nodes), Store: table.Store, Source: table,
 			Secret: secret, TicketTTL: ticketTTL, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: ops.NewMetrics(),
 		})
 		if err != nil {
@@ -176,9 +177,10 @@ func (w *world) nodeAt(i int, address, secret string) *process {
 			return nil, err
 		}
 		p.budget = rows.NewBudget(nodeMemory)
+		table := w.table(p)
 		p.node, err = node.New(node.Config{
-			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: p.host.client(w.retry),
-			Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"}, Workers: 2, Dial: p.host.dial,
+			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: table.Store,
+			Source: table, Workers: 2, Dial: p.host.dial,
 			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: ops.NewMetrics(),
 		})
 		if err != nil {
@@ -186,6 +188,11 @@ func (w *world) nodeAt(i int, address, secret string) *process {
 		}
 		return p.node.Start, nil
 	})
+}
+
+// table is the world's table as a process reads it.
+func (w *world) table(p *process) *iceberg.Source {
+	return &iceberg.Source{Store: p.host.client(w.retry), Location: iceberg.Location{Metadata: "s3://" + bucketName + "/t"}}
 }
 
 // kill ends a process as SIGKILL or, if vanish, as its machine's end would.

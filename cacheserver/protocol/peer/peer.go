@@ -12,10 +12,10 @@
 package peer
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 // Version is the version of this protocol; head and nodes must speak the same.
@@ -64,12 +64,12 @@ type Assign struct {
 	Plan      string            `json:"plan"`
 	Request   string            `json:"request"`
 	Dataset   protocol.Dataset  `json:"dataset"`
-	Pin       iceberg.Pin       `json:"pin"`
-	Selection iceberg.Selection `json:"selection"`
-	First     int               `json:"first"` // plan-wide number of the node's first split
-	Splits    []iceberg.Split   `json:"splits"`
-	Salt      []byte            `json:"salt"`   // of the key that seals tickets, see TicketKey
-	Record    []byte            `json:"record"` // of the whole plan, for the head alone to read
+	Pin       json.RawMessage   `json:"pin"`       // opens the version that was planned: source.Version
+	Selection json.RawMessage   `json:"selection"` // likewise
+	First     int               `json:"first"`     // plan-wide number of the node's first split
+	Splits    []json.RawMessage `json:"splits"`    // read by source.Source.Split
+	Salt      []byte            `json:"salt"`      // of the key that seals tickets, see TicketKey
+	Record    []byte            `json:"record"`    // of the whole plan, for the head alone to read
 	// Ready says that the cache was Ready with this plan before: the other nodes hold rows that clients know.
 	Ready bool `json:"ready"`
 }

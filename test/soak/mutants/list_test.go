@@ -90,7 +90,7 @@ var list = []mutant{
 	},
 	{
 		"a node gives up at the store's first trouble", "cacheserver/node/retry.go",
-		"	if iceberg.MayPass(err) {", "	if iceberg.MayPass(err) && p.assign.Ready {",
+		"	if may == source.Soon {", "	if may == source.Soon && p.assign.Ready {",
 	},
 	{
 		"any secret is accepted", "cacheserver/protocol/peer/handshake.go",
