@@ -36,7 +36,11 @@ ENDED: Final = (
     "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a"
     " loader has one iteration at a time; make another loader to read twice at once"
 )
-_READY_SHARE = 4  # of prefetch_bytes, one part in so many is for merged batches
+# Of prefetch_bytes, one part in so many is for merged batches; the rest is for messages. With a transform, whose
+# results may be many times as large as the rows: for messages, for results, and for each of the slabs that are being
+# merged, of which the parts are held besides, and that are being transformed.
+_READY_SHARE = 4
+_AHEAD_SHARE, _MADE_SHARE, _SLAB_SHARE = 2, 4, 16
 
 
 class Loader:
@@ -309,7 +313,10 @@ class Loader:
                 self._end()
 
     def _read(self, share: Share) -> Reading:
-        ready = self._prefetch_bytes // _READY_SHARE
+        ready = slab = self._prefetch_bytes // _READY_SHARE
+        ahead = self._prefetch_bytes - ready
+        if self._transform is not None:
+            ready, slab, ahead = (self._prefetch_bytes // n for n in (_MADE_SHARE, _SLAB_SHARE, _AHEAD_SHARE))
         HEAP.keep(2 * self._prefetch_bytes)  # what is read ahead, and what the training still holds
         request = self._request(share)
 
@@ -319,12 +326,12 @@ class Loader:
                 request,
                 self._dataset,
                 start_step=step,
-                prefetch_bytes=self._prefetch_bytes - ready,
+                prefetch_bytes=max(1, ahead),
                 stop=stop,
                 clock=self._clock,
             )
 
-        merge = Merge(self._order, share, open_feed, slab_bytes=max(1, ready), clock=self._clock, policy=self.policy)
+        merge = Merge(self._order, share, open_feed, slab_bytes=max(1, slab), clock=self._clock, policy=self.policy)
         return Reading(
             self._order,
             share,

@@ -47,8 +47,10 @@ class LoaderOptions(TypedDict, total=False):
     mapping of columns, it must have as many rows as the batch. transform_threads: how many batches it works on at once;
     0 for none beside the merging thread, None for one a CPU. transform_processes: that many processes instead, for a
     transform that holds Python's lock; they import it, so it must be defined at a module's top level. Order is kept.
-    prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (up to 4 MiB) a data
-    node, and the block of steps (16 MiB, at most a quarter of this, at least a step) that is just being merged. The
+    prefetch_bytes: how much is read ahead, as received, as merged and as transformed: at most this, one message (up to
+    4 MiB) a data node, and the block of steps (16 MiB, at most a quarter of this, at least a step) that is just being
+    merged. What a transform gives counts by what it holds, a quarter of this for all of it, or one batch if that is
+    larger; fewer batches than there are threads are then in work, so give more if threads idle. The
     kernel holds what was sent and not yet read: at most as much again, and a message a data node. The process keeps up
     to twice as much freed memory for reuse (heap.Heap). More helps only where batches take unevenly long: memory that
     is used again soon is cheaper than more of it.

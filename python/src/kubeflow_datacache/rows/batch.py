@@ -13,6 +13,7 @@ import pyarrow as pa
 from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.extras import missing
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows import size
 from kubeflow_datacache.rows.arrays import Array
 from kubeflow_datacache.rows.slab import Slab
 
@@ -28,12 +29,13 @@ class Batch:
     are empty where the world is larger than the batch. data: what the transform gave; None without one.
     """
 
-    __slots__ = ("_index", "_origin", "_slab", "data", "rows", "step")
+    __slots__ = ("_held", "_index", "_origin", "_slab", "data", "rows", "step")
 
     def __init__(self, origin: tuple[Epoch, Share], slab: Slab, index: int, step: int) -> None:
         self.step = step
         self.rows = slab.size
         self.data: Any = None
+        self._held: int | None = None
         self._origin, self._slab, self._index = origin, slab, index
 
     def __len__(self) -> int:
@@ -50,6 +52,15 @@ class Batch:
     def nbytes(self) -> int:
         """Arrow bytes of the rows as they came from the cache, the mean over some steps."""
         return self._slab.step_bytes
+
+    @property
+    def held(self) -> int:
+        """Bytes that the batch holds, about: those of its rows, or of what the transform gave."""
+        return self._slab.step_bytes if self._held is None else self._held
+
+    def receive(self, data: Any) -> None:
+        """Takes what the transform gave, and lets go of the rows that came from the cache."""
+        self.data, self._held, self._slab = data, size.held(data), self._slab.spent
 
     @property
     def epoch(self) -> int:

@@ -114,7 +114,7 @@ class BundledDataset(IterableDataset[Bundle]):
             if not held:
                 begun = time.monotonic()
             held.append(batch)
-            size += batch.nbytes
+            size += max(batch.nbytes, batch.held)
             if size >= self._bundle_bytes or time.monotonic() - begun > _SECONDS:
                 yield _bundle(stream, held)
                 held, size = [], 0
