@@ -19,6 +19,7 @@ from peer import SCHEMA, rows_of
 from script import Connection, Script, data, flight_data, headers, message, trailers
 
 from kubeflow_datacache.codes import FAULTS, code_of, reason_of
+from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import Reader, frames, wire
 from kubeflow_datacache.h2.message import _FRONT  # pyright: ignore[reportPrivateUsage]
 
@@ -42,7 +43,9 @@ def answering(*parts: bytes) -> Play:
 
 
 def reader_of(location: str, ticket: bytes = b"ticket") -> Reader:
-    return Reader(location, ticket, headers=[("name", "value")], window=WINDOW, tls_roots=None, other=pytest.fail)
+    return Reader(
+        location, ticket, headers=[("name", "value")], window=WINDOW, credentials=Credentials(), other=pytest.fail
+    )
 
 
 def read(play: Play, ticket: bytes = b"ticket") -> list[tuple[pa.RecordBatch, bytes | None]]:

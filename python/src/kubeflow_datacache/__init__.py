@@ -15,6 +15,7 @@ for epoch in range(3):
 from importlib.metadata import PackageNotFoundError, version
 
 from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.credentials import CredentialOptions
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import (
     CacheFailedError,
@@ -43,6 +44,7 @@ __all__ = [
     "Batch",
     "CacheFailedError",
     "ColumnError",
+    "CredentialOptions",
     "DataCache",
     "DataCacheError",
     "Dataset",

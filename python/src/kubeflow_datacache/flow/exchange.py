@@ -41,8 +41,10 @@ class Calls(Protocol):
 class GrpcExchange:
     """A DoExchange by pyarrow's Flight client."""
 
-    def __init__(self, client: fl.FlightClient, ticket: bytes) -> None:
-        self._writer, self._reader = map(fork.keep, client.do_exchange(fl.FlightDescriptor.for_command(ticket)))
+    def __init__(self, client: fl.FlightClient, ticket: bytes, options: fl.FlightCallOptions) -> None:
+        self._writer, self._reader = map(
+            fork.keep, client.do_exchange(fl.FlightDescriptor.for_command(ticket), options)
+        )
         self._writer.begin(REQUEST)
 
     def write(self, batch: pa.RecordBatch) -> None:

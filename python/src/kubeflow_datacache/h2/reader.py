@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import hpack, message
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
@@ -47,11 +48,11 @@ class Reader:
         *,
         headers: Iterable[hpack.Header] = (),
         window: int,
-        tls_roots: bytes | None,
+        credentials: Credentials,
         other: Callable[[], Chunks],
     ) -> None:
         self._location, self._ticket, self._headers, self._window = location, ticket, headers, window
-        self._tls_roots, self._open_other = tls_roots, other
+        self._credentials, self._open_other = credentials, other
         self._call: Call | None = None
         self._batches = Batches()
         self._other: Chunks | None = None
@@ -84,7 +85,7 @@ class Reader:
 
     def _connect(self) -> Call:
         address, request = urlsplit(self._location), message.ticket(self._ticket)
-        call = Call(address, self._tls_roots, _DO_GET, request, self._headers, window=self._window)
+        call = Call(address, self._credentials, _DO_GET, request, self._headers, window=self._window)
         self._call = call
         if self._cancelled:  # before the line above
             call.cancel()
