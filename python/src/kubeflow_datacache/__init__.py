@@ -14,6 +14,7 @@ for epoch in range(3):
 
 from importlib.metadata import PackageNotFoundError, version
 
+from kubeflow_datacache.buckets import LengthBuckets
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.credentials import CredentialOptions
 from kubeflow_datacache.dataset import Dataset
@@ -50,6 +51,7 @@ __all__ = [
     "Dataset",
     "DatasetChangedError",
     "ForkedError",
+    "LengthBuckets",
     "Loader",
     "LoaderOptions",
     "RefusedError",
