@@ -42,6 +42,7 @@ class Faults:
     server_seconds: float = 0.0  # of work on each message
     silent: bool = False  # messages do not say how long the server worked on them
     head_unavailable: int = 0  # answers
+    failed: str = ""  # why the load failed
     breaks: list[int] = field(default_factory=list)  # rows after which the next streams break
     short_by: int = 0  # rows that every stream lacks at its end
 
@@ -153,6 +154,19 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
             ordered=True,
             app_metadata=json.dumps(metadata).encode(),
         )
+
+    def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[fl.Result]:
+        """The head's status: loading as long as it is not available."""
+        del context, action
+        peer = self._peer
+        with peer.lock:
+            left = peer.faults.head_unavailable
+            peer.faults.head_unavailable = max(0, left - 1)
+            said: dict[str, Any] = {"state": "Loading" if left else "Ready", "rows": peer.table.rows // (left + 1)}
+        if peer.faults.failed:
+            said.update(state="Failed", reason=peer.faults.failed)
+        said["splits"] = {"done": 28 // (left + 1), "total": 28}
+        return [fl.Result(pa.py_buffer(json.dumps(said).encode()))]
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.GeneratorStream:
         """A data node's stream."""

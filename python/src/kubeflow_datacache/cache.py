@@ -33,6 +33,7 @@ from kubeflow_datacache.options import LoaderOptions, names_of, spelled_out, who
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.table import Table
 from kubeflow_datacache.watch.html import as_table
+from kubeflow_datacache.watch.loading import wait_ready
 
 Transport = Literal["h2", "grpc"]
 
@@ -193,6 +194,14 @@ class DataCache:
     def status(self) -> dict[str, Any]:
         """The head's own report: state, reason, rows, bytes, splits and data nodes (docs/contract.md, /status)."""
         return json.loads(self._try(self._status, None))
+
+    def wait(self, *, progress: bool = False) -> dict[str, Any]:
+        """Waits until the cache is loaded, and returns its status; whatever reads waits by itself, but shows nothing.
+
+        progress: whether tqdm's bar shows splits and rows, in a log a line every ten seconds, on standard error.
+        CacheFailedError if the load fails, UnreachableError where nothing more is loaded for retry_seconds.
+        """
+        return dict(wait_ready(self.status, self.patience.seconds, progress=progress))
 
     @spelled_out
     def loader(self, **options: Unpack[LoaderOptions]) -> Loader:

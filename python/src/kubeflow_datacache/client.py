@@ -50,6 +50,10 @@ class Client(StreamClient, Protocol):
         """The columns, all of which are served: ColumnError for one that is not."""
         ...
 
+    def wait(self, *, progress: bool = False) -> Mapping[str, Any]:
+        """Waits until the cache is loaded; progress: whether that is shown."""
+        ...
+
     def exchange(self, location: str, ticket: bytes) -> Calls:
         """An open DoExchange with a data node, for rows by index."""
         ...

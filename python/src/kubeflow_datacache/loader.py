@@ -26,9 +26,9 @@ from kubeflow_datacache.rows.heap import HEAP
 from kubeflow_datacache.state import State, rescaled, warn_nothing_left
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.transform import Transform
+from kubeflow_datacache.watch.bar import Bar, bar_of
 from kubeflow_datacache.watch.clock import Clock
 from kubeflow_datacache.watch.html import as_table
-from kubeflow_datacache.watch.progress import Progress
 from kubeflow_datacache.watch.stats import Depth, Stats
 from kubeflow_datacache.world import World
 
@@ -61,6 +61,8 @@ class Loader:
         self._world = own["world"]
         self._worker, self._workers = own["worker"], own["workers"]
         self._cache = cache
+        if own["progress"] and (own["world"] or World.detect()).rank == own["worker"] == 0:
+            cache.wait(progress=True)
         self._columns = None if own["columns"] is None else cache.named(own["columns"])
         self._dataset: Dataset = cache.dataset
         self._order = Epoch(
@@ -83,7 +85,7 @@ class Loader:
         self._steps_given = self._rows_given = self._bytes_given = self._reconnects = 0
         self._reading: Reading | None = None
         self._closes = 0  # calls of close(), for an iteration that begins in another thread
-        self._bar: Progress | None = None
+        self._bar: Bar | None = None
         self._process = os.getpid()
         cache.register(self)
         if not self.steps and self._worker == 0:
@@ -288,7 +290,7 @@ class Loader:
             )
         reading = self._reading = self._read(share)
         shows = self._progress and share.rank == share.worker == 0
-        bar = self._bar = Progress(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
+        bar = self._bar = bar_of(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
         try:
             if self._closes != closes:  # before close() could see this reading
                 raise RuntimeError(ENDED)

@@ -60,7 +60,8 @@ class LoaderOptions(TypedDict, total=False):
     world: this rank among all ranks. None: World.detect() when an iteration begins, so that a loader may be made before
     init_process_group.
     worker, workers: read only every workers-th step, from the worker-th on, for several readers in one rank.
-    progress: whether rank 0's worker 0 shows on standard error how far it is, how fast, and what it waits for.
+    progress: whether rank 0's worker 0 shows on standard error how far the cache's load and each epoch are, how fast,
+    and what it waits for: tqdm's bar in a terminal or notebook where tqdm is installed, plain lines in a log.
     """
 
     global_batch_size: Required[int]
