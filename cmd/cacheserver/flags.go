@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -39,7 +40,7 @@ type sourceFlags struct {
 	properties map[string]string
 	stall      time.Duration
 	retry      time.Duration
-	through    objstore.ObjectCache
+	through    blockcache.Config
 }
 
 func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {

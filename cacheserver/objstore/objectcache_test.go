@@ -15,7 +15,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,12 +25,13 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
+	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
 // objectCacheUnderTest is a real object cache that a test can put something in front of.
 type objectCacheUnderTest struct {
-	ObjectCache
+	blockcache.Config
 	front    atomic.Pointer[func(w http.ResponseWriter, r *http.Request, next http.Handler)]
 	requests atomic.Int64
 }
@@ -70,7 +70,7 @@ func startObjectCache(t *testing.T) *objectCacheUnderTest {
 	if err := os.WriteFile(token, []byte("the-token\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.ObjectCache = ObjectCache{URL: listening.URL, Bucket: "tables", TokenFile: token, Timeout: 2 * time.Minute}
+	c.Config = blockcache.Config{URL: listening.URL, Bucket: "tables", TokenFile: token, Timeout: 2 * time.Minute}
 	return c
 }
 
@@ -92,14 +92,14 @@ func readAll(t *testing.T, s *Store, uri string) []byte {
 func TestSecondReadIsFromTheObjectCache(t *testing.T) {
 	srv := s3test.Start(t)
 	cache := startObjectCache(t)
-	for _, size := range []int{0, 1, 100, pageSize, pageSize + 1, blockSize, blockSize + 12345} {
+	for _, size := range []int{0, 1, 100, blockcache.PageSize, blockcache.PageSize + 1, blockcache.BlockSize, blockcache.BlockSize + 12345} {
 		data := pattern(size)
 		uri := srv.Put("bucket", "warehouse/day=2026%2F01 01/ü.parquet", data)
-		first, _ := newTestStore(t, srv, Config{ObjectCache: cache.ObjectCache})
+		first, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config})
 		if got := readAll(t, first, uri); !bytes.Equal(got, data) {
 			t.Errorf("%d bytes, first read: the bytes differ", size)
 		}
-		second, _ := newTestStore(t, srv, Config{ObjectCache: cache.ObjectCache})
+		second, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config})
 		if got := readAll(t, second, uri); !bytes.Equal(got, data) {
 			t.Errorf("%d bytes, second read: the bytes differ", size)
 		}
@@ -118,7 +118,7 @@ func TestANewVersionIsReadAnew(t *testing.T) {
 	srv := s3test.Start(t)
 	cache := startObjectCache(t)
 	for _, data := range [][]byte{pattern(300_000), bytes.Repeat([]byte("new"), 100_000)} {
-		s, _ := newTestStore(t, srv, Config{ObjectCache: cache.ObjectCache})
+		s, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config})
 		if got := readAll(t, s, srv.Put("bucket", "key", data)); !bytes.Equal(got, data) {
 			t.Error("the bytes are of another version")
 		}
@@ -128,13 +128,13 @@ func TestANewVersionIsReadAnew(t *testing.T) {
 func TestAnyPartThroughTheObjectCache(t *testing.T) {
 	srv := s3test.Start(t)
 	cache := startObjectCache(t)
-	data := pattern(blockSize + 300_001)
+	data := pattern(blockcache.BlockSize + 300_001)
 	uri := srv.Put("bucket", "key", data)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for round := range 2 {
-		s, _ := newTestStore(t, srv, Config{ObjectCache: cache.ObjectCache, TailBytes: 1000})
+		s, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config, TailBytes: 1000})
 		f := open(t, s, uri)
 		for range 20 {
 			off := random.IntN(len(data))
@@ -159,7 +159,7 @@ func TestManyMissesAreOneRead(t *testing.T) {
 	cache := startObjectCache(t)
 	data := pattern(2_000_000)
 	uri := srv.Put("bucket", "key", data)
-	s, _ := newTestStore(t, srv, Config{ObjectCache: cache.ObjectCache, TailBytes: 1})
+	s, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config, TailBytes: 1})
 	var files []*File
 	for range 20 {
 		files = append(files, open(t, s, uri))
@@ -187,8 +187,8 @@ func TestManyMissesAreOneRead(t *testing.T) {
 func TestMissesAtATimeShareOneRead(t *testing.T) {
 	srv := s3test.Start(t)
 	cache := startObjectCache(t)
-	data := pattern(blockSize + 10)
-	s, _ := newTestStore(t, srv, Config{ObjectCache: cache.ObjectCache, TailBytes: 1})
+	data := pattern(blockcache.BlockSize + 10)
+	s, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config, TailBytes: 1})
 	f := open(t, s, srv.Put("bucket", "key", data))
 	srv.Forget()
 	// All have missed before the first may go on.
@@ -261,15 +261,14 @@ func TestTheObjectCacheFails(t *testing.T) {
 			cache := startObjectCache(t)
 			data := pattern(300_000)
 			uri := srv.Put("bucket", "key", data)
-			filling, _ := newTestStore(t, srv, Config{ObjectCache: cache.ObjectCache})
+			filling, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config})
 			readAll(t, filling, uri)
 			cache.through(test.front)
-			cfg := cache.ObjectCache
+			cfg := cache.Config
 			if name == "hangs" {
 				cfg.Timeout = 200 * time.Millisecond
 			}
 			s, c := newTestStore(t, srv, Config{ObjectCache: cfg})
-			s.blocks.now = c.now
 			if got := readAll(t, s, uri); !bytes.Equal(got, data) {
 				t.Error("the bytes differ")
 			}
@@ -284,7 +283,7 @@ func TestTheObjectCacheFails(t *testing.T) {
 				t.Errorf("the object cache was left alone after that: %v, want %v", rests, test.rests)
 			}
 			cache.front.Store(nil)
-			if err := c.sleep(t.Context(), restTime); err != nil {
+			if err := c.sleep(t.Context(), blockcache.RestTime); err != nil {
 				t.Fatal(err)
 			}
 			if got := readAll(t, s, uri); !bytes.Equal(got, data) || cache.requests.Load() == before {
@@ -297,7 +296,7 @@ func TestTheObjectCacheFails(t *testing.T) {
 func TestNoObjectCacheThere(t *testing.T) {
 	srv := s3test.Start(t)
 	cache := startObjectCache(t)
-	cfg := cache.ObjectCache
+	cfg := cache.Config
 	closed := httptest.NewServer(nil)
 	closed.Close()
 	cfg.URL = closed.URL
@@ -306,7 +305,7 @@ func TestNoObjectCacheThere(t *testing.T) {
 	if got := readAll(t, s, srv.Put("bucket", "key", data)); !bytes.Equal(got, data) {
 		t.Error("the bytes differ")
 	}
-	cfg = cache.ObjectCache
+	cfg = cache.Config
 	cfg.TokenFile = filepath.Join(t.TempDir(), "none")
 	s, _ = newTestStore(t, srv, Config{ObjectCache: cfg})
 	if got := readAll(t, s, srv.Put("bucket", "key", data)); !bytes.Equal(got, data) || s.Stats().CacheFailures == 0 {
@@ -317,10 +316,10 @@ func TestNoObjectCacheThere(t *testing.T) {
 func TestTheStoreFailsBehindTheObjectCache(t *testing.T) {
 	srv := s3test.Start(t)
 	cache := startObjectCache(t)
-	s, _ := newTestStore(t, srv, Config{ObjectCache: cache.ObjectCache, TailBytes: 1000})
-	data := pattern(blockSize + 5000)
+	s, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config, TailBytes: 1000})
+	data := pattern(blockcache.BlockSize + 5000)
 	f := open(t, s, srv.Put("bucket", "key", data))
-	srv.Put("bucket", "key", pattern(blockSize+4999)) // rewritten in place
+	srv.Put("bucket", "key", pattern(blockcache.BlockSize+4999)) // rewritten in place
 	if _, err := f.ReadAt(make([]byte, 1000), 0); !errors.Is(err, ErrChanged) {
 		t.Errorf("error %v, want %v", err, ErrChanged)
 	}
@@ -331,74 +330,5 @@ func TestTheStoreFailsBehindTheObjectCache(t *testing.T) {
 	}
 	if failures := s.Stats().CacheFailures; failures != 0 {
 		t.Errorf("%d failures of the object cache, want none: it did nothing wrong", failures)
-	}
-}
-
-func TestPagesAreOfOneBlock(t *testing.T) {
-	data := pattern(3*pageSize + 10)
-	length := int64(len(data))
-	form := pagesOf("block", length)
-	stored, err := io.ReadAll(form.encode(data))
-	if err != nil || int64(len(stored)) != form.size(length) {
-		t.Fatalf("%d bytes, %v, want %d", len(stored), err, form.size(length))
-	}
-	read := func(form pages, stored []byte) error {
-		all := Range{Length: length}
-		got := make([]byte, length)
-		err := form.read(bytes.NewReader(stored), all, all, got)
-		if err == nil && !bytes.Equal(got, data) {
-			t.Error("the bytes differ")
-		}
-		return err
-	}
-	if err := read(form, stored); err != nil {
-		t.Error(err)
-	}
-	if err := read(pagesOf("another", length), stored); !errors.Is(err, errPage) {
-		t.Errorf("another block's name: %v, want %v", err, errPage)
-	}
-	swapped := bytes.Clone(stored)
-	page := pageSize + sumSize
-	copy(swapped, stored[page:2*page])
-	copy(swapped[page:], stored[:page])
-	if err := read(form, swapped); !errors.Is(err, errPage) {
-		t.Errorf("two pages swapped: %v, want %v", err, errPage)
-	}
-}
-
-func TestObjectCacheCheck(t *testing.T) {
-	tests := map[string]struct {
-		c    ObjectCache
-		want string
-	}{
-		"none":       {ObjectCache{}, ""},
-		"good":       {ObjectCache{URL: "http://cache:80", Bucket: "b", TokenFile: "t"}, ""},
-		"slash":      {ObjectCache{URL: "http://cache/", Bucket: "b", TokenFile: "t"}, ""},
-		"https":      {ObjectCache{URL: "https://cache", Bucket: "b", TokenFile: "t"}, "https://cache"},
-		"a path":     {ObjectCache{URL: "http://cache/v1", Bucket: "b", TokenFile: "t"}, "http://cache/v1"},
-		"no scheme":  {ObjectCache{URL: "cache:80", Bucket: "b", TokenFile: "t"}, "cache:80"},
-		"no URL":     {ObjectCache{URL: "", Bucket: "b", TokenFile: "t"}, `URL ""`},
-		"no bucket":  {ObjectCache{URL: "http://cache", Bucket: "", TokenFile: "t"}, `bucket ""`},
-		"bad bucket": {ObjectCache{URL: "http://cache", Bucket: "a/b", TokenFile: "t"}, `bucket "a/b"`},
-		"no token":   {ObjectCache{URL: "http://cache", Bucket: "b", TokenFile: ""}, "token file"},
-	}
-	for name, test := range tests {
-		err := test.c.Check()
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-			t.Errorf("%s: %v, want %q", name, err, test.want)
-		}
-	}
-}
-
-func TestNoTagNoObjectCache(t *testing.T) {
-	b := newBlocks(ObjectCache{}, &counters{})
-	for tag, want := range map[string]bool{`"abc"`: true, `W/"abc"`: false, "": false} {
-		if got := b.keeps(&object{tag: tag}); got != want {
-			t.Errorf("tag %s: %v, want %v", tag, got, want)
-		}
-	}
-	var none *blocks
-	if none.keeps(&object{tag: `"abc"`}) {
-		t.Error("without an object cache something is read through it")
 	}
 }

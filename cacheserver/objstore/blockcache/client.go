@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package objstore
+package blockcache
 
 import (
 	"context"
@@ -23,17 +23,17 @@ var (
 	errAway = errors.New("its node is away or full")
 )
 
-// cacheClient speaks to an object cache (docs/object-cache.md). It may be shared.
-type cacheClient struct {
-	cfg    ObjectCache
+// client speaks to an object cache (docs/object-cache.md). It is safe for concurrent use.
+type client struct {
+	cfg    Config
 	prefix string // of request targets
-	client *http.Client
+	http   *http.Client
 }
 
-func newCacheClient(cfg ObjectCache) *cacheClient {
-	return &cacheClient{
+func newClient(cfg Config) *client {
+	return &client{
 		cfg: cfg, prefix: "/v1/objects/" + cfg.Bucket + "/",
-		client: &http.Client{Transport: &http.Transport{ // no proxy: it is in the cluster
+		http: &http.Client{Transport: &http.Transport{ // no proxy: it is in the cluster
 			DialContext:         (&net.Dialer{Timeout: time.Second}).DialContext,
 			MaxIdleConnsPerHost: 32,
 			IdleConnTimeout:     time.Minute,
@@ -46,7 +46,7 @@ func newCacheClient(cfg ObjectCache) *cacheClient {
 
 // get fills buf with a part of a block. errMiss means that the block is not there, errPage that it is damaged, errAway that
 // its node does not answer; other errors are of all the object cache.
-func (c *cacheClient) get(ctx context.Context, name string, form pages, part Range, buf []byte) error {
+func (c *client) get(ctx context.Context, name string, form pages, part extent, buf []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	block, stored := form.cover(part)
@@ -54,8 +54,8 @@ func (c *cacheClient) get(ctx context.Context, name string, form pages, part Ran
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", stored.Offset, stored.end()-1))
-	response, err := c.client.Do(request)
+	request.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", stored.offset, stored.end()-1))
+	response, err := c.http.Do(request)
 	if err != nil {
 		return err
 	}
@@ -73,14 +73,14 @@ func (c *cacheClient) get(ctx context.Context, name string, form pages, part Ran
 	if response.StatusCode != http.StatusPartialContent {
 		return fmt.Errorf("object cache: GET: %s", response.Status)
 	}
-	if want := fmt.Sprintf("bytes %d-%d/%d", stored.Offset, stored.end()-1, form.size(form.length)); response.Header.Get("Content-Range") != want {
+	if want := fmt.Sprintf("bytes %d-%d/%d", stored.offset, stored.end()-1, form.size(form.length)); response.Header.Get("Content-Range") != want {
 		return fmt.Errorf("range %q, want %q: %w", response.Header.Get("Content-Range"), want, errPage)
 	}
 	return form.read(response.Body, block, part, buf)
 }
 
 // put leaves a block in the object cache. errAway is its refusal; other errors are as those of get.
-func (c *cacheClient) put(ctx context.Context, name string, form pages, block []byte) error {
+func (c *client) put(ctx context.Context, name string, form pages, block []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	request, err := c.request(ctx, http.MethodPut, name, form.encode(block))
@@ -88,7 +88,7 @@ func (c *cacheClient) put(ctx context.Context, name string, form pages, block []
 		return err
 	}
 	request.ContentLength = form.size(form.length)
-	response, err := c.client.Do(request)
+	response, err := c.http.Do(request)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (c *cacheClient) put(ctx context.Context, name string, form pages, block []
 }
 
 // request makes a request with a token that is as fresh as its file: the kubelet writes it anew before it expires.
-func (c *cacheClient) request(ctx context.Context, method, name string, body io.Reader) (*http.Request, error) {
+func (c *client) request(ctx context.Context, method, name string, body io.Reader) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.cfg.URL, body)
 	if err != nil {
 		return nil, err
