@@ -3,8 +3,9 @@
 
 package epoch
 
-// Run is consecutive rows of the data set that follow each other in a sequence too.
-type Run struct {
+// Run is consecutive rows of the data set that follow each other in a sequence too. It is the same type as rows.Run, to which runs are handed:
+// neither package needs the other.
+type Run = struct {
 	First uint64 // row
 	Rows  uint64 // at least 1
 }

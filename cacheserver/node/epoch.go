@@ -44,8 +44,8 @@ func (s *sender) epoch(l serving, p *rows.Projection, length int64) error {
 	}
 	cursor.Within(uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds[1]))
 	every := l.cuts(l.rows.MeanBytes(p), length, most)
-	var runs []epoch.Run // of this node, not sent yet
-	var rows int         // that they have
+	var runs []rows.Run // of this node, not sent yet
+	var rows int        // that they have
 	for left := every.positions; ; {
 		if err := s.stream.Context().Err(); err != nil {
 			return status.FromContextError(err).Err()

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -179,14 +178,14 @@ func askedRows(request exchange.Message) (exchange.Rows, error) {
 }
 
 // runs are the node's own rows that a client asked for: one run for each.
-func (l serving) runs(asked exchange.Rows) ([]epoch.Run, error) {
-	runs := make([]epoch.Run, asked.Len())
+func (l serving) runs(asked exchange.Rows) ([]rows.Run, error) {
+	runs := make([]rows.Run, asked.Len())
 	for i := range runs {
 		row := asked.At(i)
 		if row < l.ticket.Bounds[0] || row >= l.ticket.Bounds[1] {
 			return nil, status.Errorf(codes.OutOfRange, "exchange: row %d is not on this data node, which holds rows %d to %d", row, l.ticket.Bounds[0], l.ticket.Bounds[1]-1)
 		}
-		runs[i] = epoch.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}
+		runs[i] = rows.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}
 	}
 	return runs, nil
 }

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -185,9 +184,9 @@ func (s *sender) take(l serving, p *rows.Projection, asked exchange.Rows) error 
 }
 
 // gather makes a message of rows as Gather does, once there is memory for it.
-func (s *sender) gather(l serving, p *rows.Projection, runs []epoch.Run, rows, most int) (message rows.Message, left []epoch.Run, err error) {
+func (s *sender) gather(l serving, p *rows.Projection, runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
 	err = s.node.withMemory(s.stream.Context(), func() (err error) {
-		message, left, err = l.rows.Gather(p, runs, rows, most)
+		message, left, err = l.rows.Gather(p, runs, count, most)
 		return err
 	})
 	return message, left, err

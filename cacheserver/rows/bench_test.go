@@ -13,8 +13,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"golang.org/x/sys/unix"
-
-	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
 // tableBench is a table like those of the project's benchmarks.
@@ -230,9 +228,9 @@ func benchCopy(b *testing.B, st store) {
 
 func benchGather(b *testing.B, st store, clump int) {
 	r := rand.New(rand.NewPCG(7, 7))
-	runs := make([]epoch.Run, 1<<20/clump)
+	runs := make([]Run, 1<<20/clump)
 	for i := range runs {
-		runs[i] = epoch.Run{First: r.Uint64N(uint64(st.rows.Len()) - uint64(clump)), Rows: uint64(clump)}
+		runs[i] = Run{First: r.Uint64N(uint64(st.rows.Len()) - uint64(clump)), Rows: uint64(clump)}
 	}
 	b.ReportAllocs()
 	report := byCPU(b)

@@ -6,18 +6,22 @@ package rows
 import (
 	"fmt"
 	"unsafe"
-
-	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
 // maxGatherRows keeps the row count of one message within bounds when its columns take next to no memory.
 const maxGatherRows = 1 << 24
 
+// Run is consecutive rows. It is the same type as epoch.Run.
+type Run = struct {
+	First uint64 // row
+	Rows  uint64 // at least 1
+}
+
 // Gather makes one message of the first rows of runs, in the order asked; a row may be asked twice. It takes as many of
 // so many rows as fit in maxBytes of body, but at least one, and returns what is left of the runs: it may shorten one in
 // place. No rows give a message without rows. A run that does not lie within [0, Len()), or that has no row, is an error,
 // and so are runs with fewer rows.
-func (r *Rows) Gather(p *Projection, runs []epoch.Run, rows, maxBytes int) (m Message, left []epoch.Run, err error) {
+func (r *Rows) Gather(p *Projection, runs []Run, rows, maxBytes int) (m Message, left []Run, err error) {
 	if err := r.enter(p); err != nil {
 		return Message{}, nil, err
 	}
@@ -93,7 +97,7 @@ func (r *Rows) missing(p *Projection) bool {
 
 // collect locates and measures as many of so many rows as fit in limit, at least one. It returns how many, and the mark
 // after them.
-func (g *gatherer) collect(r *Rows, p *Projection, runs []epoch.Run, most int, limit int64) (n int, at mark, err error) {
+func (g *gatherer) collect(r *Rows, p *Projection, runs []Run, most int, limit int64) (n int, at mark, err error) {
 	length := int64(0) // of the rows that fit; most is how many more may
 	step := r.guess(limit)
 	for tight := false; most > 0; {
@@ -139,7 +143,7 @@ type mark struct {
 
 // locate appends the pieces of so many rows from a mark on, and returns the mark after them. Consecutive rows of one
 // chunk are one piece.
-func (g *gatherer) locate(r *Rows, runs []epoch.Run, at mark, rows int) (mark, error) {
+func (g *gatherer) locate(r *Rows, runs []Run, at mark, rows int) (mark, error) {
 	end, pieces := uint64(r.Len()), g.rows
 	after := int64(-1) // the row after the last piece's
 	for left := uint64(rows); left > 0; {

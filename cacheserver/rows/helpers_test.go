@@ -19,8 +19,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-
-	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
 // batchFromJSON makes a batch of a schema from an array of objects.
@@ -245,13 +243,13 @@ func (st store) readRange(t testing.TB, p *Projection, lo, hi int64) arrow.Recor
 }
 
 // runsOf is rows as runs, those that follow one another in runs of at most 1, 2, 3, 4, 5, 1, 2 ... rows.
-func runsOf(rows ...int64) []epoch.Run {
-	var runs []epoch.Run
+func runsOf(rows ...int64) []Run {
+	var runs []Run
 	for i, row := range rows {
 		if last := len(runs) - 1; i > 0 && row == rows[i-1]+1 && runs[last].Rows <= uint64(last%5) {
 			runs[last].Rows++
 		} else {
-			runs = append(runs, epoch.Run{First: uint64(row), Rows: 1})
+			runs = append(runs, Run{First: uint64(row), Rows: 1})
 		}
 	}
 	return runs

@@ -14,8 +14,6 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-
-	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
 func TestRangeRefuses(t *testing.T) {
@@ -36,8 +34,8 @@ func TestRangeRefuses(t *testing.T) {
 
 func TestGatherRefuses(t *testing.T) {
 	st := load(t, numbers(t, 0, 0).Schema(), 1000, numbers(t, 0, 100))
-	for _, run := range []epoch.Run{{First: math.MaxUint64, Rows: 1}, {First: 100, Rows: 1}, {First: 1 << 62, Rows: 1}, {First: 98, Rows: 3}, {First: 50}, {First: 50, Rows: math.MaxUint64}} {
-		_, _, err := st.rows.Gather(st.layout.All(), []epoch.Run{{First: 0, Rows: 1}, {First: 99, Rows: 1}, run, {First: 50, Rows: 4}}, 4, 1<<20)
+	for _, run := range []Run{{First: math.MaxUint64, Rows: 1}, {First: 100, Rows: 1}, {First: 1 << 62, Rows: 1}, {First: 98, Rows: 3}, {First: 50}, {First: 50, Rows: math.MaxUint64}} {
+		_, _, err := st.rows.Gather(st.layout.All(), []Run{{First: 0, Rows: 1}, {First: 99, Rows: 1}, run, {First: 50, Rows: 4}}, 4, 1<<20)
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("rows [%d, %d)", run.First, run.First+run.Rows)) {
 			t.Errorf("%+v: error %v doesn't name it", run, err)
 		}

@@ -49,7 +49,7 @@ var list = []mutant{
 	},
 	{
 		"a take answers with a neighbour's row", "cacheserver/node/flight.go",
-		"epoch.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}", "epoch.Run{First: uint64(max(row-l.ticket.Bounds[0]-1, 0)), Rows: 1}",
+		"rows.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}", "rows.Run{First: uint64(max(row-l.ticket.Bounds[0]-1, 0)), Rows: 1}",
 	},
 	{
 		"an epoch that goes on skips a step", "cacheserver/head/answer.go",
