@@ -5,9 +5,11 @@ package scratch
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -74,4 +76,38 @@ func foreignClaim(t *testing.T) {
 			t.Errorf("claim %s is not the job's: %+v", c.Name, c.OwnerReferences)
 		}
 	}
+}
+
+// stranded: a pod whose claim has its volume on a node that is not there waits, and says why; it gets an empty disk once somebody deletes
+// the claim.
+func stranded(t *testing.T) {
+	ns := cluster.Namespace(t)
+	mode := storagev1.VolumeBindingImmediate // without asking for a node
+	cluster.Create(t, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: ns}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &mode})
+	lost := volume(ns, "lost")
+	lost.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"node-of-yesterday"}}},
+	}}}}
+	cluster.Create(t, lost)
+	cluster.Create(t, indexedJob(ns, "train", 1))
+	before := haveClaims(t, ns, "scratch-train-0")
+	bound := &corev1.PersistentVolumeClaim{}
+	cluster.Become(t, bound, ns, "scratch-train-0", "bound", func() error {
+		if bound.Status.Phase != corev1.ClaimBound {
+			return fmt.Errorf("it is %s", bound.Status.Phase)
+		}
+		return nil
+	})
+	for _, pod := range pods(t, ns) {
+		cluster.Delete(t, &pod)
+	}
+	for _, kind := range []string{"Pod", "Job"} {
+		told(t, ns, kind, scratch.EventStranded, "claim scratch-train-0 is bound to the volume "+lost.Name, "delete the claim")
+	}
+	gated(t, ns, 1)
+	sameClaims(t, ns, before)
+
+	cluster.Create(t, volume(ns, "fresh"))
+	cluster.Delete(t, bound)
+	running(t, ns, 1, nil)
 }

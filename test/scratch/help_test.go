@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -37,17 +38,21 @@ func disks(t *testing.T, volumes int) (namespace string) {
 		ObjectMeta: metav1.ObjectMeta{Name: namespace}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &mode,
 	})
 	for i := range volumes {
-		cluster.Create(t, &corev1.PersistentVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", namespace, i)},
-			Spec: corev1.PersistentVolumeSpec{
-				StorageClassName: namespace, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod},
-				Capacity:                      size,
-				PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
-				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			},
-		})
+		cluster.Create(t, volume(namespace, strconv.Itoa(i)))
 	}
 	return namespace
+}
+
+// volume is one of the storage class, which is its namespace's as well.
+func volume(class, name string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: class + "-" + name},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}, Capacity: size,
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		},
+	}
 }
 
 var size = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}

@@ -70,7 +70,7 @@ func TestScratchVolumes(t *testing.T) {
 	takesOver(t) // first: it leaves a manager that works fast
 	for name, test := range map[string]func(*testing.T){
 		"Kinds": kinds, "OrdinaryVolume": ordinaryVolume, "Restarts": restarts, "Suspended": suspended, "Refused": refused,
-		"Quota": quota, "ForeignClaim": foreignClaim, "Rights": rights,
+		"Quota": quota, "ForeignClaim": foreignClaim, "Stranded": stranded, "Rights": rights,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
