@@ -203,7 +203,7 @@ func restarts(t *testing.T) {
 		claims []string
 		blow   *kubetest.Act // what the first pods do once they all run; nil: they are deleted
 	}{
-		"Job":             {func(ns string) client.Object { return indexedJob(ns, "job", replicas) }, []string{"scratch-job-0", "scratch-job-1"}, nil}, // a Job waits 10 s and more after pods that fail
+		"StatefulSet":     {func(ns string) client.Object { return statefulSet(ns, "db") }, []string{"scratch-db-0", "scratch-db-1"}, nil},
 		"JobSet":          {func(ns string) client.Object { return jobSet(ns, "set") }, []string{"scratch-set-node-0-0", "scratch-set-node-0-1"}, &kubetest.Act{Exit: new(int32(1))}},
 		"LeaderWorkerSet": {func(ns string) client.Object { return leaderWorkerSet(ns, "serve") }, []string{"scratch-serve-0", "scratch-serve-0-1"}, &kubetest.Act{Restarts: 1}},
 	}

@@ -4,8 +4,7 @@
 package scratch
 
 import (
-	"context"
-	"fmt"
+	"errors"
 	"strings"
 	"testing"
 
@@ -32,46 +31,48 @@ func rights(t *testing.T) {
 	theirs := &corev1.PersistentVolumeClaim{}
 	theirs.Namespace, theirs.Name, theirs.Spec = ns, "scratch-pod", scratchVolume(ns).Ephemeral.VolumeClaimTemplate.Spec
 	cluster.Create(t, theirs) // so that the pod stays gated
-	pod := barePod(ns, "pod")
-	pod.Labels = map[string]string{"app": "train"}
-	pod.Finalizers = []string{"example.com/keep"}
-	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/quota"}}
-	cluster.Create(t, pod)
-	ctx := context.WithoutCancel(t.Context()) // which is over when cleanup starts
-	t.Cleanup(func() {                        // the namespace goes only without the finalizer
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-		if err := cluster.Client.Patch(ctx, pod, patch); err != nil {
-			t.Error(err)
-		}
-	})
-	patch := func(kind types.PatchType, text string) error {
+	pod, open := barePod(ns, "pod"), barePod(ns, "open")
+	open.Spec.Volumes, open.Spec.Containers[0].VolumeMounts = nil, nil // it never had a gate of ours
+	for _, p := range []*corev1.Pod{pod, open} {
+		p.Labels, p.Annotations = map[string]string{"app": "train"}, map[string]string{"note": "mine"}
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/quota"}}
+		cluster.Create(t, p)
+	}
+	patch := func(pod *corev1.Pod, kind types.PatchType, text string) error {
 		return manager.Patch(t.Context(), pod.DeepCopy(), client.RawPatch(kind, []byte(text)), client.DryRunAll)
 	}
 	const image = `[{"op":"replace","path":"/spec/containers/0/image","value":"example.com/other"}]`
 	kubetest.Eventually(t, "the policy to be in force", func() error {
-		if err := patch(types.JSONPatchType, image); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-			return fmt.Errorf("a change of the image got %w", err)
+		if err := patch(open, types.JSONPatchType, image); err == nil {
+			return errors.New("the image may be changed")
 		}
 		return nil
 	})
 
-	for what, text := range map[string]string{
-		"image":                  image,
-		"label":                  `[{"op":"add","path":"/metadata/labels/app","value":"other"}]`,
-		"new label":              `[{"op":"add","path":"/metadata/labels/queue","value":"fast"}]`,
-		"other label taken away": `[{"op":"remove","path":"/metadata/labels/app"}]`,
-		"annotation":             `[{"op":"add","path":"/metadata/annotations/x","value":"y"}]`,
-		"finalizer":              `[{"op":"remove","path":"/metadata/finalizers"}]`,
-		"owner":                  `[{"op":"add","path":"/metadata/ownerReferences","value":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"1"}]}]`,
-		"another's gate":         `[{"op":"replace","path":"/spec/schedulingGates","value":[]}]`,
-		"another's gate alone":   `[{"op":"replace","path":"/spec/schedulingGates","value":[{"name":"datacache.kubeflow.org/claims"}]}]`,
-		"toleration":             `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`,
-		"node selector":          `[{"op":"add","path":"/spec/nodeSelector","value":{"kubernetes.io/hostname":"node-a"}}]`,
-		"deadline":               `[{"op":"add","path":"/spec/activeDeadlineSeconds","value":1}]`,
-	} {
-		if err := patch(types.JSONPatchType, text); err == nil || !strings.Contains(err.Error(), "datacache-scratch-volumes may") {
-			t.Errorf("%s: %v, want it denied by the policy", what, err)
+	const label, gate, meta, runs = "no label of a pod", "no gate but", "no metadata of a pod", "what a pod runs or where"
+	denied := []struct{ what, patch, why string }{
+		{"image", image, runs},
+		{"toleration", `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, runs},
+		{"node selector", `[{"op":"add","path":"/spec/nodeSelector","value":{"kubernetes.io/hostname":"node-a"}}]`, runs},
+		{"deadline", `[{"op":"add","path":"/spec/activeDeadlineSeconds","value":1}]`, runs},
+		{"label", `[{"op":"add","path":"/metadata/labels/app","value":"other"}]`, label},
+		{"new label", `[{"op":"add","path":"/metadata/labels/queue","value":"fast"}]`, label},
+		{"label taken away", `[{"op":"remove","path":"/metadata/labels/app"}]`, label},
+		{"our label", `[{"op":"add","path":"/metadata/labels/datacache.kubeflow.org~1claims","value":"waiting"}]`, label},
+		{"annotation", `[{"op":"add","path":"/metadata/annotations/note","value":"theirs"}]`, meta},
+		{"finalizer", `[{"op":"add","path":"/metadata/finalizers","value":["example.com/keep"]}]`, meta},
+		{"owner", `[{"op":"add","path":"/metadata/ownerReferences","value":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"1"}]}]`, meta},
+		{"another's gate", `[{"op":"remove","path":"/spec/schedulingGates/0"}]`, gate},
+	}
+	for _, tt := range denied {
+		if err := patch(open, types.JSONPatchType, tt.patch); err == nil || !strings.Contains(err.Error(), tt.why) {
+			t.Errorf("%s: %v, want it denied with %q", tt.what, err, tt.why)
 		}
+	}
+	const ours = `{"op":"remove","path":"/metadata/labels/datacache.kubeflow.org~1claims"},`
+	all := `[` + ours + `{"op":"remove","path":"/spec/schedulingGates"}]`
+	if err := patch(pod, types.JSONPatchType, all); err == nil || !strings.Contains(err.Error(), gate) {
+		t.Errorf("all gates: %v, want it denied with %q", err, gate)
 	}
 	forbidden := map[string]error{
 		"delete the pod":   manager.Delete(t.Context(), pod.DeepCopy(), client.DryRunAll),
@@ -92,11 +93,11 @@ func rights(t *testing.T) {
 		}
 	}
 
-	open, err := claim.OpenPatch(pod)
+	opening, err := claim.OpenPatch(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := patch(types.StrategicMergePatchType, string(open)); err != nil {
+	if err := patch(pod, types.StrategicMergePatchType, string(opening)); err != nil {
 		t.Errorf("opening the gate: %v", err)
 	}
 	change := client.RawPatch(types.JSONPatchType, []byte(image))
