@@ -314,6 +314,10 @@ bench-loader: build peers-venv ## Print the loader's table beside other loaders 
 	@echo "==> bench-loader: epochs and resumes through to torch (about 30 min on idle cores)"
 	@PYTHONPATH=test/bench $(PEERS) -m loaderbench --server $(SERVER) --data $(CACHE)/bench-loader $(BENCH)
 
+.PHONY: bench-gpu
+bench-gpu: build training-venv ## Print how long training steps wait for batches on the GPU, by each way there (about 3 min; says so where there is no GPU, and fails).
+	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)
+
 .PHONY: bench-objects
 bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-second beside nginx, a restart with 1 M objects, a 1 GB table read twice (about 10 min).
 	@hack/bootstrap nginx

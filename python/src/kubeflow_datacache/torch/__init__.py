@@ -22,6 +22,7 @@ with needs("torch", "kubeflow_datacache.torch"):
     from kubeflow_datacache.torch.kep import ArrowCacheDataset
     from kubeflow_datacache.torch.loader import StreamingDataLoader
     from kubeflow_datacache.torch.pad import Pad
+    from kubeflow_datacache.torch.share import broadcast
     from kubeflow_datacache.torch.table import ColumnarRows, Row, TableDataset
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "StreamingDataset",
     "TableDataset",
     "TensorBatch",
+    "broadcast",
 ]

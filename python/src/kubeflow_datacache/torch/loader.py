@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from kubeflow_datacache.loader import ENDED
 from kubeflow_datacache.torch.accelerated import accelerated
 from kubeflow_datacache.torch.bundle import Bundle, BundledDataset, Report, Step, order_of
 from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
+from kubeflow_datacache.torch.device import Mover, Moving
 from kubeflow_datacache.torch.tally import Tally
 from kubeflow_datacache.watch.stats import Depth, Stats
 
@@ -39,6 +41,10 @@ class StreamingDataLoader(DataLoader[Any]):
     pin_memory, persistent_workers, timeout and worker_init_fn are torch's. collate_fn is called in this process with
     each batch, whole: a TensorBatch, or what the transform made. Costly work belongs into a transform.
 
+    device: where batches are given out, after collate_fn: they are copied there step by step, the next step beside what
+    the training does with this one, on CUDA in a stream of its own. pin_memory makes these copies asynchronous; without
+    a device, batch.to(device, non_blocking=True) does one in the current stream.
+
     restart: whether the iteration after one that was broken off begins where that one began, as with torch's
     DataLoader, instead of going on: for validation over the first batches, and for Lightning's overfit_batches.
 
@@ -60,6 +66,7 @@ class StreamingDataLoader(DataLoader[Any]):
         collate_fn: Callable[[Any], Any] | None = None,
         bundle_bytes: int = 1 << 20,
         restart: bool = False,
+        device: torch.device | str | None = None,
     ) -> None:
         if num_workers > 0 and multiprocessing_context is None:
             multiprocessing_context = _context()
@@ -82,6 +89,8 @@ class StreamingDataLoader(DataLoader[Any]):
             object.__setattr__(self, "sampler", SequentialSampler(dataset))
         self._restart, self._collate = restart, collate_fn or _same
         self._source = dataset
+        self._mover = None if device is None else Mover(device)
+        self._moving: dict[int, Moving] = {}  # steps that are on their way to the device
         self._prepared = False
         self.end_of_dataloader, self.remainder = (
             False,
@@ -158,11 +167,20 @@ class StreamingDataLoader(DataLoader[Any]):
                 self._next += 1
                 self.end_of_dataloader = self._report is not None and self._next == order_of(self._report.state).steps
                 self._tally.gave(step.rows, step.nbytes)
-                yield self._collate(step.item)
+                yield self._there(step)
             raise RuntimeError(ENDED)
         finally:
             if self._place is place:
                 self._end()
+
+    def _there(self, step: Step) -> Any:
+        """What is given out for a step; the next one, if it is here, begins its way to the device beside it."""
+        if self._mover is None:
+            return self._collate(step.item)
+        moving = self._moving.pop(step.step, None) or self._mover.start(self._collate(step.item))
+        if (following := self._held.get(self._next)) is not None:
+            self._moving[self._next] = self._mover.start(self._collate(following.item))
+        return self._mover.finish(moving)
 
     def _wait(self, bundles: Iterator[Bundle]) -> Step | None:
         """The next step; None at the epoch's end. Workers take turns by steps, but send bundles."""
@@ -194,6 +212,7 @@ class StreamingDataLoader(DataLoader[Any]):
             return
         self._tally.end()
         self._held.clear()
+        self._moving.clear()
         if self._source.place() != place:
             return
         if self.end_of_dataloader:
