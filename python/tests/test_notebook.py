@@ -38,6 +38,13 @@ def test_looking_at_a_batch_and_a_loader(cache: DataCache) -> None:
     assert repr(loader).endswith("global_batch_size=8, seed=3, shuffle=True; epoch 0, step 1 of 12)")
     assert "<td>epoch 0, step 1 of 12</td>" in loader._repr_html_()
     assert loader.stats()._repr_html_().startswith("<pre>stage")
+    assert "<th>step</th><td>0</td></tr><tr><th>rows</th><td>8</td>" in batch._repr_html_()
+    assert "<th>column name</th><td>string</td>" in batch._repr_html_()
+    counted: Any = cache.loader(global_batch_size=8, transform=lambda rows: [0] * len(rows), world=ALONE)
+    assert "<th>data</th><td>list</td>" in next(iter(counted))._repr_html_()
+    table: Any = cache.table(columns=["id"])
+    assert repr(table).endswith(", 100 rows)")
+    assert "<th>rows</th><td>100</td></tr><tr><th>columns</th><td>id</td>" in table._repr_html_()
 
 
 def test_samples_one_by_one(cache: DataCache) -> None:

@@ -25,6 +25,7 @@ from kubeflow_datacache.options import function_of
 from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
 from kubeflow_datacache.rows.indexing import is_row, rows_of
 from kubeflow_datacache.stop import Stop
+from kubeflow_datacache.watch.html import as_table
 
 
 class Table:
@@ -51,6 +52,14 @@ class Table:
 
     def __len__(self) -> int:
         return self._dataset.rows
+
+    def __repr__(self) -> str:
+        return f"Table({self._cache.endpoint!r}, {len(self)} rows)"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: how many rows, and of which columns."""
+        columns = "all" if self._columns is None else ", ".join(self._columns)
+        return as_table("Table", [("rows", f"{len(self):,}"), ("columns", columns)])
 
     def __getitem__(self, index: SupportsIndex | slice | Iterable[SupportsIndex]) -> Any:
         """One row: what the transform makes of it, or without one a dict of Python values.

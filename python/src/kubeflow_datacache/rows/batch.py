@@ -16,6 +16,7 @@ from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows import size
 from kubeflow_datacache.rows.arrays import Array
 from kubeflow_datacache.rows.slab import Slab
+from kubeflow_datacache.watch.html import as_table
 
 
 class Batch:
@@ -47,6 +48,15 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: where the batch stands, and its columns, or what the transform gave."""
+        shown = [("epoch", f"{self.epoch:,}"), ("step", f"{self.step:,}"), ("rows", f"{self.rows:,}")]
+        if self.data is None or isinstance(self.data, pa.RecordBatch):
+            shown += [(f"column {field.name}", str(field.type)) for field in self.schema]
+        else:
+            shown.append(("data", type(self.data).__name__))
+        return as_table("Batch", shown)
 
     @property
     def nbytes(self) -> int:
