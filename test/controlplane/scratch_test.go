@@ -8,17 +8,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/internal/claim"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
@@ -156,5 +159,38 @@ func scratchPod(namespace string) *corev1.Pod {
 			Containers: []corev1.Container{{Name: "node", Image: image}},
 			Volumes:    []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: template}}}},
 		},
+	}
+}
+
+// TestScratchVolumesExamples: the API server accepts the objects of docs/scratch-volumes.md, knows all their fields, and keeps the mark.
+func TestScratchVolumesExamples(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "scratch-volumes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, found := cluster.Namespace(t), map[string]bool{}
+	for block := range strings.SplitSeq(string(text), "```yaml\n") {
+		block, _, _ = strings.Cut(block, "```")
+		if !strings.HasPrefix(block, "apiVersion: ") {
+			continue
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(block), &object.Object); err != nil {
+			t.Fatal(err)
+		}
+		if object.GetKind() != trainer.ClusterTrainingRuntimeKind {
+			object.SetNamespace(ns)
+		}
+		found[object.GetKind()] = true
+		if err := cluster.Client.Create(t.Context(), object, &client.CreateOptions{DryRun: []string{metav1.DryRunAll}, Raw: &metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}}); err != nil {
+			t.Errorf("%s: %v", object.GetKind(), err)
+		}
+		if kept, err := json.Marshal(object); err != nil || !strings.Contains(string(kept), claim.Mark) {
+			t.Errorf("%s (%v) does not keep %s:\n%s", object.GetKind(), err, claim.Mark, kept)
+		}
+	}
+	if want := []string{"ClusterTrainingRuntime", "Job", "JobSet", "LeaderWorkerSet"}; !slices.Equal(slices.Sorted(maps.Keys(found)), want) {
+		t.Errorf("examples of %v, want %v", found, want)
 	}
 }
