@@ -266,7 +266,7 @@ func randomPod(r *rand.Rand) *corev1.Pod {
 	if rarely() {
 		pod.Name = strings.Repeat("n", 240+r.IntN(12))
 	}
-	if rarely() && rarely() {
+	if r.IntN(64) == 0 {
 		pod.Spec.NodeName = "n1"
 	}
 	for i := range 1 + r.IntN(4) {
