@@ -103,14 +103,14 @@ func (a *answer) bytes() int64 {
 		m := a.view.members[s.node]
 		var columns int64
 		if a.columns == nil {
-			for _, b := range m.columnBytes {
+			for _, b := range m.load.columnBytes {
 				columns += b
 			}
 		}
 		for _, c := range a.columns {
-			columns += m.columnBytes[c]
+			columns += m.load.columnBytes[c]
 		}
-		total += scale(s.rows, columns, m.rows)
+		total += scale(s.rows, columns, m.load.rows)
 	}
 	return total
 }

@@ -28,8 +28,8 @@ var start = time.Unix(1_800_000_000, 0)
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
 	return &cluster{
-		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, loadTimeout: 10 * time.Minute, started: start, progressed: start,
-		request: "q", salt: []byte("k"), members: make([]member, n), planned: make(chan struct{}),
+		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, loadTimeout: 10 * time.Minute, started: start, data: dataset{request: "q", planned: make(chan struct{}), progressed: start},
+		salt: []byte("k"), members: make([]member, n),
 	}
 }
 
@@ -127,7 +127,7 @@ func readyCluster(t *testing.T, nodes, splits int) (*cluster, []*fakeNode) {
 	}
 	expectState(t, c, protocol.StateReady, "ready")
 	for _, n := range all {
-		if m := <-n.s.out; m.Ready == nil || m.Ready.Plan != c.plan.fingerprint {
+		if m := <-n.s.out; m.Ready == nil || m.Ready.Plan != c.data.plan.fingerprint {
 			t.Errorf("node %d was told %+v, want that the cache is ready", n.index, m)
 		}
 	}
@@ -192,7 +192,7 @@ func TestNodeRestarts(t *testing.T) {
 func TestNodeThatHoldsItsPartJoinsAgain(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
 	c.leave(nodes[0].s, "connection lost")
-	nodes[0].join(&peer.Held{Plan: c.plan.fingerprint, Request: "q", Ready: true})
+	nodes[0].join(&peer.Held{Plan: c.data.plan.fingerprint, Request: "q", Ready: true})
 	nodes[0].load("h") // what a node does that keeps its part: it reports all of it anew
 	expectState(t, c, protocol.StateReady, "ready")
 	if r := c.status("").Nodes[0].Restarts; r != 0 {
@@ -226,10 +226,10 @@ func TestMissingRowsFail(t *testing.T) {
 
 func TestLoadErrorFailsTheCache(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
-	nodes[1].send(peer.ToHead{Failed: &peer.Failed{Plan: c.plan.fingerprint, Reason: "f3 is gone"}})
+	nodes[1].send(peer.ToHead{Failed: &peer.Failed{Plan: c.data.plan.fingerprint, Reason: "f3 is gone"}})
 	expectState(t, c, protocol.StateFailed, "data node 1 (host:1): f3 is gone")
 	late := &fakeNode{t: t, c: c, index: 0, incarnation: "x"}
-	late.join(&peer.Held{Plan: c.plan.fingerprint, Request: "q", Ready: true})
+	late.join(&peer.Held{Plan: c.data.plan.fingerprint, Request: "q", Ready: true})
 	if m := <-late.s.out; m.Abort == nil || m.Abort.Final || m.Abort.Reason != "data node 1 (host:1): f3 is gone" {
 		t.Errorf("a node that joins a failed cache is told %+v, want to give up, and why", m)
 	}
@@ -360,9 +360,9 @@ func TestHeldPlans(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCluster(t, 2)
 			if tt.before != noPlan {
-				c.adoptLocked(splits10(2, 4), tt.before, nil, start)
+				c.adoptLocked(splits10(2, 4), tt.before, nil, nil, start)
 			}
-			if got := c.wantsLocked(tt.held); got != tt.want {
+			if got := c.data.wants(tt.held); got != tt.want {
 				t.Errorf("wanted: %t, want %t", got, tt.want)
 			}
 		})

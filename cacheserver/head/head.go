@@ -77,9 +77,9 @@ func New(cfg Config) (*Head, error) {
 	h := &Head{cfg: cfg, sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt))}
 	now := time.Now()
 	h.cluster = &cluster{
-		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, loadTimeout: cfg.LoadTimeout, started: now, progressed: now,
-		salt: salt, request: request, storeTrouble: cfg.Store.Trouble,
-		members: make([]member, cfg.Nodes), planned: make(chan struct{}),
+		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, loadTimeout: cfg.LoadTimeout, started: now,
+		data: dataset{request: request, planned: make(chan struct{}), progressed: now},
+		salt: salt, storeTrouble: cfg.Store.Trouble, members: make([]member, cfg.Nodes),
 	}
 	return h, nil
 }
@@ -118,7 +118,7 @@ func (h *Head) keepPlan(ctx context.Context) {
 	go func() {
 		defer cancel()
 		select {
-		case <-h.cluster.planned:
+		case <-h.cluster.data.planned:
 		case <-ctx.Done():
 		}
 	}()

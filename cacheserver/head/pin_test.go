@@ -49,7 +49,7 @@ func TestPin(t *testing.T) {
 	if again.dataset.Snapshot != first.dataset.Snapshot || again.dataset != first.dataset {
 		t.Errorf("with a pin %+v is planned, want %+v", again.dataset, first.dataset)
 	}
-	if pinned.cluster.request != unpinned.cluster.request {
+	if pinned.cluster.data.request != unpinned.cluster.data.request {
 		t.Error("a pin changes what a head was asked for: data nodes would drop the rows that they hold")
 	}
 }

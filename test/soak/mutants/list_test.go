@@ -36,16 +36,16 @@ var list = []mutant{
 		"if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {", "if ticket.Node == n.cfg.Index && ticket.Incarnation != n.incarnation {",
 	},
 	{
-		"a wrong hash is ignored", "cacheserver/head/cluster.go",
-		"(before.Hash != d.Hash || before.Rows != d.Rows)", "before.Rows != d.Rows",
+		"a wrong hash is ignored", "cacheserver/head/dataset.go",
+		"(before.Hash != done.Hash || before.Rows != done.Rows)", "before.Rows != done.Rows",
 	},
 	{
 		"an abort is lost", "cacheserver/head/cluster.go",
 		"	s.tell(peer.ToNode{Abort: abort})", "	_, _ = s, abort",
 	},
 	{
-		"a plan that nodes hold is made anew, under another snapshot", "cacheserver/head/join.go",
-		"held.Request != c.request || originOf(held) <= c.origin {", "held.Request == c.request || originOf(held) <= c.origin {",
+		"a plan that nodes hold is made anew, under another snapshot", "cacheserver/head/dataset.go",
+		"held.Request != d.request || originOf(held) <= d.origin {", "held.Request == d.request || originOf(held) <= d.origin {",
 	},
 	{
 		"a take answers with a neighbour's row", "cacheserver/node/flight.go",
