@@ -71,7 +71,7 @@ func (a *answer) epoch(r protocol.Request) error {
 	if a.records == 0 {
 		return nil
 	}
-	nodes, err := touched(e, r.Share, a.view.bounds)
+	nodes, err := nodesHolding(e, r.Share, a.view.bounds)
 	if err != nil {
 		return err
 	}

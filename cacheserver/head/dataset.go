@@ -13,8 +13,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// dataset is what a cluster knows of one dataset: its plan, and how far planning and loading it are. The cluster's mu guards all but the first
-// two fields, which do not change.
+// dataset is what a cluster knows of one dataset: its plan, and how far planning and loading it are. The cluster's mu guards all but the
+// first two fields, which do not change.
 type dataset struct {
 	request string        // fingerprint of what is to be cached
 	planned chan struct{} // closed once there is a plan

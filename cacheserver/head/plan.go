@@ -148,9 +148,9 @@ func (p *tablePlan) schemaBytes(columns []int) []byte {
 // scanLimit bounds how many runs of an epoch are looked at to find out which nodes hold rows of it.
 const scanLimit = 1 << 20
 
-// touched says which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
-// scanLimit runs of a longer share count as touched: their streams are then empty at worst.
-func touched(e epoch.Epoch, s epoch.Share, bounds []assign.Bounds) ([]bool, error) {
+// nodesHolding tells which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
+// scanLimit runs of a longer share count as well: their streams are then empty at worst.
+func nodesHolding(e epoch.Epoch, s epoch.Share, bounds []assign.Bounds) ([]bool, error) {
 	out := make([]bool, len(bounds))
 	left := 0
 	for _, b := range bounds {

@@ -66,7 +66,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		return nil, fmt.Errorf("listen address: %w", err)
 	}
 	c := &Cache{head: h}
-	work := node.NewWork()
+	work := node.NewDecodeLimiter()
 	for i := range cfg.Nodes {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
@@ -75,7 +75,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		n, err := node.New(node.Config{
 			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
 			Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
-			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Work: work,
+			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: work,
 			Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
 		})
 		if err != nil {

@@ -35,7 +35,7 @@ const (
 )
 
 // epoch streams this node's share of a rank's sequence, in sequence order, in batches of about so many bytes.
-func (s *sender) epoch(l serving, p *rows.Projection, length int64) error {
+func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
 	most := min(mostBytes, s.most)
 	length = min(length, most/16*15)
 	cursor, err := epoch.NewCursor(l.ticket.Epoch, l.ticket.Share)
@@ -107,7 +107,7 @@ const endless = math.MaxInt
 // other, however the rows fall: an allocator has fresh memory mapped for a message longer than those before, and clumps
 // of 64 rows made lengths that differ by half. mean is the bytes of a row, length those of a
 // batch, longest those that one may have at most.
-func (l serving) cuts(mean, length, longest int64) cut {
+func (l admitted) cuts(mean, length, longest int64) cut {
 	lo, hi := epoch.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := hi - lo
 	scattered := l.ticket.Epoch.Shuffle && uint64(l.ticket.Bounds.Len()) < l.ticket.Epoch.Rows

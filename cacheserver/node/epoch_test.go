@@ -51,7 +51,7 @@ func TestCuts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := serving{ticket: protocol.Ticket{
+			l := admitted{ticket: protocol.Ticket{
 				Bounds: tt.bounds,
 				Epoch:  epoch.Epoch{Rows: rows, Shuffle: tt.shuffle, GlobalBatch: tt.batch, Tail: epoch.Keep},
 				Share:  epoch.Share{World: tt.world, Workers: 1},

@@ -39,7 +39,7 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 }
 
 // get streams what a ticket asks for.
-func (s *service) get(lent serving, stream flight.FlightService_DoGetServer) error {
+func (s *service) get(lent admitted, stream flight.FlightService_DoGetServer) error {
 	projection, err := lent.project()
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (s *service) get(lent serving, stream flight.FlightService_DoGetServer) err
 	return out.epoch(lent, projection, length)
 }
 
-func (l serving) project() (*rows.Projection, error) {
+func (l admitted) project() (*rows.Projection, error) {
 	if l.ticket.Columns == nil {
 		return l.layout.All(), nil
 	}
@@ -96,7 +96,7 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 }
 
 // take answers the batches of an exchange until the client ends its side.
-func (s *service) take(lent serving, first exchange.Message, stream flight.FlightService_DoExchangeServer) error {
+func (s *service) take(lent admitted, first exchange.Message, stream flight.FlightService_DoExchangeServer) error {
 	projection, err := lent.project()
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func askedRows(request exchange.Message) (exchange.Rows, error) {
 }
 
 // runs are the node's own rows that a client asked for: one run for each.
-func (l serving) runs(asked exchange.Rows) ([]rows.Run, error) {
+func (l admitted) runs(asked exchange.Rows) ([]rows.Run, error) {
 	runs := make([]rows.Run, asked.Len())
 	for i := range runs {
 		row := asked.At(i)

@@ -162,7 +162,7 @@ func waitFor(ended <-chan error, most time.Duration) error {
 func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 	switch {
 	case m.Assign != nil:
-		r.start(n.take(ctx, *m.Assign))
+		r.start(n.accept(ctx, *m.Assign))
 		n.setJoined(true, "")
 		return r.progress()
 	case m.Ready != nil:

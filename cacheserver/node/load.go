@@ -31,12 +31,12 @@ func (p *part) load(ctx context.Context) error {
 	if len(p.splits) == 0 {
 		return nil
 	}
-	workers, release, err := p.reserveWork()
+	workers, release, err := p.reserveMemory()
 	if err != nil {
 		return err
 	}
 	defer release()
-	defer p.work.load()()
+	defer p.limiter.load()()
 	group, ctx := errgroup.WithContext(ctx)
 	jobs := make(chan job)
 	var next atomic.Int64
@@ -70,9 +70,9 @@ func (p *part) decoding(s source.SplitInfo) int64 {
 	return pages + min(s.Bytes, batchBytes)
 }
 
-// reserveWork reserves memory for the splits under way, and lowers the number of workers until it fits: for each worker the
-// compressed bytes of a split that is decoded and of the next one, and what decoding takes, see Work.
-func (p *part) reserveWork() (workers int, release func(), err error) {
+// reserveMemory reserves memory for the splits under way, and lowers the number of workers until it fits: for each worker the
+// compressed bytes of a split that is decoded and of the next one, and what decoding takes, see DecodeLimiter.
+func (p *part) reserveMemory() (workers int, release func(), err error) {
 	var compressed, decoding int64
 	for _, split := range p.splits {
 		s := split.Info()
@@ -80,7 +80,7 @@ func (p *part) reserveWork() (workers int, release func(), err error) {
 	}
 	for workers = min(p.workers, len(p.splits)); ; workers-- {
 		n := int64(workers)
-		size := n*2*compressed + min(n*decoding, max(p.work.capacity, decoding))
+		size := n*2*compressed + min(n*decoding, max(p.limiter.capacity, decoding))
 		if err = p.budget.Reserve(size); err == nil {
 			return workers, func() { p.budget.Release(size) }, nil
 		}
@@ -146,7 +146,7 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 			err = fmt.Errorf("%s: decoding failed: %v\n%s", split, r, debug.Stack())
 		}
 	}()
-	defer p.work.begin(p.decoding(split))()
+	defer p.limiter.begin(p.decoding(split))()
 	builder := rows.NewBuilder(p.layout, p.arena, rows.TargetBytes)
 	defer builder.Close()
 	var copying time.Duration

@@ -43,9 +43,9 @@ type Config struct {
 	HTTP      net.Listener // nil serves no HTTP
 	Budget    *rows.Budget
 	Store     *objstore.Store
-	Source    source.Source // the head says which version of it
-	Workers   int           // row groups decoded at a time; 0: one a core
-	Work      *Work         // shared by the nodes of one process; nil: this node's own
+	Source    source.Source  // the head says which version of it
+	Workers   int            // row groups decoded at a time; 0: one a core
+	Decoding  *DecodeLimiter // shared by the nodes of one process; nil: this node's own
 
 	Dial      transport.Dialer // of connections to the head; nil: TCP
 	JoinAfter time.Duration    // from Start to the first attempt to join
@@ -85,8 +85,8 @@ func New(cfg Config) (*Node, error) {
 	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
 	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, transport.SendTimeout)
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
-	if cfg.Work == nil {
-		cfg.Work = NewWork()
+	if cfg.Decoding == nil {
+		cfg.Decoding = NewDecodeLimiter()
 	}
 	incarnation := make([]byte, 8)
 	if _, err := rand.Read(incarnation); err != nil {
@@ -127,9 +127,9 @@ func (n *Node) setStopping() {
 	n.stopping = true
 }
 
-// take accepts an assignment: a part of the same plan is kept as it is, another or a
+// accept accepts an assignment: a part of the same plan is kept as it is, another or a
 // failed one is replaced, and its streams are ended.
-func (n *Node) take(ctx context.Context, assign peer.Assign) *part {
+func (n *Node) accept(ctx context.Context, assign peer.Assign) *part {
 	n.mu.Lock()
 	n.sealer = protocol.NewSealer(peer.TicketKey(n.cfg.Secret, assign.Salt))
 	old := n.part
@@ -166,8 +166,8 @@ const heapSlack = 48 << 20
 // Without, garbage could take as much again as clients' requests and answers do.
 func (n *Node) limitHeap() { debug.SetMemoryLimit(n.cfg.Budget.Heap() + heapSlack) }
 
-// serving is a loaded part in use by one call, which calls done once.
-type serving struct {
+// admitted is a loaded part in use by one call, which calls done once.
+type admitted struct {
 	layout *rows.Layout
 	rows   *rows.Rows
 	ticket protocol.Ticket
@@ -175,44 +175,44 @@ type serving struct {
 }
 
 // done gives the rows back.
-func (l serving) done() {
+func (l admitted) done() {
 	l.rows.Release()
 	l.calls.done()
 }
 
 // admit checks a ticket and lends the rows that it is about.
-func (n *Node) admit(sealed []byte, now time.Time) (serving, error) {
+func (n *Node) admit(sealed []byte, now time.Time) (admitted, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.part
 	if p == nil {
-		return serving{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.failure, "it waits for the head"))
+		return admitted{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.failure, "it waits for the head"))
 	}
 	ticket, err := n.sealer.Open(sealed, now)
 	if err != nil {
-		return serving{}, err
+		return admitted{}, err
 	}
 	if ticket.Dataset != p.assign.Dataset.Fingerprint {
-		return serving{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, p.assign.Dataset.Fingerprint)
+		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, p.assign.Dataset.Fingerprint)
 	}
 	if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {
-		return serving{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
+		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
 	}
 	rows := p.loaded()
 	if rows == nil {
-		return serving{}, status.Errorf(codes.Unavailable, "data node %d is still loading", n.cfg.Index)
+		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is still loading", n.cfg.Index)
 	}
 	if ticket.Bounds.Len() != rows.Len() {
-		return serving{}, status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), rows.Len())
+		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), rows.Len())
 	}
 	if !rows.Retain() {
-		return serving{}, status.Errorf(codes.Unavailable, "data node %d is giving its rows up", n.cfg.Index)
+		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is giving its rows up", n.cfg.Index)
 	}
 	if err := p.calls.add(); err != nil {
 		rows.Release()
-		return serving{}, err
+		return admitted{}, err
 	}
-	return serving{layout: p.layout, rows: rows, ticket: ticket, calls: p.calls}, nil
+	return admitted{layout: p.layout, rows: rows, ticket: ticket, calls: p.calls}, nil
 }
 
 func (n *Node) opsHandler() http.Handler {

@@ -21,7 +21,7 @@ import (
 type part struct {
 	assign  peer.Assign
 	workers int
-	work    *Work
+	limiter *DecodeLimiter
 	store   *objstore.Store
 	budget  *rows.Budget
 	arena   *rows.Arena
@@ -56,7 +56,7 @@ const wholePart = -1
 func (n *Node) startPart(ctx context.Context, assign peer.Assign, old *part) *part {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &part{
-		assign: assign, workers: n.cfg.Workers, work: n.cfg.Work, budget: n.cfg.Budget, arena: rows.NewArena(n.cfg.Budget), metrics: n.cfg.Metrics,
+		assign: assign, workers: n.cfg.Workers, limiter: n.cfg.Decoding, budget: n.cfg.Budget, arena: rows.NewArena(n.cfg.Budget), metrics: n.cfg.Metrics,
 		source: n.cfg.Source, store: n.cfg.Store, calls: newCalls(ctx), cancel: cancel, ended: make(chan struct{}), sealed: make([]rows.Sealed, len(assign.Splits)),
 		record: assign.Record, ready: assign.Ready, waits: map[int]string{},
 	}
@@ -101,7 +101,7 @@ func (p *part) run(ctx context.Context) error {
 	}
 	version := source.Version{Pin: p.assign.Pin, Selection: p.assign.Selection}
 	err := p.retry(ctx, wholePart, func() (err error) {
-		p.dataset, err = p.source.Open(ctx, version, p.work.buffers)
+		p.dataset, err = p.source.Open(ctx, version, p.limiter.buffers)
 		return err
 	})
 	if err != nil {

@@ -142,13 +142,13 @@ func (s *sender) frame(f *protocol.Frame) error {
 }
 
 // shard streams rows in row order, chunks as they lie.
-func (s *sender) shard(l serving, p *rows.Projection) error {
+func (s *sender) shard(l admitted, p *rows.Projection) error {
 	rows := l.ticket.Rows
 	return s.between(l, p, rows[0]-l.ticket.Bounds[0], rows[1]-l.ticket.Bounds[0])
 }
 
 // between streams the node's own rows [lo, hi).
-func (s *sender) between(l serving, p *rows.Projection, lo, hi int64) error {
+func (s *sender) between(l admitted, p *rows.Projection, lo, hi int64) error {
 	for lo < hi {
 		var message rows.Message
 		err := s.node.withMemory(s.stream.Context(), func() (err error) {
@@ -175,7 +175,7 @@ const maxTakeBytes = 1 << 30
 func scratch(p *rows.Projection, rows int) int64 { return int64(rows) * int64(32+32*p.Nodes()) }
 
 // take answers one batch of the node's own row numbers with one batch of rows.
-func (s *sender) take(l serving, p *rows.Projection, asked exchange.Rows) error {
+func (s *sender) take(l admitted, p *rows.Projection, asked exchange.Rows) error {
 	message, err := s.gatherAsked(l, p, asked)
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func (s *sender) take(l serving, p *rows.Projection, asked exchange.Rows) error 
 }
 
 // gather makes a message of rows as Gather does, once there is memory for it.
-func (s *sender) gather(l serving, p *rows.Projection, runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
+func (s *sender) gather(l admitted, p *rows.Projection, runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
 	err = s.node.withMemory(s.stream.Context(), func() (err error) {
 		message, left, err = l.rows.Gather(p, runs, count, most)
 		return err
@@ -193,7 +193,7 @@ func (s *sender) gather(l serving, p *rows.Projection, runs []rows.Run, count, m
 }
 
 // gatherAsked makes the message of rows in the order asked.
-func (s *sender) gatherAsked(l serving, p *rows.Projection, asked exchange.Rows) (rows.Message, error) {
+func (s *sender) gatherAsked(l admitted, p *rows.Projection, asked exchange.Rows) (rows.Message, error) {
 	need := scratch(p, asked.Len())
 	if err := s.node.withMemory(s.stream.Context(), func() error { return s.memory.Reserve(need) }); err != nil {
 		return rows.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", asked.Len())

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
-func TestWorkBoundsWhatIsDecodedAtOnce(t *testing.T) {
+func TestDecodeLimiterBoundsWhatIsDecodedAtOnce(t *testing.T) {
 	const cores = 3
 	for name, test := range map[string]struct{ divisor, want int64 }{
 		"by memory":                {divisor: 2, want: 2},
@@ -25,7 +25,7 @@ func TestWorkBoundsWhatIsDecodedAtOnce(t *testing.T) {
 		"alone, whatever it needs": {divisor: 0, want: 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := NewWork()
+			w := NewDecodeLimiter()
 			w.cores = cores
 			loaded := w.load()
 			each := int64(1) << 40
@@ -81,7 +81,7 @@ func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 }
 
 // What a load sets aside holds the row groups under way, and grows with the workers no further than decoding may.
-func TestReserveWork(t *testing.T) {
+func TestReserveMemory(t *testing.T) {
 	layout, err := rows.NewLayout(arrow.NewSchema([]arrow.Field{{Name: "image", Type: arrow.BinaryTypes.Binary}}, nil))
 	if err != nil {
 		t.Fatal(err)
@@ -93,9 +93,9 @@ func TestReserveWork(t *testing.T) {
 	}{
 		{1 << 40, 16}, {700 << 20, 6}, {200 << 20, 1}, {100 << 20, 0},
 	} {
-		p := &part{layout: layout, workers: 16, budget: rows.NewBudget(test.limit), work: &Work{capacity: 200 << 20}}
+		p := &part{layout: layout, workers: 16, budget: rows.NewBudget(test.limit), limiter: &DecodeLimiter{capacity: 200 << 20}}
 		p.splits = slices.Repeat([]source.Split{split}, 100)
-		workers, release, err := p.reserveWork()
+		workers, release, err := p.reserveMemory()
 		if workers != test.workers || (err == nil) != (test.workers > 0) {
 			t.Errorf("limit %d: %d workers (%v), want %d", test.limit, workers, err, test.workers)
 		}

@@ -19,10 +19,10 @@ const (
 	keptBytes = 28 << 20
 )
 
-// Work bounds how many row groups are decoded at the same time: one a core, and as many as fit 32 MiB a core of memory that
-// decoding takes beside the rows. A row group that needs more than all of it is decoded alone. Work also owns the buffers that row groups are
-// decoded in. The nodes of a process share one Work. It is safe for concurrent use; make it with NewWork.
-type Work struct {
+// DecodeLimiter bounds how many row groups are decoded at the same time: one a core, and as many as fit 32 MiB a core of memory that
+// decoding takes beside the rows. A row group that needs more than all of it is decoded alone. It also owns the buffers that row groups are
+// decoded in. The nodes of a process share one. It is safe for concurrent use; make it with NewDecodeLimiter.
+type DecodeLimiter struct {
 	cores    int
 	capacity int64
 	buffers  *source.Buffers
@@ -34,16 +34,16 @@ type Work struct {
 	loads   int // parts being loaded
 }
 
-// NewWork makes a Work for the cores of this process.
-func NewWork() *Work {
+// NewDecodeLimiter makes one for the cores of this process.
+func NewDecodeLimiter() *DecodeLimiter {
 	cores := runtime.GOMAXPROCS(0)
-	w := &Work{cores: cores, capacity: int64(cores)*coreBytes + spareBytes, buffers: source.NewMappedBuffers(int64(cores) * keptBytes)}
+	w := &DecodeLimiter{cores: cores, capacity: int64(cores)*coreBytes + spareBytes, buffers: source.NewMappedBuffers(int64(cores) * keptBytes)}
 	w.changed = sync.NewCond(&w.mu)
 	return w
 }
 
 // load counts a part that is being loaded until done, which frees the buffers after the last one.
-func (w *Work) load() (done func()) {
+func (w *DecodeLimiter) load() (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.loads++
@@ -57,7 +57,7 @@ func (w *Work) load() (done func()) {
 }
 
 // begin waits until n bytes may be used; done gives them back. Every begin ends, because those before it do.
-func (w *Work) begin(n int64) (done func()) {
+func (w *DecodeLimiter) begin(n int64) (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.running > 0 && (w.used+n > w.capacity || w.running == w.cores) {
