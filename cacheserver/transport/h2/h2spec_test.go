@@ -18,7 +18,7 @@ func TestH2Spec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tester := exec.CommandContext(t.Context(), "go", "tool", "-modfile=../../hack/h2spec/go.mod", "h2spec", "--strict", "--timeout", "60", "--host", host, "--port", port)
+	tester := exec.CommandContext(t.Context(), "go", "tool", "-modfile=../../../hack/h2spec/go.mod", "h2spec", "--strict", "--timeout", "60", "--host", host, "--port", port)
 	tester.Env = append(os.Environ(), "GOARCH=") // this machine's, whatever the test is emulated for
 	if report, err := tester.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, report)
