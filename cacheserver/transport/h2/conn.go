@@ -5,7 +5,6 @@ package h2
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +29,7 @@ type conn struct {
 	cancel context.CancelFunc
 	calls  sync.WaitGroup // running handlers
 
-	// The reader's own.
+	// Used by the reader alone.
 	frames   *http2.Framer
 	buffered *bufio.Reader
 	bound    *io.LimitedReader // what the next frame may take of buffered
@@ -41,15 +40,8 @@ type conn struct {
 	idles    rate
 	resets   rate
 
-	// The own of whoever has the turn to write.
-	sending frameBuffer // control frames
-	frame   int         // length of the longest frame
-	whole   bool        // a message may be one frame
-	table   uint32      // size of the encoder's table
-	encoder *hpack.Encoder
-	block   bytes.Buffer // what encoder writes
-	slices  [][]byte
-	scratch []byte
+	// Used by whoever has the turn to write.
+	out     *composer
 	buffers net.Buffers
 
 	mu          sync.Mutex
@@ -89,10 +81,9 @@ func newConn(s *Server, raw net.Conn) *conn {
 		server: s, raw: raw, net: raw,
 		window: connWindow, idles: rate{limit: s.idlesASecond}, resets: rate{limit: s.resetsASecond},
 		streams: map[uint32]*stream{}, sendable: defaultWindow, peerWindow: defaultWindow, peerFrame: defaultFrame,
-		peerTable: maxTable, table: maxTable,
+		peerTable: maxTable, out: newComposer(),
 	}
 	c.still.L = &c.mu
-	c.encoder = hpack.NewEncoder(&c.block)
 	c.framer = http2.NewFramer(&c.control, nil)
 	if s.cfg.TLS != nil {
 		c.net = newTLSConn(raw, s.cfg.TLS)

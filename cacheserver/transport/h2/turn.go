@@ -109,14 +109,11 @@ func (c *conn) takesWhole() bool { return c.peerWindow == maxWindow }
 
 // take makes the caller the connection's writer, with the control frames that have gathered. c.mu is held.
 func (c *conn) take() {
-	c.writing, c.frame, c.whole = true, c.peerFrame, c.takesWhole()
-	c.control, c.sending = c.sending[:0], c.control
+	c.writing = true
+	c.control, c.out.control = c.out.control[:0], c.control
+	c.out.configure(c.peerFrame, c.takesWhole(), c.peerTable)
 	if limit := c.server.cfg.SendTimeout; limit > 0 && c.agreed {
 		_ = c.raw.SetWriteDeadline(time.Now().Add(limit)) // a closed connection fails at the write
-	}
-	if c.peerTable != c.table {
-		c.table = c.peerTable
-		c.encoder.SetMaxDynamicTableSize(c.table)
 	}
 }
 
@@ -146,7 +143,7 @@ func (c *conn) next() {
 	}
 	if len(c.control) > 0 && c.failed == nil {
 		c.take()
-		go func() { c.end(c.write(append(c.slices[:0], c.sending))) }()
+		go func() { c.end(c.write(c.out.controlAlone())) }()
 		return
 	}
 	c.still.Broadcast()
