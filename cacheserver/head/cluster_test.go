@@ -515,7 +515,8 @@ func TestStopRefusesAll(t *testing.T) {
 // FuzzNodeMessages feeds the head whatever a broken node may say.
 func FuzzNodeMessages(f *testing.F) {
 	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"progress":{"plan":"plan-1-4","done":[{"split":0,"rows":10,"hash":"h"}]}}`))
-	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"plan-1-4","rows":0,"columnBytes":[1]}}`))
+	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"plan-1-4","rows":0,"column_bytes":[1]}}`))
+	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"loaded":{"plan":"plan-1-4","rows":0,"column_bytes":[0]}}`))
 	f.Add([]byte(`{"index":-1}`), []byte(`{"progress":{"plan":"plan-1-4","done":[{"split":-9,"rows":-1}]}}`))
 	f.Add([]byte(`{}`), []byte(`{"failed":{"reason":""},"leaving":{}}`))
 	f.Fuzz(func(t *testing.T, hello, message []byte) {
