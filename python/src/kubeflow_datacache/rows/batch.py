@@ -137,6 +137,14 @@ class Batch:
             for name, column in columns.items()
         }
 
+    def follows(self, earlier: Batch) -> bool:
+        """Whether these rows lie right behind the earlier batch's in memory; False after a transform."""
+        return self._slab is earlier._slab and self._index == earlier._index + 1 and self.data is earlier.data is None
+
+    def run(self, count: int) -> pa.RecordBatch:
+        """The rows of this batch and of those that follow it, count batches in all; never a copy."""
+        return self._slab.arrow(self._index, count)
+
     def _transformed(self) -> Slab:
         rows = self.arrow()
         return Slab(range(self.step, self.step + 1), rows.num_rows, rows, self._slab.policy)

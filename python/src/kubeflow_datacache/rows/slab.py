@@ -34,9 +34,9 @@ class Slab:
         spent.nbytes, spent.step_bytes = self.nbytes, self.step_bytes
         return spent
 
-    def arrow(self, index: int) -> pa.RecordBatch:
-        """The rows of the index-th step."""
-        return self.rows.slice(index * self.size, self.size)
+    def arrow(self, index: int, count: int = 1) -> pa.RecordBatch:
+        """The rows of the index-th step, or of count steps from it on."""
+        return self.rows.slice(index * self.size, count * self.size)
 
     def numpy(self, index: int) -> dict[str, Array | pa.Array]:
         """The columns of the index-th step (see arrays.values)."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -18,6 +19,7 @@ from kubeflow_datacache.torch.accelerated import accelerated
 from kubeflow_datacache.torch.bundle import Bundle, BundledDataset, Report, Step, order_of
 from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
 from kubeflow_datacache.torch.device import Mover, Moving
+from kubeflow_datacache.torch.segments import forget
 from kubeflow_datacache.torch.tally import Tally
 from kubeflow_datacache.watch.stats import Depth, Stats
 
@@ -84,7 +86,9 @@ class StreamingDataLoader(DataLoader[Any]):
         # Frameworks build loaders of their own from a loader's dataset and options, so its dataset gives batches. The
         # bundles, which only this class can take apart, have a DataLoader of their own.
         super().__init__(dataset, **options)
-        self._bundles: DataLoader[Bundle] = DataLoader(BundledDataset(dataset, bundle_bytes), **options)
+        bundled = BundledDataset(dataset, bundle_bytes)
+        self._bundles: DataLoader[Bundle] = DataLoader(bundled, **options)
+        weakref.finalize(self, forget, bundled.reader)
         if restart:  # Lightning then sees that nothing is to be replaced for overfit_batches
             object.__setattr__(self, "sampler", SequentialSampler(dataset))
         self._restart, self._collate = restart, collate_fn or _same
