@@ -55,7 +55,7 @@ def test_every_state_of_an_epoch_goes_on_elsewhere(endpoint: str) -> None:
 
 
 def test_torchdatas_own_way_back(endpoint: str) -> None:
-    """Without our help: the same number of workers, but another world."""
+    """StatefulDataLoader's own load_state_dict: the same number of workers in another world."""
     before = [Job(kind="stateful", dataset=OPTIONS, workers=workers, epochs=(2,), save=True) for workers in (0, 2)]
     rest: list[tuple[Job, int]] = []
     for job, done in zip(before, train(endpoint, before), strict=True):

@@ -221,7 +221,7 @@ def test_waiting_is_split_as_the_workers_waited(waited: float, want: dict[Stage,
     tally.report(0, stats_of(1.0, 8.0))
     tally.report(1, stats_of(3.0, 0.0))
     tally.waited(waited)
-    for _ in range(2):  # also after the iteration, whose queues are gone
+    for _ in range(2):  # still there after the iteration, when the queues are gone
         stats = tally.stats(0, 0, Depth(5, 50))
         assert {stage: stats.seconds[stage] for stage in want} == pytest.approx(want)
         assert stats.waited == pytest.approx(waited)

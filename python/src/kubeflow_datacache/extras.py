@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 @contextlib.contextmanager
 def needs(extra: str, user: str) -> Generator[None]:
-    """An import of what an extra of this package installs: ModuleNotFoundError says which. user: what wants it."""
+    """Wraps imports of optional packages: ModuleNotFoundError names the extra to install, and its user."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -18,7 +18,7 @@ from kubeflow_datacache.rows.slab import DEFAULT, Slab
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.watch.clock import Clock
 
-# What is merged at once. Fewer bytes pay for the threads that hand them on, columns of more rows leave the L2 cache.
+# Bounds of one merge: smaller ones cost more in handing over between threads, larger ones fall out of the L2 cache.
 _BLOCK_BYTES: Final = 16 << 20
 _BLOCK_ROWS: Final = 1 << 17
 
@@ -80,7 +80,7 @@ class Merge:
         plan = Plan(self._epoch, self._share, feed.answer.nodes)
         row_bytes = feed.answer.row_bytes
         most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._slab_bytes) / row_bytes))
-        rows = 1  # the first run is one step, so that it is there soon
+        rows = 1  # the first run is one step, to give the first batch early
         while not self._stopped:
             self._clock.produce("decode")
             ahead = plan.next(step, rows)
@@ -94,7 +94,7 @@ class Merge:
             step = ahead.steps[-1] + 1
 
     def _pass(self, run: Run, feed: Feed) -> Iterator[Slab]:
-        """The whole steps of each message as it comes; copied are small columns, and steps that messages share."""
+        """The complete steps of each message; copies only small columns and steps that span messages."""
         schema, size, steps = feed.answer.schema, run.size, run.steps
         torn: list[pa.RecordBatch] = []  # the begin of a step
         for message in feed.take(run.node, len(steps) * size):
@@ -102,7 +102,7 @@ class Merge:
             while (rows := sum(part.num_rows for part in torn)) >= size:
                 count = rows // size if len(torn) == 1 else 1
                 last = torn.pop()
-                here = count * size - (rows - last.num_rows)  # of the last message
+                here = count * size - (rows - last.num_rows)  # rows that the step takes from the last message
                 slab = Slab(steps[:count], size, concatenate([*torn, last.slice(0, here)], schema), self._policy)
                 torn, steps = [last.slice(here)] if here < last.num_rows else [], steps[count:]
                 feed.mark(slab.steps[-1] + 1, {run.node: count * size})

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is ready for the consumer, bounded in bytes."""
+"""A queue of batches for the consumer, bounded in bytes."""
 
 from __future__ import annotations
 

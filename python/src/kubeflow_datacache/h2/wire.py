@@ -18,11 +18,11 @@ from kubeflow_datacache.credentials import Credentials
 _CONNECT_SECONDS: Final = 10.0
 _SILENT_SECONDS: Final = 7.5  # without a byte: then the server is asked for a sign of life, and has as long again
 _SCRATCH: Final = 1 << 16  # read ahead of what is asked for: saves a system call for each small piece
-_LARGE: Final = 1 << 16  # from so many bytes on the kernel is to wait for all of them: one call, one turn of the lock
+_LARGE: Final = 1 << 16  # bytes from which a read uses MSG_WAITALL: one call that releases the GIL once
 
 
 class Wire:
-    """A connection for one reading thread. ping: what makes a server that lives send something.
+    """A connection for one reading thread. ping: sends a request that a live server answers.
 
     Reading raises OSError once the connection is broken, closed, or silent in spite of a ping. cancel and close are
     for any thread.

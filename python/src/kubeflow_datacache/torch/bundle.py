@@ -133,7 +133,7 @@ class BundledDataset(IterableDataset[Bundle]):
             yield Bundle(_report(stream), held, pool)
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the begin of an epoch: for code that looks for it at loader.dataset."""
+        """Goes to the begin of an epoch. Frameworks call it as loader.dataset.set_epoch."""
         self._dataset.set_epoch(epoch)
 
 

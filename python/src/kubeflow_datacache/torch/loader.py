@@ -117,7 +117,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch in which the loader stands."""
+        """The number of the current epoch."""
         return self._epoch if self._place else self._source.place()["epoch"]
 
     @property
