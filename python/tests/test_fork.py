@@ -43,7 +43,7 @@ with DataCache(endpoint, transport="grpc" if what.endswith("grpc") else "h2") as
     rows = cache.table()
     batches = iter(loader)
     used = [next(batches), rows[3]]
-    if what == "table":
+    if what == "dataset":
         from torch.utils.data import DataLoader
         from kubeflow_datacache.torch import TableDataset
         table = TableDataset(cache)
@@ -82,7 +82,7 @@ with DataCache(endpoint, transport="grpc" if what.endswith("grpc") else "h2") as
         ("iteration", "gave 49"),
         ("table", "gave {'id': 4, "),
         ("table, grpc", "ForkedError"),
-        ("table", "gave 10"),
+        ("dataset", "gave 10"),
         ("state", "gave 1"),
         ("close", "gave None"),
         ("close, grpc", "gave None"),
@@ -91,7 +91,7 @@ with DataCache(endpoint, transport="grpc" if what.endswith("grpc") else "h2") as
     ],
 )
 def test_a_forked_child_of_a_connected_process(peer: Peer, what: str, want: str) -> None:
-    if what == "table":
+    if what == "dataset":
         pytest.importorskip("torch")
     first, child, last = run(peer, what)
     assert (first, last) == ("gave 10", "gave (49, 5)")
