@@ -5,7 +5,6 @@ package head
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"sync"
@@ -15,44 +14,57 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"github.com/kubeflow/datacache/cacheserver/assign"
-	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/wire"
 )
 
 // tablePlan is what the head decided: which rows of which snapshot, in which order, on which node.
 // It is immutable.
 type tablePlan struct {
-	source.Plan
 	fingerprint string // of everything that a node's part depends on
-	dataset     protocol.Dataset
-	encoded     []json.RawMessage // the splits' JSON forms
-	runs        []assign.Range    // by node
+	dataset     wire.Dataset
+	pin         iceberg.Pin
+	selection   iceberg.Selection
+	schema      *arrow.Schema
+	splits      []iceberg.Split
+	runs        []plan.Run // by node
 
-	encodeSchema sync.Once
-	wholeSchema  []byte // encoded; see schemaBytes
+	encode sync.Once
+	whole  []byte // schema, encoded; see encoded
+}
+
+// requestFingerprint names what a head was asked to cache, before any snapshot was resolved. Credentials and other
+// properties stay out of it.
+func requestFingerprint(src iceberg.Source, sel iceberg.Selection) (string, error) {
+	src.Properties = nil
+	return plan.Fingerprint(struct {
+		Source    iceberg.Source
+		Selection iceberg.Selection
+	}{src, sel})
 }
 
 // makePlan pins the table and plans it.
 func (h *Head) makePlan(ctx context.Context) (*tablePlan, error) {
-	p, err := h.cfg.Source.Plan(ctx, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
+	selection := h.cfg.Selection
+	if h.cfg.Pin != nil {
+		selection.SnapshotID, selection.Ref, selection.AsOf = h.cfg.Pin, "", nil
+	}
+	table, err := iceberg.Open(ctx, h.cfg.Store, h.cfg.Source, selection)
 	if err != nil {
 		return nil, err
 	}
-	p.Splits = CutSplits(p.Splits, h.cfg.Nodes)
-	return h.newPlan(p)
+	splits, err := table.Plan(ctx, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
+	if err != nil {
+		return nil, err
+	}
+	return h.newPlan(table.Pin(), table.Schema(), CutSplits(splits, h.cfg.Nodes))
 }
 
-// newPlan assigns the splits to the nodes and names the result.
-func (h *Head) newPlan(planned *source.Plan) (*tablePlan, error) {
-	p := &tablePlan{Plan: *planned, runs: DealSplits(planned.Splits, h.cfg.Nodes), encoded: make([]json.RawMessage, len(planned.Splits))}
-	for i, s := range p.Splits {
-		var err error
-		if p.encoded[i], err = json.Marshal(s); err != nil {
-			return nil, fmt.Errorf("encode %s: %w", s.Info(), err)
-		}
-	}
+// newPlan deals the splits to the nodes and names the result.
+func (h *Head) newPlan(pin iceberg.Pin, schema *arrow.Schema, splits []iceberg.Split) (*tablePlan, error) {
+	p := &tablePlan{pin: pin, selection: h.cfg.Selection, schema: schema, splits: splits, runs: DealSplits(splits, h.cfg.Nodes)}
 	return p, p.name()
 }
 
@@ -67,8 +79,7 @@ func (p *tablePlan) name() error {
 	}
 	order := []rows{}
 	var cuts []int64
-	for i, split := range p.Splits {
-		s := split.Info()
+	for i, s := range p.splits {
 		if s.First > 0 && len(order) > 0 {
 			order[len(order)-1].Rows += s.Rows
 			cuts = append(cuts, int64(i), s.First)
@@ -76,24 +87,24 @@ func (p *tablePlan) name() error {
 		}
 		order = append(order, rows{s.File, s.RowGroup, s.Rows})
 	}
-	dataset, err := fingerprintOf(struct {
+	dataset, err := plan.Fingerprint(struct {
 		OrderVersion int
 		UUID         string
 		Snapshot     int64
 		Filter       string
 		Splits       []rows
-	}{orderVersion, p.Identity.UUID, p.Identity.Snapshot, p.Identity.Filter, order})
+	}{orderVersion, p.pin.UUID, p.pin.SnapshotID, p.selection.Filter, order})
 	if err != nil {
 		return err
 	}
-	p.dataset = protocol.Dataset{TableUUID: p.Identity.UUID, Snapshot: p.Identity.Snapshot, Fingerprint: dataset, Filter: p.Identity.Filter}
-	p.fingerprint, err = fingerprintOf(struct {
+	p.dataset = wire.Dataset{TableUUID: p.pin.UUID, Snapshot: p.pin.SnapshotID, Fingerprint: dataset, Filter: p.selection.Filter}
+	p.fingerprint, err = plan.Fingerprint(struct {
 		Dataset string
-		Pin     json.RawMessage
+		Pin     iceberg.Pin
 		Columns []string
-		Runs    []assign.Range
+		Runs    []plan.Run
 		Cuts    []int64
-	}{dataset, p.Version.Pin, p.Identity.Columns, p.runs, cuts})
+	}{dataset, p.pin, p.selection.Columns, p.runs, cuts})
 	return err
 }
 
@@ -107,9 +118,9 @@ func (p *tablePlan) columns(names []string) ([]int, error) {
 	}
 	indices := make([]int, len(names))
 	for i, name := range names {
-		found := p.Schema.FieldIndices(name)
+		found := p.schema.FieldIndices(name)
 		if len(found) == 0 {
-			return nil, fmt.Errorf("columns: no column %.64q; there are %s", name, fieldNames(p.Schema))
+			return nil, fmt.Errorf("columns: no column %.64q; there are %s", name, fieldNames(p.schema))
 		}
 		indices[i] = found[0]
 	}
@@ -127,30 +138,30 @@ func fieldNames(schema *arrow.Schema) []string {
 // project is the schema of an answer with the given columns; nil means all.
 func (p *tablePlan) project(columns []int) *arrow.Schema {
 	if columns == nil {
-		return p.Schema
+		return p.schema
 	}
 	fields := make([]arrow.Field, len(columns))
 	for i, c := range columns {
-		fields[i] = p.Schema.Field(c)
+		fields[i] = p.schema.Field(c)
 	}
 	return arrow.NewSchema(fields, nil)
 }
 
-// schemaBytes is project's answer as IPC has it. That of all columns, which is what most ask for, is made once.
-func (p *tablePlan) schemaBytes(columns []int) []byte {
+// encoded is project's answer as IPC has it. That of all columns, which is what most ask for, is made once.
+func (p *tablePlan) encoded(columns []int) []byte {
 	if columns != nil {
 		return flight.SerializeSchema(p.project(columns), memory.DefaultAllocator)
 	}
-	p.encodeSchema.Do(func() { p.wholeSchema = flight.SerializeSchema(p.Schema, memory.DefaultAllocator) })
-	return p.wholeSchema
+	p.encode.Do(func() { p.whole = flight.SerializeSchema(p.schema, memory.DefaultAllocator) })
+	return p.whole
 }
 
 // scanLimit bounds how many runs of an epoch are looked at to find out which nodes hold rows of it.
 const scanLimit = 1 << 20
 
-// nodesHolding tells which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
-// scanLimit runs of a longer share count as well: their streams are then empty at worst.
-func nodesHolding(e epoch.Epoch, s epoch.Share, bounds []assign.Bounds) ([]bool, error) {
+// touched says which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
+// scanLimit runs of a longer share count as touched: their streams are then empty at worst.
+func touched(e order.Epoch, s order.Share, bounds []plan.Bounds) ([]bool, error) {
 	out := make([]bool, len(bounds))
 	left := 0
 	for _, b := range bounds {
@@ -158,11 +169,11 @@ func nodesHolding(e epoch.Epoch, s epoch.Share, bounds []assign.Bounds) ([]bool,
 			left++
 		}
 	}
-	cursor, err := epoch.NewCursor(e, s)
+	cursor, err := order.NewCursor(e, s)
 	if err != nil {
 		return nil, err
 	}
-	var runs [1024]epoch.Run
+	var runs [1024]order.Run
 	for seen := 0; left > 0 && seen < scanLimit; {
 		n, passed := cursor.Next(runs[:], math.MaxUint64)
 		if passed == 0 {

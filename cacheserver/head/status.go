@@ -6,19 +6,47 @@ package head
 import (
 	"fmt"
 	"strings"
-
-	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
+// Status is the JSON of /status and of DoAction("status"), per wire contract v1.
+type Status struct {
+	State    State        `json:"state"`
+	Reason   string       `json:"reason"`
+	Table    string       `json:"table"`
+	Snapshot int64        `json:"snapshot"`
+	Rows     int64        `json:"rows"`  // in memory
+	Bytes    int64        `json:"bytes"` // of Arrow data in memory
+	Splits   SplitStatus  `json:"splits"`
+	Nodes    []NodeStatus `json:"nodes"`
+}
+
+// SplitStatus counts splits.
+type SplitStatus struct {
+	Done  int `json:"done"`
+	Total int `json:"total"`
+}
+
+// NodeStatus is one data node as the head sees it.
+type NodeStatus struct {
+	Index    int         `json:"index"`
+	Address  string      `json:"address"`
+	State    NodeState   `json:"state"`
+	Reason   string      `json:"reason,omitempty"`
+	Rows     int64       `json:"rows"`
+	Bytes    int64       `json:"bytes"`
+	Restarts int         `json:"restarts"`
+	Splits   SplitStatus `json:"splits"`
+}
+
 // status copies the cluster's state out.
-func (c *cluster) status(table string) protocol.Status {
+func (c *cluster) status(table string) Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := protocol.Status{Table: table, Nodes: make([]protocol.NodeStatus, len(c.members))}
+	s := Status{Table: table, Nodes: make([]NodeStatus, len(c.members))}
 	s.State, s.Reason = c.stateLocked()
-	if c.data.plan != nil {
-		s.Snapshot = c.data.plan.dataset.Snapshot
-		s.Splits.Total = len(c.data.plan.Splits)
+	if c.plan != nil {
+		s.Snapshot = c.plan.pin.SnapshotID
+		s.Splits.Total = len(c.plan.splits)
 	}
 	for i := range c.members {
 		n := c.nodeStatusLocked(i)
@@ -30,45 +58,48 @@ func (c *cluster) status(table string) protocol.Status {
 	return s
 }
 
-func (c *cluster) nodeStatusLocked(index int) protocol.NodeStatus {
+func (c *cluster) nodeStatusLocked(index int) NodeStatus {
 	m := &c.members[index]
-	n := protocol.NodeStatus{
+	n := NodeStatus{
 		Index: index, Address: m.address, State: m.state, Reason: m.gone, Restarts: m.restarts,
-		Bytes: m.load.bytes, Splits: protocol.SplitStatus{Done: len(m.load.done)},
+		Bytes: m.bytes, Splits: SplitStatus{Done: len(m.done)},
 	}
 	if m.session != nil {
-		n.Reason = m.load.trouble
+		n.Reason = m.trouble
 	}
 	if n.State == "" {
-		n.State = protocol.NodeMissing
+		n.State = NodeMissing
 	}
-	if c.data.plan == nil {
+	if c.plan == nil {
 		return n
 	}
-	n.Rows, n.Splits.Total = c.data.rowsOf(index, &m.load)
+	n.Splits.Total = c.plan.runs[index].Len()
+	for split := range m.done {
+		n.Rows += c.splits[split].Rows
+	}
 	return n
 }
 
 // stateLocked derives the cache's state and says in one line why it is not another.
-func (c *cluster) stateLocked() (protocol.State, string) {
+func (c *cluster) stateLocked() (State, string) {
 	switch {
-	case c.data.failure != "":
-		return protocol.StateFailed, c.data.failure
+	case c.failure != "":
+		return Failed, c.failure
 	case c.stopping:
-		return protocol.StateDegraded, "the head is stopping"
-	case c.data.plan == nil:
-		return protocol.StatePlanning, c.planningLocked()
+		return Degraded, "the head is stopping"
+	case c.plan == nil:
+		return Planning, c.planningLocked()
 	}
 	waits := c.waitsLocked()
 	if len(waits) == 0 {
-		return protocol.StateReady, "ready"
+		return Ready, "ready"
 	}
-	if c.data.ready {
-		return protocol.StateDegraded, strings.Join(waits, "; ")
+	if c.ready {
+		return Degraded, strings.Join(waits, "; ")
 	}
-	done, total := 0, len(c.data.plan.Splits)
+	done, total := 0, len(c.plan.splits)
 	for i := range c.members {
-		done += len(c.members[i].load.done)
+		done += len(c.members[i].done)
 	}
 	progress := fmt.Sprintf("loading %d%% (%d/%d splits)", percent(done, total), done, total)
 	if missing := c.absentLocked(); missing != "" {
@@ -77,17 +108,17 @@ func (c *cluster) stateLocked() (protocol.State, string) {
 	if trouble := c.troubleLocked(); trouble != "" {
 		progress += "; " + trouble
 	}
-	return protocol.StateLoading, progress
+	return Loading, progress
 }
 
 // planningLocked says how far planning is, and why it does not get on.
 func (c *cluster) planningLocked() string {
 	progress := "planning"
-	if c.data.footers[1] > 0 {
-		progress = fmt.Sprintf("planning (%d/%d files)", c.data.footers[0], c.data.footers[1])
+	if c.footers[1] > 0 {
+		progress = fmt.Sprintf("planning (%d/%d files)", c.footers[0], c.footers[1])
 	}
-	if c.data.planFailure != "" {
-		return fmt.Sprintf("%s failed: %s; waiting for data node %s, which may hold the rows", progress, c.data.planFailure, strings.Join(c.unheardLocked(), ", "))
+	if c.planFailure != "" {
+		return fmt.Sprintf("%s failed: %s; waiting for data node %s, which may hold the rows", progress, c.planFailure, strings.Join(c.unheardLocked(), ", "))
 	}
 	if trouble := c.troubleLocked(); trouble != "" {
 		progress += ": " + trouble
@@ -97,15 +128,15 @@ func (c *cluster) planningLocked() string {
 
 // troubleLocked says why the cache does not get on, if something holds it up that may pass.
 func (c *cluster) troubleLocked() string {
-	if c.data.plan == nil {
-		if c.data.trouble != "" || c.storeTrouble == nil {
-			return c.data.trouble
+	if c.plan == nil {
+		if c.trouble != "" || c.storeTrouble == nil {
+			return c.trouble
 		}
 		return c.storeTrouble()
 	}
 	var troubles []string
 	for i := range c.members {
-		if t := c.members[i].load.trouble; t != "" {
+		if t := c.members[i].trouble; t != "" {
 			troubles = append(troubles, fmt.Sprintf("data node %d: %s", i, t))
 		}
 	}
@@ -118,17 +149,17 @@ func (c *cluster) waitsLocked() []string {
 	for i := range c.members {
 		m := &c.members[i]
 		switch m.state {
-		case protocol.NodeReady:
-		case protocol.NodeLost:
+		case NodeReady:
+		case NodeLost:
 			waits = append(waits, fmt.Sprintf("data node %d (%s) is gone: %s", i, m.address, m.gone))
-		case protocol.NodeJoined, protocol.NodeLoading:
+		case NodeJoined, NodeLoading:
 			what := "loading"
 			if m.restarts > 0 {
 				what = "restarted, reloading"
 			}
-			wait := fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, len(m.load.done), c.data.plan.runs[i].Len())
-			if m.load.trouble != "" {
-				wait += ": " + m.load.trouble
+			wait := fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, len(m.done), c.plan.runs[i].Len())
+			if m.trouble != "" {
+				wait += ": " + m.trouble
 			}
 			waits = append(waits, wait)
 		default:
@@ -142,7 +173,7 @@ func (c *cluster) waitsLocked() []string {
 func (c *cluster) absentLocked() string {
 	var absent []string
 	for i := range c.members {
-		if s := c.members[i].state; s == "" || s == protocol.NodeLost {
+		if s := c.members[i].state; s == "" || s == NodeLost {
 			absent = append(absent, fmt.Sprint(i))
 		}
 	}

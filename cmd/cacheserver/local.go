@@ -31,24 +31,25 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			if err := source.named(); err != nil {
 				return err
 			}
-			src, err := source.open(env)
+			src, store, err := source.open(env)
 			if err != nil {
 				return err
 			}
-			if src.Selection, err = selection.selection(); err != nil {
+			selected, err := selection.selection()
+			if err != nil {
 				return err
 			}
 			budget, err := memory.budget()
 			if err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), src.Store)
+			p, err := serve.start(cmd.Context(), store)
 			if err != nil {
 				return err
 			}
 			p.countMemory(budget)
 			cache, err := local.New(cmd.Context(), local.Config{
-				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: src.Store, Source: src,
+				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: store, Source: src, Selection: selected,
 				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
 				LoadTimeout: loadTimeout,
 			})

@@ -34,7 +34,7 @@ from pyiceberg.expressions import (
 
 
 class Filter(NamedTuple):
-    """One condition in two forms: as text, which DuckDB reads too, and as a function."""
+    """One condition, said twice. DuckDB reads the text itself."""
 
     where: str
     expression: BooleanExpression

@@ -166,7 +166,7 @@ class Caches:
         return cache
 
     def run(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs the binary with the arguments and waits until it ends."""
+        """The binary with other arguments, until it ends."""
         own = {**_plain_environment(), **(env or {})}
         return subprocess.run(
             [self._binary, *arguments], capture_output=True, text=True, env=own, timeout=60, check=False

@@ -81,7 +81,7 @@ def canonical(value: Any) -> Any:
 
 
 def counted(rows: list[Any]) -> Counter[Any]:
-    """How often each row occurs."""
+    """Rows, how often each is there."""
     return Counter(canonical(row) for row in rows)
 
 

@@ -16,7 +16,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 func readFile(t *testing.T, name string) []byte {
@@ -55,7 +54,7 @@ func (f *Fetched) Records(ctx context.Context) iter.Seq2[arrow.RecordBatch, erro
 				yield(nil, err)
 				return
 			}
-			rec, err := keptRows(compute.WithAllocator(ctx, f.table.mem), b)
+			rec, err := b.rest(compute.WithAllocator(ctx, f.table.mem))
 			if !yield(rec, err) {
 				return
 			}
@@ -63,8 +62,8 @@ func (f *Fetched) Records(ctx context.Context) iter.Seq2[arrow.RecordBatch, erro
 	}
 }
 
-// keptRows is the rows that stay, in the batch's place.
-func keptRows(ctx context.Context, b source.Batch) (arrow.RecordBatch, error) {
+// rest is the rows that stay, in the batch's place.
+func (b Batch) rest(ctx context.Context) (arrow.RecordBatch, error) {
 	if b.Keep == nil {
 		return b.RecordBatch, nil
 	}

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import hpack, message
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
@@ -48,11 +47,11 @@ class Reader:
         *,
         headers: Iterable[hpack.Header] = (),
         window: int,
-        credentials: Credentials,
+        tls_roots: bytes | None,
         other: Callable[[], Chunks],
     ) -> None:
         self._location, self._ticket, self._headers, self._window = location, ticket, headers, window
-        self._credentials, self._open_other = credentials, other
+        self._tls_roots, self._open_other = tls_roots, other
         self._call: Call | None = None
         self._batches = Batches()
         self._other: Chunks | None = None
@@ -85,7 +84,7 @@ class Reader:
 
     def _connect(self) -> Call:
         address, request = urlsplit(self._location), message.ticket(self._ticket)
-        call = Call(address, self._credentials, _DO_GET, request, self._headers, window=self._window)
+        call = Call(address, self._tls_roots, _DO_GET, request, self._headers, window=self._window)
         self._call = call
         if self._cancelled:  # before the line above
             call.cancel()
@@ -105,11 +104,11 @@ class Batches:
     def next(self, call: Call) -> tuple[pa.RecordBatch, pa.Buffer | None]:
         """The next batch and its app_metadata; StopIteration after the last. DictionaryError for a dictionary."""
         while (got := self._next(call)) is not None:
-            decoded, app_metadata = got
+            decoded, said = got
             if decoded.type == _DICTIONARY:
                 raise DictionaryError
             if decoded.type != _SCHEMA:
-                return self._batch(decoded), app_metadata
+                return self._batch(decoded), said
         if self._schema is None:
             raise ProtocolError("Flight: a stream without a schema")
         raise StopIteration
@@ -130,11 +129,11 @@ class Batches:
     def _next(self, call: Call) -> tuple[pa.Message, pa.Buffer | None] | None:
         """The next IPC message, and its app_metadata; a schema is kept."""
         while (size := call.message()) is not None:
-            ipc, app_metadata = message.receive(call, size)
+            ipc, said = message.receive(call, size)
             if ipc is None:
                 continue
             decoded = pa.ipc.read_message(ipc)
             if decoded.type == _SCHEMA:
                 self._schema = pa.ipc.read_schema(decoded)
-            return decoded, app_metadata
+            return decoded, said
         return None

@@ -41,16 +41,15 @@ class Columns(dict[str, Any]):
             name: value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
             for name, value in self.items()
         }
-        return type(self)(moved, **self.place())
+        return type(self)(moved, **self._place())
 
     def __copy__(self) -> Self:
-        return type(self)(self, **self.place())
+        return type(self)(self, **self._place())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (type(self), *pack(self), self.place())
+        return _unpacked, (type(self), *pack(self), self._place())
 
-    def place(self) -> dict[str, int | None]:
-        """What belongs to it beside its columns."""
+    def _place(self) -> dict[str, int | None]:
         return {}
 
 
@@ -86,8 +85,7 @@ class TensorBatch(Columns):
             )
         return torch.arange(self.rows) < self.rows - self._padded
 
-    def place(self) -> dict[str, int | None]:
-        """Epoch, step, rows and how many of them are padding."""
+    def _place(self) -> dict[str, int | None]:
         return {"epoch": self.epoch, "step": self.step, "rows": self.rows, "padded": self._padded}
 
 

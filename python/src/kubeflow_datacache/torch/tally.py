@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up the statistics of a DataLoader's workers."""
+"""The numbers of a DataLoader's workers as those of one loader."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Tally:
         )
 
     def _waits(self) -> dict[Stage, float]:
-        """Seconds of waiting by stage until now, averaged over the workers."""
+        """What the workers waited for until now: a worker's mean."""
         workers = max(1, len(self._last))
         return {
             stage: self._ended[stage] + sum(stats.seconds[stage] for stats in self._last.values()) / workers

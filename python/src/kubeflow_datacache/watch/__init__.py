@@ -1,3 +1,3 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics and progress of loaders."""
+"""Where the time goes, for those who train."""

@@ -1,0 +1,52 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that everything but frames goes through
+	"google.golang.org/grpc/mem"
+)
+
+// Codec is the gRPC codec of every connection of the cache: a *Frame is sent as it lies, *Raw bytes pass
+// unchanged, anything else is protobuf. It is safe for concurrent use.
+type Codec struct{ proto encoding.CodecV2 }
+
+// NewCodec wraps gRPC's own protobuf codec.
+func NewCodec() Codec { return Codec{proto: encoding.GetCodecV2("proto")} }
+
+// Raw is a message that is its own encoding.
+type Raw []byte
+
+// Marshal implements encoding.CodecV2.
+func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch m := v.(type) {
+	case *Frame:
+		return m.buffers(), nil
+	case *Raw:
+		return mem.BufferSlice{mem.SliceBuffer(*m)}, nil
+	}
+	data, err := c.proto.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode %T: %w", v, err)
+	}
+	return data, nil
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if m, ok := v.(*Raw); ok {
+		*m = data.Materialize()
+		return nil
+	}
+	if err := c.proto.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("decode %T: %w", v, err)
+	}
+	return nil
+}
+
+// Name implements encoding.CodecV2; the content type stays application/grpc+proto.
+func (c Codec) Name() string { return c.proto.Name() }
