@@ -17,9 +17,11 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
@@ -58,6 +60,7 @@ func TestUninstall(t *testing.T) {
 			job := cacheJob(ns, "train")
 			cluster.Create(t, job)
 			cluster.Appear(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(job.Name))
+			collected(t, ns)
 			if !tt.running {
 				m.terminate(t)
 			}
@@ -67,6 +70,18 @@ func TestUninstall(t *testing.T) {
 			cluster.Vanish(t, &trainer.TrainJob{}, ns, job.Name)
 		})
 	}
+}
+
+// collected waits until the garbage collector watches DataCaches: it looks for new kinds every 30 s, and never deletes what an object
+// owned that came and went in between. What a DataCache that never was is said to own goes once it does.
+func collected(t *testing.T, ns string) {
+	t.Helper()
+	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: ns, Name: "owned",
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DataCache", Name: "none", UID: "none"}},
+	}}
+	cluster.Create(t, owned)
+	cluster.Vanish(t, &corev1.ConfigMap{}, ns, owned.Name)
 }
 
 // oneByOne deletes the overlay's objects in a random order, each without waiting for it.
