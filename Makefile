@@ -85,6 +85,8 @@ SCHEDULES ?= 10000
 SOAK_SEED ?= $(shell date +%s)
 MUTANTS  ?= 24
 CACHES   ?= 500
+CLAIMS   ?= 10000
+CLAIM_QPS ?= 100
 DEMO     ?=
 E2E      ?=
 
@@ -204,7 +206,7 @@ lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, py
 	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(TRAINING)
 
 # Packages whose tests run Kubernetes' own programs, which take long to build; test/e2e wants a whole cluster besides.
-CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/install ./test/plugin ./test/objectcache/cluster
+CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/install ./test/plugin ./test/scratch ./test/objectcache/cluster
 
 # gotest PACKAGES: runs Go tests under the race detector; says at the end what was skipped and why, and which tests took longest.
 define gotest
@@ -314,6 +316,10 @@ bench-loader: build peers-venv ## Print the loader's table beside other loaders 
 	@echo "==> bench-loader: epochs and resumes through to torch (about 30 min on idle cores)"
 	@PYTHONPATH=test/bench $(PEERS) -m loaderbench --server $(SERVER) --data $(CACHE)/bench-loader $(BENCH)
 
+.PHONY: bench-gpu
+bench-gpu: build training-venv ## Print how long training steps wait for batches on the GPU, by each way there (about 3 min; says so where there is no GPU, and fails).
+	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)
+
 .PHONY: bench-objects
 bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-second beside nginx, a restart with 1 M objects, a 1 GB table read twice (about 10 min).
 	@hack/bootstrap nginx
@@ -345,9 +351,11 @@ mutants: bootstrap ## Build the cache server with one deliberate bug after the o
 	@MUTANTS=$(MUTANTS) MUTANTS_FIRST=0 go test ./test/soak/mutants -run '^TestMutants$$' -count=1 -timeout=0 -v
 
 .PHONY: scale
-scale: kube-tools ## Create CACHES=500 TrainJobs with caches at once: requests each, time, memory (about 15 min; not part of CI, which makes 20).
+scale: kube-tools ## Create CACHES=500 TrainJobs with caches, and CLAIMS=10000 pods with scratch volumes at CLAIM_QPS=100, at once: requests each, time, memory (about 20 min; not part of CI, which makes 20 and 60).
 	@echo "==> scale: $(CACHES) TrainJobs at once (about 15 min)"
 	@CACHES=$(CACHES) go test ./test/controlplane -run '^TestRequestsPerJob$$' -count=1 -timeout=0 -v
+	@echo "==> scale: $(CLAIMS) claims at $(CLAIM_QPS) a second, and those of a StatefulSet and of ephemeral volumes (about 5 min)"
+	@CLAIMS=$(CLAIMS) CLAIM_QPS=$(CLAIM_QPS) go test ./test/scratch -run '^TestScale$$' -count=1 -timeout=0 -v
 
 .PHONY: verify
 verify: generate fmt lint ## What CI wants of a change: generated and formatted files are in the commit, lint is clean (about 1 min).

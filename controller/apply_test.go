@@ -6,6 +6,8 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,35 +22,99 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// TestMergeDesired: what is ours comes back, what others or the API server added stays.
+// mergeCases are, for each kind of object that we apply, one as it is, what we want of it, and by hand what must come of both: ours comes
+// back, what the API server or somebody else added stays.
+var mergeCases = map[string]struct{ have, want, merged client.Object }{
+	"ServiceAccount": {
+		have: &corev1.ServiceAccount{
+			ObjectMeta: metav1.ObjectMeta{
+				ResourceVersion: "7", Finalizers: []string{"example.com/theirs"},
+				Labels:      map[string]string{"theirs": "kept", LabelManagedBy: "somebody"},
+				Annotations: map[string]string{"theirs": "kept", "role": "another"},
+			},
+			AutomountServiceAccountToken: new(true), Secrets: []corev1.ObjectReference{{Name: "theirs"}},
+		},
+		want: &corev1.ServiceAccount{
+			ObjectMeta: metav1.ObjectMeta{
+				Labels: map[string]string{LabelManagedBy: ManagedBy}, Annotations: map[string]string{"role": "reader"},
+			},
+			AutomountServiceAccountToken: new(false),
+		},
+		merged: &corev1.ServiceAccount{
+			ObjectMeta: metav1.ObjectMeta{
+				ResourceVersion: "7", Finalizers: []string{"example.com/theirs"},
+				Labels:      map[string]string{"theirs": "kept", LabelManagedBy: ManagedBy},
+				Annotations: map[string]string{"theirs": "kept", "role": "reader", annotationApplied: "role"},
+			},
+			AutomountServiceAccountToken: new(false), Secrets: []corev1.ObjectReference{{Name: "theirs"}},
+		},
+	},
+	"ConfigMap": {
+		have:   &corev1.ConfigMap{Data: map[string]string{envPin: "666", "added": "goes"}},
+		want:   &corev1.ConfigMap{Data: map[string]string{envPin: "7"}},
+		merged: &corev1.ConfigMap{Data: map[string]string{envPin: "7"}},
+	},
+	"Service": {
+		have: &corev1.Service{Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeNodePort, Selector: map[string]string{"app": "mine"}, ExternalName: "elsewhere",
+			Ports: []corev1.ServicePort{{Name: "mine", Port: 1}}, ClusterIP: "10.0.0.7", SessionAffinity: corev1.ServiceAffinityNone,
+		}},
+		want: &corev1.Service{Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, Selector: map[string]string{"role": "head"}, Ports: []corev1.ServicePort{{Name: "flight", Port: 50051}},
+			PublishNotReadyAddresses: true,
+		}},
+		merged: &corev1.Service{Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, Selector: map[string]string{"role": "head"}, Ports: []corev1.ServicePort{{Name: "flight", Port: 50051}},
+			PublishNotReadyAddresses: true, ClusterIP: "10.0.0.7", SessionAffinity: corev1.ServiceAffinityNone,
+		}},
+	},
+	"NetworkPolicy": {
+		have: &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{}}}},
+		want: &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Ingress"}}},
+		// A rule that was added would let strangers in.
+		merged: &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Ingress"}}},
+	},
+	"PodDisruptionBudget": {
+		have:   &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromString("100%"))}},
+		want:   &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))}},
+		merged: &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))}},
+	},
+	"LeaderWorkerSet": { // of pods that an earlier release made by the same settings
+		have:   setOf(7, 3, "the image that it was started with", map[string]string{annotationPodSettings: "same", "theirs": "kept"}),
+		want:   setOf(2, 5, "a newer image", map[string]string{annotationPodSettings: "same"}),
+		merged: setOf(2, 3, "the image that it was started with", map[string]string{annotationPodSettings: "same", annotationApplied: annotationPodSettings, "theirs": "kept"}),
+	},
+}
+
+// setOf is a LeaderWorkerSet of so many copies of a size, whose pods run an image.
+func setOf(copies, size int32, image string, annotations map[string]string) *lws.LeaderWorkerSet {
+	pod := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}
+	return &lws.LeaderWorkerSet{
+		ObjectMeta: metav1.ObjectMeta{Annotations: annotations},
+		Spec: lws.LeaderWorkerSetSpec{
+			Replicas:             new(copies),
+			LeaderWorkerTemplate: lws.LeaderWorkerTemplate{Size: new(size), LeaderTemplate: &pod, WorkerTemplate: pod},
+		},
+	}
+}
+
 func TestMergeDesired(t *testing.T) {
 	t.Parallel()
-	dc := everything()
-	objects := append(desiredObjects(dc, "datacache-system"), liveSet())
-	for _, want := range objects {
-		t.Run(kindName(want), func(t *testing.T) {
+	for kind, c := range mergeCases {
+		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			have, _ := want.DeepCopyObject().(client.Object)
-			have.SetLabels(map[string]string{"other": "kept", LabelManagedBy: "somebody"})
-			have.SetAnnotations(map[string]string{"other": "kept"})
-			have.SetFinalizers([]string{"example.com/kept"})
-			spoil(have)
-			mergeDesired(have, want)
-
-			fixed, _ := want.DeepCopyObject().(client.Object)
-			keepDefaults(fixed)
-			if have.GetLabels()["other"] != "kept" || have.GetLabels()[LabelManagedBy] != ManagedBy || have.GetAnnotations()["other"] != "kept" || len(have.GetFinalizers()) != 1 {
-				t.Errorf("labels %v, annotations %v, finalizers %v, want ours and the other's", have.GetLabels(), have.GetAnnotations(), have.GetFinalizers())
-			}
-			for _, object := range []client.Object{have, fixed} {
-				object.SetLabels(nil)
-				object.SetAnnotations(nil)
-				object.SetFinalizers(nil)
-			}
-			if diff := cmp.Diff(fixed, have); diff != "" {
+			have, _ := c.have.DeepCopyObject().(client.Object)
+			mergeDesired(have, c.want)
+			if diff := cmp.Diff(c.merged, have); diff != "" {
 				t.Errorf("merged object differs (-want +got):\n%s", diff)
 			}
 		})
+	}
+	for _, object := range append(desiredObjects(everything(), "datacache-system"), liveSet()) {
+		kind := reflect.TypeOf(object).Elem().Name()
+		if _, ok := mergeCases[kind]; !ok {
+			t.Errorf("a cache has a %s, of which no merge is tried", kind)
+		}
 	}
 }
 
@@ -68,54 +134,6 @@ func TestMergeAnnotations(t *testing.T) {
 	}
 	if got := mergeAnnotations(nil, nil); got != nil {
 		t.Errorf("nothing of nothing is %v", got)
-	}
-}
-
-func kindName(object client.Object) string {
-	switch object.(type) {
-	case *corev1.ServiceAccount:
-		return "ServiceAccount"
-	case *corev1.Service:
-		return "Service"
-	case *corev1.ConfigMap:
-		return "ConfigMap"
-	case *networkingv1.NetworkPolicy:
-		return "NetworkPolicy"
-	case *policyv1.PodDisruptionBudget:
-		return "PodDisruptionBudget"
-	case *lws.LeaderWorkerSet:
-		return "LeaderWorkerSet"
-	}
-	return "another"
-}
-
-// spoil changes what is ours, and adds what the API server would.
-func spoil(object client.Object) {
-	switch object := object.(type) {
-	case *corev1.ServiceAccount:
-		object.AutomountServiceAccountToken = new(true)
-	case *corev1.Service:
-		object.Spec.Selector = map[string]string{"app": "mine"}
-		object.Spec.Ports = nil
-		object.Spec.PublishNotReadyAddresses = false
-	case *corev1.ConfigMap:
-		object.Data = map[string]string{envPin: "666"}
-	case *networkingv1.NetworkPolicy:
-		object.Spec.Ingress = nil
-	case *policyv1.PodDisruptionBudget:
-		object.Spec.MaxUnavailable = new(intstr.FromString("100%"))
-	case *lws.LeaderWorkerSet:
-		object.Spec.Replicas = new(int32(7))
-	}
-	keepDefaults(object)
-}
-
-func keepDefaults(object client.Object) {
-	switch object := object.(type) {
-	case *corev1.Service:
-		object.Spec.ClusterIP = "10.0.0.7"
-	case *lws.LeaderWorkerSet:
-		object.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "the image that it was started with"
 	}
 }
 
@@ -163,6 +181,10 @@ func TestUseService(t *testing.T) {
 	}
 }
 
+func webhookSays(code int32, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: message}}
+}
+
 func TestObstacleOf(t *testing.T) {
 	t.Parallel()
 	services := schema.GroupResource{Resource: "services"}
@@ -178,6 +200,9 @@ func TestObstacleOf(t *testing.T) {
 		"the namespace goes":        {fmt.Errorf("create: %w", terminating), ""},
 		"a name is taken":           {fmt.Errorf("keep: %w", &foreignError{"Service", "a/b", "nobody"}), "NameTaken"},
 		"a quota":                   {fmt.Errorf("create: %w", apierrors.NewForbidden(services, "s", errors.New("exceeded quota"))), "Refused"},
+		"a webhook says no":         {fmt.Errorf("create: %w", webhookSays(http.StatusConflict, `admission webhook "a.b" denied the request: no`)), "Refused"},
+		"a webhook does not answer": {fmt.Errorf("create: %w", webhookSays(http.StatusInternalServerError, `failed calling webhook "a.b": no endpoints`)), "Refused"},
+		"another write came first":  {fmt.Errorf("patch: %w", apierrors.NewConflict(services, "s", errors.New("modified"))), ""},
 		"the API server's checking": {apierrors.NewInvalid(schema.GroupKind{Kind: "LeaderWorkerSet"}, "s", nil), "Refused"},
 	} {
 		t.Run(name, func(t *testing.T) {

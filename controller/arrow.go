@@ -28,6 +28,7 @@ type arrowEngine struct {
 	server    program
 	namespace string // the manager's own
 	heads     heads
+	warnings  *warnings
 }
 
 var _ engine = (*arrowEngine)(nil)
@@ -108,9 +109,24 @@ func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 	if err != nil || out.leaving {
 		return out, err
 	}
-	copies := e.askAll(ctx, pods)
-	combine(&out, set, pods, copies)
+	why, err := e.explain(ctx, set, pods)
+	if err != nil {
+		return out, err
+	}
+	combine(&out, set, pods, e.askAll(ctx, pods), why)
 	return out, nil
+}
+
+// explain finds what keeps the pods from being there or from running; nil where they only need time.
+func (e *arrowEngine) explain(ctx context.Context, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*trouble, error) {
+	if t := troubleOf(pods); t != nil || !needsWarnings(set, pods, e.warnings.now()) {
+		return t, nil
+	}
+	events, err := e.warnings.of(ctx, set.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	return troubleOfEvents(set, pods, events), nil
 }
 
 // askAll asks the heads that run, in the order of their names.

@@ -27,16 +27,16 @@ const (
 	maxAnswer = 4 << 20
 )
 
-// Dial opens a connection to the HTTP port of the head that runs in the pod.
-type Dial func(ctx context.Context, head *corev1.Pod) (net.Conn, error)
+// Dial opens a connection to the HTTP port of the head, or of the step that waits, that runs in the pod.
+type Dial func(ctx context.Context, pod *corev1.Pod) (net.Conn, error)
 
 // dialPod goes to the pod's own address, ready or not. Its name, asked for before it was there, would stay unknown for as long as
 // CoreDNS keeps a no (5 s, 30 s where kubeadm set it up), and a cache may have failed by then.
-func dialPod(ctx context.Context, head *corev1.Pod) (net.Conn, error) {
-	if head.Status.PodIP == "" {
+func dialPod(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
+	if pod.Status.PodIP == "" {
 		return nil, errors.New("the pod has no address yet")
 	}
-	return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(head.Status.PodIP, strconv.Itoa(inject.HTTPPort)))
+	return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(inject.HTTPPort)))
 }
 
 // headStatus is what the controller wants of a head's /status (docs/contract.md).

@@ -25,10 +25,11 @@ var order = []v1alpha1.State{
 	v1alpha1.StateFailed, v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateDegraded, v1alpha1.StateReady,
 }
 
-// combine makes one condition of what the heads of all copies and the pods tell: that of the copy that is worst.
-func combine(out *observation, set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer) {
+// combine makes one condition of what the heads of all copies and the pods tell: that of the copy that is worst. why is what keeps pods from
+// running, nil if nothing does.
+func combine(out *observation, set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer, why *trouble) {
 	if !slices.ContainsFunc(answers, func(a headAnswer) bool { return a.status != nil }) {
-		out.condition, out.silent = conditionOfPods(set, pods, answers), len(answers) > 0
+		out.condition, out.silent = conditionOfPods(set, pods, answers, why), len(answers) > 0
 		return
 	}
 	out.answers = true
@@ -42,7 +43,7 @@ func combine(out *observation, set *lws.LeaderWorkerSet, pods []*corev1.Pod, ans
 	if copies := int(*set.Spec.Replicas); copies > 1 {
 		combineCopies(out, copies, worst.pod.Name, answers)
 	}
-	addTrouble(&out.condition, pods)
+	addTrouble(&out.condition, why)
 }
 
 func rank(a *headAnswer) int { return slices.Index(order, conditionOfHead(a.status).state) }
@@ -90,18 +91,16 @@ func progressOf(h *headStatus) *progress {
 }
 
 // addTrouble adds why a pod does not start to what a head that waits for it says.
-func addTrouble(c *condition, pods []*corev1.Pod) {
-	if c.state == v1alpha1.StateReady || c.state == v1alpha1.StateFailed {
+func addTrouble(c *condition, why *trouble) {
+	if why == nil || c.state == v1alpha1.StateReady || c.state == v1alpha1.StateFailed {
 		return
 	}
-	if t := troubleOf(pods); t != nil {
-		c.reason, c.message = t.reason, c.message+"; "+t.message
-	}
+	c.reason, c.message = why.reason, c.message+"; "+why.message
 }
 
 // conditionOfPods is for when no head answers. A pod is ready by /ready, which is the head's word too: heads that the kubelet can reach and
 // this process can't are Ready all the same.
-func conditionOfPods(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer) condition {
+func conditionOfPods(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer, why *trouble) condition {
 	ready := 0
 	for _, a := range answers {
 		if isReady(a.pod) {
@@ -115,8 +114,8 @@ func conditionOfPods(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []hea
 	if len(answers) > 0 {
 		c.reason, c.message = reasonUnreachable, answers[0].err.Error()
 	}
-	if t := troubleOf(pods); t != nil {
-		c.reason, c.message = t.reason, t.message
+	if why != nil {
+		c.reason, c.message = why.reason, why.message
 	}
 	return c
 }

@@ -5,13 +5,11 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -149,22 +147,6 @@ func (r *cacheReconciler) remove(ctx context.Context, dc *v1alpha1.DataCache) er
 	err := r.client.Delete(ctx, dc, client.Preconditions{UID: new(dc.UID), ResourceVersion: new(dc.ResourceVersion)})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete idle DataCache %s: %w", qualified(dc), err)
-	}
-	return nil
-}
-
-// obstacleOf is the trouble behind an error that only people can mend: a name that is taken, a quota, a policy; nil for any other error.
-func obstacleOf(err error) *trouble {
-	taken, template := (*foreignError)(nil), (*templateError)(nil)
-	switch {
-	case errors.As(err, &template):
-		return &trouble{reasonRefused, template.Error()}
-	case errors.As(err, &taken):
-		return &trouble{reasonNameTaken, taken.Error()}
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		return &trouble{reasonRefused, err.Error()}
 	}
 	return nil
 }

@@ -83,8 +83,7 @@ func isLoading(s v1alpha1.State) bool {
 
 // obstacleEvent is the event for a cache whose pods have begun not to get on, or for another reason than before.
 func obstacleEvent(dc *v1alpha1.DataCache, before string, next *v1alpha1.DataCacheStatus, is condition) *objectEvent {
-	switch is.reason {
-	case before, reasonStarting, reasonUnreachable, reasonPlanning, reasonLoading, reasonLoaded, reasonReloading, reasonFailed, reasonReleased:
+	if is.reason == before || !isObstacle(is.reason) {
 		return nil
 	}
 	switch {
@@ -96,6 +95,15 @@ func obstacleEvent(dc *v1alpha1.DataCache, before string, next *v1alpha1.DataCac
 		return warning(EventFailed, "cache %s: %s", dc.Name, is.message)
 	}
 	return warning(EventProvisioning, "cache %s: %s", dc.Name, is.message)
+}
+
+// isObstacle tells the reasons of what people may have to remove from those of a cache that goes its way.
+func isObstacle(reason string) bool {
+	switch reason {
+	case "", reasonStarting, reasonUnreachable, reasonPlanning, reasonLoading, reasonLoaded, reasonReloading, reasonFailed, reasonReleased:
+		return false
+	}
+	return true
 }
 
 func readyCondition(s *v1alpha1.DataCacheStatus) condition {

@@ -28,6 +28,7 @@ import (
 type jobReconciler struct {
 	applier
 	events        *eventRecorder
+	refusals      *refusals
 	clusterDomain string
 }
 
@@ -49,22 +50,36 @@ func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (c
 		return ctrl.Result{}, nil
 	case finished, gone:
 		r.events.forget(client.ObjectKeyFromObject(job))
+		r.refusals.set(client.ObjectKeyFromObject(job), "")
 		return requeueExpected(ctrl.Result{}, r.leave(ctx, job))
 	}
 	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(job), r.client)
 	if err != nil || !inject.Asks(job, runtime) {
 		return ctrl.Result{}, err
 	}
-	err = r.serve(ctx, job, inject.StepOf(runtime))
-	if no := (*refusal)(nil); errors.As(err, &no) {
-		r.events.recordOnce(job, warning(EventFailed, "no cache: %s", no.text))
+	return r.explain(job, r.serve(ctx, job, inject.StepOf(runtime)))
+}
+
+// explain says of the job why it gets no cache, to its events and, by r.refusals, to its step that waits. What only the job's owner can mend
+// is not tried again; what others can is.
+func (r *jobReconciler) explain(job *trainer.TrainJob, err error) (ctrl.Result, error) {
+	key, obstacle := client.ObjectKeyFromObject(job), obstacleOf(err)
+	no := (*refusal)(nil)
+	final := errors.As(err, &no)
+	switch {
+	case final:
+		obstacle = &trouble{message: no.text}
+	case obstacle == nil:
+		r.refusals.set(key, "")
+		return requeueExpected(ctrl.Result{}, err)
+	}
+	ev := warning(EventFailed, "no cache: %s", obstacle.message)
+	r.events.recordOnce(job, ev)
+	r.refusals.set(key, ev.message)
+	if final {
 		return ctrl.Result{}, nil
 	}
-	if taken := (*foreignError)(nil); errors.As(err, &taken) {
-		r.events.recordOnce(job, warning(EventFailed, "no cache: %s", taken))
-		return ctrl.Result{RequeueAfter: obstaclePause}, nil
-	}
-	return requeueExpected(ctrl.Result{}, err)
+	return ctrl.Result{RequeueAfter: obstaclePause}, nil
 }
 
 // serve makes what the job asks for. Which DataCache a job uses is decided once, when it first runs, and recorded: a DataCache of its own by
@@ -183,8 +198,16 @@ func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, dc *v1al
 	if _, err := apply(ctx, r.applier, want); err != nil {
 		return err
 	}
-	r.events.recordOnce(job, normal(EventProvisioning, "uses DataCache %s at %s", qualified(dc), want.Spec.ExternalName))
+	r.events.recordOnce(job, useEvent(dc, want.Spec.ExternalName))
 	return nil
+}
+
+// useEvent tells which DataCache a job uses, and what keeps that from running already: its own event of it is not told again to a new user.
+func useEvent(dc *v1alpha1.DataCache, host string) *objectEvent {
+	if is := readyCondition(&dc.Status); isObstacle(is.reason) {
+		return warning(EventProvisioning, "uses DataCache %s at %s: %s: %s", qualified(dc), host, is.reason, is.message)
+	}
+	return normal(EventProvisioning, "uses DataCache %s at %s", qualified(dc), host)
 }
 
 // leave ends the job's use of a cache that is not its own.

@@ -14,9 +14,8 @@ import (
 
 // Labels and annotations of what the controller makes. The manager's informers see objects with LabelManagedBy alone.
 const (
-	// LabelManagedBy has the value ManagedBy on every object and pod of ours.
-	LabelManagedBy = "app.kubernetes.io/managed-by"
-	ManagedBy      = "datacache"
+	LabelManagedBy = inject.LabelManagedBy
+	ManagedBy      = inject.ManagedBy
 
 	// LabelRole tells a cache's pods apart: RoleHead or RoleNode.
 	LabelRole = inject.Group + "/role"

@@ -52,7 +52,7 @@ type Options struct {
 	// up for at most 2 s.
 	Workers int
 
-	// Dial opens connections to heads; nil: to their pods' addresses.
+	// Dial opens connections to heads and to the steps that wait for them; nil: to their pods' addresses.
 	Dial Dial
 	// Now is the clock of idleTTL and times in statuses; nil: time.Now.
 	Now func() time.Time
@@ -118,7 +118,7 @@ func CacheOptions() cache.Options {
 	}
 }
 
-// slimPod keeps of a pod what troubleOf and runningHeads look at.
+// slimPod keeps of a pod what troubleOf, runningHeads and noticeReconciler look at.
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		pod.ManagedFields, pod.Annotations, pod.Spec = nil, nil, corev1.PodSpec{}
@@ -142,15 +142,19 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	k := applier{client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	arrow := &arrowEngine{
 		applier: k, server: program{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL}, namespace: o.Namespace,
-		heads: heads{o.Dial, headTimeout},
+		heads: heads{o.Dial, headTimeout}, warnings: &warnings{live: mgr.GetAPIReader(), now: o.Now},
 	}
 	if err := setupCaches(mgr, o, &cacheReconciler{
 		applier: k, arrow: arrow, events: newEventRecorder(recorder), metrics: m, now: o.Now,
 	}); err != nil {
 		return fmt.Errorf("set up the controller of DataCaches: %w", err)
 	}
-	if err := setupJobs(mgr, o, &jobReconciler{applier: k, events: newEventRecorder(recorder), clusterDomain: o.ClusterDomain}); err != nil {
+	no := newRefusals()
+	if err := setupJobs(mgr, o, &jobReconciler{applier: k, events: newEventRecorder(recorder), refusals: no, clusterDomain: o.ClusterDomain}); err != nil {
 		return fmt.Errorf("set up the controller of TrainJobs: %w", err)
+	}
+	if err := setupNotices(mgr, o, &noticeReconciler{client: mgr.GetClient(), refusals: no, dial: o.Dial}); err != nil {
+		return fmt.Errorf("set up the controller of steps that wait: %w", err)
 	}
 	for _, kind := range []string{trainer.ClusterTrainingRuntimeKind, trainer.TrainingRuntimeKind} {
 		if err := setupTwins(mgr, &twinReconciler{applier: k, kind: kind, gate: o.Gate, events: newEventRecorder(recorder)}); err != nil {
@@ -167,6 +171,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		values client.IndexerFunc
 	}{
 		{&corev1.Pod{}, indexCache, cacheOfPod},
+		{&corev1.Pod{}, indexStep, stepOfJob},
 		{&corev1.Service{}, indexUses, cacheOfService},
 		{&trainer.TrainJob{}, indexReference, referenceOf},
 		{&trainer.TrainJob{}, indexRuntime, runtimeOf},
@@ -205,6 +210,15 @@ func setupJobs(mgr ctrl.Manager, o Options, r *jobReconciler) error {
 		Watches(&v1alpha1.DataCache{}, handler.EnqueueRequestsFromMapFunc(jobsOfCache(mgr.GetClient())), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: max(1, o.Workers/2)}).
 		Complete(reconcile.AsReconciler(mgr.GetClient(), r))
+}
+
+// setupNotices: a pod that waits is looked at again when it starts, when the status of the DataCache that it waits for changes, and now and then.
+func setupNotices(mgr ctrl.Manager, o Options, r *noticeReconciler) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("datacache-notice").
+		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(isStep))).
+		Watches(&v1alpha1.DataCache{}, handler.EnqueueRequestsFromMapFunc(stepsOfCache(mgr.GetClient()))).
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: o.Workers}).
+		Complete(r)
 }
 
 // setupTwins: a source is looked at again when it or its twin changes, or when a TrainJob that names the twin goes.

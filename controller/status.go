@@ -37,6 +37,7 @@ const (
 	obstaclePause = 10 * time.Second // the informers don't see what is not ours
 	steadyPause   = 30 * time.Second
 	longestPause  = 10 * time.Second
+	startingPause = 3 * time.Second // nothing wakes us when a StatefulSet can't make a pod
 
 	// answerGrace is how long after its TrainJob failed a cache stays for a head that runs and does not answer: it may know why.
 	answerGrace = 30 * time.Second
@@ -246,6 +247,9 @@ func requeueAfter(status *v1alpha1.DataCacheStatus, f facts) time.Duration {
 		pause = longestPause
 	default:
 		pause = min(max(f.now.Sub(status.ProvisionedTime.Time)/10, time.Second), longestPause)
+		if f.condition.reason == reasonStarting {
+			pause = min(pause, startingPause)
+		}
 	}
 	if f.plan.after > 0 {
 		pause = min(pause, f.plan.after)

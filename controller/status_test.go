@@ -90,7 +90,7 @@ func answered(h *headStatus, pods ...*corev1.Pod) observation {
 
 func observedAs(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers ...headAnswer) observation {
 	o := observation{exists: true, created: set.CreationTimestamp, replicas: *set.Spec.Replicas}
-	combine(&o, set, pods, answers)
+	combine(&o, set, pods, answers, troubleOf(pods))
 	return o
 }
 
@@ -321,6 +321,7 @@ func TestRequeueAfter(t *testing.T) {
 		"just asked for":           {status(v1alpha1.StatePending, &noon), facts{now: noon, plan: plan{run: true}}, time.Second},
 		"loading for 40 s":         {status(v1alpha1.StateLoading, &noon), facts{now: after(40 * time.Second), plan: plan{run: true}}, 4 * time.Second},
 		"loading for an hour":      {status(v1alpha1.StateLoading, &noon), facts{now: after(time.Hour), plan: plan{run: true}}, 10 * time.Second},
+		"pods missing for an hour": {status(v1alpha1.StatePending, &noon), facts{now: after(time.Hour), plan: plan{run: true}, observation: observation{condition: condition{reason: reasonStarting}}}, 3 * time.Second},
 		"ready":                    {status(v1alpha1.StateReady, &noon), facts{now: noon, plan: plan{run: true}}, 30 * time.Second},
 		"ready, unused soon":       {status(v1alpha1.StateReady, &noon), facts{now: noon, plan: plan{run: true, after: 3 * time.Second}}, 3 * time.Second},
 		"ready, unused in 10h":     {status(v1alpha1.StateReady, &noon), facts{now: noon, plan: plan{run: true, after: 10 * time.Hour}}, 30 * time.Second},

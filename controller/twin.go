@@ -137,8 +137,10 @@ func (r *twinReconciler) write(ctx context.Context, source, have, want client.Ob
 	if apierrors.IsAlreadyExists(err) {
 		return nil // made a moment ago, by us or not: its event wakes us again
 	}
-	if err != nil && isRefused(err) {
+	if isRefused(err) {
 		r.events.recordOnce(source, warning(EventNoTwin, "the API server refuses %s: %v", want.GetName(), err))
+	}
+	if isFinal(err) {
 		return nil
 	}
 	if err != nil {
@@ -194,9 +196,9 @@ func (r *twinReconciler) isEdited(ctx context.Context, have, want client.Object)
 	return false, nil
 }
 
-// isRefused tells what the runtime's owner must mend from what may pass: validation and webhooks say no, also in a minute.
-func isRefused(err error) bool {
-	return apierrors.IsInvalid(err) || strings.Contains(err.Error(), "denied the request") // k8s.io/apiserver webhook/errors/statuserror.go
+// isFinal tells what the runtime's owner must mend, so that trying again is of no use: validation and webhooks say no.
+func isFinal(err error) bool {
+	return apierrors.IsInvalid(err) || err != nil && strings.Contains(err.Error(), "denied the request") // k8s.io/apiserver webhook/errors/statuserror.go
 }
 
 // clash says of the source that its twin's name is taken.

@@ -24,6 +24,7 @@ import (
 // Indexes of the informers: which objects have to do with which.
 const (
 	indexCache     = "datacache" // pods by the name of their DataCache
+	indexStep      = "step"      // pods of steps that wait by their TrainJob's name
 	indexUses      = "uses"      // Services by the DataCache, <namespace>/<name>, that their job uses
 	indexReference = "reference" // TrainJobs by the DataCache, <namespace>/<name>, that their storageUri names
 	indexRuntime   = "runtime"   // TrainJobs by the runtime, <kind>/<name>, that they name

@@ -14,12 +14,13 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// Reasons of the events on jobs; EventRefused and EventTaken are on the pod as well.
+// Reasons of the events on jobs; EventRefused, EventTaken and EventStranded are on the pod as well.
 const (
-	EventWaiting = "ClaimsWaiting"
-	EventReady   = "ClaimsReady"
-	EventRefused = "ClaimRefused"
-	EventTaken   = "ClaimTaken"
+	EventWaiting  = "ClaimsWaiting"
+	EventReady    = "ClaimsReady"
+	EventRefused  = "ClaimRefused"
+	EventTaken    = "ClaimTaken"
+	EventStranded = "ClaimStranded"
 )
 
 // shortWait is how long a job's pods may wait before anybody is told.

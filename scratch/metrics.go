@@ -22,7 +22,7 @@ func newMetrics(registry prometheus.Registerer, limiter *rate.Limiter) (*metrics
 	m := &metrics{
 		created: prometheus.NewCounter(prometheus.CounterOpts{Name: "datacache_claims_created_total", Help: "Claims made."}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "datacache_claims_failed_total", Help: "Attempts that held a pod up, by the API server's reason, or taken: a claim of somebody else has the name.",
+			Name: "datacache_claims_failed_total", Help: "Attempts that held a pod up, by the API server's reason, or taken: a claim of somebody else has the name, or stranded: no ready node can use the volume.",
 		}, []string{"reason"}),
 		length: prometheus.NewGauge(prometheus.GaugeOpts{Name: "datacache_claim_queue_length", Help: "Pods that wait for claims; 0 where the manager does not lead."}),
 		wait: prometheus.NewHistogram(prometheus.HistogramOpts{

@@ -84,6 +84,18 @@ func (q *queue) move(e *entry, since time.Time) {
 	heap.Fix(&q.order, e.at)
 }
 
+// hasten gives the entries of replicas, by namespace, that are held until later a place now.
+func (q *queue) hasten(replicas map[types.NamespacedName]struct{}, now time.Time) {
+	if len(replicas) == 0 {
+		return
+	}
+	for key, e := range q.byKey {
+		if _, ok := replicas[types.NamespacedName{Namespace: key.Namespace, Name: e.replica}]; ok && e.since.After(now) {
+			q.move(e, now)
+		}
+	}
+}
+
 // head is the first entry; nil in an empty queue.
 func (q *queue) head() *entry {
 	if len(q.order) == 0 {

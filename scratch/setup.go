@@ -47,7 +47,7 @@ func (o *Options) complete() error {
 }
 
 // Setup registers the worker with the manager, whose scheme must know core/v1. It runs where the manager leads. Its informers are its
-// own: gated pods and the claims that it made, in all namespaces. SetupWebhook serves admission.
+// own: gated pods and the claims that it made, in all namespaces, and nodes. SetupWebhook serves admission.
 func Setup(mgr ctrl.Manager, o Options) error {
 	if err := o.complete(); err != nil {
 		return err
@@ -78,6 +78,7 @@ func newWorker(cached client.Reader, live client.Client, reader client.Reader, v
 	return &worker{
 		cached: cached, live: uncached{live, reader}, owners: &owners{reader: reader}, limiter: limiter, events: v, metrics: m,
 		queue: newQueue(), changed: make(chan struct{}, 1), inbox: map[types.NamespacedName]struct{}{},
+		gone: map[types.NamespacedName]struct{}{},
 	}, nil
 }
 
@@ -110,6 +111,7 @@ func newInformers(mgr ctrl.Manager) (cache.Cache, error) {
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                   {Label: labels.SelectorFromSet(labels.Set{claim.LabelState: claim.StateWaiting})},
 			&corev1.PersistentVolumeClaim{}: {Label: ours},
+			&corev1.Node{}:                  {Transform: stripNode},
 		},
 	})
 	if err != nil {
@@ -132,8 +134,12 @@ func (l *leading) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch gated pods: %w", err)
 	}
-	if _, err := l.informers.GetInformer(ctx, &corev1.PersistentVolumeClaim{}); err != nil {
+	claims, err := l.informers.GetInformer(ctx, &corev1.PersistentVolumeClaim{})
+	if err != nil {
 		return fmt.Errorf("watch claims: %w", err)
+	}
+	if _, err := l.informers.GetInformer(ctx, &corev1.Node{}); err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
 	}
 	registration, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    l.notice,
@@ -142,6 +148,9 @@ func (l *leading) Start(ctx context.Context) error {
 	})
 	if err != nil {
 		return fmt.Errorf("watch gated pods: %w", err)
+	}
+	if _, err := claims.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: l.noticeGone}); err != nil {
+		return fmt.Errorf("watch claims: %w", err)
 	}
 	defer func() { _ = pods.RemoveEventHandler(registration) }() // the informer ends as well
 	if !l.informers.WaitForCacheSync(ctx) || !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
@@ -162,5 +171,14 @@ func (l *leading) notice(object any) {
 	namespace, name, err := toolscache.SplitMetaNamespaceKey(key)
 	if err == nil {
 		l.worker.notice(types.NamespacedName{Namespace: namespace, Name: name})
+	}
+}
+
+func (l *leading) noticeGone(object any) {
+	if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = last.Obj
+	}
+	if gone, ok := object.(*corev1.PersistentVolumeClaim); ok {
+		l.worker.noticeGone(gone.Namespace, gone.Annotations[claim.AnnotationReplica])
 	}
 }

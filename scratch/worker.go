@@ -4,6 +4,7 @@
 package scratch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,9 +38,10 @@ type worker struct {
 	metrics *metrics
 	queue   *queue
 
-	changed chan struct{} // has room for one: inbox is not empty
+	changed chan struct{} // has room for one: inbox or gone is not empty
 	mu      sync.Mutex
-	inbox   map[types.NamespacedName]struct{}
+	inbox   map[types.NamespacedName]struct{} // pods
+	gone    map[types.NamespacedName]struct{} // replicas that lost a claim, by namespace
 }
 
 // notice tells the worker that a pod came, changed or went. Any goroutine may call it.
@@ -49,6 +51,19 @@ func (w *worker) notice(pods ...types.NamespacedName) {
 		w.inbox[key] = struct{}{}
 	}
 	w.mu.Unlock()
+	w.wake()
+}
+
+// noticeGone tells the worker that a claim of a replica is gone: a pod that waits for that need not wait for the end of its back-off. Any
+// goroutine may call it.
+func (w *worker) noticeGone(namespace, replica string) {
+	w.mu.Lock()
+	w.gone[types.NamespacedName{Namespace: namespace, Name: replica}] = struct{}{}
+	w.mu.Unlock()
+	w.wake()
+}
+
+func (w *worker) wake() {
 	select {
 	case w.changed <- struct{}{}:
 	default: // it is told already
@@ -81,9 +96,10 @@ func (w *worker) run(ctx context.Context) {
 // receive puts the pods of the inbox into the queue, and those that are gone out of it. It opens pods whose claims all exist.
 func (w *worker) receive(ctx context.Context) {
 	w.mu.Lock()
-	keys := w.inbox
-	w.inbox = map[types.NamespacedName]struct{}{}
+	keys, gone := w.inbox, w.gone
+	w.inbox, w.gone = map[types.NamespacedName]struct{}{}, map[types.NamespacedName]struct{}{}
 	w.mu.Unlock()
+	w.queue.hasten(gone, time.Now())
 	for key := range keys {
 		pod := w.waiting(ctx, key)
 		known := w.queue.byKey[key]
@@ -166,6 +182,7 @@ type obstacle struct {
 	message string
 	label   string        // of the metric
 	delay   time.Duration // 0: back-off
+	longest time.Duration // of the back-off; 0: maxBackOff
 	check   bool          // the claim may be one that the informer does not have
 }
 
@@ -196,7 +213,13 @@ func (w *worker) plan(ctx context.Context, e *entry) action {
 			want.OwnerReferences = []metav1.OwnerReference{owner}
 			return action{pod: pod, owner: owner, create: want}
 		}
-		if hold := judge(existing, want, owner); hold != nil {
+		hold := judge(existing, want, owner)
+		if hold == nil {
+			if hold, err = w.stranded(ctx, existing); err != nil {
+				hold = failure(err)
+			}
+		}
+		if hold != nil {
 			return action{pod: pod, owner: owner, hold: hold}
 		}
 	}
@@ -294,7 +317,7 @@ func (w *worker) open(ctx context.Context, e *entry, next action) {
 func (w *worker) hold(e *entry, next action, why *obstacle) {
 	delay := why.delay
 	if delay == 0 {
-		delay = min(firstBackOff<<min(e.failures, 20), maxBackOff)
+		delay = min(firstBackOff<<min(e.failures, 20), cmp.Or(why.longest, maxBackOff))
 		e.failures++
 		w.metrics.failed.WithLabelValues(why.label).Inc()
 	}

@@ -371,3 +371,62 @@ func TestOverMeansNoClaim(t *testing.T) {
 		}
 	})
 }
+
+// TestStranded: a pod whose volume has no ready node keeps its gate and says so; a node opens it, and so does a new claim.
+func TestStranded(t *testing.T) {
+	for _, by := range []string{"node", "claim"} {
+		t.Run(by, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testStranded(t, by) })
+		})
+	}
+}
+
+func testStranded(t *testing.T, by string) {
+	p := newPlane(t)
+	pod := p.pod("set-0", "scratch")
+	_, stop := p.work(10, 10)
+	pass(time.Second)
+	stop()
+	bound := &corev1.PersistentVolumeClaim{}
+	p.must(p.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "scratch-set-0"}, bound))
+	bound.Spec.VolumeName = "pv-0"
+	p.must(p.Update(t.Context(), bound))
+	p.must(p.Create(t.Context(), &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv-0"},
+		Spec: corev1.PersistentVolumeSpec{NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"n1"}}}},
+		}}}},
+	}))
+	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
+		}
+	}
+	lost := node("n1", corev1.ConditionUnknown)
+	p.must(p.Create(t.Context(), lost))
+	p.must(p.Create(t.Context(), node("n2", corev1.ConditionTrue)))
+	p.must(p.Delete(t.Context(), pod))
+	p.said()
+
+	pod = p.pod("set-0", "scratch")
+	w, stop := p.work(10, 10)
+	defer stop()
+	pass(10 * time.Minute)
+	events := p.said()
+	if !p.gated(pod) || count(events, EventStranded) < 2 || !strings.Contains(events[0], "claim scratch-set-0 is bound to the volume pv-0") || !strings.Contains(events[0], "none is ready (n1)") {
+		t.Fatalf("gated %v, events %q", p.gated(pod), events)
+	}
+	if by == "node" {
+		lost.Status.Conditions[0].Status = corev1.ConditionTrue
+		p.must(p.Status().Update(t.Context(), lost))
+		pass(strandedBackOff)
+	} else {
+		p.must(p.Delete(t.Context(), bound))
+		w.noticeGone(namespace, "set-0")
+		pass(time.Millisecond)
+	}
+	if calls, _ := p.created(); p.gated(pod) || len(calls) != map[string]int{"node": 1, "claim": 2}[by] {
+		t.Errorf("gated %v, create calls %q", p.gated(pod), calls)
+	}
+}

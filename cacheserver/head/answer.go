@@ -12,16 +12,16 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // share is what one data node gives to an answer.
 type share struct {
 	node   int
 	rows   int64 // for the byte estimate
-	ticket wire.Ticket
+	ticket protocol.Ticket
 }
 
 // answer is a whole FlightInfo before it is written down.
@@ -33,18 +33,18 @@ type answer struct {
 }
 
 // answer decides which rows of which nodes a request gets.
-func (v view) answer(r wire.Request) (answer, error) {
+func (v view) answer(r protocol.Request) (answer, error) {
 	columns, err := v.plan.columns(r.Columns)
 	if err != nil {
 		return answer{}, status.Error(codes.InvalidArgument, err.Error())
 	}
 	a := answer{view: v, columns: columns}
 	switch r.Kind {
-	case wire.Shard:
+	case protocol.Shard:
 		a.shard(r)
-	case wire.Epoch:
+	case protocol.Epoch:
 		err = a.epoch(r)
-	case wire.Take:
+	case protocol.Take:
 		a.take()
 	}
 	if err != nil {
@@ -53,31 +53,31 @@ func (v view) answer(r wire.Request) (answer, error) {
 	return a, nil
 }
 
-func (a *answer) shard(r wire.Request) {
-	lo, hi := order.Shard(r.Index, r.Total, uint64(a.view.rows))
+func (a *answer) shard(r protocol.Request) {
+	lo, hi := epoch.Shard(r.Index, r.Total, uint64(a.view.rows))
 	a.records = int64(hi - lo)
 	for i, b := range a.view.bounds {
-		rows := plan.Bounds{max(b[0], int64(lo)), min(b[1], int64(hi))}
+		rows := assign.Bounds{max(b[0], int64(lo)), min(b[1], int64(hi))}
 		if rows.Len() > 0 {
-			a.add(i, rows.Len(), wire.Ticket{Kind: wire.Shard, Rows: rows})
+			a.add(i, rows.Len(), protocol.Ticket{Kind: protocol.Shard, Rows: rows})
 		}
 	}
 }
 
-func (a *answer) epoch(r wire.Request) error {
+func (a *answer) epoch(r protocol.Request) error {
 	e := r.Epoch
 	e.Rows = uint64(a.view.rows)
 	a.records = int64(min(e.Count(r.Share), 1<<62))
 	if a.records == 0 {
 		return nil
 	}
-	nodes, err := touched(e, r.Share, a.view.bounds)
+	nodes, err := nodesHolding(e, r.Share, a.view.bounds)
 	if err != nil {
 		return err
 	}
 	for i, b := range a.view.bounds {
 		if nodes[i] {
-			a.add(i, scale(a.records, b.Len(), a.view.rows), wire.Ticket{Kind: wire.Epoch, Epoch: e, Share: r.Share})
+			a.add(i, scale(a.records, b.Len(), a.view.rows), protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: r.Share})
 		}
 	}
 	return nil
@@ -86,11 +86,11 @@ func (a *answer) epoch(r wire.Request) error {
 func (a *answer) take() {
 	a.records = a.view.rows
 	for i, b := range a.view.bounds {
-		a.add(i, b.Len(), wire.Ticket{Kind: wire.Take})
+		a.add(i, b.Len(), protocol.Ticket{Kind: protocol.Take})
 	}
 }
 
-func (a *answer) add(node int, rows int64, t wire.Ticket) {
+func (a *answer) add(node int, rows int64, t protocol.Ticket) {
 	t.Node, t.Bounds, t.Columns = node, a.view.bounds[node], a.columns
 	t.Dataset, t.Incarnation = a.view.plan.dataset.Fingerprint, a.view.members[node].incarnation
 	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
@@ -103,14 +103,14 @@ func (a *answer) bytes() int64 {
 		m := a.view.members[s.node]
 		var columns int64
 		if a.columns == nil {
-			for _, b := range m.columnBytes {
+			for _, b := range m.load.columnBytes {
 				columns += b
 			}
 		}
 		for _, c := range a.columns {
-			columns += m.columnBytes[c]
+			columns += m.load.columnBytes[c]
 		}
-		total += scale(s.rows, columns, m.rows)
+		total += scale(s.rows, columns, m.load.rows)
 	}
 	return total
 }
@@ -129,13 +129,13 @@ func scale(a, b, c int64) int64 {
 }
 
 // info writes the answer down. Tickets are good for ttl from now.
-func (a *answer) info(d *flight.FlightDescriptor, seal wire.Sealer, scheme string, now time.Time, ttl time.Duration) (*flight.FlightInfo, error) {
-	metadata, err := json.Marshal(wire.InfoMetadata{V: wire.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Nodes: a.view.bounds})
+func (a *answer) info(d *flight.FlightDescriptor, seal protocol.Sealer, scheme string, now time.Time, ttl time.Duration) (*flight.FlightInfo, error) {
+	metadata, err := json.Marshal(protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Nodes: a.view.bounds})
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "encode metadata: %v", err)
 	}
 	info := &flight.FlightInfo{
-		Schema:           a.view.plan.encoded(a.columns),
+		Schema:           a.view.plan.schemaBytes(a.columns),
 		FlightDescriptor: d,
 		TotalRecords:     a.records,
 		TotalBytes:       a.bytes(),
@@ -153,12 +153,12 @@ func (a *answer) info(d *flight.FlightDescriptor, seal wire.Sealer, scheme strin
 	return info, nil
 }
 
-func (a *answer) endpoint(s share, seal wire.Sealer, scheme string) (*flight.FlightEndpoint, error) {
+func (a *answer) endpoint(s share, seal protocol.Sealer, scheme string) (*flight.FlightEndpoint, error) {
 	ticket, err := seal.Seal(s.ticket)
 	if err != nil {
 		return nil, err
 	}
-	metadata, err := json.Marshal(wire.EndpointMetadata{Node: s.node})
+	metadata, err := json.Marshal(protocol.EndpointMetadata{Node: s.node})
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "encode metadata: %v", err)
 	}

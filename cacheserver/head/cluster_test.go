@@ -4,6 +4,7 @@
 package head
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,8 +15,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/plan"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -25,23 +28,25 @@ var start = time.Unix(1_800_000_000, 0)
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
 	return &cluster{
-		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, loadTimeout: 10 * time.Minute, started: start, progressed: start,
-		request: "q", salt: []byte("k"), members: make([]member, n), planned: make(chan struct{}),
+		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, loadTimeout: 10 * time.Minute, started: start, data: dataset{request: "q", planned: make(chan struct{}), progressed: start},
+		salt: []byte("k"), members: make([]member, n),
 	}
 }
 
 // splits10 is a plan of n splits of 10 rows each over the nodes, one int64 column.
 func splits10(nodes, n int) *tablePlan {
 	p := &tablePlan{
-		fingerprint: fmt.Sprintf("plan-%d-%d", nodes, n), pin: iceberg.Pin{UUID: "u", SnapshotID: 7},
-		schema: arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil),
+		fingerprint: fmt.Sprintf("plan-%d-%d", nodes, n), dataset: protocol.Dataset{TableUUID: "u", Snapshot: 7},
+		Plan: source.Plan{
+			Schema: arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}}, nil),
+		},
 	}
 	weights := make([]int64, n)
 	for i := range n {
 		weights[i] = 80
-		p.splits = append(p.splits, iceberg.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
+		p.Splits = append(p.Splits, iceberg.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
 	}
-	p.runs = plan.Assign(weights, nodes)
+	p.runs, p.encoded = assign.ByWeight(weights, nodes), make([]json.RawMessage, n)
 	return p
 }
 
@@ -68,8 +73,8 @@ func (f *fakeNode) load(hash string) {
 	f.t.Helper()
 	a := f.assignment()
 	var done []peer.SplitDone
-	for i, s := range a.Splits {
-		done = append(done, peer.SplitDone{Split: a.First + i, Rows: s.Rows, Bytes: s.Bytes, Hash: fmt.Sprint(hash, a.First+i)})
+	for i := range a.Splits {
+		done = append(done, peer.SplitDone{Split: a.First + i, Rows: 10, Bytes: 80, Hash: fmt.Sprint(hash, a.First+i)})
 	}
 	f.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: done}})
 	rows := int64(10 * len(done))
@@ -97,13 +102,13 @@ func (f *fakeNode) send(m peer.ToHead) {
 	}
 }
 
-func expectState(t *testing.T, c *cluster, want State, reason string) {
+func expectState(t *testing.T, c *cluster, want protocol.State, reason string) {
 	t.Helper()
 	s := c.status("table")
 	if s.State != want || !strings.Contains(s.Reason, reason) {
 		t.Fatalf("state %s (%s), want %s with %q", s.State, s.Reason, want, reason)
 	}
-	if _, err := c.view(); (err == nil) != (want == Ready) || (err != nil && status.Code(err) != codes.Unavailable) {
+	if _, err := c.view(); (err == nil) != (want == protocol.StateReady) || (err != nil && status.Code(err) != codes.Unavailable) {
 		t.Fatalf("in state %s an answer ends in %v", want, err)
 	}
 }
@@ -120,9 +125,9 @@ func readyCluster(t *testing.T, nodes, splits int) (*cluster, []*fakeNode) {
 		n.load("h")
 		all = append(all, n)
 	}
-	expectState(t, c, Ready, "ready")
+	expectState(t, c, protocol.StateReady, "ready")
 	for _, n := range all {
-		if m := <-n.s.out; m.Ready == nil || m.Ready.Plan != c.plan.fingerprint {
+		if m := <-n.s.out; m.Ready == nil || m.Ready.Plan != c.data.plan.fingerprint {
 			t.Errorf("node %d was told %+v, want that the cache is ready", n.index, m)
 		}
 	}
@@ -131,25 +136,25 @@ func readyCluster(t *testing.T, nodes, splits int) (*cluster, []*fakeNode) {
 
 func TestLifeOfACache(t *testing.T) {
 	c := newCluster(t, 2)
-	expectState(t, c, Planning, "planning")
+	expectState(t, c, protocol.StatePlanning, "planning")
 	c.planning(3, 4, start)
-	expectState(t, c, Planning, "3/4 files")
+	expectState(t, c, protocol.StatePlanning, "3/4 files")
 	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
 	a.join(nil) // before there is a plan
 	c.setPlan(splits10(2, 4), nil, start)
-	expectState(t, c, Loading, "loading 0% (0/4 splits); waiting for data node 1 to join")
+	expectState(t, c, protocol.StateLoading, "loading 0% (0/4 splits); waiting for data node 1 to join")
 	a.load("h")
-	expectState(t, c, Loading, "loading 50% (2/4 splits); waiting for data node 1 to join")
+	expectState(t, c, protocol.StateLoading, "loading 50% (2/4 splits); waiting for data node 1 to join")
 	b := &fakeNode{t: t, c: c, index: 1, incarnation: "b"}
 	b.join(nil)
-	expectState(t, c, Loading, "loading 50% (2/4 splits)")
+	expectState(t, c, protocol.StateLoading, "loading 50% (2/4 splits)")
 	b.load("h")
-	expectState(t, c, Ready, "ready")
+	expectState(t, c, protocol.StateReady, "ready")
 	v, err := c.view()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]plan.Bounds{{0, 20}, {20, 40}}, v.bounds); diff != "" || v.rows != 40 {
+	if diff := cmp.Diff([]assign.Bounds{{0, 20}, {20, 40}}, v.bounds); diff != "" || v.rows != 40 {
 		t.Errorf("%d rows, bounds %s", v.rows, diff)
 	}
 }
@@ -169,12 +174,12 @@ func TestNodesWithoutSplitsAreReady(t *testing.T) {
 func TestNodeRestarts(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
 	c.leave(nodes[1].s, "connection lost")
-	expectState(t, c, Degraded, "data node 1 (host:1) is gone: connection lost")
+	expectState(t, c, protocol.StateDegraded, "data node 1 (host:1) is gone: connection lost")
 	again := &fakeNode{t: t, c: c, index: 1, incarnation: "second"}
 	again.join(nil)
-	expectState(t, c, Degraded, "data node 1 restarted, reloading (0/2 splits)")
+	expectState(t, c, protocol.StateDegraded, "data node 1 restarted, reloading (0/2 splits)")
 	again.load("h")
-	expectState(t, c, Ready, "ready")
+	expectState(t, c, protocol.StateReady, "ready")
 	v, err := c.view()
 	if err != nil {
 		t.Fatal(err)
@@ -187,9 +192,9 @@ func TestNodeRestarts(t *testing.T) {
 func TestNodeThatHoldsItsPartJoinsAgain(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
 	c.leave(nodes[0].s, "connection lost")
-	nodes[0].join(&peer.Held{Plan: c.plan.fingerprint, Request: "q", Ready: true})
+	nodes[0].join(&peer.Held{Plan: c.data.plan.fingerprint, Request: "q", Ready: true})
 	nodes[0].load("h") // what a node does that keeps its part: it reports all of it anew
-	expectState(t, c, Ready, "ready")
+	expectState(t, c, protocol.StateReady, "ready")
 	if r := c.status("").Nodes[0].Restarts; r != 0 {
 		t.Errorf("%d restarts counted for a node that only lost its connection", r)
 	}
@@ -202,7 +207,7 @@ func TestOtherRowsAfterARestartFail(t *testing.T) {
 	again.join(nil)
 	a := again.assignment()
 	again.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: []peer.SplitDone{{Split: 0, Rows: 10, Hash: "other"}}}})
-	expectState(t, c, Failed, "f0 row group 0 holds other rows")
+	expectState(t, c, protocol.StateFailed, "f0 row group 0 holds other rows")
 	m := <-again.s.out
 	if m.Abort == nil || m.Abort.Final {
 		t.Errorf("the node was told %+v, want to give up", m)
@@ -216,15 +221,15 @@ func TestMissingRowsFail(t *testing.T) {
 	n.join(nil)
 	a := n.assignment()
 	n.send(peer.ToHead{Progress: &peer.Progress{Plan: a.Plan, Done: []peer.SplitDone{{Split: 0, Rows: 9, Hash: "x"}}}})
-	expectState(t, c, Failed, "has 10 rows, but 9 were loaded")
+	expectState(t, c, protocol.StateFailed, "has 10 rows, but 9 were loaded")
 }
 
 func TestLoadErrorFailsTheCache(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
-	nodes[1].send(peer.ToHead{Failed: &peer.Failed{Plan: c.plan.fingerprint, Reason: "f3 is gone"}})
-	expectState(t, c, Failed, "data node 1 (host:1): f3 is gone")
+	nodes[1].send(peer.ToHead{Failed: &peer.Failed{Plan: c.data.plan.fingerprint, Reason: "f3 is gone"}})
+	expectState(t, c, protocol.StateFailed, "data node 1 (host:1): f3 is gone")
 	late := &fakeNode{t: t, c: c, index: 0, incarnation: "x"}
-	late.join(&peer.Held{Plan: c.plan.fingerprint, Request: "q", Ready: true})
+	late.join(&peer.Held{Plan: c.data.plan.fingerprint, Request: "q", Ready: true})
 	if m := <-late.s.out; m.Abort == nil || m.Abort.Final || m.Abort.Reason != "data node 1 (host:1): f3 is gone" {
 		t.Errorf("a node that joins a failed cache is told %+v, want to give up, and why", m)
 	}
@@ -244,15 +249,15 @@ func TestPlanOfAFailedCacheIsNotDealt(t *testing.T) {
 		t.Errorf("then the node was told %+v", m)
 	default:
 	}
-	expectState(t, c, Failed, "too late")
+	expectState(t, c, protocol.StateFailed, "too late")
 }
 
 func TestSilentNodeIsLost(t *testing.T) {
 	c, _ := readyCluster(t, 2, 2)
 	c.tick(start.Add(9 * time.Second))
-	expectState(t, c, Ready, "ready")
+	expectState(t, c, protocol.StateReady, "ready")
 	c.tick(start.Add(11 * time.Second))
-	expectState(t, c, Degraded, "silent for more than 10s")
+	expectState(t, c, protocol.StateDegraded, "silent for more than 10s")
 }
 
 func TestNodesThatNeverCome(t *testing.T) {
@@ -260,9 +265,9 @@ func TestNodesThatNeverCome(t *testing.T) {
 	c.setPlan(splits10(3, 3), nil, start)
 	(&fakeNode{t: t, c: c, index: 1, incarnation: "b"}).join(nil)
 	c.tick(start.Add(59 * time.Second))
-	expectState(t, c, Loading, "waiting for data node 0, 1, 2") // node 1 has fallen silent
+	expectState(t, c, protocol.StateLoading, "waiting for data node 0, 1, 2") // node 1 has fallen silent
 	c.tick(start.Add(61 * time.Second))
-	expectState(t, c, Failed, "1 of 3 data nodes joined within 1m0s; missing: 0, 2")
+	expectState(t, c, protocol.StateFailed, "1 of 3 data nodes joined within 1m0s; missing: 0, 2")
 }
 
 func TestSecondProcessTakesThePlace(t *testing.T) {
@@ -283,7 +288,7 @@ func TestSecondProcessTakesThePlace(t *testing.T) {
 	}
 	c.leave(nodes[0].s, "late") // must not take the second one's place away
 	other.load("h")
-	expectState(t, c, Ready, "ready")
+	expectState(t, c, protocol.StateReady, "ready")
 }
 
 // recalled asserts that the node was asked for the record of its plan.
@@ -323,7 +328,7 @@ func TestHeldPlanReplacesAnUnservedOne(t *testing.T) {
 	old := splits10(2, 2)
 	done := []peer.SplitDone{{Split: 0, Rows: 10, Hash: "h0"}, {Split: 1, Rows: 10, Hash: "h1"}}
 	c.restore(a.s, old, nil, done, start)
-	expectState(t, c, Degraded, "data node 1 loading (0/1 splits)")
+	expectState(t, c, protocol.StateDegraded, "data node 1 loading (0/1 splits)")
 	if got := a.assignment(); got.Plan != "plan-2-2" || !got.Ready {
 		t.Errorf("assigned %s, ready %t", got.Plan, got.Ready)
 	}
@@ -331,7 +336,7 @@ func TestHeldPlanReplacesAnUnservedOne(t *testing.T) {
 		t.Errorf("assigned %s", got.Plan)
 	}
 	b.send(peer.ToHead{Progress: &peer.Progress{Plan: "plan-2-2", Done: []peer.SplitDone{{Split: 1, Rows: 10, Hash: "other"}}}})
-	expectState(t, c, Failed, "f1 row group 0 holds other rows") // the hashes came back with the plan
+	expectState(t, c, protocol.StateFailed, "f1 row group 0 holds other rows") // the hashes came back with the plan
 }
 
 func TestHeldPlans(t *testing.T) {
@@ -355,9 +360,9 @@ func TestHeldPlans(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCluster(t, 2)
 			if tt.before != noPlan {
-				c.adoptLocked(splits10(2, 4), tt.before, nil, start)
+				c.adoptLocked(splits10(2, 4), tt.before, nil, nil, start)
 			}
-			if got := c.wantsLocked(tt.held); got != tt.want {
+			if got := c.data.wants(tt.held); got != tt.want {
 				t.Errorf("wanted: %t, want %t", got, tt.want)
 			}
 		})
@@ -376,7 +381,7 @@ func TestPlanOfOwnComesDuringARecall(t *testing.T) {
 	if got := a.assignment().Plan; got != "plan-2-2" {
 		t.Errorf("assigned %s", got)
 	}
-	expectState(t, c, Loading, "")
+	expectState(t, c, protocol.StateLoading, "")
 }
 
 func TestPlanningThatFailsWaitsForNodes(t *testing.T) {
@@ -384,11 +389,11 @@ func TestPlanningThatFailsWaitsForNodes(t *testing.T) {
 	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
 	a.join(nil)
 	c.planningFailed("no such file", start)
-	expectState(t, c, Planning, "failed: no such file; waiting for data node 1, which may hold the rows")
+	expectState(t, c, protocol.StatePlanning, "failed: no such file; waiting for data node 1, which may hold the rows")
 	a.nothing()
 	b := &fakeNode{t: t, c: c, index: 1, incarnation: "b"}
 	b.join(nil)
-	expectState(t, c, Failed, "no such file")
+	expectState(t, c, protocol.StateFailed, "no such file")
 	if m := <-a.s.out; m.Abort == nil || m.Abort.Plan != "" {
 		t.Errorf("the node was told %+v, want why the cache failed", m)
 	}
@@ -396,15 +401,15 @@ func TestPlanningThatFailsWaitsForNodes(t *testing.T) {
 	late := newCluster(t, 1)
 	late.planningFailed("no such file", start)
 	late.tick(start.Add(29 * time.Second))
-	expectState(t, late, Planning, "waiting for data node 0")
+	expectState(t, late, protocol.StatePlanning, "waiting for data node 0")
 	late.tick(start.Add(31 * time.Second))
-	expectState(t, late, Failed, "no such file")
+	expectState(t, late, protocol.StateFailed, "no such file")
 	n := &fakeNode{t: t, c: late, incarnation: "n"}
 	n.join(&peer.Held{Plan: "plan-1-1", Request: "q", Ready: true})
 	n.recalled()
 	late.restore(n.s, splits10(1, 1), nil, []peer.SplitDone{{Rows: 10, Hash: "h0"}}, start)
 	n.load("h")
-	expectState(t, late, Ready, "ready")
+	expectState(t, late, protocol.StateReady, "ready")
 }
 
 // TestTroubleIsToldAndBounded: what holds a first load up is in the reason, and ends it after the load timeout; a cache
@@ -412,18 +417,18 @@ func TestPlanningThatFailsWaitsForNodes(t *testing.T) {
 func TestTroubleIsToldAndBounded(t *testing.T) {
 	c := newCluster(t, 1)
 	c.planningTrouble("catalog answered 503")
-	expectState(t, c, Planning, "planning: catalog answered 503")
+	expectState(t, c, protocol.StatePlanning, "planning: catalog answered 503")
 	c.setPlan(splits10(1, 2), nil, start)
 	n := &fakeNode{t: t, c: c, incarnation: "a"}
 	n.join(nil)
 	n.send(peer.ToHead{Progress: &peer.Progress{Plan: "plan-1-2", Trouble: "f0: 503"}})
-	expectState(t, c, Loading, "loading 0% (0/2 splits); data node 0: f0: 503")
+	expectState(t, c, protocol.StateLoading, "loading 0% (0/2 splits); data node 0: f0: 503")
 	later := start.Add(11 * time.Minute)
 	if err := c.apply(n.s, peer.ToHead{Progress: &peer.Progress{Plan: "plan-1-2", Trouble: "f0: 503"}}, later); err != nil {
 		t.Fatal(err)
 	}
 	c.tick(later)
-	expectState(t, c, Failed, "no progress for 10m0s: data node 0: f0: 503")
+	expectState(t, c, protocol.StateFailed, "no progress for 10m0s: data node 0: f0: 503")
 
 	ready, nodes := readyCluster(t, 1, 2)
 	ready.leave(nodes[0].s, "killed")
@@ -436,14 +441,19 @@ func TestTroubleIsToldAndBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready.tick(later)
-	expectState(t, ready, Degraded, "reloading (0/2 splits): f0: 503")
+	expectState(t, ready, protocol.StateDegraded, "reloading (0/2 splits): f0: 503")
 }
 
 // TestRecordHoldsThePlan: what a node gives back makes the same plan, and again with another number of nodes.
 func TestRecordHoldsThePlan(t *testing.T) {
-	h := &Head{cfg: Config{Nodes: 2, Selection: iceberg.Selection{Filter: "id > 1"}}}
+	h := &Head{cfg: Config{Nodes: 2, Source: &iceberg.Source{Selection: iceberg.Selection{Filter: "id > 1"}}}}
 	from := splits10(2, 4)
-	p, err := h.newPlan(from.pin, from.schema, from.splits)
+	pin, err := json.Marshal(iceberg.Pin{UUID: "u", SnapshotID: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from.Version.Pin, from.Identity = pin, source.Identity{UUID: "u", Snapshot: 7, Filter: "id > 1"}
+	p, err := h.newPlan(&from.Plan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -460,7 +470,7 @@ func TestRecordHoldsThePlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.fingerprint != p.fingerprint || !again.schema.Equal(p.schema) || again.dataset != p.dataset || !cmp.Equal(done, r.Done) {
+	if again.fingerprint != p.fingerprint || !again.Schema.Equal(p.Schema) || again.dataset != p.dataset || !cmp.Equal(done, r.Done) {
 		t.Errorf("got %+v with %v, want %+v with %v", again, r.Done, p, done)
 	}
 	h.cfg.Nodes = 3
@@ -495,7 +505,7 @@ func TestRefusedHellos(t *testing.T) {
 func TestStopRefusesAll(t *testing.T) {
 	c, nodes := readyCluster(t, 1, 1)
 	c.stop()
-	expectState(t, c, Degraded, "stopping")
+	expectState(t, c, protocol.StateDegraded, "stopping")
 	<-nodes[0].s.closed
 	if _, err := c.join(peer.Hello{V: 1, Incarnation: "x", Address: "a"}, start); status.Code(err) != codes.Unavailable {
 		t.Errorf("a stopping head admits nodes: %v", err)
@@ -505,7 +515,8 @@ func TestStopRefusesAll(t *testing.T) {
 // FuzzNodeMessages feeds the head whatever a broken node may say.
 func FuzzNodeMessages(f *testing.F) {
 	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"progress":{"plan":"plan-1-4","done":[{"split":0,"rows":10,"hash":"h"}]}}`))
-	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"plan-1-4","rows":0,"columnBytes":[1]}}`))
+	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"plan-1-4","rows":0,"column_bytes":[1]}}`))
+	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"loaded":{"plan":"plan-1-4","rows":0,"column_bytes":[0]}}`))
 	f.Add([]byte(`{"index":-1}`), []byte(`{"progress":{"plan":"plan-1-4","done":[{"split":-9,"rows":-1}]}}`))
 	f.Add([]byte(`{}`), []byte(`{"failed":{"reason":""},"leaving":{}}`))
 	f.Fuzz(func(t *testing.T, hello, message []byte) {
@@ -525,7 +536,7 @@ func FuzzNodeMessages(f *testing.F) {
 		}
 		_ = c.apply(s, m, start) // an error ends the session; a panic would end the head
 		state := c.status("")
-		if state.State == Ready { // that takes a report of the splits and one that all are loaded
+		if state.State == protocol.StateReady { // that takes a report of the splits and one that all are loaded
 			t.Errorf("one message made the cache ready: %s %s", hello, message)
 		}
 	})

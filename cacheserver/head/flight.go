@@ -9,13 +9,13 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // service is the head's side of Arrow Flight. What it does not define answers UNIMPLEMENTED.
 type service struct {
-	rpc.Flight
+	transport.Flight
 	head *Head
 }
 
@@ -30,7 +30,7 @@ func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*fli
 	if err != nil {
 		return nil, err
 	}
-	return &flight.SchemaResult{Schema: a.view.plan.encoded(a.columns)}, nil
+	return &flight.SchemaResult{Schema: a.view.plan.schemaBytes(a.columns)}, nil
 }
 
 // ListFlights gives one entry: the whole dataset as one shard.
@@ -43,7 +43,7 @@ func (s *service) ListFlights(_ *flight.Criteria, stream flight.FlightService_Li
 }
 
 func (s *service) answer(d *flight.FlightDescriptor) (answer, error) {
-	request, err := wire.ParseDescriptor(d)
+	request, err := protocol.ParseDescriptor(d)
 	if err != nil {
 		return answer{}, err
 	}

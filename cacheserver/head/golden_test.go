@@ -16,9 +16,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 // The golden files are shared with test/conformance, which holds the running server to them.
@@ -36,15 +37,15 @@ func golden(t *testing.T, name string, into any) {
 }
 
 // goldenView is a ready cache of rows dealt to nodes as told, with the columns of the golden dataset.
-func goldenView(columns []string, bounds []plan.Bounds) view {
+func goldenView(columns []string, bounds []assign.Bounds) view {
 	fields := make([]arrow.Field, len(columns))
 	for i, name := range columns {
 		fields[i] = arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Int64}
 	}
-	v := view{plan: &tablePlan{schema: arrow.NewSchema(fields, nil)}, bounds: bounds}
+	v := view{plan: &tablePlan{Plan: source.Plan{Schema: arrow.NewSchema(fields, nil)}}, bounds: bounds}
 	for _, b := range bounds {
 		v.rows += b.Len()
-		v.members = append(v.members, member{address: "host:1", rows: b.Len(), columnBytes: make([]int64, len(columns))})
+		v.members = append(v.members, member{address: "host:1", load: load{rows: b.Len(), columnBytes: make([]int64, len(columns))}})
 	}
 	return v
 }
@@ -67,14 +68,14 @@ func TestGoldenDescriptors(t *testing.T) {
 	if len(file.Cases) < 50 {
 		t.Fatalf("%d cases: is this the right file?", len(file.Cases))
 	}
-	v := goldenView(file.Dataset.Columns, []plan.Bounds{{0, file.Dataset.Rows}})
+	v := goldenView(file.Dataset.Columns, []assign.Bounds{{0, file.Dataset.Rows}})
 	for _, tt := range file.Cases {
 		t.Run(tt.Name, func(t *testing.T) {
 			d := &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: tt.Path}
 			if tt.Path == nil {
 				d = &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: append(tt.Base64, tt.Command...)}
 			}
-			request, err := wire.ParseDescriptor(d)
+			request, err := protocol.ParseDescriptor(d)
 			if err == nil {
 				_, err = v.answer(request)
 			}
@@ -96,7 +97,7 @@ func TestGoldenAnswers(t *testing.T) {
 	var file struct {
 		Dataset struct{ Columns []string }
 		Cases   []struct {
-			Nodes   []plan.Bounds
+			Nodes   []assign.Bounds
 			Request json.RawMessage
 			Want    struct {
 				TotalRecords int64 `json:"total_records"`
@@ -111,7 +112,7 @@ func TestGoldenAnswers(t *testing.T) {
 	for i, tt := range file.Cases {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			command := `{"v":1,` + strings.TrimPrefix(string(tt.Request), "{") // the file leaves the version out
-			request, err := wire.ParseDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
+			request, err := protocol.ParseDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,20 +132,20 @@ func TestGoldenAnswers(t *testing.T) {
 }
 
 // ticketRows lists the rows that a data node must send for a ticket.
-func ticketRows(t *testing.T, ticket wire.Ticket) []int64 {
+func ticketRows(t *testing.T, ticket protocol.Ticket) []int64 {
 	t.Helper()
 	rows := []int64{}
-	if ticket.Kind != wire.Epoch {
+	if ticket.Kind != protocol.Epoch {
 		for row := ticket.Rows[0]; row < ticket.Rows[1]; row++ {
 			rows = append(rows, row)
 		}
 		return rows
 	}
-	cursor, err := order.NewCursor(ticket.Epoch, ticket.Share)
+	cursor, err := epoch.NewCursor(ticket.Epoch, ticket.Share)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var run [1]order.Run
+	var run [1]epoch.Run
 	for n, _ := cursor.Next(run[:], 7); n > 0; n, _ = cursor.Next(run[:], 7) {
 		for row := run[0].First; row < run[0].First+run[0].Rows; row++ {
 			if int64(row) >= ticket.Bounds[0] && int64(row) < ticket.Bounds[1] {

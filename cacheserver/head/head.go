@@ -17,46 +17,43 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/cacheserver/watch"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // Config is what a head needs. Fields without a remark must be set.
 type Config struct {
-	Flight    net.Listener  // the head owns and closes it
-	HTTP      net.Listener  // likewise; nil serves no HTTP
-	Nodes     int           // data nodes to wait for, at least 1
-	Budget    *chunk.Budget // limits the memory that clients can make the head hold; nil: a budget of 256 MiB
-	Store     *objstore.Store
-	Source    iceberg.Source
-	Selection iceberg.Selection
-	Pin       *int64 // the snapshot to plan, whatever Selection says by now; nil: none is pinned yet
+	Flight net.Listener // the head owns and closes it
+	HTTP   net.Listener // likewise; nil serves no HTTP
+	Nodes  int          // data nodes to wait for, at least 1
+	Budget *rows.Budget // limits the memory that clients can make the head hold; nil: a budget of 256 MiB
+	Store  *objstore.Store
+	Source source.Source
 
-	Secret      string        // nodes must have it to join; with an empty one anybody may
-	TLS         rpc.TLS       // zero: plain text
-	Transport   rpc.Transport // zero: rpc.H2
-	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
-	NodeTimeout time.Duration // silence after which a node counts as lost; 0: ten seconds
-	JoinTimeout time.Duration // time for every node to join once; 0: ten minutes
-	LoadTimeout time.Duration // time that a first load may make no progress; 0: 15 minutes
-	Grace       time.Duration // time for running calls to end when stopping; 0: 20 seconds
+	Secret      string                   // nodes must have it to join; with an empty one anybody may
+	TLS         transport.TLS            // zero: plain text
+	Transport   transport.Implementation // zero: transport.H2
+	TicketTTL   time.Duration            // how long a ticket may be used to start a stream; 0: one hour
+	NodeTimeout time.Duration            // silence after which a node counts as lost; 0: ten seconds
+	JoinTimeout time.Duration            // time for every node to join once; 0: ten minutes
+	LoadTimeout time.Duration            // time that a first load may make no progress; 0: 15 minutes
+	Grace       time.Duration            // time for running calls to end when stopping; 0: 20 seconds
 
 	Log      *slog.Logger
-	Metrics  *metrics.Metrics
+	Metrics  *ops.Metrics
 	Profiles bool // serve Go's profiles beside the metrics
 }
 
 // Head is one cache's head. Make it with New, run it with Start; every method is safe for concurrent use.
 type Head struct {
 	cfg     Config
-	sealer  wire.Sealer
+	sealer  protocol.Sealer
 	cluster *cluster
 }
 
@@ -65,24 +62,24 @@ func New(cfg Config) (*Head, error) {
 	if cfg.Nodes < 1 {
 		return nil, fmt.Errorf("nodes: %d, want at least 1 data node", cfg.Nodes)
 	}
-	cfg.Budget = cmp.Or(cfg.Budget, chunk.NewBudget(256<<20))
+	cfg.Budget = cmp.Or(cfg.Budget, rows.NewBudget(256<<20))
 	cfg.TicketTTL = cmp.Or(cfg.TicketTTL, time.Hour)
 	cfg.NodeTimeout = cmp.Or(cfg.NodeTimeout, 10*time.Second)
 	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 10*time.Minute)
 	cfg.LoadTimeout = cmp.Or(cfg.LoadTimeout, 15*time.Minute)
 	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
-	request, err := requestFingerprint(cfg.Source, cfg.Selection)
+	request, err := fingerprintOf(cfg.Source.Request())
 	if err != nil {
 		return nil, err
 	}
 	salt := make([]byte, 32)
 	_, _ = rand.Read(salt) // does not fail
-	h := &Head{cfg: cfg, sealer: wire.NewSealer(peer.TicketKey(cfg.Secret, salt))}
+	h := &Head{cfg: cfg, sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt))}
 	now := time.Now()
 	h.cluster = &cluster{
-		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, loadTimeout: cfg.LoadTimeout, started: now, progressed: now,
-		salt: salt, request: request, storeTrouble: cfg.Store.Trouble,
-		members: make([]member, cfg.Nodes), planned: make(chan struct{}),
+		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, loadTimeout: cfg.LoadTimeout, started: now,
+		data: dataset{request: request, planned: make(chan struct{}), progressed: now},
+		salt: salt, storeTrouble: cfg.Store.Trouble, members: make([]member, cfg.Nodes),
 	}
 	return h, nil
 }
@@ -90,11 +87,11 @@ func New(cfg Config) (*Head, error) {
 // Start serves until ctx ends, then stops in order: not ready, sessions closed, calls drained.
 // A cache that fails does not end Start: its reason must stay there to be read.
 func (h *Head) Start(ctx context.Context) error {
-	server, err := rpc.NewServer(h.cfg.Transport, h.cfg.TLS, h.cfg.Budget.Clients(), h.cfg.Metrics, h.cfg.Log)
+	server, err := transport.NewServer(h.cfg.Transport, h.cfg.TLS, h.cfg.Budget.Clients(), h.cfg.Metrics, h.cfg.Log)
 	if err != nil {
 		return err
 	}
-	rpc.RegisterFlight(server, &service{Flight: rpc.Flight{Status: h.Status}, head: h})
+	transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: h.Status}, head: h})
 	peer.Register(server, h.cfg.Secret, h.serveNode)
 	stopWatch := context.AfterFunc(ctx, h.cluster.stop)
 	defer stopWatch()
@@ -103,10 +100,10 @@ func (h *Head) Start(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer stopHTTP()
-		return rpc.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
+		return transport.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
 	})
 	if h.cfg.HTTP != nil {
-		group.Go(func() error { return watch.Serve(httpCtx, h.cfg.HTTP, h.watch()) })
+		group.Go(func() error { return ops.Serve(httpCtx, h.cfg.HTTP, h.opsHandler()) })
 	}
 	group.Go(func() error { h.keepPlan(groupCtx); return nil })
 	group.Go(func() error { h.keepTime(groupCtx); return nil })
@@ -121,16 +118,19 @@ func (h *Head) keepPlan(ctx context.Context) {
 	go func() {
 		defer cancel()
 		select {
-		case <-h.cluster.planned:
+		case <-h.cluster.data.planned:
 		case <-ctx.Done():
 		}
 	}()
-	err := retry.Do(ctx, iceberg.MayPass, h.cluster.planningTrouble, func() error { return h.planOnce(ctx) })
+	err := retry.Do(ctx, h.mayPass, h.cluster.planningTrouble, func() error { return h.planOnce(ctx) })
 	if err != nil && ctx.Err() == nil {
 		h.cfg.Log.Error("planning failed", "reason", err)
 		h.cluster.planningFailed(err.Error(), time.Now())
 	}
 }
+
+// mayPass reports whether a plan that failed is worth another try.
+func (h *Head) mayPass(err error) bool { return h.cfg.Source.Retry(err) == source.Soon }
 
 func (h *Head) planOnce(ctx context.Context) error {
 	p, err := h.makePlan(ctx)
@@ -141,7 +141,7 @@ func (h *Head) planOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.pin.SnapshotID, "splits", len(p.splits))
+	h.cfg.Log.Info("planned", "table", h.table(), "snapshot", p.dataset.Snapshot, "splits", len(p.Splits))
 	h.cluster.setPlan(p, encoded, time.Now())
 	return nil
 }
@@ -160,25 +160,25 @@ func (h *Head) keepTime(ctx context.Context) {
 	}
 }
 
-func (h *Head) watch() http.Handler {
-	handler := watch.Handler(h, h.cfg.Metrics.Handler())
+func (h *Head) opsHandler() http.Handler {
+	handler := ops.Handler(h, h.cfg.Metrics.Handler())
 	if h.cfg.Profiles {
-		return watch.WithProfiles(handler)
+		return ops.WithProfiles(handler)
 	}
 	return handler
 }
 
-// Ready implements watch.Subject.
+// Ready implements ops.Server.
 func (h *Head) Ready() (bool, string) {
 	s := h.Report()
-	return s.State == Ready, fmt.Sprintf("%s: %s", s.State, s.Reason)
+	return s.State == protocol.StateReady, fmt.Sprintf("%s: %s", s.State, s.Reason)
 }
 
-// Status implements watch.Subject; the value is a Status.
+// Status implements ops.Server; the value is a Status.
 func (h *Head) Status() any { return h.Report() }
 
 // Report says how the cache is doing now.
-func (h *Head) Report() Status { return h.cluster.status(h.table()) }
+func (h *Head) Report() protocol.Status { return h.cluster.status(h.table()) }
 
 // table is the table's name for people: as it was given.
 func (h *Head) table() string {

@@ -10,7 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/peer"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
 // origin says where a cluster's plan comes from. A higher one replaces a lower one, until the cache is Ready: see
@@ -47,10 +48,10 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 		restarts++
 	}
 	*m = member{
-		session: s, state: NodeJoined, address: hello.Address, incarnation: hello.Incarnation,
-		restarts: restarts, done: map[int]bool{}, seen: now,
+		session: s, state: protocol.NodeJoined, address: hello.Address, incarnation: hello.Incarnation,
+		restarts: restarts, load: load{done: map[int]bool{}}, seen: now,
 	}
-	if c.wantsLocked(hello.Held) {
+	if c.data.wants(hello.Held) {
 		m.recalled = originOf(hello.Held)
 		s.tell(peer.ToNode{Recall: &peer.Recall{}})
 		return s, nil
@@ -63,9 +64,9 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 // welcomeLocked tells a node that joined what it must know: why the cache failed, or its part of the plan.
 func (c *cluster) welcomeLocked(m *member) {
 	switch {
-	case c.failure != "":
+	case c.data.failure != "":
 		c.abortLocked(m.session)
-	case c.plan != nil:
+	case c.data.plan != nil:
 		c.assignLocked(m)
 	}
 }
@@ -119,14 +120,6 @@ func (c *cluster) heardSince(s *session, t time.Time) (current, heard bool, addr
 	return m.session == s, m.seen.After(t), m.address
 }
 
-// wantsLocked says whether the plan that a node holds should replace the cluster's.
-func (c *cluster) wantsLocked(held *peer.Held) bool {
-	if held == nil || held.Request != c.request || originOf(held) <= c.origin {
-		return false
-	}
-	return held.Ready || c.plan == nil || held.Plan != c.plan.fingerprint
-}
-
 // restore goes on with a plan that a node has brought, unless one came first that is as good. done are the splits as
 // they were when the cache was Ready.
 func (c *cluster) restore(s *session, p *tablePlan, encoded []byte, done []peer.SplitDone, now time.Time) {
@@ -138,16 +131,15 @@ func (c *cluster) restore(s *session, p *tablePlan, encoded []byte, done []peer.
 	}
 	from := m.recalled
 	m.recalled = noPlan
-	if from <= c.origin {
+	if from <= c.data.origin {
 		c.welcomeLocked(m)
 		return
 	}
-	if from == readyPlan && len(done) == len(p.splits) {
-		c.ready = true
+	if from == readyPlan && len(done) == len(p.Splits) {
+		c.data.ready = true
 	}
-	c.failure, c.planFailure = "", ""
-	c.adoptLocked(p, from, encoded, now)
-	copy(c.splits, done)
+	c.data.failure, c.data.planFailure = "", ""
+	c.adoptLocked(p, from, encoded, done, now)
 }
 
 // forget goes on without the record that a node was asked for.
@@ -165,19 +157,15 @@ func (c *cluster) forget(s *session, now time.Time) {
 func (c *cluster) setPlan(p *tablePlan, encoded []byte, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.origin >= ownPlan || c.failure != "" {
+	if c.data.origin >= ownPlan || c.data.failure != "" {
 		return
 	}
-	c.adoptLocked(p, ownPlan, encoded, now)
+	c.adoptLocked(p, ownPlan, encoded, nil, now)
 }
 
 // adoptLocked makes p the cluster's plan and gives every node its part, but for those that are asked for a record.
-func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, now time.Time) {
-	if c.origin == noPlan {
-		close(c.planned)
-	}
-	c.plan, c.origin, c.record, c.progressed = p, from, encoded, now
-	c.splits = make([]peer.SplitDone, len(p.splits))
+func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, done []peer.SplitDone, now time.Time) {
+	c.data.adopt(p, from, encoded, done, now)
 	for i := range c.members {
 		if m := &c.members[i]; m.session != nil && m.recalled == noPlan {
 			c.assignLocked(m)
@@ -186,13 +174,6 @@ func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, now tim
 }
 
 func (c *cluster) assignLocked(m *member) {
-	m.state, m.trouble = NodeLoading, ""
-	clear(m.done)
-	run := c.plan.runs[m.session.index]
-	m.session.tell(peer.ToNode{Assign: &peer.Assign{
-		Plan: c.plan.fingerprint, Request: c.request, Dataset: c.plan.dataset,
-		Pin: c.plan.pin, Selection: c.plan.selection,
-		First: run.First, Splits: c.plan.splits[run.First:run.End], Salt: c.salt,
-		Record: c.record, Ready: c.ready,
-	}})
+	m.state, m.load = protocol.NodeLoading, load{done: map[int]bool{}}
+	m.session.tell(peer.ToNode{Assign: c.data.assignment(m.session.index, c.salt)})
 }

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // serveNode runs one node's session: it sends what the cluster queues and applies what the node reports,
@@ -77,8 +77,8 @@ func (h *Head) admit(ctx context.Context, hello peer.Hello) (*session, error) {
 
 // remember takes in a piece of the record that a node was asked for, and goes on with its plan once all pieces came.
 func (h *Head) remember(s *session, piece peer.RecordPiece) error {
-	if len(s.record)+len(piece.Data) > rpc.MaxMessage {
-		return status.Errorf(codes.ResourceExhausted, "a record of more than %d bytes", rpc.MaxMessage)
+	if len(s.record)+len(piece.Data) > transport.MaxMessage {
+		return status.Errorf(codes.ResourceExhausted, "a record of more than %d bytes", transport.MaxMessage)
 	}
 	s.record = append(s.record, piece.Data...)
 	if !piece.Last {
@@ -96,7 +96,7 @@ func (h *Head) remember(s *session, piece peer.RecordPiece) error {
 		h.cluster.forget(s, time.Now())
 		return nil
 	}
-	h.cfg.Log.Info("took the plan from a data node", "node", s.index, "snapshot", p.pin.SnapshotID, "splits", len(p.splits))
+	h.cfg.Log.Info("took the plan from a data node", "node", s.index, "snapshot", p.dataset.Snapshot, "splits", len(p.Splits))
 	h.cluster.restore(s, p, encoded, r.Done, time.Now())
 	return nil
 }

@@ -18,10 +18,13 @@ import (
 func TestPin(t *testing.T) {
 	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
 	table.Append(icetest.Row{"id": 1})
+	store := objstore.New(objstore.Config{})
 	head := func(pin *int64) *Head {
 		h, err := New(Config{
-			Nodes: 1, Store: objstore.New(objstore.Config{}), Pin: pin,
-			Source: iceberg.Source{Metadata: table.Metadata()}, Selection: iceberg.Selection{Ref: "main"},
+			Nodes: 1, Store: store,
+			Source: &iceberg.Source{
+				Store: store, Location: iceberg.Location{Metadata: table.Metadata()}, Selection: iceberg.Selection{Ref: "main"}, Pinned: pin,
+			},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -38,15 +41,15 @@ func TestPin(t *testing.T) {
 	first := planned(head(nil))
 	table.Append(icetest.Row{"id": 2})
 
-	unpinned, pinned := head(nil), head(&first.pin.SnapshotID)
-	if moved := planned(unpinned); moved.pin.SnapshotID == first.pin.SnapshotID {
-		t.Fatalf("without a pin snapshot %d is planned, want the newer one", moved.pin.SnapshotID)
+	unpinned, pinned := head(nil), head(&first.dataset.Snapshot)
+	if moved := planned(unpinned); moved.dataset.Snapshot == first.dataset.Snapshot {
+		t.Fatalf("without a pin snapshot %d is planned, want the newer one", moved.dataset.Snapshot)
 	}
 	again := planned(pinned)
-	if again.pin.SnapshotID != first.pin.SnapshotID || again.dataset != first.dataset {
+	if again.dataset.Snapshot != first.dataset.Snapshot || again.dataset != first.dataset {
 		t.Errorf("with a pin %+v is planned, want %+v", again.dataset, first.dataset)
 	}
-	if pinned.cluster.request != unpinned.cluster.request {
+	if pinned.cluster.data.request != unpinned.cluster.data.request {
 		t.Error("a pin changes what a head was asked for: data nodes would drop the rows that they hold")
 	}
 }

@@ -5,6 +5,7 @@ package head
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"sync"
@@ -14,57 +15,44 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 // tablePlan is what the head decided: which rows of which snapshot, in which order, on which node.
 // It is immutable.
 type tablePlan struct {
+	source.Plan
 	fingerprint string // of everything that a node's part depends on
-	dataset     wire.Dataset
-	pin         iceberg.Pin
-	selection   iceberg.Selection
-	schema      *arrow.Schema
-	splits      []iceberg.Split
-	runs        []plan.Run // by node
+	dataset     protocol.Dataset
+	encoded     []json.RawMessage // the splits' JSON forms
+	runs        []assign.Range    // by node
 
-	encode sync.Once
-	whole  []byte // schema, encoded; see encoded
-}
-
-// requestFingerprint names what a head was asked to cache, before any snapshot was resolved. Credentials and other
-// properties stay out of it.
-func requestFingerprint(src iceberg.Source, sel iceberg.Selection) (string, error) {
-	src.Properties = nil
-	return plan.Fingerprint(struct {
-		Source    iceberg.Source
-		Selection iceberg.Selection
-	}{src, sel})
+	encodeSchema sync.Once
+	wholeSchema  []byte // encoded; see schemaBytes
 }
 
 // makePlan pins the table and plans it.
 func (h *Head) makePlan(ctx context.Context) (*tablePlan, error) {
-	selection := h.cfg.Selection
-	if h.cfg.Pin != nil {
-		selection.SnapshotID, selection.Ref, selection.AsOf = h.cfg.Pin, "", nil
-	}
-	table, err := iceberg.Open(ctx, h.cfg.Store, h.cfg.Source, selection)
+	p, err := h.cfg.Source.Plan(ctx, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
 	if err != nil {
 		return nil, err
 	}
-	splits, err := table.Plan(ctx, func(done, total int) { h.cluster.planning(done, total, time.Now()) })
-	if err != nil {
-		return nil, err
-	}
-	return h.newPlan(table.Pin(), table.Schema(), CutSplits(splits, h.cfg.Nodes))
+	p.Splits = CutSplits(p.Splits, h.cfg.Nodes)
+	return h.newPlan(p)
 }
 
-// newPlan deals the splits to the nodes and names the result.
-func (h *Head) newPlan(pin iceberg.Pin, schema *arrow.Schema, splits []iceberg.Split) (*tablePlan, error) {
-	p := &tablePlan{pin: pin, selection: h.cfg.Selection, schema: schema, splits: splits, runs: DealSplits(splits, h.cfg.Nodes)}
+// newPlan assigns the splits to the nodes and names the result.
+func (h *Head) newPlan(planned *source.Plan) (*tablePlan, error) {
+	p := &tablePlan{Plan: *planned, runs: DealSplits(planned.Splits, h.cfg.Nodes), encoded: make([]json.RawMessage, len(planned.Splits))}
+	for i, s := range p.Splits {
+		var err error
+		if p.encoded[i], err = json.Marshal(s); err != nil {
+			return nil, fmt.Errorf("encode %s: %w", s.Info(), err)
+		}
+	}
 	return p, p.name()
 }
 
@@ -79,7 +67,8 @@ func (p *tablePlan) name() error {
 	}
 	order := []rows{}
 	var cuts []int64
-	for i, s := range p.splits {
+	for i, split := range p.Splits {
+		s := split.Info()
 		if s.First > 0 && len(order) > 0 {
 			order[len(order)-1].Rows += s.Rows
 			cuts = append(cuts, int64(i), s.First)
@@ -87,24 +76,24 @@ func (p *tablePlan) name() error {
 		}
 		order = append(order, rows{s.File, s.RowGroup, s.Rows})
 	}
-	dataset, err := plan.Fingerprint(struct {
+	dataset, err := fingerprintOf(struct {
 		OrderVersion int
 		UUID         string
 		Snapshot     int64
 		Filter       string
 		Splits       []rows
-	}{orderVersion, p.pin.UUID, p.pin.SnapshotID, p.selection.Filter, order})
+	}{orderVersion, p.Identity.UUID, p.Identity.Snapshot, p.Identity.Filter, order})
 	if err != nil {
 		return err
 	}
-	p.dataset = wire.Dataset{TableUUID: p.pin.UUID, Snapshot: p.pin.SnapshotID, Fingerprint: dataset, Filter: p.selection.Filter}
-	p.fingerprint, err = plan.Fingerprint(struct {
+	p.dataset = protocol.Dataset{TableUUID: p.Identity.UUID, Snapshot: p.Identity.Snapshot, Fingerprint: dataset, Filter: p.Identity.Filter}
+	p.fingerprint, err = fingerprintOf(struct {
 		Dataset string
-		Pin     iceberg.Pin
+		Pin     json.RawMessage
 		Columns []string
-		Runs    []plan.Run
+		Runs    []assign.Range
 		Cuts    []int64
-	}{dataset, p.pin, p.selection.Columns, p.runs, cuts})
+	}{dataset, p.Version.Pin, p.Identity.Columns, p.runs, cuts})
 	return err
 }
 
@@ -118,9 +107,9 @@ func (p *tablePlan) columns(names []string) ([]int, error) {
 	}
 	indices := make([]int, len(names))
 	for i, name := range names {
-		found := p.schema.FieldIndices(name)
+		found := p.Schema.FieldIndices(name)
 		if len(found) == 0 {
-			return nil, fmt.Errorf("columns: no column %.64q; there are %s", name, fieldNames(p.schema))
+			return nil, fmt.Errorf("columns: no column %.64q; there are %s", name, fieldNames(p.Schema))
 		}
 		indices[i] = found[0]
 	}
@@ -138,30 +127,30 @@ func fieldNames(schema *arrow.Schema) []string {
 // project is the schema of an answer with the given columns; nil means all.
 func (p *tablePlan) project(columns []int) *arrow.Schema {
 	if columns == nil {
-		return p.schema
+		return p.Schema
 	}
 	fields := make([]arrow.Field, len(columns))
 	for i, c := range columns {
-		fields[i] = p.schema.Field(c)
+		fields[i] = p.Schema.Field(c)
 	}
 	return arrow.NewSchema(fields, nil)
 }
 
-// encoded is project's answer as IPC has it. That of all columns, which is what most ask for, is made once.
-func (p *tablePlan) encoded(columns []int) []byte {
+// schemaBytes is project's answer as IPC has it. That of all columns, which is what most ask for, is made once.
+func (p *tablePlan) schemaBytes(columns []int) []byte {
 	if columns != nil {
 		return flight.SerializeSchema(p.project(columns), memory.DefaultAllocator)
 	}
-	p.encode.Do(func() { p.whole = flight.SerializeSchema(p.schema, memory.DefaultAllocator) })
-	return p.whole
+	p.encodeSchema.Do(func() { p.wholeSchema = flight.SerializeSchema(p.Schema, memory.DefaultAllocator) })
+	return p.wholeSchema
 }
 
 // scanLimit bounds how many runs of an epoch are looked at to find out which nodes hold rows of it.
 const scanLimit = 1 << 20
 
-// touched says which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
-// scanLimit runs of a longer share count as touched: their streams are then empty at worst.
-func touched(e order.Epoch, s order.Share, bounds []plan.Bounds) ([]bool, error) {
+// nodesHolding tells which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
+// scanLimit runs of a longer share count as well: their streams are then empty at worst.
+func nodesHolding(e epoch.Epoch, s epoch.Share, bounds []assign.Bounds) ([]bool, error) {
 	out := make([]bool, len(bounds))
 	left := 0
 	for _, b := range bounds {
@@ -169,11 +158,11 @@ func touched(e order.Epoch, s order.Share, bounds []plan.Bounds) ([]bool, error)
 			left++
 		}
 	}
-	cursor, err := order.NewCursor(e, s)
+	cursor, err := epoch.NewCursor(e, s)
 	if err != nil {
 		return nil, err
 	}
-	var runs [1024]order.Run
+	var runs [1024]epoch.Run
 	for seen := 0; left > 0 && seen < scanLimit; {
 		n, passed := cursor.Next(runs[:], math.MaxUint64)
 		if passed == 0 {

@@ -14,23 +14,22 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // record is the whole plan as data nodes keep it for their head: JSON, compressed. A head that has one needs
 // neither catalog nor object store to answer for the rows that nodes hold.
 type record struct {
-	Pin    iceberg.Pin      `json:"pin"`
-	Schema []byte           `json:"schema"` // Arrow IPC
-	Splits []iceberg.Split  `json:"splits"`
-	Done   []peer.SplitDone `json:"done"` // once the cache was Ready: what every split held
+	Pin    json.RawMessage   `json:"pin"`
+	Schema []byte            `json:"schema"` // Arrow IPC
+	Splits []json.RawMessage `json:"splits"`
+	Done   []peer.SplitDone  `json:"done"` // once the cache was Ready: what every split held
 }
 
 // encodeRecord makes the record of a plan. done is empty before the cache was Ready.
 func encodeRecord(p *tablePlan, done []peer.SplitDone) ([]byte, error) {
-	text, err := json.Marshal(record{Pin: p.pin, Schema: flight.SerializeSchema(p.schema, memory.DefaultAllocator), Splits: p.splits, Done: done})
+	text, err := json.Marshal(record{Pin: p.Version.Pin, Schema: p.schemaBytes(nil), Splits: p.encoded, Done: done})
 	if err != nil {
 		return nil, fmt.Errorf("encode the plan's record: %w", err)
 	}
@@ -53,7 +52,7 @@ func decodeRecord(data []byte) (*record, error) {
 		return nil, fmt.Errorf("the plan's record: %w", err)
 	}
 	r := &record{}
-	if err := json.NewDecoder(io.LimitReader(z, rpc.MaxMessage)).Decode(r); err != nil {
+	if err := json.NewDecoder(io.LimitReader(z, transport.MaxMessage)).Decode(r); err != nil {
 		return nil, fmt.Errorf("the plan's record: %w", err)
 	}
 	if len(r.Done) != 0 && len(r.Done) != len(r.Splits) {
@@ -62,11 +61,14 @@ func decodeRecord(data []byte) (*record, error) {
 	return r, nil
 }
 
-// planOf makes the plan that a record is of. The splits are dealt anew: the number of data nodes may be another.
+// planOf makes the plan that a record is of. The splits are assigned anew: the number of data nodes may be another.
 func (h *Head) planOf(r *record) (*tablePlan, error) {
-	schema, err := flight.DeserializeSchema(r.Schema, memory.DefaultAllocator)
+	p, err := h.cfg.Source.Restore(r.Pin, r.Splits)
 	if err != nil {
+		return nil, fmt.Errorf("the plan's record: %w", err)
+	}
+	if p.Schema, err = flight.DeserializeSchema(r.Schema, memory.DefaultAllocator); err != nil {
 		return nil, fmt.Errorf("the schema in the plan's record: %w", err)
 	}
-	return h.newPlan(r.Pin, schema, r.Splits)
+	return h.newPlan(p)
 }

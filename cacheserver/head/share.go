@@ -4,30 +4,31 @@
 package head
 
 import (
-	"github.com/kubeflow/datacache/cacheserver/plan"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// CutSplits cuts the splits of a table's plan where the shares of data nodes end, as plan.Cut tells.
-func CutSplits(splits []iceberg.Split, nodes int) []iceberg.Split {
+// CutSplits cuts the splits of a table's plan where the shares of data nodes end, as assign.Cut tells.
+func CutSplits(splits []source.Split, nodes int) []source.Split {
 	sizes := sizesOf(splits)
-	pieces := plan.Cut(sizes, nodes)
-	out := make([]iceberg.Split, len(pieces))
+	pieces := assign.Cut(sizes, nodes)
+	out := make([]source.Split, len(pieces))
 	for i, p := range pieces {
 		out[i] = splits[p.Split].Part(p.First, p.Rows, sizes[p.Split].Part(p.Rows).Bytes)
 	}
 	return out
 }
 
-// DealSplits gives every data node its run of splits, as plan.Deal tells.
-func DealSplits(splits []iceberg.Split, nodes int) []plan.Run {
-	return plan.Deal(sizesOf(splits), nodes)
+// DealSplits gives every data node its range of splits, as assign.Contiguous tells.
+func DealSplits(splits []source.Split, nodes int) []assign.Range {
+	return assign.Contiguous(sizesOf(splits), nodes)
 }
 
-func sizesOf(splits []iceberg.Split) []plan.Split {
-	sizes := make([]plan.Split, len(splits))
+func sizesOf(splits []source.Split) []assign.Size {
+	sizes := make([]assign.Size, len(splits))
 	for i, s := range splits {
-		sizes[i] = plan.Split{Rows: s.Rows, Bytes: s.Bytes}
+		info := s.Info()
+		sizes[i] = assign.Size{Rows: info.Rows, Bytes: info.Bytes}
 	}
 	return sizes
 }

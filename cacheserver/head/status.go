@@ -6,47 +6,19 @@ package head
 import (
 	"fmt"
 	"strings"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// Status is the JSON of /status and of DoAction("status"), per wire contract v1.
-type Status struct {
-	State    State        `json:"state"`
-	Reason   string       `json:"reason"`
-	Table    string       `json:"table"`
-	Snapshot int64        `json:"snapshot"`
-	Rows     int64        `json:"rows"`  // in memory
-	Bytes    int64        `json:"bytes"` // of Arrow data in memory
-	Splits   SplitStatus  `json:"splits"`
-	Nodes    []NodeStatus `json:"nodes"`
-}
-
-// SplitStatus counts splits.
-type SplitStatus struct {
-	Done  int `json:"done"`
-	Total int `json:"total"`
-}
-
-// NodeStatus is one data node as the head sees it.
-type NodeStatus struct {
-	Index    int         `json:"index"`
-	Address  string      `json:"address"`
-	State    NodeState   `json:"state"`
-	Reason   string      `json:"reason,omitempty"`
-	Rows     int64       `json:"rows"`
-	Bytes    int64       `json:"bytes"`
-	Restarts int         `json:"restarts"`
-	Splits   SplitStatus `json:"splits"`
-}
-
 // status copies the cluster's state out.
-func (c *cluster) status(table string) Status {
+func (c *cluster) status(table string) protocol.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := Status{Table: table, Nodes: make([]NodeStatus, len(c.members))}
+	s := protocol.Status{Table: table, Nodes: make([]protocol.NodeStatus, len(c.members))}
 	s.State, s.Reason = c.stateLocked()
-	if c.plan != nil {
-		s.Snapshot = c.plan.pin.SnapshotID
-		s.Splits.Total = len(c.plan.splits)
+	if c.data.plan != nil {
+		s.Snapshot = c.data.plan.dataset.Snapshot
+		s.Splits.Total = len(c.data.plan.Splits)
 	}
 	for i := range c.members {
 		n := c.nodeStatusLocked(i)
@@ -58,48 +30,45 @@ func (c *cluster) status(table string) Status {
 	return s
 }
 
-func (c *cluster) nodeStatusLocked(index int) NodeStatus {
+func (c *cluster) nodeStatusLocked(index int) protocol.NodeStatus {
 	m := &c.members[index]
-	n := NodeStatus{
+	n := protocol.NodeStatus{
 		Index: index, Address: m.address, State: m.state, Reason: m.gone, Restarts: m.restarts,
-		Bytes: m.bytes, Splits: SplitStatus{Done: len(m.done)},
+		Bytes: m.load.bytes, Splits: protocol.SplitStatus{Done: len(m.load.done)},
 	}
 	if m.session != nil {
-		n.Reason = m.trouble
+		n.Reason = m.load.trouble
 	}
 	if n.State == "" {
-		n.State = NodeMissing
+		n.State = protocol.NodeMissing
 	}
-	if c.plan == nil {
+	if c.data.plan == nil {
 		return n
 	}
-	n.Splits.Total = c.plan.runs[index].Len()
-	for split := range m.done {
-		n.Rows += c.splits[split].Rows
-	}
+	n.Rows, n.Splits.Total = c.data.rowsOf(index, &m.load)
 	return n
 }
 
 // stateLocked derives the cache's state and says in one line why it is not another.
-func (c *cluster) stateLocked() (State, string) {
+func (c *cluster) stateLocked() (protocol.State, string) {
 	switch {
-	case c.failure != "":
-		return Failed, c.failure
+	case c.data.failure != "":
+		return protocol.StateFailed, c.data.failure
 	case c.stopping:
-		return Degraded, "the head is stopping"
-	case c.plan == nil:
-		return Planning, c.planningLocked()
+		return protocol.StateDegraded, "the head is stopping"
+	case c.data.plan == nil:
+		return protocol.StatePlanning, c.planningLocked()
 	}
 	waits := c.waitsLocked()
 	if len(waits) == 0 {
-		return Ready, "ready"
+		return protocol.StateReady, "ready"
 	}
-	if c.ready {
-		return Degraded, strings.Join(waits, "; ")
+	if c.data.ready {
+		return protocol.StateDegraded, strings.Join(waits, "; ")
 	}
-	done, total := 0, len(c.plan.splits)
+	done, total := 0, len(c.data.plan.Splits)
 	for i := range c.members {
-		done += len(c.members[i].done)
+		done += len(c.members[i].load.done)
 	}
 	progress := fmt.Sprintf("loading %d%% (%d/%d splits)", percent(done, total), done, total)
 	if missing := c.absentLocked(); missing != "" {
@@ -108,17 +77,17 @@ func (c *cluster) stateLocked() (State, string) {
 	if trouble := c.troubleLocked(); trouble != "" {
 		progress += "; " + trouble
 	}
-	return Loading, progress
+	return protocol.StateLoading, progress
 }
 
 // planningLocked says how far planning is, and why it does not get on.
 func (c *cluster) planningLocked() string {
 	progress := "planning"
-	if c.footers[1] > 0 {
-		progress = fmt.Sprintf("planning (%d/%d files)", c.footers[0], c.footers[1])
+	if c.data.footers[1] > 0 {
+		progress = fmt.Sprintf("planning (%d/%d files)", c.data.footers[0], c.data.footers[1])
 	}
-	if c.planFailure != "" {
-		return fmt.Sprintf("%s failed: %s; waiting for data node %s, which may hold the rows", progress, c.planFailure, strings.Join(c.unheardLocked(), ", "))
+	if c.data.planFailure != "" {
+		return fmt.Sprintf("%s failed: %s; waiting for data node %s, which may hold the rows", progress, c.data.planFailure, strings.Join(c.unheardLocked(), ", "))
 	}
 	if trouble := c.troubleLocked(); trouble != "" {
 		progress += ": " + trouble
@@ -128,15 +97,15 @@ func (c *cluster) planningLocked() string {
 
 // troubleLocked says why the cache does not get on, if something holds it up that may pass.
 func (c *cluster) troubleLocked() string {
-	if c.plan == nil {
-		if c.trouble != "" || c.storeTrouble == nil {
-			return c.trouble
+	if c.data.plan == nil {
+		if c.data.trouble != "" || c.storeTrouble == nil {
+			return c.data.trouble
 		}
 		return c.storeTrouble()
 	}
 	var troubles []string
 	for i := range c.members {
-		if t := c.members[i].trouble; t != "" {
+		if t := c.members[i].load.trouble; t != "" {
 			troubles = append(troubles, fmt.Sprintf("data node %d: %s", i, t))
 		}
 	}
@@ -149,17 +118,17 @@ func (c *cluster) waitsLocked() []string {
 	for i := range c.members {
 		m := &c.members[i]
 		switch m.state {
-		case NodeReady:
-		case NodeLost:
+		case protocol.NodeReady:
+		case protocol.NodeLost:
 			waits = append(waits, fmt.Sprintf("data node %d (%s) is gone: %s", i, m.address, m.gone))
-		case NodeJoined, NodeLoading:
+		case protocol.NodeJoined, protocol.NodeLoading:
 			what := "loading"
 			if m.restarts > 0 {
 				what = "restarted, reloading"
 			}
-			wait := fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, len(m.done), c.plan.runs[i].Len())
-			if m.trouble != "" {
-				wait += ": " + m.trouble
+			wait := fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, len(m.load.done), c.data.plan.runs[i].Len())
+			if m.load.trouble != "" {
+				wait += ": " + m.load.trouble
 			}
 			waits = append(waits, wait)
 		default:
@@ -173,7 +142,7 @@ func (c *cluster) waitsLocked() []string {
 func (c *cluster) absentLocked() string {
 	var absent []string
 	for i := range c.members {
-		if s := c.members[i].state; s == "" || s == NodeLost {
+		if s := c.members[i].state; s == "" || s == protocol.NodeLost {
 			absent = append(absent, fmt.Sprint(i))
 		}
 	}

@@ -17,13 +17,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // Config is what a local cache needs. Fields without a remark must be set.
@@ -31,17 +31,16 @@ type Config struct {
 	Flight    net.Listener // the head's; data nodes listen beside it on free ports
 	HTTP      net.Listener // nil serves no HTTP
 	Nodes     int
-	Budget    *chunk.Budget // shared by head and nodes
+	Budget    *rows.Budget // shared by head and nodes
 	Store     *objstore.Store
-	Source    iceberg.Source
-	Selection iceberg.Selection
-	TLS       rpc.TLS
-	Transport rpc.Transport // zero: rpc.H2
-	Grace     time.Duration // 0: the parts' own default
+	Source    source.Source
+	TLS       transport.TLS
+	Transport transport.Implementation // zero: transport.H2
+	Grace     time.Duration            // 0: the parts' own default
 	// LoadTimeout is how long store or catalog may keep a first load from any progress; 0: a minute, as somebody waits for it.
 	LoadTimeout time.Duration
 	Log         *slog.Logger
-	Metrics     *metrics.Metrics
+	Metrics     *ops.Metrics
 	Profiles    bool // serve Go's profiles beside the metrics
 }
 
@@ -55,7 +54,7 @@ type Cache struct {
 func New(ctx context.Context, cfg Config) (*Cache, error) {
 	secret := rand.Text() // head and nodes are this process: nobody else may join
 	h, err := head.New(head.Config{
-		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source, Selection: cfg.Selection,
+		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
 		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
 		Profiles: cfg.Profiles, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
@@ -67,7 +66,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		return nil, fmt.Errorf("listen address: %w", err)
 	}
 	c := &Cache{head: h}
-	work := node.NewWork()
+	work := node.NewDecodeLimiter()
 	for i := range cfg.Nodes {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
@@ -76,7 +75,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		n, err := node.New(node.Config{
 			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
 			Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
-			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Work: work,
+			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: work,
 			Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
 		})
 		if err != nil {

@@ -25,20 +25,19 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/cacheserver/wire"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
 // running is a local cache of a table of ids 0..n-1 and a client of its head.
 type running struct {
 	t      *testing.T
-	budget *chunk.Budget
+	budget *rows.Budget
 	head   flight.Client
 	nodes  map[string]flight.Client
 	stop   func() // ends the cache and waits for it
@@ -51,11 +50,12 @@ func start(t *testing.T, metadata string, nodes int) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &running{t: t, budget: chunk.NewBudget(1 << 30), nodes: map[string]flight.Client{}}
+	r := &running{t: t, budget: rows.NewBudget(1 << 30), nodes: map[string]flight.Client{}}
 	ctx, cancel := context.WithCancel(t.Context())
+	store := objstore.New(objstore.Config{})
 	cache, err := New(ctx, Config{
-		Flight: listener, Nodes: nodes, Budget: r.budget, Store: objstore.New(objstore.Config{}),
-		Source: iceberg.Source{Metadata: metadata}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(),
+		Flight: listener, Nodes: nodes, Budget: r.budget, Store: store,
+		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +71,8 @@ func start(t *testing.T, metadata string, nodes int) *running {
 	}
 	t.Cleanup(r.stop)
 	r.head = r.dial(listener.Addr().String())
-	for cache.Head().Report().State != head.Ready {
-		if s := cache.Head().Report(); s.State == head.Failed {
+	for cache.Head().Report().State != protocol.StateReady {
+		if s := cache.Head().Report(); s.State == protocol.StateFailed {
 			t.Fatal(s.Reason)
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -134,9 +134,9 @@ func idsOf(batch arrow.RecordBatch) []int64 {
 	return slices.Clone(batch.Column(column).(*array.Int64).Int64Values())
 }
 
-func bounds(t *testing.T, info *flight.FlightInfo) wire.InfoMetadata {
+func bounds(t *testing.T, info *flight.FlightInfo) protocol.InfoMetadata {
 	t.Helper()
-	var m wire.InfoMetadata
+	var m protocol.InfoMetadata
 	if err := json.Unmarshal(info.AppMetadata, &m); err != nil {
 		t.Fatal(err)
 	}
@@ -182,17 +182,17 @@ func TestEpochs(t *testing.T) {
 	r := start(t, table.Metadata(), 3)
 	tests := []struct {
 		name  string
-		epoch order.Epoch
+		epoch epoch.Epoch
 	}{
-		{"shuffled rows", order.Epoch{Seed: 7, Number: 1, Shuffle: true, Clump: 1, GlobalBatch: 100, Tail: "keep"}},
-		{"clumps", order.Epoch{Seed: 8, Number: 2, Shuffle: true, Clump: 16, GlobalBatch: 64, Tail: "pad"}},
-		{"clumps longer than a batch", order.Epoch{Seed: 8, Number: 2, Shuffle: true, Clump: 700, GlobalBatch: 5, Tail: "drop"}},
-		{"in order", order.Epoch{Clump: 1, GlobalBatch: 333, Tail: "pad"}},
+		{"shuffled rows", epoch.Epoch{Seed: 7, Number: 1, Shuffle: true, Clump: 1, GlobalBatch: 100, Tail: "keep"}},
+		{"clumps", epoch.Epoch{Seed: 8, Number: 2, Shuffle: true, Clump: 16, GlobalBatch: 64, Tail: "pad"}},
+		{"clumps longer than a batch", epoch.Epoch{Seed: 8, Number: 2, Shuffle: true, Clump: 700, GlobalBatch: 5, Tail: "drop"}},
+		{"in order", epoch.Epoch{Clump: 1, GlobalBatch: 333, Tail: "pad"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			for rank := range uint64(3) {
-				share := order.Share{Rank: rank, World: 3, Workers: 1, StartStep: 2}
+				share := epoch.Share{Rank: rank, World: 3, Workers: 1, StartStep: 2}
 				info := r.info(fmt.Sprintf(
 					`{"v":1,"kind":"epoch","seed":%d,"epoch":%d,"shuffle":%t,"clump":%d,"global_batch":%d,"tail":%q,"rank":%d,"world":3,"start_step":2}`,
 					tt.epoch.Seed, tt.epoch.Number, tt.epoch.Shuffle, tt.epoch.Clump, tt.epoch.GlobalBatch, tt.epoch.Tail, rank))
@@ -212,7 +212,7 @@ func (r *running) checkEpoch(t *testing.T, info *flight.FlightInfo, want []int64
 	t.Helper()
 	seen := 0
 	for _, e := range info.Endpoint {
-		var m wire.EndpointMetadata
+		var m protocol.EndpointMetadata
 		if err := json.Unmarshal(e.AppMetadata, &m); err != nil {
 			t.Fatal(err)
 		}
@@ -235,10 +235,10 @@ func (r *running) checkEpoch(t *testing.T, info *flight.FlightInfo, want []int64
 }
 
 // sequence lists a share's rows with the slow, plain reading of the order's definition.
-func sequence(t *testing.T, e order.Epoch, s order.Share) []int64 {
+func sequence(t *testing.T, e epoch.Epoch, s epoch.Share) []int64 {
 	t.Helper()
 	clumps := (e.Rows + e.Clump - 1) / e.Clump
-	p, err := order.NewPermutation(clumps, e.Seed, e.Number)
+	p, err := epoch.NewPermutation(clumps, e.Seed, e.Number)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // calls are the calls that use a part's rows, which can be ended so that its memory can be freed. Make it with
@@ -60,7 +60,7 @@ func (c *calls) noteLocked() {
 
 // during runs a call's handler. When calls are to end, the handler's sends and receives fail.
 func (c *calls) during(ctx context.Context, handler func() error) error {
-	stop := context.AfterFunc(c.ended, func() { rpc.Cancel(ctx) })
+	stop := context.AfterFunc(c.ended, func() { transport.Cancel(ctx) })
 	defer stop()
 	err := handler()
 	if err != nil && c.ended.Err() != nil {

@@ -11,13 +11,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 const (
-	// usualBytes is about how long a batch of an epoch is, unless the client says (wire.BatchBytesHeader), or a step that
+	// usualBytes is about how long a batch of an epoch is, unless the client says (protocol.BatchBytesHeader), or a step that
 	// lies together is longer. What was gathered is then in the L2 cache still when the transport copies it, and glibc has
 	// memory for it at hand: pyarrow's client took up to a third more CPU for 3 MiB. A client that stops reading keeps two
 	// in memory, see batchLength.
@@ -35,17 +35,17 @@ const (
 )
 
 // epoch streams this node's share of a rank's sequence, in sequence order, in batches of about so many bytes.
-func (s *sender) epoch(l serving, p *chunk.Projection, length int64) error {
+func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
 	most := min(mostBytes, s.most)
 	length = min(length, most/16*15)
-	cursor, err := order.NewCursor(l.ticket.Epoch, l.ticket.Share)
+	cursor, err := epoch.NewCursor(l.ticket.Epoch, l.ticket.Share)
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
 	cursor.Within(uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds[1]))
 	every := l.cuts(l.rows.MeanBytes(p), length, most)
-	var runs []order.Run // of this node, not sent yet
-	var rows int         // that they have
+	var runs []rows.Run // of this node, not sent yet
+	var rows int        // that they have
 	for left := every.positions; ; {
 		if err := s.stream.Context().Err(); err != nil {
 			return status.FromContextError(err).Err()
@@ -83,7 +83,7 @@ func (s *sender) epoch(l serving, p *chunk.Projection, length int64) error {
 
 // batchLength is about how long the batches of the call's epoch are to be, if there is memory for them.
 func batchLength(ctx context.Context) (int64, error) {
-	said, err := wire.BatchBytes(ctx)
+	said, err := protocol.BatchBytes(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -107,8 +107,8 @@ const endless = math.MaxInt
 // other, however the rows fall: an allocator has fresh memory mapped for a message longer than those before, and clumps
 // of 64 rows made lengths that differ by half. mean is the bytes of a row, length those of a
 // batch, longest those that one may have at most.
-func (l serving) cuts(mean, length, longest int64) cut {
-	lo, hi := order.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
+func (l admitted) cuts(mean, length, longest int64) cut {
+	lo, hi := epoch.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := hi - lo
 	scattered := l.ticket.Epoch.Shuffle && uint64(l.ticket.Bounds.Len()) < l.ticket.Epoch.Rows
 	rows := func(bytes int64) uint64 { return uint64(min(max(bytes/max(mean, 1), 1), mostRows)) }

@@ -13,20 +13,20 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 func TestCuts(t *testing.T) {
 	const rows = 1_000_000
-	all, half := plan.Bounds{0, rows}, plan.Bounds{rows / 2, rows}
+	all, half := assign.Bounds{0, rows}, assign.Bounds{rows / 2, rows}
 	tests := []struct {
 		name        string
-		bounds      plan.Bounds
+		bounds      assign.Bounds
 		batch       uint64
 		world       uint64
 		mean        int64
@@ -47,14 +47,14 @@ func TestCuts(t *testing.T) {
 		{"half the rows are here", half, 128, 1, 2056, false, cut{3 * 128, endless}, "in order they lie together"},
 		{"more ranks than rows of a step", all, 3, 8, 1 << 30, false, cut{endless, 1}, "rank 0 has none of them"},
 		{"huge rows", all, 4, 1, 1 << 30, false, cut{endless, 1}, "one at a time"},
-		{"no rows at all", plan.Bounds{}, 4, 1, 0, false, cut{16_384 * 4, endless}, "nothing to send"},
+		{"no rows at all", assign.Bounds{}, 4, 1, 0, false, cut{16_384 * 4, endless}, "nothing to send"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := serving{ticket: wire.Ticket{
+			l := admitted{ticket: protocol.Ticket{
 				Bounds: tt.bounds,
-				Epoch:  order.Epoch{Rows: rows, Shuffle: tt.shuffle, GlobalBatch: tt.batch, Tail: order.Keep},
-				Share:  order.Share{World: tt.world, Workers: 1},
+				Epoch:  epoch.Epoch{Rows: rows, Shuffle: tt.shuffle, GlobalBatch: tt.batch, Tail: epoch.Keep},
+				Share:  epoch.Share{World: tt.world, Workers: 1},
 			}}
 			if got := l.cuts(tt.mean, usualBytes, mostBytes); got != tt.want {
 				t.Errorf("%+v, want %+v (%s)", got, tt.want, tt.description)
@@ -67,7 +67,7 @@ func TestBatchLength(t *testing.T) {
 	for said, want := range map[int64]int64{0: usualBytes, 100_000: 100_000, 1: leastBytes, 2 << 20: 2 << 20, 1 << 40: longestBytes} {
 		ctx := t.Context()
 		if said > 0 {
-			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(wire.BatchBytesHeader, strconv.FormatInt(said, 10)))
+			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(protocol.BatchBytesHeader, strconv.FormatInt(said, 10)))
 		}
 		if got, err := batchLength(ctx); err != nil || got != want {
 			t.Errorf("%d said: %d bytes, error %v: want %d", said, got, err, want)
@@ -86,16 +86,16 @@ func (d deaf) Context() context.Context { return d.ctx }
 // TestStreamsShareMemory opens streams until there is no memory left: each gets less than the ones before, and all comes back.
 func TestStreamsShareMemory(t *testing.T) {
 	const limit, kept = 64 << 20, 16 << 20
-	budget := chunk.NewBudget(limit).Keep(kept)
+	budget := rows.NewBudget(limit).Keep(kept)
 	if err := budget.Reserve(limit - kept); err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{cfg: Config{Budget: budget, Metrics: metrics.New(), Transport: rpc.H2}}
+	n := &Node{cfg: Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2}}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // who has gone does not wait for memory
 	var open []*sender
 	for {
-		s, err := n.newSender(deaf{ctx: gone}, wire.Epoch)
+		s, err := n.newSender(deaf{ctx: gone}, protocol.Epoch)
 		if status.Code(err) == codes.ResourceExhausted {
 			t.Logf("%d streams, then: %v", len(open), err)
 			break

@@ -13,16 +13,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/exchange"
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // service is a data node's side of Arrow Flight. What it does not define answers UNIMPLEMENTED.
 type service struct {
-	rpc.Flight
+	transport.Flight
 	node *Node
 }
 
@@ -33,14 +32,14 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 		return err
 	}
 	defer lent.done()
-	if lent.ticket.Kind == wire.Take {
+	if lent.ticket.Kind == protocol.Take {
 		return status.Error(codes.InvalidArgument, "ticket: for random access; put it into the CMD descriptor of DoExchange")
 	}
 	return lent.calls.during(stream.Context(), func() error { return s.get(lent, stream) })
 }
 
 // get streams what a ticket asks for.
-func (s *service) get(lent serving, stream flight.FlightService_DoGetServer) error {
+func (s *service) get(lent admitted, stream flight.FlightService_DoGetServer) error {
 	projection, err := lent.project()
 	if err != nil {
 		return err
@@ -58,13 +57,13 @@ func (s *service) get(lent serving, stream flight.FlightService_DoGetServer) err
 	if err := out.schema(projection); err != nil {
 		return err
 	}
-	if lent.ticket.Kind == wire.Shard {
+	if lent.ticket.Kind == protocol.Shard {
 		return out.shard(lent, projection)
 	}
 	return out.epoch(lent, projection, length)
 }
 
-func (l serving) project() (*chunk.Projection, error) {
+func (l admitted) project() (*rows.Projection, error) {
 	if l.ticket.Columns == nil {
 		return l.layout.All(), nil
 	}
@@ -90,14 +89,14 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 		return err
 	}
 	defer lent.done()
-	if lent.ticket.Kind != wire.Take {
-		return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.ticket.Kind, wire.Take)
+	if lent.ticket.Kind != protocol.Take {
+		return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.ticket.Kind, protocol.Take)
 	}
 	return lent.calls.during(stream.Context(), func() error { return s.take(lent, first, stream) })
 }
 
 // take answers the batches of an exchange until the client ends its side.
-func (s *service) take(lent serving, first exchange.Message, stream flight.FlightService_DoExchangeServer) error {
+func (s *service) take(lent admitted, first exchange.Message, stream flight.FlightService_DoExchangeServer) error {
 	projection, err := lent.project()
 	if err != nil {
 		return err
@@ -105,7 +104,7 @@ func (s *service) take(lent serving, first exchange.Message, stream flight.Fligh
 	if err := receiveSchema(stream, first); err != nil {
 		return err
 	}
-	out, err := s.node.newSender(stream, wire.Take)
+	out, err := s.node.newSender(stream, protocol.Take)
 	if err != nil {
 		return err
 	}
@@ -138,7 +137,7 @@ func (s *service) take(lent serving, first exchange.Message, stream flight.Fligh
 
 // receiveMessage reads the next message of an exchange, io.EOF after the last one.
 func receiveMessage(stream grpc.ServerStream) (exchange.Message, error) {
-	var raw wire.Raw
+	var raw protocol.Raw
 	if err := stream.RecvMsg(&raw); err != nil {
 		return exchange.Message{}, err
 	}
@@ -179,14 +178,14 @@ func askedRows(request exchange.Message) (exchange.Rows, error) {
 }
 
 // runs are the node's own rows that a client asked for: one run for each.
-func (l serving) runs(asked exchange.Rows) ([]order.Run, error) {
-	runs := make([]order.Run, asked.Len())
+func (l admitted) runs(asked exchange.Rows) ([]rows.Run, error) {
+	runs := make([]rows.Run, asked.Len())
 	for i := range runs {
 		row := asked.At(i)
 		if row < l.ticket.Bounds[0] || row >= l.ticket.Bounds[1] {
 			return nil, status.Errorf(codes.OutOfRange, "exchange: row %d is not on this data node, which holds rows %d to %d", row, l.ticket.Bounds[0], l.ticket.Bounds[1]-1)
 		}
-		runs[i] = order.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}
+		runs[i] = rows.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}
 	}
 	return runs, nil
 }

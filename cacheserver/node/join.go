@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 
 // keepJoined joins the head, and again whenever the connection breaks, until ctx ends.
 func (n *Node) keepJoined(ctx context.Context) error {
-	conn, err := rpc.Dial(n.cfg.Head, n.cfg.TLS, n.cfg.Dial)
+	conn, err := transport.Dial(n.cfg.Head, n.cfg.TLS, n.cfg.Dial)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func waitFor(ended <-chan error, most time.Duration) error {
 func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 	switch {
 	case m.Assign != nil:
-		r.start(n.take(ctx, *m.Assign))
+		r.start(n.accept(ctx, *m.Assign))
 		n.setJoined(true, "")
 		return r.progress()
 	case m.Ready != nil:

@@ -13,30 +13,30 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
-	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 // job is a split whose column chunks were brought near.
 type job struct {
 	index   int // within the part
-	fetched *iceberg.Fetched
+	fetched source.Fetched
 }
 
 // load brings every split of the part into memory. Fetching runs one split a worker ahead of decoding.
 // The first error ends it; nothing is ever left out.
 func (p *part) load(ctx context.Context) error {
-	if len(p.assign.Splits) == 0 {
+	if len(p.splits) == 0 {
 		return nil
 	}
-	workers, release, err := p.reserveWork()
+	workers, release, err := p.reserveMemory()
 	if err != nil {
 		return err
 	}
 	defer release()
-	defer p.work.load()()
+	defer p.limiter.load()()
 	group, ctx := errgroup.WithContext(ctx)
 	jobs := make(chan job)
 	var next atomic.Int64
@@ -64,22 +64,23 @@ const (
 
 // decoding is about how many bytes decoding a split takes beside the rows and its compressed bytes: an uncompressed page
 // of each column, and batches.
-func (p *part) decoding(s iceberg.Split) int64 {
+func (p *part) decoding(s source.SplitInfo) int64 {
 	columns := int64(p.layout.Schema().NumFields())
 	pages := min(s.Bytes, columns*pageBytes+pageRows*(s.Bytes/max(s.Rows, 1)))
 	return pages + min(s.Bytes, batchBytes)
 }
 
-// reserveWork reserves memory for the splits under way, and lowers the number of workers until it fits: for each worker the
-// compressed bytes of a split that is decoded and of the next one, and what decoding takes, see Work.
-func (p *part) reserveWork() (workers int, release func(), err error) {
+// reserveMemory reserves memory for the splits under way, and lowers the number of workers until it fits: for each worker the
+// compressed bytes of a split that is decoded and of the next one, and what decoding takes, see DecodeLimiter.
+func (p *part) reserveMemory() (workers int, release func(), err error) {
 	var compressed, decoding int64
-	for _, s := range p.assign.Splits {
+	for _, split := range p.splits {
+		s := split.Info()
 		compressed, decoding = max(compressed, s.Length), max(decoding, p.decoding(s))
 	}
-	for workers = min(p.workers, len(p.assign.Splits)); ; workers-- {
+	for workers = min(p.workers, len(p.splits)); ; workers-- {
 		n := int64(workers)
-		size := n*2*compressed + min(n*decoding, max(p.work.capacity, decoding))
+		size := n*2*compressed + min(n*decoding, max(p.limiter.capacity, decoding))
 		if err = p.budget.Reserve(size); err == nil {
 			return workers, func() { p.budget.Release(size) }, nil
 		}
@@ -93,16 +94,16 @@ func (p *part) reserveWork() (workers int, release func(), err error) {
 func (p *part) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) error {
 	for {
 		i := int(next.Add(1) - 1)
-		if i >= len(p.assign.Splits) {
+		if i >= len(p.splits) {
 			return nil
 		}
 		begin := time.Now()
-		var fetched *iceberg.Fetched
+		var fetched source.Fetched
 		err := p.retry(ctx, i, func() (err error) {
-			fetched, err = p.table.Fetch(ctx, p.assign.Splits[i])
+			fetched, err = p.dataset.Fetch(ctx, p.splits[i])
 			return err
 		})
-		p.metrics.LoadSeconds.WithLabelValues(metrics.StageFetch).Add(time.Since(begin).Seconds())
+		p.metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(time.Since(begin).Seconds())
 		if err != nil {
 			return err
 		}
@@ -129,7 +130,7 @@ func (p *part) decodeAll(ctx context.Context, jobs <-chan job) error {
 }
 
 func (p *part) fetchAndDecode(ctx context.Context, index int) error {
-	fetched, err := p.table.Fetch(ctx, p.assign.Splits[index])
+	fetched, err := p.dataset.Fetch(ctx, p.splits[index])
 	if err != nil {
 		return err
 	}
@@ -138,15 +139,15 @@ func (p *part) fetchAndDecode(ctx context.Context, index int) error {
 
 // decode turns one fetched split into chunks and reports it.
 func (p *part) decode(ctx context.Context, j job) (err error) {
-	split := p.assign.Splits[j.index]
+	split := p.splits[j.index].Info()
 	defer j.fetched.Close()
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%s row group %d: decoding failed: %v\n%s", split.File, split.RowGroup, r, debug.Stack())
+			err = fmt.Errorf("%s: decoding failed: %v\n%s", split, r, debug.Stack())
 		}
 	}()
-	defer p.work.begin(p.decoding(split))()
-	builder := chunk.NewBuilder(p.layout, p.arena, chunk.TargetBytes)
+	defer p.limiter.begin(p.decoding(split))()
+	builder := rows.NewBuilder(p.layout, p.arena, rows.TargetBytes)
 	defer builder.Close()
 	var copying time.Duration
 	begin := time.Now()
@@ -168,17 +169,17 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 	if err != nil {
 		return p.explain(split, err)
 	}
-	p.metrics.LoadSeconds.WithLabelValues(metrics.StageDecode).Add((time.Since(begin) - copying).Seconds())
-	p.metrics.LoadSeconds.WithLabelValues(metrics.StageCopy).Add(copying.Seconds())
-	leaf, general := j.fetched.Decoders()
-	p.metrics.LoadColumns.WithLabelValues(metrics.DecoderLeaf).Add(float64(leaf))
-	p.metrics.LoadColumns.WithLabelValues(metrics.DecoderGeneral).Add(float64(general))
+	p.metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
+	p.metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
+	direct, general := j.fetched.Decoders()
+	p.metrics.LoadColumns.WithLabelValues(ops.DecoderDirect).Add(float64(direct))
+	p.metrics.LoadColumns.WithLabelValues(ops.DecoderGeneral).Add(float64(general))
 	p.keep(j.index, sealed)
 	return nil
 }
 
 // keep files a loaded split and makes it reportable.
-func (p *part) keep(index int, sealed chunk.Sealed) {
+func (p *part) keep(index int, sealed rows.Sealed) {
 	p.metrics.DecodedBytes.Add(float64(sealed.Bytes))
 	p.metrics.DecodedRows.Add(float64(sealed.Rows))
 	p.metrics.SplitsLoaded.Inc()
@@ -192,21 +193,21 @@ func (p *part) keep(index int, sealed chunk.Sealed) {
 }
 
 // explain says which split an error is of and, of a full budget, how much there is to come.
-func (p *part) explain(split iceberg.Split, err error) error {
+func (p *part) explain(split source.SplitInfo, err error) error {
 	p.mu.Lock()
 	done, bytes := len(p.done), p.bytes
 	p.mu.Unlock()
-	all := len(p.assign.Splits)
+	all := len(p.splits)
 	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded)", all, done)
 	if done > 0 {
 		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, inBytes(bytes/int64(done)*int64(all)))
 	}
-	return fmt.Errorf("%s row group %d: %w", split.File, split.RowGroup, noRoom(err, what, "add data nodes, or cache fewer columns or rows"))
+	return fmt.Errorf("%s: %w", split, noRoom(err, what, "add data nodes, or cache fewer columns or rows"))
 }
 
 // noRoom says of a full budget what there was no room for, and what to do beside raising the limit. Other errors stay.
 func noRoom(err error, what, advice string) error {
-	var full *chunk.ExhaustedError
+	var full *rows.ExhaustedError
 	if !errors.As(err, &full) {
 		return err
 	}
@@ -217,7 +218,7 @@ func noRoom(err error, what, advice string) error {
 
 // noRoomError is a full budget in words.
 type noRoomError struct {
-	full *chunk.ExhaustedError
+	full *rows.ExhaustedError
 	text string
 }
 

@@ -25,14 +25,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/cacheserver/watch"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // Config is what a data node needs. Fields without a remark must be set.
@@ -42,23 +41,23 @@ type Config struct {
 	Advertise string // host:port at which clients reach Flight
 	Flight    net.Listener
 	HTTP      net.Listener // nil serves no HTTP
-	Budget    *chunk.Budget
+	Budget    *rows.Budget
 	Store     *objstore.Store
-	Source    iceberg.Source // the head says which snapshot of it
+	Source    source.Source  // the head says which version of it
 	Workers   int            // row groups decoded at a time; 0: one a core
-	Work      *Work          // shared by the nodes of one process; nil: this node's own
+	Decoding  *DecodeLimiter // shared by the nodes of one process; nil: this node's own
 
-	Dial      rpc.Dialer    // of connections to the head; nil: TCP
-	JoinAfter time.Duration // from Start to the first attempt to join
-	Secret    string        // the head's; a head that has another is refused
-	TLS       rpc.TLS       // zero: plain text
+	Dial      transport.Dialer // of connections to the head; nil: TCP
+	JoinAfter time.Duration    // from Start to the first attempt to join
+	Secret    string           // the head's; a head that has another is refused
+	TLS       transport.TLS    // zero: plain text
 	Grace     time.Duration
-	Transport rpc.Transport // zero: rpc.H2
+	Transport transport.Implementation // zero: transport.H2
 
 	SendTimeout time.Duration // for a client to read a message before its stream is ended; 0: ten minutes
 
 	Log      *slog.Logger
-	Metrics  *metrics.Metrics
+	Metrics  *ops.Metrics
 	Profiles bool // serve Go's profiles beside the metrics
 }
 
@@ -71,7 +70,7 @@ type Node struct {
 
 	mu       sync.Mutex
 	part     *part // nil until the head assigns one, and again after it is given up
-	sealer   wire.Sealer
+	sealer   protocol.Sealer
 	failure  string // why the last part was given up
 	stopping bool
 	joined   bool
@@ -84,10 +83,10 @@ func New(cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("index: %d, want the node's place, from 0", cfg.Index)
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
-	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, rpc.SendTimeout)
+	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, transport.SendTimeout)
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
-	if cfg.Work == nil {
-		cfg.Work = NewWork()
+	if cfg.Decoding == nil {
+		cfg.Decoding = NewDecodeLimiter()
 	}
 	incarnation := make([]byte, 8)
 	if _, err := rand.Read(incarnation); err != nil {
@@ -99,11 +98,11 @@ func New(cfg Config) (*Node, error) {
 // Start serves until ctx ends or the head says that this process is not wanted any more. It then stops in
 // order: not ready, the head told, streams drained, memory freed. A failed load does not end it.
 func (n *Node) Start(ctx context.Context) error {
-	server, err := rpc.NewServer(n.cfg.Transport, n.cfg.TLS, transportMemory{n}, n.cfg.Metrics, n.cfg.Log)
+	server, err := transport.NewServer(n.cfg.Transport, n.cfg.TLS, transportMemory{n}, n.cfg.Metrics, n.cfg.Log)
 	if err != nil {
 		return err
 	}
-	rpc.RegisterFlight(server, &service{Flight: rpc.Flight{Status: n.Status}, node: n})
+	transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: n.Status}, node: n})
 	stopping := context.AfterFunc(ctx, func() { n.setStopping() })
 	defer stopping()
 
@@ -111,10 +110,10 @@ func (n *Node) Start(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer stopLast()
-		return rpc.Serve(groupCtx, server, n.cfg.Flight, n.cfg.Grace)
+		return transport.Serve(groupCtx, server, n.cfg.Flight, n.cfg.Grace)
 	})
 	if n.cfg.HTTP != nil {
-		group.Go(func() error { return watch.Serve(lastCtx, n.cfg.HTTP, n.watch()) })
+		group.Go(func() error { return ops.Serve(lastCtx, n.cfg.HTTP, n.opsHandler()) })
 	}
 	group.Go(func() error { return n.keepJoined(groupCtx) })
 	err = group.Wait()
@@ -128,11 +127,11 @@ func (n *Node) setStopping() {
 	n.stopping = true
 }
 
-// take accepts an assignment: a part of the same plan is kept as it is, another or a
+// accept accepts an assignment: a part of the same plan is kept as it is, another or a
 // failed one is replaced, and its streams are ended.
-func (n *Node) take(ctx context.Context, assign peer.Assign) *part {
+func (n *Node) accept(ctx context.Context, assign peer.Assign) *part {
 	n.mu.Lock()
-	n.sealer = wire.NewSealer(peer.TicketKey(n.cfg.Secret, assign.Salt))
+	n.sealer = protocol.NewSealer(peer.TicketKey(n.cfg.Secret, assign.Salt))
 	old := n.part
 	if old != nil && old.assign.Plan == assign.Plan && old.failure() == nil {
 		n.mu.Unlock()
@@ -167,70 +166,70 @@ const heapSlack = 48 << 20
 // Without, garbage could take as much again as clients' requests and answers do.
 func (n *Node) limitHeap() { debug.SetMemoryLimit(n.cfg.Budget.Heap() + heapSlack) }
 
-// serving is a loaded part in use by one call, which calls done once.
-type serving struct {
-	layout *chunk.Layout
-	rows   *chunk.Rows
-	ticket wire.Ticket
+// admitted is a loaded part in use by one call, which calls done once.
+type admitted struct {
+	layout *rows.Layout
+	rows   *rows.Rows
+	ticket protocol.Ticket
 	calls  *calls
 }
 
 // done gives the rows back.
-func (l serving) done() {
+func (l admitted) done() {
 	l.rows.Release()
 	l.calls.done()
 }
 
 // admit checks a ticket and lends the rows that it is about.
-func (n *Node) admit(sealed []byte, now time.Time) (serving, error) {
+func (n *Node) admit(sealed []byte, now time.Time) (admitted, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.part
 	if p == nil {
-		return serving{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.failure, "it waits for the head"))
+		return admitted{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.failure, "it waits for the head"))
 	}
 	ticket, err := n.sealer.Open(sealed, now)
 	if err != nil {
-		return serving{}, err
+		return admitted{}, err
 	}
 	if ticket.Dataset != p.assign.Dataset.Fingerprint {
-		return serving{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, p.assign.Dataset.Fingerprint)
+		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, p.assign.Dataset.Fingerprint)
 	}
 	if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {
-		return serving{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
+		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
 	}
 	rows := p.loaded()
 	if rows == nil {
-		return serving{}, status.Errorf(codes.Unavailable, "data node %d is still loading", n.cfg.Index)
+		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is still loading", n.cfg.Index)
 	}
 	if ticket.Bounds.Len() != rows.Len() {
-		return serving{}, status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), rows.Len())
+		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), rows.Len())
 	}
 	if !rows.Retain() {
-		return serving{}, status.Errorf(codes.Unavailable, "data node %d is giving its rows up", n.cfg.Index)
+		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is giving its rows up", n.cfg.Index)
 	}
 	if err := p.calls.add(); err != nil {
 		rows.Release()
-		return serving{}, err
+		return admitted{}, err
 	}
-	return serving{layout: p.layout, rows: rows, ticket: ticket, calls: p.calls}, nil
+	return admitted{layout: p.layout, rows: rows, ticket: ticket, calls: p.calls}, nil
 }
 
-func (n *Node) watch() http.Handler {
-	handler := watch.Handler(n, n.cfg.Metrics.Handler())
+func (n *Node) opsHandler() http.Handler {
+	handler := ops.Handler(n, n.cfg.Metrics.Handler())
 	if n.cfg.Profiles {
-		return watch.WithProfiles(handler)
+		return ops.WithProfiles(handler)
 	}
 	return handler
 }
 
-// Ready implements watch.Subject: a node is ready when its part, be it empty, is loaded and the head knows.
+// Ready implements ops.Server: a node is ready when its part, be it empty, is loaded and the head knows.
 func (n *Node) Ready() (bool, string) {
 	s := n.status()
 	return s.State == "Ready", s.State + ": " + s.Reason
 }
 
-// Status implements watch.Subject; the value is a Status.
+// Status implements ops.Server; the value is a Status.
 func (n *Node) Status() any { return n.status() }
 
 // Status is the JSON of a data node's /status.

@@ -10,35 +10,37 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/peer"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 // part is a node's part of one plan: being loaded, loaded, or failed. It owns its arena until close.
 type part struct {
 	assign  peer.Assign
 	workers int
-	work    *Work
+	limiter *DecodeLimiter
 	store   *objstore.Store
-	budget  *chunk.Budget
-	arena   *chunk.Arena
-	metrics *metrics.Metrics
+	budget  *rows.Budget
+	arena   *rows.Arena
+	metrics *ops.Metrics
 	calls   *calls
 	cancel  context.CancelFunc
 	ended   chan struct{} // closed when loading is over
 
-	table *iceberg.Table // while loading
+	source  source.Source
+	dataset source.Dataset // while loading
+	splits  []source.Split
 
 	// Set by loading before ended is closed, read only after.
-	layout *chunk.Layout
-	rows   *chunk.Rows
+	layout *rows.Layout
+	rows   *rows.Rows
 	err    error
 
 	mu     sync.Mutex
-	sealed []chunk.Sealed
+	sealed []rows.Sealed
 	done   []peer.SplitDone // in the order of loading
 	bytes  int64
 	record []byte         // the head's, of the whole plan
@@ -54,8 +56,8 @@ const wholePart = -1
 func (n *Node) startPart(ctx context.Context, assign peer.Assign, old *part) *part {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &part{
-		assign: assign, workers: n.cfg.Workers, work: n.cfg.Work, budget: n.cfg.Budget, arena: chunk.NewArena(n.cfg.Budget), metrics: n.cfg.Metrics,
-		store: n.cfg.Store, calls: newCalls(ctx), cancel: cancel, ended: make(chan struct{}), sealed: make([]chunk.Sealed, len(assign.Splits)),
+		assign: assign, workers: n.cfg.Workers, limiter: n.cfg.Decoding, budget: n.cfg.Budget, arena: rows.NewArena(n.cfg.Budget), metrics: n.cfg.Metrics,
+		source: n.cfg.Source, store: n.cfg.Store, calls: newCalls(ctx), cancel: cancel, ended: make(chan struct{}), sealed: make([]rows.Sealed, len(assign.Splits)),
 		record: assign.Record, ready: assign.Ready, waits: map[int]string{},
 	}
 	go func() {
@@ -63,8 +65,8 @@ func (n *Node) startPart(ctx context.Context, assign peer.Assign, old *part) *pa
 		if old != nil {
 			p.replace(ctx, old)
 		}
-		p.err = p.run(ctx, n)
-		p.table = nil        // its footers and deletes served their purpose
+		p.err = p.run(ctx)
+		p.dataset = nil      // its footers and deletes served their purpose
 		n.cfg.Store.Idle()   // nor are its connections of use
 		debug.FreeOSMemory() // what decoding needed would stay resident for minutes
 		n.limitHeap()
@@ -89,35 +91,38 @@ func (p *part) replace(ctx context.Context, old *part) {
 	}
 }
 
-func (p *part) run(ctx context.Context, n *Node) error {
-	source := n.cfg.Source
-	if source.CatalogURI == "" {
-		source.Metadata = p.assign.Pin.MetadataLocation
+func (p *part) run(ctx context.Context) error {
+	for _, text := range p.assign.Splits {
+		split, err := p.source.Split(text)
+		if err != nil {
+			return err
+		}
+		p.splits = append(p.splits, split)
 	}
+	version := source.Version{Pin: p.assign.Pin, Selection: p.assign.Selection}
 	err := p.retry(ctx, wholePart, func() (err error) {
-		p.table, err = iceberg.OpenPinned(ctx, n.cfg.Store, source, p.assign.Pin, p.assign.Selection)
+		p.dataset, err = p.source.Open(ctx, version, p.limiter.buffers)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	p.table.DecodeIn(p.work.buffers)
-	if p.layout, err = chunk.NewLayout(p.table.Schema()); err != nil {
+	if p.layout, err = rows.NewLayout(p.dataset.Schema()); err != nil {
 		return err
 	}
 	if err := p.load(ctx); err != nil {
 		return err
 	}
-	var chunks []*chunk.Chunk
+	var chunks []*rows.Chunk
 	for _, s := range p.sealed {
 		chunks = append(chunks, s.Chunks...)
 	}
-	p.rows, err = chunk.NewRows(p.layout, chunks)
+	p.rows, err = rows.NewRows(p.layout, chunks)
 	return err
 }
 
 // loaded gives the part's rows once they are all in memory, or nil.
-func (p *part) loaded() *chunk.Rows {
+func (p *part) loaded() *rows.Rows {
 	select {
 	case <-p.ended:
 		return p.rows

@@ -10,9 +10,9 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/retry"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 // retry repeats a step of loading while its error may pass, for split index of the part or for wholePart.
@@ -23,11 +23,12 @@ func (p *part) retry(ctx context.Context, index int, step func() error) error {
 // mayPass reports whether a step that failed is worth another try. In a cache that was Ready that includes what
 // somebody has to set right, such as missing rights: the rows of the other nodes are worth the wait.
 func (p *part) mayPass(err error) bool {
-	if iceberg.MayPass(err) {
+	may := p.source.Retry(err)
+	if may == source.Soon {
 		return true
 	}
-	var full *chunk.ExhaustedError
-	return p.assign.Ready && (iceberg.Curable(err) || errors.As(err, &full))
+	var full *rows.ExhaustedError
+	return p.assign.Ready && (may == source.OnceMended || errors.As(err, &full))
 }
 
 // note keeps why split index is tried again; the empty string ends that.

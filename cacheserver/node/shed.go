@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 const (
@@ -56,7 +56,7 @@ func (a *senders) shed(now time.Time) {
 	}
 	if idle != nil {
 		idle.shed.Store(true)
-		rpc.Cancel(idle.stream.Context())
+		transport.Cancel(idle.stream.Context())
 	}
 }
 
@@ -85,7 +85,7 @@ func (n *Node) withMemory(ctx context.Context, reserve func() error) error {
 	defer n.waiting.Add(-1)
 	for end := time.Now().Add(memoryWait); ; {
 		err := reserve()
-		var full *chunk.ExhaustedError
+		var full *rows.ExhaustedError
 		if !errors.As(err, &full) || full.Need > n.cfg.Budget.Heap()/4 || time.Now().After(end) {
 			return err
 		}

@@ -16,18 +16,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
-	"github.com/kubeflow/datacache/cacheserver/exchange"
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // sender writes one stream's messages, within the memory that is set aside for them, and counts them.
 type sender struct {
 	stream  grpc.ServerStream
 	node    *Node
-	memory  *chunk.Allowance
+	memory  *rows.Allowance
 	most    int64         // bytes that one message may take, unless a single row takes more
 	timeout time.Duration // for the client to take a message
 	waiting atomic.Int64  // since when the client has not read the message that is being sent, in Unix nanoseconds; 0: none is
@@ -49,15 +48,15 @@ const (
 )
 
 // newSender sets memory aside for a stream. The caller closes the sender.
-func (n *Node) newSender(stream grpc.ServerStream, kind wire.Kind) (*sender, error) {
+func (n *Node) newSender(stream grpc.ServerStream, kind protocol.Kind) (*sender, error) {
 	messages, requests := int64(1), int64(0)
-	if n.cfg.Transport == rpc.GRPC { // one is under way while the next one is gathered
+	if n.cfg.Transport == transport.GRPC { // one is under way while the next one is gathered
 		messages = 2
-		if kind == wire.Take {
-			requests = rpc.MaxRows
+		if kind == protocol.Take {
+			requests = transport.MaxRows
 		}
 	}
-	var memory *chunk.Allowance
+	var memory *rows.Allowance
 	var most int64
 	err := n.withMemory(stream.Context(), func() (err error) {
 		clients := n.cfg.Budget.Clients()
@@ -89,7 +88,7 @@ func (s *sender) close() {
 // refusal is the status of what could not be done: RESOURCE_EXHAUSTED with the bytes needed and had, or INTERNAL.
 func refusal(err error, format string, args ...any) error {
 	code := codes.Internal
-	var full *chunk.ExhaustedError
+	var full *rows.ExhaustedError
 	if errors.As(err, &full) {
 		code = codes.ResourceExhausted
 	}
@@ -97,21 +96,21 @@ func refusal(err error, format string, args ...any) error {
 }
 
 // schema sends the stream's first message.
-func (s *sender) schema(p *chunk.Projection) error {
-	return s.frame(wire.NewFrame(chunk.SchemaHeader(p.Schema()), nil, nil, 0, nil))
+func (s *sender) schema(p *rows.Projection) error {
+	return s.frame(protocol.NewFrame(rows.SchemaHeader(p.Schema()), nil, nil, 0, nil))
 }
 
 // work notes that the node works on the next message from now on.
 func (s *sender) work() { s.begin = time.Now() }
 
 // batch sends one record batch, and with it how long the node worked on it.
-func (s *sender) batch(m chunk.Message) error {
-	metadata, err := json.Marshal(wire.BatchMetadata{Busy: time.Since(s.begin).Microseconds()})
+func (s *sender) batch(m rows.Message) error {
+	metadata, err := json.Marshal(protocol.BatchMetadata{Busy: time.Since(s.begin).Microseconds()})
 	if err != nil {
 		m.Release()
 		return status.Errorf(codes.Internal, "encode metadata: %v", err)
 	}
-	if err := s.frame(wire.NewFrame(m.Header, metadata, m.Body, m.BodyLen, m.Release)); err != nil {
+	if err := s.frame(protocol.NewFrame(m.Header, metadata, m.Body, m.BodyLen, m.Release)); err != nil {
 		return err
 	}
 	s.work()
@@ -121,12 +120,12 @@ func (s *sender) batch(m chunk.Message) error {
 
 // frame blocks while the transport has more to send than the client takes: that bounds a stream's memory. A client that does not take
 // it in time loses the stream, so that the memory comes back.
-func (s *sender) frame(f *wire.Frame) error {
+func (s *sender) frame(f *protocol.Frame) error {
 	size, begin := f.Size(), time.Now()
 	timeout := s.timeout + time.Duration(size)*time.Second/slowest
-	end := time.AfterFunc(timeout, func() { rpc.Cancel(s.stream.Context()) })
+	end := time.AfterFunc(timeout, func() { transport.Cancel(s.stream.Context()) })
 	s.waiting.Store(begin.UnixNano())
-	err := wire.Send(s.stream, f)
+	err := transport.Send(s.stream, f)
 	s.waiting.Store(0)
 	if s.shed.Load() {
 		return status.Error(codes.Unavailable, "the client did not read, and others needed the memory: ask the head again, and read on from there")
@@ -143,15 +142,15 @@ func (s *sender) frame(f *wire.Frame) error {
 }
 
 // shard streams rows in row order, chunks as they lie.
-func (s *sender) shard(l serving, p *chunk.Projection) error {
+func (s *sender) shard(l admitted, p *rows.Projection) error {
 	rows := l.ticket.Rows
 	return s.between(l, p, rows[0]-l.ticket.Bounds[0], rows[1]-l.ticket.Bounds[0])
 }
 
 // between streams the node's own rows [lo, hi).
-func (s *sender) between(l serving, p *chunk.Projection, lo, hi int64) error {
+func (s *sender) between(l admitted, p *rows.Projection, lo, hi int64) error {
 	for lo < hi {
-		var message chunk.Message
+		var message rows.Message
 		err := s.node.withMemory(s.stream.Context(), func() (err error) {
 			for message, err = range l.rows.Range(p, lo, hi) {
 				break
@@ -173,10 +172,10 @@ func (s *sender) between(l serving, p *chunk.Projection, lo, hi int64) error {
 const maxTakeBytes = 1 << 30
 
 // scratch is about how many bytes it takes to gather rows by their numbers: each one's place, in the table and in every column.
-func scratch(p *chunk.Projection, rows int) int64 { return int64(rows) * int64(32+32*p.Nodes()) }
+func scratch(p *rows.Projection, rows int) int64 { return int64(rows) * int64(32+32*p.Nodes()) }
 
 // take answers one batch of the node's own row numbers with one batch of rows.
-func (s *sender) take(l serving, p *chunk.Projection, asked exchange.Rows) error {
+func (s *sender) take(l admitted, p *rows.Projection, asked exchange.Rows) error {
 	message, err := s.gatherAsked(l, p, asked)
 	if err != nil {
 		return err
@@ -185,33 +184,33 @@ func (s *sender) take(l serving, p *chunk.Projection, asked exchange.Rows) error
 }
 
 // gather makes a message of rows as Gather does, once there is memory for it.
-func (s *sender) gather(l serving, p *chunk.Projection, runs []order.Run, rows, most int) (message chunk.Message, left []order.Run, err error) {
+func (s *sender) gather(l admitted, p *rows.Projection, runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
 	err = s.node.withMemory(s.stream.Context(), func() (err error) {
-		message, left, err = l.rows.Gather(p, runs, rows, most)
+		message, left, err = l.rows.Gather(p, runs, count, most)
 		return err
 	})
 	return message, left, err
 }
 
 // gatherAsked makes the message of rows in the order asked.
-func (s *sender) gatherAsked(l serving, p *chunk.Projection, asked exchange.Rows) (chunk.Message, error) {
+func (s *sender) gatherAsked(l admitted, p *rows.Projection, asked exchange.Rows) (rows.Message, error) {
 	need := scratch(p, asked.Len())
 	if err := s.node.withMemory(s.stream.Context(), func() error { return s.memory.Reserve(need) }); err != nil {
-		return chunk.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", asked.Len())
+		return rows.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", asked.Len())
 	}
 	defer s.memory.Release(need)
 	runs, err := l.runs(asked)
 	if err != nil {
-		return chunk.Message{}, err
+		return rows.Message{}, err
 	}
 	message, left, err := s.gather(l, p, runs, len(runs), maxTakeBytes)
 	if err != nil {
-		return chunk.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", len(runs))
+		return rows.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", len(runs))
 	}
 	if len(left) > 0 {
 		need := float64(message.BodyLen) / float64(max(message.Rows, 1)) * float64(len(runs))
 		message.Release()
-		return chunk.Message{}, status.Errorf(codes.ResourceExhausted, "exchange: %d rows: ask for fewer at a time: needed about %.0f bytes, one batch may have %d", len(runs), need, maxTakeBytes)
+		return rows.Message{}, status.Errorf(codes.ResourceExhausted, "exchange: %d rows: ask for fewer at a time: needed about %.0f bytes, one batch may have %d", len(runs), need, maxTakeBytes)
 	}
 	return message, nil
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
-	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 )
 
 // Config configures a Server. All fields but TLS and Grace are required.
@@ -38,7 +38,7 @@ type Config struct {
 }
 
 // Server answers requests for objects. It is the http.Handler of the port for clients and other object caches, and the
-// watch.Subject of the port for probes and metrics. Create it with New; it may be shared.
+// ops.Server of the port for probes and metrics. Create it with New; it may be shared.
 type Server struct {
 	cfg       Config
 	reviewer  identity.Reviewer
@@ -53,8 +53,8 @@ type Server struct {
 }
 
 var (
-	_ http.Handler  = (*Server)(nil)
-	_ watch.Subject = (*Server)(nil)
+	_ http.Handler = (*Server)(nil)
+	_ ops.Server   = (*Server)(nil)
 )
 
 // New returns a Server that answers 503 until Open is called.

@@ -5,12 +5,10 @@ package objstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
-	"net/url"
-	"strings"
 	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 )
 
 // Config says how objects are reached. The zero value is usable: credentials
@@ -22,7 +20,7 @@ type Config struct {
 	Azure Azure
 	Retry Retry
 	// ObjectCache is read through by remote objects. Default: none.
-	ObjectCache ObjectCache
+	ObjectCache blockcache.Config
 
 	// StallTimeout ends a request that has brought no byte for so long, or fewer
 	// than MinRate; the rest is then asked for again. Default 30 s.
@@ -112,40 +110,6 @@ type Azure struct {
 	Protocol string
 }
 
-// ObjectCache reaches an object cache (docs/object-cache.md). It keeps blocks of 8 MiB, checked page by page, each named by
-// the object's URI and entity tag; objects of a store that gives no strong tags are not read through it. A read that
-// misses brings the whole block. Whatever the object cache does wrong, the read is made without it. Who may read the bucket
-// of the object cache reads the objects, whatever their own store would say.
-type ObjectCache struct {
-	// URL of the object cache, http://host:port. Empty: none.
-	URL string
-	// Bucket for the blocks.
-	Bucket string
-	// TokenFile holds the bearer token. It is read for each request.
-	TokenFile string
-	// Timeout bounds a request for one block, its body included. Default 10 s: the object cache is near, and the object's own
-	// store is always there.
-	Timeout time.Duration
-}
-
-// Check refuses what can't work.
-func (c ObjectCache) Check() error {
-	if c.URL == "" && c.Bucket == "" && c.TokenFile == "" {
-		return nil
-	}
-	u, err := url.Parse(c.URL)
-	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-		return fmt.Errorf("object cache: URL %q, want one such as http://host:port", c.URL)
-	}
-	if c.Bucket == "" || strings.Contains(c.Bucket, "/") {
-		return fmt.Errorf("object cache: bucket %q, want the name of a bucket", c.Bucket)
-	}
-	if c.TokenFile == "" {
-		return errors.New("object cache: no token file, want one that holds a bearer token")
-	}
-	return nil
-}
-
 // Retry says how long a request that failed for a passing reason is tried again.
 type Retry struct {
 	// Attempts is the number of tries of one range, the first included. Default 10.
@@ -168,7 +132,6 @@ func (c Config) withDefaults() Config {
 	}
 	set(&c.TailBytes, 256<<10)
 	set(&c.PartBytes, 8<<20)
-	set(&c.ObjectCache.Timeout, 10*time.Second)
 	if c.GapBytes == 0 {
 		c.GapBytes = 1 << 20
 	}

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 )
 
 // object is a remote object as its first answer showed it. After tail it does
@@ -133,8 +135,8 @@ func (o *object) open(ctx context.Context) (segment, error) {
 
 // read fills buf from offset off, through the object cache if there is one.
 func (o *object) read(ctx context.Context, buf []byte, off int64) error {
-	if o.store.blocks.keeps(o) {
-		return o.store.blocks.read(ctx, o, buf, off)
+	if o.store.blocks.Takes(o.tag) {
+		return o.store.blocks.Read(ctx, blockcache.Object{URI: o.uri, Tag: o.tag, Size: o.size, Fetch: o.fetch}, buf, off)
 	}
 	return o.fetch(ctx, buf, off)
 }

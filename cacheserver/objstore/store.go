@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 )
 
 // Store opens objects of every scheme and bucket. Its methods may be called at
@@ -24,7 +26,7 @@ type Store struct {
 	caErr  error         // why CAFile could not be used
 	slots  chan struct{} // one a request in flight
 	stats  *counters
-	blocks *blocks // nil: no object cache
+	blocks *blockcache.Cache // nil: no object cache
 
 	// The clock of retries, replaced by tests.
 	now    func() time.Time
@@ -67,7 +69,7 @@ func newStore(cfg Config, stats *counters) *Store {
 		buckets: map[string]bucket{},
 	}
 	if s.cfg.ObjectCache.URL != "" {
-		s.blocks = newBlocks(s.cfg.ObjectCache, stats)
+		s.blocks = blockcache.New(s.cfg.ObjectCache, &stats.cache, func() time.Time { return s.now() })
 	}
 	s.slots = make(chan struct{}, s.cfg.Concurrency)
 	s.client, s.caErr = newClient(s.cfg, s.stats)
@@ -119,7 +121,7 @@ func (s *Store) Stats() Stats {
 func (s *Store) Idle() {
 	s.client.CloseIdleConnections()
 	if s.blocks != nil {
-		s.blocks.client.client.CloseIdleConnections()
+		s.blocks.CloseIdleConnections()
 	}
 }
 
@@ -138,9 +140,9 @@ type Stats struct {
 }
 
 type counters struct {
-	requests, bytes, retries, failures, waited        atomic.Int64
-	cacheHits, cacheMisses, cacheFailures, cacheBytes atomic.Int64
-	troubles                                          troubles
+	requests, bytes, retries, failures, waited atomic.Int64
+	cache                                      blockcache.Counters
+	troubles                                   troubles
 }
 
 func (c *counters) load() Stats {
@@ -151,10 +153,10 @@ func (c *counters) load() Stats {
 		Failures: c.failures.Load(),
 		Waited:   time.Duration(c.waited.Load()),
 
-		CacheHits:     c.cacheHits.Load(),
-		CacheMisses:   c.cacheMisses.Load(),
-		CacheFailures: c.cacheFailures.Load(),
-		CacheBytes:    c.cacheBytes.Load(),
+		CacheHits:     c.cache.Hits.Load(),
+		CacheMisses:   c.cache.Misses.Load(),
+		CacheFailures: c.cache.Failures.Load(),
+		CacheBytes:    c.cache.Bytes.Load(),
 	}
 }
 

@@ -10,13 +10,10 @@ import (
 )
 
 // MightMatch reports whether a row may pass a bound filter, as far as the bounds
-// of the columns that it compares tell. In doubt it may.
+// of the columns that it compares tell. In doubt it may, and so it may if the
+// filter is a NOT, of which package filter makes none.
 func MightMatch(filter ice.BooleanExpression, of func(ice.NestedField) Bounds) bool {
-	plain, err := ice.RewriteNotExpr(filter)
-	if err != nil {
-		return true
-	}
-	might, err := ice.VisitExpr(plain, pruner(of))
+	might, err := ice.VisitExpr(filter, pruner(of))
 	return might || err != nil
 }
 
@@ -62,7 +59,7 @@ func (p pruner) compare(term ice.BoundTerm, lit ice.Literal, might func(lo, hi i
 
 func (p pruner) VisitTrue() bool                        { return true }
 func (p pruner) VisitFalse() bool                       { return false }
-func (p pruner) VisitNot(bool) bool                     { return true } // RewriteNotExpr leaves none
+func (p pruner) VisitNot(bool) bool                     { return true } // NOT (x > 1) is true of NaN, unlike x <= 1
 func (p pruner) VisitAnd(left, right bool) bool         { return left && right }
 func (p pruner) VisitOr(left, right bool) bool          { return left || right }
 func (p pruner) VisitUnbound(ice.UnboundPredicate) bool { return true }

@@ -1,7 +1,6 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source holds what every source of rows has in common: the memory that it decodes in.
 package source
 
 import (

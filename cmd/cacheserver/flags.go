@@ -16,10 +16,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // environment looks up an environment variable; an empty value counts as unset.
@@ -35,21 +36,21 @@ func (e environment) or(name, fallback string) string {
 
 // sourceFlags say where the table is and how its objects are reached.
 type sourceFlags struct {
-	source     iceberg.Source
+	location   iceberg.Location
 	properties map[string]string
 	stall      time.Duration
 	retry      time.Duration
-	through    objstore.ObjectCache
+	through    blockcache.Config
 }
 
 func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
-	flags.StringVar(&f.source.Metadata, "metadata", env("METADATA_LOC"),
+	flags.StringVar(&f.location.Metadata, "metadata", env("METADATA_LOC"),
 		"the table's metadata file: s3://, gs://, abfss://, file:// or a path (env METADATA_LOC)")
-	flags.StringVar(&f.source.CatalogURI, "catalog-uri", env("CATALOG_URI"),
+	flags.StringVar(&f.location.CatalogURI, "catalog-uri", env("CATALOG_URI"),
 		"base URL of an Iceberg REST catalog, instead of --metadata (env CATALOG_URI)")
-	flags.StringVar(&f.source.Warehouse, "warehouse", env("CATALOG_WAREHOUSE"), "warehouse to ask the REST catalog for (env CATALOG_WAREHOUSE)")
-	flags.StringVar(&f.source.Namespace, "schema-name", env("SCHEMA_NAME"), "the table's namespace, levels joined by dots (env SCHEMA_NAME)")
-	flags.StringVar(&f.source.Table, "table-name", env("TABLE_NAME"), "the table's name (env TABLE_NAME)")
+	flags.StringVar(&f.location.Warehouse, "warehouse", env("CATALOG_WAREHOUSE"), "warehouse to ask the REST catalog for (env CATALOG_WAREHOUSE)")
+	flags.StringVar(&f.location.Namespace, "schema-name", env("SCHEMA_NAME"), "the table's namespace, levels joined by dots (env SCHEMA_NAME)")
+	flags.StringVar(&f.location.Table, "table-name", env("TABLE_NAME"), "the table's name (env TABLE_NAME)")
 	flags.StringToStringVar(&f.properties, "property", nil,
 		"Iceberg catalog or FileIO property, such as s3.endpoint=http://minio:9000 or token=...; may be repeated.\n"+
 			"Credentials are better left to the cloud SDK's own chain (AWS_*, GOOGLE_APPLICATION_CREDENTIALS, AZURE_*, workload identity),\n"+
@@ -64,22 +65,22 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
 
 // named refuses flags that name no table.
 func (f *sourceFlags) named() error {
-	if f.source.Metadata == "" && f.source.CatalogURI == "" {
+	if f.location.Metadata == "" && f.location.CatalogURI == "" {
 		return errors.New("no table named: give --metadata, or --catalog-uri with --schema-name and --table-name")
 	}
 	return nil
 }
 
-// open turns the flags into a source and the store that its objects are read from.
-func (f *sourceFlags) open(env environment) (iceberg.Source, *objstore.Store, error) {
-	source := f.source
-	source.Properties = withCredentials(f.properties, env)
-	if source.Metadata != "" {
+// open turns the flags into a source, whose store its objects are read from. The caller sets what of the table is selected.
+func (f *sourceFlags) open(env environment) (*iceberg.Source, error) {
+	location := f.location
+	location.Properties = withCredentials(f.properties, env)
+	if location.Metadata != "" {
 		// With METADATA_LOC the table's names only label it; the file alone says what it is.
-		source.CatalogURI, source.Warehouse = "", ""
+		location.CatalogURI, location.Warehouse = "", ""
 	}
 	if err := f.through.Check(); err != nil {
-		return source, nil, fmt.Errorf("--object-cache, --object-cache-bucket, --object-cache-token-file: %w", err)
+		return nil, fmt.Errorf("--object-cache, --object-cache-bucket, --object-cache-token-file: %w", err)
 	}
 	cfg, err := objstore.Config{
 		S3:     objstore.S3{Endpoint: env.or("AWS_ENDPOINT_URL_S3", env.or("AWS_ENDPOINT_URL", env("AWS_S3_ENDPOINT")))},
@@ -90,9 +91,9 @@ func (f *sourceFlags) open(env environment) (iceberg.Source, *objstore.Store, er
 		Retry:        objstore.Retry{MaxTime: f.retry},
 	}.WithProperties(f.properties)
 	if err != nil {
-		return source, nil, fmt.Errorf("--property: %w", err)
+		return nil, fmt.Errorf("--property: %w", err)
 	}
-	return source, objstore.New(cfg), nil
+	return &iceberg.Source{Store: objstore.New(cfg), Location: location}, nil
 }
 
 // withCredentials adds what the REST catalog is logged in with; a property that was given as a flag wins.
@@ -172,7 +173,7 @@ func snapshotID(flag, text string) (*int64, error) {
 type serveFlags struct {
 	listen, http string
 	transport    string
-	tls          rpc.TLS
+	tls          transport.TLS
 	secret       string
 	insecure     bool
 	joined       bool // head and data nodes are several processes, which the secret keeps together
@@ -187,7 +188,7 @@ func (f *serveFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.tls.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate; turns TLS on (env TLS_CERT)")
 	flags.StringVar(&f.tls.Key, "tls-key", env("TLS_KEY"), "PEM file of its private key (env TLS_KEY)")
 	flags.StringVar(&f.tls.CA, "tls-ca", env("TLS_CA"), "PEM file of the CA that the other servers' certificates are checked against (env TLS_CA)")
-	flags.StringVar(&f.transport, "transport", env.or("TRANSPORT", string(rpc.H2)),
+	flags.StringVar(&f.transport, "transport", env.or("TRANSPORT", string(transport.H2)),
 		"what carries Arrow Flight: h2, the server's own, or grpc, which is grpc-go and takes about twice the CPU time (env TRANSPORT)")
 	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running streams get to end after SIGTERM")
 	flags.BoolVar(&f.profiles, "profiles", false, "serve Go's profiles under /debug/pprof/ on the --http port")
@@ -231,12 +232,12 @@ func (f *memoryFlags) register(flags *pflag.FlagSet, env environment) {
 		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
 }
 
-func (f *memoryFlags) budget() (*chunk.Budget, error) {
+func (f *memoryFlags) budget() (*rows.Budget, error) {
 	bytes, err := parseMemory(f.limit)
 	if err != nil {
 		return nil, fmt.Errorf("--memory-limit: %w", err)
 	}
-	return chunk.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), nil
+	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), nil
 }
 
 // noArguments refuses stray words with a hint: a path without its flag is the usual slip.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
@@ -66,14 +67,14 @@ func follow(ctx context.Context, h *head.Head, log *slog.Logger, onReady func())
 type follower struct {
 	begin, last time.Time
 	every       time.Duration
-	state       head.State
+	state       protocol.State
 	ready       bool
 	terminal    bool
 	log         *slog.Logger
 }
 
-func (f *follower) look(s head.Status, now time.Time, onReady func()) {
-	loading := s.State == head.Planning || s.State == head.Loading
+func (f *follower) look(s protocol.Status, now time.Time, onReady func()) {
+	loading := s.State == protocol.StatePlanning || s.State == protocol.StateLoading
 	if loading && now.Sub(f.last) >= f.every {
 		f.last = now
 		f.progress(redact.Writer(os.Stderr), s, now)
@@ -83,27 +84,27 @@ func (f *follower) look(s head.Status, now time.Time, onReady func()) {
 	}
 	f.state = s.State
 	switch s.State {
-	case head.Ready:
+	case protocol.StateReady:
 		f.log.Info("ready", "rows", s.Rows, "bytes", s.Bytes, "snapshot", s.Snapshot, "after", now.Sub(f.begin).Round(time.Millisecond))
 		if !f.ready {
 			f.ready = true
 			onReady()
 		}
-	case head.Failed:
+	case protocol.StateFailed:
 		f.log.Error("failed", "reason", s.Reason)
-	case head.Degraded:
+	case protocol.StateDegraded:
 		f.log.Warn("degraded", "reason", s.Reason)
 	}
 }
 
-func (f *follower) progress(w io.Writer, s head.Status, now time.Time) {
+func (f *follower) progress(w io.Writer, s protocol.Status, now time.Time) {
 	if !f.terminal {
 		f.log.Info(s.Reason, "rows", s.Rows, "bytes", s.Bytes)
 		return
 	}
 	elapsed := now.Sub(f.begin)
 	line := fmt.Sprintf("%s  %d rows  %.2f GB  %.0f MB/s", s.Reason, s.Rows, float64(s.Bytes)/1e9, float64(s.Bytes)/1e6/max(elapsed.Seconds(), 0.1))
-	if done := s.Splits.Done; done > 0 && s.State == head.Loading {
+	if done := s.Splits.Done; done > 0 && s.State == protocol.StateLoading {
 		eta := elapsed / time.Duration(done) * time.Duration(s.Splits.Total-done)
 		line += fmt.Sprintf("  %s left", eta.Round(time.Second))
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 func headCommand(env environment) *cobra.Command {
@@ -32,24 +32,24 @@ func headCommand(env environment) *cobra.Command {
 			if err := source.named(); err != nil {
 				return err
 			}
-			src, store, err := source.open(env)
+			src, err := source.open(env)
 			if err != nil {
 				return err
 			}
-			if cfg.Selection, err = selection.selection(); err != nil {
+			if src.Selection, err = selection.selection(); err != nil {
 				return err
 			}
-			if cfg.Pin, err = snapshotID("snapshot-pin", pin); err != nil {
+			if src.Pinned, err = snapshotID("snapshot-pin", pin); err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), store)
+			p, err := serve.start(cmd.Context(), src.Store)
 			if err != nil {
 				return err
 			}
-			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, store, p.flight, p.http
+			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, src.Store, p.flight, p.http
 			cfg.Secret, cfg.TLS, cfg.Grace, cfg.Log, cfg.Metrics = serve.secret, serve.tls, serve.grace, p.log, p.metrics
 			cfg.Profiles, cfg.Transport = serve.profiles, p.transport
-			cfg.Budget = chunk.NewBudget(headMemory)
+			cfg.Budget = rows.NewBudget(headMemory)
 			p.countMemory(cfg.Budget)
 			h, err := head.New(cfg)
 			if err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeflow/datacache/cacheserver/gate"
+	"github.com/kubeflow/datacache/cacheserver/wait"
 )
 
 // The exit codes of initializer that mean "no use to try again"; the Job's podFailurePolicy (internal/inject) knows them.
@@ -21,12 +21,13 @@ const (
 )
 
 func initializerCommand(env environment) *cobra.Command {
-	var address, timeout, every string
+	var address, timeout, every, notices string
 	cmd := &cobra.Command{
 		Use:   "initializer",
 		Short: "Wait until a cache is ready and print its progress (a TrainJob's dataset-initializer step)",
 		Long: fmt.Sprintf(`initializer asks the head of a cache how far it is, prints a line a while, and ends when every row is in memory.
-It needs the head's HTTP address alone, no rights in Kubernetes and none to the table.
+It needs the head's HTTP address alone, no rights in Kubernetes and none to the table. What keeps a cache's pods from running the
+controller sends to the pod, at --notices; it is printed as well.
 
 It exits with 0 when the cache is ready, %d when the cache failed, %d when it was not ready in time, 1 when it was called wrongly.`, exitFailed, exitTimeout),
 		Example: `  cacheserver initializer --head reviews-cache-service:8080 --timeout 2h`,
@@ -38,7 +39,7 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 			if _, _, err := net.SplitHostPort(address); err != nil {
 				return fmt.Errorf("--head: %w, want host:port", err)
 			}
-			cfg := gate.Config{URL: "http://" + address + "/status", Out: cmd.OutOrStdout()}
+			cfg := wait.Config{URL: "http://" + address + "/status", Out: cmd.OutOrStdout()}
 			var err error
 			if cfg.Timeout, err = positive("timeout", timeout); err != nil {
 				return err
@@ -46,7 +47,13 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 			if cfg.Every, err = positive("every", every); err != nil {
 				return err
 			}
-			return gate.Wait(cmd.Context(), cfg)
+			if notices != "" {
+				cfg.Notices, err = (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", notices)
+				if err != nil { // the cache can be waited for without
+					fmt.Fprintf(cmd.OutOrStdout(), "nothing is heard of the controller, as --notices can't be had: %v\n", err)
+				}
+			}
+			return wait.UntilReady(cmd.Context(), cfg)
 		},
 	}
 	flags := cmd.Flags()
@@ -54,6 +61,7 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 		"host:port of the head's HTTP port (env CACHE_HEAD; default <TRAIN_JOB_NAME>-cache-service:8080)")
 	flags.StringVar(&timeout, "timeout", env.or("READY_TIMEOUT", "1h"), "give up after this long (env READY_TIMEOUT)")
 	flags.StringVar(&every, "every", env.or("PROGRESS_INTERVAL", "10s"), "print a line at least this often while the cache loads (env PROGRESS_INTERVAL)")
+	flags.StringVar(&notices, "notices", env("NOTICES"), "host:port that takes the controller's notices by HTTP; empty: none (env NOTICES)")
 	return cmd
 }
 
@@ -77,8 +85,8 @@ func jobsHead(env environment) string {
 
 // exitCode maps what a command ended with to what a shell or a kubelet sees.
 func exitCode(err error) int {
-	var failed *gate.FailedError
-	var late *gate.TimeoutError
+	var failed *wait.FailedError
+	var late *wait.TimeoutError
 	switch {
 	case err == nil:
 		return 0

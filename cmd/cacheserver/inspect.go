@@ -4,6 +4,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -12,12 +13,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 func inspectCommand(env environment) *cobra.Command {
 	var (
-		source    sourceFlags
+		table     sourceFlags
 		selection selectionFlags
 		nodes     int
 	)
@@ -33,45 +35,44 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 			if nodes < 1 {
 				return fmt.Errorf("--nodes: %d, want at least 1", nodes)
 			}
-			if err := source.named(); err != nil {
+			if err := table.named(); err != nil {
 				return err
 			}
-			src, store, err := source.open(env)
+			src, err := table.open(env)
 			if err != nil {
 				return err
 			}
-			selected, err := selection.selection()
+			if src.Selection, err = selection.selection(); err != nil {
+				return err
+			}
+			plan, err := src.Plan(cmd.Context(), func(int, int) {})
 			if err != nil {
 				return err
 			}
-			table, err := iceberg.Open(cmd.Context(), store, src, selected)
-			if err != nil {
-				return err
-			}
-			splits, err := table.Plan(cmd.Context(), func(int, int) {})
-			if err != nil {
-				return err
-			}
-			return printPlan(cmd.OutOrStdout(), table, head.CutSplits(splits, nodes), nodes)
+			return printPlan(cmd.OutOrStdout(), plan, nodes)
 		},
 	}
 	flags := cmd.Flags()
-	source.register(flags, env)
+	table.register(flags, env)
 	selection.register(flags, env)
 	flags.IntVar(&nodes, "nodes", 1, "data nodes to deal the splits to")
 	return cmd
 }
 
 // printPlan writes the plan as a table for people and for tools like awk.
-func printPlan(w io.Writer, table *iceberg.Table, splits []iceberg.Split, nodes int) error {
-	pin := table.Pin()
+func printPlan(w io.Writer, plan *source.Plan, nodes int) error {
+	var pin iceberg.Pin
+	if err := json.Unmarshal(plan.Version.Pin, &pin); err != nil {
+		return fmt.Errorf("the plan's pin: %w", err)
+	}
+	splits := head.CutSplits(plan.Splits, nodes)
 	var text strings.Builder
-	fmt.Fprintf(&text, "metadata  %s\nuuid      %s\nsnapshot  %s\ncolumns   %d\n\n", pin.MetadataLocation, pin.UUID, snapshotName(pin), table.Schema().NumFields())
+	fmt.Fprintf(&text, "metadata  %s\nuuid      %s\nsnapshot  %s\ncolumns   %d\n\n", pin.MetadataLocation, pin.UUID, snapshotName(pin), plan.Schema.NumFields())
 	text.WriteString("NODE\tSPLIT\tROWS\tBYTES\tROW GROUP\tFILE\n")
 	runs := head.DealSplits(splits, nodes)
 	for node, run := range runs {
 		for i := run.First; i < run.End; i++ {
-			s := splits[i]
+			s := splits[i].Info()
 			fmt.Fprintf(&text, "%d\t%d\t%d\t%d\t%d\t%s\n", node, i, s.Rows, s.Bytes, s.RowGroup, s.File)
 		}
 	}
@@ -96,10 +97,11 @@ func snapshotName(pin iceberg.Pin) string {
 	return fmt.Sprint(pin.SnapshotID)
 }
 
-func total(splits []iceberg.Split) (rows, bytes int64) {
+func total(splits []source.Split) (rows, bytes int64) {
 	for _, s := range splits {
-		rows += s.Rows
-		bytes += s.Bytes
+		info := s.Info()
+		rows += info.Rows
+		bytes += info.Bytes
 	}
 	return rows, bytes
 }

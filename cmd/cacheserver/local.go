@@ -31,25 +31,24 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			if err := source.named(); err != nil {
 				return err
 			}
-			src, store, err := source.open(env)
+			src, err := source.open(env)
 			if err != nil {
 				return err
 			}
-			selected, err := selection.selection()
-			if err != nil {
+			if src.Selection, err = selection.selection(); err != nil {
 				return err
 			}
 			budget, err := memory.budget()
 			if err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), store)
+			p, err := serve.start(cmd.Context(), src.Store)
 			if err != nil {
 				return err
 			}
 			p.countMemory(budget)
 			cache, err := local.New(cmd.Context(), local.Config{
-				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: store, Source: src, Selection: selected,
+				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: src.Store, Source: src,
 				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
 				LoadTimeout: loadTimeout,
 			})

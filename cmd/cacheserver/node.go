@@ -38,7 +38,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if headAddr == "" {
 				return errors.New("--head: missing, want the head's host:port")
 			}
-			src, store, err := source.open(env)
+			src, err := source.open(env)
 			if err != nil {
 				return err
 			}
@@ -46,7 +46,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), store)
+			p, err := serve.start(cmd.Context(), src.Store)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			p.countMemory(budget)
 			n, err := node.New(node.Config{
 				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Flight: p.flight, HTTP: p.http, Budget: budget,
-				Store: store, Source: src, Secret: serve.secret, TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
+				Store: src.Store, Source: src, Secret: serve.secret, TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
 			})
 			if err != nil {
 				return err

@@ -25,7 +25,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
-	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 )
 
 // lookEvery is how often files that may change are looked at.
@@ -171,7 +171,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--http: %w", err)
 	}
-	group.Go(func() error { return watch.Serve(ctx, looks, watch.Handler(server, server.Metrics())) })
+	group.Go(func() error { return ops.Serve(ctx, looks, ops.Handler(server, server.Metrics())) })
 	group.Go(func() error { return server.Serve(ctx, data) })
 	group.Go(func() error {
 		if err := f.prepare(ctx, server, objects, joined); err != nil {

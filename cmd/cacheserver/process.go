@@ -9,20 +9,20 @@ import (
 	"log/slog"
 	"net"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/local"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // process is what every serving command opens first.
 type process struct {
 	flight, http net.Listener // http is nil where none is wanted
 	scheme       string
-	transport    rpc.Transport
+	transport    transport.Implementation
 	log          *slog.Logger
-	metrics      *metrics.Metrics
+	metrics      *ops.Metrics
 }
 
 // start opens the ports and the log.
@@ -31,11 +31,11 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 	if err != nil {
 		return nil, err
 	}
-	transport, err := rpc.ParseTransport(f.transport)
+	transport, err := transport.ParseImplementation(f.transport)
 	if err != nil {
 		return nil, fmt.Errorf("--transport: %w", err)
 	}
-	p := &process{scheme: f.tls.Scheme(), transport: transport, log: log, metrics: metrics.New()}
+	p := &process{scheme: f.tls.Scheme(), transport: transport, log: log, metrics: ops.NewMetrics()}
 	var listen net.ListenConfig
 	if p.flight, err = listen.Listen(ctx, "tcp", f.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -60,7 +60,7 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 }
 
 // countMemory shows the budget among the metrics.
-func (p *process) countMemory(b *chunk.Budget) {
+func (p *process) countMemory(b *rows.Budget) {
 	p.metrics.Gauge("memory_used_bytes", "Bytes reserved now, for rows, loading and clients.", func() float64 { return float64(b.Used()) })
 	p.metrics.Gauge("memory_clients_bytes", "Bytes of them reserved for clients: connections, requests, streams, answers.", func() float64 { return float64(b.Clients().Used()) })
 	p.metrics.Gauge("memory_peak_bytes", "Most bytes ever reserved.", func() float64 { return float64(b.Peak()) })

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // version is set by the linker: see the Makefile.
@@ -25,7 +25,7 @@ func versionCommand() *cobra.Command {
 			if info, ok := debug.ReadBuildInfo(); ok {
 				goVersion = info.GoVersion
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "cacheserver %s, wire contract v%d, %s\n", version, wire.Version, goVersion)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "cacheserver %s, wire contract v%d, %s\n", version, protocol.Version, goVersion)
 			return err
 		},
 	}

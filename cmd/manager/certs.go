@@ -14,67 +14,78 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// Names that manifests/base give.
-const (
-	webhookName = "datacache.kubeflow.org" // both webhook configurations
-	serviceName = "datacache-webhook"
-	secretName  = "datacache-webhook-cert"
-)
+// parts are the names that the manifests give to a manager and what belongs to its webhook.
+type parts struct {
+	manager     string // of the Deployment, the service account and the Lease
+	webhook     string // of the webhook configurations
+	webhooks    []rotator.WebhookType
+	service     string
+	certificate string // of the Secret
+}
 
 // certificate is closed once the webhook has one. With --rotate-certs every manager keeps a CA and a serving certificate in the Secret, and
-// the CA in both webhook configurations: whoever comes first writes, the others read.
-func certificate(mgr ctrl.Manager, cfg config) (<-chan struct{}, error) {
+// the CA in the webhook configurations: whoever comes first writes, the others read.
+func certificate(mgr ctrl.Manager, p parts, namespace string, cfg serving) (<-chan struct{}, error) {
 	ready := make(chan struct{})
 	if !cfg.rotate {
 		close(ready)
 		return ready, nil
 	}
-	err := rotator.AddRotator(narrowed{mgr}, &rotator.CertRotator{
-		SecretKey:      types.NamespacedName{Namespace: cfg.caches.Namespace(), Name: secretName},
+	r := &rotator.CertRotator{
+		SecretKey:      types.NamespacedName{Namespace: namespace, Name: p.certificate},
 		CertDir:        cfg.certDir,
 		CAName:         "datacache-ca",
 		CAOrganization: "datacache",
-		DNSName:        fmt.Sprintf("%s.%s.svc", serviceName, cfg.caches.Namespace()),
+		DNSName:        fmt.Sprintf("%s.%s.svc", p.service, namespace),
 		IsReady:        ready,
-		Webhooks: []rotator.WebhookInfo{
-			{Type: rotator.Mutating, Name: webhookName},
-			{Type: rotator.Validating, Name: webhookName},
-		},
-	})
-	if err != nil {
+	}
+	for _, kind := range p.webhooks {
+		r.Webhooks = append(r.Webhooks, rotator.WebhookInfo{Type: kind, Name: p.webhook})
+	}
+	if err := rotator.AddRotator(narrowed{mgr, p}, r); err != nil {
 		return nil, fmt.Errorf("--rotate-certs: %w", err)
 	}
 	return ready, nil
 }
 
-// names are the only objects of each resource that the rotator may see.
-var names = map[string]string{
-	"secrets":                         secretName,
-	"mutatingwebhookconfigurations":   webhookName,
-	"validatingwebhookconfigurations": webhookName,
+// narrowed is a manager whose Config asks for the parts alone. The rotator makes its informers from it, without a way to tell them what to
+// list; the manager has no right to list what others have.
+type narrowed struct {
+	ctrl.Manager
+	parts parts
 }
-
-// narrowed is a manager whose Config asks for the objects of names alone. The rotator makes its informers from it, without a way to tell
-// them what to list; the manager has no right to list what others have.
-type narrowed struct{ ctrl.Manager }
 
 // GetConfig returns a copy of the manager's that adds field selectors.
 func (n narrowed) GetConfig() *rest.Config {
 	config := rest.CopyConfig(n.Manager.GetConfig())
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return selector{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return selector{next, n.parts} })
 	return config
 }
 
-// selector adds a field selector to lists and watches of the resources in names.
-type selector struct{ next http.RoundTripper }
+// selector adds a field selector to lists and watches of Secrets and webhook configurations.
+type selector struct {
+	next  http.RoundTripper
+	parts parts
+}
 
 // RoundTrip sends the request with its field selector.
 func (s selector) RoundTrip(request *http.Request) (*http.Response, error) {
-	if name, known := names[path.Base(request.URL.Path)]; known && request.Method == http.MethodGet {
+	if name := s.name(path.Base(request.URL.Path)); name != "" && request.Method == http.MethodGet {
 		request = request.Clone(request.Context())
 		query := request.URL.Query()
 		query.Set("fieldSelector", "metadata.name="+name)
 		request.URL.RawQuery = query.Encode()
 	}
 	return s.next.RoundTrip(request)
+}
+
+// name of the only object of a resource that the rotator may see; empty for other resources.
+func (s selector) name(resource string) string {
+	switch resource {
+	case "secrets":
+		return s.parts.certificate
+	case "mutatingwebhookconfigurations", "validatingwebhookconfigurations":
+		return s.parts.webhook
+	}
+	return ""
 }

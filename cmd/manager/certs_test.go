@@ -29,7 +29,7 @@ func TestSelector(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			response, err := selector{http.DefaultTransport}.RoundTrip(request)
+			response, err := selector{http.DefaultTransport, cachesParts}.RoundTrip(request)
 			if err != nil {
 				t.Fatal(err)
 			}

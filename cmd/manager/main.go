@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manager is datacache's control plane beside a stock Kubeflow Trainer: the admission webhook and the controllers.
+// Command manager is datacache's control plane beside a stock Kubeflow Trainer: the admission webhook and the controllers. Its subcommand
+// scratch-volumes is the control plane of scratch volumes, which needs neither Trainer nor caches.
 package main
 
 import (
@@ -37,5 +38,7 @@ and of runtimes' twins. Several may run: all answer the webhook, one of them (--
 		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), cfg) },
 	}
 	cfg.register(cmd.Flags(), env)
+	cmd.AddCommand(scratchVolumesCommand(env))
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	return cmd
 }

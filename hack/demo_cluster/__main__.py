@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kubeflow.common.types import KubernetesBackendConfig
@@ -20,7 +20,7 @@ from kubeflow.trainer.options import Annotations
 from kubernetes import client, config
 
 from demo_cluster import parts, table
-from demo_cluster.train import train
+from demo_cluster.train import alone, train
 from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs
 
 NAMESPACE = "demo"
@@ -42,9 +42,12 @@ def main() -> int:
     admitted = time.time()
     print(f"TrainJob {NAMESPACE}/{job} at {time.strftime('%T')}", flush=True)
     try:
-        return _watch(trainer, core, job, created, {"admitted": admitted}, args)
+        code = _watch(trainer, core, job, created, {"admitted": admitted}, args)
     finally:
         trainer.delete_job(job)
+    if args.compare and code == 0:
+        _compare(trainer, metadata, args)
+    return code
 
 
 def _arguments() -> argparse.Namespace:
@@ -53,6 +56,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=500_000, help="rows of the table (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=2, help="training pods (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3, help="epochs (default: %(default)s)")
+    parser.add_argument(
+        "--compare",
+        type=int,
+        default=0,
+        metavar="N",
+        help="time N times more a TrainJob without a cache, and one that shares a cache which is loaded",
+    )
     return parser.parse_args()
 
 
@@ -75,12 +85,13 @@ def _namespace(core: client.CoreV1Api) -> dict[str, str]:
     return {name: base64.b64decode(value).decode() for name, value in secret.data.items()}
 
 
-def _submit(trainer: TrainerClient, metadata: str, args: argparse.Namespace) -> str:
+def _submit(trainer: TrainerClient, metadata: str, args: argparse.Namespace, scope: str = "job") -> str:
     dataset = ArrowCacheDatasetInitializer(
         cluster_size=3,
         metadata_loc=metadata,
         schema_name="demo",
         table_name="points",
+        cache_scope=scope,
         head_cpu="50m",
         head_mem="128Mi",
         worker_cpu="100m",
@@ -97,6 +108,31 @@ def _submit(trainer: TrainerClient, metadata: str, args: argparse.Namespace) -> 
         ),
         options=[Annotations({"datacache.kubeflow.org/credentials-secret": "store"})],
     )
+
+
+def _compare(trainer: TrainerClient, metadata: str, args: argparse.Namespace) -> None:
+    """Print when TrainJobs have their first batch: without a cache, and with a shared one that is loaded."""
+    plain = CustomTrainer(func=alone, image=args.image, num_nodes=args.ranks)
+    warmed = _first_batch(trainer, lambda: _submit(trainer, metadata, args, "namespace"), args.ranks)
+    print(f"\n  shared cache, loaded for this job: first batch after {warmed:.1f} s", flush=True)
+    for _ in range(args.compare):
+        without = _first_batch(trainer, lambda: trainer.train(runtime="torch-distributed", trainer=plain), args.ranks)
+        warm = _first_batch(trainer, lambda: _submit(trainer, metadata, args, "namespace"), args.ranks)
+        print(
+            f"  without a cache {without:5.1f} s, with a loaded one {warm:5.1f} s (+{warm - without:.1f})", flush=True
+        )
+
+
+def _first_batch(trainer: TrainerClient, submit: Callable[[], str], ranks: int) -> float:
+    """Give the seconds from a TrainJob's creation to the first batch of its first rank."""
+    created = time.time()
+    job = submit()
+    try:
+        trainer.wait_for_job_status(job, timeout=LIMIT, polling_interval=1)
+        logs = [line for rank in range(ranks) for line in trainer.get_job_logs(job, step=f"node-{rank}")]
+        return min(json.loads(line)["first_batch"] for line in logs if line.startswith("{")) - created
+    finally:
+        trainer.delete_job(job)
 
 
 def _watch(

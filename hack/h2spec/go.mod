@@ -1,4 +1,4 @@
-// The conformance tester of HTTP/2 servers that cacheserver/h2 is held to, with dependencies of its own.
+// The conformance tester of HTTP/2 servers that cacheserver/transport/h2 is held to, with dependencies of its own.
 module github.com/kubeflow/datacache/hack/h2spec
 
 go 1.26.0

@@ -115,8 +115,10 @@ func TestMutateLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// TestMutateRefuses: each refusal names the field, the value and the fix, and leaves the pod as it was.
+// TestMutateRefuses: each refusal, by Mutate and by the admission policy, names the field, the value and the fix, and leaves the pod as it
+// was.
 func TestMutateRefuses(t *testing.T) {
+	policy := readPolicy(t)
 	tests := []struct {
 		name string
 		pod  *corev1.Pod
@@ -140,9 +142,10 @@ func TestMutateRefuses(t *testing.T) {
 			if len(errs) == 0 {
 				t.Fatal("accepted")
 			}
+			policies := strings.Join(policy.refuse(t, tt.pod), "\n")
 			for _, word := range tt.want {
-				if !strings.Contains(errs.ToAggregate().Error(), word) {
-					t.Errorf("%v\ndoes not contain %s", errs, word)
+				if !strings.Contains(errs.ToAggregate().Error(), word) || !strings.Contains(policies, word) {
+					t.Errorf("%v\nor, by the admission policy, %s\ndoes not contain %s", errs, policies, word)
 				}
 			}
 			if diff := cmp.Diff(before, tt.pod); diff != "" {

@@ -5,6 +5,7 @@ package inject
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -82,8 +83,8 @@ func (g Gate) job(step Step, ownVolume bool) jobset.ReplicatedJob {
 				BackoffLimit:     new(int32(gateRetries)),
 				PodFailurePolicy: gateFailurePolicy(),
 				Template: corev1.PodTemplateSpec{
-					// A mesh's proxy in the pod would keep the step from ever being complete.
-					ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"sidecar.istio.io/inject": "false"}},
+					// A mesh's proxy in the pod would keep the step from ever being complete. The controller sends notices to pods with its label.
+					ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"sidecar.istio.io/inject": "false", LabelManagedBy: ManagedBy}},
 					Spec:       pod,
 				},
 			},
@@ -96,7 +97,8 @@ func (g Gate) container(defaults []corev1.EnvVar) corev1.Container {
 		Name:                     StepName,
 		Image:                    g.Image,
 		ImagePullPolicy:          g.ImagePullPolicy,
-		Args:                     []string{gateCommand},
+		Args:                     []string{gateCommand, fmt.Sprintf("--notices=:%d", HTTPPort)},
+		Ports:                    []corev1.ContainerPort{{Name: "notices", ContainerPort: HTTPPort, Protocol: corev1.ProtocolTCP}},
 		Env:                      g.env(defaults),
 		Resources:                g.resources(),
 		VolumeMounts:             []corev1.VolumeMount{{Name: stepVolume, MountPath: stepMount, ReadOnly: true}},
@@ -179,6 +181,6 @@ func gateFailurePolicy() *batchv1.PodFailurePolicy {
 // itself is not known when a TrainJob with generateName is admitted.
 func jobName() corev1.EnvVar {
 	return corev1.EnvVar{Name: "TRAIN_JOB_NAME", ValueFrom: &corev1.EnvVarSource{
-		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.labels['" + jobSetNameKey + "']"},
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.labels['" + LabelJobSet + "']"},
 	}}
 }

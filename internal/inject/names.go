@@ -14,6 +14,9 @@ const (
 	LabelGate = Group + "/gate"
 	// LabelDerive on a runtime: "false" keeps the controller from making a twin of it.
 	LabelDerive = Group + "/derive"
+	// LabelManagedBy has the value ManagedBy on every object and pod of datacache's. The controller sees no others.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	ManagedBy      = "datacache"
 	// LabelCache on every pod of a cache: the name of its DataCache. Training pods prefer the zone of pods that carry it.
 	LabelCache = Group + "/cache"
 	// LabelPlacement on a cache's pods, and AnnotationPlacement on its TrainJob: a text of their own, by which training pods find their
@@ -42,10 +45,13 @@ const (
 	// DefaultRuntime is the ClusterTrainingRuntime of a TrainJob that names none, as in the Kubeflow SDK.
 	DefaultRuntime = "torch-distributed"
 
+	// LabelJobSet is on every pod of a TrainJob, with the TrainJob's name; LabelReplicatedJob with the name of the pod's job.
+	LabelJobSet        = "jobset.sigs.k8s.io/jobset-name"
+	LabelReplicatedJob = "jobset.sigs.k8s.io/replicatedjob-name"
+
 	modelStep      = "model-initializer"
 	ancestorLabel  = "trainer.kubeflow.org/trainjob-ancestor-step"
 	stepVolume     = "initializer"
-	jobSetNameKey  = "jobset.sigs.k8s.io/jobset-name"
 	trainerGroup   = "trainer.kubeflow.org"
 	clusterRuntime = "ClusterTrainingRuntime"
 )
@@ -57,7 +63,7 @@ const TwinSuffix = "-data-cache"
 const (
 	// FlightPort is where it answers Arrow Flight; the KEP's sample client has the number in its code.
 	FlightPort = 50051
-	// HTTPPort is where it answers /ready, /status and /metrics.
+	// HTTPPort is where it answers /ready, /status and /metrics, and where the step that waits for it takes the controller's notices.
 	HTTPPort = 8080
 )
 

@@ -240,6 +240,11 @@ func TestSharedNames(t *testing.T) {
 		"its warehouse":       {"": asks(table, "CATALOG_URI=https://x", "CATALOG_WAREHOUSE=w", filter)},
 		"another catalog":     {"": asks(table, "CATALOG_URI=https://y", filter)},
 	}
+	byHand := stored(t, moment("2026-01-01T00:00:00Z").Cache.Arrow) // as kubectl might write it
+	byHand.Snapshot.AsOf = new("2026-01-01T01:00:00.0+01:00")
+	if !SameRows(byHand, groups["a moment"]["whole seconds"].Cache.Arrow) {
+		t.Error("a moment written in another zone has other rows")
+	}
 	for group, requests := range groups {
 		for member, request := range requests {
 			if !strings.HasPrefix(request.Name, "shared-") || len(request.Name) > 43 {

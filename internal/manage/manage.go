@@ -55,12 +55,15 @@ func Reach(kubeconfig string) (*rest.Config, error) {
 	return reach, nil
 }
 
-// Probe answers the kubelet: alive at once, ready once the certificate is there and the webhook listens.
+// Probe answers the kubelet: alive at once, ready once the certificate is there and the webhook listens; at once without a certificate (nil).
 func Probe(mgr ctrl.Manager, certificate <-chan struct{}) error {
 	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
 		return fmt.Errorf("set up /healthz: %w", err)
 	}
 	err := mgr.AddReadyzCheck("readyz", func(r *http.Request) error {
+		if certificate == nil {
+			return nil
+		}
 		select {
 		case <-certificate:
 			// Asking for the server starts it, and it can't start without a certificate.

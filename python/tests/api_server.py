@@ -1,6 +1,9 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the Kubeflow SDK takes for an API server: it knows one runtime and one cache's pods, and keeps TrainJobs."""
+"""What the Kubeflow SDK takes for an API server.
+
+It knows one runtime by two names and one cache's pods, and keeps TrainJobs.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from kubeflow.trainer import KubernetesBackendConfig, TrainerClient
 from kubernetes import client as kubernetes
 
 RUNTIME = "torch-distributed-with-cache"
+DEFAULT = "torch-distributed"  # the SDK's own, which differs by a step that the SDK does not look at
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 # TrainJob reviews of team-a uses the DataCache shared of team-b, which has a head and two data nodes.
@@ -41,7 +45,7 @@ def trainer_client() -> Generator[tuple[TrainerClient, list[dict[str, Any]]]]:
 
 
 class ApiServer(BaseHTTPRequestHandler):
-    """Knows one runtime, and keeps what is posted."""
+    """Knows one runtime by two names, and keeps what is posted."""
 
     posted: list[dict[str, Any]]
     runtime: dict[str, Any]
@@ -53,8 +57,10 @@ class ApiServer(BaseHTTPRequestHandler):
             pod = path.split("/")[-2]
             self._write(200, "text/plain", f"{pod} starts\n{pod} is ready\n".encode())
             return
+        labels = self.runtime["metadata"]["labels"]
         known: dict[str, dict[str, Any]] = {
             f"/clustertrainingruntimes/{RUNTIME}": self.runtime,
+            f"/clustertrainingruntimes/{DEFAULT}": {**self.runtime, "metadata": {"name": DEFAULT, "labels": labels}},
             "/team-a/services/reviews-cache-service": _SERVICE,
             "/team-b/pods": {"items": _PODS},
         }

@@ -26,9 +26,9 @@ SECONDS = 600  # for a whole training; a machine may be ten times slower than ou
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A training: the loader's words, and its workers."""
+    """A training: the loader's options, and its workers."""
 
-    words: dict[str, Any]
+    options: dict[str, Any]
     workers: int = 0
     epochs: int = 1
 
@@ -60,12 +60,12 @@ def train(endpoint: str, runs: Sequence[Run], world: int, folder: Path) -> list[
         for order in orders
     ]
     try:
-        said = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+        output = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * world, "see the captured standard error"
-    return [[Learnt(**learnt) for learnt in json.loads(text.splitlines()[-1])] for text in said]
+    return [[Learnt(**learnt) for learnt in json.loads(text.splitlines()[-1])] for text in output]
 
 
 def learn(cache: DataCache, run: Run) -> Learnt:
@@ -74,7 +74,7 @@ def learn(cache: DataCache, run: Run) -> Learnt:
     model = DistributedDataParallel(torch.nn.Linear(2, 1, dtype=torch.float64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     # Workers are forked, which is fast, and fine as long as this rank itself has not connected to the cache.
-    dataset = StreamingDataset(cache, **run.words)
+    dataset = StreamingDataset(cache, **run.options)
     loader = StreamingDataLoader(
         dataset, num_workers=run.workers, multiprocessing_context="fork" if run.workers else None
     )

@@ -121,9 +121,9 @@ def huggingface(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]
 
 def main() -> None:
     """Reads what to do from the command line."""
-    endpoint, words, kind, folder, workers = json.loads(sys.argv[1])
+    endpoint, options, kind, folder, workers = json.loads(sys.argv[1])
     cache = DataCache(endpoint, retry_seconds=60)
-    whole, rest = globals()[kind](lambda: StreamingDataset(cache, **words, columns=["id"]), Path(folder), workers)
+    whole, rest = globals()[kind](lambda: StreamingDataset(cache, **options, columns=["id"]), Path(folder), workers)
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     (Path(folder) / f"read-{rank}.json").write_text(json.dumps([whole, rest]))
 

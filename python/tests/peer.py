@@ -42,6 +42,7 @@ class Faults:
     server_seconds: float = 0.0  # of work on each message
     silent: bool = False  # messages do not say how long the server worked on them
     head_unavailable: int = 0  # answers
+    failed: str = ""  # why the load failed
     breaks: list[int] = field(default_factory=list)  # rows after which the next streams break
     short_by: int = 0  # rows that every stream lacks at its end
 
@@ -132,7 +133,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
             if mine or request["kind"] == "take":
                 ticket = {**request, "node": node, "incarnation": incarnation}
                 endpoints.append(_endpoint(json.dumps(ticket).encode(), f"grpc://127.0.0.1:{peer.data_port}", node))
-        said = {
+        metadata = {
             "v": 1,
             "dataset": {
                 "table_uuid": table.table_uuid,
@@ -145,8 +146,27 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         }
         schema = _projected(request).schema
         return fl.FlightInfo(
-            schema, descriptor, endpoints, records, records * 64, ordered=True, app_metadata=json.dumps(said).encode()
+            schema,
+            descriptor,
+            endpoints,
+            records,
+            records * 64,
+            ordered=True,
+            app_metadata=json.dumps(metadata).encode(),
         )
+
+    def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[fl.Result]:
+        """The head's status: loading as long as it is not available."""
+        del context, action
+        peer = self._peer
+        with peer.lock:
+            left = peer.faults.head_unavailable
+            peer.faults.head_unavailable = max(0, left - 1)
+            said: dict[str, Any] = {"state": "Loading" if left else "Ready", "rows": peer.table.rows // (left + 1)}
+        if peer.faults.failed:
+            said.update(state="Failed", reason=peer.faults.failed)
+        said["splits"] = {"done": 28 // (left + 1), "total": 28}
+        return [fl.Result(pa.py_buffer(json.dumps(said).encode()))]
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.GeneratorStream:
         """A data node's stream."""
@@ -191,8 +211,8 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
                 raise fl.FlightUnavailableError("the connection broke")
             time.sleep(faults.server_seconds)
             batch = _projected(request, part)
-            said = json.dumps({"busy_us": round((time.perf_counter() - begun) * 1e6)}).encode()
-            yield batch if faults.silent else (batch, pa.py_buffer(said))
+            app_metadata = json.dumps({"busy_us": round((time.perf_counter() - begun) * 1e6)}).encode()
+            yield batch if faults.silent else (batch, pa.py_buffer(app_metadata))
 
 
 def _endpoint(ticket: bytes, location: str, node: int) -> fl.FlightEndpoint:
@@ -207,8 +227,8 @@ def _projected(request: dict[str, Any], rows: list[int] | None = None) -> pa.Rec
 def _wanted(request: dict[str, Any], table: Table) -> tuple[int, ...]:
     if request["kind"] != "epoch":
         return ()
-    words = {k: v for k, v in request.items() if k not in ("v", "kind", "columns", "node", "incarnation")}
-    return _share_rows(Oracle(rows=table.rows, **words))
+    options = {k: v for k, v in request.items() if k not in ("v", "kind", "columns", "node", "incarnation")}
+    return _share_rows(Oracle(rows=table.rows, **options))
 
 
 @functools.lru_cache(512)

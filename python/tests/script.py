@@ -149,13 +149,13 @@ def varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def flight_data(part: pa.Schema | pa.RecordBatch, said: bytes = b"", extra: bytes = b"") -> bytes:
+def flight_data(part: pa.Schema | pa.RecordBatch, app_metadata: bytes = b"", extra: bytes = b"") -> bytes:
     """FlightData of a schema or batch, as a gRPC message; extra: fields that come first."""
     ipc = pa.ipc.read_message(part.serialize())
     header, body = ipc.metadata.to_pybytes(), ipc.body
     fields = [extra, field(2, header)]
-    if said:
-        fields.append(field(3, said))
+    if app_metadata:
+        fields.append(field(3, app_metadata))
     if body is not None and body.size:
         fields.append(field(1000, body.to_pybytes()))
     return message(b"".join(fields))

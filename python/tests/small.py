@@ -43,8 +43,8 @@ def served(binary: Path, folder: Path, table: Made) -> Generator[str]:
         caches.close()
 
 
-def steps_of(words: dict[str, Any], epoch: int, rank: int = 0, world: int = 1, rows: int = ROWS) -> list[list[int]]:
+def steps_of(options: dict[str, Any], epoch: int, rank: int = 0, world: int = 1, rows: int = ROWS) -> list[list[int]]:
     """The row ids of each of a rank's steps."""
-    own = {k: v for k, v in words.items() if k in ("seed", "shuffle", "clump", "tail")}
-    oracle = Oracle(rows=rows, epoch=epoch, global_batch=words["global_batch_size"], rank=rank, world=world, **own)
+    own = {k: v for k, v in options.items() if k in ("seed", "shuffle", "clump", "tail")}
+    oracle = Oracle(rows=rows, epoch=epoch, global_batch=options["global_batch_size"], rank=rank, world=world, **own)
     return [step.rows for step in oracle.share()]

@@ -98,7 +98,7 @@ def test_close_while_the_head_is_frozen(peer: Peer, connect: Callable[..., DataC
 
 
 def test_close_of_a_permutation_while_a_data_node_is_frozen(peer: Peer, cache: DataCache) -> None:
-    rows, waits, errors = cache.permutation(), threading.Event(), list[BaseException]()
+    rows, waits, errors = cache.table(), threading.Event(), list[BaseException]()
 
     def freeze(connection: Connection) -> None:
         waits.set()
@@ -154,8 +154,8 @@ def test_an_unfinished_iterator_at_exit_says_nothing(how: str) -> None:
     with Peer(Table(2000, [(0, 900), (900, 2000)])) as peer:
         command = [sys.executable, "-c", UNFINISHED, peer.endpoint, how]
         run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    said = run.stderr if how == "plain" else run.stderr.replace("epoch 0", "", 1)
+    output = run.stderr if how == "plain" else run.stderr.replace("epoch 0", "", 1)
     assert (run.returncode, run.stdout) == (0, "")
-    assert "Error" not in said
-    assert "Exception" not in said
-    assert how == "progress" or said == ""
+    assert "Error" not in output
+    assert "Exception" not in output
+    assert how == "progress" or output == ""

@@ -75,6 +75,7 @@ PAGES: dict[str, tuple[str, str]] = {  # page: what it takes as given, and what 
     "docs/use.md": (SDK, POSTED),
     "docs/migrate.md": ("", "assert validation.stats().steps == 9"),
     "docs/frameworks.md": (MODEL, "assert loader.stats().steps == 6"),
+    "docs/scratch-volumes.md": (SDK, "assert len(posted) == 1, posted"),
 }
 
 

@@ -35,10 +35,12 @@ def test_a_server_that_is_gone_for_good() -> None:
     with DataCache(endpoint, retry_seconds=0.4) as cache, pytest.raises(UnreachableError) as error:
         cache.loader(global_batch_size=1, world=ALONE)
     assert 0.4 <= time.monotonic() - begun < 10
-    said = str(error.value)
-    assert re.match(rf"could not ask the head at {endpoint}: tried \d+ times in [\d.]+ s \(retry_seconds = 0.4\)", said)
-    assert "the last answer was UNAVAILABLE: failed to connect" in said
-    assert "See whether the cache runs, at this address" in said
+    message = str(error.value)
+    assert re.match(
+        rf"could not ask the head at {endpoint}: tried \d+ times in [\d.]+ s \(retry_seconds = 0.4\)", message
+    )
+    assert "the last answer was UNAVAILABLE: failed to connect" in message
+    assert "See whether the cache runs, at this address" in message
 
 
 def test_a_head_that_goes_on_loading_says_so(peer: Peer, connect: Connect) -> None:
@@ -54,19 +56,19 @@ def test_a_head_that_loads_is_waited_for(peer: Peer, cache: DataCache) -> None:
 
 
 def test_a_long_wait_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    now, said = [50.0], "loading 43% (12/28 splits)"
+    now, reason = [50.0], "loading 43% (12/28 splits)"
     attempts = Attempts("ask the head", Patience(20), Skip(now), lambda: now[0])
     while now[0] < 70:
-        attempts.failed(fl.FlightUnavailableError(said))
+        attempts.failed(fl.FlightUnavailableError(reason))
     with pytest.raises(UnreachableError, match=r"tried \d+ times in 20\.0 s"):
-        attempts.failed(fl.FlightUnavailableError(said))
+        attempts.failed(fl.FlightUnavailableError(reason))
     told = [record.getMessage() for record in caplog.records if record.name == "kubeflow_datacache"]
     assert len(told) == 2, "not every try is told, nor the first second"
     # The first try that fails after a second, and after ten more: pauses grow to 2 s, each a quarter longer or shorter.
-    for message, seconds in zip(told, ("[12]", "1[1-5]"), strict=True):
+    for warning, seconds in zip(told, ("[12]", "1[1-5]"), strict=True):
         assert re.fullmatch(
-            rf"waiting {seconds} of at most 20 s to ask the head; the last answer was UNAVAILABLE: {re.escape(said)}",
-            message,
+            rf"waiting {seconds} of at most 20 s to ask the head; the last answer was UNAVAILABLE: {re.escape(reason)}",
+            warning,
         )
 
 
@@ -107,10 +109,10 @@ def test_an_unknown_column_is_refused_at_once(cache: DataCache) -> None:
 def test_a_data_node_that_can_not_be_reached(peer: Peer, connect: Connect) -> None:
     peer.data_port = free_port()
     loader = connect(peer.endpoint, 0.5).loader(global_batch_size=8, shuffle=False, world=ALONE)
-    said = (
+    message = (
         rf"could not read from data node 0 at grpc://127.0.0.1:{peer.data_port}: tried \d+ times .* UNAVAILABLE: failed"
     )
-    with pytest.raises(UnreachableError, match=said):
+    with pytest.raises(UnreachableError, match=message):
         list(loader)
 
 
@@ -136,15 +138,15 @@ def test_another_dataset_in_mid_epoch(peer: Peer, cache: DataCache) -> None:
 
 
 def test_another_dataset_between_reads_by_index(peer: Peer, cache: DataCache) -> None:
-    rows = cache.permutation(columns=["id"])
+    rows = cache.table(columns=["id"])
     assert rows[3] == {"id": 3}
     peer.restart()
     peer.table.rows, peer.table.nodes, peer.table.fingerprint = 50, [(0, 50)], "f-2"
     rows.close()
-    with pytest.raises(DatasetChangedError, match="make a new permutation"):
+    with pytest.raises(DatasetChangedError, match="make a new table or"):
         rows[4]
-    assert len(cache.permutation()) == len(cache) == 50
-    assert cache.permutation(columns=["id"])[4] == {"id": 4}
+    assert len(cache.table()) == len(cache) == 50
+    assert cache.table(columns=["id"])[4] == {"id": 4}
 
 
 def test_a_stream_that_ends_early_is_never_a_shorter_epoch(peer: Peer, cache: DataCache) -> None:

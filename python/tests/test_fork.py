@@ -40,10 +40,10 @@ with DataCache(endpoint, transport="grpc" if what.endswith("grpc") else "h2") as
         sys.exit()
     attempt(lambda: read(cache))
     loader = cache.loader(global_batch_size=2, world=World(0, 1), prefetch_bytes=1, transform=lambda rows: rows)
-    rows = cache.permutation()
+    rows = cache.table()
     batches = iter(loader)
     used = [next(batches), rows[3]]
-    if what == "table":
+    if what == "dataset":
         from torch.utils.data import DataLoader
         from kubeflow_datacache.torch import TableDataset
         table = TableDataset(cache)
@@ -63,8 +63,8 @@ with DataCache(endpoint, transport="grpc" if what.endswith("grpc") else "h2") as
             "iterator": lambda: next(batches),
             "iteration": lambda: len(list(loader)),
             "state": lambda: (loader.load_state_dict(loader.state_dict()), loader.set_epoch(3), loader.stats(), 1)[-1],
-            "permutation": lambda: rows[4],
-            "permutation, grpc": lambda: rows[4],
+            "table": lambda: rows[4],
+            "table, grpc": lambda: rows[4],
             "close": lambda: cache.close(),
             "close, grpc": lambda: cache.close(),
             "close readers": lambda: (loader.close(), rows.close(), batches.close(), 1)[-1],
@@ -80,9 +80,9 @@ with DataCache(endpoint, transport="grpc" if what.endswith("grpc") else "h2") as
         ("new loader, grpc", "ForkedError"),
         ("iterator", "ForkedError"),
         ("iteration", "gave 49"),
-        ("permutation", "gave {'id': 4, "),
-        ("permutation, grpc", "ForkedError"),
-        ("table", "gave 10"),
+        ("table", "gave {'id': 4, "),
+        ("table, grpc", "ForkedError"),
+        ("dataset", "gave 10"),
         ("state", "gave 1"),
         ("close", "gave None"),
         ("close, grpc", "gave None"),
@@ -91,7 +91,7 @@ with DataCache(endpoint, transport="grpc" if what.endswith("grpc") else "h2") as
     ],
 )
 def test_a_forked_child_of_a_connected_process(peer: Peer, what: str, want: str) -> None:
-    if what == "table":
+    if what == "dataset":
         pytest.importorskip("torch")
     first, child, last = run(peer, what)
     assert (first, last) == ("gave 10", "gave (49, 5)")

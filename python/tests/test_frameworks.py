@@ -17,7 +17,7 @@ import pytest
 from loopback import free_port
 from small import small_cache, steps_of
 
-WORDS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
+OPTIONS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
 SAVED = 3
 SECONDS = 600  # for a whole training; a machine may be ten times slower than ours
 
@@ -33,7 +33,7 @@ def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.mark.parametrize("kind", ["lightning", "accelerate", "huggingface"])
 def test_two_epochs_and_a_checkpoint(endpoint: str, kind: str, world: int, workers: int, tmp_path: Path) -> None:
     src = str(Path(__file__).parents[1] / "src")
-    order = json.dumps([endpoint, WORDS, kind, str(tmp_path), workers])
+    order = json.dumps([endpoint, OPTIONS, kind, str(tmp_path), workers])
     launch = ["-m", "torch.distributed.run", f"--nproc-per-node={world}", f"--master-port={free_port()}"]
     run = subprocess.run(
         [sys.executable, *(launch if world > 1 else []), str(Path(__file__).parent / "frameworks.py"), order],
@@ -51,6 +51,6 @@ def test_two_epochs_and_a_checkpoint(endpoint: str, kind: str, world: int, worke
     assert run.returncode == 0, run.stderr
     for rank in range(world):
         whole, rest = json.loads((tmp_path / f"read-{rank}.json").read_text())
-        want = list(itertools.chain(*(steps_of(WORDS, epoch, rank, world) for epoch in range(2))))
+        want = list(itertools.chain(*(steps_of(OPTIONS, epoch, rank, world) for epoch in range(2))))
         assert whole == want
         assert rest == want[SAVED:]

@@ -105,11 +105,11 @@ def read(cache: DataCache, location: str, ticket: str) -> list[tuple[pa.RecordBa
     reader, out = cache.stream(location, ticket.encode(), 1 << 20), list[Any]()
     while True:
         try:
-            batch, said = reader.read_chunk()
+            batch, app_metadata = reader.read_chunk()
         except StopIteration:
             return out
         batch.validate(full=True)
-        out.append((batch, said.to_pybytes() if said is not None else b""))
+        out.append((batch, app_metadata.to_pybytes() if app_metadata is not None else b""))
 
 
 def both(port: int) -> tuple[DataCache, DataCache]:
@@ -120,7 +120,7 @@ def both(port: int) -> tuple[DataCache, DataCache]:
 @pytest.mark.parametrize(("name", "codec"), list(itertools.product(STREAMS, ["", "lz4", "zstd"])))
 def test_the_same_as_pyarrow(port: int, name: str, codec: str) -> None:
     ours, theirs = (read(cache, cache.endpoint, f"{name}/{codec}") for cache in both(port))
-    assert [said for _, said in ours] == [said for _, said in theirs]
+    assert [app_metadata for _, app_metadata in ours] == [app_metadata for _, app_metadata in theirs]
     assert [batch for batch, _ in ours] == [batch for batch, _ in theirs] == STREAMS[name]
     assert all(batch.schema.equals(SCHEMAS[name], check_metadata=True) for batch, _ in ours)
 

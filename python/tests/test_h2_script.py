@@ -19,6 +19,7 @@ from peer import SCHEMA, rows_of
 from script import Connection, Script, data, flight_data, headers, message, trailers
 
 from kubeflow_datacache.codes import FAULTS, code_of, reason_of
+from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import Reader, frames, wire
 from kubeflow_datacache.h2.message import _FRONT  # pyright: ignore[reportPrivateUsage]
 
@@ -42,13 +43,18 @@ def answering(*parts: bytes) -> Play:
 
 
 def reader_of(location: str, ticket: bytes = b"ticket") -> Reader:
-    return Reader(location, ticket, headers=[("name", "value")], window=WINDOW, tls_roots=None, other=pytest.fail)
+    return Reader(
+        location, ticket, headers=[("name", "value")], window=WINDOW, credentials=Credentials(), other=pytest.fail
+    )
 
 
 def read(play: Play, ticket: bytes = b"ticket") -> list[tuple[pa.RecordBatch, bytes | None]]:
     """All batches that a script gives, with their metadata."""
     with Script(play) as server:
-        return [(batch, said and said.to_pybytes()) for batch, said in chunks(reader_of(server.location, ticket))]
+        return [
+            (batch, app_metadata and app_metadata.to_pybytes())
+            for batch, app_metadata in chunks(reader_of(server.location, ticket))
+        ]
 
 
 def chunks(reader: Reader) -> Iterator[tuple[pa.RecordBatch, Any]]:
@@ -205,7 +211,7 @@ STREAM = headers() + data(flight_data(SCHEMA))
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "said"),
+    ("answer", "code", "message"),
     [
         (headers() + data(WHOLE[:-9]) + trailers(), "INTERNAL", "ends in the middle of a message"),
         (headers() + data(flight_data(SCHEMA), frames.END_STREAM), "INTERNAL", "without a status"),
@@ -244,8 +250,8 @@ STREAM = headers() + data(flight_data(SCHEMA))
         (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "INTERNAL", "a frame of kind"),
     ],
 )
-def test_what_is_not_allowed(answer: bytes, code: str, said: str) -> None:
-    with Script(answering(answer)) as server, pytest.raises(FAULTS, match=said) as error:
+def test_what_is_not_allowed(answer: bytes, code: str, message: str) -> None:
+    with Script(answering(answer)) as server, pytest.raises(FAULTS, match=message) as error:
         list(chunks(reader_of(server.location)))
     assert code_of(error.value) == code, error.value
 
@@ -265,9 +271,9 @@ def test_status_is_what_pyarrow_makes_of_it(code: int) -> None:
 
 def test_a_body_may_begin_anywhere() -> None:
     """Fields lie on and about the end of what is read of a message before its body (h2/message.py)."""
-    said = [bytes(n) for n in range(_FRONT - 500, _FRONT + 50)]
-    whole = flight_data(SCHEMA) + b"".join(flight_data(BATCH, one) for one in said)
-    assert read(answering(headers(), data(whole), trailers())) == [(BATCH, one) for one in said]
+    metadata = [bytes(n) for n in range(_FRONT - 500, _FRONT + 50)]
+    whole = flight_data(SCHEMA) + b"".join(flight_data(BATCH, one) for one in metadata)
+    assert read(answering(headers(), data(whole), trailers())) == [(BATCH, one) for one in metadata]
 
 
 def test_cancel_ends_a_read_that_waits() -> None:

@@ -30,23 +30,23 @@ class Schedule:
     """One training: what is read, and each attempt's world, workers and number of steps until it dies."""
 
     rows: int
-    words: dict[str, Any]
+    options: dict[str, Any]
     attempts: list[tuple[int, int, int]]
     epochs: int
 
     def traits(self) -> dict[str, int]:
         """What makes the schedule worth running: 1 for what it has, 0 for what it has not."""
-        batch, worlds = self.words["global_batch_size"], [world for world, _, _ in self.attempts]
+        batch, worlds = self.options["global_batch_size"], [world for world, _, _ in self.attempts]
         traits = {
             "schedules": True,
             "indivisible rows": self.rows % batch != 0,
             "world > batch": max(worlds) > batch,
             "indivisible batch": any(batch % world for world in worlds),
             "several workers": max(workers for _, workers, _ in self.attempts) > 1,
-            "clumps": self.words["shuffle"] and self.words["clump"] > 1,
-            "not shuffled": not self.words["shuffle"],
+            "clumps": self.options["shuffle"] and self.options["clump"] > 1,
+            "not shuffled": not self.options["shuffle"],
             "several epochs": self.epochs > 1,
-            **{f"tail {tail}": self.words["tail"] == tail for tail in ("drop", "keep", "pad")},
+            **{f"tail {tail}": self.options["tail"] == tail for tail in ("drop", "keep", "pad")},
             **{f"{rows} rows": self.rows == rows for rows in SIZES},
         }
         return {name: int(has) for name, has in traits.items()}
@@ -57,7 +57,7 @@ def schedule(number: int, rng: random.Random) -> Schedule:
     rows = SIZES[number // 2 % len(SIZES)] if number % 2 else rng.randint(0, 150)
     batch = rng.choice([1, 2, 5, 8, 13, rows + 3, rng.randint(1, rows + 1)])
     batch = max(batch, rows // 12)
-    words = {
+    options = {
         "global_batch_size": batch,
         "seed": rng.getrandbits(64),
         "shuffle": rng.random() < 0.85,
@@ -67,7 +67,7 @@ def schedule(number: int, rng: random.Random) -> Schedule:
     }
     steps = rows // batch + 1
     attempts = [(rng.randint(1, 6), rng.choice([1, 1, 2, 3]), rng.randint(0, steps + 1)) for _ in range(4)]
-    return Schedule(rows, words, attempts, rng.randint(1, 2))
+    return Schedule(rows, options, attempts, rng.randint(1, 2))
 
 
 Ledger = dict[tuple[int, int], list[Batch]]  # (epoch, step): each rank's batch
@@ -87,7 +87,7 @@ class Fleet:
     ) -> None:
         self.plan, self.state, self.disturb = plan, state, disturb
         self.readers = [
-            [cache.loader(**plan.words, world=World(rank, world), worker=w, workers=workers) for w in range(workers)]
+            [cache.loader(**plan.options, world=World(rank, world), worker=w, workers=workers) for w in range(workers)]
             for rank in range(world)
         ]
         if state is not None:
@@ -154,9 +154,9 @@ def train(cache: DataCache, plan: Schedule, disturb: Callable[[bool], None]) -> 
 
 def check(plan: Schedule, ledger: Ledger) -> None:
     """Every global batch is the oracle's: same rows, same order, same mask, same content."""
-    words = {k: v for k, v in plan.words.items() if k not in ("prefetch_bytes", "global_batch_size")}
+    options = {k: v for k, v in plan.options.items() if k not in ("prefetch_bytes", "global_batch_size")}
     for epoch in range(plan.epochs):
-        oracle = Oracle(rows=plan.rows, epoch=epoch, global_batch=plan.words["global_batch_size"], **words)
+        oracle = Oracle(rows=plan.rows, epoch=epoch, global_batch=plan.options["global_batch_size"], **options)
         assert sorted(s for e, s in ledger if e == epoch) == list(range(oracle.steps()))
         for step in oracle.share():
             batches = ledger[epoch, step.number]
@@ -180,9 +180,9 @@ def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.Mo
             ledger, reconnects = train(cache, plan, functools.partial(disturb, peer, rng))
         check(plan, ledger)
         seen.update({**plan.traits(), "steps": len(ledger), "reconnects": reconnects, f"over {transport}": 1})
-    said = ", ".join(f"{count} {name}" for name, count in seen.most_common())
-    chance.note(f"ledger, no mismatch: {said}")
-    assert chance.only is not None or all(seen.values()), f"the schedules left something out: {said}"
+    summary = ", ".join(f"{count} {name}" for name, count in seen.most_common())
+    chance.note(f"ledger, no mismatch: {summary}")
+    assert chance.only is not None or all(seen.values()), f"the schedules left something out: {summary}"
 
 
 def disturb(peer: Peer, rng: random.Random, in_mid_epoch: bool) -> None:

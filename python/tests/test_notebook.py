@@ -38,6 +38,13 @@ def test_looking_at_a_batch_and_a_loader(cache: DataCache) -> None:
     assert repr(loader).endswith("global_batch_size=8, seed=3, shuffle=True; epoch 0, step 1 of 12)")
     assert "<td>epoch 0, step 1 of 12</td>" in loader._repr_html_()
     assert loader.stats()._repr_html_().startswith("<pre>stage")
+    assert "<th>step</th><td>0</td></tr><tr><th>rows</th><td>8</td>" in batch._repr_html_()
+    assert "<th>column name</th><td>string</td>" in batch._repr_html_()
+    counted: Any = cache.loader(global_batch_size=8, transform=lambda rows: [0] * len(rows), world=ALONE)
+    assert "<th>data</th><td>list</td>" in next(iter(counted))._repr_html_()
+    table: Any = cache.table(columns=["id"])
+    assert repr(table).endswith(", 100 rows)")
+    assert "<th>rows</th><td>100</td></tr><tr><th>columns</th><td>id</td>" in table._repr_html_()
 
 
 def test_samples_one_by_one(cache: DataCache) -> None:
@@ -61,19 +68,19 @@ def test_samples_one_by_one(cache: DataCache) -> None:
 
 @pytest.mark.parametrize("size", [3, 4, 12, 24])
 def test_a_state_of_another_batch_size(cache: DataCache, size: int) -> None:
-    words: dict[str, Any] = {"seed": 3, "tail": "keep", "world": ALONE, "columns": ["id"]}
-    whole = cache.loader(global_batch_size=12, **words)
+    options: dict[str, Any] = {"seed": 3, "tail": "keep", "world": ALONE, "columns": ["id"]}
+    whole = cache.loader(global_batch_size=12, **options)
     ids = [batch["id"].to_pylist() for batch in whole]
     whole.set_epoch(0)
     for _, _batch in zip(range(2), whole, strict=False):
         pass
     state = json.loads(json.dumps(whole.state_dict()))
-    other = cache.loader(global_batch_size=size, **words)
+    other = cache.loader(global_batch_size=size, **options)
     other.load_state_dict(state)
     rest = [row for batch in other for row in batch["id"].to_pylist()]
     assert rest == [row for step in ids[2:] for row in step]
     torch = pytest.importorskip("kubeflow_datacache.torch")
-    loader = torch.StreamingDataLoader(torch.StreamingDataset(cache, global_batch_size=size, **words))
+    loader = torch.StreamingDataLoader(torch.StreamingDataset(cache, global_batch_size=size, **options))
     loader.load_state_dict(state)
     assert [row for batch in loader for row in batch["id"].tolist()] == rest
 

@@ -77,7 +77,7 @@ def test_a_loaders_own(cache: DataCache) -> None:
         World(0.5, 2)  # pyright: ignore[reportArgumentType] - what is tested
     for columns in ("id", [1]):
         with pytest.raises(TypeError, match=r"columns.* = .*: want"):
-            cache.permutation(columns=columns)  # pyright: ignore[reportArgumentType] - what is tested
+            cache.table(columns=columns)  # pyright: ignore[reportArgumentType] - what is tested
 
 
 def test_numpy_scalars(cache: DataCache) -> None:

@@ -65,7 +65,7 @@ def test_permutation_is_a_bijection(n: int) -> None:
 def test_steps_are_the_oracles(rng: random.Random, thorough: int) -> None:
     for _ in range(800 * thorough):
         n = rng.choice([0, 1, 2, rng.randint(0, 40), rng.randint(0, 120), 97, 101])
-        words: dict[str, Any] = {
+        options: dict[str, Any] = {
             "rows": n,
             "seed": rng.getrandbits(64),
             "shuffle": rng.random() < 0.8,
@@ -76,18 +76,18 @@ def test_steps_are_the_oracles(rng: random.Random, thorough: int) -> None:
         number, world, workers = rng.randint(0, 5), rng.randint(1, 9), rng.randint(1, 4)
         share = Share(rank=rng.randrange(world), world=world, worker=rng.randrange(workers), workers=workers)
         start = rng.choice([0, 0, rng.randint(0, 30)])
-        oracle = Oracle(**words, epoch=number, **share.__dict__, start_step=start)
-        epoch = Epoch(**words, number=number)
+        oracle = Oracle(**options, epoch=number, **share.__dict__, start_step=start)
+        epoch = Epoch(**options, number=number)
         assert epoch.steps == oracle.steps()
         want = oracle.share()
         steps = range(share.first_step(start), epoch.steps, workers)
-        assert list(steps) == [step.number for step in want], (words, share, start)
+        assert list(steps) == [step.number for step in want], (options, share, start)
         assert epoch.rows_of(steps, share).tolist() == [row for step in want for row in step.rows], (
-            words,
+            options,
             share,
             start,
         )
-        assert [epoch.valid(epoch.span(s, share)).tolist() for s in steps] == [s.valid for s in want], (words, share)
+        assert [epoch.valid(epoch.span(s, share)).tolist() for s in steps] == [s.valid for s in want], (options, share)
 
 
 def test_large_epochs_stay_exact(rng: random.Random) -> None:
@@ -115,7 +115,7 @@ def _slow_row(epoch: Epoch, position: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("options", "message"),
     [
         ({"rows": 1 << 62}, "rows = 4611686018427387904"),
         ({"rows": -1}, "rows = -1"),
@@ -125,14 +125,14 @@ def _slow_row(epoch: Epoch, position: int) -> int:
         ({"tail": "Keep"}, "tail = 'Keep'"),
     ],
 )
-def test_bad_epochs_are_refused_by_name(words: dict[str, Any], said: str) -> None:
+def test_bad_epochs_are_refused_by_name(options: dict[str, Any], message: str) -> None:
     good: dict[str, Any] = {"rows": 9, "global_batch": 4}
-    with pytest.raises(ValueError, match=said):
-        Epoch(**(good | words))
+    with pytest.raises(ValueError, match=message):
+        Epoch(**(good | options))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("options", "message"),
     [
         ({"rank": 2, "world": 2}, "rank = 2 is outside world = 2"),
         ({"rank": -1}, "rank = -1"),
@@ -140,6 +140,6 @@ def test_bad_epochs_are_refused_by_name(words: dict[str, Any], said: str) -> Non
         ({"worker": 3, "workers": 3}, "worker = 3 is outside workers = 3"),
     ],
 )
-def test_bad_shares_are_refused_by_name(words: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Share(**words)
+def test_bad_shares_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Share(**options)

@@ -21,20 +21,20 @@ from peer import Peer, Table
 
 from kubeflow_datacache import DataCache, Loader, StateError, World
 
-WORDS: dict[str, Any] = {"global_batch_size": 7, "seed": 5, "clump": 2, "tail": "pad"}
+OPTIONS: dict[str, Any] = {"global_batch_size": 7, "seed": 5, "clump": 2, "tail": "pad"}
 
 # What a fresh process does: it reads the rest of the epoch as another world with other workers.
 REST = """
 import json, sys
 from kubeflow_datacache import DataCache, World
-endpoint, words, states, world, workers = json.loads(sys.stdin.read())
+endpoint, options, states, world, workers = json.loads(sys.stdin.read())
 out = []
 with DataCache(endpoint) as cache:
     for state in states:
         steps = {}
         for rank in range(world):
             for worker in range(workers):
-                loader = cache.loader(**words, world=World(rank, world), worker=worker, workers=workers)
+                loader = cache.loader(**options, world=World(rank, world), worker=worker, workers=workers)
                 loader.load_state_dict(state)
                 for batch in loader:
                     steps.setdefault(batch.step, []).extend(batch.numpy()["id"].tolist())
@@ -47,15 +47,15 @@ print(json.dumps(out))
 def test_every_state_of_an_epoch_goes_on_in_a_fresh_process(
     peer: Peer, cache: DataCache, world: int, workers: int
 ) -> None:
-    loader = cache.loader(**WORDS, world=World(1, 2))
+    loader = cache.loader(**OPTIONS, world=World(1, 2))
     loader.set_epoch(3)
     states = [loader.state_dict()]
     states.extend(loader.state_dict() for _ in loader)
-    said = json.dumps([peer.endpoint, WORDS, states, world, workers])
+    job = json.dumps([peer.endpoint, OPTIONS, states, world, workers])
     path = os.pathsep.join([str(Path(__file__).parents[1] / "src"), os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
         [sys.executable, "-c", REST],
-        input=said,
+        input=job,
         capture_output=True,
         text=True,
         check=False,
@@ -72,7 +72,7 @@ def test_every_state_of_an_epoch_goes_on_in_a_fresh_process(
 
 
 def test_states_of_all_ranks_are_the_same(cache: DataCache) -> None:
-    loaders = [cache.loader(**WORDS, world=World(rank, 3)) for rank in range(3)]
+    loaders = [cache.loader(**OPTIONS, world=World(rank, 3)) for rank in range(3)]
     streams = [iter(loader) for loader in loaders]
     for _ in range(4):
         for stream in streams:
@@ -84,7 +84,7 @@ def test_states_of_all_ranks_are_the_same(cache: DataCache) -> None:
 
 
 def test_a_state_does_not_count_what_is_read_ahead(cache: DataCache) -> None:
-    loader = cache.loader(**WORDS, world=World(0, 1))
+    loader = cache.loader(**OPTIONS, world=World(0, 1))
     oracle = Oracle(rows=100, seed=5, clump=2, global_batch=7, tail="pad").share()
     batches = iter(loader)
     for step in oracle[:6]:
@@ -93,7 +93,7 @@ def test_a_state_does_not_count_what_is_read_ahead(cache: DataCache) -> None:
             wait_for_rows(loader)
         state = json.loads(json.dumps(loader.state_dict()))
         assert state == loader.state_dict()
-        other = cache.loader(**WORDS, world=World(0, 1))
+        other = cache.loader(**OPTIONS, world=World(0, 1))
         other.load_state_dict(state)
         assert next(iter(other)).numpy()["id"].tolist() == oracle[step.number + 1].rows
         other.close()
@@ -129,7 +129,7 @@ OTHERS: list[tuple[str, Any, Any, str]] = [
 def test_a_state_of_another_order_is_refused_by_field(
     cache: DataCache, field: str, saved: object, here: object, fix: str
 ) -> None:
-    loader = cache.loader(**WORDS, world=World(0, 1))
+    loader = cache.loader(**OPTIONS, world=World(0, 1))
     with pytest.raises(StateError) as error:
         loader.load_state_dict({**loader.state_dict(), field: saved})
     assert str(error.value).startswith(f"state: {field} = {saved!r}, but this loader has {here!r}: ")
@@ -137,7 +137,7 @@ def test_a_state_of_another_order_is_refused_by_field(
 
 
 def test_every_field_but_the_place_is_held(cache: DataCache) -> None:
-    names = set(cache.loader(**WORDS, world=World(0, 1)).state_dict())
+    names = set(cache.loader(**OPTIONS, world=World(0, 1)).state_dict())
     assert names - {"epoch", "next_step", "global_batch_size"} == {name for name, *_ in OTHERS}
 
 
@@ -154,13 +154,13 @@ def test_a_state_of_other_rows_is_refused_by_what_differs_first(
     cache: DataCache, connect: Any, change: dict[str, Any], field: str
 ) -> None:
     with Peer(replace(Table(100, [(0, 100)], fingerprint="f-2"), **change)) as other:
-        state = connect(other.endpoint).loader(**WORDS, world=World(0, 1)).state_dict()
+        state = connect(other.endpoint).loader(**OPTIONS, world=World(0, 1)).state_dict()
     with pytest.raises(StateError, match=re.escape(field)):
-        cache.loader(**WORDS, world=World(0, 1)).load_state_dict(state)
+        cache.loader(**OPTIONS, world=World(0, 1)).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"next_step": -1}, "next_step = -1"),
         ({"next_step": "3"}, "next_step = '3'"),
@@ -168,14 +168,14 @@ def test_a_state_of_other_rows_is_refused_by_what_differs_first(
         ({"more": 1}, "unknown field more"),
     ],
 )
-def test_a_bad_state_is_refused_by_field(cache: DataCache, change: dict[str, Any], said: str) -> None:
-    loader = cache.loader(**WORDS, world=World(0, 1))
-    with pytest.raises(StateError, match=said):
+def test_a_bad_state_is_refused_by_field(cache: DataCache, change: dict[str, Any], message: str) -> None:
+    loader = cache.loader(**OPTIONS, world=World(0, 1))
+    with pytest.raises(StateError, match=message):
         loader.load_state_dict({**loader.state_dict(), **change})
 
 
 def test_a_field_that_is_missing_is_named(cache: DataCache) -> None:
-    loader = cache.loader(**WORDS, world=World(0, 1))
+    loader = cache.loader(**OPTIONS, world=World(0, 1))
     state = loader.state_dict()
     del state["seed"]
     with pytest.raises(StateError, match="seed is missing"):
@@ -183,12 +183,12 @@ def test_a_field_that_is_missing_is_named(cache: DataCache) -> None:
 
 
 def test_a_state_of_a_cache_with_another_filter(server: Path, table: str, tmp_path: Path, connect: Any) -> None:
-    words: dict[str, Any] = {"global_batch_size": 7, "world": World(0, 1)}
+    options: dict[str, Any] = {"global_batch_size": 7, "world": World(0, 1)}
     states: list[dict[str, Any]] = []
     for condition in ("id < 5000", "id >= 55000"):
         with Cluster(server, table, tmp_path, flags=["--filter", condition]) as cluster:
             cluster.wait_ready()
-            loader: Loader = connect(cluster.endpoint).loader(**words)
+            loader: Loader = connect(cluster.endpoint).loader(**options)
             states.append(loader.state_dict())
             if len(states) == 2:
                 with pytest.raises(StateError, match="filter = 'id < 5000', but this loader has 'id >= 55000'"):

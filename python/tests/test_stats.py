@@ -173,7 +173,7 @@ def test_the_clock_splits_all_time() -> None:
 def stats_of(**changed: Any) -> Stats:
     """Stats of a loader that waited for the wire."""
     seconds = {"head": 0.5, "server": 1.0, "wire": 6.0, "decode": 0.25, "transform": 0.0, "consumer": 2.25}
-    words: dict[str, Any] = {
+    options: dict[str, Any] = {
         "seconds": seconds,
         "epoch": 3,
         "next_step": 1200,
@@ -184,7 +184,7 @@ def stats_of(**changed: Any) -> Stats:
         "prefetch_queue_depth": Depth(7, 70_000),
         "reconnects": 1,
     }
-    return Stats(**{**words, **changed})
+    return Stats(**{**options, **changed})
 
 
 def test_stats_print_as_a_table() -> None:
@@ -324,6 +324,6 @@ def test_progress_in_a_log_is_plain_lines() -> None:
 def test_progress_is_rank_0s(cache: DataCache, capsys: pytest.CaptureFixture[str], rank: int, shown: bool) -> None:
     for _ in cache.loader(global_batch_size=10, progress=True, world=World(rank, 2)):
         pass
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert ("epoch 0 100%, 10/10 steps" in said.err) == shown
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert ("epoch 0 100%, 10/10 steps" in captured.err) == shown

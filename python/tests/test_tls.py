@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong about TLS is said at once, proxies are not asked, and a frozen data node is noticed."""
+"""What is wrong about TLS is refused at once, proxies are not asked, and a frozen data node is noticed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_roots_that_are_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "roots", "said"),
+    ("location", "roots", "message"),
     [
         ("grpc+tls://localhost", None, "certificate was not accepted: .*tls_roots"),
         ("grpc+tls://localhost", trustme.CA().cert_pem.bytes(), "certificate was not accepted: .*tls_roots"),
@@ -64,10 +64,10 @@ def test_roots_that_are_not_there(tmp_path: Path) -> None:
     ],
     ids=["unknown authority", "another authority", "another host", "plain against TLS"],
 )
-def test_what_can_not_work_is_said_at_once(port: int, location: str, roots: bytes | None, said: str) -> None:
+def test_what_can_not_work_is_refused_at_once(port: int, location: str, roots: bytes | None, message: str) -> None:
     with (
         DataCache(f"{location}:{port}", tls_roots=roots, retry_seconds=1e9) as cache,
-        pytest.raises(RefusedError, match=said),
+        pytest.raises(RefusedError, match=message),
     ):
         cache.status()
 
@@ -92,7 +92,7 @@ def test_proxies_are_not_asked(
         for spelled in (name, name.upper()):
             monkeypatch.setenv(spelled, address)
         cache = connect(peer.endpoint, 5.0, transport)
-        assert cache.permutation(columns=["id"])[7] == {"id": 7}
+        assert cache.table(columns=["id"])[7] == {"id": 7}
     assert asked == []
 
 
@@ -100,7 +100,7 @@ def test_a_frozen_data_node_is_noticed_by_reads_by_index(
     peer: Peer, cache: DataCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "_SILENT_SECONDS", 0.2)  # twice as long, and the node counts as lost
-    rows, first = cache.permutation(columns=["id"]), list[int]()
+    rows, first = cache.table(columns=["id"]), list[int]()
 
     def freeze(connection: Connection) -> None:
         first.append(1)

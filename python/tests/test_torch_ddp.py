@@ -18,11 +18,11 @@ from ddp import Run, train
 ROWS = 41  # divisible by no batch and no world
 # Forked workers come first: reading without them connects a rank.
 RUNS = [
-    Run(words={"global_batch_size": 12, "tail": "pad", "seed": 3}, workers=2, epochs=2),
-    Run(words={"global_batch_size": 12, "tail": "drop"}),
-    Run(words={"global_batch_size": 12, "tail": "pad"}),
-    Run(words={"global_batch_size": 10, "tail": "keep"}),
-    Run(words={"global_batch_size": 2, "tail": "keep"}),  # the world of 3 is larger than the batch
+    Run(options={"global_batch_size": 12, "tail": "pad", "seed": 3}, workers=2, epochs=2),
+    Run(options={"global_batch_size": 12, "tail": "drop"}),
+    Run(options={"global_batch_size": 12, "tail": "pad"}),
+    Run(options={"global_batch_size": 10, "tail": "keep"}),
+    Run(options={"global_batch_size": 2, "tail": "keep"}),  # the world of 3 is larger than the batch
 ]
 
 
@@ -36,7 +36,7 @@ def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_every_world_has_the_same_steps_and_learns_the_same(endpoint: str, tmp_path: Path) -> None:
     alone, *others = [train(endpoint, RUNS, world, tmp_path) for world in (1, 2, 3)]
     for number, run in enumerate(RUNS):
-        want = [step for epoch in range(run.epochs) for step in counted(run.words, epoch)]
+        want = [step for epoch in range(run.epochs) for step in counted(run.options, epoch)]
         assert alone[0][number].steps == want
         for ranks in others:
             learnt = [rank[number] for rank in ranks]
@@ -47,9 +47,9 @@ def test_every_world_has_the_same_steps_and_learns_the_same(endpoint: str, tmp_p
             assert learnt[0].weights == pytest.approx(alone[0][number].weights, rel=1e-9), run
 
 
-def counted(words: dict[str, Any], epoch: int) -> list[list[int]]:
+def counted(options: dict[str, Any], epoch: int) -> list[list[int]]:
     """The rows of each step over all ranks, without padding."""
-    steps = steps_of(words, epoch, rows=ROWS)
-    if words["tail"] == "pad":
-        steps[-1] = steps[-1][: ROWS % words["global_batch_size"]]
+    steps = steps_of(options, epoch, rows=ROWS)
+    if options["tail"] == "pad":
+        steps[-1] = steps[-1][: ROWS % options["global_batch_size"]]
     return steps

@@ -17,7 +17,7 @@ from small import served, small_table, steps_of
 pytest.importorskip("torch")
 
 ROWS = 41
-WORDS: dict[str, Any] = {"global_batch_size": 10, "seed": 3, "tail": "drop"}
+OPTIONS: dict[str, Any] = {"global_batch_size": 10, "seed": 3, "tail": "drop"}
 SECONDS = 600  # for a whole training; a machine may be ten times slower than ours
 
 # One of four ranks: trains a model of which each rank has a part, and prints what it read.
@@ -31,7 +31,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from kubeflow_datacache import DataCache, World
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 
-endpoint, words, rank, meeting = json.loads(sys.argv[1])
+endpoint, options, rank, meeting = json.loads(sys.argv[1])
 dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=4)
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
 torch.manual_seed(0)
@@ -40,7 +40,7 @@ parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseP
 fully_shard(model, mesh=mesh["data"])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 with DataCache(endpoint, retry_seconds=60) as cache:
-    loader = StreamingDataLoader(StreamingDataset(cache, **words, world=World.of_mesh(mesh, "data")))
+    loader = StreamingDataLoader(StreamingDataset(cache, **options, world=World.of_mesh(mesh, "data")))
     steps = []
     for batch in loader:
         model(batch["id"].float().unsqueeze(1)).sum().backward()
@@ -66,16 +66,16 @@ def test_tensor_parallel_ranks_read_the_same_rows(server: Path, tmp_path: Path) 
     with served(server, tmp_path, small_table(tmp_path, ROWS)) as endpoint:
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-c", RANK, json.dumps([endpoint, WORDS, rank, f"file://{tmp_path / 'meeting'}"])],
+                [sys.executable, "-c", RANK, json.dumps([endpoint, OPTIONS, rank, f"file://{tmp_path / 'meeting'}"])],
                 stdout=subprocess.PIPE,
                 env=own,
                 text=True,
             )
             for rank in range(4)
         ]
-        said = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+        output = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * 4
-    read = [json.loads(out.splitlines()[-1]) for out in said]
+    read = [json.loads(out.splitlines()[-1]) for out in output]
     for place, steps in read:
-        assert steps == steps_of(WORDS, 0, place, 2, rows=ROWS)
+        assert steps == steps_of(OPTIONS, 0, place, 2, rows=ROWS)
     assert sorted(place for place, _ in read) == [0, 0, 1, 1]

@@ -15,7 +15,7 @@ from small import small_cache, steps_of
 pytest.importorskip("torchdata")
 from trainer import Job, Kind, train
 
-WORDS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
+OPTIONS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
 STEPS = 7
 
 
@@ -27,8 +27,8 @@ def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 BEFORE: list[tuple[Kind, int, dict[str, Any]]] = [
-    ("streaming", 0, {"block_bytes": 200_000}),
-    ("streaming", 2, {"block_bytes": 100_000}),
+    ("streaming", 0, {"bundle_bytes": 200_000}),
+    ("streaming", 2, {"bundle_bytes": 100_000}),
     ("stateful", 0, {}),
     ("stateful", 3, {}),
     ("stateful", 2, {"snapshot_every_n_steps": 3}),
@@ -37,7 +37,7 @@ BEFORE: list[tuple[Kind, int, dict[str, Any]]] = [
 
 def test_every_state_of_an_epoch_goes_on_elsewhere(endpoint: str) -> None:
     before = [
-        Job(kind=kind, words=WORDS, rank=1, world=2, workers=workers, options=options, epochs=(0, 3), save=True)
+        Job(kind=kind, dataset=OPTIONS, rank=1, world=2, workers=workers, options=options, epochs=(0, 3), save=True)
         for kind, workers, options in BEFORE
     ]
     # Another world and another number of workers, every rank of it, in a fresh process. Epoch 4 comes after the rest.
@@ -47,58 +47,59 @@ def test_every_state_of_an_epoch_goes_on_elsewhere(endpoint: str) -> None:
         for step, state in enumerate(done.states):
             rank = (step + job.workers) % 3
             workers = (4, 1, 0)[step % 3]
-            again = Job(kind=job.kind, words=WORDS, rank=rank, world=3, workers=workers, state=state, epochs=(3, 4))
+            again = Job(kind=job.kind, dataset=OPTIONS, rank=rank, world=3, workers=workers, state=state, epochs=(3, 4))
             rest.append((again, step))
     for (job, step), done in zip(rest, train(endpoint, [job for job, _ in rest]), strict=True):
-        want = [steps_of(WORDS, 3, job.rank, 3)[step + 1 :], steps_of(WORDS, 4, job.rank, 3)]
+        want = [steps_of(OPTIONS, 3, job.rank, 3)[step + 1 :], steps_of(OPTIONS, 4, job.rank, 3)]
         assert done.epochs == want, f"from the state after step {step}: {job}"
 
 
 def test_torchdatas_own_way_back(endpoint: str) -> None:
-    """Without our help: the same number of workers, but another world."""
-    before = [Job(kind="stateful", words=WORDS, workers=workers, epochs=(2,), save=True) for workers in (0, 2)]
+    """StatefulDataLoader's own load_state_dict: the same number of workers in another world."""
+    before = [Job(kind="stateful", dataset=OPTIONS, workers=workers, epochs=(2,), save=True) for workers in (0, 2)]
     rest: list[tuple[Job, int]] = []
     for job, done in zip(before, train(endpoint, before), strict=True):
         for step, state in enumerate(done.states[:-1]):
             rest.append((replace(job, rank=1, world=2, state=state, native=True, save=False), step))
     for (job, step), done in zip(rest, train(endpoint, [job for job, _ in rest]), strict=True):
-        assert done.epochs == [steps_of(WORDS, 2, 1, 2)[step + 1 :]], f"from the state after step {step}: {job}"
+        assert done.epochs == [steps_of(OPTIONS, 2, 1, 2)[step + 1 :]], f"from the state after step {step}: {job}"
 
 
 def test_an_iteration_goes_on_where_it_stood(endpoint: str) -> None:
     before = [
-        Job(kind="streaming", words=WORDS, workers=workers, epochs=(1,), steps=3, save=True) for workers in (0, 2)
+        Job(kind="streaming", dataset=OPTIONS, workers=workers, epochs=(1,), steps=3, save=True) for workers in (0, 2)
     ]
     rest: list[Job] = []
     for job, done in zip(before, train(endpoint, before), strict=True):
         rest.append(replace(job, state=done.states[-1], steps=2, epochs=(None,), save=False))
         rest.append(replace(job, state=done.states[1], workers=2 - job.workers, steps=99, epochs=(1, None), save=False))
-    one, two = [steps_of(WORDS, epoch) for epoch in (1, 2)]
+    one, two = [steps_of(OPTIONS, epoch) for epoch in (1, 2)]
     for job, done in zip(rest, train(endpoint, rest), strict=True):
         assert done.epochs == ([one[3:5]] if job.steps == 2 else [one[2:], two]), job
 
 
 def test_an_epoch_ends_for_those_who_count_its_steps(endpoint: str) -> None:
     before = [
-        Job(kind="streaming", words=WORDS, workers=workers, each=STEPS, epochs=(None,) * 4, save=True)
+        Job(kind="streaming", dataset=OPTIONS, workers=workers, each=STEPS, epochs=(None,) * 4, save=True)
         for workers in (0, 2)
     ]
     done = train(endpoint, before)
     for job, taken in zip(before, done, strict=True):
-        assert taken.epochs == [steps_of(WORDS, epoch) for epoch in range(4)], job
+        assert taken.epochs == [steps_of(OPTIONS, epoch) for epoch in range(4)], job
     rest = [
-        Job(kind="streaming", words=WORDS, workers=workers, state=taken.states[-1], epochs=(None, None))
+        Job(kind="streaming", dataset=OPTIONS, workers=workers, state=taken.states[-1], epochs=(None, None))
         for taken in done
         for workers in (2, 0, 3)
     ]
     for job, read in zip(rest, train(endpoint, rest), strict=True):
-        assert read.epochs == [steps_of(WORDS, 4), steps_of(WORDS, 5)], job
+        assert read.epochs == [steps_of(OPTIONS, 4), steps_of(OPTIONS, 5)], job
 
 
 def test_a_complete_epoch_that_is_asked_for_is_empty(endpoint: str) -> None:
-    (taken,) = train(endpoint, [Job(kind="streaming", words=WORDS, epochs=(3,), save=True)])
+    (taken,) = train(endpoint, [Job(kind="streaming", dataset=OPTIONS, epochs=(3,), save=True)])
     rest = [
-        Job(kind="streaming", words=WORDS, workers=workers, state=taken.states[-1], epochs=(3, 4)) for workers in (2, 0)
+        Job(kind="streaming", dataset=OPTIONS, workers=workers, state=taken.states[-1], epochs=(3, 4))
+        for workers in (2, 0)
     ]
     for job, read in zip(rest, train(endpoint, rest), strict=True):
-        assert read.epochs == [[], steps_of(WORDS, 4)], job
+        assert read.epochs == [[], steps_of(OPTIONS, 4)], job

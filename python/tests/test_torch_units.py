@@ -22,13 +22,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from kubeflow_datacache.torch import Columns, StreamingDataLoader, StreamingDataset, TensorBatch
-from kubeflow_datacache.torch.block import Blocks
+from kubeflow_datacache.torch.bundle import BundledDataset
 from kubeflow_datacache.torch.stateful import place_of
 from kubeflow_datacache.torch.tally import Tally
 from kubeflow_datacache.watch.clock import STAGES, Stage
 from kubeflow_datacache.watch.stats import Depth, Stats
 
-WORDS: dict[str, Any] = {"global_batch_size": 7, "seed": 5, "world": World(0, 1)}
+OPTIONS: dict[str, Any] = {"global_batch_size": 7, "seed": 5, "world": World(0, 1)}
 
 
 def sent(value: Any) -> Any:
@@ -68,11 +68,11 @@ def test_columns_travel_in_one_piece() -> None:
 
 
 def test_blocks_travel_in_one_piece(cache: DataCache) -> None:
-    dataset = StreamingDataset(cache, **WORDS, tail="pad", columns=["id", "name"])
-    blocks = [sent(block) for block in Blocks(dataset, 10_000)]
+    dataset = StreamingDataset(cache, **OPTIONS, tail="pad", columns=["id", "name"])
+    bundles = [sent(bundle) for bundle in BundledDataset(dataset, 10_000)]
     oracle = Oracle(rows=100, seed=5, global_batch=7, tail="pad").share()
-    steps = [step for block in blocks for step in block.steps()]
-    assert len(blocks) < len(steps) == len(oracle)
+    steps = [step for bundle in bundles for step in bundle.steps()]
+    assert len(bundles) < len(steps) == len(oracle)
     for step, want in zip(steps, oracle, strict=True):
         assert (step.step, step.rows) == (want.number, len(want.rows))
         assert step.item["id"].tolist() == want.rows
@@ -95,15 +95,15 @@ def doubled(rows: pa.RecordBatch) -> dict[str, Any]:
     ids=["columns", "rows", "anything"],
 )
 def test_what_transforms_make_travels(cache: DataCache, transform: Any, read: Callable[[Any], list[int]]) -> None:
-    dataset = StreamingDataset(cache, **WORDS, transform=transform)
+    dataset = StreamingDataset(cache, **OPTIONS, transform=transform)
     want = [step.rows for step in Oracle(rows=100, seed=5, global_batch=7, tail="drop").share()]
     assert [read(item) for item in dataset] == want
-    assert [read(step.item) for block in Blocks(dataset, 999) for step in sent(block).steps()] == want
+    assert [read(step.item) for bundle in BundledDataset(dataset, 999) for step in sent(bundle).steps()] == want
     assert [read(item) for item in StreamingDataLoader(dataset)] == want
 
 
 def test_where_an_iteration_begins(cache: DataCache) -> None:
-    loader = StreamingDataLoader(StreamingDataset(cache, **WORDS, tail="keep"))
+    loader = StreamingDataLoader(StreamingDataset(cache, **OPTIONS, tail="keep"))
 
     def steps(most: int = 99) -> list[tuple[int, int]]:
         out: list[tuple[int, int]] = []
@@ -143,7 +143,7 @@ def test_where_an_iteration_begins(cache: DataCache) -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("seed", 6), ("fingerprint", "f-2"), ("clump", 8)])
 def test_a_state_of_another_order_is_refused_by_field(cache: DataCache, field: str, value: object) -> None:
-    loader = StreamingDataLoader(StreamingDataset(cache, **WORDS))
+    loader = StreamingDataLoader(StreamingDataset(cache, **OPTIONS))
     loader.load_state_dict({**loader.state_dict(), field: value})
     with pytest.raises(StateError, match=rf"{field} = {value!r}, but this loader has"):
         next(iter(loader))
@@ -151,14 +151,14 @@ def test_a_state_of_another_order_is_refused_by_field(cache: DataCache, field: s
 
 @pytest.mark.parametrize("state", [{}, {"epoch": 3}, {"epoch": "x", "next_step": "y"}])
 def test_what_is_no_state_is_refused(cache: DataCache, state: dict[str, Any]) -> None:
-    dataset = StreamingDataset(cache, **WORDS)
+    dataset = StreamingDataset(cache, **OPTIONS)
     dataset.load_state_dict(state)
     with pytest.raises(StateError, match="version is missing"):
         iter(dataset)
 
 
 def test_a_state_of_more_workers_says_what_to_do(cache: DataCache) -> None:
-    stream = iter(StreamingDataset(cache, **WORDS))
+    stream = iter(StreamingDataset(cache, **OPTIONS))
     with pytest.raises(StateError, match=r"workers = 2, but .* has 1: give the state to StreamingDataset"):
         stream.load_state_dict({**stream.state_dict(), "workers": 2})
 
@@ -178,23 +178,23 @@ def test_a_transform_that_raises_says_where(cache: DataCache) -> None:
         raise KeyError("x")
 
     with pytest.raises(TransformError, match=r"picky raised KeyError: 'x'; at epoch 0, step 0"):
-        next(iter(StreamingDataLoader(StreamingDataset(cache, **WORDS, transform=picky))))
+        next(iter(StreamingDataLoader(StreamingDataset(cache, **OPTIONS, transform=picky))))
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 64}], ids=["by default", "64"])
 def test_batches_are_not_batched_again(cache: DataCache, options: dict[str, Any]) -> None:
-    loader: DataLoader[Any] = DataLoader(StreamingDataset(cache, **WORDS), **options)
+    loader: DataLoader[Any] = DataLoader(StreamingDataset(cache, **OPTIONS), **options)
     with pytest.raises(TypeError, match=r"batches of them once more: use .*batch_size=None"):
         next(iter(loader))
 
 
 def test_batches_of_a_plain_dataloader(cache: DataCache) -> None:
-    loader = DataLoader(StreamingDataset(cache, **WORDS), batch_size=None)
+    loader = DataLoader(StreamingDataset(cache, **OPTIONS), batch_size=None)
     want = [step.rows for step in Oracle(rows=100, seed=5, global_batch=7, tail="drop").share()]
     assert [batch["id"].tolist() for batch in loader] == want
 
 
-def said(head: float, server: float) -> Stats:
+def stats_of(head: float, server: float) -> Stats:
     """A worker's numbers."""
     seconds: dict[Stage, float] = {**dict.fromkeys(STAGES, 0.0), "head": head, "server": server, "consumer": 9.0}
     return Stats(
@@ -218,10 +218,10 @@ def said(head: float, server: float) -> Stats:
 def test_waiting_is_split_as_the_workers_waited(waited: float, want: dict[Stage, float]) -> None:
     tally = Tally()
     tally.begin()
-    tally.report(0, said(1.0, 8.0))
-    tally.report(1, said(3.0, 0.0))
+    tally.report(0, stats_of(1.0, 8.0))
+    tally.report(1, stats_of(3.0, 0.0))
     tally.waited(waited)
-    for _ in range(2):  # also after the iteration, whose queues are gone
+    for _ in range(2):  # still there after the iteration, when the queues are gone
         stats = tally.stats(0, 0, Depth(5, 50))
         assert {stage: stats.seconds[stage] for stage in want} == pytest.approx(want)
         assert stats.waited == pytest.approx(waited)
@@ -231,7 +231,7 @@ def test_waiting_is_split_as_the_workers_waited(waited: float, want: dict[Stage,
 
 
 def test_stats_of_a_loader(cache: DataCache, peer: Peer) -> None:
-    loader = StreamingDataLoader(StreamingDataset(cache, **WORDS))
+    loader = StreamingDataLoader(StreamingDataset(cache, **OPTIONS))
     given = sum(batch.rows for batch in loader)
     stats = loader.stats()
     assert (stats.steps, stats.rows) == (14, given) == (14, 98)

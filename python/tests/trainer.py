@@ -39,7 +39,7 @@ class Job:
     """
 
     kind: Kind
-    words: dict[str, Any]
+    dataset: dict[str, Any]
     rank: int = 0
     world: int = 1
     workers: int = 0
@@ -83,7 +83,7 @@ def train(endpoint: str, jobs: Sequence[Job]) -> list[Done]:
 
 def do(cache: DataCache, job: Job) -> Done:
     """Does a job in this process."""
-    dataset = StreamingDataset(cache, **job.words, world=World(job.rank, job.world))
+    dataset = StreamingDataset(cache, **job.dataset, world=World(job.rank, job.world))
     loader = _loader(job, dataset)
     if job.state is not None:
         (loader if job.native or job.kind == "streaming" else dataset).load_state_dict(job.state)

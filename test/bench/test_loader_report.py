@@ -53,8 +53,17 @@ def test_bars_hold_client_and_total_per_gigabyte() -> None:
     assert "client met, total MISSED" in row.line()
 
 
-@pytest.mark.parametrize("sample", [epoch("litdata", 1.0), epoch(OURS, 1.0, workers=2)], ids=["a peer", "with workers"])
-def test_only_ours_without_workers_has_bars(sample: Sample) -> None:
+def test_two_workers_hold_the_client() -> None:
+    (row,) = rows([epoch(OURS, 2.8, server=1.0, workers=2)])
+    assert row.bars == [Bar("client", 1.4, 1.5)]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [epoch("litdata", 1.0), epoch(OURS, 1.0, workers=2, shuffle=True), epoch(OURS, 1.0, workers=4)],
+    ids=["a peer", "shuffled with workers", "more workers"],
+)
+def test_others_have_no_bars(sample: Sample) -> None:
     (row,) = rows([sample])
     assert row.bars == []
 

@@ -216,12 +216,12 @@ PASS
             "pages to batches",
         ),
         (
-            ["a/linux.Syscall6", "unix.Madvise", "x/cacheserver/chunk.populate (inline)"],
+            ["a/linux.Syscall6", "unix.Madvise", "x/cacheserver/rows.populate (inline)"],
             "first touch of the chunks' memory",
         ),
         (["x/parquet/decode.gather[go.shape.uint32]", "x/parquet/decode.Open"], "dictionary indices to values"),
         (["x/parquet/decode.(*levels).peek", "x/parquet/decode.Open"], "levels"),
-        (["internal/poll.(*FD).Writev", "x/cacheserver/h2.(*conn).write"], "system call writev"),
+        (["internal/poll.(*FD).Writev", "x/cacheserver/transport/h2.(*conn).write"], "system call writev"),
         (["runtime.findRunnable"], REST),
     ],
 )

@@ -136,7 +136,7 @@ _CLASS_CODE = {
 
 def code_of(error: BaseException) -> str:
     """The gRPC code behind an error of pyarrow.flight."""
-    if said := _GRPC_CODE.search(str(error)):
-        code = re.sub("[ -]", "_", said[1]).upper()
+    if match := _GRPC_CODE.search(str(error)):
+        code = re.sub("[ -]", "_", match[1]).upper()
         return "FAILED_PRECONDITION" if code == "PRECONDITION_FAILED" else code  # pyarrow's own wording
     return _CLASS_CODE.get(type(error).__name__, type(error).__name__)

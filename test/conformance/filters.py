@@ -34,7 +34,7 @@ from pyiceberg.expressions import (
 
 
 class Filter(NamedTuple):
-    """One condition, said twice. DuckDB reads the text itself."""
+    """One condition in two forms: as text, which DuckDB reads too, and as a function."""
 
     where: str
     expression: BooleanExpression

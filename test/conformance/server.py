@@ -166,7 +166,7 @@ class Caches:
         return cache
 
     def run(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """The binary with other arguments, until it ends."""
+        """Runs the binary with the arguments and waits until it ends."""
         own = {**_plain_environment(), **(env or {})}
         return subprocess.run(
             [self._binary, *arguments], capture_output=True, text=True, env=own, timeout=60, check=False

@@ -20,7 +20,7 @@ from server import Cache
 Connect = Callable[[Cache], Client]
 
 IDS, TEXTS = pa.array(range(20_000), pa.int64()), pa.array([f"value {i}" for i in range(20_000)])
-# Columns of plain values are decoded by package leaf, a struct by pqarrow.
+# Columns of plain values are decoded by package decode, a struct by pqarrow.
 TABLES = {
     "plain": pa.table({"id": IDS, "text": TEXTS}),
     "struct": pa.table({"both": pa.StructArray.from_arrays([IDS, TEXTS], names=["id", "text"])}),

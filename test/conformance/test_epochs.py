@@ -155,17 +155,17 @@ class TestEpochs:
         for endpoint in info.endpoints:
             schema, usual = plain.batches(endpoint)
             whole = pa.Table.from_batches(usual, schema)
-            for said, length in [(1, 1 << 16), (100_000, 100_000), (1 << 30, 4 << 20)]:
-                _, got = plain.batches(endpoint, [(b"datacache-batch-bytes", str(said).encode())])
+            for asked, length in [(1, 1 << 16), (100_000, 100_000), (1 << 30, 4 << 20)]:
+                _, got = plain.batches(endpoint, [(b"datacache-batch-bytes", str(asked).encode())])
                 assert pa.Table.from_batches(got, schema).equals(whole)
                 assert len(got) >= whole.nbytes // (1.25 * length)
                 # The first one may end with a step that began on another node, the last one with the rows.
                 assert all(0.75 * length < batch.nbytes < 1.25 * length for batch in got[1:-1])
 
-    @pytest.mark.parametrize("said", [b"0", b"-5", b"4MiB", b"1e6", b""])
-    def test_a_length_that_is_no_number_is_refused(self, said: bytes, plain: Client) -> None:
+    @pytest.mark.parametrize("value", [b"0", b"-5", b"4MiB", b"1e6", b""])
+    def test_a_length_that_is_no_number_is_refused(self, value: bytes, plain: Client) -> None:
         info = plain.command(kind="epoch", seed=1, epoch=0, shuffle=True, global_batch=10, tail="keep", rank=0, world=1)
-        headers = [(b"datacache-batch-bytes", said)]
+        headers = [(b"datacache-batch-bytes", value)]
         refused = check_code("INVALID_ARGUMENT", lambda: plain.batches(info.endpoints[0], headers))
         assert "datacache-batch-bytes" in refused
 
@@ -224,8 +224,8 @@ class TestTake:
         for endpoint in info.endpoints:
             lo, hi = bounds[node_of(endpoint)]
             for row in {lo - 1, hi, -1, 2**63 - 1, -(2**63)}:
-                said = check_code("OUT_OF_RANGE", partial(plain.take, endpoint, [lo, row]))
-                assert str(row) in said
+                message = check_code("OUT_OF_RANGE", partial(plain.take, endpoint, [lo, row]))
+                assert str(row) in message
 
     @pytest.mark.parametrize(
         "batch",

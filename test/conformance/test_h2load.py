@@ -18,7 +18,7 @@ from server import Cache, Caches, Mode
 SERVICE = "arrow.flight.protocol.FlightService"
 INFOS, STREAMS = 5000, 500
 CONNECTIONS, CALLS_A_CONNECTION = 50, 20
-# A batch's message says how long the server was busy with it ("busy_us"): its digits make a stream this much longer.
+# Every batch reports how long the server took ("busy_us"): the number of digits changes the length by up to this.
 DIGITS = 32
 
 

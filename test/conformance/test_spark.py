@@ -81,7 +81,7 @@ def canonical(value: Any) -> Any:
 
 
 def counted(rows: list[Any]) -> Counter[Any]:
-    """Rows, how often each is there."""
+    """How often each row occurs."""
     return Counter(canonical(row) for row in rows)
 
 

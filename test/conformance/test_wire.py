@@ -96,15 +96,15 @@ class TestAnswers:
     def test_an_answer_describes_the_dataset(self, plain: Client, table: Table) -> None:
         info = plain.path(0, 1)
         made = table("plain").open()
-        said = metadata(info)
-        assert set(said) == {"v", "dataset", "rows", "nodes"}
-        assert said["v"] == 1
-        assert said["rows"] == info.total_records == 10_001
-        assert said["dataset"]["table_uuid"] == str(made.metadata.table_uuid)
-        assert said["dataset"]["snapshot"] == made.metadata.current_snapshot_id
-        assert said["dataset"]["fingerprint"]
-        assert said["dataset"]["filter"] == ""
-        starts, ends = zip(*said["nodes"], strict=True)
+        answer = metadata(info)
+        assert set(answer) == {"v", "dataset", "rows", "nodes"}
+        assert answer["v"] == 1
+        assert answer["rows"] == info.total_records == 10_001
+        assert answer["dataset"]["table_uuid"] == str(made.metadata.table_uuid)
+        assert answer["dataset"]["snapshot"] == made.metadata.current_snapshot_id
+        assert answer["dataset"]["fingerprint"]
+        assert answer["dataset"]["filter"] == ""
+        starts, ends = zip(*answer["nodes"], strict=True)
         assert (starts[0], ends[-1]) == (0, 10_001)
         assert starts[1:] == ends[:-1], "node ranges have a gap or overlap"
 
@@ -116,9 +116,9 @@ class TestAnswers:
     def test_metadata_has_the_fields_of_the_golden_file(self, plain: Client) -> None:
         golden = {case["name"]: case["metadata"] for case in files.load("wire_metadata.json")}
         info = plain.path(0, 1)
-        said = metadata(info)
-        assert list(said) == list(golden["answer"])
-        assert list(said["dataset"]) == list(golden["answer"]["dataset"])
+        answer = metadata(info)
+        assert list(answer) == list(golden["answer"])
+        assert list(answer["dataset"]) == list(golden["answer"]["dataset"])
         assert list(json.loads(info.endpoints[0].app_metadata)) == list(golden["endpoint"])
         chunk = plain.node(info.endpoints[0]).do_get(info.endpoints[0].ticket).read_chunk()
         assert list(json.loads(chunk.app_metadata.to_pybytes())) == list(golden["batch"])
@@ -315,15 +315,15 @@ class TestRest:
 
     def test_status_is_the_one_of_http(self, mode: Mode, table: Table, caches: Caches, connect: Connect) -> None:
         cache = caches.of(table("plain"), mode=mode)
-        said = connect(cache).status()
-        assert said == cache.status()
-        assert said["state"] == "Ready"
-        assert said["rows"] == sum(n["rows"] for n in said["nodes"]) == 10_001
-        assert said["bytes"] == sum(n["bytes"] for n in said["nodes"]) > 0
-        assert said["splits"]["done"] == said["splits"]["total"] > 0
-        assert [n["index"] for n in said["nodes"]] == [0, 1]
-        assert {"index", "address", "state", "rows", "bytes", "splits"} <= set(said["nodes"][0])
-        assert {"reason", "table", "snapshot"} <= set(said)
+        status = connect(cache).status()
+        assert status == cache.status()
+        assert status["state"] == "Ready"
+        assert status["rows"] == sum(n["rows"] for n in status["nodes"]) == 10_001
+        assert status["bytes"] == sum(n["bytes"] for n in status["nodes"]) > 0
+        assert status["splits"]["done"] == status["splits"]["total"] > 0
+        assert [n["index"] for n in status["nodes"]] == [0, 1]
+        assert {"index", "address", "state", "rows", "bytes", "splits"} <= set(status["nodes"][0])
+        assert {"reason", "table", "snapshot"} <= set(status)
 
     def test_probes_and_metrics(self, mode: Mode, table: Table, caches: Caches) -> None:
         cache = caches.of(table("plain"), mode=mode)
@@ -363,7 +363,7 @@ class TestRest:
 
 
 def check_code(code: str, call: Callable[[], object]) -> str:
-    """The call must end with this gRPC code; returns what it said."""
+    """The call must end with this gRPC code; returns its message."""
     with pytest.raises(Exception) as refused:  # noqa: PT011 - which class it is belongs to pyarrow, the code to us
         call()
     assert code_of(refused.value) == code, str(refused.value)

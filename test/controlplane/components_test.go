@@ -138,13 +138,13 @@ func checkInstallation(t *testing.T, namespace string, objects []*unstructured.U
 	}
 	checkOrder(t, objects)
 	checkImages(t, objects)
-	checkRights(t, namespace, objects)
-	checkManager(t, objects)
+	checkRights(t, namespace, "datacache-manager", objects)
+	checkManager(t, objects, "datacache-manager", "datacache-webhook", "datacache-metrics")
 }
 
-// checkRights: bindings give the manager's service account of this namespace its roles, all of which are there, and no role lets anybody
+// checkRights: bindings give a manager's service account of this namespace its roles, all of which are there, and no role lets anybody
 // see Secrets other than by name.
-func checkRights(t *testing.T, namespace string, objects []*unstructured.Unstructured) {
+func checkRights(t *testing.T, namespace, manager string, objects []*unstructured.Unstructured) {
 	t.Helper()
 	for _, object := range objects {
 		switch object.GetKind() {
@@ -164,7 +164,7 @@ func checkRights(t *testing.T, namespace string, objects []*unstructured.Unstruc
 				t.Errorf("%s %s names %s %s, which is not there", object.GetKind(), binding.Name, binding.RoleRef.Kind, binding.RoleRef.Name)
 			}
 			for _, subject := range binding.Subjects {
-				if subject.Name == "datacache-manager" && subject.Namespace != namespace {
+				if subject.Name == manager && subject.Namespace != namespace {
 					t.Errorf("%s %s is for the service account of %s, want that of %s", object.GetKind(), binding.Name, subject.Namespace, namespace)
 				}
 			}
@@ -172,22 +172,22 @@ func checkRights(t *testing.T, namespace string, objects []*unstructured.Unstruc
 	}
 }
 
-// checkManager: what stands around the manager's pods fits them: Services, the policy, the priority class, memory, and the time to end.
-func checkManager(t *testing.T, objects []*unstructured.Unstructured) {
+// checkManager: what stands around a manager's pods fits them: Services, the policy, the priority class, memory, and the time to end.
+func checkManager(t *testing.T, objects []*unstructured.Unstructured, name string, services ...string) {
 	t.Helper()
-	pod := decode[appsv1.Deployment](t, find(t, objects, "Deployment", "datacache-manager")).Spec.Template
+	pod := decode[appsv1.Deployment](t, find(t, objects, "Deployment", name)).Spec.Template
 	container := pod.Spec.Containers[0]
 	ports := map[string]bool{}
 	for _, port := range container.Ports {
 		ports[port.Name] = true
 	}
-	for _, name := range []string{"datacache-webhook", "datacache-metrics"} {
-		service := decode[corev1.Service](t, find(t, objects, "Service", name))
+	for _, service := range services {
+		service := decode[corev1.Service](t, find(t, objects, "Service", service))
 		if !labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(pod.Labels)) || !ports[service.Spec.Ports[0].TargetPort.String()] {
-			t.Errorf("Service %s leads to port %s of pods with %v, which the manager's are not", name, &service.Spec.Ports[0].TargetPort, service.Spec.Selector)
+			t.Errorf("Service %s leads to port %s of pods with %v, which the manager's are not", service.Name, &service.Spec.Ports[0].TargetPort, service.Spec.Selector)
 		}
 	}
-	policy := decode[networkingv1.NetworkPolicy](t, find(t, objects, "NetworkPolicy", "datacache-manager"))
+	policy := decode[networkingv1.NetworkPolicy](t, find(t, objects, "NetworkPolicy", name))
 	if selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector); err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 		t.Errorf("the NetworkPolicy is for pods with %v (%v), which the manager's are not", policy.Spec.PodSelector, err)
 	}

@@ -17,10 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/local"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/icetest"
@@ -101,14 +101,14 @@ func told(t *testing.T, job *trainer.TrainJob, reason string) string {
 	return message
 }
 
-// rows of the table that served loads.
-const rows = 1000
+// tableRows of the table that served loads.
+const tableRows = 1000
 
 // served runs a real head with two data nodes as the caches', until the test ends.
 func served(t *testing.T, namespace string, caches ...string) {
 	t.Helper()
 	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
-	many := make([]icetest.Row, rows)
+	many := make([]icetest.Row, tableRows)
 	for i := range many {
 		many[i] = icetest.Row{"id": i}
 	}
@@ -121,9 +121,10 @@ func runHead(t *testing.T, metadata, namespace string, caches ...string) {
 	t.Helper()
 	flight, http := listen(t), listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
+	store := objstore.New(objstore.Config{})
 	server, err := local.New(ctx, local.Config{
-		Flight: flight, HTTP: http, Nodes: 2, Budget: chunk.NewBudget(1 << 28), Store: objstore.New(objstore.Config{}),
-		Source: iceberg.Source{Metadata: metadata}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(),
+		Flight: flight, HTTP: http, Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: store,
+		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	})
 	if err != nil {
 		cancel()

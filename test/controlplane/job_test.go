@@ -55,13 +55,13 @@ func TestJobGetsItsCache(t *testing.T) {
 	served(t, ns, "train")
 	dc = cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
 	s := dc.Status
-	if s.Rows == nil || *s.Rows != rows || ptr.Deref(s.LoadedPercent, 0) != 100 || ptr.Deref(s.Bytes, 0) == 0 || s.Snapshot == "" || s.ReadyTime == nil {
-		t.Errorf("status of the Ready DataCache is %+v, want %d rows, 100%%, bytes, a snapshot and when it was ready", s, rows)
+	if s.Rows == nil || *s.Rows != tableRows || ptr.Deref(s.LoadedPercent, 0) != 100 || ptr.Deref(s.Bytes, 0) == 0 || s.Snapshot == "" || s.ReadyTime == nil {
+		t.Errorf("status of the Ready DataCache is %+v, want %d rows, 100%%, bytes, a snapshot and when it was ready", s, tableRows)
 	}
 	if diff := cmp.Diff([]string{ns + "/train"}, s.UsedBy); diff != "" || s.Users != 1 {
 		t.Errorf("users = %d, usedBy differs (-want +got):\n%s", s.Users, diff)
 	}
-	if message := told(t, job, "CacheReady"); !strings.Contains(message, fmt.Sprintf("all %d rows are in memory", rows)) {
+	if message := told(t, job, "CacheReady"); !strings.Contains(message, fmt.Sprintf("all %d rows are in memory", tableRows)) {
 		t.Errorf("event CacheReady says %q", message)
 	}
 

@@ -31,6 +31,7 @@ import (
 	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/webhook"
 )
 
@@ -47,6 +48,8 @@ var (
 	leader  *running
 	heads   = &network{servers: map[types.NamespacedName]string{}}
 	asked   = &requests{counts: map[string]int{}}
+
+	cacheserver string // the program
 )
 
 func TestMain(m *testing.M) {
@@ -57,20 +60,26 @@ func TestMain(m *testing.M) {
 		CRDs:   []string{"../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"},
 		Scheme: v1alpha1.AddToScheme,
 	}
-	os.Exit(kubetest.Run(options, func(c *kubetest.Cluster) int {
-		cluster = c
-		stop, err := startManagers(c)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "controlplane:", err)
-			return 1
-		}
-		code := m.Run()
-		if err := stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "controlplane: the manager:", err)
-			return 1
-		}
-		return code
+	os.Exit(proctest.Run("controlplane", false, func(binary string) int {
+		cacheserver = binary
+		return kubetest.Run(options, func(c *kubetest.Cluster) int { return run(m, c) })
 	}))
+}
+
+// run gives what the tests ended with.
+func run(m *testing.M, c *kubetest.Cluster) int {
+	cluster = c
+	stop, err := startManagers(c)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "controlplane:", err)
+		return 1
+	}
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "controlplane: the manager:", err)
+		return 1
+	}
+	return code
 }
 
 // startManagers installs the overlay and runs two managers, as its Deployment does, with the rights of the manager's own service account:
@@ -172,10 +181,10 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int) (ctrl.Manage
 	})
 }
 
-// network stands in for the pod network: it leads the controller to the heads that tests run. Safe for concurrent use.
+// network stands in for the pod network: it leads the controller to the heads and steps that tests run. Safe for concurrent use.
 type network struct {
 	mu      sync.Mutex
-	servers map[types.NamespacedName]string // host:port by a head's pod
+	servers map[types.NamespacedName]string // host:port by pod
 }
 
 // headPod is LWS's name for the first pod of a cache's first group.
@@ -183,8 +192,8 @@ func headPod(namespace, cache string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: inject.CacheName(cache) + "-0"}
 }
 
-func (n *network) dial(ctx context.Context, head *corev1.Pod) (net.Conn, error) {
-	place := client.ObjectKeyFromObject(head)
+func (n *network) dial(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
+	place := client.ObjectKeyFromObject(pod)
 	n.mu.Lock()
 	server := n.servers[place]
 	n.mu.Unlock()
@@ -194,9 +203,12 @@ func (n *network) dial(ctx context.Context, head *corev1.Pod) (net.Conn, error) 
 	return (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", server)
 }
 
-// serve leads to the server from now on; "" to none.
-func (n *network) serve(namespace, cache, server string) {
+// serve leads to the server of a cache's first head from now on; "" to none.
+func (n *network) serve(namespace, cache, server string) { n.lead(headPod(namespace, cache), server) }
+
+// lead leads to the server in a pod from now on; "" to none.
+func (n *network) lead(pod types.NamespacedName, server string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.servers[headPod(namespace, cache)] = server
+	n.servers[pod] = server
 }

@@ -93,8 +93,8 @@ func TestKubeflowSDK(t *testing.T) {
 				t.Errorf("%s: its events are %q, want %s among them", form, job.Reasons, reason)
 			}
 		}
-		if job.Cache.State != "Ready" || job.Cache.Rows != rows || !strings.HasPrefix(job.Cache.Endpoint, "grpc://") {
-			t.Errorf("%s: its cache is %+v, want it Ready with %d rows at a grpc:// endpoint", form, job.Cache, rows)
+		if job.Cache.State != "Ready" || job.Cache.Rows != tableRows || !strings.HasPrefix(job.Cache.Endpoint, "grpc://") {
+			t.Errorf("%s: its cache is %+v, want it Ready with %d rows at a grpc:// endpoint", form, job.Cache, tableRows)
 		}
 	}
 	for _, name := range []string{"torch-distributed", "torch-distributed-data-cache", "torch-distributed-with-cache"} {

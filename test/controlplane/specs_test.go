@@ -59,7 +59,7 @@ func gateIsRight(t *testing.T, spec batchv1.JobSpec) {
 	t.Helper()
 	pod := spec.Template.Spec
 	gate := pod.Containers[0]
-	if gate.Name != inject.StepName || gate.Image != image || strings.Join(gate.Args, " ") != "initializer" {
+	if gate.Name != inject.StepName || gate.Image != image || strings.Join(gate.Args, " ") != "initializer --notices=:8080" {
 		t.Errorf("the step's container is %s of %s with %q", gate.Name, gate.Image, gate.Args)
 	}
 	knowsItsJob(t, "the step", gate)

@@ -171,17 +171,22 @@ func powerOff(t *testing.T, node string) (on func()) {
 // cordon keeps new pods from a node until the test ends.
 func cordon(t *testing.T, name string) {
 	t.Helper()
+	editNode(t, name, `{"spec":{"unschedulable":true}}`, `{"spec":{"unschedulable":false}}`)
+}
+
+// editNode patches a node, and at the end of the test back.
+func editNode(t *testing.T, name, patch, back string) {
+	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	set := func(unschedulable bool) error {
-		patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, unschedulable)
+	edit := func(patch string) error {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		return cluster.Client.Patch(ctx, node, client.RawPatch("application/merge-patch+json", patch))
+		return cluster.Client.Patch(ctx, node, client.RawPatch("application/merge-patch+json", []byte(patch)))
 	}
-	if err := set(true); err != nil {
+	if err := edit(patch); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := set(false); err != nil {
+		if err := edit(back); err != nil {
 			t.Error(err)
 		}
 	})

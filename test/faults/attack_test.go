@@ -18,14 +18,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 // transports are the values of --transport; every attack must fail over each.
-var transports = []rpc.Transport{rpc.H2, rpc.GRPC}
+var transports = []transport.Implementation{transport.H2, transport.GRPC}
 
 // overTransport starts a cache on disk whose processes use a transport, and checks after the test that it still serves all rows.
-func overTransport(t *testing.T, transport rpc.Transport, args ...string) *cluster {
+func overTransport(t *testing.T, transport transport.Implementation, args ...string) *cluster {
 	t.Helper()
 	c := newCluster(t, onDisk(t, 2, 100, 50), 1)
 	c.args = append(c.args, append(args, "--transport", string(transport))...)

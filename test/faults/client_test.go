@@ -24,9 +24,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // window is a client's HTTP/2 window. It is fixed: a client that stops reading stops the server after so much.
@@ -71,7 +71,7 @@ func shardOf(index, total int) *flight.FlightDescriptor {
 }
 
 // epochOf asks for a rank's share of a shuffled epoch.
-func epochOf(e order.Epoch, s order.Share) *flight.FlightDescriptor {
+func epochOf(e epoch.Epoch, s epoch.Share) *flight.FlightDescriptor {
 	cmd, err := json.Marshal(map[string]any{
 		"v": 1, "kind": "epoch", "seed": e.Seed, "epoch": e.Number, "shuffle": e.Shuffle, "clump": e.Clump,
 		"global_batch": e.GlobalBatch, "tail": e.Tail, "rank": s.Rank, "world": s.World, "worker": s.Worker, "workers": s.Workers, "start_step": s.StartStep,
@@ -107,14 +107,14 @@ func wantStatus(t *testing.T, err error, code codes.Code, message string) {
 }
 
 // metadataOf reads what an answer says about the dataset.
-func metadataOf(info *flight.FlightInfo) (m wire.InfoMetadata, err error) {
+func metadataOf(info *flight.FlightInfo) (m protocol.InfoMetadata, err error) {
 	err = json.Unmarshal(info.GetAppMetadata(), &m)
 	return m, err
 }
 
 // nodeOf is the data node of an endpoint.
 func nodeOf(e *flight.FlightEndpoint) (int, error) {
-	var m wire.EndpointMetadata
+	var m protocol.EndpointMetadata
 	err := json.Unmarshal(e.GetAppMetadata(), &m)
 	return m.Node, err
 }
@@ -203,16 +203,16 @@ func (w wrongRows) Error() string { return w.text }
 
 func wrongf(format string, args ...any) error { return wrongRows{fmt.Sprintf(format, args...)} }
 
-// epoch is a rank's sequence as it is read: every data node's stream, and whose turn it is.
-type epoch struct {
-	want    []uint64      // row indices, in sequence order
-	bounds  []plan.Bounds // by node
+// epochReader is a rank's sequence as it is read: every data node's stream, and whose turn it is.
+type epochReader struct {
+	want    []uint64        // row indices, in sequence order
+	bounds  []assign.Bounds // by node
 	streams map[int]*stream
 	pending map[int][]int64
 }
 
 // epoch starts to read a rank's share of an epoch.
-func (c *cluster) epoch(ctx context.Context, e order.Epoch, s order.Share) (*epoch, error) {
+func (c *cluster) epoch(ctx context.Context, e epoch.Epoch, s epoch.Share) (*epochReader, error) {
 	info, err := c.info(ctx, epochOf(e, s))
 	if err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func (c *cluster) epoch(ctx context.Context, e order.Epoch, s order.Share) (*epo
 		return nil, err
 	}
 	e.Rows = uint64(m.Rows)
-	read := &epoch{bounds: m.Nodes, streams: map[int]*stream{}, pending: map[int][]int64{}}
+	read := &epochReader{bounds: m.Nodes, streams: map[int]*stream{}, pending: map[int][]int64{}}
 	if read.want, err = sequence(e, s); err != nil {
 		return nil, err
 	}
@@ -239,13 +239,13 @@ func (c *cluster) epoch(ctx context.Context, e order.Epoch, s order.Share) (*epo
 }
 
 // sequence is the order of a rank's rows by the contract.
-func sequence(e order.Epoch, s order.Share) ([]uint64, error) {
-	cursor, err := order.NewCursor(e, s)
+func sequence(e epoch.Epoch, s epoch.Share) ([]uint64, error) {
+	cursor, err := epoch.NewCursor(e, s)
 	if err != nil {
 		return nil, err
 	}
 	var rows []uint64
-	var runs [256]order.Run
+	var runs [256]epoch.Run
 	for n, _ := cursor.Next(runs[:], math.MaxUint64); n > 0; n, _ = cursor.Next(runs[:], math.MaxUint64) {
 		for _, r := range runs[:n] {
 			for row := r.First; row < r.First+r.Rows; row++ {
@@ -258,14 +258,14 @@ func sequence(e order.Epoch, s order.Share) ([]uint64, error) {
 
 // take reads the next n rows of the sequence and checks that they are the ones it has there. It gives
 // their ids, and io.EOF after the last row if every stream ended cleanly with it.
-func (e *epoch) take(n int) ([]int64, error) {
+func (e *epochReader) take(n int) ([]int64, error) {
 	var ids []int64
 	for ; n > 0; n-- {
 		if len(e.want) == 0 {
 			return ids, e.end()
 		}
 		row := int64(e.want[0])
-		owner := slices.IndexFunc(e.bounds, func(b plan.Bounds) bool { return b[0] <= row && row < b[1] })
+		owner := slices.IndexFunc(e.bounds, func(b assign.Bounds) bool { return b[0] <= row && row < b[1] })
 		if err := e.fill(owner); err != nil {
 			return ids, err
 		}
@@ -278,7 +278,7 @@ func (e *epoch) take(n int) ([]int64, error) {
 }
 
 // fill waits for rows of a node that has more to send.
-func (e *epoch) fill(owner int) error {
+func (e *epochReader) fill(owner int) error {
 	if e.streams[owner] == nil {
 		return wrongf("no endpoint for data node %d, which has row %d", owner, e.want[0])
 	}
@@ -296,7 +296,7 @@ func (e *epoch) fill(owner int) error {
 }
 
 // end reads every stream to its end, where no more rows may be.
-func (e *epoch) end() error {
+func (e *epochReader) end() error {
 	for owner, s := range e.streams {
 		more, err := s.rest()
 		if err != nil {
@@ -310,7 +310,7 @@ func (e *epoch) end() error {
 }
 
 // wholeEpoch reads an epoch from start to end.
-func (c *cluster) wholeEpoch(ctx context.Context, e order.Epoch, s order.Share) ([]int64, error) {
+func (c *cluster) wholeEpoch(ctx context.Context, e epoch.Epoch, s epoch.Share) ([]int64, error) {
 	read, err := c.epoch(ctx, e, s)
 	if err != nil {
 		return nil, err

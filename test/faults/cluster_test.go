@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -57,7 +57,7 @@ func running(t *testing.T, l *lake, nodes int) *cluster {
 	t.Helper()
 	c := newCluster(t, l, nodes)
 	c.startAll()
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	return c
 }
 
@@ -114,7 +114,7 @@ func planned(t *testing.T, l *lake, nodes int) *cluster {
 func (c *cluster) awaitPlan() {
 	c.t.Helper()
 	eventually(c.t, soon, func() error {
-		s, err := statusOf[head.Status](c.head)
+		s, err := statusOf[protocol.Status](c.head)
 		if err == nil && s.Splits.Total == 0 {
 			err = fmt.Errorf("not planned: %s: %s", s.State, s.Reason)
 		}
@@ -123,12 +123,12 @@ func (c *cluster) awaitPlan() {
 }
 
 // await waits until the head says a state with a reason that has the given parts, and gives its status.
-func (c *cluster) await(want head.State, reason string, within time.Duration) head.Status {
+func (c *cluster) await(want protocol.State, reason string, within time.Duration) protocol.Status {
 	c.t.Helper()
 	c.head.alive()
-	var last head.Status
+	var last protocol.Status
 	eventually(c.t, within, func() (err error) {
-		last, err = statusOf[head.Status](c.head)
+		last, err = statusOf[protocol.Status](c.head)
 		if err == nil && (last.State != want || !strings.Contains(last.Reason, reason)) {
 			err = fmt.Errorf("the head is %s: %q, want %s: %q", last.State, last.Reason, want, reason)
 		}

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -35,12 +35,12 @@ func TestNodeKilledWhileLoading(t *testing.T) {
 		return nil
 	})
 	c.nodes[0].kill()
-	c.await(head.Loading, "data node 0", prompt)
+	c.await(protocol.StateLoading, "data node 0", prompt)
 	c.refused("loading")
 
 	stall.Remove()
 	c.startNode(0)
-	s := c.await(head.Ready, "", soon)
+	s := c.await(protocol.StateReady, "", soon)
 	if s.Nodes[0].Restarts != 1 || s.Nodes[1].Restarts != 0 {
 		t.Errorf("restarts %d and %d, want 1 and 0", s.Nodes[0].Restarts, s.Nodes[1].Restarts)
 	}
@@ -64,10 +64,10 @@ func TestNodeKilledWhileReadyReloadsItsOwnSplits(t *testing.T) {
 	c := running(t, l, 2)
 	l.s3.Forget()
 	c.nodes[1].kill()
-	c.await(head.Degraded, "data node 1 ("+c.nodeAddrs[1]+") is gone", prompt)
+	c.await(protocol.StateDegraded, "data node 1 ("+c.nodeAddrs[1]+") is gone", prompt)
 	c.refused("data node 1")
 	c.startNode(1)
-	s := c.await(head.Ready, "", soon)
+	s := c.await(protocol.StateReady, "", soon)
 	if s.Nodes[1].Restarts != 1 {
 		t.Errorf("%d restarts of data node 1, want 1", s.Nodes[1].Restarts)
 	}
@@ -113,8 +113,8 @@ func TestNodeKilledInMidStream(t *testing.T) {
 func TestEpochResumesAfterKill(t *testing.T) {
 	t.Parallel()
 	c := running(t, big(t), 2)
-	e := order.Epoch{Seed: 5, Number: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: "keep"}
-	whole := order.Share{World: 1, Workers: 1}
+	e := epoch.Epoch{Seed: 5, Number: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: "keep"}
+	whole := epoch.Share{World: 1, Workers: 1}
 	read, err := c.epoch(limit(t, soon), e, whole)
 	if err != nil {
 		t.Fatal(err)
@@ -131,9 +131,9 @@ func TestEpochResumesAfterKill(t *testing.T) {
 	got = append(got, more...)
 	got = got[:len(got)/64*64]
 
-	c.await(head.Degraded, "data node 1", prompt)
+	c.await(protocol.StateDegraded, "data node 1", prompt)
 	c.startNode(1)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	whole.StartStep = uint64(len(got) / 64)
 	rest, err := c.wholeEpoch(limit(t, soon), e, whole)
 	if err != nil {
@@ -153,7 +153,7 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	l := onS3(t, 4, 50, 25)
 	l.publish(1)
 	c := running(t, l, 2)
-	before := c.await(head.Ready, "", prompt)
+	before := c.await(protocol.StateReady, "", prompt)
 	stream, pinned := c.firstOfNode(0), l.rows
 	c.head.kill()
 	for i := range c.nodes {
@@ -170,7 +170,7 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	l.s3.Forget()
 
 	c.startHead()
-	after := c.await(head.Ready, "", soon)
+	after := c.await(protocol.StateReady, "", soon)
 	if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
 		t.Errorf("the new head has snapshot %d with %d rows, the nodes hold %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
 	}
@@ -179,9 +179,9 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	c.servesAll(3)
 
 	c.nodes[0].kill()
-	c.await(head.Degraded, "data node 0", prompt)
+	c.await(protocol.StateDegraded, "data node 0", prompt)
 	c.startNode(0)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(3)
 	c.wantReads("node-0", l.files[:2])
 	c.wantReads("node-1", nil)
@@ -217,9 +217,9 @@ func TestHeadKilledWhileLoading(t *testing.T) {
 	c.awaitNode(1, "Waiting", "loaded", prompt)
 	l.s3.Forget()
 	c.startHead()
-	c.await(head.Loading, "", soon)
+	c.await(protocol.StateLoading, "", soon)
 	stall.Remove()
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.wantReads("node-1", nil)
 	for _, key := range c.reads("node-0") {
 		if slices.Contains(l.files[2:], key) {
@@ -247,7 +247,7 @@ func TestHeadKilledWhileLoadingAndTableMovesOn(t *testing.T) {
 	l.publish(2)
 	stall.Remove()
 	c.startHead()
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	l.rows = old
 	c.servesAll(3)
 }
@@ -266,15 +266,15 @@ func TestTwoProcessesWithOneIndex(t *testing.T) {
 			c.awaitNode(0, "Waiting", refusal, soon)
 			c.nodes[0].logs(refusal, prompt)
 			older.alive()
-			if s := c.await(head.Ready, "", prompt); s.Nodes[0].Address != address || s.Nodes[0].Restarts != 0 {
+			if s := c.await(protocol.StateReady, "", prompt); s.Nodes[0].Address != address || s.Nodes[0].Restarts != 0 {
 				t.Errorf("data node 0 is %+v, want the older process", s.Nodes[0])
 			}
 			c.servesAll(2)
 
 			older.signal(end)
 			eventually(t, soon, func() error {
-				s, err := statusOf[head.Status](c.head)
-				if err == nil && (s.State != head.Ready || s.Nodes[0].Address != c.nodeAddrs[0]) {
+				s, err := statusOf[protocol.Status](c.head)
+				if err == nil && (s.State != protocol.StateReady || s.Nodes[0].Address != c.nodeAddrs[0]) {
 					err = fmt.Errorf("the head is %s: %s, data node 0 at %s", s.State, s.Reason, s.Nodes[0].Address)
 				}
 				return err

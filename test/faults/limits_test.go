@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // overhead is what a process may take beyond its memory limit: the binary, the Go heap, and under the race
@@ -54,7 +54,7 @@ func TestNodesThatNeverCome(t *testing.T) {
 	c.startNode(1)
 	c.awaitNode(1, "Waiting", "waiting for the head", soon) // it joins as soon as there is a head
 	c.startHead()
-	s := c.await(head.Failed, "1 of 3 data nodes joined within 20s; missing: 0, 2", soon)
+	s := c.await(protocol.StateFailed, "1 of 3 data nodes joined within 20s; missing: 0, 2", soon)
 	c.refused("missing: 0, 2")
 	if s.Nodes[1].Rows == 0 {
 		t.Logf("data node 1 had loaded nothing: %+v", s.Nodes[1])
@@ -74,7 +74,7 @@ func TestWrongSecretIsRefused(t *testing.T) {
 	c.startNode(1)
 	c.awaitNode(0, "Ready", "", soon)
 	c.awaitNode(1, "Waiting", "the node's cache secret differs from the head's", soon)
-	c.await(head.Loading, "waiting for data node 1", prompt)
+	c.await(protocol.StateLoading, "waiting for data node 1", prompt)
 	c.refused("data node 1")
 	for _, p := range []*process{c.head, c.nodes[0], c.nodes[1]} {
 		for _, secret := range []string{right, wrong} {
@@ -86,7 +86,7 @@ func TestWrongSecretIsRefused(t *testing.T) {
 	c.nodes[1].kill()
 	c.secret = right
 	c.startNode(1)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(2)
 }
 
@@ -95,6 +95,6 @@ func TestIndexOutOfRangeIsRefused(t *testing.T) {
 	c := running(t, onS3(t, 2, 50, 25), 2)
 	stranger := c.spawnNode(2, freeAddress(t), freeAddress(t))
 	stranger.logs("this cache has 2 data nodes, 0 to 1", soon)
-	c.await(head.Ready, "", prompt)
+	c.await(protocol.StateReady, "", prompt)
 	c.servesAll(2)
 }

@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/rpc"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 const (
@@ -48,7 +48,7 @@ func many(t *testing.T, n int) int {
 }
 
 // attacked starts a cache of the big table whose memory is limited.
-func attacked(t *testing.T, transport rpc.Transport) *cluster {
+func attacked(t *testing.T, transport transport.Implementation) *cluster {
 	t.Helper()
 	c := newCluster(t, big(t), 1)
 	c.args = append(c.args, "--transport", string(transport))
@@ -231,7 +231,7 @@ func TestIdleStreams(t *testing.T) {
 		t.Run(string(transport), func(t *testing.T) {
 			t.Parallel()
 			c := attacked(t, transport)
-			shuffled := epochOf(order.Epoch{Seed: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: order.Keep}, order.Share{World: 1, Workers: 1})
+			shuffled := epochOf(epoch.Epoch{Seed: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: epoch.Keep}, epoch.Share{World: 1, Workers: 1})
 			info, err := c.info(limit(t, prompt), shuffled)
 			if err != nil {
 				t.Fatal(err)

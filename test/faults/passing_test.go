@@ -15,8 +15,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -96,12 +96,12 @@ func TestHeadRestartsWithoutStoreOrCatalog(t *testing.T) {
 				c.headArgs = append(c.headArgs, cat.args()...)
 			}
 			c.startAll()
-			before := c.await(head.Ready, "", soon)
+			before := c.await(protocol.StateReady, "", soon)
 			c.head.kill()
 			test.spoil(l, cat)
 			l.s3.Forget()
 			c.startHead()
-			after := c.await(head.Ready, "", soon)
+			after := c.await(protocol.StateReady, "", soon)
 			if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
 				t.Errorf("the cache has snapshot %d with %d rows after the restart, had %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
 			}
@@ -121,14 +121,14 @@ func TestFirstPlanWaitsForTheCatalog(t *testing.T) {
 	c := newCluster(t, l, 1)
 	c.headArgs = append(c.headArgs, cat.args()...)
 	c.startAll()
-	s := c.await(head.Planning, "(attempt 3)", soon)
+	s := c.await(protocol.StatePlanning, "(attempt 3)", soon)
 	for _, part := range []string{"planning: ", cat.server.URL, "the catalog answered 503", "trying again in"} {
 		if !strings.Contains(strings.ToLower(s.Reason), strings.ToLower(part)) {
 			t.Errorf("the reason %q lacks %q", s.Reason, part)
 		}
 	}
 	cat.status.Store(200)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(2)
 
 	none := startCatalog(t, l)
@@ -149,7 +149,7 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 			l := onS3(t, 4, 50, 25)
 			l.publish(1)
 			c := running(t, l, 2)
-			before := c.await(head.Ready, "", prompt)
+			before := c.await(protocol.StateReady, "", prompt)
 			pinned := l.rows
 			c.head.kill()
 			c.nodes[0].kill()
@@ -168,10 +168,10 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 			if again {
 				c.head.kill()
 				c.startHead()
-				c.await(head.Loading, "waiting for data node 1", soon)
+				c.await(protocol.StateLoading, "waiting for data node 1", soon)
 			}
 			c.nodes[1].signal(syscall.SIGCONT)
-			after := c.await(head.Ready, "", soon)
+			after := c.await(protocol.StateReady, "", soon)
 			if after.Snapshot != before.Snapshot || after.Rows != before.Rows {
 				t.Errorf("the cache has snapshot %d with %d rows after the loss, had %d with %d", after.Snapshot, after.Rows, before.Snapshot, before.Rows)
 			}
@@ -190,11 +190,11 @@ func TestReloadOutlastsDeniedRights(t *testing.T) {
 	denied := l.s3.Inject(s3test.Match{}, s3test.Deny())
 	c.nodes[1].kill()
 	c.startNode(1)
-	c.await(head.Degraded, "AccessDenied", soon)
+	c.await(protocol.StateDegraded, "AccessDenied", soon)
 	c.refused("AccessDenied")
 	l.s3.Forget()
 	denied.Remove()
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.wantReads("node-0", nil)
 	c.servesAll(2)
 }
@@ -208,11 +208,11 @@ func TestAnotherPlanEndsTheStreamsOfTheOld(t *testing.T) {
 	c.variables = []string{"GOMAXPROCS=2"} // what loading sets aside depends on it
 	c.nodeArgs = []string{"--memory-limit", "29MB"}
 	c.startAll()
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	idle := c.firstOfNode(0)
 	c.head.kill()
 	c.startHead("--filter", "id >= 0")
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	_, err := idle.rest()
 	wantStatus(t, err, codes.Unavailable, "") // it stands within a message, after which no reason can be sent
 	c.servesAll(2)
@@ -229,13 +229,13 @@ func TestStoreThatTrickles(t *testing.T) {
 	c.awaitPlan()
 	slow := l.s3.Inject(s3test.Match{Key: l.files[2], Count: 2}, s3test.Trickle(5000))
 	c.startNode(0)
-	s := c.await(head.Loading, "the store is slow: ", soon)
+	s := c.await(protocol.StateLoading, "the store is slow: ", soon)
 	for _, part := range []string{"loading 75% (3/4 splits); data node 0: ", l.name(2), "KB/s for 1", "trying again (attempt "} {
 		if !strings.Contains(s.Reason, part) {
 			t.Errorf("the reason %q lacks %q", s.Reason, part)
 		}
 	}
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	if slow.Hits() != 2 {
 		t.Errorf("%d answers trickled, want 2", slow.Hits())
 	}

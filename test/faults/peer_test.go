@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 const joinMethod = "/datacache.peer.v1.Peer/Join"
@@ -71,7 +71,7 @@ func TestOddNodesAreRefused(t *testing.T) {
 	wantStatus(t, c.speak("sesam", hello), codes.Unauthenticated, "secret")
 
 	c.startNode(1)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(3)
 }
 
@@ -84,16 +84,16 @@ func (c *cluster) speak(secret string, messages ...string) error {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(wire.NewCodec()))
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(transport.NewCodec()))
 	if err != nil {
 		return err
 	}
-	// The handshake: our nonce, the head's with the MAC of its empty first message. See cacheserver/peer.
-	ours := wire.Raw(strings.Repeat("n", 32))
+	// The handshake: our nonce, the head's with the MAC of its empty first message. See cacheserver/protocol/peer.
+	ours := protocol.Raw(strings.Repeat("n", 32))
 	if err := stream.SendMsg(&ours); err != nil {
 		return err
 	}
-	var heard wire.Raw
+	var heard protocol.Raw
 	if err := stream.RecvMsg(&heard); err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (c *cluster) speak(secret string, messages ...string) error {
 			}
 		}
 		message = strings.ReplaceAll(message, "PLAN", planOf(heard))
-		raw := wire.Raw(append(messageMAC(secret, "node", ours, theirs, i, message), message...))
+		raw := protocol.Raw(append(messageMAC(secret, "node", ours, theirs, i, message), message...))
 		if err := stream.SendMsg(&raw); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
@@ -149,22 +149,22 @@ func TestStrangersThatSayNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 500 {
-		if _, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(wire.NewCodec())); err != nil {
+		if _, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(transport.NewCodec())); err != nil {
 			t.Fatal(err)
 		}
 	}
 	c.startNode(0)
 	c.startNode(1)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(2)
-	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(wire.NewCodec()))
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, joinMethod, grpc.ForceCodecV2(transport.NewCodec()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	var heard wire.Raw
+	var heard protocol.Raw
 	if err := s.RecvMsg(&heard); status.Code(err) == codes.OK {
 		t.Errorf("a join without hello ended with %v", fmt.Sprint(err))
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
 // TestHalfOfTheClientsStopReading opens 100 streams that are never read beyond their schema, while 100 other
 // clients read the table twice over. The others get every row; what the stalled ones take is bounded.
 func TestHalfOfTheClientsStopReading(t *testing.T) {
 	const stalled, reading, shares = 100, 100, 50
-	shuffled := epochOf(order.Epoch{Seed: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: "keep"}, order.Share{World: 1, Workers: 1})
+	shuffled := epochOf(epoch.Epoch{Seed: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: "keep"}, epoch.Share{World: 1, Workers: 1})
 	tests := []struct {
 		name    string
 		request *flight.FlightDescriptor
@@ -119,7 +119,7 @@ func (c *cluster) readBeside(n, shares int) {
 			if err != nil {
 				return fmt.Errorf("client %d: %w after %d rows", i, err, len(got))
 			}
-			lo, hi := order.Shard(uint64(i%shares), uint64(shares), uint64(c.lake.rows))
+			lo, hi := epoch.Shard(uint64(i%shares), uint64(shares), uint64(c.lake.rows))
 			if !slices.Equal(got, between(int64(lo), int64(hi))) {
 				return wrongf("client %d: rows %v of share %d of %d", i, got, i%shares, shares)
 			}

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // number reads a number of the environment.
@@ -64,7 +64,7 @@ func TestKillsAtRandom(t *testing.T) {
 			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
 			c.blow(round, random)
 		}
-		c.await(head.Ready, "", soon)
+		c.await(protocol.StateReady, "", soon)
 		c.servesAll(1 + random.IntN(5))
 	}
 	time.Sleep(300 * time.Millisecond)
@@ -144,7 +144,7 @@ func (c *cluster) readShare(ctx context.Context, random *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	lo, hi := order.Shard(uint64(index), uint64(total), uint64(c.lake.rows))
+	lo, hi := epoch.Shard(uint64(index), uint64(total), uint64(c.lake.rows))
 	if !slices.Equal(got, between(int64(lo), int64(hi))) {
 		return wrongf("share %d of %d: rows %v", index, total, got)
 	}
@@ -152,8 +152,8 @@ func (c *cluster) readShare(ctx context.Context, random *rand.Rand) error {
 }
 
 func (c *cluster) readEpoch(ctx context.Context, random *rand.Rand) error {
-	e := order.Epoch{Seed: random.Uint64(), Number: 1, Shuffle: true, Clump: 1 + random.Uint64N(8), GlobalBatch: 64, Tail: "keep"}
+	e := epoch.Epoch{Seed: random.Uint64(), Number: 1, Shuffle: true, Clump: 1 + random.Uint64N(8), GlobalBatch: 64, Tail: "keep"}
 	world := 1 + random.Uint64N(8)
-	_, err := c.wholeEpoch(ctx, e, order.Share{Rank: random.Uint64N(world), World: world, Workers: 1, StartStep: random.Uint64N(50)})
+	_, err := c.wholeEpoch(ctx, e, epoch.Share{Rank: random.Uint64N(world), World: world, Workers: 1, StartStep: random.Uint64N(50)})
 	return err
 }

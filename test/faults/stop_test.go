@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 func TestNodeToldToStopDrains(t *testing.T) {
@@ -20,7 +20,7 @@ func TestNodeToldToStopDrains(t *testing.T) {
 	c := running(t, big(t), 2)
 	s := c.firstOfNode(0)
 	c.nodes[0].signal(syscall.SIGTERM)
-	c.await(head.Degraded, "data node 0 ("+c.nodeAddrs[0]+") is gone: data node stopped as told", prompt)
+	c.await(protocol.StateDegraded, "data node 0 ("+c.nodeAddrs[0]+") is gone: data node stopped as told", prompt)
 	c.refused("stopped as told")
 	if ok, text := c.nodes[0].ready(); ok {
 		t.Errorf("a stopping node is ready: %s", text)
@@ -36,7 +36,7 @@ func TestNodeToldToStopDrains(t *testing.T) {
 		t.Errorf("the drained node ended with %d", code)
 	}
 	c.startNode(0)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(1)
 }
 
@@ -45,7 +45,7 @@ func TestNodeToldToStopCutsStreamsAfterTheGrace(t *testing.T) {
 	c := newCluster(t, big(t), 1)
 	c.nodeArgs = []string{"--grace", "1s"}
 	c.startAll()
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	s := c.firstOfNode(0)
 	begin := time.Now()
 	c.nodes[0].signal(syscall.SIGTERM)
@@ -66,7 +66,7 @@ func TestHeadToldToStopDoesNotWaitForItsNodes(t *testing.T) {
 	c := newCluster(t, onS3(t, 2, 50, 25), 2)
 	c.args = []string{"--grace", "60s"}
 	c.startAll()
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.head.signal(syscall.SIGTERM)
 	if code := c.head.exit(prompt); code != 0 {
 		t.Errorf("the head ended with %d", code)
@@ -107,7 +107,7 @@ func TestLocalStops(t *testing.T) {
 	c := newCluster(t, l, 1)
 	http := freeAddress(t)
 	c.head = start(t, "local", http, c.env("local"), "local", "--metadata", l.location, "--nodes", "2", "--listen", c.headAddr, "--http", http, "--grace", "60s")
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.head.logs("ready grpc://"+c.headAddr+" http://"+http, prompt)
 	c.servesAll(3)
 	c.head.signal(syscall.SIGTERM)

@@ -12,7 +12,7 @@ import (
 
 	pqfile "github.com/apache/arrow-go/v18/parquet/file"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -42,7 +42,7 @@ func TestStoreThatRecovers(t *testing.T) {
 			c.awaitPlan()
 			loading := l.s3.Inject(s3test.Match{Key: "/data/", Count: test.count}, test.fault)
 			c.startNode(0)
-			c.await(head.Ready, "", soon)
+			c.await(protocol.StateReady, "", soon)
 			if planning.Hits() != test.count/2 || loading.Hits() != test.count {
 				t.Fatalf("%d and %d requests met the fault, want %d and %d", planning.Hits(), loading.Hits(), test.count/2, test.count)
 			}
@@ -75,7 +75,7 @@ func TestStoreThatStaysBroken(t *testing.T) {
 			c.awaitPlan()
 			broken := l.s3.Inject(s3test.Match{Key: l.files[2]}, test.fault)
 			c.startNode(0)
-			s := c.await(head.Loading, "trying again in", soon)
+			s := c.await(protocol.StateLoading, "trying again in", soon)
 			for _, part := range []string{l.name(2), test.reason, "tries", "data node 0"} {
 				if !strings.Contains(s.Reason, part) {
 					t.Errorf("the reason %q lacks %q", s.Reason, part)
@@ -84,7 +84,7 @@ func TestStoreThatStaysBroken(t *testing.T) {
 			c.refused(l.name(2))
 			c.awaitNode(0, "Loading", l.name(2), prompt)
 			broken.Remove()
-			c.await(head.Ready, "", soon)
+			c.await(protocol.StateReady, "", soon)
 			c.servesAll(2)
 		})
 	}
@@ -204,7 +204,7 @@ func TestCorruptByteThatNothingGuards(t *testing.T) {
 	c := planned(t, l, 1)
 	c.startNode(0)
 	s := c.ended()
-	if s.State == head.Failed {
+	if s.State == protocol.StateFailed {
 		t.Fatalf("noticed, so this test and the documentation say too little: %s", s.Reason)
 	}
 	if s.Rows != int64(l.rows) {
@@ -216,12 +216,12 @@ func TestCorruptByteThatNothingGuards(t *testing.T) {
 }
 
 // ended waits until loading is over, one way or the other.
-func (c *cluster) ended() head.Status {
+func (c *cluster) ended() protocol.Status {
 	c.t.Helper()
-	var s head.Status
+	var s protocol.Status
 	eventually(c.t, soon, func() (err error) {
-		s, err = statusOf[head.Status](c.head)
-		if err == nil && s.State != head.Failed && s.State != head.Ready {
+		s, err = statusOf[protocol.Status](c.head)
+		if err == nil && s.State != protocol.StateFailed && s.State != protocol.StateReady {
 			err = fmt.Errorf("the head is %s: %s", s.State, s.Reason)
 		}
 		return err

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/order"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -78,7 +78,7 @@ func bucketful(t *testing.T) *lake { return onS3(t, 3, 50, 20) }
 // every process lives on to tell, with its memory given back.
 func failedWith(c *cluster, reasons ...string) {
 	c.t.Helper()
-	s := c.await(head.Failed, reasons[0], soon)
+	s := c.await(protocol.StateFailed, reasons[0], soon)
 	for _, reason := range reasons {
 		if !strings.Contains(s.Reason, reason) {
 			c.t.Errorf("the reason %q lacks %q", s.Reason, reason)
@@ -116,21 +116,21 @@ func TestStalledNodeIsWaitedFor(t *testing.T) {
 
 	c.nodes[1].signal(syscall.SIGSTOP)
 	stall.Release()
-	c.await(head.Loading, "data node 1", prompt+3*time.Second)
+	c.await(protocol.StateLoading, "data node 1", prompt+3*time.Second)
 	if ok, text := c.head.ready(); ok {
 		t.Fatalf("ready without a node's rows: %s", text)
 	}
 	c.refused("loading")
 
 	c.nodes[1].signal(syscall.SIGCONT)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(2)
 
 	c.nodes[0].signal(syscall.SIGSTOP)
-	c.await(head.Degraded, "data node 0", prompt+3*time.Second)
+	c.await(protocol.StateDegraded, "data node 0", prompt+3*time.Second)
 	c.refused("data node 0")
 	c.nodes[0].signal(syscall.SIGCONT)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(3)
 }
 
@@ -140,13 +140,13 @@ func TestLateNodeIsWaitedFor(t *testing.T) {
 	c.startHead()
 	c.startNode(0)
 	c.awaitNode(0, "Ready", "", soon)
-	s := c.await(head.Loading, "waiting for data node 1", prompt)
+	s := c.await(protocol.StateLoading, "waiting for data node 1", prompt)
 	if s.Rows != 50 {
 		t.Errorf("%d rows without data node 1, want 50", s.Rows)
 	}
 	c.refused("data node 1")
 	c.startNode(1)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	c.servesAll(1)
 }
 
@@ -154,12 +154,12 @@ func TestLateNodeIsWaitedFor(t *testing.T) {
 func TestOrderStays(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 5, 40, 16)
-	e := order.Epoch{Seed: 11, Number: 3, Shuffle: true, Clump: 1, GlobalBatch: 16, Tail: "keep"}
+	e := epoch.Epoch{Seed: 11, Number: 3, Shuffle: true, Clump: 1, GlobalBatch: 16, Tail: "keep"}
 	var first []int64
 	same := func(c *cluster, what string) {
 		t.Helper()
 		c.servesAll(3)
-		got, err := c.wholeEpoch(limit(t, soon), e, order.Share{Rank: 1, World: 2, Workers: 1})
+		got, err := c.wholeEpoch(limit(t, soon), e, epoch.Share{Rank: 1, World: 2, Workers: 1})
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -179,7 +179,7 @@ func TestOrderStays(t *testing.T) {
 				p.kill()
 			}
 			c.startAll()
-			c.await(head.Ready, "", soon)
+			c.await(protocol.StateReady, "", soon)
 			same(c, "after a restart of all")
 		}
 	}
@@ -193,7 +193,7 @@ func TestNineRowsOverEightRanks(t *testing.T) {
 	c.servesAll(100)
 	var joined []int64
 	for rank := range uint64(8) {
-		ids, err := c.wholeEpoch(limit(t, soon), order.Epoch{GlobalBatch: 8, Tail: "keep", Clump: 1}, order.Share{Rank: rank, World: 8, Workers: 1})
+		ids, err := c.wholeEpoch(limit(t, soon), epoch.Epoch{GlobalBatch: 8, Tail: "keep", Clump: 1}, epoch.Share{Rank: rank, World: 8, Workers: 1})
 		if err != nil {
 			t.Fatalf("rank %d of 8: %v", rank, err)
 		}
@@ -346,9 +346,9 @@ func TestOldTicketIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.nodes[0].kill()
-	c.await(head.Degraded, "data node 0", prompt)
+	c.await(protocol.StateDegraded, "data node 0", prompt)
 	c.startNode(0)
-	c.await(head.Ready, "", soon)
+	c.await(protocol.StateReady, "", soon)
 	_, err = c.open(limit(t, prompt), info.GetEndpoint()[0])
 	if code := status.Code(errors.Unwrap(err)); err == nil || !strings.Contains(err.Error(), "ask the head again") {
 		t.Fatalf("the old ticket: %v (%s), want FAILED_PRECONDITION that says what to do", err, code)

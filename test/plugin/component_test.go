@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -38,28 +39,50 @@ func get[T any](t *testing.T, objects []*unstructured.Unstructured, kind, name s
 	return decoded
 }
 
-// TestComponent: trainer-manager runs in Trainer's own Deployment, with Trainer's arguments, beside the init container that names the image
-// of caches; and editors of a namespace may edit its DataCaches.
+// TestComponent: trainer-manager runs in Trainer's own Deployment, of which nothing but the image and what is added here differs from the
+// stock one, so it starts with Trainer's own arguments; and editors of a namespace may edit its DataCaches.
 func TestComponent(t *testing.T) {
 	t.Parallel()
-	pod := get[appsv1.Deployment](t, platform, "Deployment", deployment).Spec.Template.Spec
-	if len(pod.Containers) != 1 || !strings.HasPrefix(pod.Containers[0].Image, "ghcr.io/kubeflow/datacache/trainer-manager:") {
-		t.Fatalf("its containers are %+v, want one that runs trainer-manager", pod.Containers)
+	stock := get[appsv1.Deployment](t, trainersOwn(t), "Deployment", deployment).Spec.Template
+	got := get[appsv1.Deployment](t, platform, "Deployment", deployment).Spec.Template
+	if len(stock.Spec.Containers) != 1 || len(got.Spec.Containers) != 1 || len(got.Spec.InitContainers) != 1 {
+		t.Fatalf("containers %+v and %+v, stock %+v; want one of each", got.Spec.InitContainers, got.Spec.Containers, stock.Spec.Containers)
 	}
-	if args := pod.Containers[0].Args; !slices.Contains(args, "--zap-log-level=2") {
-		t.Errorf("its arguments are %q, want those of Trainer's own Deployment", args)
+	manager, cacheserver := &got.Spec.Containers[0], got.Spec.InitContainers[0]
+	if !strings.HasPrefix(manager.Image, "ghcr.io/kubeflow/datacache/trainer-manager:") {
+		t.Errorf("the manager's image is %s, want trainer-manager's", manager.Image)
 	}
-	if len(pod.InitContainers) != 1 || !strings.HasPrefix(pod.InitContainers[0].Image, "ghcr.io/kubeflow/datacache/cacheserver:") {
-		t.Errorf("its init containers are %+v, want one that runs cacheserver", pod.InitContainers)
+	if !strings.HasPrefix(cacheserver.Image, "ghcr.io/kubeflow/datacache/cacheserver:") {
+		t.Errorf("the init container's image is %s, want the one that caches run", cacheserver.Image)
 	}
-	for _, name := range []string{"POD_NAME", "POD_NAMESPACE"} {
-		if !slices.ContainsFunc(pod.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == name && v.ValueFrom != nil }) {
-			t.Errorf("its environment is %v, want %s from the pod", pod.Containers[0].Env, name)
-		}
+	want := stock.DeepCopy()
+	field := func(path string) *corev1.EnvVarSource {
+		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
+	}
+	want.Spec.Containers[0].Env = []corev1.EnvVar{
+		{Name: "POD_NAME", ValueFrom: field("metadata.name")}, {Name: "POD_NAMESPACE", ValueFrom: field("metadata.namespace")},
+	}
+	manager.Image, got.Spec.InitContainers = stock.Spec.Containers[0].Image, nil
+	if diff := cmp.Diff(*want, got); diff != "" {
+		t.Errorf("the pod differs from Trainer's own (-want +got):\n%s", diff)
 	}
 	if labels := get[rbacv1.ClusterRole](t, platform, "ClusterRole", "datacache-edit").Labels; labels["rbac.authorization.k8s.io/aggregate-to-edit"] != "true" {
 		t.Errorf("datacache-edit has the labels %v, want it aggregated to edit", labels)
 	}
+}
+
+// trainersOwn are the objects of Trainer's stock manifests.
+func trainersOwn(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(os.Getenv("DATACACHE_KUBE"), "manifests", "trainer.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := split(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
 }
 
 // TestComponentFollowsTrainersNamespace: our role is bound to the service account that Trainer's manager runs as, wherever that is.

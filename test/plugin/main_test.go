@@ -94,19 +94,33 @@ func render(dir, tools, namespace string) (objects []*unstructured.Unstructured,
 	if err != nil {
 		return nil, "", fmt.Errorf("kubectl kustomize: %w", err)
 	}
-	var kept [][]byte
-	for document := range bytes.SplitSeq(rendered, []byte("\n---\n")) {
-		object := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(document, &object.Object); err != nil {
-			return nil, "", err
-		}
-		objects = append(objects, object)
+	if objects, err = split(rendered); err != nil {
+		return nil, "", err
+	}
+	var kept []byte
+	for _, object := range objects {
 		if strings.Contains(object.GetName(), "datacache") {
-			kept = append(kept, document)
+			document, err := yaml.Marshal(object.Object)
+			if err != nil {
+				return nil, "", err
+			}
+			kept = append(append(kept, "---\n"...), document...)
 		}
 	}
 	ours = filepath.Join(dir, "ours.yaml")
-	return objects, ours, os.WriteFile(ours, bytes.Join(kept, []byte("\n---\n")), 0o600)
+	return objects, ours, os.WriteFile(ours, kept, 0o600)
+}
+
+// split are the objects of a text of YAML documents.
+func split(text []byte) (objects []*unstructured.Unstructured, err error) {
+	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, &object.Object); err != nil {
+			return nil, err
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
 }
 
 // relative is the way from a folder to another one, as kustomize wants it; links are followed first, as it does.

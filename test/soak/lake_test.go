@@ -163,6 +163,7 @@ func rewritten(t *testing.T) *lake {
 	w.grow(40)
 	w.grow(40)
 	w.rewrite(30, 50)
+	w.rewrite(25, 35) // a file's second delete
 	w.publish()
 	w.rewrite(20, 45)
 	w.publish()

@@ -26,9 +26,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/order"
-	"github.com/kubeflow/datacache/cacheserver/plan"
-	"github.com/kubeflow/datacache/cacheserver/wire"
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // wrong is what no fault excuses: rows that are not the ones they should be, or an answer that contradicts itself.
@@ -58,7 +58,7 @@ type truth struct {
 }
 
 // version finds the rows that an answer is about and checks what it says of them.
-func (t *truth) version(m wire.InfoMetadata) (version, error) {
+func (t *truth) version(m protocol.InfoMetadata) (version, error) {
 	for i, v := range t.lake.versions {
 		if v.snapshot != m.Dataset.Snapshot {
 			continue
@@ -87,7 +87,7 @@ func (t *truth) version(m wire.InfoMetadata) (version, error) {
 // answer is a FlightInfo and what it is about.
 type answer struct {
 	info     *flight.FlightInfo
-	metadata wire.InfoMetadata
+	metadata protocol.InfoMetadata
 	version  version
 }
 
@@ -269,7 +269,7 @@ func (r *reader) share(ctx context.Context, index, total int) error {
 
 // nodeOf is the data node of an endpoint.
 func (a answer) nodeOf(e *flight.FlightEndpoint) (int, error) {
-	var m wire.EndpointMetadata
+	var m protocol.EndpointMetadata
 	if err := json.Unmarshal(e.GetAppMetadata(), &m); err != nil || m.Node < 0 || m.Node >= len(a.metadata.Nodes) {
 		return 0, wrongf("an endpoint with app_metadata %q", e.GetAppMetadata())
 	}
@@ -277,22 +277,22 @@ func (a answer) nodeOf(e *flight.FlightEndpoint) (int, error) {
 }
 
 // boundsOf is the rows of an endpoint's data node.
-func (a answer) boundsOf(e *flight.FlightEndpoint) (plan.Bounds, error) {
+func (a answer) boundsOf(e *flight.FlightEndpoint) (assign.Bounds, error) {
 	node, err := a.nodeOf(e)
 	if err != nil {
-		return plan.Bounds{}, err
+		return assign.Bounds{}, err
 	}
 	return a.metadata.Nodes[node], nil
 }
 
 // epoch reads a rank's share of an epoch; after a failure it goes on at the row that it had come to.
 func (r *reader) epoch(ctx context.Context) error {
-	e := order.Epoch{
+	e := epoch.Epoch{
 		Seed: r.random.Uint64() >> 1, Number: r.random.Uint64N(5), Shuffle: r.random.IntN(4) > 0, Clump: 1 + r.random.Uint64N(5),
-		GlobalBatch: 1 + r.random.Uint64N(40), Tail: []order.Tail{order.Drop, order.Pad, order.Keep}[r.random.IntN(3)],
+		GlobalBatch: 1 + r.random.Uint64N(40), Tail: []epoch.Tail{epoch.Drop, epoch.Pad, epoch.Keep}[r.random.IntN(3)],
 	}
 	world := 1 + r.random.Uint64N(3)
-	s := order.Share{Rank: r.random.Uint64N(world), World: world, Workers: 1}
+	s := epoch.Share{Rank: r.random.Uint64N(world), World: world, Workers: 1}
 	if r.random.IntN(3) == 0 {
 		s.StartStep = r.random.Uint64N(6)
 	}
@@ -313,8 +313,8 @@ type epochProgress struct {
 	rows        uint64 // of the share's sequence
 }
 
-func (r *reader) epochFrom(ctx context.Context, e order.Epoch, s order.Share, p *epochProgress) error {
-	if lo, hi := order.Shard(s.Rank, s.World, e.GlobalBatch); hi > lo && p.fingerprint != "" {
+func (r *reader) epochFrom(ctx context.Context, e epoch.Epoch, s epoch.Share, p *epochProgress) error {
+	if lo, hi := epoch.Shard(s.Rank, s.World, e.GlobalBatch); hi > lo && p.fingerprint != "" {
 		s.StartStep = p.rows / (hi - lo)
 	}
 	a, err := r.ask(ctx, map[string]any{
@@ -341,8 +341,8 @@ func (r *reader) epochFrom(ctx context.Context, e order.Epoch, s order.Share, p 
 }
 
 // merge reads every data node's stream and checks the sequence that they make together.
-func (r *reader) merge(ctx context.Context, a answer, sequence []uint64, e order.Epoch, s order.Share, p *epochProgress) error {
-	sources := map[plan.Bounds]*source{}
+func (r *reader) merge(ctx context.Context, a answer, sequence []uint64, e epoch.Epoch, s epoch.Share, p *epochProgress) error {
+	sources := map[assign.Bounds]*source{}
 	for _, endpoint := range a.info.GetEndpoint() {
 		bounds, err := a.boundsOf(endpoint)
 		if err != nil {
@@ -353,7 +353,7 @@ func (r *reader) merge(ctx context.Context, a answer, sequence []uint64, e order
 		}
 	}
 	where := fmt.Sprintf("epoch %+v of %+v", s, e)
-	lo, hi := order.Shard(s.Rank, s.World, e.GlobalBatch)
+	lo, hi := epoch.Shard(s.Rank, s.World, e.GlobalBatch)
 	done := s.StartStep * (hi - lo)
 	for _, index := range sequence {
 		var from *source
@@ -380,13 +380,13 @@ func (r *reader) merge(ctx context.Context, a answer, sequence []uint64, e order
 }
 
 // sequenceOf is the row indices of a share of an epoch, in order.
-func sequenceOf(e order.Epoch, s order.Share) ([]uint64, error) {
-	cursor, err := order.NewCursor(e, s)
+func sequenceOf(e epoch.Epoch, s epoch.Share) ([]uint64, error) {
+	cursor, err := epoch.NewCursor(e, s)
 	if err != nil {
 		return nil, err
 	}
 	var rows []uint64
-	var runs [256]order.Run
+	var runs [256]epoch.Run
 	for n, _ := cursor.Next(runs[:], math.MaxUint64); n > 0; n, _ = cursor.Next(runs[:], math.MaxUint64) {
 		for _, r := range runs[:n] {
 			for row := r.First; row < r.First+r.Rows; row++ {

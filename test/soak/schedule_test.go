@@ -161,6 +161,10 @@ func (s *schedule) intrude(at time.Duration) {
 	s.add(at, "intruder", fmt.Sprintf("as data node %d, secret %q", i, secret), func(w *world) {
 		if !w.nodes[i].down && w.net.free(address) {
 			p = w.nodeAt(i, address, secret)
+			if address == rivalAddr {
+				w.rivals[i] = p
+				w.displace()
+			}
 		}
 	})
 	s.add(at+s.within(3*time.Second), "intruder", "goes", func(w *world) {

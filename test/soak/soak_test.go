@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
 // number reads a number of the environment.
@@ -104,7 +104,7 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	if err := group.Wait(); err != nil {
 		t.Error(err)
 	}
-	if w.head.head.Report().State == head.Ready {
+	if w.head.head.Report().State == protocol.StateReady {
 		w.servesAll(w.reader(len(readers), shared, seed))
 	}
 	w.end()
@@ -140,10 +140,10 @@ func (w *world) awaitReady() {
 	w.live(noticed)
 	for began := time.Now(); time.Since(began) < soon && !w.t.Failed(); w.live(look) {
 		switch w.head.head.Report().State {
-		case head.Ready:
+		case protocol.StateReady:
 			w.staysReady()
 			return
-		case head.Failed:
+		case protocol.StateFailed:
 			w.hasFreed()
 			return
 		}
@@ -159,7 +159,7 @@ func (w *world) awaitReady() {
 func (w *world) staysReady() {
 	w.t.Helper()
 	for began := time.Now(); time.Since(began) < noticed && !w.t.Failed(); w.live(look) {
-		if s := w.head.head.Report(); s.State != head.Ready {
+		if s := w.head.head.Report(); s.State != protocol.StateReady {
 			w.t.Errorf("without a fault the cache is %s: %s", s.State, s.Reason)
 		}
 	}

@@ -15,11 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/chunk"
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/metrics"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -47,8 +48,9 @@ type world struct {
 	web      *http.Server
 	log      *journal
 	seen     ready
-	spared   bool // data nodes are not ended any more
-	tampered bool // the store serves forged files: the cache may fail
+	rivals   map[int]*process // that were started for a data node's place while it lives
+	spared   bool             // data nodes are not ended any more
+	tampered bool             // the store serves forged files: the cache may fail
 	enemy    *hostile
 
 	mu    sync.Mutex
@@ -80,7 +82,7 @@ type process struct {
 	err    error         // what it returned
 	head   *head.Head    // of a head
 	node   *node.Node    // of a data node
-	budget *chunk.Budget // likewise
+	budget *rows.Budget  // likewise
 }
 
 // running says whether the process has not ended. Any goroutine may ask.
@@ -97,7 +99,7 @@ func (p *process) running() bool {
 func newWorld(ctx context.Context, t *testing.T, s *store, n *network, nodes int, log *journal) *world {
 	t.Helper()
 	at := netip.MustParseAddrPort(storeAddr)
-	w := &world{t: t, ctx: ctx, net: n, store: s, nodes: make([]*process, nodes), where: n.host(at.Addr()), log: log}
+	w := &world{t: t, ctx: ctx, net: n, store: s, nodes: make([]*process, nodes), where: n.host(at.Addr()), log: log, rivals: map[int]*process{}}
 	listener, err := w.where.listen(at.Port())
 	if err != nil {
 		t.Fatal(err)
@@ -132,15 +134,30 @@ func (w *world) startHead() {
 		if err != nil {
 			return nil, err
 		}
+		table := w.table(p)
 		p.head, err = head.New(head.Config{
-			Flight: listener, Nodes: len(w.nodes), Store: p.host.client(w.retry), Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"},
-			Secret: secret, TicketTTL: ticketTTL, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: metrics.New(),
+			Flight: listener, Nodes: len(w.nodes), Store: table.Store, Source: table,
+			Secret: secret, TicketTTL: ticketTTL, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: ops.NewMetrics(),
 		})
 		if err != nil {
 			return nil, err
 		}
 		return p.head.Start, nil
 	})
+	w.displace()
+}
+
+// displace forgets that data nodes hold rows whose places their rivals may take: a head that does not know which of two was first
+// takes the one that joins first.
+func (w *world) displace() {
+	if w.head.head.Report().State == protocol.StateReady {
+		return
+	}
+	for i, rival := range w.rivals {
+		if i < len(w.seen.holders) && rival.running() {
+			w.seen.holders[i] = nil
+		}
+	}
 }
 
 func (w *world) startNode(i int) {
@@ -159,17 +176,23 @@ func (w *world) nodeAt(i int, address, secret string) *process {
 		if err != nil {
 			return nil, err
 		}
-		p.budget = chunk.NewBudget(nodeMemory)
+		p.budget = rows.NewBudget(nodeMemory)
+		table := w.table(p)
 		p.node, err = node.New(node.Config{
-			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: p.host.client(w.retry),
-			Source: iceberg.Source{Metadata: "s3://" + bucketName + "/t"}, Workers: 2, Dial: p.host.dial,
-			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: metrics.New(),
+			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: table.Store,
+			Source: table, Workers: 2, Dial: p.host.dial,
+			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: ops.NewMetrics(),
 		})
 		if err != nil {
 			return nil, err
 		}
 		return p.node.Start, nil
 	})
+}
+
+// table is the world's table as a process reads it.
+func (w *world) table(p *process) *iceberg.Source {
+	return &iceberg.Source{Store: p.host.client(w.retry), Location: iceberg.Location{Metadata: "s3://" + bucketName + "/t"}}
 }
 
 // kill ends a process as SIGKILL or, if vanish, as its machine's end would.
@@ -273,7 +296,7 @@ func (w *world) spares(i int) bool { return w.spared && (i < len(w.nodes) || w.t
 
 // allLoaded says whether every data node runs and holds its rows.
 func (w *world) allLoaded() bool {
-	return w.head.head.Report().State == head.Ready && !slices.ContainsFunc(w.nodes, func(p *process) bool { return p.down })
+	return w.head.head.Report().State == protocol.StateReady && !slices.ContainsFunc(w.nodes, func(p *process) bool { return p.down })
 }
 
 // startNumber starts a process that is down.
@@ -302,13 +325,14 @@ func (w *world) supervise() {
 func (w *world) check() {
 	w.t.Helper()
 	s := w.head.head.Report()
-	if s.State == head.Failed && (!w.tampered || !strings.Contains(s.Reason, "holds other rows")) {
+	if s.State == protocol.StateFailed && (!w.tampered || !strings.Contains(s.Reason, "holds other rows")) {
 		w.t.Errorf("the cache failed: %s", s.Reason)
 	}
-	if s.State != head.Ready {
+	if s.State != protocol.StateReady {
 		return
 	}
-	if s.Snapshot != w.seen.snapshot && slices.ContainsFunc(w.seen.holders, func(p *process) bool { return !p.down && p.running() }) {
+	holds := func(p *process) bool { return p != nil && !p.down && p.running() }
+	if s.Snapshot != w.seen.snapshot && slices.ContainsFunc(w.seen.holders, holds) {
 		w.t.Errorf("the cache is Ready with snapshot %d, though a data node lives that held snapshot %d", s.Snapshot, w.seen.snapshot)
 	}
 	for i, n := range s.Nodes {

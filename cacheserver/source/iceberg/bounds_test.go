@@ -63,7 +63,7 @@ func TestMetadataBombs(t *testing.T) {
 			}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			_, err = Open(t.Context(), newStore(), Source{Metadata: path}, Selection{})
+			_, err = Open(t.Context(), newStore(), Location{Metadata: path}, Selection{})
 			runtime.ReadMemStats(&after)
 			if !errors.Is(err, errBound) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%v, want an error about the limit that names the file", err)
@@ -85,7 +85,7 @@ func TestCatalogBombs(t *testing.T) {
 				w.WriteHeader(code)
 				_, _ = io.WriteString(w, body)
 			}))
-			_, err := Open(t.Context(), newStore(), Source{CatalogURI: catalog.URL, Namespace: "n", Table: "t"}, Selection{})
+			_, err := Open(t.Context(), newStore(), Location{CatalogURI: catalog.URL, Namespace: "n", Table: "t"}, Selection{})
 			catalog.Close()
 			if !errors.Is(err, errBound) {
 				t.Errorf("%s, status %d: %v", name, code, err)

@@ -37,46 +37,46 @@ const (
 
 // fromCatalog asks a REST catalog for a table's metadata file and for what
 // reaches its object store.
-func fromCatalog(ctx context.Context, store *objstore.Store, src Source) (location, error) {
+func fromCatalog(ctx context.Context, store *objstore.Store, src Location) (metadataFile, error) {
 	ctx, cancel := context.WithTimeout(ctx, catalogTimeout)
 	defer cancel()
 	heard := newAnswerRecorder(src.Properties)
 	at, err := askCatalog(ctx, store, src, heard)
 	if away := heard.isAway(); err != nil && away != "" {
-		return location{}, awayError{fmt.Errorf("%s: %w", away, err)}
+		return metadataFile{}, awayError{fmt.Errorf("%s: %w", away, err)}
 	}
 	return at, err
 }
 
-func askCatalog(ctx context.Context, store *objstore.Store, src Source, heard *answerRecorder) (location, error) {
+func askCatalog(ctx context.Context, store *objstore.Store, src Location, heard *answerRecorder) (metadataFile, error) {
 	options, err := catalogOptions(src, heard)
 	if err != nil {
-		return location{}, err
+		return metadataFile{}, err
 	}
 	c, err := rest.NewCatalog(ctx, "rest", src.CatalogURI, options...)
 	if err != nil {
-		return location{}, fmt.Errorf("connect to the catalog: %w: check its URI and credentials", err)
+		return metadataFile{}, fmt.Errorf("connect to the catalog: %w: check its URI and credentials", err)
 	}
 	defer func() { _ = c.Close() }() // nothing is written
 	t, err := c.LoadTable(ctx, src.path())
 	if errors.Is(err, icecatalog.ErrNoSuchTable) {
-		return location{}, fmt.Errorf("%w: check namespace, table and warehouse %q", err, src.Warehouse)
+		return metadataFile{}, fmt.Errorf("%w: check namespace, table and warehouse %q", err, src.Warehouse)
 	}
 	if err != nil {
-		return location{}, fmt.Errorf("load the table: %w", err)
+		return metadataFile{}, fmt.Errorf("load the table: %w", err)
 	}
 	if t.MetadataLocation() == "" {
-		return location{}, errors.New("the catalog names no metadata file of the table")
+		return metadataFile{}, errors.New("the catalog names no metadata file of the table")
 	}
 	reach, err := withProperties(store, heard.properties(t.MetadataLocation()))
 	if err != nil {
-		return location{}, fmt.Errorf("object store as the catalog describes it: %w", err)
+		return metadataFile{}, fmt.Errorf("object store as the catalog describes it: %w", err)
 	}
-	return location{metadata: t.MetadataLocation(), store: reach}, nil
+	return metadataFile{metadata: t.MetadataLocation(), store: reach}, nil
 }
 
 // catalogOptions translates catalog properties.
-func catalogOptions(src Source, heard *answerRecorder) ([]rest.Option, error) {
+func catalogOptions(src Location, heard *answerRecorder) ([]rest.Option, error) {
 	var options []rest.Option
 	if src.Warehouse != "" {
 		options = append(options, rest.WithWarehouseLocation(src.Warehouse))

@@ -60,8 +60,8 @@ func (c restCatalog) start(t *testing.T) string {
 	return server.URL
 }
 
-func catalogSource(uri string) Source {
-	return Source{CatalogURI: uri, Warehouse: "wh", Namespace: "db.inner", Table: "t", Properties: map[string]string{"token": "secret", "header.X-Team": "blue"}}
+func catalogSource(uri string) Location {
+	return Location{CatalogURI: uri, Warehouse: "wh", Namespace: "db.inner", Table: "t", Properties: map[string]string{"token": "secret", "header.X-Team": "blue"}}
 }
 
 func TestCatalog(t *testing.T) {
@@ -111,14 +111,14 @@ func TestCatalogErrors(t *testing.T) {
 	good := restCatalog{metadata: made.Metadata(), content: readFile(t, made.Metadata())}
 	tests := map[string]struct {
 		catalog restCatalog
-		change  func(*Source)
+		change  func(*Location)
 		want    []string
 	}{
-		"unknown table": {good, func(s *Source) { s.Table = "nope" }, []string{"db.inner.nope", "check namespace, table and warehouse"}},
-		"bad token":     {good, func(s *Source) { s.Properties["token"] = "wrong" }, []string{"connect to the catalog", "who are you"}},
-		"no answer":     {good, func(s *Source) { s.CatalogURI = "http://127.0.0.1:1" }, []string{"127.0.0.1:1", "check its URI"}},
-		"no metadata":   {restCatalog{content: good.content}, func(*Source) {}, []string{"names no metadata file"}},
-		"bad property":  {restCatalog{metadata: good.metadata, content: good.content, config: map[string]string{"s3.path-style-access": "perhaps"}}, func(*Source) {}, []string{"s3.path-style-access", "perhaps"}},
+		"unknown table": {good, func(s *Location) { s.Table = "nope" }, []string{"db.inner.nope", "check namespace, table and warehouse"}},
+		"bad token":     {good, func(s *Location) { s.Properties["token"] = "wrong" }, []string{"connect to the catalog", "who are you"}},
+		"no answer":     {good, func(s *Location) { s.CatalogURI = "http://127.0.0.1:1" }, []string{"127.0.0.1:1", "check its URI"}},
+		"no metadata":   {restCatalog{content: good.content}, func(*Location) {}, []string{"names no metadata file"}},
+		"bad property":  {restCatalog{metadata: good.metadata, content: good.content, config: map[string]string{"s3.path-style-access": "perhaps"}}, func(*Location) {}, []string{"s3.path-style-access", "perhaps"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

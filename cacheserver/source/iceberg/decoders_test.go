@@ -47,12 +47,12 @@ func TestDecoders(t *testing.T) {
 				}
 				b.Release()
 			}
-			leaf, general := f.Decoders()
-			if want := len(f.table.fields); leaf+general != want {
-				t.Errorf("%d and %d columns decoded of %d", leaf, general, want)
+			direct, general := f.Decoders()
+			if want := len(f.table.fields); direct+general != want {
+				t.Errorf("%d and %d columns decoded of %d", direct, general, want)
 			}
-			if leaf == 0 || general > 0 != tt.general {
-				t.Errorf("%d columns by package decode, %d by pqarrow; want some of pqarrow's: %t", leaf, general, tt.general)
+			if direct == 0 || general > 0 != tt.general {
+				t.Errorf("%d columns by package decode, %d by pqarrow; want some of pqarrow's: %t", direct, general, tt.general)
 			}
 		})
 	}

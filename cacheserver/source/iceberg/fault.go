@@ -11,29 +11,23 @@ import (
 	"github.com/apache/iceberg-go/catalog/rest"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 // errCatalogAway is in the chain of an error of a catalog that did not answer, or answered that it can't now.
 var errCatalogAway = errors.New("the catalog does not answer")
 
-// MayPass reports whether the reason of an error may be gone by itself at the next try: a store or catalog that
-// is away, overloaded or slow.
-func MayPass(err error) bool {
-	return errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, errCatalogAway)
-}
-
-// Curable reports whether MayPass does, or somebody can remove the reason without a change of the table: rights, a
-// file or a table that is missing.
-func Curable(err error) bool {
-	if MayPass(err) {
-		return true
+// Retry implements source.Source.
+func (s *Source) Retry(err error) source.Retry {
+	if errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, errCatalogAway) {
+		return source.Soon
 	}
 	for _, target := range []error{fs.ErrPermission, fs.ErrNotExist, icecatalog.ErrNoSuchTable, rest.ErrUnauthorized, rest.ErrForbidden, rest.ErrAuthorizationExpired, rest.ErrOAuthError} {
 		if errors.Is(err, target) {
-			return true
+			return source.OnceMended
 		}
 	}
-	return false
+	return source.Never
 }
 
 // awayError is an error of which errors.Is says errCatalogAway.

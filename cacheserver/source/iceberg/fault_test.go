@@ -229,7 +229,7 @@ func TestCorruptMetadata(t *testing.T) {
 		bad := append([]byte(nil), good...)
 		bad[random.IntN(len(bad))] ^= byte(1 + random.IntN(255))
 		writeFile(t, name, bad)
-		tbl, err := Open(t.Context(), newStore(), Source{Metadata: made.Metadata()}, Selection{Filter: "id > 3"})
+		tbl, err := Open(t.Context(), newStore(), Location{Metadata: made.Metadata()}, Selection{Filter: "id > 3"})
 		if err == nil {
 			_, err = tbl.Plan(t.Context(), nil)
 		}

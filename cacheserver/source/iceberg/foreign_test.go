@@ -311,7 +311,7 @@ func TestUnsupportedTypes(t *testing.T) {
 		ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64},
 		ice.NestedField{ID: 2, Name: "any", Type: &ice.ListType{ElementID: 3, Element: ice.VariantType{}}},
 	))
-	_, err := Open(t.Context(), newStore(), Source{Metadata: made.Metadata()}, Selection{})
+	_, err := Open(t.Context(), newStore(), Location{Metadata: made.Metadata()}, Selection{})
 	wantError(t, err, `column "any"`, "variant", "select the other columns")
 	check(t, openTable(t, made.Metadata(), Selection{Columns: []string{"id"}}), nil)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
 func readFile(t *testing.T, name string) []byte {
@@ -54,7 +55,7 @@ func (f *Fetched) Records(ctx context.Context) iter.Seq2[arrow.RecordBatch, erro
 				yield(nil, err)
 				return
 			}
-			rec, err := b.rest(compute.WithAllocator(ctx, f.table.mem))
+			rec, err := keptRows(compute.WithAllocator(ctx, f.table.mem), b)
 			if !yield(rec, err) {
 				return
 			}
@@ -62,8 +63,8 @@ func (f *Fetched) Records(ctx context.Context) iter.Seq2[arrow.RecordBatch, erro
 	}
 }
 
-// rest is the rows that stay, in the batch's place.
-func (b Batch) rest(ctx context.Context) (arrow.RecordBatch, error) {
+// keptRows is the rows that stay, in the batch's place.
+func keptRows(ctx context.Context, b source.Batch) (arrow.RecordBatch, error) {
 	if b.Keep == nil {
 		return b.RecordBatch, nil
 	}

@@ -71,7 +71,7 @@ type Pin struct {
 
 // Open opens the table of src and pins what sel selects. It reads the metadata
 // file and no data.
-func Open(ctx context.Context, store *objstore.Store, src Source, sel Selection) (*Table, error) {
+func Open(ctx context.Context, store *objstore.Store, src Location, sel Selection) (*Table, error) {
 	if err := src.validate(); err != nil {
 		return nil, fmt.Errorf("open table: %w", err)
 	}
@@ -84,14 +84,14 @@ func Open(ctx context.Context, store *objstore.Store, src Source, sel Selection)
 
 // OpenPinned opens what another Open of the same source and selection pinned, or
 // says what is different now.
-func OpenPinned(ctx context.Context, store *objstore.Store, src Source, pin Pin, sel Selection) (*Table, error) {
+func OpenPinned(ctx context.Context, store *objstore.Store, src Location, pin Pin, sel Selection) (*Table, error) {
 	if err := src.validate(); err != nil {
 		return nil, fmt.Errorf("open pinned table: %w", err)
 	}
 	if pin.MetadataLocation == "" {
 		return nil, fmt.Errorf("open pinned table %s: the pin names no metadata file", src)
 	}
-	at := location{store: store, metadata: pin.MetadataLocation}
+	at := metadataFile{store: store, metadata: pin.MetadataLocation}
 	if src.CatalogURI != "" { // for the credentials it hands out
 		vended, err := fromCatalog(ctx, store, src)
 		if err != nil {
@@ -109,7 +109,7 @@ func OpenPinned(ctx context.Context, store *objstore.Store, src Source, pin Pin,
 	return t, nil
 }
 
-func open(ctx context.Context, at location, src Source, sel Selection) (*Table, error) {
+func open(ctx context.Context, at metadataFile, src Location, sel Selection) (*Table, error) {
 	t := &Table{store: at.store, caches: newCaches(), mem: &source.Buffers{}}
 	t.plan.init()
 	if err := t.load(ctx, at.metadata); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
-// location is a metadata file and the store that can read the table.
-type location struct {
+// metadataFile is a metadata file and the store that can read the table.
+type metadataFile struct {
 	metadata string
 	store    *objstore.Store
 }
@@ -25,18 +25,18 @@ type location struct {
 var metadataName = regexp.MustCompile(`\.metadata\.json(\.gz|\.zstd)?$`)
 
 // locate finds the table's metadata file.
-func locate(ctx context.Context, store *objstore.Store, src Source) (location, error) {
+func locate(ctx context.Context, store *objstore.Store, src Location) (metadataFile, error) {
 	if src.CatalogURI != "" {
 		return fromCatalog(ctx, store, src)
 	}
 	if strings.HasSuffix(src.Metadata, ".json") || metadataName.MatchString(src.Metadata) {
-		return location{metadata: src.Metadata, store: store}, nil
+		return metadataFile{metadata: src.Metadata, store: store}, nil
 	}
 	file, err := fromHint(ctx, store, src.Metadata)
 	if err != nil {
-		return location{}, err
+		return metadataFile{}, err
 	}
-	return location{metadata: file, store: store}, nil
+	return metadataFile{metadata: file, store: store}, nil
 }
 
 // fromHint resolves a table's directory, or its metadata directory, by the

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
@@ -49,11 +50,17 @@ type Split struct {
 	Exact bool `json:"exact"`
 }
 
-// Part is rows [first, first+rows) of a split of a whole row group. bytes is
-// their part of Bytes.
-func (s Split) Part(first, rows, bytes int64) Split {
+// Part implements source.Split.
+func (s Split) Part(first, rows, bytes int64) source.Split { return s.part(first, rows, bytes) }
+
+func (s Split) part(first, rows, bytes int64) Split {
 	s.First, s.Rows, s.Bytes = first, rows, bytes
 	return s
+}
+
+// Info implements source.Split.
+func (s Split) Info() source.SplitInfo {
+	return source.SplitInfo{File: s.File, RowGroup: s.RowGroup, First: s.First, Rows: s.Rows, Bytes: s.Bytes, Length: s.Length, Exact: s.Exact}
 }
 
 // end is the row of the row group after the split's last.

@@ -90,7 +90,7 @@ func TestSplitsInAnyOrder(t *testing.T) {
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
 			rand.New(rand.NewPCG(seed, 0)).Shuffle(len(splits), func(i, j int) { splits[i], splits[j] = splits[j], splits[i] })
-			node, err := OpenPinned(t.Context(), objstore.New(objstore.Config{}), Source{Metadata: made.Metadata()}, tbl.Pin(), Selection{})
+			node, err := OpenPinned(t.Context(), objstore.New(objstore.Config{}), Location{Metadata: made.Metadata()}, tbl.Pin(), Selection{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,7 @@ import (
 // openTable opens a table of a warehouse on the local file system.
 func openTable(t *testing.T, metadata string, sel Selection) *Table {
 	t.Helper()
-	tbl, err := Open(t.Context(), objstore.New(objstore.Config{}), Source{Metadata: metadata}, sel)
+	tbl, err := Open(t.Context(), objstore.New(objstore.Config{}), Location{Metadata: metadata}, sel)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,28 +15,20 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/compute"
 
 	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
-
-// Batch is rows of a split. Whoever gets one releases it.
-type Batch struct {
-	// RecordBatch has Table.Schema and at least one row.
-	arrow.RecordBatch
-	// Keep has a bit for every row, the lowest of a byte first: rows without are
-	// deleted or do not match the filter. At least one is set. Nil: all rows count.
-	Keep []byte
-}
 
 // Batches decodes the split's rows in their order, about 4 MiB at a time. It ends
 // with an error, or when every row was given: a row group with fewer or more rows
 // than its footer says is an error, whatever else applies. Each call decodes anew
 // and gives the same batches.
-func (f *Fetched) Batches(ctx context.Context) iter.Seq2[Batch, error] {
-	return func(yield func(Batch, error) bool) {
+func (f *Fetched) Batches(ctx context.Context) iter.Seq2[source.Batch, error] {
+	return func(yield func(source.Batch, error) bool) {
 		ctx := compute.WithAllocator(ctx, f.table.mem)
 		d, err := f.decoder(ctx)
 		if err != nil {
-			yield(Batch{}, f.failed(err))
+			yield(source.Batch{}, f.failed(err))
 			return
 		}
 		defer d.rows.Close()
@@ -48,7 +40,7 @@ func (f *Fetched) Batches(ctx context.Context) iter.Seq2[Batch, error] {
 				}
 			}
 			if err != nil {
-				yield(Batch{}, f.failed(err))
+				yield(source.Batch{}, f.failed(err))
 				return
 			}
 			if b.RecordBatch != nil && !yield(b, nil) {
@@ -90,26 +82,26 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 
 // Decoders tells how many columns of the split Batches decoded by package decode,
 // and how many it left to the general reader, pqarrow.
-func (f *Fetched) Decoders() (leaf, general int) { return f.own, f.general }
+func (f *Fetched) Decoders() (direct, general int) { return f.own, f.general }
 
 // next returns the next batch, none if no row of it stays, or io.EOF.
-func (d *decoder) next(ctx context.Context) (_ Batch, err error) {
+func (d *decoder) next(ctx context.Context) (_ source.Batch, err error) {
 	defer parquet.RecoverError(&err)
 	at := d.first + d.rows.Position()
 	columns, n, err := d.rows.Next(ctx)
 	if err != nil {
-		return Batch{}, err
+		return source.Batch{}, err
 	}
 	defer parquet.ReleaseAll(columns)
 	keep, kept, err := d.mask(columns, int(at), n)
 	if err != nil || kept == 0 {
-		return Batch{}, err
+		return source.Batch{}, err
 	}
 	rec := array.NewRecordBatch(d.fetched.table.served, columns[:d.fetched.columns.served], int64(n))
 	if kept == n {
 		keep = nil
 	}
-	return Batch{RecordBatch: rec, Keep: keep}, nil
+	return source.Batch{RecordBatch: rec, Keep: keep}, nil
 }
 
 // mask says which of n rows from position at on stay, and how many they are.

@@ -38,7 +38,7 @@ func TestOnS3(t *testing.T) {
 		"positions": w.Deleted("positions", 2), "vectors": w.Deleted("vectors", 3), "equal": w.EqualDeleted("equal", 2), "evolved": w.Evolved("evolved", 2),
 	} {
 		t.Run(name, func(t *testing.T) {
-			tbl, err := Open(t.Context(), store, Source{Metadata: made.Metadata()}, Selection{})
+			tbl, err := Open(t.Context(), store, Location{Metadata: made.Metadata()}, Selection{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -52,7 +52,7 @@ func TestOnS3(t *testing.T) {
 func TestFetchReadsWhatIsNeeded(t *testing.T) {
 	server := s3test.Start(t)
 	made := icetest.OnS3(t, server, "lake").Plain("t", 2, 1, 20_000, 5_000)
-	tbl, err := Open(t.Context(), s3Store(t, server), Source{Metadata: made.Metadata()}, Selection{Columns: []string{"id"}})
+	tbl, err := Open(t.Context(), s3Store(t, server), Location{Metadata: made.Metadata()}, Selection{Columns: []string{"id"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestFetchReadsWhatIsNeeded(t *testing.T) {
 func TestDeleteFilesAreReadOnce(t *testing.T) {
 	server := s3test.Start(t)
 	made := icetest.OnS3(t, server, "lake").Deleted("t", 2)
-	tbl, err := Open(t.Context(), s3Store(t, server), Source{Metadata: made.Metadata()}, Selection{})
+	tbl, err := Open(t.Context(), s3Store(t, server), Location{Metadata: made.Metadata()}, Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestS3Faults(t *testing.T) {
 	store := s3Store(t, server)
 	open := func(t *testing.T) *Table {
 		t.Helper()
-		tbl, err := Open(t.Context(), store, Source{Metadata: made.Metadata()}, Selection{})
+		tbl, err := Open(t.Context(), store, Location{Metadata: made.Metadata()}, Selection{})
 		if err != nil {
 			t.Fatal(err)
 		}

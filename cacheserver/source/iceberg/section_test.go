@@ -64,7 +64,7 @@ func cutAnywhere(random *rand.Rand, splits []Split) []Split {
 	for _, s := range splits {
 		for at := int64(0); at < s.Rows; {
 			n := min(1+random.Int64N(s.Rows), s.Rows-at)
-			pieces = append(pieces, s.Part(at, n, 1))
+			pieces = append(pieces, s.part(at, n, 1))
 			at += n
 		}
 	}
@@ -111,7 +111,7 @@ func TestWrongOffsetIndex(t *testing.T) {
 	made := icetest.Local(t).Create("t", 2, mixedSchema())
 	tbl := openTable(t, addFile(t, made, data, 5000, nil), Selection{Columns: []string{"id", "tokens"}})
 	whole := planOf(t, tbl)[0]
-	f, err := tbl.Fetch(t.Context(), whole.Part(2000, 1000, 1))
+	f, err := tbl.Fetch(t.Context(), whole.part(2000, 1000, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestPieceReadsItsPages(t *testing.T) {
 	server.Put("lake", "mixed.parquet", data)
 	made := icetest.OnS3(t, server, "lake").Create("t", 2, mixedSchema())
 	metadata := addFileAt(t, made, "s3://lake/mixed.parquet", int64(len(data)), 100_000, nil)
-	tbl, err := Open(t.Context(), s3Store(t, server), Source{Metadata: metadata}, Selection{Columns: []string{"id", "text", "tokens"}})
+	tbl, err := Open(t.Context(), s3Store(t, server), Location{Metadata: metadata}, Selection{Columns: []string{"id", "text", "tokens"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestPieceReadsItsPages(t *testing.T) {
 		}
 		return n
 	}
-	whole, half := read(split), read(split.Part(50_000, 50_000, 1))
+	whole, half := read(split), read(split.part(50_000, 50_000, 1))
 	t.Logf("%d bytes of the whole row group, %d of a half", whole, half)
 	if half > whole*55/100 {
 		t.Errorf("%d bytes were read for a half, the whole has %d", half, whole)
@@ -185,7 +185,7 @@ func TestBadPiece(t *testing.T) {
 	made := icetest.Local(t).Plain("t", 2, 1, 100, 100)
 	tbl := openTable(t, made.Metadata(), Selection{})
 	whole := planOf(t, tbl)[0]
-	for _, s := range []Split{whole.Part(50, 51, 1), whole.Part(-1, 10, 1), whole.Part(0, -1, 1)} {
+	for _, s := range []Split{whole.part(50, 51, 1), whole.part(-1, 10, 1), whole.part(0, -1, 1)} {
 		_, err := readSplit(t, tbl, s)
 		wantError(t, err, whole.File, "no such row group")
 	}

@@ -178,28 +178,28 @@ func TestOpenErrors(t *testing.T) {
 	made, states := w.History("t", 2)
 	fresh := w.NoSnapshot("fresh")
 	tests := map[string]struct {
-		src  Source
+		src  Location
 		sel  Selection
 		want []string
 	}{
-		"no source":        {Source{}, Selection{}, []string{"no table named"}},
-		"both sources":     {Source{Metadata: "a.metadata.json", CatalogURI: "http://c"}, Selection{}, []string{"one of the two"}},
-		"no table":         {Source{CatalogURI: "http://c", Namespace: "n"}, Selection{}, []string{"table name missing"}},
-		"empty level":      {Source{CatalogURI: "http://c", Namespace: "a..b", Table: "t"}, Selection{}, []string{"a..b", "empty level"}},
-		"no such file":     {Source{Metadata: made.Metadata() + ".metadata.json"}, Selection{}, []string{made.Metadata() + ".metadata.json"}},
-		"a directory":      {Source{Metadata: "/no/such/table"}, Selection{}, []string{"/no/such/table/metadata/NNNNN-<uuid>.metadata.json"}},
-		"not metadata":     {Source{Metadata: "testdata/not.json"}, Selection{}, []string{"testdata/not.json", "must be an Iceberg metadata file"}},
-		"snapshot 0":       {Source{}, Selection{SnapshotID: new(int64(0))}, []string{"snapshot 0", "no such snapshot", time.Now().UTC().Format("2006-01-")}},
-		"unknown snapshot": {Source{}, Selection{SnapshotID: new(int64(5))}, []string{"snapshot 5"}},
-		"unknown ref":      {Source{}, Selection{Ref: "nope"}, []string{"\"nope\"", `tag "first"`, `branch "side"`}},
-		"too early":        {Source{}, Selection{AsOf: new(time.UnixMilli(0))}, []string{"1970-01-01T00:00:00Z", "had no snapshot then"}},
-		"two selectors":    {Source{}, Selection{Ref: "first", SnapshotID: &states[0].ID}, []string{"at most one"}},
-		"unknown column":   {Source{}, Selection{Columns: []string{"id", "nope"}}, []string{`"nope"`, `"words"`}},
-		"column twice":     {Source{}, Selection{Columns: []string{"id", "id"}}, []string{`"id"`, "twice"}},
-		"column case":      {Source{}, Selection{Columns: []string{"ID"}}, []string{`"ID"`}},
-		"bad filter":       {Source{}, Selection{Filter: "id = = 3"}, []string{"filter", "id = = 3"}},
-		"filter column":    {Source{}, Selection{Filter: "nope = 3"}, []string{"nope"}},
-		"fresh, snapshot":  {Source{Metadata: fresh.Metadata()}, Selection{SnapshotID: new(int64(5))}, []string{"it has none"}},
+		"no source":        {Location{}, Selection{}, []string{"no table named"}},
+		"both sources":     {Location{Metadata: "a.metadata.json", CatalogURI: "http://c"}, Selection{}, []string{"one of the two"}},
+		"no table":         {Location{CatalogURI: "http://c", Namespace: "n"}, Selection{}, []string{"table name missing"}},
+		"empty level":      {Location{CatalogURI: "http://c", Namespace: "a..b", Table: "t"}, Selection{}, []string{"a..b", "empty level"}},
+		"no such file":     {Location{Metadata: made.Metadata() + ".metadata.json"}, Selection{}, []string{made.Metadata() + ".metadata.json"}},
+		"a directory":      {Location{Metadata: "/no/such/table"}, Selection{}, []string{"/no/such/table/metadata/NNNNN-<uuid>.metadata.json"}},
+		"not metadata":     {Location{Metadata: "testdata/not.json"}, Selection{}, []string{"testdata/not.json", "must be an Iceberg metadata file"}},
+		"snapshot 0":       {Location{}, Selection{SnapshotID: new(int64(0))}, []string{"snapshot 0", "no such snapshot", time.Now().UTC().Format("2006-01-")}},
+		"unknown snapshot": {Location{}, Selection{SnapshotID: new(int64(5))}, []string{"snapshot 5"}},
+		"unknown ref":      {Location{}, Selection{Ref: "nope"}, []string{"\"nope\"", `tag "first"`, `branch "side"`}},
+		"too early":        {Location{}, Selection{AsOf: new(time.UnixMilli(0))}, []string{"1970-01-01T00:00:00Z", "had no snapshot then"}},
+		"two selectors":    {Location{}, Selection{Ref: "first", SnapshotID: &states[0].ID}, []string{"at most one"}},
+		"unknown column":   {Location{}, Selection{Columns: []string{"id", "nope"}}, []string{`"nope"`, `"words"`}},
+		"column twice":     {Location{}, Selection{Columns: []string{"id", "id"}}, []string{`"id"`, "twice"}},
+		"column case":      {Location{}, Selection{Columns: []string{"ID"}}, []string{`"ID"`}},
+		"bad filter":       {Location{}, Selection{Filter: "id = = 3"}, []string{"filter", "id = = 3"}},
+		"filter column":    {Location{}, Selection{Filter: "nope = 3"}, []string{"nope"}},
+		"fresh, snapshot":  {Location{Metadata: fresh.Metadata()}, Selection{SnapshotID: new(int64(5))}, []string{"it has none"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestVersionHint(t *testing.T) {
 
 func TestPins(t *testing.T) {
 	made, _ := icetest.Local(t).History("t", 2)
-	store, src := objstore.New(objstore.Config{}), Source{Metadata: made.Metadata()}
+	store, src := objstore.New(objstore.Config{}), Location{Metadata: made.Metadata()}
 	sel := Selection{Ref: "first", Columns: []string{"id"}}
 	tbl, err := Open(t.Context(), store, src, sel)
 	if err != nil {

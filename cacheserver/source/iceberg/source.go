@@ -4,95 +4,146 @@
 package iceberg
 
 import (
-	"errors"
+	"context"
+	"encoding/json"
 	"fmt"
-	"slices"
-	"strings"
-	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// Source says where a table is: either Metadata alone, or CatalogURI with a
-// namespace and a table name. It is plain data.
+// Source makes a table a source.Source. Store, Location and Selection must not be changed once it is used. Data nodes need no Selection: the
+// version that they open has it.
 type Source struct {
-	// Metadata is the path or URI of the table's metadata file, such as
-	// s3://bucket/db/table/metadata/00003-<uuid>.metadata.json.
-	Metadata string `json:"metadata,omitempty"`
-	// CatalogURI is the base URL of an Iceberg REST catalog.
-	CatalogURI string `json:"catalog_uri,omitempty"`
-	// Warehouse is the name or location the REST catalog knows a warehouse by;
-	// many catalogs need none.
-	Warehouse string `json:"warehouse,omitempty"`
-	// Namespace of the table, its levels joined by dots.
-	Namespace string `json:"namespace,omitempty"`
-	Table     string `json:"table,omitempty"`
-	// Properties are REST catalog properties as iceberg clients spell them:
-	// token, credential, scope, oauth2-server-uri, prefix, header.NAME, rest.*.
-	// What the catalog hands out for the object store is merged over them.
-	Properties map[string]string `json:"properties,omitempty"`
+	Store     *objstore.Store
+	Location  Location
+	Selection Selection
+	// Pinned is the snapshot to plan, whichever Selection says by now: an earlier process planned it for the same request. Nil: none is.
+	Pinned *int64
 }
 
-// Selection says which rows and columns of a table are wanted. At most one of
-// SnapshotID, Ref and AsOf is set; none means the table's current snapshot.
-// The zero value is the whole current table.
-type Selection struct {
-	SnapshotID *int64 `json:"snapshot_id,omitempty"`
-	// Ref is a branch or a tag. A branch is read with the table's current
-	// schema, a tag, a snapshot or a time with the schema of its snapshot.
-	Ref  string     `json:"ref,omitempty"`
-	AsOf *time.Time `json:"as_of,omitempty"`
-	// Columns are top-level column names; none means all. Whatever their order
-	// here, columns are served in the table's order.
-	Columns []string `json:"columns,omitempty"`
-	// Filter is a SQL WHERE expression (package filter); empty means all rows.
-	Filter string `json:"filter,omitempty"`
+var _ source.Source = (*Source)(nil)
+
+// String implements source.Source.
+func (s *Source) String() string { return s.Location.String() }
+
+// Request implements source.Source.
+func (s *Source) Request() any {
+	location := s.Location
+	location.Properties = nil
+	return struct {
+		Source    Location
+		Selection Selection
+	}{location, s.Selection}
 }
 
-// String names the source for messages, without its properties.
-func (s Source) String() string {
-	if s.Metadata != "" {
-		return s.Metadata
+// Plan implements source.Source.
+func (s *Source) Plan(ctx context.Context, progress func(done, total int)) (*source.Plan, error) {
+	table, err := Open(ctx, s.Store, s.Location, s.selection())
+	if err != nil {
+		return nil, err
 	}
-	return s.identifier() + " of catalog " + s.CatalogURI
+	splits, err := table.Plan(ctx, progress)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.plan(table.Pin())
+	if err != nil {
+		return nil, err
+	}
+	p.Schema = table.Schema()
+	for _, split := range splits {
+		p.Splits = append(p.Splits, split)
+	}
+	return p, nil
 }
 
-func (s Source) identifier() string {
-	return strings.Join(s.path(), ".")
+// selection is what to plan.
+func (s *Source) selection() Selection {
+	selection := s.Selection
+	if s.Pinned != nil {
+		selection.SnapshotID, selection.Ref, selection.AsOf = s.Pinned, "", nil
+	}
+	return selection
 }
 
-// path is the namespace's levels and the table's name.
-func (s Source) path() []string {
-	return append(strings.Split(s.Namespace, "."), s.Table)
+// plan is the plan of what was pinned, without schema and splits.
+func (s *Source) plan(pin Pin) (*source.Plan, error) {
+	p := &source.Plan{Identity: source.Identity{UUID: pin.UUID, Snapshot: pin.SnapshotID, Filter: s.Selection.Filter, Columns: s.Selection.Columns}}
+	var err error
+	if p.Version.Pin, err = json.Marshal(pin); err != nil {
+		return nil, fmt.Errorf("encode the pin of %s: %w", s, err)
+	}
+	if p.Version.Selection, err = json.Marshal(s.selection()); err != nil {
+		return nil, fmt.Errorf("encode the selection of %s: %w", s, err)
+	}
+	return p, nil
 }
 
-func (s Source) validate() error {
-	switch {
-	case s.Metadata == "" && s.CatalogURI == "":
-		return errors.New("no table named: give a metadata file, or a catalog URI with namespace and table")
-	case s.Metadata != "" && s.CatalogURI != "":
-		return fmt.Errorf("metadata file %s and catalog %s: give one of the two", s.Metadata, s.CatalogURI)
-	case s.Metadata != "":
-		return nil
-	case s.Table == "":
-		return fmt.Errorf("catalog %s: table name missing: give namespace and table", s.CatalogURI)
-	case slices.Contains(s.path(), ""):
-		return fmt.Errorf("catalog %s: namespace %q of table %q is empty or has an empty level: write it as level.level", s.CatalogURI, s.Namespace, s.Table)
+// Restore implements source.Source.
+func (s *Source) Restore(encoded json.RawMessage, splits []json.RawMessage) (*source.Plan, error) {
+	var pin Pin
+	if err := json.Unmarshal(encoded, &pin); err != nil {
+		return nil, fmt.Errorf("the pin of %s: %w", s, err)
 	}
-	return nil
+	p, err := s.plan(pin)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range splits {
+		split, err := s.Split(text)
+		if err != nil {
+			return nil, err
+		}
+		p.Splits = append(p.Splits, split)
+	}
+	return p, nil
 }
 
-func (s Selection) validate() error {
-	var by []string
-	if s.SnapshotID != nil {
-		by = append(by, fmt.Sprintf("snapshot %d", *s.SnapshotID))
+// Open implements source.Source.
+func (s *Source) Open(ctx context.Context, v source.Version, buffers *source.Buffers) (source.Dataset, error) {
+	var pin Pin
+	var selection Selection
+	if err := json.Unmarshal(v.Pin, &pin); err != nil {
+		return nil, fmt.Errorf("the pin of %s: %w", s, err)
 	}
-	if s.Ref != "" {
-		by = append(by, fmt.Sprintf("ref %q", s.Ref))
+	if err := json.Unmarshal(v.Selection, &selection); err != nil {
+		return nil, fmt.Errorf("the selection of %s: %w", s, err)
 	}
-	if s.AsOf != nil {
-		by = append(by, "as of "+s.AsOf.Format(time.RFC3339Nano))
+	location := s.Location
+	if location.CatalogURI == "" {
+		location.Metadata = pin.MetadataLocation
 	}
-	if len(by) > 1 {
-		return fmt.Errorf("%s: give at most one of snapshot, ref and time", strings.Join(by, " and "))
+	table, err := OpenPinned(ctx, s.Store, location, pin, selection)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	table.DecodeIn(buffers)
+	return dataset{table}, nil
+}
+
+// Split implements source.Source.
+func (s *Source) Split(text json.RawMessage) (source.Split, error) {
+	var split Split
+	if err := json.Unmarshal(text, &split); err != nil {
+		return nil, fmt.Errorf("a split of %s: %w", s, err)
+	}
+	return split, nil
+}
+
+// dataset makes a table a source.Dataset.
+type dataset struct{ table *Table }
+
+// Schema implements source.Dataset.
+func (d dataset) Schema() *arrow.Schema { return d.table.Schema() }
+
+// Fetch implements source.Dataset.
+func (d dataset) Fetch(ctx context.Context, s source.Split) (source.Fetched, error) {
+	fetched, err := d.table.Fetch(ctx, s.(Split))
+	if err != nil {
+		return nil, err
+	}
+	return fetched, nil
 }

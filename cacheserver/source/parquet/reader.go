@@ -106,7 +106,7 @@ func (r *RowReader) open(from *objstore.File) (rest []int, err error) {
 }
 
 // Decoders returns how many columns package decode decodes, and how many pqarrow.
-func (r *RowReader) Decoders() (leaf, general int) {
+func (r *RowReader) Decoders() (direct, general int) {
 	for _, c := range r.own {
 		if c == nil {
 			general++

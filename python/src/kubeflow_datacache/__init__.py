@@ -14,7 +14,9 @@ for epoch in range(3):
 
 from importlib.metadata import PackageNotFoundError, version
 
+from kubeflow_datacache.buckets import LengthBuckets
 from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.credentials import CredentialOptions
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import (
     CacheFailedError,
@@ -29,8 +31,8 @@ from kubeflow_datacache.errors import (
 )
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.options import LoaderOptions
-from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.table import Table
 from kubeflow_datacache.watch.stats import Stats
 from kubeflow_datacache.world import World
 
@@ -43,17 +45,19 @@ __all__ = [
     "Batch",
     "CacheFailedError",
     "ColumnError",
+    "CredentialOptions",
     "DataCache",
     "DataCacheError",
     "Dataset",
     "DatasetChangedError",
     "ForkedError",
+    "LengthBuckets",
     "Loader",
     "LoaderOptions",
-    "Permutation",
     "RefusedError",
     "StateError",
     "Stats",
+    "Table",
     "TransformError",
     "UnreachableError",
     "World",

@@ -40,16 +40,16 @@ class Answer:
     @classmethod
     def parse(cls, info: fl.FlightInfo) -> Self:
         """Reads a FlightInfo of wire contract v1."""
-        said = json.loads(info.app_metadata or b"{}")
-        if said.get("v") != _VERSION:
+        metadata = json.loads(info.app_metadata or b"{}")
+        if metadata.get("v") != _VERSION:
             raise DataCacheError(
-                f"the head speaks wire contract {said.get('v')!r}, this client {_VERSION}: is the address a datacache"
-                " head of this release? Update kubeflow-datacache if the server is newer"
+                f"the head speaks wire contract {metadata.get('v')!r}, this client {_VERSION}: is the address that of a"
+                " datacache head of this release? Update kubeflow-datacache if the server is newer"
             )
         return cls(
-            dataset=_dataset(said),
+            dataset=_dataset(metadata),
             schema=info.schema,
-            nodes=tuple((start, end) for start, end in said["nodes"]),
+            nodes=tuple((start, end) for start, end in metadata["nodes"]),
             endpoints=tuple(_endpoint(e) for e in info.endpoints),
             records=info.total_records,
             nbytes=info.total_bytes,
@@ -61,15 +61,15 @@ class Answer:
         return max(1.0, self.nbytes / self.records) if self.records > 0 else 1.0
 
 
-def _dataset(said: dict[str, Any]) -> Dataset:
+def _dataset(metadata: dict[str, Any]) -> Dataset:
     """The dataset, by the fields that this release knows."""
-    told = said["dataset"]
+    dataset = metadata["dataset"]
     return Dataset(
-        table_uuid=told["table_uuid"],
-        snapshot=told["snapshot"],
-        fingerprint=told["fingerprint"],
-        filter=told.get("filter", ""),
-        rows=said["rows"],
+        table_uuid=dataset["table_uuid"],
+        snapshot=dataset["snapshot"],
+        fingerprint=dataset["fingerprint"],
+        filter=dataset.get("filter", ""),
+        rows=metadata["rows"],
     )
 
 

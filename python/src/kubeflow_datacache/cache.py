@@ -10,8 +10,7 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, get_args
 
@@ -20,7 +19,9 @@ import pyarrow.flight as fl
 
 from kubeflow_datacache import fork, h2
 from kubeflow_datacache.answer import Answer
+from kubeflow_datacache.client import Reader
 from kubeflow_datacache.codes import FAULTS
+from kubeflow_datacache.credentials import CredentialOptions, Credentials
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError, DataCacheError
 from kubeflow_datacache.flow.exchange import REQUEST, Calls, GrpcExchange
@@ -29,12 +30,12 @@ from kubeflow_datacache.h2 import message
 from kubeflow_datacache.h2.reader import Chunks
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.options import LoaderOptions, names_of, spelled_out, whole
-from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.stop import Stop
+from kubeflow_datacache.table import Table
 from kubeflow_datacache.watch.html import as_table
+from kubeflow_datacache.watch.loading import wait_ready
 
 Transport = Literal["h2", "grpc"]
-Roots = bytes | str | os.PathLike[str]
 
 _PORT = 50051
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://")
@@ -59,13 +60,13 @@ class DataCache:
 
     endpoint: "grpc://HOST:PORT", or "grpc+tls://HOST:PORT". retry_seconds: how long to wait for servers that do not
     answer or are still loading before UnreachableError; certificates that do not fit, and TLS against plain text, are
-    a RefusedError at once. tls_roots: PEM of the CA, as bytes or text, or the path of a file of it; None for the
-    system's. transport: "h2", this package's own client, or "grpc", pyarrow's, at about twice the CPU. The same rows
-    either way; but over gRPC close waits no longer than 2 s for a server that does not answer, and leaves the thread
-    that asked it behind, for up to a minute. Connections are direct, whatever http_proxy or grpc_proxy say.
+    a RefusedError at once. credentials: see CredentialOptions. transport: "h2", this package's own client, or "grpc",
+    pyarrow's, at about twice the CPU. The same rows either way; but over gRPC close waits no longer than 2 s for a
+    server that does not answer, and leaves the thread that asked it behind, for up to a minute. Connections are direct,
+    whatever http_proxy or grpc_proxy say.
 
     Connects on first use. Safe for concurrent use. Pickles to its settings. A forked child may use the cache, its
-    loaders and permutations, with connections of its own; its parent's iterators raise ForkedError there, and so does
+    loaders and tables, with connections of its own; its parent's iterators raise ForkedError there, and so does
     all that would connect over gRPC after the parent did. close ends nothing of the parent's.
     """
 
@@ -74,8 +75,8 @@ class DataCache:
         endpoint: str,
         *,
         retry_seconds: float = 300.0,
-        tls_roots: Roots | None = None,
         transport: Transport = "h2",
+        **credentials: Unpack[CredentialOptions],
     ) -> None:
         if not endpoint.startswith(_SCHEMES):
             raise ValueError(f"endpoint = {endpoint!r}: want grpc://HOST:PORT or grpc+tls://HOST:PORT")
@@ -83,16 +84,22 @@ class DataCache:
             raise ValueError(f"transport = {transport!r}: want one of {', '.join(get_args(Transport))}")
         self.endpoint = endpoint
         self.patience = Patience(retry_seconds)
-        self._tls_roots, self._transport = _pem(tls_roots), transport
+        self._credentials, self._transport = Credentials.of(credentials), transport
         self._reset()
 
     @classmethod
     def from_env(
-        cls, environ: Mapping[str, str] = os.environ, *, retry_seconds: float = 300.0, tls_roots: Roots | None = None
+        cls,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        retry_seconds: float = 300.0,
+        **credentials: Unpack[CredentialOptions],
     ) -> Self:
         """The cache at DATACACHE_ENDPOINT, else that of this process's TrainJob, which TRAIN_JOB_NAME names.
 
-        DATACACHE_TRANSPORT chooses the transport, if it is set.
+        DATACACHE_TRANSPORT chooses the transport, if it is set. Credentials that are not given are taken from
+        DATACACHE_TLS_ROOTS, DATACACHE_TLS_CERTIFICATE, DATACACHE_TLS_KEY and DATACACHE_TOKEN_FILE, paths of files, and
+        DATACACHE_TLS_HOSTNAME. Roots, a certificate or a host name mean TLS, unless DATACACHE_ENDPOINT says otherwise.
         """
         job, endpoint = environ.get("TRAIN_JOB_NAME", ""), environ.get("DATACACHE_ENDPOINT", "")
         if not job and not endpoint:
@@ -100,13 +107,14 @@ class DataCache:
                 "neither TRAIN_JOB_NAME nor DATACACHE_ENDPOINT is set: a TrainJob with a cache sets the first;"
                 ' elsewhere give the address, as DataCache("grpc://HOST:50051")'
             )
-        scheme = "grpc+tls" if tls_roots else "grpc"
+        own = Credentials.options_from(environ, credentials)
+        scheme = "grpc+tls" if Credentials.of(own).secured else "grpc"
         transport: Any = environ.get("DATACACHE_TRANSPORT") or "h2"
         return cls(
             endpoint or f"{scheme}://{job}-cache-service:{_PORT}",
             retry_seconds=retry_seconds,
-            tls_roots=tls_roots,
             transport=transport,
+            **own,
         )
 
     def __enter__(self) -> Self:
@@ -119,7 +127,7 @@ class DataCache:
         return f"DataCache({self.endpoint!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("endpoint", "patience", "_tls_roots", "_transport")
+        kept = ("endpoint", "patience", "_credentials", "_transport")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -127,7 +135,7 @@ class DataCache:
         self._reset()
 
     def close(self) -> None:
-        """Ends the cache's loaders and permutations and closes the connections. Using it again opens new ones."""
+        """Ends the cache's loaders and tables and closes the connections. Using it again opens new ones."""
         if self._process != os.getpid():  # the connections are the parent's, and so are the readers
             self._reset()
         for reader in list(self._readers):
@@ -141,7 +149,7 @@ class DataCache:
     def dataset(self) -> Dataset:
         """What is served: table, snapshot, fingerprint and number of rows. Asked once, then remembered.
 
-        Asked anew after an answer that tells of another one: loaders and permutations made then read it.
+        Asked anew after an answer that tells of another one: loaders and tables made then read it.
         """
         if self._described is None:
             self._described = self.ask({"kind": "take"})
@@ -160,7 +168,7 @@ class DataCache:
     def head(self, rows: int = 5, *, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The table's first rows, fewer if it has fewer; .to_pandas() shows them as a table."""
         count = min(whole("rows", rows, 0), len(self))
-        with contextlib.closing(self.permutation(columns=columns)) as reader:
+        with contextlib.closing(self.table(columns=columns)) as reader:
             return reader.__getitems__(range(count))
 
     def _repr_html_(self) -> str:
@@ -187,16 +195,24 @@ class DataCache:
         """The head's own report: state, reason, rows, bytes, splits and data nodes (docs/contract.md, /status)."""
         return json.loads(self._try(self._status, None))
 
+    def wait(self, *, progress: bool = False) -> dict[str, Any]:
+        """Waits until the cache is loaded, and returns its status; whatever reads waits by itself, but shows nothing.
+
+        progress: whether tqdm's bar shows splits and rows, in a log a line every ten seconds, on standard error.
+        CacheFailedError if the load fails, UnreachableError where nothing more is loaded for retry_seconds.
+        """
+        return dict(wait_ready(self.status, self.patience.seconds, progress=progress))
+
     @spelled_out
     def loader(self, **options: Unpack[LoaderOptions]) -> Loader:
         """This rank's batches, epoch by epoch: see Loader; LoaderOptions has the parameters."""
         return Loader(self, **options)
 
-    def permutation(
+    def table(
         self, *, columns: Sequence[str] | None = None, transform: Callable[[pa.RecordBatch], Any] | None = None
-    ) -> Permutation:
+    ) -> Table:
         """The table as a map-style dataset: rows by index, in any order."""
-        return Permutation(self, columns=columns, transform=transform)
+        return Table(self, columns=columns, transform=transform)
 
     def ask(self, request: Mapping[str, Any], stop: Stop | None = None) -> Answer:
         """The head's answer to a CMD descriptor (docs/contract.md), waiting while the cache loads or restarts.
@@ -210,7 +226,7 @@ class DataCache:
             self._described = None  # what is made from now on, is made for what is served now
         return answer
 
-    def register(self, reader: Loader | Permutation) -> None:
+    def register(self, reader: Reader) -> None:
         """Closes the reader with the cache, and before the interpreter ends."""
         self._readers.add(reader)
 
@@ -221,8 +237,8 @@ class DataCache:
             self._reset()
         with self._lock:
             if location not in self._clients:
-                roots = {"tls_root_certs": self._tls_roots} if self._tls_roots else {}
-                self._clients[location] = fork.keep(fl.connect(location, generic_options=_CHANNEL, **roots))
+                own = self._credentials.flight()
+                self._clients[location] = fork.keep(fl.connect(location, generic_options=_CHANNEL, **own))
             return self._clients[location]
 
     def stream(self, location: str, ticket: bytes, batch_bytes: int) -> Chunks:
@@ -234,35 +250,44 @@ class DataCache:
         headers = ((_BATCH_BYTES, str(batch_bytes)),)
 
         def by_grpc() -> Chunks:
-            options = fl.FlightCallOptions(headers=[(name.encode(), value.encode()) for name, value in headers])
-            return fork.keep(self.connect(location).do_get(fl.Ticket(ticket), options))
+            return fork.keep(self.connect(location).do_get(fl.Ticket(ticket), self._call_options(location, headers)))
 
         if self._by_grpc(location):
             return by_grpc()
-        roots, window = self._tls_roots, 2 * batch_bytes
-        return h2.Reader(location, ticket, headers=headers, window=window, tls_roots=roots, other=by_grpc)
+        own, window = self._credentials, 2 * batch_bytes
+        return h2.Reader(location, ticket, headers=headers, window=window, credentials=own, other=by_grpc)
 
     def exchange(self, location: str, ticket: bytes) -> Calls:
         """An open DoExchange with a data node, for rows by index. Raises codes.FAULTS."""
         if self._by_grpc(location):
-            return GrpcExchange(self.connect(location), ticket)
-        return h2.Exchange(location, ticket, REQUEST, tls_roots=self._tls_roots)
+            return GrpcExchange(self.connect(location), ticket, self._call_options(location))
+        return h2.Exchange(location, ticket, REQUEST, credentials=self._credentials)
 
     def _by_grpc(self, location: str) -> bool:
         return self._transport == "grpc" or not location.startswith(_SCHEMES)
 
+    def _call_options(
+        self, location: str, headers: Iterable[tuple[str, str]] = (), seconds: float | None = None
+    ) -> fl.FlightCallOptions:
+        sent = [(name.encode(), value.encode()) for name, value in (*self._credentials.headers(location), *headers)]
+        return fl.FlightCallOptions(headers=sent, timeout=seconds)
+
     def _get_flight_info(self, descriptor: fl.FlightDescriptor, stop: Stop | None) -> fl.FlightInfo:
         if self._by_grpc(self.endpoint):
-            return self.connect(self.endpoint).get_flight_info(descriptor, _options())
-        call = h2.Unary(self.endpoint, self._tls_roots)
+            return self.connect(self.endpoint).get_flight_info(
+                descriptor, self._call_options(self.endpoint, seconds=_ASK_SECONDS)
+            )
+        call = h2.Unary(self.endpoint, self._credentials)
         (answer,) = call.run("GetFlightInfo", descriptor.serialize(), seconds=_ASK_SECONDS, stop=stop)
         return fl.FlightInfo.deserialize(answer)
 
     def _status(self) -> bytes:
         if self._by_grpc(self.endpoint):
-            (result,) = self.connect(self.endpoint).do_action("status", _options())
+            (result,) = self.connect(self.endpoint).do_action(
+                "status", self._call_options(self.endpoint, seconds=_ASK_SECONDS)
+            )
             return result.body.to_pybytes()
-        call = h2.Unary(self.endpoint, self._tls_roots)
+        call = h2.Unary(self.endpoint, self._credentials)
         (answer,) = call.run("DoAction", message.sized(1, b"status"), seconds=_ASK_SECONDS)
         return message.result_body(answer)
 
@@ -281,27 +306,11 @@ class DataCache:
         self._lock = threading.Lock()
         self._clients: dict[str, fl.FlightClient] = {}
         self._described: Answer | None = None
-        self._readers: weakref.WeakSet[Loader | Permutation] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         weakref.finalize(self, _close_readers, self._readers, self._process)  # threads must end before the interpreter
 
 
-def _close_readers(readers: weakref.WeakSet[Loader | Permutation], process: int) -> None:
+def _close_readers(readers: weakref.WeakSet[Reader], process: int) -> None:
     if process == os.getpid():
         for reader in list(readers):
             reader.close()
-
-
-def _pem(roots: Roots | None) -> bytes | None:
-    """The PEM itself, of text, bytes or a path."""
-    if roots is None or isinstance(roots, bytes):
-        return roots
-    if isinstance(roots, str) and "-----BEGIN" in roots:
-        return roots.encode()
-    try:
-        return Path(roots).read_bytes()
-    except OSError as error:
-        raise ValueError(f"tls_roots = {str(roots)!r}: want PEM, or the path of a file of it ({error})") from error
-
-
-def _options() -> fl.FlightCallOptions:
-    return fl.FlightCallOptions(timeout=_ASK_SECONDS)

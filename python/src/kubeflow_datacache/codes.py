@@ -12,7 +12,7 @@ import pyarrow.flight as fl
 from kubeflow_datacache.errors import CacheFailedError, DataCacheError, RefusedError
 
 FAULTS = (pa.ArrowException, fl.FlightError, OSError)  # what a call to a server may raise
-_SAID = re.compile(
+_PREFIX = re.compile(
     r"(?:Unknown: )?(?:gRPC|Flight) returned ([a-z -]+) error(?:, with message: |[.:] ?)?"
     r"|Flight (?:cancelled call,|RPC failed) with message: "
 )
@@ -41,15 +41,15 @@ _FAILED = "the cache failed:"  # wire contract, GetFlightInfo: the reason of a c
 
 def code_of(error: BaseException) -> str:
     """The gRPC code of an error of pyarrow.flight, such as "UNAVAILABLE"; the class name of any other error."""
-    if (said := _SAID.search(str(error))) and said[1]:
-        code = re.sub("[ -]", "_", said[1]).upper()
+    if (match := _PREFIX.search(str(error))) and match[1]:
+        code = re.sub("[ -]", "_", match[1]).upper()
         return _WORDS.get(code, code)
     return _OF_CLASS.get(type(error).__name__, type(error).__name__)
 
 
 def reason_of(error: BaseException) -> str:
-    """What the server said, without pyarrow's wrapping, on one line."""
-    text = _TAIL.sub("", _SAID.sub("", str(error), count=1))
+    """The server's reason, without pyarrow's wrapping, on one line."""
+    text = _TAIL.sub("", _PREFIX.sub("", str(error), count=1))
     return " ".join(text.split()) or type(error).__name__
 
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a cache serves: the identity that positions and checkpoints hang on."""
+"""The identity of the rows that a cache serves, which positions and checkpoints depend on."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class RefusedError(DataCacheError):
 class DatasetChangedError(DataCacheError):
     """The cache now serves other rows than before: positions of one mean nothing in the other.
 
-    A new loader or permutation of the same DataCache reads the rows that are served now.
+    A new loader or table of the same DataCache reads the rows that are served now.
     """
 
 

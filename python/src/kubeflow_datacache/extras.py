@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 @contextlib.contextmanager
 def needs(extra: str, user: str) -> Generator[None]:
-    """An import of what an extra of this package installs: ModuleNotFoundError says which. user: what wants it."""
+    """Wraps imports of optional packages: ModuleNotFoundError names the extra to install, and its user."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -22,5 +22,5 @@ def missing(error: ModuleNotFoundError, extra: str, user: str) -> ModuleNotFound
     name = (error.name or "").partition(".")[0]
     if not name or name == "kubeflow_datacache":
         return error
-    said = f"{user} needs the package {name}: pip install 'kubeflow-datacache[{extra}]'"
-    return ModuleNotFoundError(said, name=name)
+    text = f"{user} needs the package {name}: pip install 'kubeflow-datacache[{extra}]'"
+    return ModuleNotFoundError(text, name=name)

@@ -17,7 +17,9 @@ from kubeflow_datacache.errors import ForkedError
 
 Thing = TypeVar("Thing")
 
-_connected: dict[str, int] = {}  # the process that was the first to: this one, or one that it was forked from
+_connected: dict[
+    str, int
+] = {}  # id of the process that connected first: this one, or an ancestor that it was forked from
 _grpc: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 
 

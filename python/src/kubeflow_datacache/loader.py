@@ -8,11 +8,12 @@ import itertools
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
 from kubeflow_datacache import fork
+from kubeflow_datacache.client import Client
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.flow.feed import Feed
 from kubeflow_datacache.flow.merge import Merge
@@ -25,20 +26,21 @@ from kubeflow_datacache.rows.heap import HEAP
 from kubeflow_datacache.state import State, rescaled, warn_nothing_left
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.transform import Transform
+from kubeflow_datacache.watch.bar import Bar, bar_of
 from kubeflow_datacache.watch.clock import Clock
 from kubeflow_datacache.watch.html import as_table
-from kubeflow_datacache.watch.progress import Progress
 from kubeflow_datacache.watch.stats import Depth, Stats
 from kubeflow_datacache.world import World
-
-if TYPE_CHECKING:
-    from kubeflow_datacache.cache import DataCache
 
 ENDED: Final = (
     "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a"
     " loader has one iteration at a time; make another loader to read twice at once"
 )
-_READY_SHARE = 4  # of prefetch_bytes, one part in so many is for merged batches
+# Of prefetch_bytes, one part in so many is for merged batches; the rest is for messages. With a transform, whose
+# results may be many times as large as the rows: for messages, for results, and for each of the slabs that are being
+# merged, of which the parts are held besides, and that are being transformed.
+_READY_SHARE = 4
+_AHEAD_SHARE, _MADE_SHARE, _SLAB_SHARE = 2, 4, 16
 
 
 class Loader:
@@ -53,12 +55,14 @@ class Loader:
     """
 
     @spelled_out
-    def __init__(self, cache: DataCache, **options: Unpack[LoaderOptions]) -> None:
+    def __init__(self, cache: Client, **options: Unpack[LoaderOptions]) -> None:
         own = checked(options)
         self.policy = Policy(own["null"], own["ragged"])
         self._world = own["world"]
         self._worker, self._workers = own["worker"], own["workers"]
         self._cache = cache
+        if own["progress"] and (own["world"] or World.detect()).rank == own["worker"] == 0:
+            cache.wait(progress=True)
         self._columns = None if own["columns"] is None else cache.named(own["columns"])
         self._dataset: Dataset = cache.dataset
         self._order = Epoch(
@@ -81,7 +85,7 @@ class Loader:
         self._steps_given = self._rows_given = self._bytes_given = self._reconnects = 0
         self._reading: Reading | None = None
         self._closes = 0  # calls of close(), for an iteration that begins in another thread
-        self._bar: Progress | None = None
+        self._bar: Bar | None = None
         self._process = os.getpid()
         cache.register(self)
         if not self.steps and self._worker == 0:
@@ -286,7 +290,7 @@ class Loader:
             )
         reading = self._reading = self._read(share)
         shows = self._progress and share.rank == share.worker == 0
-        bar = self._bar = Progress(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
+        bar = self._bar = bar_of(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
         try:
             if self._closes != closes:  # before close() could see this reading
                 raise RuntimeError(ENDED)
@@ -311,7 +315,10 @@ class Loader:
                 self._end()
 
     def _read(self, share: Share) -> Reading:
-        ready = self._prefetch_bytes // _READY_SHARE
+        ready = slab = self._prefetch_bytes // _READY_SHARE
+        ahead = self._prefetch_bytes - ready
+        if self._transform is not None:
+            ready, slab, ahead = (self._prefetch_bytes // n for n in (_MADE_SHARE, _SLAB_SHARE, _AHEAD_SHARE))
         HEAP.keep(2 * self._prefetch_bytes)  # what is read ahead, and what the training still holds
         request = self._request(share)
 
@@ -321,12 +328,12 @@ class Loader:
                 request,
                 self._dataset,
                 start_step=step,
-                prefetch_bytes=self._prefetch_bytes - ready,
+                prefetch_bytes=max(1, ahead),
                 stop=stop,
                 clock=self._clock,
             )
 
-        merge = Merge(self._order, share, open_feed, slab_bytes=max(1, ready), clock=self._clock, policy=self.policy)
+        merge = Merge(self._order, share, open_feed, slab_bytes=max(1, slab), clock=self._clock, policy=self.policy)
         return Reading(
             self._order,
             share,

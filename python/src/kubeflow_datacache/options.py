@@ -36,8 +36,10 @@ class LoaderOptions(TypedDict, total=False):
     at most one row, so that any world size gives the same global batches in the same order.
     seed: of the shuffle, the same on every rank. None: one drawn at random, logged, and in the state; in a world of
     several ranks rank 0 of torch.distributed draws it, and all ranks must make their loaders together.
-    shuffle: whether every epoch is a new permutation of the rows. clump: shuffle runs of so many consecutive rows as
-    one (block shuffle): reads cost the servers less, and neighbours in the table stay neighbours in an epoch.
+    shuffle: whether every epoch is a new permutation of the rows.
+    clump: the block size of a block shuffle: so many consecutive rows of the table form a clump, clumps are shuffled
+    and rows within a clump keep their order. 1, the default, shuffles single rows. Larger clumps cost the servers
+    less, but rows that are neighbours in the table are neighbours in every epoch.
     tail: "drop" leaves the last incomplete step out, "keep" gives it short, "pad" fills it up with rows from the
     epoch's begin, which Batch.valid tells apart.
     columns: names in the order wanted, None for all.
@@ -45,8 +47,10 @@ class LoaderOptions(TypedDict, total=False):
     mapping of columns, it must have as many rows as the batch. transform_threads: how many batches it works on at once;
     0 for none beside the merging thread, None for one a CPU. transform_processes: that many processes instead, for a
     transform that holds Python's lock; they import it, so it must be defined at a module's top level. Order is kept.
-    prefetch_bytes: how much is read ahead, as received and as merged: at most this, one message (up to 4 MiB) a data
-    node, and the block of steps (16 MiB, at most a quarter of this, at least a step) that is just being merged. The
+    prefetch_bytes: how much is read ahead, as received, as merged and as transformed: at most this, one message (up to
+    4 MiB) a data node, and the block of steps (16 MiB, at most a quarter of this, at least a step) that is just being
+    merged. What a transform gives counts by what it holds, a quarter of this for all of it, or one batch if that is
+    larger; fewer batches than there are threads are then in work, so give more if threads idle. The
     kernel holds what was sent and not yet read: at most as much again, and a message a data node. The process keeps up
     to twice as much freed memory for reuse (heap.Heap). More helps only where batches take unevenly long: memory that
     is used again soon is cheaper than more of it.
@@ -56,7 +60,8 @@ class LoaderOptions(TypedDict, total=False):
     world: this rank among all ranks. None: World.detect() when an iteration begins, so that a loader may be made before
     init_process_group.
     worker, workers: read only every workers-th step, from the worker-th on, for several readers in one rank.
-    progress: whether rank 0's worker 0 shows on standard error how far it is, how fast, and what it waits for.
+    progress: whether rank 0's worker 0 shows on standard error how far the cache's load and each epoch are, how fast,
+    and what it waits for: tqdm's bar in a terminal or notebook where tqdm is installed, plain lines in a log.
     """
 
     global_batch_size: Required[int]
@@ -107,10 +112,10 @@ _ELSEWHERE: Final = {
     "prefetch_batches": "prefetch_bytes, a bound in bytes",
     "prefetch_factor": "prefetch_bytes, a bound in bytes",
     "read_batch_size": "prefetch_bytes, a bound in bytes; messages are as long as it allows",
-    "shuffle_block_size": "clump, the consecutive rows that are shuffled as one",
-    "shuffle_clump_size": "clump, the consecutive rows that are shuffled as one",
+    "shuffle_block_size": "clump, the number of consecutive rows that are shuffled as one block",
+    "shuffle_clump_size": "clump, the number of consecutive rows that are shuffled as one block",
     "shuffle_seed": "seed",
-    "split_clump_size": "clump, the consecutive rows that are shuffled as one",
+    "split_clump_size": "clump, the number of consecutive rows that are shuffled as one block",
 }
 
 

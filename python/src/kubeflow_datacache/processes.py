@@ -73,7 +73,7 @@ def apply(sent: Packed) -> Any:
 
 def _begin(function: bytes) -> None:
     _ours["packed"] = function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its pool
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its pool
     threading.Thread(target=_end_with_parent, name="datacache-parent", daemon=True).start()
 
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An event that also breaks off calls that wait for a server."""
+"""An event that also cancels calls that wait for a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Stop(threading.Event):
         self._cancels: set[Callable[[], object]] = set()
 
     def set(self) -> None:
-        """Sets the event and breaks off the calls under way."""
+        """Sets the event and cancels the calls in progress."""
         super().set()
         for cancel in list(self._cancels):
             cancel()

@@ -19,6 +19,7 @@ from kubeflow_datacache.rows.batch import Batch
 
 Function = Callable[[pa.RecordBatch], Any]
 _SHOWN: Final = 8  # rows named in an error
+_MEMORY: Final = 64  # batches after which a larger one is about forgotten
 _BROKEN: Final = (
     "lost one of its processes: look for its own words above, whether memory ran out, and whether the script starts"
     ' training under if __name__ == "__main__";'
@@ -47,6 +48,7 @@ class Transform:
         self._packed = child.pack_function(function, self._name) if processes else b""
         self._pool: Executor | None = None
         self._begun: set[Future[Any]] = set()
+        self.growth: float | None = None  # bytes of what it gave for a byte of rows; None before it gave anything
         self._lock = threading.Lock()  # of who begins or ends the pool; never held when calling it
 
     def start(self, batch: Batch) -> Future[Batch]:
@@ -99,33 +101,40 @@ class Transform:
 
     def _finish(self, batch: Batch, out: Future[Batch], result: Callable[[], Any]) -> None:
         try:
-            batch.data = result()
+            data = result()
         except CancelledError:
             out.set_exception(DataCacheError("the loader was closed before it applied the transform"))
             return
         except Exception as error:
             self._fail(batch, out, error)
             return
-        if fault := _fault(batch):
+        if fault := _fault(batch, data):
             out.set_exception(TransformError(f"transform {self._name} returned {fault[0]} {_at(batch)}: {fault[1]}"))
             return
+        batch.receive(data)
+        self._learn(batch.held / max(1, batch.nbytes))
         out.set_result(batch)
+
+    def _learn(self, growth: float) -> None:
+        """Takes a batch's growth into account: the largest of late counts, as making less does no harm."""
+        known = self.growth or 0.0
+        self.growth = max(growth, known + (growth - known) / _MEMORY)
 
     def _fail(self, batch: Batch, out: Future[Batch], error: Exception) -> None:
         if isinstance(error, TransformError):
             out.set_exception(error)
             return
-        said = f"raised {type(error).__name__}: {error};"
+        fault = f"raised {type(error).__name__}: {error};"
         if isinstance(error, BrokenProcessPool):
-            said, self._pool = _BROKEN, None  # it has ended by itself: the next batch gets another
-        told = TransformError(f"transform {self._name} {said} {_at(batch)}")
-        told.__cause__ = error
-        out.set_exception(told)
+            fault, self._pool = _BROKEN, None  # it has ended by itself: the next batch gets another
+        failure = TransformError(f"transform {self._name} {fault} {_at(batch)}")
+        failure.__cause__ = error
+        out.set_exception(failure)
 
 
-def _fault(batch: Batch) -> tuple[str, str] | None:
-    """What is wrong with a batch's data, and what is wanted; None if nothing is."""
-    data, rows = batch.data, batch.rows
+def _fault(batch: Batch, data: Any) -> tuple[str, str] | None:
+    """What is wrong with what was given for a batch, and what is wanted; None if nothing is."""
+    rows = batch.rows
     if data is None:
         return "None", "want a record batch, or whatever the training code takes from batch.data"
     if isinstance(data, pa.RecordBatch | pa.Table):

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads: this process's rank among all ranks of the training job."""
+"""This process's rank among all ranks of the training job."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def read_loader(request: dict[str, Any]) -> tuple[int, int]:
 
 
 def read_tcp(request: dict[str, Any]) -> tuple[int, int]:
-    """The plain TCP copy: bytes alone, it has no rows."""
+    """The plain TCP copy, which counts bytes and has no rows."""
     host, _, port = request["uri"].removeprefix("tcp://").rpartition(":")
     buffer, size = bytearray(RECEIVE_BYTES), 0
     with socket.create_connection((host, int(port)), TIMEOUT_SECONDS) as connection:

@@ -14,7 +14,7 @@ from benchlib.process import Run, run
 
 PROGRAM = "h2load"
 _DO_GET = "arrow.flight.protocol.FlightService/DoGet"
-# Bits of HTTP/2's windows: a gRPC client of long standing gives as much.
+# HTTP/2 windows as powers of two, as large as those that a long-running gRPC client grants.
 _WINDOW_BITS = 24
 
 

@@ -11,23 +11,23 @@ from pathlib import Path
 
 REST = "the rest"
 # The first that finds one of a sample's functions has the sample. Functions are named with their package, as
-# "…/cacheserver/chunk.populate".
+# "…/cacheserver/rows.populate".
 _PARTS = {
     "system call writev": r"internal/poll\.\(\*FD\)\.Writev$",
     "files read": r"/decode\.readFull$|internal/poll\.\(\*FD\)\.(Read|Pread)$",
-    "first touch of the chunks' memory": r"/chunk\.populate",
+    "first touch of the chunks' memory": r"/rows\.populate",
     "codec (zstd)": r"/compress/(zstd|huff0|fse)\.|/parquet/compress\.Decode$",
     "checksums": r"/xxh3\.|hash/crc32\.",
     "garbage collector, allocation": r"runtime\.(gc[A-Z]|mallocgc|bgsweep|bgscavenge)",
     "dictionary indices to values": r"/decode\.(lookup|gather)\b",
     "levels": r"/decode\.\(\*(Column\)\.(follow|take)|levels|lists|validity)\b",
     "pages to batches": r"/cacheserver/source/parquet/decode\.",
-    "batches to chunks": r"/chunk\.\(\*Builder\)",
-    "rows fetched ahead": r"/chunk\.prefetch\b",
-    "rows out of strips": r"/chunk\.unpack\b",
-    "rows to messages": r"/cacheserver/chunk\.",
-    "order of the epoch": r"/cacheserver/order\.",
-    "HTTP/2": r"/cacheserver/h2\.|/net/http2\b",
+    "batches to chunks": r"/rows\.\(\*Builder\)",
+    "rows fetched ahead": r"/rows\.prefetch\b",
+    "rows out of strips": r"/rows\.unpack\b",
+    "rows to messages": r"/cacheserver/rows\.",
+    "order of the epoch": r"/cacheserver/epoch\.",
+    "HTTP/2": r"/cacheserver/transport/h2\.|/net/http2\b",
 }
 _COMPILED = {part: re.compile(pattern) for part, pattern in _PARTS.items()}
 PARTS = [*_PARTS, REST]

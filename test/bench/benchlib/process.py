@@ -46,7 +46,7 @@ def _below(pid: int) -> float:
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread ended just now: what it had started, another thread has
+        with suppress(OSError):  # the thread has just ended, and its children belong to another thread of the process
             found += map(int, task.read_text().split())
     return found
 

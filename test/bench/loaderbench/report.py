@@ -11,7 +11,7 @@ from statistics import median
 from loaderbench.job import EPOCH
 from loaderbench.measure import OURS, Sample, order
 
-# Issue 4, item 8: CPU-seconds per GB of tensors in batches of 128, by table and whether it is shuffled.
+# CPU-seconds per GB of tensors in batches of 128 without workers, by table and whether it is shuffled.
 CPU_BARS = {
     ("tokens", False): 1.0,
     ("tokens", True): 1.3,
@@ -20,7 +20,8 @@ CPU_BARS = {
     ("images", False): 0.8,
     ("images", True): 1.0,
 }
-BAR_WORKERS = 0
+# The same of the client alone with two workers.
+WORKER_BARS = {("tokens", False): 1.5}
 # Seconds, and CPU-seconds, from a state in mid-epoch to the first batch.
 RESUME_BAR = 0.1
 
@@ -107,13 +108,21 @@ def epoch_row(group: list[Sample]) -> Row:
     total = Spread.of(group, lambda s: (s.client + s.server) / s.gigabytes)
     wall = Spread.of(group, lambda s: s.wall / s.gigabytes)
     share = Spread.of(group, lambda s: s.share).median
-    limit = CPU_BARS.get((one.table, one.shuffle)) if (one.loader, one.workers) == (OURS, BAR_WORKERS) else None
-    bars = [Bar("client", client.median, limit), Bar("total", total.median, limit)] if limit else []
+    bars = epoch_bars(one, client.median, total.median) if one.loader == OURS else []
     served = f"{server.median:8.2f}" if one.loader == OURS else f"{'-':>8}"
     text = f"{one.table:<9}{order(one.shuffle):<9}{one.workers:>7} {one.loader:<18}|{client.median:8.2f}{served}"
     text += f"{total.median:8.2f}{between(total):>16} |{wall.median:7.2f}{1 / wall.median:6.2f}"
     text += f"{Spread.of(group, lambda s: s.rows / s.wall).median:11,.0f} |{share:7.1%} |"
     return Row(EPOCH_SECTION, f"{one.table}{one.shuffle}{one.workers}", text, bars)
+
+
+def epoch_bars(of: Sample, client: float, total: float) -> list[Bar]:
+    key = (of.table, of.shuffle)
+    if of.workers == 0 and (limit := CPU_BARS.get(key)):
+        return [Bar("client", client, limit), Bar("total", total, limit)]
+    if of.workers == 2 and (limit := WORKER_BARS.get(key)):
+        return [Bar("client", client, limit)]
+    return []
 
 
 def resume_row(group: list[Sample]) -> Row:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """oracle.py < JSON: which rows training must get, by the oracle of test/conformance, which must be on PYTHONPATH.
 
-Reads a list of epochs' fields (order.Epoch) and prints for each its steps as [number, [row, ...]].
+Reads a list of epochs' fields (epoch.Epoch) and prints for each its steps as [number, [row, ...]].
 """
 
 import json

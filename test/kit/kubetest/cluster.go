@@ -36,6 +36,9 @@ type Options struct {
 	// CRDs are manifest files, installed before the controllers start: the garbage collector finds a kind that comes
 	// later only after 30 s.
 	CRDs []string
+	// Controllers are those of kube-controller-manager that run besides the ones that a TrainJob with a cache meets, by the names that
+	// its flag --controllers has.
+	Controllers []string
 	// Programs replaces a manager's program, by the manager's name (JobSet, LWS, Trainer): the path of one with the
 	// stock one's flags and rights, or "" for none. The manager's CRDs, RBAC and webhooks are installed all the same.
 	Programs map[string]string
@@ -171,7 +174,7 @@ func (c *Cluster) start(ctx context.Context, options Options) error {
 			return err
 		}
 	}
-	if err := c.startControllers(); err != nil {
+	if err := c.startControllers(options.Controllers); err != nil {
 		return err
 	}
 	if err := c.startManagers(options.Programs); err != nil {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -77,16 +78,16 @@ func (c *Cluster) startStore(ctx context.Context) error {
 	})
 }
 
-// startControllers starts kube-controller-manager and kube-scheduler. The garbage collector learns of kinds when it starts
+// startControllers starts kube-controller-manager, with these controllers besides, and kube-scheduler. The garbage collector learns of kinds when it starts
 // and each 30 s after: install CRDs first.
-func (c *Cluster) startControllers() error {
+func (c *Cluster) startControllers(more []string) error {
 	kubeconfig, err := c.Kubeconfig("system:kube-controller-manager", "system:masters")
 	if err != nil {
 		return err
 	}
 	_, err = c.processes.run("kube-controller-manager", c.tool("kube-controller-manager"), nil,
 		"--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
-		"--controllers="+strings.Join(controllers, ","),
+		"--controllers="+strings.Join(slices.Concat(controllers, more), ","),
 		"--root-ca-file="+c.pki("ca.crt"), "--service-account-private-key-file="+c.pki("tokens.key"),
 		// The job controller waits a second between syncs of one job, and 10 s after each failed pod: so it is.
 		"--kube-api-qps=500", "--kube-api-burst=500")

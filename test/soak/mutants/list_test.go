@@ -24,11 +24,11 @@ var list = []mutant{
 		" || ticket.Incarnation != n.incarnation {", " {",
 	},
 	{
-		"an expired ticket is accepted", "cacheserver/wire/ticket.go",
+		"an expired ticket is accepted", "cacheserver/protocol/ticket.go",
 		"now.After(expires) {", "now.After(expires) && now.IsZero() {",
 	},
 	{
-		"a changed ticket is accepted", "cacheserver/wire/ticket.go",
+		"a changed ticket is accepted", "cacheserver/protocol/ticket.go",
 		"if !hmac.Equal(sealed[1:1+macSize], s.mac(nil, body)) {", "if hmac.Equal(sealed[1:1+macSize], nil) {",
 	},
 	{
@@ -36,25 +36,25 @@ var list = []mutant{
 		"if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {", "if ticket.Node == n.cfg.Index && ticket.Incarnation != n.incarnation {",
 	},
 	{
-		"a wrong hash is ignored", "cacheserver/head/cluster.go",
-		"(before.Hash != d.Hash || before.Rows != d.Rows)", "before.Rows != d.Rows",
+		"a wrong hash is ignored", "cacheserver/head/dataset.go",
+		"(before.Hash != done.Hash || before.Rows != done.Rows)", "before.Rows != done.Rows",
 	},
 	{
 		"an abort is lost", "cacheserver/head/cluster.go",
 		"	s.tell(peer.ToNode{Abort: abort})", "	_, _ = s, abort",
 	},
 	{
-		"a plan that nodes hold is made anew, under another snapshot", "cacheserver/head/join.go",
-		"held.Request != c.request || originOf(held) <= c.origin {", "held.Request == c.request || originOf(held) <= c.origin {",
+		"a plan that nodes hold is made anew, under another snapshot", "cacheserver/head/dataset.go",
+		"held.Request != d.request || originOf(held) <= d.origin {", "held.Request == d.request || originOf(held) <= d.origin {",
 	},
 	{
 		"a take answers with a neighbour's row", "cacheserver/node/flight.go",
-		"order.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}", "order.Run{First: uint64(max(row-l.ticket.Bounds[0]-1, 0)), Rows: 1}",
+		"rows.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}", "rows.Run{First: uint64(max(row-l.ticket.Bounds[0]-1, 0)), Rows: 1}",
 	},
 	{
 		"an epoch that goes on skips a step", "cacheserver/head/answer.go",
-		"	nodes, err := touched(e, r.Share, a.view.bounds)\n",
-		"	if r.Share.StartStep > 0 {\n		r.Share.StartStep++\n	}\n	nodes, err := touched(e, r.Share, a.view.bounds)\n",
+		"	nodes, err := nodesHolding(e, r.Share, a.view.bounds)\n",
+		"	if r.Share.StartStep > 0 {\n		r.Share.StartStep++\n	}\n	nodes, err := nodesHolding(e, r.Share, a.view.bounds)\n",
 	},
 	{
 		"an epoch lacks its last row", "cacheserver/node/epoch.go",
@@ -82,7 +82,7 @@ var list = []mutant{
 	},
 	{
 		"a lost node is not noticed", "cacheserver/head/cluster.go",
-		"m.session, m.state, m.gone, m.recalled = nil, NodeLost, reason, noPlan", "m.session, m.gone, m.recalled = nil, reason, noPlan",
+		"m.session, m.state, m.gone, m.recalled = nil, protocol.NodeLost, reason, noPlan", "m.session, m.gone, m.recalled = nil, reason, noPlan",
 	},
 	{
 		"a silent node is not noticed", "cacheserver/head/cluster.go",
@@ -90,10 +90,10 @@ var list = []mutant{
 	},
 	{
 		"a node gives up at the store's first trouble", "cacheserver/node/retry.go",
-		"	if iceberg.MayPass(err) {", "	if iceberg.MayPass(err) && p.assign.Ready {",
+		"	if may == source.Soon {", "	if may == source.Soon && p.assign.Ready {",
 	},
 	{
-		"any secret is accepted", "cacheserver/peer/handshake.go",
+		"any secret is accepted", "cacheserver/protocol/peer/handshake.go",
 		"return text, hmac.Equal(a.next(text), message[:macSize])", "return text, len(a.next(text)) == macSize",
 	},
 	{
@@ -101,7 +101,7 @@ var list = []mutant{
 		"cmp.Or(cmp.Compare(a.sequence, b.sequence), strings.Compare(", "cmp.Or(strings.Compare(",
 	},
 	{
-		"rows of two chunks are read as if they were of one", "cacheserver/chunk/gather.go",
+		"rows of two chunks are read as if they were of one", "cacheserver/rows/gather.go",
 		"row == after && start > 0 {", "row == after {",
 	},
 	{

@@ -13,13 +13,13 @@ import pyarrow.flight as fl
 
 from kubeflow_datacache import fork
 
-REQUEST: Final = pa.schema([("row", pa.int64())])  # what a data node is asked with
+REQUEST: Final = pa.schema([("row", pa.int64())])  # the schema of a request: row indices
 _MOST_ROWS: Final = 100_000  # of one request; the server takes 500,000 if it has the memory
 _MOST_BYTES: Final = 16 << 20  # of one answer, by the mean row; the server refuses over a quarter of its free memory
 
 
 class Calls(Protocol):
-    """What an exchange is made over: h2.Exchange, or GrpcExchange."""
+    """One open DoExchange call: h2.Exchange, or GrpcExchange."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Sends a request."""
@@ -30,7 +30,7 @@ class Calls(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Makes what waits raise, from any thread."""
+        """Makes a waiting read raise. Safe from any thread."""
         ...
 
     def close(self) -> None:
@@ -41,8 +41,10 @@ class Calls(Protocol):
 class GrpcExchange:
     """A DoExchange by pyarrow's Flight client."""
 
-    def __init__(self, client: fl.FlightClient, ticket: bytes) -> None:
-        self._writer, self._reader = map(fork.keep, client.do_exchange(fl.FlightDescriptor.for_command(ticket)))
+    def __init__(self, client: fl.FlightClient, ticket: bytes, options: fl.FlightCallOptions) -> None:
+        self._writer, self._reader = map(
+            fork.keep, client.do_exchange(fl.FlightDescriptor.for_command(ticket), options)
+        )
         self._writer.begin(REQUEST)
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -8,21 +8,18 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from kubeflow_datacache.answer import Answer, Endpoint
+from kubeflow_datacache.client import StreamClient
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
 from kubeflow_datacache.flow.retry import Attempts
 from kubeflow_datacache.flow.stream import Opening, Stream
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.watch.clock import Clock
-
-if TYPE_CHECKING:
-    from kubeflow_datacache.cache import DataCache
-
 
 # Bytes of a message. Servers make them of about a MiB unless told otherwise, and none of more than about four.
 _SHORTEST: Final = 1 << 16
@@ -32,7 +29,7 @@ _IN_WORK: Final = 256 << 20  # of all readers' messages together, one for each
 
 
 class MovedError(DataCacheError):
-    """Rows lie on other data nodes than before: the feed is of no use, a new one is."""
+    """The rows have moved to other data nodes: this feed can't go on, make a new one."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +41,10 @@ class Mark:
 
 
 def batch_bytes(prefetch_bytes: int, *, streams: int, readers: int) -> int:
-    """How long messages should be: each takes its way through three threads and their Python, so few and long ones.
+    """The message size to ask data nodes for. Long messages cost less: each one passes through three Python threads.
 
-    But two of them fit into what each of the streams may read ahead; and a data node, which has two in work for each
-    reader (a rank, or its worker), should not need much memory for many.
+    Two messages must fit into what each stream may read ahead. A data node works on two messages for each reader (a
+    rank, or its worker), so many readers get shorter ones, to bound its memory.
     """
     return max(_SHORTEST, min(_LONGEST, prefetch_bytes // (2 * max(1, streams)), max(_USUAL, _IN_WORK // readers)))
 
@@ -61,7 +58,7 @@ class Feed:
 
     def __init__(
         self,
-        cache: DataCache,
+        cache: StreamClient,
         request: Mapping[str, Any],
         dataset: Dataset,
         *,
@@ -96,7 +93,7 @@ class Feed:
         return self._streams[node].take(count)
 
     def mark(self, step: int, counts: Mapping[int, int]) -> None:
-        """The steps before `step` are whole: counts more rows of each node were taken for them."""
+        """Records that all steps before `step` are complete; counts: rows taken of each node since the last mark."""
         taken = dict(self._mark.taken)
         for node, count in counts.items():
             taken[node] = taken.get(node, 0) + count
@@ -151,14 +148,14 @@ class Feed:
         )
 
     def _open_next(self) -> None:
-        """Without shuffling, nodes' turns come one after the other: the next one's stream begins when one has ended."""
+        """Opens the next node's stream when one has ended: without shuffling, nodes are read one after the other."""
         with self._lock:
             following = next(iter(self._waiting), None)
         if following is not None:
             self._open(following)
 
     def _quota(self) -> float:
-        """How much each stream may hold: those that have ended hold what they have until it is taken."""
+        """Bytes that each stream may hold; a stream that has ended counts until its rows are taken."""
         holding = sum(not stream.drained for stream in list(self._streams.values()))
         return self._prefetch_bytes / max(1, holding)
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from kubeflow_datacache.flow.feed import Feed, MovedError
 from kubeflow_datacache.order.epoch import Epoch, Share
-from kubeflow_datacache.order.plan import Block, Plan, Run
+from kubeflow_datacache.order.plan import InterleavedRun, Plan, Run
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
 from kubeflow_datacache.rows.slab import DEFAULT, Slab
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.watch.clock import Clock
 
-# What is merged at once. Fewer bytes pay for the threads that hand them on, columns of more rows leave the L2 cache.
+# Bounds of one merge: smaller ones cost more in handing over between threads, larger ones fall out of the L2 cache.
 _BLOCK_BYTES: Final = 16 << 20
 _BLOCK_ROWS: Final = 1 << 17
 
@@ -80,7 +80,7 @@ class Merge:
         plan = Plan(self._epoch, self._share, feed.answer.nodes)
         row_bytes = feed.answer.row_bytes
         most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._slab_bytes) / row_bytes))
-        rows = 1  # the first block is one step, so that it is there soon
+        rows = 1  # the first run is one step, to give the first batch early
         while not self._stopped:
             self._clock.produce("decode")
             ahead = plan.next(step, rows)
@@ -90,11 +90,11 @@ class Merge:
                 yield from self._pass(ahead, feed)
             else:
                 rows = min(most, max(1, ahead.rows) * 4)
-                yield self._mix(ahead, feed)
+                yield self._interleave(ahead, feed)
             step = ahead.steps[-1] + 1
 
     def _pass(self, run: Run, feed: Feed) -> Iterator[Slab]:
-        """The whole steps of each message as it comes; copied are small columns, and steps that messages share."""
+        """The complete steps of each message; copies only small columns and steps that span messages."""
         schema, size, steps = feed.answer.schema, run.size, run.steps
         torn: list[pa.RecordBatch] = []  # the begin of a step
         for message in feed.take(run.node, len(steps) * size):
@@ -102,17 +102,17 @@ class Merge:
             while (rows := sum(part.num_rows for part in torn)) >= size:
                 count = rows // size if len(torn) == 1 else 1
                 last = torn.pop()
-                here = count * size - (rows - last.num_rows)  # of the last message
+                here = count * size - (rows - last.num_rows)  # rows that the step takes from the last message
                 slab = Slab(steps[:count], size, concatenate([*torn, last.slice(0, here)], schema), self._policy)
                 torn, steps = [last.slice(here)] if here < last.num_rows else [], steps[count:]
                 feed.mark(slab.steps[-1] + 1, {run.node: count * size})
                 yield slab
 
-    def _mix(self, block: Block, feed: Feed) -> Slab:
-        """The rows of a block, brought into its order."""
-        parts = [part for node, count in block.counts.items() for part in feed.take(node, count)]
-        feed.mark(block.steps[-1] + 1, block.counts)
-        if block.places is None:
+    def _interleave(self, run: InterleavedRun, feed: Feed) -> Slab:
+        """The rows of a run, brought into the order of its steps."""
+        parts = [part for node, count in run.counts.items() for part in feed.take(node, count)]
+        feed.mark(run.steps[-1] + 1, run.counts)
+        if run.places is None:
             rows = concatenate(parts, feed.answer.schema)
-            return Slab(block.steps, block.size, detach_small(rows) if len(parts) == 1 else rows, self._policy)
-        return Slab(block.steps, block.size, Gather(parts, block.places).batch(), self._policy)
+            return Slab(run.steps, run.size, detach_small(rows) if len(parts) == 1 else rows, self._policy)
+        return Slab(run.steps, run.size, Gather(parts, run.places).batch(), self._policy)

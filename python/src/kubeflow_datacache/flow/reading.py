@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 
 from kubeflow_datacache.flow.merge import Merge
-from kubeflow_datacache.flow.pipe import Pipe
+from kubeflow_datacache.flow.pipe import Pipe, Ticket
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.slab import Slab
@@ -36,6 +37,7 @@ class Reading:
         self._origin, self._merge = (order, share), merge
         self._transform, self._clock = transform, clock
         self._pipe: Pipe[Slab | Future[Batch]] = Pipe(ready_bytes)
+        self._limit = ready_bytes
         self._thread = threading.Thread(target=self._produce, args=(step,), name="datacache-merge", daemon=True)
         self._thread.start()
 
@@ -56,7 +58,7 @@ class Reading:
         self._thread.join(_JOIN_SECONDS)
 
     def ready(self) -> tuple[int, int]:
-        """Rows and bytes that are merged, and not given out yet."""
+        """Rows and bytes that are merged or transformed, and not given out yet."""
         return self._pipe.depth()
 
     def raw(self) -> tuple[int, int]:
@@ -98,12 +100,22 @@ class Reading:
             self._pipe.end(error)
 
     def _put(self, slab: Slab) -> bool:
-        rows, nbytes = slab.rows.num_rows, slab.nbytes
         if self._transform is None:
-            return self._pipe.put(slab, rows, nbytes)
+            return self._pipe.put(slab, Ticket(slab.rows.num_rows, slab.nbytes))
         for index, step in enumerate(slab.steps):
-            self._clock.produce("transform")
-            future = self._transform.start(Batch(self._origin, slab, index, step))
-            if not self._pipe.put(future, slab.size, nbytes // len(slab.steps)):
+            # What it will weigh: the rows, and what the transform makes of them, by what it made of others. Before
+            # anything is known, one batch goes ahead.
+            growth = self._transform.growth
+            weight = int(slab.step_bytes * (1 + growth)) if growth is not None else self._limit
+            if not self._pipe.room(weight):
                 return False
+            self._clock.produce("transform")
+            ticket = Ticket(slab.size, weight)
+            future = self._transform.start(Batch(self._origin, slab, index, step))
+            if not self._pipe.append(future, ticket):
+                return False
+            future.add_done_callback(functools.partial(self._weigh, ticket))
         return True
+
+    def _weigh(self, ticket: Ticket, future: Future[Batch]) -> None:
+        self._pipe.weigh(ticket, 0 if future.exception() is not None else future.result().held)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Patience with servers that load or restart: exponential back-off up to a deadline, and word of it."""
+"""Retries while servers load or restart: exponential back-off up to a deadline, logged as warnings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kubeflow_datacache.codes import code_of, final, reason_of
 from kubeflow_datacache.errors import UnreachableError
 
 _FIRST, _MOST, _FACTOR = 0.05, 2.0, 1.6  # seconds of back-off
-_SILENT: Final = 1.0  # seconds before the first word of a wait: a restart that nobody notices needs none
+_SILENT: Final = 1.0  # seconds of waiting before the first warning; short restarts are not logged
 _SAY_EVERY: Final = 10.0  # seconds
 _log: Final = logging.getLogger("kubeflow_datacache")
 
@@ -48,7 +48,7 @@ class Attempts:
         self._say_at = _SILENT
 
     def progress(self) -> None:
-        """It works again: the deadline counts anew from the next failure."""
+        """Records a success: the deadline starts again at the next failure."""
         self._begun, self._failures, self._say_at = None, 0, _SILENT
 
     def failed(self, error: Exception) -> None:

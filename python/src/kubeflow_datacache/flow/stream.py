@@ -138,7 +138,7 @@ class Stream:
         self._on_end()
 
     def _resume(self, error: Exception) -> bool:
-        """Waits and opens the stream again where it broke; False where it owed no more rows."""
+        """Waits and reopens the stream where it broke; False if no rows were left to read."""
         self._clock.at_head(self.node, True)
         try:
             self._attempts.failed(error)
@@ -156,11 +156,11 @@ class Stream:
         with self._changed:
             self._reader = reader
         skip = opening.skip
-        unknown = math.inf  # what is not told: the first wait is the server's, later ones the wire's
+        unknown = math.inf  # without busy_us the first wait counts as the server's, later ones as the wire's
         try:
             while not self._stop.is_set():
                 try:
-                    batch, said = reader.read_chunk()
+                    batch, app_metadata = reader.read_chunk()
                 except StopIteration:
                     if skip:
                         raise DataCacheError(
@@ -168,7 +168,7 @@ class Stream:
                             " server, no row was passed on in their place"
                         ) from None
                     return
-                self._clock.settle(self.node, unknown if said is None else _busy(said))
+                self._clock.settle(self.node, unknown if app_metadata is None else _busy(app_metadata))
                 unknown = 0.0
                 dropped = min(skip, batch.num_rows)
                 skip -= dropped
@@ -181,7 +181,7 @@ class Stream:
                     reader.cancel()
 
     def _put(self, batch: pa.RecordBatch) -> None:
-        size = batch.get_total_buffer_size()  # of a message: its body's; nbytes would let go of Python's lock twice
+        size = batch.get_total_buffer_size()  # the message body; nbytes would release the GIL twice
         with self._changed:
             self._received += batch.num_rows
             self._ready.append((batch, size))
@@ -192,6 +192,6 @@ class Stream:
                 self._changed.wait()
 
 
-def _busy(said: pa.Buffer) -> float:
+def _busy(app_metadata: pa.Buffer) -> float:
     """Seconds that the data node worked on a message, by its app_metadata (docs/contract.md, DoGet)."""
-    return json.loads(said.to_pybytes().decode())["busy_us"] / 1e6
+    return json.loads(app_metadata.to_pybytes().decode())["busy_us"] / 1e6

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import SplitResult
 
+from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import frames, hpack, status
 from kubeflow_datacache.h2.errors import ProtocolError
 from kubeflow_datacache.h2.wire import Wire
@@ -23,14 +24,15 @@ class Call:
 
     Raises OSError where the connection breaks, ProtocolError where the server breaks the rules, and what
     pyarrow.flight would raise for the status that the server ends with. The server may send window bytes, and one
-    frame, that were not read. extra are headers besides HTTP/2's and gRPC's own. more: whether further messages follow
+    frame, that were not read. extra are headers besides HTTP/2's, gRPC's and the
+    credentials'. more: whether further messages follow
     the request, see send.
     """
 
     def __init__(
         self,
         address: SplitResult,
-        tls_roots: bytes | None,
+        credentials: Credentials,
         path: str,
         request: bytes,
         extra: Iterable[hpack.Header] = (),
@@ -50,9 +52,9 @@ class Call:
         self._may_send = {0: frames.FIRST_WINDOW, _STREAM: frames.FIRST_WINDOW - len(message)}  # connection and stream
         self._may_send[0] -= len(message)
         self._first_window = frames.FIRST_WINDOW
-        self.goodbye = ""  # what a GOAWAY said
-        block = hpack.encode((*_headers(address, path), *extra))
-        self._wire = Wire(address, tls_roots, frames.frame(frames.PING, 0, 0, bytes(8)))
+        self.goaway = ""  # the error and reason of a GOAWAY, for errors
+        block = hpack.encode((*_headers(address, path), *credentials.headers(address.geturl()), *extra))
+        self._wire = Wire(address, credentials, frames.frame(frames.PING, 0, 0, bytes(8)))
         self._wire.send(
             frames.opening(self._window)
             + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
@@ -197,10 +199,10 @@ class Call:
 
     def _goaway(self, payload: bytes) -> None:
         """The server ends the connection, perhaps after this stream."""
-        name, said = frames.error_name(_number(payload, 4)), payload[8:].decode(errors="replace")
-        self.goodbye = f"the server ends the connection: {name} {said}"
+        name, reason = frames.error_name(_number(payload, 4)), payload[8:].decode(errors="replace")
+        self.goaway = f"the server ends the connection: {name} {reason}"
         if _number(payload, 0) & frames.STREAM_BITS < _STREAM:
-            raise ConnectionResetError(self.goodbye)
+            raise ConnectionResetError(self.goaway)
 
 
 def _headers(address: SplitResult, path: str) -> tuple[hpack.Header, ...]:

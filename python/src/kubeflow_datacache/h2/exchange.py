@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.errors import RefusedError
 from kubeflow_datacache.h2 import message
 from kubeflow_datacache.h2.call import Call
@@ -27,14 +28,14 @@ class Exchange:
     Every answer must be read before the next request is written. Raises what Reader raises.
     """
 
-    def __init__(self, location: str, ticket: bytes, schema: pa.Schema, *, tls_roots: bytes | None) -> None:
+    def __init__(self, location: str, ticket: bytes, schema: pa.Schema, *, credentials: Credentials) -> None:
         self._location, self._batches = location, Batches()
         self._call: Call | None = None
         self._cancelled = False
         descriptor = fl.FlightDescriptor.for_command(ticket).serialize()
         first = message.flight_data(schema, descriptor)
         try:
-            self._call = Call(urlsplit(location), tls_roots, _DO_EXCHANGE, first, window=_WINDOW, more=True)
+            self._call = Call(urlsplit(location), credentials, _DO_EXCHANGE, first, window=_WINDOW, more=True)
         except (OSError, ProtocolError) as error:
             raise self._fault(error) from error
 

@@ -35,7 +35,7 @@ def fault_of(error: Exception, location: str, call: Call | None, *, cancelled: b
         )
     if isinstance(error, ProtocolError):
         return status.fault(status.INTERNAL, str(error))
-    return status.fault(status.UNAVAILABLE, f"the stream broke: {error}; {call.goodbye}".rstrip("; "))
+    return status.fault(status.UNAVAILABLE, f"the stream broke: {error}; {call.goaway}".rstrip("; "))
 
 
 def _tls_fault(error: Exception, location: str) -> RefusedError | None:

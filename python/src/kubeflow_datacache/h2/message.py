@@ -25,10 +25,10 @@ _MARK: Final = b"\xff\xff\xff\xff"  # begins an encapsulated message (Arrow's co
 
 
 class FlightData(NamedTuple):
-    """One message of a stream. ipc: an encapsulated IPC message, None if there was none. said: its app_metadata."""
+    """One FlightData message. ipc: an encapsulated IPC message, None if there was none."""
 
     ipc: pa.Buffer | None
-    said: pa.Buffer | None
+    app_metadata: pa.Buffer | None
 
 
 def ticket(opaque: bytes) -> bytes:
@@ -64,7 +64,7 @@ def result_body(result: bytes) -> bytes:
 
 def receive(call: Call, size: int) -> FlightData:
     """The next message, of so many bytes. Its body lies in memory of its own, 64-byte aligned, and is not copied."""
-    header, said, early = b"", None, b""
+    header, app_metadata, early = b"", None, b""
     ipc: pa.Buffer | None = None
     fields = _Fields(call, size)
     while (field := fields.next()) is not None:
@@ -72,7 +72,7 @@ def receive(call: Call, size: int) -> FlightData:
         if number == _HEADER:
             header = fields.read(length)
         elif number == _METADATA:
-            said = pa.py_buffer(fields.read(length))
+            app_metadata = pa.py_buffer(fields.read(length))
         elif number == _BODY and header:
             ipc, body = _lay(header, length)
             fields.read_into(body)
@@ -83,7 +83,7 @@ def receive(call: Call, size: int) -> FlightData:
     if header and ipc is None:
         ipc, body = _lay(header, len(early))
         body[:] = early
-    return FlightData(ipc, said)
+    return FlightData(ipc, app_metadata)
 
 
 def _lay(header: bytes, size: int) -> tuple[pa.Buffer, memoryview]:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import hpack, message
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
@@ -47,11 +48,11 @@ class Reader:
         *,
         headers: Iterable[hpack.Header] = (),
         window: int,
-        tls_roots: bytes | None,
+        credentials: Credentials,
         other: Callable[[], Chunks],
     ) -> None:
         self._location, self._ticket, self._headers, self._window = location, ticket, headers, window
-        self._tls_roots, self._open_other = tls_roots, other
+        self._credentials, self._open_other = credentials, other
         self._call: Call | None = None
         self._batches = Batches()
         self._other: Chunks | None = None
@@ -84,7 +85,7 @@ class Reader:
 
     def _connect(self) -> Call:
         address, request = urlsplit(self._location), message.ticket(self._ticket)
-        call = Call(address, self._tls_roots, _DO_GET, request, self._headers, window=self._window)
+        call = Call(address, self._credentials, _DO_GET, request, self._headers, window=self._window)
         self._call = call
         if self._cancelled:  # before the line above
             call.cancel()
@@ -104,11 +105,11 @@ class Batches:
     def next(self, call: Call) -> tuple[pa.RecordBatch, pa.Buffer | None]:
         """The next batch and its app_metadata; StopIteration after the last. DictionaryError for a dictionary."""
         while (got := self._next(call)) is not None:
-            decoded, said = got
+            decoded, app_metadata = got
             if decoded.type == _DICTIONARY:
                 raise DictionaryError
             if decoded.type != _SCHEMA:
-                return self._batch(decoded), said
+                return self._batch(decoded), app_metadata
         if self._schema is None:
             raise ProtocolError("Flight: a stream without a schema")
         raise StopIteration
@@ -129,11 +130,11 @@ class Batches:
     def _next(self, call: Call) -> tuple[pa.Message, pa.Buffer | None] | None:
         """The next IPC message, and its app_metadata; a schema is kept."""
         while (size := call.message()) is not None:
-            ipc, said = message.receive(call, size)
+            ipc, app_metadata = message.receive(call, size)
             if ipc is None:
                 continue
             decoded = pa.ipc.read_message(ipc)
             if decoded.type == _SCHEMA:
                 self._schema = pa.ipc.read_schema(decoded)
-            return decoded, said
+            return decoded, app_metadata
         return None

@@ -63,12 +63,12 @@ def fault(code: int, message: str) -> Exception:
 
 def of_trailers(trailers: Mapping[str, str]) -> Exception | None:
     """The exception that a response ended with; None where all went well."""
-    said = trailers.get("grpc-status", "")
-    if said == str(OK):
+    status = trailers.get("grpc-status", "")
+    if status == str(OK):
         return None
-    if said.isdecimal():
-        return fault(int(said), unquote(trailers.get("grpc-message", ""), errors="replace"))
-    return fault(UNKNOWN, f"the server ended the stream with grpc-status {said!r}")
+    if status.isdecimal():
+        return fault(int(status), unquote(trailers.get("grpc-message", ""), errors="replace"))
+    return fault(UNKNOWN, f"the server ended the stream with grpc-status {status!r}")
 
 
 def of_http(headers: Mapping[str, str]) -> Exception | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
+from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import message
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import ProtocolError
@@ -20,8 +21,8 @@ _WINDOW: Final = 1 << 20
 class Unary:
     """One such call, on a connection of its own. One thread runs it, any may cancel; raises what h2.Reader raises."""
 
-    def __init__(self, location: str, tls_roots: bytes | None) -> None:
-        self._location, self._tls_roots = location, tls_roots
+    def __init__(self, location: str, credentials: Credentials) -> None:
+        self._location, self._credentials = location, credentials
         self._call: Call | None = None
         self._cancelled = False
 
@@ -43,7 +44,7 @@ class Unary:
         out: list[bytes] = []
         try:
             call = self._call = Call(
-                urlsplit(self._location), self._tls_roots, SERVICE + method, request, limit, window=_WINDOW
+                urlsplit(self._location), self._credentials, SERVICE + method, request, limit, window=_WINDOW
             )
             if self._cancelled:  # before the line above
                 call.cancel()

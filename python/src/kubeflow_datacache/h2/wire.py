@@ -13,22 +13,24 @@ import weakref
 from typing import Final
 from urllib.parse import SplitResult
 
+from kubeflow_datacache.credentials import Credentials
+
 _CONNECT_SECONDS: Final = 10.0
 _SILENT_SECONDS: Final = 7.5  # without a byte: then the server is asked for a sign of life, and has as long again
 _SCRATCH: Final = 1 << 16  # read ahead of what is asked for: saves a system call for each small piece
-_LARGE: Final = 1 << 16  # from so many bytes on the kernel is to wait for all of them: one call, one turn of the lock
+_LARGE: Final = 1 << 16  # bytes from which a read uses MSG_WAITALL: one call that releases the GIL once
 
 
 class Wire:
-    """A connection for one reading thread. ping: what makes a server that lives send something.
+    """A connection for one reading thread. ping: sends a request that a live server answers.
 
     Reading raises OSError once the connection is broken, closed, or silent in spite of a ping. cancel and close are
     for any thread.
     """
 
-    def __init__(self, address: SplitResult, tls_roots: bytes | None, ping: bytes) -> None:
+    def __init__(self, address: SplitResult, credentials: Credentials, ping: bytes) -> None:
         self._ping = ping
-        self._socket = _open(address, tls_roots)
+        self._socket = _open(address, credentials)
         self.close = weakref.finalize(self, self._socket.close)  # at the latest when nobody reads any more
         self._tls = isinstance(self._socket, ssl.SSLSocket)
         self._memory = bytearray(_SCRATCH)
@@ -97,7 +99,7 @@ class Wire:
         return got
 
 
-def _open(address: SplitResult, tls_roots: bytes | None) -> socket.socket:
+def _open(address: SplitResult, credentials: Credentials) -> socket.socket:
     host, port = address.hostname or "", address.port or 0
     plain = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
     try:
@@ -108,9 +110,7 @@ def _open(address: SplitResult, tls_roots: bytes | None) -> socket.socket:
             seconds, micros = divmod(round(_SILENT_SECONDS * 1e6), 1_000_000)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, micros))
             return plain
-        context = ssl.create_default_context(cadata=tls_roots.decode() if tls_roots else None)
-        context.set_alpn_protocols(["h2"])
-        secured = context.wrap_socket(plain, server_hostname=host)
+        secured = credentials.context().wrap_socket(plain, server_hostname=credentials.hostname or host)
         secured.settimeout(_SILENT_SECONDS)
     except BaseException:
         plain.close()

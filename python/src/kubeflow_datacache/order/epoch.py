@@ -15,7 +15,7 @@ from kubeflow_datacache.order.feistel import LIMIT, Feistel, UInt64Array
 
 VERSION: Final = 1
 Tail = Literal["drop", "pad", "keep"]
-Rows = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 
 
 class Span(NamedTuple):
@@ -95,7 +95,7 @@ class Epoch:
         """Which positions of a span are rows of their own, not padding: one bool a position."""
         return np.arange(span.first, span.last) < self.rows
 
-    def rows_of(self, steps: range, share: Share) -> Rows:
+    def rows_of(self, steps: range, share: Share) -> RowIndices:
         """The rows that the share's rank has in the steps, laid end to end: one int64 a position.
 
         steps lie within [0, self.steps). Under tail "pad" a position p beyond the end holds row p mod rows.

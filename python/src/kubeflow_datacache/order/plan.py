@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from kubeflow_datacache.order.epoch import Epoch, Rows, Share
+from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
 
 Places = npt.NDArray[np.intp]
 
@@ -29,11 +29,11 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Block:
+class InterleavedRun:
     """Consecutive steps of one share, `size` rows each, from any number of data nodes.
 
     counts: {data node: how many of its next rows}, only nodes with rows, ascending.
-    places: where in the block each row goes, these nodes' rows laid end to end; None where that is the block already.
+    places: the row's position in the run for each of these nodes' rows laid end to end; None where they are in order.
     """
 
     steps: range
@@ -43,12 +43,12 @@ class Block:
 
     @property
     def rows(self) -> int:
-        """Rows of the block."""
+        """Rows of the run."""
         return len(self.steps) * self.size
 
 
 class Plan:
-    """Walks the order of a share and cuts it into blocks. nodes[i] = (start, end) are the rows of data node i."""
+    """Walks the order of a share and cuts it into runs. nodes[i] = (start, end) are the rows of data node i."""
 
     def __init__(self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...]) -> None:
         self._epoch, self._share = epoch, share
@@ -57,9 +57,9 @@ class Plan:
         self._only = owners[0] if len(owners) == 1 else None
         self._ahead_steps, self._ahead_rows = range(0), np.empty(0, np.int64)
 
-    def next(self, step: int, most_rows: int) -> Run | Block | None:
+    def next(self, step: int, most_rows: int) -> Run | InterleavedRun | None:
         """What comes from a step on: all steps of one node that follow each other, as far as that is plain to see,
-        else a block of about most_rows rows but at least one step; None at the epoch's end.
+        else an interleaved run of about most_rows rows but at least one step; None at the epoch's end.
         """
         epoch, share = self._epoch, self._share
         first = share.first_step(step)
@@ -89,9 +89,9 @@ class Plan:
         steps = range(first, self._epoch.steps, self._share.workers)[:count]
         return steps if self._epoch.size(steps[-1]) == self._epoch.size(first) else steps[:-1]
 
-    def _assign(self, steps: range, size: int) -> Block:
+    def _assign(self, steps: range, size: int) -> InterleavedRun:
         if size == 0:
-            return Block(steps, size, {}, None)
+            return InterleavedRun(steps, size, {}, None)
         owner = self._owners(self._rows(steps, size))
         places = np.argsort(owner, kind="stable")
         nodes = np.arange(len(self._ends), dtype=owner.dtype)
@@ -100,9 +100,9 @@ class Plan:
         counts = {node: int(tally[node]) for node in np.flatnonzero(tally).tolist()}
         seams = bounds[(bounds > 0) & (bounds < len(places))]
         laid = bool((places[seams - 1] < places[seams]).all())
-        return Block(steps, size, counts, None if laid else places)
+        return InterleavedRun(steps, size, counts, None if laid else places)
 
-    def _owners(self, rows: Rows) -> npt.NDArray[Any]:
+    def _owners(self, rows: RowIndices) -> npt.NDArray[Any]:
         """Which data node has each of the rows; numpy sorts numbers of 16 bits and less by radix."""
         if len(self._ends) > _FEW_NODES:
             owner = np.searchsorted(self._ends, rows, side="right")
@@ -112,7 +112,7 @@ class Plan:
             owner += rows >= end
         return owner
 
-    def _rows(self, steps: range, size: int) -> Rows:
+    def _rows(self, steps: range, size: int) -> RowIndices:
         """The rows of the steps, of which some more are kept for the next call."""
         if steps[0] not in self._ahead_steps or steps[-1] not in self._ahead_steps:
             ahead = len(steps) if len(steps) == 1 else max(len(steps), min(_MOST_STEPS, _AHEAD_ROWS // size))

@@ -13,8 +13,10 @@ import pyarrow as pa
 from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.extras import missing
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows import size
 from kubeflow_datacache.rows.arrays import Array
 from kubeflow_datacache.rows.slab import Slab
+from kubeflow_datacache.watch.html import as_table
 
 
 class Batch:
@@ -28,12 +30,13 @@ class Batch:
     are empty where the world is larger than the batch. data: what the transform gave; None without one.
     """
 
-    __slots__ = ("_index", "_origin", "_slab", "data", "rows", "step")
+    __slots__ = ("_held", "_index", "_origin", "_slab", "data", "rows", "step")
 
     def __init__(self, origin: tuple[Epoch, Share], slab: Slab, index: int, step: int) -> None:
         self.step = step
         self.rows = slab.size
         self.data: Any = None
+        self._held: int | None = None
         self._origin, self._slab, self._index = origin, slab, index
 
     def __len__(self) -> int:
@@ -46,10 +49,28 @@ class Batch:
     def __repr__(self) -> str:
         return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows})"
 
+    def _repr_html_(self) -> str:
+        """What notebooks show: where the batch stands, and its columns, or what the transform gave."""
+        shown = [("epoch", f"{self.epoch:,}"), ("step", f"{self.step:,}"), ("rows", f"{self.rows:,}")]
+        if self.data is None or isinstance(self.data, pa.RecordBatch):
+            shown += [(f"column {field.name}", str(field.type)) for field in self.schema]
+        else:
+            shown.append(("data", type(self.data).__name__))
+        return as_table("Batch", shown)
+
     @property
     def nbytes(self) -> int:
         """Arrow bytes of the rows as they came from the cache, the mean over some steps."""
         return self._slab.step_bytes
+
+    @property
+    def held(self) -> int:
+        """Bytes that the batch holds, about: those of its rows, or of what the transform gave."""
+        return self._slab.step_bytes if self._held is None else self._held
+
+    def receive(self, data: Any) -> None:
+        """Takes what the transform gave, and lets go of the rows that came from the cache."""
+        self.data, self._held, self._slab = data, size.held(data), self._slab.spent
 
     @property
     def epoch(self) -> int:
@@ -115,6 +136,14 @@ class Batch:
             name: column if isinstance(column, pa.Array) else column.to(device, non_blocking=non_blocking)
             for name, column in columns.items()
         }
+
+    def follows(self, earlier: Batch) -> bool:
+        """Whether these rows lie right behind the earlier batch's in memory; False after a transform."""
+        return self._slab is earlier._slab and self._index == earlier._index + 1 and self.data is earlier.data is None
+
+    def run(self, count: int) -> pa.RecordBatch:
+        """The rows of this batch and of those that follow it, count batches in all; never a copy."""
+        return self._slab.arrow(self._index, count)
 
     def _transformed(self) -> Slab:
         rows = self.arrow()

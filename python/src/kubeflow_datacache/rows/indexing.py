@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Rows = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 
 
 def is_row(index: Any) -> bool:
@@ -20,7 +20,7 @@ def is_row(index: Any) -> bool:
     return hasattr(index, "__index__") and getattr(index, "ndim", 0) == 0
 
 
-def rows_of(indices: Any, length: int) -> Rows:
+def rows_of(indices: Any, length: int) -> RowIndices:
     """The rows of a table of `length` rows that a slice, whole numbers or a mask of bools name, in that order.
 
     Negative numbers count from the end. IndexError for rows outside the table and for a mask of another length;

@@ -27,9 +27,16 @@ class Slab:
         self.step_bytes = self.nbytes // len(steps)
         self._made: dict[int, dict[str, Any]] = {}  # tensors of steps that nobody has asked for yet, by their index
 
-    def arrow(self, index: int) -> pa.RecordBatch:
-        """The rows of the index-th step."""
-        return self.rows.slice(index * self.size, self.size)
+    @functools.cached_property
+    def spent(self) -> Slab:
+        """What batches keep of it once a transform has made others of its rows: the sizes, and no rows."""
+        spent = Slab(self.steps, self.size, pa.RecordBatch.from_pylist([], schema=self.rows.schema), self.policy)
+        spent.nbytes, spent.step_bytes = self.nbytes, self.step_bytes
+        return spent
+
+    def arrow(self, index: int, count: int = 1) -> pa.RecordBatch:
+        """The rows of the index-th step, or of count steps from it on."""
+        return self.rows.slice(index * self.size, count * self.size)
 
     def numpy(self, index: int) -> dict[str, Array | pa.Array]:
         """The columns of the index-th step (see arrays.values)."""

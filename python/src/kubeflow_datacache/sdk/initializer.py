@@ -99,7 +99,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
             )
 
     def __post_init__(self) -> None:
-        """Nothing: the SDK's own check knows cache:// alone and wants two data nodes."""
+        """Does nothing: the SDK's own check accepts only cache:// and at least two data nodes."""
 
     def _refer(self, storage_uri: str, *given: object) -> None:
         """Name a DataCache that exists."""

@@ -22,16 +22,18 @@ with needs("torch", "kubeflow_datacache.torch"):
     from kubeflow_datacache.torch.kep import ArrowCacheDataset
     from kubeflow_datacache.torch.loader import StreamingDataLoader
     from kubeflow_datacache.torch.pad import Pad
-    from kubeflow_datacache.torch.table import Row, Rows, TableDataset
+    from kubeflow_datacache.torch.share import broadcast
+    from kubeflow_datacache.torch.table import ColumnarRows, Row, TableDataset
 
 __all__ = [
     "ArrowCacheDataset",
+    "ColumnarRows",
     "Columns",
     "Pad",
     "Row",
-    "Rows",
     "StreamingDataLoader",
     "StreamingDataset",
     "TableDataset",
     "TensorBatch",
+    "broadcast",
 ]

@@ -41,15 +41,16 @@ class Columns(dict[str, Any]):
             name: value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
             for name, value in self.items()
         }
-        return type(self)(moved, **self._place())
+        return type(self)(moved, **self.place())
 
     def __copy__(self) -> Self:
-        return type(self)(self, **self._place())
+        return type(self)(self, **self.place())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (type(self), *pack(self), self._place())
+        return _unpacked, (type(self), *pack(self), self.place())
 
-    def _place(self) -> dict[str, int | None]:
+    def place(self) -> dict[str, int | None]:
+        """What belongs to it beside its columns."""
         return {}
 
 
@@ -85,7 +86,8 @@ class TensorBatch(Columns):
             )
         return torch.arange(self.rows) < self.rows - self._padded
 
-    def _place(self) -> dict[str, int | None]:
+    def place(self) -> dict[str, int | None]:
+        """Epoch, step, rows and how many of them are padding."""
         return {"epoch": self.epoch, "step": self.step, "rows": self.rows, "padded": self._padded}
 
 

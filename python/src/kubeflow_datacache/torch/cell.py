@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A small value that the main process writes and DataLoader workers read, also those that started long before."""
+"""A small value in shared memory: the main process writes it, running DataLoader workers read it."""
 
 from __future__ import annotations
 

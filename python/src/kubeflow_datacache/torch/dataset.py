@@ -139,7 +139,7 @@ class Stream:
 
     @property
     def share(self) -> Share:
-        """Which part of each step, and which steps, this worker has."""
+        """The steps that this worker reads, and its rank's part of each."""
         world = self.loader.world
         return Share(rank=world.rank, world=world.size, worker=self._share, workers=self.workers)
 

@@ -6,16 +6,20 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from kubeflow_datacache.loader import ENDED
 from kubeflow_datacache.torch.accelerated import accelerated
-from kubeflow_datacache.torch.block import Block, Blocks, Report, Step, order_of
+from kubeflow_datacache.torch.bundle import Bundle, BundledDataset, Report, Step, order_of
 from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
+from kubeflow_datacache.torch.device import Mover, Moving
+from kubeflow_datacache.torch.segments import forget
 from kubeflow_datacache.torch.tally import Tally
 from kubeflow_datacache.watch.stats import Depth, Stats
 
@@ -29,8 +33,8 @@ class StreamingDataLoader(DataLoader[Any]):
     with the next epoch's first. One iteration at a time; a new one ends the old one, see Loader.
 
     Reading in this process is cheapest, as batches need no way between processes: use workers for transforms that hold
-    Python's lock. The workers' steps come in blocks of about block_bytes, each one piece of shared memory, so that
-    small batches cost little more; prefetch_factor counts blocks. What a transform makes of a step travels by itself.
+    Python's lock. The workers' steps come in bundles of about bundle_bytes, each one piece of shared memory, so that
+    small batches cost little more; prefetch_factor counts bundles. What a transform makes of a step travels by itself.
 
     multiprocessing_context: unless given "forkserver", with torch imported once for all workers, as gRPC does not
     survive a fork; scripts then need the usual if __name__ == "__main__". "fork" works while this process itself has
@@ -38,6 +42,10 @@ class StreamingDataLoader(DataLoader[Any]):
 
     pin_memory, persistent_workers, timeout and worker_init_fn are torch's. collate_fn is called in this process with
     each batch, whole: a TensorBatch, or what the transform made. Costly work belongs into a transform.
+
+    device: where batches are given out, after collate_fn: they are copied there step by step, the next step beside what
+    the training does with this one, on CUDA in a stream of its own. pin_memory makes these copies asynchronous; without
+    a device, batch.to(device, non_blocking=True) does one in the current stream.
 
     restart: whether the iteration after one that was broken off begins where that one began, as with torch's
     DataLoader, instead of going on: for validation over the first batches, and for Lightning's overfit_batches.
@@ -58,8 +66,9 @@ class StreamingDataLoader(DataLoader[Any]):
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: str | BaseContext | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
-        block_bytes: int = 1 << 20,
+        bundle_bytes: int = 1 << 20,
         restart: bool = False,
+        device: torch.device | str | None = None,
     ) -> None:
         if num_workers > 0 and multiprocessing_context is None:
             multiprocessing_context = _context()
@@ -75,13 +84,17 @@ class StreamingDataLoader(DataLoader[Any]):
             "multiprocessing_context": multiprocessing_context,
         }
         # Frameworks build loaders of their own from a loader's dataset and options, so its dataset gives batches. The
-        # blocks, which only this class can take apart, have a DataLoader of their own.
+        # bundles, which only this class can take apart, have a DataLoader of their own.
         super().__init__(dataset, **options)
-        self._blocks: DataLoader[Block] = DataLoader(Blocks(dataset, block_bytes), **options)
+        bundled = BundledDataset(dataset, bundle_bytes)
+        self._bundles: DataLoader[Bundle] = DataLoader(bundled, **options)
+        weakref.finalize(self, forget, bundled.reader)
         if restart:  # Lightning then sees that nothing is to be replaced for overfit_batches
             object.__setattr__(self, "sampler", SequentialSampler(dataset))
         self._restart, self._collate = restart, collate_fn or _same
         self._source = dataset
+        self._mover = None if device is None else Mover(device)
+        self._moving: dict[int, Moving] = {}  # steps that are on their way to the device
         self._prepared = False
         self.end_of_dataloader, self.remainder = (
             False,
@@ -104,7 +117,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch in which the loader stands."""
+        """The number of the current epoch."""
         return self._epoch if self._place else self._source.place()["epoch"]
 
     @property
@@ -149,43 +162,52 @@ class StreamingDataLoader(DataLoader[Any]):
         self._tally.begin()
         self.end_of_dataloader = False
         try:
-            blocks: Iterator[Block] = iter(self._blocks)
+            bundles: Iterator[Bundle] = iter(self._bundles)
             while self._place is place:
-                step = self._held.pop(self._next, None) or self._wait(blocks)
+                step = self._held.pop(self._next, None) or self._wait(bundles)
                 if step is None:
                     self.end_of_dataloader = True
                     return
                 self._next += 1
                 self.end_of_dataloader = self._report is not None and self._next == order_of(self._report.state).steps
                 self._tally.gave(step.rows, step.nbytes)
-                yield self._collate(step.item)
+                yield self._there(step)
             raise RuntimeError(ENDED)
         finally:
             if self._place is place:
                 self._end()
 
-    def _wait(self, blocks: Iterator[Block]) -> Step | None:
-        """The next step; None at the epoch's end. Workers take turns by steps, but send blocks."""
+    def _there(self, step: Step) -> Any:
+        """What is given out for a step; the next one, if it is here, begins its way to the device beside it."""
+        if self._mover is None:
+            return self._collate(step.item)
+        moving = self._moving.pop(step.step, None) or self._mover.start(self._collate(step.item))
+        if (following := self._held.get(self._next)) is not None:
+            self._moving[self._next] = self._mover.start(self._collate(following.item))
+        return self._mover.finish(moving)
+
+    def _wait(self, bundles: Iterator[Bundle]) -> Step | None:
+        """The next step; None at the epoch's end. Workers take turns by steps, but send bundles."""
         begun = time.perf_counter()
         try:
             while self._next not in self._held:
-                block = next(blocks, None)
-                if block is None:
+                bundle = next(bundles, None)
+                if bundle is None:
                     return None
-                self._take(block)
+                self._take(bundle)
             return self._held.pop(self._next)
         finally:
             self._tally.waited(time.perf_counter() - begun)
 
-    def _take(self, block: Block) -> None:
-        report = self._report = block.report
+    def _take(self, bundle: Bundle) -> None:
+        report = self._report = bundle.report
         if report.state["epoch"] != self._epoch:
             raise RuntimeError(
                 f"a worker reads epoch {report.state['epoch']} in epoch {self._epoch}: set_epoch came while workers"
                 " were starting; call it before the iteration"
             )
         self._tally.report(report.worker, report.stats)
-        self._held.update((step.step, step) for step in block.steps())
+        self._held.update((step.step, step) for step in bundle.steps())
 
     def _end(self) -> None:
         """Ends the iteration under way, if any; the dataset then stands where it came to, unless it was moved."""
@@ -194,6 +216,7 @@ class StreamingDataLoader(DataLoader[Any]):
             return
         self._tally.end()
         self._held.clear()
+        self._moving.clear()
         if self._source.place() != place:
             return
         if self.end_of_dataloader:
@@ -211,5 +234,5 @@ def _context() -> BaseContext:
     return context
 
 
-def _same(block: Any) -> Any:
-    return block
+def _same(bundle: Any) -> Any:
+    return bundle

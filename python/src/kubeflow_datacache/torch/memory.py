@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows and columns as one piece of shared memory: what processes pass on is a descriptor, not the bytes.
+"""Columns as one piece of shared memory: processes pass on a descriptor, not the bytes.
 
 torch sends every tensor as a shared-memory file of its own: for small tensors that costs more than their bytes do.
 """
@@ -14,22 +14,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from kubeflow_datacache.torch.segments import shared
+
 _ALIGN: Final = 64
 Layout = list[tuple[Any, tuple[torch.dtype, torch.Size, int] | None, Any]]
-
-
-def write_rows(rows: pa.RecordBatch) -> Tensor:
-    """A record batch as an Arrow stream in shared memory, uint8, (bytes,)."""
-    size = rows.schema.serialize().size + pa.ipc.get_record_batch_size(rows) + 8  # and the mark of the stream's end
-    memory = _shared(size)
-    with pa.ipc.new_stream(pa.FixedSizeBufferWriter(pa.py_buffer(memory.numpy())), rows.schema) as out:
-        out.write_batch(rows)
-    return memory
-
-
-def read_rows(memory: Tensor) -> pa.RecordBatch:
-    """The record batch that write_rows wrote, over the same memory."""
-    return pa.ipc.open_stream(pa.py_buffer(memory.numpy())).read_next_batch()
 
 
 def pack(columns: Mapping[Any, Any]) -> tuple[Tensor, Layout]:
@@ -42,7 +30,7 @@ def pack(columns: Mapping[Any, Any]) -> tuple[Tensor, Layout]:
             end += -(-value.nbytes // _ALIGN) * _ALIGN
         else:
             layout.append((key, None, _alone(value)))
-    memory = _shared(end)
+    memory = shared(end)
     for key, place, _ in layout:
         if place is not None:
             _at(memory, *place).copy_(columns[key])
@@ -61,7 +49,3 @@ def _at(memory: Tensor, dtype: torch.dtype, shape: torch.Size, begin: int) -> Te
 def _alone(value: Any) -> Any:
     """An Arrow array without the rows around it, which pickle would send along."""
     return pa.concat_arrays([value]) if isinstance(value, pa.Array) else value
-
-
-def _shared(size: int) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8).share_memory_()

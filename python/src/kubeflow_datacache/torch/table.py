@@ -42,7 +42,7 @@ class TableDataset(Dataset[Any]):
         ragged: Ragged = "error",
     ) -> None:
         self._policy = Policy(null, ragged)
-        self._rows = cache.permutation(columns=columns, transform=transform)
+        self._rows = cache.table(columns=columns, transform=transform)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -52,15 +52,15 @@ class TableDataset(Dataset[Any]):
         if is_row(index):
             return self.__getitems__([operator.index(index)])[0]  # pyright: ignore[reportArgumentType] - is_row
         rows = self.__getitems__(index)  # pyright: ignore[reportArgumentType] - is_row
-        return rows.columns if isinstance(rows, Rows) else rows
+        return rows.columns if isinstance(rows, ColumnarRows) else rows
 
     def __getitems__(self, indices: slice | Iterable[SupportsIndex]) -> Any:
         """The rows at the indices, in that order; slices, masks, negative numbers and duplicates as in numpy."""
         asked = rows_of(indices, len(self))
         rows = self._rows.__getitems__(asked)
         if isinstance(rows, pa.RecordBatch):
-            return Rows(Columns.of(rows, self._policy), rows.num_rows)
-        return Rows(Columns(rows), len(asked)) if isinstance(rows, Mapping) else rows
+            return ColumnarRows(Columns.of(rows, self._policy), rows.num_rows)
+        return ColumnarRows(Columns(rows), len(asked)) if isinstance(rows, Mapping) else rows
 
     def close(self) -> None:
         """Ends the exchanges with the data nodes. Using the dataset again begins new ones."""
@@ -71,8 +71,8 @@ class Row(dict[str, Any]):
     """One row: tensors where its Columns have tensors, else Python values."""
 
 
-class Rows(Sequence[Row]):
-    """Rows that are kept as columns. torch's own collate_fn makes the columns of them, another may take the rows."""
+class ColumnarRows(Sequence[Row]):
+    """Rows that are kept as columns: torch's own collate_fn returns the columns, another one may take row by row."""
 
     def __init__(self, columns: Columns, count: int) -> None:
         self.columns, self._count = columns, count
@@ -101,7 +101,7 @@ def _value(value: Any) -> Any:
 
 def _collate(rows: Sequence[Row], *, collate_fn_map: object = None) -> Any:
     """What torch's default_collate does with rows (its documentation, "in-place modify default_collate_fn_map")."""
-    if isinstance(rows, Rows):
+    if isinstance(rows, ColumnarRows):
         return rows.columns
     return default_collate([dict(row) for row in rows])
 

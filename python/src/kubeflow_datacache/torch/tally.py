@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a DataLoader's workers as those of one loader."""
+"""Adds up the statistics of a DataLoader's workers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Tally:
         )
 
     def _waits(self) -> dict[Stage, float]:
-        """What the workers waited for until now: a worker's mean."""
+        """Seconds of waiting by stage until now, averaged over the workers."""
         workers = max(1, len(self._last))
         return {
             stage: self._ended[stage] + sum(stats.seconds[stage] for stats in self._last.values()) / workers

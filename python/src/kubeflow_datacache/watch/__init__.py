@@ -1,3 +1,3 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time goes, for those who train."""
+"""Statistics and progress of loaders."""

@@ -43,12 +43,12 @@ class Progress:
         return self._now() - self._shown >= self._every
 
     def update(self, stats: Stats) -> None:
-        """Shows where the loader is now."""
+        """Writes the current progress."""
         self._shown = self._now()
         self._write(self._line(stats), "" if self._terminal else "\n")
 
     def close(self, stats: Stats) -> None:
-        """Shows where the loader is at last, and ends the line."""
+        """Writes the final progress and ends the line."""
         self._write(self._line(stats), "\n")
 
     def _write(self, line: str, end: str) -> None:

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from kubeflow_datacache import export
 from kubeflow_datacache.watch.clock import STAGES, Stage
+from kubeflow_datacache.watch.metrics import Family, text
 
 MEANING: Final[Mapping[Stage, str]] = {
     "head": "asking the head, which loads or restarts",
@@ -20,6 +20,7 @@ MEANING: Final[Mapping[Stage, str]] = {
     "transform": "the transform",
     "consumer": "your own code between batches",
 }
+_PREFIX: Final = "datacache_loader_"
 _COUNTED: Final = ("steps", "rows", "bytes", "reconnects")
 
 
@@ -83,7 +84,26 @@ class Stats:
 
     def prometheus(self, **labels: str) -> str:
         """The numbers in Prometheus' text format, each with the labels; export.Collector is for a live endpoint."""
-        return export.text(self, labels)
+        return text(self.families(), labels)
+
+    def families(self) -> Iterator[Family]:
+        """The numbers as metrics."""
+        stages = [({"stage": stage}, spent) for stage, spent in self.seconds.items()]
+        yield Family(f"{_PREFIX}seconds_total", "Wall time by what the training loop waited for.", stages)
+        raw, ready = self.raw_queue_depth, self.prefetch_queue_depth
+        for name, value, meaning in (
+            ("steps_total", self.steps, "Batches given out."),
+            ("rows_total", self.rows, "Rows given out."),
+            ("bytes_total", self.bytes, "Arrow bytes given out."),
+            ("reconnects_total", self.reconnects, "Streams opened again after a break."),
+            ("epoch", self.epoch, "The epoch."),
+            ("next_step", self.next_step, "The step that comes next."),
+            ("raw_queue_rows", raw.rows, "Rows received and not merged yet."),
+            ("raw_queue_bytes", raw.bytes, "Arrow bytes received and not merged yet."),
+            ("prefetch_queue_rows", ready.rows, "Rows merged and not given out yet."),
+            ("prefetch_queue_bytes", ready.bytes, "Arrow bytes merged and not given out yet."),
+        ):
+            yield Family(_PREFIX + name, meaning, [({}, value)])
 
     def _repr_html_(self) -> str:
         """What notebooks show: the lines of str()."""

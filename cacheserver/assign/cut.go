@@ -1,0 +1,128 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package assign
+
+import "math/bits"
+
+// Size is how large a split is, by which it is assigned to a node.
+type Size struct {
+	Rows  int64 // before deletes and filter
+	Bytes int64 // about what they take in memory
+}
+
+// Piece is the rows [First, First+Rows) of a split.
+type Piece struct {
+	Split int
+	First int64
+	Rows  int64
+}
+
+const (
+	// rowsMargin is how much more than an equal share of the rows, as a divisor of the share, a node may hold.
+	rowsMargin = 100
+	// memoryMargin is how much more than an equal share of the bytes, as a divisor of the share, a node may hold for
+	// the sake of equal rows.
+	memoryMargin = 20
+	// cutMargin is how far from a share's end a split's edge may lie, as a divisor of the share, to be the end as it is.
+	cutMargin = 200
+	// cutBytes is the size from which on a split is worth a cut: both nodes read its row group.
+	cutBytes = 1 << 20
+)
+
+// Cut cuts splits, given in plan order, so that Contiguous gives every node a share within 1 % of equal: a split of at least
+// 1 MiB is cut at the row where the share of one node ends and that of the next begins. The pieces are in plan order
+// and have all rows. The result depends on nothing but the arguments.
+func Cut(splits []Size, nodes int) []Piece {
+	pieces := cutBy(splits, Size.rows, nodes)
+	if _, ok := byRows(partsOf(splits, pieces), nodes); ok {
+		return pieces
+	}
+	return cutBy(splits, Size.bytes, nodes)
+}
+
+// Contiguous gives every node a contiguous range of splits: with an equal share of the rows, within 1 %, if that is at most
+// 5 % more than an equal share of the bytes for every node, else with an equal share of the bytes.
+func Contiguous(splits []Size, nodes int) []Range {
+	if ranges, ok := byRows(splits, nodes); ok {
+		return ranges
+	}
+	return ByWeight(weigh(splits, Size.bytes), nodes)
+}
+
+func byRows(splits []Size, nodes int) (ranges []Range, ok bool) {
+	ranges = ByWeight(weigh(splits, Size.rows), nodes)
+	return ranges, within(splits, ranges, Size.rows, rowsMargin) && within(splits, ranges, Size.bytes, memoryMargin)
+}
+
+func (s Size) rows() int64  { return s.Rows }
+func (s Size) bytes() int64 { return s.Bytes }
+
+// Part is rows of a split, whose bytes are counted in proportion.
+func (s Size) Part(rows int64) Size {
+	if rows == s.Rows {
+		return s
+	}
+	return Size{Rows: rows, Bytes: max(int64(share(uint64(max(s.Bytes, 0)), uint64(rows), uint64(s.Rows))), 1)}
+}
+
+func partsOf(splits []Size, pieces []Piece) []Size {
+	parts := make([]Size, len(pieces))
+	for i, p := range pieces {
+		parts[i] = splits[p.Split].Part(p.Rows)
+	}
+	return parts
+}
+
+func weigh(splits []Size, weight func(Size) int64) []int64 {
+	weights := make([]int64, len(splits))
+	for i, s := range splits {
+		weights[i] = weight(s)
+	}
+	return weights
+}
+
+// within reports whether no share is larger than an equal one by more than its margin'th part.
+func within(splits []Size, ranges []Range, weight func(Size) int64, margin uint64) bool {
+	equal := sum(weigh(splits, weight)) / uint64(len(ranges))
+	for _, r := range ranges {
+		if sum(weigh(splits[r.First:r.End], weight)) > equal+equal/margin+1 {
+			return false
+		}
+	}
+	return true
+}
+
+// cutBy cuts splits at the ends of equal shares of a weight.
+func cutBy(splits []Size, weight func(Size) int64, nodes int) []Piece {
+	total := sum(weigh(splits, weight))
+	var pieces []Piece
+	before := uint64(0) // weight of the splits that are done
+	node := uint64(1)   // whose share begins next
+	for i, s := range splits {
+		w, first := uint64(max(weight(s), 0)), int64(0)
+		for ; node < uint64(nodes) && share(total, node, uint64(nodes)) < before+w; node++ {
+			into := share(total, node, uint64(nodes)) - before // lies in the split
+			at := int64(share(uint64(s.Rows), into, w))
+			margin := total / uint64(nodes) / cutMargin
+			if s.Bytes < cutBytes || min(into, w-into) <= margin || at <= first || at >= s.Rows {
+				continue
+			}
+			pieces = append(pieces, Piece{i, first, at - first})
+			first = at
+		}
+		pieces = append(pieces, Piece{i, first, s.Rows - first})
+		before += w
+	}
+	return pieces
+}
+
+// share is a*part/all; part is at most all.
+func share(a, part, all uint64) uint64 {
+	if part == all {
+		return a
+	}
+	hi, lo := bits.Mul64(a, part)
+	quotient, _ := bits.Div64(hi, lo, all)
+	return quotient
+}

@@ -1,0 +1,116 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package epoch
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// Tail says what becomes of the positions of an epoch that do not fill a global batch.
+type Tail string
+
+// The tails of order version 1.
+const (
+	Drop Tail = "drop" // they are not used in this epoch
+	Pad  Tail = "pad"  // the last step is filled with positions from the front, which are not valid
+	Keep Tail = "keep" // the last step is short
+)
+
+// Epoch is one pass over a data set: its rows in sequence, cut into steps of a global batch.
+//
+// It is a plain value, safe for concurrent use. The zero value does not validate; a value that does not
+// validate has no steps.
+type Epoch struct {
+	Rows        uint64 // rows of the data set, below 2^62; 0 is an empty epoch
+	Seed        uint64
+	Number      uint64 // of the epoch
+	Shuffle     bool
+	Clump       uint64 // consecutive rows that shuffle as one; read only if Shuffle
+	GlobalBatch uint64 // positions of a full step
+	Tail        Tail
+}
+
+// Validate names the first bad field by its name on the wire, its value and what is wanted.
+func (e Epoch) Validate() error {
+	if e.Rows >= limit {
+		return fmt.Errorf("rows = %d: want rows < 2^62", e.Rows)
+	}
+	if e.Shuffle && (e.Clump < 1 || e.Clump >= limit) {
+		return fmt.Errorf("clump = %d: want 1 <= clump < 2^62", e.Clump)
+	}
+	if e.GlobalBatch < 1 || e.GlobalBatch >= limit {
+		return fmt.Errorf("global_batch = %d: want 1 <= global_batch < 2^62", e.GlobalBatch)
+	}
+	switch e.Tail {
+	case Drop, Pad, Keep:
+		return nil
+	}
+	return fmt.Errorf("tail = %q: want %q, %q or %q", string(e.Tail), Drop, Pad, Keep)
+}
+
+// Steps is the number of steps, the same for every rank.
+func (e Epoch) Steps() uint64 {
+	if e.Validate() != nil {
+		return 0
+	}
+	return e.steps()
+}
+
+func (e Epoch) steps() uint64 {
+	if e.Tail == Drop {
+		return e.Rows / e.GlobalBatch
+	}
+	return ceil(e.Rows, e.GlobalBatch)
+}
+
+// fullSteps is how many steps, from the first on, have GlobalBatch positions.
+func (e Epoch) fullSteps() uint64 {
+	if e.Tail == Pad {
+		return e.steps()
+	}
+	return e.Rows / e.GlobalBatch
+}
+
+// Step is the first position of step s and its number of positions. With Pad, positions of Rows or more
+// stand for position mod Rows and are not valid. A step beyond the last is empty.
+func (e Epoch) Step(s uint64) (first, size uint64) {
+	if s >= e.Steps() {
+		return 0, 0
+	}
+	return s * e.GlobalBatch, e.size(s)
+}
+
+func (e Epoch) size(s uint64) uint64 {
+	if e.Tail == Keep {
+		return min(e.GlobalBatch, e.Rows-s*e.GlobalBatch)
+	}
+	return e.GlobalBatch
+}
+
+// Shard is the index-th of total nearly equal shares of [0, n): lo = floor(index*n/total) and
+// hi = floor((index+1)*n/total), the products in 128 bits. An index of total or more gets the empty end [n, n).
+func Shard(index, total, n uint64) (lo, hi uint64) {
+	if index >= total {
+		return n, n
+	}
+	return scale(index, n, total), scale(index+1, n, total)
+}
+
+// scale is floor(a*n/total) for a <= total.
+func scale(a, n, total uint64) uint64 {
+	if a == total {
+		return n
+	}
+	high, low := bits.Mul64(a, n)
+	quotient, _ := bits.Div64(high, low, total)
+	return quotient
+}
+
+func ceil(a, b uint64) uint64 {
+	if a%b == 0 {
+		return a / b
+	}
+	return a/b + 1
+}

@@ -1,0 +1,61 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package epoch
+
+// layout maps positions of an epoch to rows.
+type layout struct {
+	rows    uint64
+	clump   uint64 // 0: not shuffled
+	perm    Permutation
+	regular uint64 // positions before it lie in the clumps before the short one and within it
+	missing uint64 // rows by which the last clump is short; positions from regular on shift by it
+}
+
+func newLayout(e Epoch) (layout, error) {
+	if !e.Shuffle || e.Rows == 0 {
+		return layout{rows: e.Rows}, nil
+	}
+	clumps := ceil(e.Rows, e.Clump)
+	perm, err := NewPermutation(clumps, e.Seed, e.Number)
+	if err != nil {
+		return layout{}, err
+	}
+	l := layout{rows: e.Rows, clump: e.Clump, perm: perm, regular: e.Rows, missing: clumps*e.Clump - e.Rows}
+	if l.missing > 0 {
+		l.regular = perm.Inverse(clumps-1)*e.Clump + (e.Clump - l.missing)
+	}
+	return l, nil
+}
+
+// place fills runs for the positions from first on, at most so many, all of which lie within the epoch. It returns how
+// many runs it filled and of how many positions.
+func (l *layout) place(runs []Run, first, positions uint64) (n int, placed uint64) {
+	if l.clump > 0 {
+		return l.placeClumps(runs, first, positions)
+	}
+	runs[0] = Run{First: first, Rows: positions}
+	return 1, positions
+}
+
+// placeClumps makes a run of each clump.
+func (l *layout) placeClumps(runs []Run, first, positions uint64) (n int, placed uint64) {
+	if first >= l.regular {
+		first += l.missing
+	}
+	index, offset := first/l.clump, first%l.clump
+	var clumps [32]uint64
+	for n < len(runs) && placed < positions {
+		// A short clump lets one more clump begin within these positions; the next turn takes that one.
+		ahead := min(uint64(len(clumps)), uint64(len(runs)-n), ceil(positions-placed+offset, l.clump))
+		l.perm.Fill(clumps[:ahead], index)
+		index += ahead
+		for _, clump := range clumps[:ahead] {
+			first := clump*l.clump + offset
+			rows := min((clump+1)*l.clump, l.rows) - first
+			runs[n] = Run{First: first, Rows: min(rows, positions-placed)}
+			n, placed, offset = n+1, placed+runs[n].Rows, 0
+		}
+	}
+	return n, placed
+}

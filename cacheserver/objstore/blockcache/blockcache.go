@@ -1,0 +1,199 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package blockcache reads remote objects through an object cache, in blocks of 8 MiB that are checked page by page.
+package blockcache
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+const (
+	// BlockSize is the unit in which objects are kept in the object cache.
+	BlockSize = 8 << 20
+	// RestTime is how long the object cache is left alone after it failed.
+	RestTime = 10 * time.Second
+)
+
+// Config reaches an object cache (docs/object-cache.md). It keeps blocks of 8 MiB, checked page by page, each named by
+// the object's URI and entity tag; objects of a store that gives no strong tags are not read through it. A read that
+// misses brings the whole block. Whatever the object cache does wrong, the read is made without it. Who may read the bucket
+// of the object cache reads the objects, whatever their own store would say.
+type Config struct {
+	// URL of the object cache, http://host:port. Empty: none.
+	URL string
+	// Bucket for the blocks.
+	Bucket string
+	// TokenFile holds the bearer token. It is read for each request.
+	TokenFile string
+	// Timeout bounds a request for one block, its body included. Default 10 s: the object cache is near, and the object's own
+	// store is always there.
+	Timeout time.Duration
+}
+
+// Check refuses what can't work.
+func (c Config) Check() error {
+	if c.URL == "" && c.Bucket == "" && c.TokenFile == "" {
+		return nil
+	}
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+		return fmt.Errorf("object cache: URL %q, want one such as http://host:port", c.URL)
+	}
+	if c.Bucket == "" || strings.Contains(c.Bucket, "/") {
+		return fmt.Errorf("object cache: bucket %q, want the name of a bucket", c.Bucket)
+	}
+	if c.TokenFile == "" {
+		return errors.New("object cache: no token file, want one that holds a bearer token")
+	}
+	return nil
+}
+
+// Counters counts what a Cache did. The zero value is ready; caches may share one.
+type Counters struct {
+	Hits     atomic.Int64 // reads that the object cache served
+	Misses   atomic.Int64 // blocks that were read from their store instead
+	Failures atomic.Int64 // requests that failed, answers that were damaged
+	Bytes    atomic.Int64 // of objects, that the object cache served
+}
+
+// Object is one version of a remote object.
+type Object struct {
+	URI  string
+	Tag  string // entity tag
+	Size int64
+	// Fetch fills buf from offset off of the object itself.
+	Fetch func(ctx context.Context, buf []byte, off int64) error
+}
+
+// Cache reads remote objects through the object cache. It is fail-open: whatever the object cache does not give, the
+// object's own store does, and an object cache that fails is not asked for a while. Make it with New; it is safe for concurrent use.
+type Cache struct {
+	client   *client
+	counters *Counters
+	now      func() time.Time
+	resting  atomic.Int64 // Unix nanoseconds until which the object cache is left alone
+	fetches  singleflight.Group
+}
+
+// New makes a Cache that goes by the clock now. It connects to nothing.
+func New(cfg Config, counters *Counters, now func() time.Time) *Cache {
+	cfg.Timeout = cmp.Or(max(cfg.Timeout, 0), 10*time.Second)
+	return &Cache{client: newClient(cfg), counters: counters, now: now}
+}
+
+// CloseIdleConnections closes the connections that no request is using.
+func (c *Cache) CloseIdleConnections() { c.client.http.CloseIdleConnections() }
+
+// Takes says whether an object with the entity tag may be read through the object cache: a strong tag names its version. A nil Cache takes
+// none.
+func (c *Cache) Takes(tag string) bool {
+	return c != nil && tag != "" && !strings.HasPrefix(tag, "W/")
+}
+
+// Read fills buf from offset off of an object.
+func (c *Cache) Read(ctx context.Context, o Object, buf []byte, off int64) error {
+	for len(buf) > 0 {
+		block := blockAt(o, off)
+		n := min(int64(len(buf)), block.end()-off)
+		if err := c.part(ctx, o, block, buf[:n], off); err != nil {
+			return err
+		}
+		buf, off = buf[n:], off+n
+	}
+	return nil
+}
+
+// blockAt is the block that an offset lies in.
+func blockAt(o Object, off int64) extent {
+	first := off / BlockSize * BlockSize
+	return extent{offset: first, length: min(BlockSize, o.Size-first)}
+}
+
+// blockName names a block: the object, its version, the block's number. A version's bytes never change, so nothing needs
+// to be taken back.
+func blockName(o Object, block extent) string {
+	return fmt.Sprintf("%s#%s#%d", o.URI, strings.Trim(o.Tag, `"`), block.offset/BlockSize)
+}
+
+// part fills buf from offset off, all within one block: from the object cache, or else by reading the block from its store
+// and leaving it in the object cache for the next one. Many that miss a block at a time read it once.
+func (c *Cache) part(ctx context.Context, o Object, block extent, buf []byte, off int64) error {
+	if c.now().UnixNano() < c.resting.Load() {
+		return o.Fetch(ctx, buf, off)
+	}
+	name := blockName(o, block)
+	form := pagesOf(name, block.length)
+	want := extent{offset: off - block.offset, length: int64(len(buf))}
+	err := c.get(ctx, name, form, want, buf)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, errMiss) && !errors.Is(err, errPage) {
+		return o.Fetch(ctx, buf, off) // nobody would take the block
+	}
+	own := false
+	data, err, _ := c.fetches.Do(name, func() (any, error) {
+		own = true
+		return c.fetch(ctx, o, name, form, block)
+	})
+	if err != nil && !own {
+		return o.Fetch(ctx, buf, off) // another's failure may be its alone: it may have been told to stop
+	}
+	if err != nil {
+		return err
+	}
+	copy(buf, data.([]byte)[want.offset:]) //nolint:forcetypeassert // the flight returns nothing else
+	return nil
+}
+
+// fetch reads a whole block from the object's store and leaves it in the object cache. Somebody may have done so between
+// this caller's miss and its turn, so the object cache is asked once more.
+func (c *Cache) fetch(ctx context.Context, o Object, name string, form pages, block extent) ([]byte, error) {
+	data := make([]byte, block.length)
+	if c.get(ctx, name, form, extent{length: block.length}, data) == nil {
+		return data, nil
+	}
+	c.counters.Misses.Add(1)
+	if err := o.Fetch(ctx, data, block.offset); err != nil {
+		return nil, err
+	}
+	c.failed(ctx, c.client.put(ctx, name, form, data))
+	return data, nil
+}
+
+// get fills buf with a part of a block from the object cache. Its errors are client.get's.
+func (c *Cache) get(ctx context.Context, name string, form pages, part extent, buf []byte) error {
+	err := c.client.get(ctx, name, form, part, buf)
+	if err == nil {
+		c.counters.Hits.Add(1)
+		c.counters.Bytes.Add(part.length)
+		return nil
+	}
+	if !errors.Is(err, errMiss) {
+		c.failed(ctx, err)
+	}
+	return err
+}
+
+// failed counts a failure of the object cache and leaves it alone for a while; damage of one block is no reason for that,
+// nor is one node of it that is away or full.
+// It is no failure that ctx has ended.
+func (c *Cache) failed(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	c.counters.Failures.Add(1)
+	if !errors.Is(err, errPage) && !errors.Is(err, errAway) {
+		c.resting.Store(c.now().Add(RestTime).UnixNano())
+	}
+}

@@ -1,0 +1,74 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ops is what people, probes and Prometheus look at: metrics, and /healthz, /ready, /status and /metrics over plain HTTP.
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/redact"
+)
+
+// Server is what is watched: a head or a data node.
+type Server interface {
+	// Ready says whether clients are served, and if not, why.
+	Ready() (ok bool, reason string)
+	// Status is the value behind /status; it must have a JSON form.
+	Status() any
+}
+
+// Handler routes the four paths. metrics serves /metrics.
+func Handler(server Server, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "ok\n") // a client that left is nobody's error
+	})
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		ok, reason := server.Ready()
+		if !ok {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, redact.Text(reason)+"\n")
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(redact.Writer(w))
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(server.Status()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+	mux.Handle("GET /metrics", metrics)
+	return mux
+}
+
+// WithProfiles adds Go's profiles under /debug/pprof/, for whoever may reach the port.
+func WithProfiles(handler http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", handler)
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// Serve answers on the listener until ctx ends, then closes it. A closed context is not an error.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve http on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// subject is ready or not.
+type subject struct{ ready bool }
+
+func (s subject) Ready() (bool, string) { return s.ready, "the reason" }
+func (s subject) Status() any           { return map[string]any{"ready": s.ready} }
+
+func TestHandler(t *testing.T) {
+	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "some_metric 1\n") })
+	tests := []struct {
+		name, method, path string
+		ready, profiles    bool
+		code               int
+		body               string
+	}{
+		{"alive", "GET", "/healthz", false, false, 200, "ok"},
+		{"ready", "GET", "/ready", true, false, 200, "the reason"},
+		{"not ready", "GET", "/ready", false, false, 503, "the reason"},
+		{"status", "GET", "/status", true, false, 200, `"ready": true`},
+		{"metrics", "GET", "/metrics", true, false, 200, "some_metric 1"},
+		{"another path", "GET", "/", true, false, 404, ""},
+		{"another method", "POST", "/status", true, false, 405, ""},
+		{"profiles are off", "GET", "/debug/pprof/", true, false, 404, ""},
+		{"profiles are on", "GET", "/debug/pprof/", true, true, 200, "goroutine"},
+		{"the rest beside profiles", "GET", "/healthz", true, true, 200, "ok"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			handler := Handler(subject{tt.ready}, metrics)
+			if tt.profiles {
+				handler = WithProfiles(handler)
+			}
+			answer := httptest.NewRecorder()
+			handler.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), tt.method, tt.path, nil))
+			if answer.Code != tt.code || !strings.Contains(answer.Body.String(), tt.body) {
+				t.Errorf("%d %q, want %d with %q", answer.Code, answer.Body, tt.code, tt.body)
+			}
+		})
+	}
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, listener, http.NotFoundHandler()) }()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}

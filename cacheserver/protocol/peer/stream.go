@@ -1,0 +1,107 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+)
+
+const (
+	service    = "datacache.peer.v1.Peer"
+	joinMethod = "/" + service + "/Join"
+)
+
+// rawStream is what client and server streams have in common.
+type rawStream interface {
+	Context() context.Context
+	SendMsg(m any) error
+	RecvMsg(m any) error
+}
+
+// Stream sends Out messages and receives In messages, each behind its MAC. One goroutine may send while another receives.
+type Stream[Out, In any] struct {
+	raw     rawStream
+	out, in *authenticator
+}
+
+// HeadStream is the head's end of a node's stream.
+type HeadStream = Stream[ToNode, ToHead]
+
+// NodeStream is the node's end.
+type NodeStream = Stream[ToHead, ToNode]
+
+// Context ends when the stream does.
+func (s Stream[Out, In]) Context() context.Context { return s.raw.Context() }
+
+// Send blocks until the transport took the message.
+func (s Stream[Out, In]) Send(message Out) error {
+	text, err := json.Marshal(message)
+	if err != nil {
+		return fmt.Errorf("encode %T: %w", message, err)
+	}
+	sealed := protocol.Raw(s.out.seal(text))
+	return s.raw.SendMsg(&sealed)
+}
+
+// Recv blocks for the next message. A wrong MAC ends in UNAUTHENTICATED, bytes that are no message in INVALID_ARGUMENT.
+func (s Stream[Out, In]) Recv() (In, error) {
+	var (
+		sealed  protocol.Raw
+		message In
+	)
+	if err := s.raw.RecvMsg(&sealed); err != nil {
+		return message, err
+	}
+	text, ok := s.in.open(sealed)
+	if !ok {
+		return message, errSecret
+	}
+	return Decode[In](text)
+}
+
+// Decode reads one message.
+func Decode[In any](text []byte) (In, error) {
+	var message In
+	if err := json.Unmarshal(text, &message); err != nil {
+		return message, status.Errorf(codes.InvalidArgument, "peer message: %v", err)
+	}
+	return message, nil
+}
+
+// Register lets nodes join over the server. A node that has another secret is refused as UNAUTHENTICATED.
+// join owns the stream until it returns.
+func Register(server grpc.ServiceRegistrar, secret string, join func(HeadStream) error) {
+	server.RegisterService(&grpc.ServiceDesc{
+		ServiceName: service,
+		HandlerType: (*any)(nil),
+		Streams: []grpc.StreamDesc{{
+			StreamName: "Join", ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, raw grpc.ServerStream) error {
+				stream, err := within(raw, secret, accept)
+				if err != nil {
+					return err
+				}
+				return join(stream)
+			},
+		}},
+	}, nil)
+}
+
+// Join opens a node's stream to a head that has the same secret. It ends with ctx, which the caller must end after an
+// error too.
+func Join(ctx context.Context, conn *grpc.ClientConn, secret string) (NodeStream, error) {
+	raw, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: "Join", ServerStreams: true, ClientStreams: true}, joinMethod)
+	if err != nil {
+		return NodeStream{}, fmt.Errorf("join the head at %s: %w", conn.Target(), err)
+	}
+	return within(raw, secret, greet)
+}

@@ -1,0 +1,309 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+)
+
+// Version is the version of the wire contract that descriptors and metadata carry in "v".
+const Version = 1
+
+// MaxBytes bounds a descriptor and a ticket; larger ones are refused unread.
+const MaxBytes = 64 << 10
+
+// Kind says what a request asks for.
+type Kind string
+
+// The kinds of request of wire contract v1.
+const (
+	Shard Kind = "shard" // a contiguous share of the rows, in row order
+	Epoch Kind = "epoch" // a rank's share of an epoch, in sequence order
+	Take  Kind = "take"  // random access over DoExchange
+)
+
+// Request is a valid Flight descriptor.
+type Request struct {
+	Kind    Kind
+	Index   uint64      // Shard: which share
+	Total   uint64      // Shard: of how many
+	Epoch   epoch.Epoch // Epoch: all but Rows, which the server knows
+	Share   epoch.Share // Epoch: the rank's and worker's part
+	Columns []string    // nil asks for all
+}
+
+// ParseDescriptor reads a PATH or CMD descriptor. Every error is an INVALID_ARGUMENT status that names the
+// element or field, its value and what is wanted.
+func ParseDescriptor(d *flight.FlightDescriptor) (Request, error) {
+	var (
+		r   Request
+		err error
+	)
+	switch d.GetType() {
+	case flight.DescriptorPATH:
+		r, err = parsePath(d.GetPath())
+	case flight.DescriptorCMD:
+		r, err = parseCommand(d.GetCmd())
+	default:
+		err = errors.New("descriptor: want a PATH of [index, total] or a CMD of JSON")
+	}
+	if err != nil {
+		return Request{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return r, nil
+}
+
+func parsePath(path []string) (Request, error) {
+	if len(path) != 2 {
+		return Request{}, fmt.Errorf("path: want two elements [index, total], got %d", len(path))
+	}
+	index, err := parseElement("index", path[0])
+	if err != nil {
+		return Request{}, err
+	}
+	total, err := parseElement("total", path[1])
+	if err != nil {
+		return Request{}, err
+	}
+	return shard(index, total)
+}
+
+// parseElement reads one element of a path. It takes digits alone: no sign, no space.
+func parseElement(name, text string) (uint64, error) {
+	if len(text) > MaxBytes {
+		return 0, fmt.Errorf("path element %s: %d bytes, want at most %d", name, len(text), MaxBytes)
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("path element %s: %.64q is not a decimal number in [0, 2^63)", name, text)
+	}
+	return n, nil
+}
+
+func shard(index, total uint64) (Request, error) {
+	if total < 1 || total >= 1<<63 {
+		return Request{}, fmt.Errorf("total: %d, want a number in [1, 2^63)", total)
+	}
+	if index >= total {
+		return Request{}, fmt.Errorf("index: %d, want a number below total, which is %d", index, total)
+	}
+	return Request{Kind: Shard, Index: index, Total: total}, nil
+}
+
+func parseCommand(cmd []byte) (Request, error) {
+	if len(cmd) > MaxBytes {
+		return Request{}, fmt.Errorf("command: %d bytes, want at most %d", len(cmd), MaxBytes)
+	}
+	var head struct {
+		V    *int  `json:"v"`
+		Kind *Kind `json:"kind"`
+	}
+	if err := json.Unmarshal(cmd, &head); err != nil {
+		return Request{}, commandError(err)
+	}
+	if head.V == nil || *head.V != Version {
+		return Request{}, fmt.Errorf("command: v: want %d, the version of the wire contract that this server speaks", Version)
+	}
+	if head.Kind == nil {
+		return Request{}, errors.New(`command: kind: missing, want "shard", "epoch" or "take"`)
+	}
+	parse, ok := map[Kind]func([]byte) (Request, error){Shard: parseShard, Epoch: parseEpoch, Take: parseTake}[*head.Kind]
+	if !ok {
+		return Request{}, fmt.Errorf(`command: kind: %.64q, want "shard", "epoch" or "take"`, *head.Kind)
+	}
+	if err := checkFields(cmd, *head.Kind); err != nil {
+		return Request{}, err
+	}
+	return parse(cmd)
+}
+
+// fieldsOf are the fields that a command of a kind may have.
+func fieldsOf(kind Kind) []string {
+	fields := []string{"v", "kind", "columns"}
+	switch kind {
+	case Shard:
+		fields = append(fields, "index", "total")
+	case Epoch:
+		fields = append(fields, "seed", "epoch", "shuffle", "clump", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step")
+	case Take:
+	}
+	return fields
+}
+
+// checkFields refuses every field that the kind does not have, in exactly this spelling: encoding/json would
+// take "Index" for "index".
+func checkFields(cmd []byte, kind Kind) error {
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(cmd, &given); err != nil {
+		return commandError(err)
+	}
+	fields := fieldsOf(kind)
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !slices.Contains(fields, name) {
+			return fmt.Errorf("command: %.64q is no field of kind %q, which has %s", name, kind, strings.Join(fields, ", "))
+		}
+	}
+	return nil
+}
+
+// common are the fields that every kind of command carries.
+type common struct {
+	V       int       `json:"v"`
+	Kind    Kind      `json:"kind"`
+	Columns *[]string `json:"columns"`
+}
+
+// columns checks the list of a request; nil stands for all columns.
+func (c common) columns() ([]string, error) {
+	if c.Columns == nil {
+		return nil, nil
+	}
+	if len(*c.Columns) == 0 {
+		return nil, errors.New("command: columns: empty, leave the field out for all columns")
+	}
+	seen := make(map[string]bool, len(*c.Columns))
+	for _, name := range *c.Columns {
+		if seen[name] {
+			return nil, fmt.Errorf("command: columns: %.64q is named twice", name)
+		}
+		seen[name] = true
+	}
+	return *c.Columns, nil
+}
+
+func parseShard(cmd []byte) (Request, error) {
+	var body struct {
+		common
+		Index *uint64 `json:"index"`
+		Total *uint64 `json:"total"`
+	}
+	if err := json.Unmarshal(cmd, &body); err != nil {
+		return Request{}, commandError(err)
+	}
+	if err := required(field{"index", body.Index == nil}, field{"total", body.Total == nil}); err != nil {
+		return Request{}, err
+	}
+	r, err := shard(*body.Index, *body.Total)
+	if err != nil {
+		return Request{}, fmt.Errorf("command: %w", err)
+	}
+	r.Columns, err = body.columns()
+	return r, err
+}
+
+func parseTake(cmd []byte) (Request, error) {
+	var body struct{ common }
+	if err := json.Unmarshal(cmd, &body); err != nil {
+		return Request{}, commandError(err)
+	}
+	columns, err := body.columns()
+	return Request{Kind: Take, Columns: columns}, err
+}
+
+func parseEpoch(cmd []byte) (Request, error) {
+	var body struct {
+		common
+		Seed        *uint64     `json:"seed"`
+		Epoch       *uint64     `json:"epoch"`
+		Shuffle     *bool       `json:"shuffle"`
+		Clump       *uint64     `json:"clump"`
+		GlobalBatch *uint64     `json:"global_batch"`
+		Tail        *epoch.Tail `json:"tail"`
+		Rank        *uint64     `json:"rank"`
+		World       *uint64     `json:"world"`
+		Worker      *uint64     `json:"worker"`
+		Workers     *uint64     `json:"workers"`
+		StartStep   *uint64     `json:"start_step"`
+	}
+	if err := json.Unmarshal(cmd, &body); err != nil {
+		return Request{}, commandError(err)
+	}
+	err := required(
+		field{"seed", body.Seed == nil}, field{"epoch", body.Epoch == nil}, field{"shuffle", body.Shuffle == nil},
+		field{"global_batch", body.GlobalBatch == nil}, field{"tail", body.Tail == nil},
+		field{"rank", body.Rank == nil}, field{"world", body.World == nil},
+	)
+	if err != nil {
+		return Request{}, err
+	}
+	r := Request{
+		Kind: Epoch,
+		Epoch: epoch.Epoch{
+			Seed: *body.Seed, Number: *body.Epoch, Shuffle: *body.Shuffle, Clump: or(body.Clump, 1),
+			GlobalBatch: *body.GlobalBatch, Tail: *body.Tail,
+		},
+		Share: epoch.Share{
+			Rank: *body.Rank, World: *body.World, Worker: or(body.Worker, 0), Workers: or(body.Workers, 1),
+			StartStep: or(body.StartStep, 0),
+		},
+	}
+	if r.Columns, err = body.columns(); err != nil {
+		return Request{}, err
+	}
+	if err := errors.Join(r.Epoch.Validate(), r.Share.Validate()); err != nil {
+		return Request{}, fmt.Errorf("command: %w", err)
+	}
+	return r, nil
+}
+
+func or(value *uint64, fallback uint64) uint64 {
+	if value == nil {
+		return fallback
+	}
+	return *value
+}
+
+// field is a field of a command and whether it is missing.
+type field struct {
+	name    string
+	missing bool
+}
+
+func required(fields ...field) error {
+	for _, f := range fields {
+		if f.missing {
+			return fmt.Errorf("command: %s: missing", f.name)
+		}
+	}
+	return nil
+}
+
+// commandError says in the user's words why a command is not the JSON object that it should be.
+func commandError(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		name := wrong.Field
+		if name == "" {
+			return fmt.Errorf("command: a JSON %s, want one JSON object", wrong.Value)
+		}
+		return fmt.Errorf("command: %s: %s does not fit, want %s", name, wrong.Value, typeName(wrong.Type))
+	}
+	return fmt.Errorf("command: not a JSON object of wire contract v%d: %w", Version, err)
+}
+
+// typeName says what JSON values a Go type is read from.
+func typeName(goType reflect.Type) string {
+	switch goType.Kind() {
+	case reflect.Uint64:
+		return "an integer in [0, 2^64)"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	}
+	return goType.String()
+}

@@ -1,0 +1,157 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+)
+
+func path(elements ...string) *flight.FlightDescriptor {
+	return &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: elements}
+}
+
+func command(text string) *flight.FlightDescriptor {
+	return &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(text)}
+}
+
+func TestParseDescriptor(t *testing.T) {
+	tests := []struct {
+		name string
+		in   *flight.FlightDescriptor
+		want Request
+	}{
+		{"path", path("3", "8"), Request{Kind: Shard, Index: 3, Total: 8}},
+		{"path with a large total", path("0", "9223372036854775807"), Request{Kind: Shard, Total: 1<<63 - 1}},
+		{"shard", command(`{"v":1,"kind":"shard","index":3,"total":8,"columns":["a","b"]}`), Request{Kind: Shard, Index: 3, Total: 8, Columns: []string{"a", "b"}}},
+		{"take", command(`{"v":1,"kind":"take"}`), Request{Kind: Take}},
+		{
+			"epoch", command(`{"v":1,"kind":"epoch","seed":18446744073709551615,"epoch":2,"shuffle":true,"clump":4,"global_batch":1024,"tail":"pad","rank":3,"world":8,"worker":1,"workers":2,"start_step":5,"columns":["a"]}`),
+			Request{
+				Kind: Epoch, Columns: []string{"a"},
+				Epoch: epoch.Epoch{Seed: 1<<64 - 1, Number: 2, Shuffle: true, Clump: 4, GlobalBatch: 1024, Tail: "pad"},
+				Share: epoch.Share{Rank: 3, World: 8, Worker: 1, Workers: 2, StartStep: 5},
+			},
+		},
+		{
+			"epoch with defaults", command(`{"v":1,"kind":"epoch","seed":0,"epoch":0,"shuffle":false,"global_batch":1,"tail":"keep","rank":0,"world":1}`),
+			Request{Kind: Epoch, Epoch: epoch.Epoch{Clump: 1, GlobalBatch: 1, Tail: "keep"}, Share: epoch.Share{World: 1, Workers: 1}},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseDescriptor(tt.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// epochWith is a valid epoch command with one field's text replaced, or added.
+func epochWith(field, value string) *flight.FlightDescriptor {
+	fields := map[string]string{"seed": "7", "epoch": "2", "shuffle": "true", "global_batch": "8", "tail": `"drop"`, "rank": "0", "world": "2"}
+	fields[field] = value
+	text := []string{`{"v":1,"kind":"epoch"`}
+	for name, v := range fields {
+		if v != "" {
+			text = append(text, `"`+name+`":`+v)
+		}
+	}
+	return command(strings.Join(text, ",") + "}")
+}
+
+func TestParseDescriptorRefuses(t *testing.T) {
+	tests := []struct {
+		name, says string // says: what the message must name
+		in         *flight.FlightDescriptor
+	}{
+		{"nothing", "descriptor", &flight.FlightDescriptor{}},
+		{"one element", "two elements", path("0")},
+		{"three elements", "two elements", path("0", "1", "2")},
+		{"index is no number", `index: "x"`, path("x", "2")},
+		{"total is no number", `total: "y"`, path("0", "y")},
+		{"a sign", `index: "+0"`, path("+0", "1")},
+		{"a space", `index: " 0"`, path(" 0", "1")},
+		{"negative index", `index: "-1"`, path("-1", "2")},
+		{"total zero", "total: 0", path("0", "0")},
+		{"total 2^63", `total: "9223372036854775808"`, path("0", "9223372036854775808")},
+		{"index is total", "index: 5", path("5", "5")},
+		{"a huge element", "bytes", path(strings.Repeat("1", MaxBytes+1), "2")},
+		{"empty command", "JSON", command("")},
+		{"no JSON", "JSON", command("nonsense")},
+		{"an array", "JSON", command("[1]")},
+		{"no version", "v:", command("{}")},
+		{"another version", "v: want 1", command(`{"v":99,"kind":"shard","index":0,"total":1}`)},
+		{"no kind", "kind: missing", command(`{"v":1}`)},
+		{"unknown kind", `"nope"`, command(`{"v":1,"kind":"nope"}`)},
+		{"unknown field", "surprise", command(`{"v":1,"kind":"shard","index":0,"total":1,"surprise":1}`)},
+		{"a field in another case", `"Index" is no field`, command(`{"v":1,"kind":"shard","Index":0,"total":1}`)},
+		{"a field of another kind", "seed", command(`{"v":1,"kind":"shard","index":0,"total":1,"seed":1}`)},
+		{"missing index", "index: missing", command(`{"v":1,"kind":"shard","total":1}`)},
+		{"a fraction", "index", command(`{"v":1,"kind":"shard","index":0.5,"total":1}`)},
+		{"shard of none", "total: 0", command(`{"v":1,"kind":"shard","index":0,"total":0}`)},
+		{"two objects", "after top-level value", command(`{"v":1,"kind":"take"}{}`)},
+		{"a long command", "bytes", command(`{"v":1,"kind":"take","columns":["` + strings.Repeat("a", MaxBytes) + `"]}`)},
+		{"no columns", "columns: empty", command(`{"v":1,"kind":"take","columns":[]}`)},
+		{"a column twice", `"a" is named twice`, command(`{"v":1,"kind":"take","columns":["a","a"]}`)},
+		{"epoch without seed", "seed: missing", epochWith("seed", "")},
+		{"epoch without world", "world: missing", epochWith("world", "")},
+		{"batch zero", "global_batch", epochWith("global_batch", "0")},
+		{"clump zero", "clump", epochWith("clump", "0")},
+		{"unknown tail", "tail", epochWith("tail", `"cut"`)},
+		{"rank outside the world", "rank", epochWith("rank", "2")},
+		{"world zero", "world", epochWith("world", "0")},
+		{"worker outside", "worker", epochWith("worker", "1")},
+		{"negative seed", "seed", epochWith("seed", "-1")},
+		{"shuffle is no boolean", "shuffle: number does not fit, want true or false", epochWith("shuffle", "1")},
+		{"seed is no integer", "seed: string does not fit, want an integer in [0, 2^64)", epochWith("seed", `"1"`)},
+		{"tail is no string", "tail: number does not fit, want a string", epochWith("tail", "1")},
+		{"kind is no string", "kind: number does not fit, want a string", command(`{"v":1,"kind":1}`)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseDescriptor(tt.in)
+			if status.Code(err) != codes.InvalidArgument {
+				t.Fatalf("%+v, error %v: want INVALID_ARGUMENT", got, err)
+			}
+			if !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%q does not name %q", err, tt.says)
+			}
+		})
+	}
+}
+
+func FuzzParseDescriptor(f *testing.F) {
+	f.Add([]byte(`{"v":1,"kind":"shard","index":3,"total":8,"columns":["a","b"]}`), "0", "1")
+	f.Add([]byte(`{"v":1,"kind":"take"}`), "", "")
+	f.Add([]byte(`{"v":1,"kind":"epoch","seed":7,"epoch":2,"shuffle":true,"clump":1,"global_batch":1024,"tail":"drop","rank":3,"world":8}`), "-1", "99999999999999999999999")
+	f.Fuzz(func(t *testing.T, cmd []byte, index, total string) {
+		for _, d := range []*flight.FlightDescriptor{{Type: flight.DescriptorCMD, Cmd: cmd}, path(index, total)} {
+			r, err := ParseDescriptor(d)
+			if err != nil {
+				if status.Code(err) != codes.InvalidArgument {
+					t.Errorf("%v is not INVALID_ARGUMENT", err)
+				}
+				continue
+			}
+			if r.Kind == Shard && (r.Total < 1 || r.Total >= 1<<63 || r.Index >= r.Total) {
+				t.Errorf("accepted %+v", r)
+			}
+			if r.Kind == Epoch && r.Share.Rank >= r.Share.World {
+				t.Errorf("accepted %+v", r)
+			}
+		}
+	})
+}

@@ -1,0 +1,89 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/json"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/assign"
+	"github.com/kubeflow/datacache/cacheserver/epoch"
+)
+
+// Ticket is what the head promises a client and a data node keeps: which rows of which dataset, in which
+// order, from which incarnation of which node. Clients treat the sealed form as opaque bytes.
+type Ticket struct {
+	Dataset     string        `json:"d"`           // fingerprint
+	Node        int           `json:"n"`           // index of the data node
+	Incarnation string        `json:"i"`           // of that node, as the head knew it
+	Expires     int64         `json:"x"`           // seconds since the Unix epoch
+	Kind        Kind          `json:"k"`           // what follows
+	Bounds      assign.Bounds `json:"b"`           // the rows that the node holds
+	Rows        assign.Bounds `json:"r,omitzero"`  // Shard: the rows asked of this node
+	Epoch       epoch.Epoch   `json:"e,omitzero"`  // Epoch: with Rows set
+	Share       epoch.Share   `json:"s,omitzero"`  // Epoch
+	Columns     []int         `json:"c,omitempty"` // indices into the served schema; none means all
+}
+
+// ticketVersion is the first byte of a sealed ticket.
+const ticketVersion = 1
+
+const macSize = sha256.Size
+
+// Sealer makes tickets and checks them under a key that head and nodes share.
+// It is immutable and safe for concurrent use.
+type Sealer struct{ key []byte }
+
+// NewSealer copies the key; any length serves, 32 random bytes are right.
+func NewSealer(key []byte) Sealer { return Sealer{key: append([]byte(nil), key...)} }
+
+// Seal turns a ticket into the bytes that a client carries: version, HMAC-SHA256 over version and body, body.
+func (s Sealer) Seal(t Ticket) ([]byte, error) {
+	body, err := json.Marshal(t)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "seal ticket: %v", err)
+	}
+	if size := 1 + macSize + len(body); size > MaxBytes {
+		return nil, status.Errorf(codes.InvalidArgument, "columns: the list is too long for a ticket (%d bytes of %d); ask for all columns", size, MaxBytes)
+	}
+	sealed := append(make([]byte, 0, 1+macSize+len(body)), ticketVersion)
+	sealed = s.mac(sealed, body)
+	return append(sealed, body...), nil
+}
+
+// Open checks sealed bytes and gives the ticket back.
+// INVALID_ARGUMENT: too long. UNAUTHENTICATED: not a ticket of this cache, changed, or expired at now.
+func (s Sealer) Open(sealed []byte, now time.Time) (Ticket, error) {
+	if len(sealed) > MaxBytes {
+		return Ticket{}, status.Errorf(codes.InvalidArgument, "ticket: %d bytes, want at most %d", len(sealed), MaxBytes)
+	}
+	if len(sealed) < 1+macSize || sealed[0] != ticketVersion {
+		return Ticket{}, status.Error(codes.Unauthenticated, "ticket: not a ticket of this cache; ask the head for a new one")
+	}
+	body := sealed[1+macSize:]
+	if !hmac.Equal(sealed[1:1+macSize], s.mac(nil, body)) {
+		return Ticket{}, status.Error(codes.Unauthenticated, "ticket: changed, or made under another key; ask the head for a new one")
+	}
+	var t Ticket
+	if err := json.Unmarshal(body, &t); err != nil {
+		return Ticket{}, status.Errorf(codes.Unauthenticated, "ticket: %v", err)
+	}
+	if expires := time.Unix(t.Expires, 0); now.After(expires) {
+		return Ticket{}, status.Errorf(codes.Unauthenticated, "ticket: expired at %s; ask the head for a new one", expires.UTC().Format(time.RFC3339))
+	}
+	return t, nil
+}
+
+// mac appends the HMAC of a ticket's version and body to dst.
+func (s Sealer) mac(dst, body []byte) []byte {
+	h := hmac.New(sha256.New, s.key)
+	h.Write([]byte{ticketVersion})
+	h.Write(body)
+	return h.Sum(dst)
+}

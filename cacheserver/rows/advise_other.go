@@ -1,0 +1,14 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix && !linux
+
+package rows
+
+const mapNoReserve = 0
+
+// advisePages does nothing: only Linux has MADV_NOHUGEPAGE.
+func advisePages([]byte) {}
+
+// populate does nothing: only Linux has MADV_POPULATE_WRITE.
+func populate([]byte) {}

@@ -1,0 +1,181 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	align      = 64       // of every body and buffer, as the Arrow IPC format recommends
+	hugePage   = 2 << 20  // of x86-64 and of arm64 with 4 KiB pages
+	regionSize = 64 << 20 // address space mapped at a time; touched only as it is used
+	ownRegion  = 16 << 20 // a body from this size on is mapped alone
+)
+
+// ErrReleased is returned where memory is asked of an arena, or rows of a Rows, after its last release.
+var ErrReleased = errors.New("rows: used after its last release")
+
+// Arena is memory off the Go heap that is filled once and given back whole. Every byte is reserved in the
+// budget before it is mapped. Safe for concurrent use.
+//
+// It starts with one reference, the caller's; the last Release unmaps it and gives the bytes back.
+type Arena struct {
+	budget *Budget
+	refs   atomic.Int64
+
+	mu       sync.Mutex
+	regions  [][]byte // every mapping
+	free     []byte   // what is left of the newest shared region
+	reserved int64
+}
+
+// NewArena makes an empty arena. Nothing is mapped yet.
+func NewArena(budget *Budget) *Arena {
+	a := &Arena{budget: budget}
+	a.refs.Store(1)
+	return a
+}
+
+// Bytes is what the arena has reserved in the budget: bodies and headers, each padded to 64 bytes.
+func (a *Arena) Bytes() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reserved
+}
+
+// Retain adds a reference. It reports false, and adds none, when the last one is gone already.
+func (a *Arena) Retain() bool {
+	return retain(&a.refs)
+}
+
+// Release drops a reference. With the last one the memory is unmapped: no slice of it may be touched again.
+func (a *Arena) Release() {
+	if a.refs.Add(-1) == 0 {
+		a.unmap()
+	}
+}
+
+// alloc reserves and maps n zero bytes, n a multiple of align.
+func (a *Arena) alloc(n int64) ([]byte, error) {
+	if err := a.budget.Reserve(n); err != nil {
+		return nil, err
+	}
+	b, err := a.take(int(n))
+	if err != nil {
+		a.budget.Release(n)
+		return nil, fmt.Errorf("map %s: %w", humanBytes(n), err)
+	}
+	a.budget.mapped.Add(n)
+	populate(wholePages(b))
+	return b, nil
+}
+
+// wholePages is the pages that lie in b from start to end.
+func wholePages(b []byte) []byte {
+	page := uintptr(unix.Getpagesize())
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	skip, end := -at&(page-1), (at+uintptr(len(b)))&(page-1)
+	if skip+end >= uintptr(len(b)) {
+		return nil
+	}
+	return b[skip : uintptr(len(b))-end]
+}
+
+func (a *Arena) take(n int) ([]byte, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refs.Load() <= 0 {
+		return nil, ErrReleased
+	}
+	if n >= ownRegion {
+		b, err := a.mapLocked(n)
+		if err != nil {
+			return nil, err
+		}
+		a.reserved += int64(n)
+		return b[:n:n], nil
+	}
+	if n > len(a.free) {
+		fresh, err := a.mapLocked(regionSize)
+		if err != nil {
+			return nil, err
+		}
+		a.trimLocked()
+		a.free = fresh
+	}
+	b := a.free[:n:n]
+	a.free = a.free[n:]
+	a.reserved += int64(n)
+	return b, nil
+}
+
+// mapLocked maps n bytes that start where a huge page could, in case the system uses them always.
+func (a *Arena) mapLocked(n int) ([]byte, error) {
+	whole, err := unix.Mmap(-1, 0, n+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|mapNoReserve)
+	if err != nil {
+		return nil, err
+	}
+	a.regions = append(a.regions, whole)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(whole))) & (hugePage - 1))
+	b := whole[skip : skip+n]
+	advisePages(b)
+	return b, nil
+}
+
+// trim gives the kernel back the unused end of a huge page that is only begun, so that many small arenas do
+// not take 2 MiB each.
+func (a *Arena) trim() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.trimLocked()
+}
+
+func (a *Arena) trimLocked() {
+	page := uintptr(unix.Getpagesize())
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(a.free)))
+	skip := -at & (page - 1)
+	end := -at & (hugePage - 1)
+	if skip < end && end <= uintptr(len(a.free)) {
+		// Only advice: a kernel that declines keeps at most one huge page more.
+		_ = unix.Madvise(a.free[skip:end], unix.MADV_DONTNEED)
+	}
+}
+
+func (a *Arena) unmap() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.regions {
+		if err := unix.Munmap(r); err != nil {
+			panic(fmt.Sprintf("rows: unmap of a region that was mapped: %v", err))
+		}
+	}
+	a.budget.mapped.Add(-a.reserved)
+	a.budget.Release(a.reserved)
+	a.regions, a.free, a.reserved = nil, nil, 0
+}
+
+// retain adds one to a count that is still above zero.
+func retain(refs *atomic.Int64) bool {
+	for {
+		n := refs.Load()
+		if n <= 0 {
+			return false
+		}
+		if refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// padded rounds n up to a multiple of align.
+func padded(n int64) int64 {
+	return (n + align - 1) &^ (align - 1)
+}

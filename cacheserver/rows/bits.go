@@ -1,0 +1,125 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"unsafe"
+)
+
+// bitWriter writes bits one after the other and counts the ones. It stores 8 bytes at a time: dst is padded.
+type bitWriter struct {
+	dst  []byte
+	at   int
+	word uint64
+	n    uint // bits in word, < 64
+	ones int
+}
+
+// put appends the low k bits, k <= 64; the bits above them are zero.
+func (w *bitWriter) put(b uint64, k uint) {
+	w.word |= b << w.n
+	if w.n+k < 64 {
+		w.n += k
+		return
+	}
+	binary.LittleEndian.PutUint64(w.dst[w.at:], w.word)
+	w.ones += bits.OnesCount64(w.word)
+	w.at += 8
+	w.word = b >> (64 - w.n)
+	w.n = w.n + k - 64
+}
+
+// fill appends n equal bits.
+func (w *bitWriter) fill(one bool, n int) {
+	var word uint64
+	if one {
+		word = ^uint64(0)
+	}
+	for ; n >= 64; n -= 64 {
+		w.put(word, 64)
+	}
+	w.put(word&lowBits(n), uint(n))
+}
+
+// take appends n bits of src from bit at on.
+func (w *bitWriter) take(src unsafe.Pointer, at int64, n int) {
+	switch n {
+	case 0:
+		return
+	case 1:
+		w.put(uint64(*(*byte)(unsafe.Add(src, at>>3))>>(at&7)&1), 1)
+		return
+	}
+	b := bitmap(src, at+int64(n))
+	for ; n >= 64; n, at = n-64, at+64 {
+		w.put(load64(b, at), 64)
+	}
+	w.put(load64(b, at)&lowBits(n), uint(n))
+}
+
+// close writes what is left, and zeros to the end of dst.
+func (w *bitWriter) close() {
+	if w.n > 0 {
+		binary.LittleEndian.PutUint64(w.dst[w.at:], w.word)
+		w.ones += bits.OnesCount64(w.word)
+		w.at += 8
+	}
+	clear(w.dst[w.at:])
+}
+
+// bitmap is the bytes that hold the first n bits at src.
+func bitmap(src unsafe.Pointer, n int64) []byte {
+	return unsafe.Slice((*byte)(src), (n+7)>>3)
+}
+
+// lowBits has the low n bits set, n < 64.
+func lowBits(n int) uint64 {
+	return uint64(1)<<uint(n) - 1
+}
+
+// load64 is up to 64 bits from bit at on; bits past the end of b are zero.
+func load64(b []byte, at int64) uint64 {
+	i, shift := int(at>>3), uint(at&7)
+	if i+9 <= len(b) {
+		return binary.LittleEndian.Uint64(b[i:])>>shift | uint64(b[i+8])<<(64-shift)
+	}
+	var word uint64
+	for k, v := range b[min(i, len(b)):] {
+		word |= uint64(v) << (8 * k)
+	}
+	return word >> shift
+}
+
+// ones counts the set bits of n bits of src from bit at on.
+func ones(src unsafe.Pointer, at int64, n int) int {
+	if n == 0 {
+		return 0
+	}
+	b := bitmap(src, at+int64(n))
+	count := 0
+	for ; n >= 64; n, at = n-64, at+64 {
+		count += bits.OnesCount64(load64(b, at))
+	}
+	return count + bits.OnesCount64(load64(b, at)&lowBits(n))
+}
+
+// bitRun finds how many of n bits from bit at on are equal, and their value. n > 0.
+func bitRun(src unsafe.Pointer, at int64, n int) (one bool, run int) {
+	b := bitmap(src, at+int64(n))
+	one = b[at>>3]>>(at&7)&1 == 1
+	for run < n {
+		word := load64(b, at+int64(run))
+		if one {
+			word = ^word
+		}
+		equal := bits.TrailingZeros64(word)
+		run += equal
+		if equal < 64 {
+			break
+		}
+	}
+	return one, min(run, n)
+}

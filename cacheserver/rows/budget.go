@@ -1,0 +1,107 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// Budget counts bytes against a limit. Safe for concurrent use, but for Keep.
+type Budget struct {
+	limit   int64
+	kept    int64 // for clients
+	used    atomic.Int64
+	peak    atomic.Int64
+	clients atomic.Int64 // part of used
+	mapped  atomic.Int64 // part of used: by arenas
+}
+
+// NewBudget gives out at most limit bytes.
+func NewBudget(limit int64) *Budget {
+	return &Budget{limit: limit}
+}
+
+// Keep has Reserve leave n bytes to clients. It is called before the budget is used.
+func (b *Budget) Keep(n int64) *Budget {
+	b.kept = n
+	return b
+}
+
+// ExhaustedError says that a reservation did not fit. All fields are bytes.
+type ExhaustedError struct {
+	Need  int64 // asked for
+	Used  int64 // reserved when it was asked for
+	Limit int64
+	Kept  int64 // of Limit, for clients and not for what was asked for
+	Most  int64 // that one client may reserve at a time; 0: the limit was reached
+}
+
+// Error gives the three figures in bytes and in human units.
+func (e *ExhaustedError) Error() string {
+	if e.Most > 0 {
+		return fmt.Sprintf("needed %s, one client may have %s at a time; used %s of %s",
+			humanBytes(e.Need), humanBytes(e.Most), humanBytes(e.Used), humanBytes(e.Limit))
+	}
+	return fmt.Sprintf("memory limit reached: needed %s, used %s of %s: raise the memory limit, add data nodes, or select fewer columns or rows",
+		humanBytes(e.Need), humanBytes(e.Used), humanBytes(e.Limit))
+}
+
+// Reserve takes n bytes or returns an *[ExhaustedError] and takes nothing.
+func (b *Budget) Reserve(n int64) error { return b.reserve(n, b.limit-b.kept) }
+
+func (b *Budget) reserve(n, limit int64) error {
+	if n < 0 {
+		return fmt.Errorf("reserve %d bytes: negative", n)
+	}
+	for {
+		used := b.used.Load()
+		if n > limit-used {
+			return &ExhaustedError{Need: n, Used: used, Limit: b.limit, Kept: b.limit - limit}
+		}
+		if b.used.CompareAndSwap(used, used+n) {
+			b.raisePeak(used + n)
+			return nil
+		}
+	}
+}
+
+// Release gives back n bytes that were reserved.
+func (b *Budget) Release(n int64) {
+	b.used.Add(-n)
+}
+
+// Used is the number of bytes reserved now.
+func (b *Budget) Used() int64 { return b.used.Load() }
+
+// Peak is the highest number of bytes that were ever reserved at once.
+func (b *Budget) Peak() int64 { return b.peak.Load() }
+
+// Limit is the number of bytes that may be reserved at once.
+func (b *Budget) Limit() int64 { return b.limit }
+
+// Heap is the part of the limit that is not mapped by arenas, which the Go heap may take.
+func (b *Budget) Heap() int64 { return max(b.limit-b.mapped.Load(), 0) }
+
+func (b *Budget) raisePeak(n int64) {
+	for {
+		peak := b.peak.Load()
+		if n <= peak || b.peak.CompareAndSwap(peak, n) {
+			return
+		}
+	}
+}
+
+// humanBytes writes "5368709120 bytes (5.0 GiB)".
+func humanBytes(n int64) string {
+	const units = "KMGTPE"
+	if n < 1<<10 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	v, u := float64(n)/1024, 0
+	for v >= 1024 && u < len(units)-1 {
+		v, u = v/1024, u+1
+	}
+	return fmt.Sprintf("%d bytes (%.1f %ciB)", n, v, units[u])
+}

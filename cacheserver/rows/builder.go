@@ -1,0 +1,373 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/zeebo/xxh3"
+)
+
+// TargetBytes is the default length of a chunk's body, in bytes.
+const TargetBytes = 4 << 20
+
+const (
+	maxTarget  = 128 << 20 // fewer than 2^31 slots, even of one bit
+	maxSources = 64        // small batches that a builder keeps before it copies them together
+)
+
+// Sealed is what a builder made. The chunks are valid as long as the arena lives.
+type Sealed struct {
+	Chunks []*Chunk
+	Rows   int64
+	Bytes  int64    // of bodies
+	Hash   [16]byte // XXH3-128 of the chunks' row and null counts, spans of buffers, and bodies
+}
+
+// Builder lays out record batches as chunks of about the target's size, at least one row each. The same rows
+// in the same batches give the same bytes. Not for concurrent use; builders may share an arena.
+//
+// It keeps at most one chunk of rows that are not sealed yet. After an error it is of no more use.
+type Builder struct {
+	layout *Layout
+	arena  *Arena
+	target int64 // raw size, see rawRows
+
+	sources []source
+	buffers []sourceBuffers
+	raw     int64 // of the sources
+	slabs   int   // leading sources that are slabs
+
+	seen   *arrow.Schema // last schema that matched
+	copier *copier
+	hash   []byte // digests of what makes up the chunks
+	sealed Sealed
+	err    error
+}
+
+// source is rows that wait to be sealed.
+type source struct {
+	release func() // nil for a slab
+	next    int64  // first row that is not sealed
+	rows    int64
+	keep    []byte // a bit for each row: those without are passed over; nil: none is
+	raw     int64  // size of what is kept of [next, rows)
+}
+
+// NewBuilder fills the arena with chunks of about targetBytes of body; 0 stands for [TargetBytes], 128 MiB is
+// the most.
+func NewBuilder(l *Layout, a *Arena, targetBytes int) *Builder {
+	if targetBytes <= 0 {
+		targetBytes = TargetBytes
+	}
+	b := &Builder{layout: l, arena: a, target: 8 * int64(min(targetBytes, maxTarget))}
+	b.buffers = make([]sourceBuffers, len(l.nodes))
+	b.copier = newCopier(l)
+	b.copier.buffers, b.copier.exact = b.buffers, true
+	return b
+}
+
+// Append adds a batch of any size, sliced or not, whose columns are the layout's in order. It retains the batch
+// as long as it needs it. A full budget is an *[ExhaustedError].
+func (b *Builder) Append(batch arrow.RecordBatch) error {
+	return b.AppendKept(batch, nil)
+}
+
+// AppendKept adds those rows of a batch whose bits in keep, the lowest of a byte first, are set; nil stands for all.
+// The others are left behind when the rows are copied into a chunk. keep must not change as long as the batch is
+// retained.
+func (b *Builder) AppendKept(batch arrow.RecordBatch, keep []byte) error {
+	if b.err != nil {
+		return b.err
+	}
+	rows := batch.NumRows()
+	if keep != nil && int64(len(keep)) < (rows+7)/8 {
+		return fmt.Errorf("%d bytes of bits for %d rows", len(keep), rows)
+	}
+	if rows == 0 || keep != nil && ones(unsafe.Pointer(unsafe.SliceData(keep)), 0, int(rows)) == 0 {
+		return nil
+	}
+	if err := b.append(batch, keep); err != nil {
+		b.Close()
+		b.err = err
+	}
+	return b.err
+}
+
+// Finish seals what is left and returns every chunk. The builder is of no more use.
+func (b *Builder) Finish() (Sealed, error) {
+	if b.err != nil {
+		return Sealed{}, b.err
+	}
+	defer b.Close()
+	if err := b.seal(); err != nil {
+		return Sealed{}, err
+	}
+	b.arena.trim()
+	b.sealed.Hash = xxh3.Hash128(b.hash).Bytes()
+	return b.sealed, nil
+}
+
+// Close releases the batches that are not sealed. It may be called at any time, more than once; chunks stay
+// the arena's.
+func (b *Builder) Close() {
+	b.drop(0, len(b.sources))
+	if b.err == nil {
+		b.err = errors.New("rows: builder is closed")
+	}
+}
+
+func (b *Builder) append(batch arrow.RecordBatch, keep []byte) error {
+	if err := b.match(batch.Schema()); err != nil {
+		return err
+	}
+	before, at := b.raw, len(b.sources)
+	if err := b.add(batch, keep); err != nil {
+		return err
+	}
+	switch {
+	case b.raw <= b.target:
+		return b.compact()
+	case 2*before >= b.target:
+		// The chunk that was waiting is full enough: seal it alone.
+		if err := b.sealFirst(at); err != nil {
+			return err
+		}
+		if b.raw <= b.target {
+			return nil
+		}
+	}
+	return b.seal()
+}
+
+func (b *Builder) match(s *arrow.Schema) error {
+	if s == b.seen {
+		return nil
+	}
+	if err := b.layout.match(s); err != nil {
+		return fmt.Errorf("batch: %w", err)
+	}
+	b.seen = s
+	return nil
+}
+
+// add checks a batch and makes it the last source.
+func (b *Builder) add(batch arrow.RecordBatch, keep []byte) error {
+	rows := int(batch.NumRows())
+	kept := make([]arrow.ArrayData, 0, batch.NumCols())
+	release := func() {
+		for _, d := range kept {
+			d.Release()
+		}
+	}
+	var c checker
+	for i, col := range b.layout.columns {
+		d, err := decoded(context.Background(), batch.Column(i).Data()) //nolint:forbidigo // for compute's allocator only: nothing waits
+		if err != nil {
+			release()
+			return fmt.Errorf("column %q: decode dictionary: %w", col.root.path, err)
+		}
+		kept = append(kept, d)
+		if err := b.check(&c, i, d, rows); err != nil {
+			release()
+			return err
+		}
+	}
+	for i, col := range b.layout.columns {
+		addArray(b.buffers, col.root, kept[i], 0, 0, rows)
+	}
+	s := source{release: release, rows: int64(rows), keep: keep}
+	s.next = s.kept(0)
+	b.push(s)
+	if !c.dirty && !sparse(keep, rows) {
+		return nil
+	}
+	b.copier.split = c.dirty
+	defer func() { b.copier.split = false }()
+	return b.merge(len(b.sources) - 1)
+}
+
+func (b *Builder) check(c *checker, column int, d arrow.ArrayData, rows int) error {
+	root := b.layout.columns[column].root
+	if err := c.check(root, d, 0, rows); err != nil {
+		return err
+	}
+	if !b.layout.schema.Field(column).Nullable && hasNulls(root, d, d.Offset(), rows) {
+		return fmt.Errorf("column %q is required, but a value is null: the file breaks the table's schema", root.path)
+	}
+	return nil
+}
+
+// push makes s, whose buffers were added already, the last source.
+func (b *Builder) push(s source) {
+	b.sources = append(b.sources, s)
+	last := &b.sources[len(b.sources)-1]
+	last.raw = b.rawKept(len(b.sources)-1, s.next, s.rows)
+	b.raw += last.raw
+}
+
+// drop forgets sources [lo, hi).
+func (b *Builder) drop(lo, hi int) {
+	for _, s := range b.sources[lo:hi] {
+		b.raw -= s.raw
+		if s.release != nil {
+			s.release()
+		}
+	}
+	b.sources = slices.Delete(b.sources, lo, hi)
+	b.slabs -= max(0, min(hi, b.slabs)-lo)
+	for i := range b.buffers {
+		b.buffers[i].drop(lo, hi)
+	}
+}
+
+// compact copies many small batches together, so that what they pin stays near to what they hold.
+func (b *Builder) compact() error {
+	if len(b.sources)-b.slabs < maxSources {
+		return nil
+	}
+	if b.slabs >= maxSources {
+		b.slabs = 0
+	}
+	return b.merge(b.slabs)
+}
+
+// merge copies the sources from number from on to slabs on the heap.
+func (b *Builder) merge(from int) error {
+	var merged []slab
+	for done := false; !done; {
+		b.copier.reset()
+		done = b.pick(from, b.target)
+		s, err := b.build(func(n int64) ([]byte, error) { return make([]byte, n), nil })
+		if err != nil {
+			return err
+		}
+		merged = append(merged, s)
+	}
+	b.drop(from, len(b.sources))
+	if b.slabs == from {
+		b.slabs += len(merged)
+	}
+	for i := range merged {
+		for _, c := range b.layout.columns {
+			addSlab(b.buffers, c.root, &merged[i])
+		}
+		b.push(source{rows: merged[i].rows})
+	}
+	return nil
+}
+
+// seal makes chunks of every source, of nearly equal size and none over the target.
+func (b *Builder) seal() error {
+	for done := len(b.sources) == 0; !done; {
+		want := b.raw
+		if chunks := (b.raw + b.target - 1) / b.target; chunks > 1 {
+			want = b.raw / chunks
+		}
+		b.copier.reset()
+		done = b.pick(0, want)
+		if err := b.emit(); err != nil {
+			return err
+		}
+	}
+	b.drop(0, len(b.sources))
+	return nil
+}
+
+// sealFirst makes one chunk of the first n sources.
+func (b *Builder) sealFirst(n int) error {
+	b.copier.reset()
+	for i := range b.sources[:n] {
+		b.take(i, b.sources[i].rows)
+	}
+	if err := b.emit(); err != nil {
+		return err
+	}
+	b.drop(0, n)
+	return nil
+}
+
+// pick takes rows of the sources from number from on, at least one and up to a raw size, and reports whether
+// none are left.
+func (b *Builder) pick(from int, want int64) (done bool) {
+	taken := int64(0)
+	for i := from; i < len(b.sources); i++ {
+		s := &b.sources[i]
+		if taken+s.raw <= want {
+			taken += s.raw
+			b.take(i, s.rows)
+			continue
+		}
+		end := b.fit(i, want-taken)
+		if taken == 0 && end == s.next {
+			end++
+		}
+		b.take(i, end)
+		return i == len(b.sources)-1 && s.next == s.rows
+	}
+	return true
+}
+
+// take takes the rows of a source up to end.
+func (b *Builder) take(i int, end int64) {
+	s := &b.sources[i]
+	if s.next == end {
+		return
+	}
+	for at, n := range s.runs(s.next, end) {
+		b.copier.rows = append(b.copier.rows, piece{start: at, n: int32(n), src: int32(i)})
+	}
+	s.next = s.kept(end)
+	left := b.rawKept(i, s.next, s.rows)
+	b.raw -= s.raw - left
+	s.raw = left
+}
+
+// emit seals the rows of the copier as a chunk.
+func (b *Builder) emit() error {
+	b.copier.packed = true
+	s, err := b.build(b.arena.alloc)
+	b.copier.packed = false
+	if err != nil {
+		return err
+	}
+	b.digest(bytesOf(b.copier.fields))
+	b.digest(bytesOf(s.spans))
+	b.digest(s.body)
+	b.sealed.Chunks = append(b.sealed.Chunks, &Chunk{slab: s, layout: b.layout, arena: b.arena})
+	b.sealed.Rows += s.rows
+	b.sealed.Bytes += int64(len(s.body))
+	return nil
+}
+
+// digest adds bytes to the hash by way of their own hash: a hasher would copy them first.
+func (b *Builder) digest(bytes []byte) {
+	sum := xxh3.Hash128(bytes).Bytes()
+	b.hash = append(b.hash, sum[:]...)
+}
+
+// build measures the rows of the copier, gets memory for them and fills it.
+func (b *Builder) build(alloc func(int64) ([]byte, error)) (slab, error) {
+	p, nodes := b.copier, b.layout.nodes
+	rows, err := b.fits()
+	if err != nil {
+		return slab{}, err
+	}
+	p.measure(nodes, 0)
+	length, _ := p.bytes(nodes)
+	memory, err := alloc(slabSize(b.layout, length))
+	if err != nil {
+		return slab{}, fmt.Errorf("chunk of %d rows: %w", rows, err)
+	}
+	s := newSlab(b.layout, memory, rows, length)
+	p.place(nodes)
+	p.fill(nodes, s.body)
+	copy(s.spans, p.spans)
+	return s, nil
+}

@@ -1,0 +1,412 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/extensions"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"golang.org/x/sys/unix"
+)
+
+func TestLayoutRefuses(t *testing.T) {
+	for name, dt := range map[string]arrow.DataType{
+		"string_view": arrow.BinaryTypes.StringView,
+		"list_view":   arrow.ListViewOf(arrow.PrimitiveTypes.Int8),
+		"union":       arrow.SparseUnionOf([]arrow.Field{nullable("x", arrow.Null)}, []arrow.UnionTypeCode{0}),
+		"run_end":     arrow.RunEndEncodedOf(arrow.PrimitiveTypes.Int32, arrow.PrimitiveTypes.Int8),
+		"deep":        list(arrow.StructOf(nullable("x", arrow.BinaryTypes.BinaryView))),
+	} {
+		_, err := NewLayout(arrow.NewSchema([]arrow.Field{nullable("ok", arrow.Null), nullable(name, dt)}, nil))
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: error %v doesn't name the field", name, err)
+		}
+	}
+}
+
+func TestProject(t *testing.T) {
+	meta := arrow.NewMetadata([]string{"k"}, []string{"v"})
+	s := arrow.NewSchema([]arrow.Field{
+		{Name: "a", Type: extensions.NewUUIDType()}, nullable("b", list(arrow.PrimitiveTypes.Int32)), nullable("c", arrow.BinaryTypes.String),
+	}, &meta)
+	l, err := NewLayout(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !l.All().Schema().Equal(s) || !l.Schema().Equal(s) {
+		t.Errorf("schema %v, want %v", l.All().Schema(), s)
+	}
+	p, err := l.Project([]int{2, 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := arrow.NewSchema([]arrow.Field{s.Field(2), s.Field(0)}, &meta); !p.Schema().Equal(want) {
+		t.Errorf("schema %v, want %v", p.Schema(), want)
+	}
+	for _, columns := range [][]int{{3}, {-1}, {0, 1, 0}} {
+		if _, err := l.Project(columns); err == nil {
+			t.Errorf("columns %d are not refused", columns)
+		}
+	}
+}
+
+// What is long is not copied: the body refers to the arena, by rows of one chunk or of several, picked or not.
+func TestLongValuesAreNotCopied(t *testing.T) {
+	s := arrow.NewSchema([]arrow.Field{
+		nullable("a", arrow.BinaryTypes.Binary), nullable("n", arrow.PrimitiveTypes.Int8), nullable("b", arrow.BinaryTypes.String),
+	}, nil)
+	rb := array.NewRecordBuilder(memory.DefaultAllocator, s)
+	for i := range 6 {
+		rb.Field(0).(*array.BinaryBuilder).Append(bytes.Repeat([]byte{byte(i)}, referBytes+i))
+		rb.Field(1).AppendNull()
+		rb.Field(2).(*array.StringBuilder).Append(strings.Repeat("x", referBytes))
+	}
+	batch := rb.NewRecordBatch()
+	st := load(t, s, 5*referBytes, batch) // two rows a chunk
+	if chunks := len(st.sealed.Chunks); chunks != 3 {
+		t.Fatalf("%d chunks", chunks)
+	}
+	for _, c := range []struct {
+		columns []int
+		rows    []int64
+		refers  int
+	}{
+		{[]int{0, 1, 2}, []int64{0, 1}, 2}, {[]int{2, 0}, []int64{5, 3, 1}, 6}, {[]int{0}, []int64{1, 2, 3, 4}, 3}, {[]int{1}, []int64{1, 2}, 0}, {[]int{}, []int64{3}, 0},
+	} {
+		p, err := st.layout.Project(c.columns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, _, err := st.rows.Gather(p, runsOf(c.rows...), len(c.rows), 1<<30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refers := 0
+		for _, b := range m.Body {
+			for _, chunk := range st.sealed.Chunks {
+				if from, at := uintptr(unsafe.Pointer(&chunk.body[0])), uintptr(unsafe.Pointer(&b[0])); at >= from && at < from+uintptr(len(chunk.body)) {
+					refers++
+				}
+			}
+		}
+		if refers != c.refers {
+			t.Errorf("columns %d of rows %d: %d slices of chunks, want %d", c.columns, c.rows, refers, c.refers)
+		}
+		equalBatches(t, "rows", decode(t, p.Schema(), m), take(t, project(batch, p), c.rows))
+	}
+}
+
+func numbers(t testing.TB, from, to int) arrow.RecordBatch {
+	t.Helper()
+	rb := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema([]arrow.Field{
+		nullable("n", arrow.PrimitiveTypes.Int64), nullable("s", arrow.BinaryTypes.String),
+	}, nil))
+	defer rb.Release()
+	for i := from; i < to; i++ {
+		rb.Field(0).(*array.Int64Builder).Append(int64(i))
+		rb.Field(1).(*array.StringBuilder).Append(strings.Repeat("x", i%50))
+	}
+	return rb.NewRecordBatch()
+}
+
+func TestCuts(t *testing.T) {
+	const target = 16 << 10
+	for _, c := range []struct {
+		name  string
+		sizes []int // rows of batches
+	}{
+		{"one big", []int{20000}},
+		{"single rows", slices.Repeat([]int{1}, 3000)},
+		{"small", slices.Repeat([]int{37}, 200)},
+		{"about the target", slices.Repeat([]int{380}, 40)},
+		{"mixed", []int{1, 5000, 0, 3, 200, 1, 1, 900, 12000, 7}},
+		{"less than one chunk", []int{10, 10}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var batches []arrow.RecordBatch
+			at := 0
+			for _, n := range c.sizes {
+				batches = append(batches, numbers(t, at, at+n))
+				at += n
+			}
+			st := load(t, batches[0].Schema(), target, batches...)
+			rows, bytes := int64(0), int64(0)
+			for i, ch := range st.sealed.Chunks {
+				if ch.Rows() < 1 || ch.Bytes() > target+5*align {
+					t.Errorf("chunk %d: %d rows, %d bytes", i, ch.Rows(), ch.Bytes())
+				}
+				rows, bytes = rows+int64(ch.Rows()), bytes+ch.Bytes()
+			}
+			if rows != int64(at) || st.sealed.Rows != rows || st.sealed.Bytes != bytes || st.rows.Bytes() != bytes {
+				t.Errorf("%d rows, %d bytes; sealed says %d, %d", rows, bytes, st.sealed.Rows, st.sealed.Bytes)
+			}
+			if n := int64(len(st.sealed.Chunks)); n > 1 && bytes/n < target/2 {
+				t.Errorf("%d chunks of %d bytes on average, target %d", n, bytes/n, target)
+			}
+			equalBatches(t, "rows", st.readRange(t, st.layout.All(), 0, rows), concat(t, st.layout.Schema(), batches))
+		})
+	}
+}
+
+// However small the batches are, few of them wait at a time.
+func TestManySmallBatches(t *testing.T) {
+	l, err := NewLayout(numbers(t, 0, 0).Schema())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := NewArena(NewBudget(1 << 30))
+	defer a.Release()
+	b := NewBuilder(l, a, 0)
+	defer b.Close()
+	const count = maxSources*maxSources + 100
+	for i := range count {
+		if err := b.Append(numbers(t, i, i+1)); err != nil {
+			t.Fatal(err)
+		}
+		if len(b.sources) > 2*maxSources {
+			t.Fatalf("%d sources after %d batches", len(b.sources), i+1)
+		}
+	}
+	sealed, err := b.Finish()
+	if err != nil || len(sealed.Chunks) != 1 {
+		t.Fatalf("%d chunks, %v", len(sealed.Chunks), err)
+	}
+	r, err := NewRows(l, sealed.Chunks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Release()
+	got := store{rows: r}.readRange(t, l.All(), 0, count)
+	equalBatches(t, "rows", got, numbers(t, 0, count))
+}
+
+// The budget holds what the chunks' bodies and headers take, to the byte.
+func TestBudgetIsExact(t *testing.T) {
+	for seed := range uint64(10) {
+		d := newDice(t, seed)
+		s := d.schema()
+		st := load(t, s, 3000, d.batch(t, s, 300), d.batch(t, s, 200))
+		want := int64(0)
+		for _, c := range st.sealed.Chunks {
+			want += slabSize(c.layout, c.Bytes())
+		}
+		if st.budget.Used() != want || st.budget.Peak() != want || st.arena.Bytes() != want {
+			t.Errorf("seed %d: used %d, peak %d, arena %d, want %d", seed, st.budget.Used(), st.budget.Peak(), st.arena.Bytes(), want)
+		}
+	}
+}
+
+// A batch that doesn't fit fails with the figures, leaves no batch behind and what was sealed usable.
+func TestBuilderExhausted(t *testing.T) {
+	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
+	defer mem.AssertSize(t, 0)
+	s := arrow.NewSchema([]arrow.Field{nullable("n", arrow.PrimitiveTypes.Int64)}, nil)
+	nb := array.NewInt64Builder(mem)
+	defer nb.Release()
+	nb.AppendValues(make([]int64, 4096), nil)
+	column := nb.NewArray()
+	defer column.Release()
+	batch := array.NewRecordBatch(s, []arrow.Array{column}, 4096)
+	defer batch.Release()
+	l, err := NewLayout(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget := NewBudget(49_000)
+	a := NewArena(budget)
+	first, second := NewBuilder(l, a, 16<<10), NewBuilder(l, a, 16<<10)
+	half := batch.NewSlice(0, 2048)
+	defer half.Release()
+	if err := first.Append(half); err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := first.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := budget.Used()
+	var full *ExhaustedError
+	if err = second.Append(batch); !errors.As(err, &full) || full.Limit != 49_000 || full.Used < used || full.Need < 1<<10 {
+		t.Fatalf("append past the limit: %v", err)
+	}
+	if again := second.Append(batch); !errors.Is(again, err) {
+		t.Errorf("append after an error: %v", again)
+	}
+	if _, again := second.Finish(); !errors.Is(again, err) {
+		t.Errorf("finish after an error: %v", again)
+	}
+	third := NewBuilder(l, a, 1<<20)
+	if err := third.Append(batch); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := third.Finish(); !errors.As(err, &full) {
+		t.Errorf("finish past the limit: %v", err)
+	}
+	r, err := NewRows(l, sealed.Chunks)
+	if err != nil || r.Len() != 2048 {
+		t.Fatalf("what was sealed before: %v", err)
+	}
+	r.Release()
+	a.Release()
+	if budget.Used() != 0 {
+		t.Errorf("used %d after the release", budget.Used())
+	}
+}
+
+// Builders give back every batch, whether they finish, fail or are closed.
+func TestBuilderReleases(t *testing.T) {
+	for _, end := range []string{"finish", "close", "fail"} {
+		t.Run(end, func(t *testing.T) {
+			mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
+			defer mem.AssertSize(t, 0)
+			s := numbers(t, 0, 0).Schema()
+			l, err := NewLayout(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := NewArena(NewBudget(1 << 30))
+			defer a.Release()
+			b := NewBuilder(l, a, 8<<10)
+			for i := range 700 {
+				rb := array.NewRecordBuilder(mem, s)
+				rb.Field(0).(*array.Int64Builder).Append(int64(i))
+				rb.Field(1).AppendNull()
+				batch := rb.NewRecordBatch()
+				if err := b.Append(batch); err != nil {
+					t.Fatal(err)
+				}
+				batch.Release()
+				rb.Release()
+			}
+			switch end {
+			case "finish":
+				if _, err := b.Finish(); err != nil {
+					t.Fatal(err)
+				}
+				if b.Append(numbers(t, 0, 1)) == nil {
+					t.Error("append after finish")
+				}
+			case "fail":
+				if b.Append(single(raw(arrow.Null, 1, nil, nil))) == nil {
+					t.Error("a batch of another schema is taken")
+				}
+			}
+			b.Close()
+		})
+	}
+}
+
+func TestAppendRefuses(t *testing.T) {
+	i32, str := arrow.PrimitiveTypes.Int32, arrow.BinaryTypes.String
+	column := func(name string, required bool, d arrow.ArrayData) arrow.RecordBatch {
+		s := arrow.NewSchema([]arrow.Field{{Name: name, Type: d.DataType(), Nullable: !required}}, nil)
+		return array.NewRecordBatch(s, []arrow.Array{array.MakeFromData(d)}, int64(d.Len()))
+	}
+	ints := raw(i32, 2, nil, [][]byte{int32s(1, 2)})
+	for _, c := range []struct {
+		name  string
+		field arrow.Field
+		batch arrow.RecordBatch
+		says  string
+	}{
+		{"name", nullable("v", i32), column("w", false, ints), `"w"`},
+		{"type", nullable("v", str), column("v", false, ints), `column "v" is int32`},
+		{"unit", nullable("v", arrow.FixedWidthTypes.Timestamp_ns), column("v", false, raw(arrow.FixedWidthTypes.Timestamp_us, 0, nil, [][]byte{{}})), `column "v"`},
+		{"null in a required column", arrow.Field{Name: "v", Type: i32}, column("v", true, raw(i32, 2, []byte{0b10}, [][]byte{int32s(1, 2)})), `column "v" is required`},
+		{"field of a struct", nullable("v", arrow.StructOf(nullable("a", i32))), column("v", false, raw(arrow.StructOf(nullable("b", i32)), 2, nil, nil, ints)), `"b"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, err := NewLayout(arrow.NewSchema([]arrow.Field{c.field}, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := NewArena(NewBudget(1 << 20))
+			defer a.Release()
+			b := NewBuilder(l, a, 0)
+			defer b.Close()
+			if c.batch.NumRows() == 0 {
+				err = b.match(c.batch.Schema())
+			} else {
+				err = b.Append(c.batch)
+			}
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %v, want one with %s", err, c.says)
+			}
+		})
+	}
+}
+
+// What a broken decoder could hand over is refused, not read past its end.
+func TestBrokenArrays(t *testing.T) {
+	i32, str := arrow.PrimitiveTypes.Int32, arrow.BinaryTypes.String
+	ints := raw(i32, 2, nil, [][]byte{int32s(1, 2)})
+	for name, d := range map[string]arrow.ArrayData{
+		"short values":       raw(i32, 3, nil, [][]byte{int32s(1, 2)}),
+		"short bitmap":       raw(i32, 9, []byte{1}, [][]byte{make([]byte, 36)}),
+		"short bits":         raw(arrow.FixedWidthTypes.Boolean, 9, nil, [][]byte{{1}}),
+		"short offsets":      raw(str, 2, nil, [][]byte{int32s(0, 1), []byte("ab")}),
+		"falling offsets":    raw(str, 2, nil, [][]byte{int32s(0, 2, 1), []byte("ab")}),
+		"negative offset":    raw(str, 1, nil, [][]byte{int32s(-1, 1), []byte("ab")}),
+		"offsets past data":  raw(str, 1, nil, [][]byte{int32s(0, 3), []byte("ab")}),
+		"offsets past child": raw(list(i32), 1, nil, [][]byte{int32s(0, 3)}, ints),
+		"short child":        raw(arrow.FixedSizeListOf(2, i32), 2, nil, nil, ints),
+		"short field":        raw(arrow.StructOf(nullable("a", i32)), 3, nil, nil, ints),
+		"no child":           raw(list(i32), 1, nil, [][]byte{int32s(0, 1)}),
+	} {
+		l, err := NewLayout(arrow.NewSchema([]arrow.Field{nullable("v", d.DataType())}, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c checker
+		if err := c.check(l.nodes[0], d, 0, d.Len()); err == nil || !strings.Contains(err.Error(), `column "v`) {
+			t.Errorf("%s: error %v doesn't name the column", name, err)
+		}
+	}
+}
+
+// A row that 32-bit offsets can't hold is an error that names its widest column.
+func TestRowTooLong(t *testing.T) {
+	const size = 1<<31 + 100
+	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE|mapNoReserve)
+	if err != nil {
+		t.Skipf("no address space for a row of 2 GiB: %v", err)
+	}
+	defer func() {
+		if err := unix.Munmap(data); err != nil {
+			t.Error(err)
+		}
+	}()
+	offsets := arrow.Int64Traits.CastToBytes([]int64{0, 5, size})
+	nothing := raw(arrow.Null, size, nil, nil)
+	for name, wide := range map[string]arrow.ArrayData{
+		"bytes": raw(arrow.BinaryTypes.LargeBinary, 2, nil, [][]byte{offsets, data}),
+		"slots": raw(arrow.LargeListOf(arrow.Null), 2, nil, [][]byte{offsets}, nothing),
+	} {
+		s := arrow.NewSchema([]arrow.Field{nullable("small", arrow.PrimitiveTypes.Int32), nullable("wide", wide.DataType())}, nil)
+		small := array.MakeFromData(raw(arrow.PrimitiveTypes.Int32, 2, nil, [][]byte{int32s(1, 2)}))
+		l, err := NewLayout(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := NewArena(NewBudget(1 << 40))
+		b := NewBuilder(l, a, 0)
+		err = b.Append(array.NewRecordBatch(s, []arrow.Array{small, array.MakeFromData(wide)}, 2))
+		if err == nil {
+			_, err = b.Finish()
+		}
+		if err == nil || !strings.Contains(err.Error(), `"wide"`) {
+			t.Errorf("%s: error %v doesn't name the column", name, err)
+		}
+		b.Close()
+		a.Release()
+	}
+}

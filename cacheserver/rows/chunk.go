@@ -1,0 +1,46 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import "unsafe"
+
+// slab is rows laid out in one stretch of memory: the buffers of an IPC body, and strips in place of the values
+// of the columns that lie in them.
+type slab struct {
+	rows  int64
+	body  []byte
+	spans []span // by buffer of the layout; of values in a strip: where the first lies, and what they take
+}
+
+// newSlab carves a slab out of memory of slabSize bytes.
+func newSlab(l *Layout, memory []byte, rows, bodyLength int64) slab {
+	return slab{rows: rows, body: memory[:bodyLength:bodyLength], spans: structsOf[span](memory[bodyLength:], l.buffers)}
+}
+
+// slabSize is what a body and its spans take.
+func slabSize(l *Layout, bodyLength int64) int64 {
+	return bodyLength + padded(int64(l.buffers)*int64(unsafe.Sizeof(span{})))
+}
+
+// at is where a buffer starts; nil when it is empty.
+func (s *slab) at(buf int) unsafe.Pointer {
+	sp := s.spans[buf]
+	if sp.length == 0 {
+		return nil
+	}
+	return unsafe.Pointer(&s.body[sp.offset])
+}
+
+// Chunk is some rows of a layout in an arena. Immutable; valid as long as the arena lives.
+type Chunk struct {
+	slab
+	layout *Layout
+	arena  *Arena
+}
+
+// Rows is the number of rows, at least 1.
+func (c *Chunk) Rows() int { return int(c.rows) }
+
+// Bytes is the length of the body, padding included.
+func (c *Chunk) Bytes() int64 { return int64(len(c.body)) }

@@ -1,0 +1,27 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import "slices"
+
+// ColumnBytes is what each column takes of the chunks' bodies, by column of the layout's schema.
+func (r *Rows) ColumnBytes() []int64 { return slices.Clone(r.columns) }
+
+// MeanBytes is what a row of a projection takes of the chunks' bodies on average.
+func (r *Rows) MeanBytes(p *Projection) int64 {
+	total := int64(0)
+	for _, c := range p.columns {
+		total += r.columns[c]
+	}
+	return total / max(r.Len(), 1)
+}
+
+// countColumns adds a chunk to what the columns take.
+func (r *Rows) countColumns(c *Chunk) {
+	for i, column := range r.layout.columns {
+		for _, s := range c.spans[column.buffers[0]:column.buffers[1]] {
+			r.columns[i] += padded(s.length)
+		}
+	}
+}

@@ -1,0 +1,263 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"math"
+	"slices"
+	"unsafe"
+)
+
+// maxBody is the most that a body, or one array's slots or data, may reach: 32-bit offsets and one gRPC
+// message end at 2 GiB.
+const maxBody = math.MaxInt32 - 1<<20
+
+// piece is n consecutive slots of one source. src < 0 stands for n nulls.
+type piece struct {
+	start int64
+	n     int32
+	src   int32
+}
+
+const nulls = int32(-1)
+
+// sum is what a copier will write for one node.
+type sum struct {
+	slots int64
+	bytes int64 // data of kindVar
+	nulls int64 // exact plans only
+	valid bool  // needs a bitmap
+}
+
+// copier copies rows from sources to one body: measure, then place, then fill. It is scratch to be reused, for
+// one goroutine at a time.
+type copier struct {
+	buffers []sourceBuffers // by node of the layout
+
+	exact  bool // count nulls when measuring, so that no bitmap is placed in vain
+	clean  bool // the sources are chunks: nothing but zeros below a null, columns in strips, memory to refer to
+	packed bool // the body is a chunk's: columns lie in strips
+	split  bool // cut pieces so that nothing below a null is copied; see normal.go
+
+	rows  []piece   // what to copy
+	items [][]piece // by node: child slots of each of its pieces (bytes of kindVar)
+	cuts  [][]piece // by node: its pieces cut at nulls, with split
+	of    [][]piece // by node: the pieces that its slots follow
+	sums  []sum     // by node
+
+	fields []fieldNode // by node of the projection
+	spans  []span      // by buffer of the projection: where in the message's body or in the slab
+	homes  []int64     // by buffer of the projection: where in body, or referred
+	starts []int64     // by strip: where in body
+	parts  [][]part    // by strip
+	body   []byte      // what is copied
+}
+
+// referred is the home of a buffer that is not copied: the message refers to the chunks.
+const referred = int64(-1)
+
+// referBytes is how long pieces are, on average, from which on they are referred to. Each costs a few
+// allocations on its way through gRPC; below, a copy is cheaper.
+const referBytes = 4 << 10
+
+func newCopier(l *Layout) *copier {
+	n := len(l.nodes)
+	return &copier{
+		items: make([][]piece, n), cuts: make([][]piece, n), of: make([][]piece, n), sums: make([]sum, n),
+		starts: make([]int64, len(l.strips)), parts: make([][]part, len(l.strips)),
+	}
+}
+
+// reset forgets the rows and sums.
+func (p *copier) reset() {
+	p.rows = p.rows[:0]
+	clear(p.sums)
+	clear(p.of)
+	for i := range p.items {
+		p.items[i] = p.items[i][:0]
+	}
+}
+
+// measure adds the rows from piece number from on to the sums of the nodes, which are whole columns.
+func (p *copier) measure(nodes []*node, from int) {
+	rows := int64(0)
+	for i := range p.rows[from:] {
+		rows += int64(p.rows[from+i].n)
+	}
+	for i := 0; i < len(nodes); i += nodes[i].count {
+		p.measureNode(nodes[i], p.rows, from, rows)
+	}
+}
+
+// measureNode adds the pieces from number from on, of so many slots, to the sums of a node and its children.
+func (p *copier) measureNode(n *node, ps []piece, from int, slots int64) {
+	s, sb := &p.sums[n.id], &p.buffers[n.id]
+	if p.split {
+		ps = p.cut(n, ps)
+	}
+	p.of[n.id] = ps
+	s.slots += slots
+	p.measureNulls(n, s, sb, ps[from:])
+	switch n.kind {
+	case kindVar:
+		s.bytes += p.measureItems(n, sb, ps, from)
+	case kindList:
+		total := p.measureItems(n, sb, ps, from)
+		p.measureNode(n.kids[0], p.items[n.id], from, total)
+	case kindFixedList:
+		items := p.items[n.id][:from]
+		for _, q := range ps[from:] {
+			items = append(items, piece{start: q.start * int64(n.width), n: q.n * int32(n.width), src: q.src})
+		}
+		p.items[n.id] = items
+		p.measureNode(n.kids[0], items, from, slots*int64(n.width))
+	case kindStruct:
+		for _, kid := range n.kids {
+			p.measureNode(kid, ps, from, slots)
+		}
+	}
+}
+
+func (p *copier) measureItems(n *node, sb *sourceBuffers, ps []piece, from int) int64 {
+	items, total := slices.Grow(p.items[n.id][:from], len(ps)-from), int64(0)
+	if n.width == 4 {
+		items, total = appendItems[int32](items, sb.a, ps[from:])
+	} else {
+		items, total = appendItems[int64](items, sb.a, ps[from:])
+	}
+	p.items[n.id] = items
+	return total
+}
+
+// appendItems appends, for each piece of lists, the piece of child slots that its offsets span.
+func appendItems[O int32 | int64](items []piece, offsets []unsafe.Pointer, ps []piece) ([]piece, int64) {
+	total := int64(0)
+	for batch := range ahead(ps, offsets, int(unsafe.Sizeof(O(0)))) {
+		for i := range batch {
+			q := &batch[i]
+			if q.n == 0 || q.src < 0 {
+				items = append(items, piece{src: q.src})
+				continue
+			}
+			first := unsafe.Add(offsets[q.src], uintptr(q.start)*unsafe.Sizeof(O(0)))
+			lo := int64(*(*O)(first))
+			hi := int64(*(*O)(unsafe.Add(first, uintptr(q.n)*unsafe.Sizeof(O(0)))))
+			items = append(items, piece{start: lo, n: int32(hi - lo), src: q.src})
+			total += hi - lo
+		}
+	}
+	return items, total
+}
+
+func (p *copier) measureNulls(n *node, s *sum, sb *sourceBuffers, ps []piece) {
+	if n.kind == kindNull {
+		s.nulls = s.slots
+		return
+	}
+	if !p.exact {
+		if sb.nullable && !s.valid {
+			s.valid = slices.ContainsFunc(ps, func(q piece) bool { return q.src < 0 || sb.valid[q.src] != nil })
+		}
+		return
+	}
+	for _, q := range ps {
+		switch {
+		case q.src < 0:
+			s.nulls += int64(q.n)
+		case sb.valid[q.src] != nil:
+			s.nulls += int64(int(q.n) - ones(sb.valid[q.src], q.start+sb.bitOf(q.src), int(q.n)))
+		}
+	}
+	s.valid = s.nulls > 0
+}
+
+// bytes is the length of a body by the sums; ok is false when the body, or an array in it, passes maxBody.
+func (p *copier) bytes(nodes []*node) (total int64, ok bool) {
+	for _, n := range nodes {
+		s := &p.sums[n.id]
+		if s.slots > maxBody || s.bytes > maxBody {
+			return total, false
+		}
+		if s.valid {
+			total += padded((s.slots + 7) / 8)
+		}
+		switch n.kind {
+		case kindBool:
+			total += padded((s.slots + 7) / 8)
+		case kindFixed:
+			total += padded(s.slots * p.slotBytes(n))
+		case kindList:
+			total += padded((s.slots + 1) * int64(n.width))
+		case kindVar:
+			total += padded((s.slots+1)*int64(n.width)) + padded(s.bytes)
+		}
+	}
+	return total, total <= maxBody
+}
+
+// slotBytes is what a slot of kindFixed takes of the body: the first column of a strip takes all of its row.
+func (p *copier) slotBytes(n *node) int64 {
+	switch {
+	case !p.packed || n.strip == nil:
+		return int64(n.width)
+	case n == n.strip.nodes[0]:
+		return int64(n.strip.stride)
+	}
+	return 0
+}
+
+// place decides where in the body each buffer goes, and returns the body's length. What is referred to has
+// no place there; its span's offset is settled with the message.
+func (p *copier) place(nodes []*node) int64 {
+	p.fields, p.spans, p.homes = p.fields[:0], p.spans[:0], p.homes[:0]
+	at := int64(0)
+	put := func(length int64) {
+		p.spans = append(p.spans, span{offset: at, length: length})
+		p.homes = append(p.homes, at)
+		at += padded(length)
+	}
+	values := func(n *node, length int64, pieces int) {
+		switch {
+		case p.packed && n.strip != nil:
+			if n == n.strip.nodes[0] {
+				p.starts[n.strip.id] = at
+			}
+			home := p.starts[n.strip.id] + int64(n.at)
+			p.spans = append(p.spans, span{offset: home, length: length})
+			p.homes = append(p.homes, home)
+			at += padded(length / int64(n.width) * p.slotBytes(n))
+		case p.clean && n.strip == nil && length >= referBytes*int64(pieces):
+			p.spans = append(p.spans, span{length: length})
+			p.homes = append(p.homes, referred)
+		default:
+			put(length)
+		}
+	}
+	for _, n := range nodes {
+		s := &p.sums[n.id]
+		p.fields = append(p.fields, fieldNode{length: s.slots, nulls: s.nulls})
+		if n.kind != kindNull {
+			put(bitmapBytes(s))
+		}
+		switch n.kind {
+		case kindBool:
+			put((s.slots + 7) / 8)
+		case kindFixed:
+			values(n, s.slots*int64(n.width), len(p.of[n.id]))
+		case kindList:
+			put((s.slots + 1) * int64(n.width))
+		case kindVar:
+			put((s.slots + 1) * int64(n.width))
+			values(n, s.bytes, len(p.items[n.id]))
+		}
+	}
+	return at
+}
+
+func bitmapBytes(s *sum) int64 {
+	if !s.valid {
+		return 0
+	}
+	return (s.slots + 7) / 8
+}

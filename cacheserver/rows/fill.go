@@ -1,0 +1,269 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"encoding/binary"
+	"iter"
+	"unsafe"
+)
+
+// fill copies what was measured to where it was placed. Every byte of body is written, padding included.
+// The null counts in p.fields are exact afterwards.
+func (p *copier) fill(nodes []*node, body []byte) {
+	p.body = body
+	p.fillStrips(nodes)
+	buf := 0
+	for i, n := range nodes {
+		p.fillNode(n, &p.fields[i], buf)
+		buf += n.kind.buffers()
+	}
+	p.body = nil
+}
+
+// fillNode fills the buffers of a node from number buf on.
+func (p *copier) fillNode(n *node, f *fieldNode, buf int) {
+	ps, sb := p.of[n.id], &p.buffers[n.id]
+	if n.kind == kindNull {
+		return
+	}
+	valid := p.buffer(buf)
+	if len(valid) > 0 {
+		f.nulls = f.length - int64(writeValidity(valid, sb, ps))
+	}
+	switch n.kind {
+	case kindBool:
+		dst := p.buffer(buf + 1)
+		writeBits(dst, sb, ps)
+		if len(valid) > 0 && !p.clean {
+			keepValid(dst, valid)
+		}
+	case kindFixed:
+		p.fillFixed(n, f, valid, buf+1)
+	case kindVar:
+		p.fillOffsets(n, p.buffer(buf+1), sb, ps)
+		data := p.buffer(buf + 2)
+		if data != nil {
+			clear(data[copyBytes(data, 1, sb.b, p.items[n.id]):])
+		}
+	case kindList:
+		p.fillOffsets(n, p.buffer(buf+1), sb, ps)
+	}
+}
+
+// fillFixed fills the values of a node of kindFixed, unless they are referred to or fillStrips did.
+func (p *copier) fillFixed(n *node, f *fieldNode, valid []byte, buf int) {
+	if n.strip != nil && p.packed {
+		if f.nulls > 0 {
+			zeroStripNulls(p.body[p.homes[buf]:], valid, int(f.length), n)
+		}
+		return
+	}
+	dst := p.buffer(buf)
+	switch {
+	case dst == nil:
+		return
+	case n.strip != nil && p.clean:
+		clear(dst[int(f.length)*n.width:])
+	default:
+		clear(dst[writeValues(dst, n.width, p.buffers[n.id].a, p.of[n.id]):])
+	}
+	if f.nulls > 0 && !p.clean {
+		zeroNulls(dst, valid, int(f.length), n.width)
+	}
+}
+
+func (p *copier) fillOffsets(n *node, dst []byte, sb *sourceBuffers, ps []piece) {
+	var tail int
+	if n.width == 4 {
+		tail = writeOffsets[int32](dst, sb.a, ps, p.items[n.id])
+	} else {
+		tail = writeOffsets[int64](dst, sb.a, ps, p.items[n.id])
+	}
+	clear(dst[tail:])
+}
+
+// buffer is a buffer of the body with its padding; nil when it is referred to.
+func (p *copier) buffer(buf int) []byte {
+	home := p.homes[buf]
+	if home == referred {
+		return nil
+	}
+	return p.body[home : home+padded(p.spans[buf].length)]
+}
+
+// writeValidity writes the bitmap of the pieces and returns the number of valid slots.
+func writeValidity(dst []byte, sb *sourceBuffers, ps []piece) int {
+	w := bitWriter{dst: dst}
+	for i := range ps {
+		q := &ps[i]
+		switch {
+		case q.src < 0:
+			w.fill(false, int(q.n))
+		case sb.valid[q.src] == nil:
+			w.fill(true, int(q.n))
+		default:
+			w.take(sb.valid[q.src], q.start+sb.bitOf(q.src), int(q.n))
+		}
+	}
+	w.close()
+	return w.ones
+}
+
+// writeBits writes the values of a boolean node.
+func writeBits(dst []byte, sb *sourceBuffers, ps []piece) {
+	w := bitWriter{dst: dst}
+	for i := range ps {
+		q := &ps[i]
+		if q.src < 0 {
+			w.fill(false, int(q.n))
+			continue
+		}
+		w.take(sb.a[q.src], q.start+sb.bitOf(q.src), int(q.n))
+	}
+	w.close()
+}
+
+// writeValues writes values of width bytes and returns where they end.
+func writeValues(dst []byte, width int, src []unsafe.Pointer, ps []piece) int {
+	switch width {
+	case 1:
+		return copyValues[uint8](dst, src, ps)
+	case 2:
+		return copyValues[uint16](dst, src, ps)
+	case 4:
+		return copyValues[uint32](dst, src, ps)
+	case 8:
+		return copyValues[uint64](dst, src, ps)
+	case 16:
+		return copyValues[[2]uint64](dst, src, ps)
+	}
+	return copyBytes(dst, width, src, ps)
+}
+
+// copyValues is copyBytes for values that a register holds.
+func copyValues[T any](dst []byte, src []unsafe.Pointer, ps []piece) int {
+	size := unsafe.Sizeof(*new(T))
+	if len(ps)*int(size) < len(dst)/4 {
+		return copyBytes(dst, int(size), src, ps)
+	}
+	out := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/int(size))
+	at := 0
+	for batch := range ahead(ps, src, int(size)) {
+		for i := range batch {
+			q := &batch[i]
+			n := int(q.n)
+			switch {
+			case q.src < 0:
+				clear(out[at : at+n])
+			case n == 1:
+				out[at] = *(*T)(unsafe.Add(src[q.src], uintptr(q.start)*size))
+			case n > 1:
+				copy(out[at:at+n], unsafe.Slice((*T)(unsafe.Add(src[q.src], uintptr(q.start)*size)), n))
+			}
+			at += n
+		}
+	}
+	return at * int(size)
+}
+
+// copyBytes writes the pieces' values of width bytes one after the other and returns where they end.
+func copyBytes(dst []byte, width int, src []unsafe.Pointer, ps []piece) int {
+	at := 0
+	for batch := range ahead(ps, src, width) {
+		for i := range batch {
+			q := &batch[i]
+			n := int(q.n) * width
+			switch {
+			case n == 0:
+			case q.src < 0:
+				clear(dst[at : at+n])
+			default:
+				copy(dst[at:at+n], unsafe.Slice((*byte)(unsafe.Add(src[q.src], uintptr(q.start)*uintptr(width))), n))
+			}
+			at += n
+		}
+	}
+	return at
+}
+
+// aheadPieces is how many pieces are on their way from memory while as many are copied: enough to keep all of a core's
+// misses under way, and few enough to be in the L2 cache still, however long.
+const aheadPieces = 64
+
+// ahead yields the pieces, few at a time, after it has asked for the memory of those that come next. A piece is slots of
+// width bytes. Their cache and TLB misses overlap then; copies one after the other would wait for each.
+func ahead(ps []piece, src []unsafe.Pointer, width int) iter.Seq[[]piece] {
+	return func(yield func([]piece) bool) {
+		batch := ps[:min(len(ps), aheadPieces)]
+		prefetch(batch, src, width)
+		for len(batch) > 0 {
+			ps = ps[len(batch):]
+			next := ps[:min(len(ps), aheadPieces)]
+			prefetch(next, src, width)
+			if !yield(batch) {
+				return
+			}
+			batch = next
+		}
+	}
+}
+
+// writeOffsets writes the offsets of the pieces, from 0 on, and returns where they end. items are the child
+// slots of each piece.
+func writeOffsets[O int32 | int64](dst []byte, src []unsafe.Pointer, ps, items []piece) int {
+	size := int(unsafe.Sizeof(O(0)))
+	out := unsafe.Slice((*O)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/size)
+	out[0] = 0
+	at, end := 1, O(0)
+	for i := range ps {
+		q := &ps[i]
+		n := int(q.n)
+		switch {
+		case n == 1:
+			out[at] = end + O(items[i].n)
+		case q.src < 0:
+			for k := range out[at : at+n] {
+				out[at+k] = end
+			}
+		case n > 1:
+			from := unsafe.Slice((*O)(unsafe.Add(src[q.src], uintptr(q.start+1)*uintptr(size))), n)
+			rebase(out[at:at+n], from, end-O(items[i].start))
+		}
+		end += O(items[i].n)
+		at += n
+	}
+	return at * size
+}
+
+func rebase[O int32 | int64](dst, src []O, by O) {
+	if by == 0 {
+		copy(dst, src)
+		return
+	}
+	src = src[:len(dst)]
+	for i := range dst {
+		dst[i] = src[i] + by
+	}
+}
+
+// keepValid clears the bits of nulls.
+func keepValid(dst, valid []byte) {
+	for i := 0; i+8 <= len(dst); i += 8 {
+		word := binary.LittleEndian.Uint64(dst[i:]) & binary.LittleEndian.Uint64(valid[i:])
+		binary.LittleEndian.PutUint64(dst[i:], word)
+	}
+}
+
+// zeroNulls clears the values of nulls.
+func zeroNulls(dst, valid []byte, n, width int) {
+	bits := unsafe.Pointer(unsafe.SliceData(valid))
+	for at := 0; at < n; {
+		one, run := bitRun(bits, int64(at), n-at)
+		if !one {
+			clear(dst[at*width : (at+run)*width])
+		}
+		at += run
+	}
+}

@@ -1,0 +1,263 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// maxGatherRows keeps the row count of one message within bounds when its columns take next to no memory.
+const maxGatherRows = 1 << 24
+
+// Run is consecutive rows. It is the same type as epoch.Run.
+type Run = struct {
+	First uint64 // row
+	Rows  uint64 // at least 1
+}
+
+// Gather makes one message of the first rows of runs, in the order asked; a row may be asked twice. It takes as many of
+// so many rows as fit in maxBytes of body, but at least one, and returns what is left of the runs: it may shorten one in
+// place. No rows give a message without rows. A run that does not lie within [0, Len()), or that has no row, is an error,
+// and so are runs with fewer rows.
+func (r *Rows) Gather(p *Projection, runs []Run, rows, maxBytes int) (m Message, left []Run, err error) {
+	if err := r.enter(p); err != nil {
+		return Message{}, nil, err
+	}
+	g := r.gatherer(p)
+	defer r.done(g)
+	n, end, err := g.collect(r, p, runs, min(rows, maxGatherRows), int64(min(max(maxBytes, 0), maxBody)))
+	if err != nil {
+		r.Release()
+		return Message{}, nil, err
+	}
+	if m, err = r.message(p, g, n); err != nil {
+		return Message{}, nil, err
+	}
+	left = runs[end.run:]
+	if end.row > 0 {
+		left[0].First, left[0].Rows = left[0].First+end.row, left[0].Rows-end.row
+	}
+	return m, left, nil
+}
+
+// gatherer is scratch for one gather.
+type gatherer struct {
+	*copier
+	kept []sum
+}
+
+// gatherer takes scratch with the buffers of the columns of p.
+func (r *Rows) gatherer(p *Projection) *gatherer {
+	g, ok := r.copiers.Get().(*gatherer)
+	if !ok {
+		g = &gatherer{copier: newCopier(r.layout)}
+		g.clean = true
+	}
+	g.buffers = r.buffersOf(p)
+	g.reset()
+	return g
+}
+
+func (r *Rows) done(g *gatherer) {
+	r.copiers.Put(g)
+}
+
+// buffersOf adds the buffers of the columns of p that no call needed before.
+func (r *Rows) buffersOf(p *Projection) []sourceBuffers {
+	r.mu.RLock()
+	missing := r.missing(p)
+	r.mu.RUnlock()
+	if !missing {
+		return r.buffers
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range p.columns {
+		if r.ready[c] {
+			continue
+		}
+		for _, chunk := range r.chunks {
+			addSlab(r.buffers, r.layout.columns[c].root, &chunk.slab)
+		}
+		r.ready[c] = true
+	}
+	return r.buffers
+}
+
+func (r *Rows) missing(p *Projection) bool {
+	for _, c := range p.columns {
+		if !r.ready[c] {
+			return true
+		}
+	}
+	return false
+}
+
+// collect locates and measures as many of so many rows as fit in limit, at least one. It returns how many, and the mark
+// after them.
+func (g *gatherer) collect(r *Rows, p *Projection, runs []Run, most int, limit int64) (n int, at mark, err error) {
+	length := int64(0) // of the rows that fit; most is how many more may
+	step := r.guess(limit)
+	for tight := false; most > 0; {
+		step = min(step, most)
+		from := len(g.rows)
+		next, err := g.locate(r, runs, at, step)
+		if err != nil {
+			return 0, mark{}, err
+		}
+		g.kept = append(g.kept[:0], g.sums...)
+		g.measure(p.nodes, from)
+		total, ok := g.bytes(p.nodes)
+		first := n == 0 && step == 1
+		switch {
+		case ok && (total <= limit || first):
+			n, most, length, at = n+step, most-step, total, next
+		case first:
+			return 0, mark{}, fmt.Errorf("row %d takes %s: the limit is %s", runs[0].First, humanBytes(total), humanBytes(maxBody))
+		default:
+			g.undo(p, from)
+			most, tight = step-1, true
+		}
+		if tight {
+			step = (most + 1) / 2
+		} else {
+			step = int((limit-length)*int64(n)/max(length, 1)) + 1
+		}
+	}
+	return n, at, nil
+}
+
+// guess is a number of rows that fit in nine tenths of limit when rows are of average length.
+func (r *Rows) guess(limit int64) int {
+	average := max(1, r.bytes/max(1, r.Len()))
+	return int(limit/10*9/average) + 1
+}
+
+// mark is a place in runs: a row of one of them.
+type mark struct {
+	run int
+	row uint64
+}
+
+// locate appends the pieces of so many rows from a mark on, and returns the mark after them. Consecutive rows of one
+// chunk are one piece.
+func (g *gatherer) locate(r *Rows, runs []Run, at mark, rows int) (mark, error) {
+	end, pieces := uint64(r.Len()), g.rows
+	after := int64(-1) // the row after the last piece's
+	for left := uint64(rows); left > 0; {
+		if at.run == len(runs) {
+			return mark{}, fmt.Errorf("runs have %d rows fewer than asked for", left)
+		}
+		q := &runs[at.run]
+		if q.Rows < 1 || q.Rows > end || q.First > end-q.Rows {
+			return mark{}, fmt.Errorf("rows [%d, %d): there are rows [0, %d)", q.First, q.First+q.Rows, end)
+		}
+		row := int64(q.First + at.row)
+		c := r.find(row)
+		n := min(q.Rows-at.row, left, uint64(r.starts[c+1]-row))
+		if start := row - r.starts[c]; row == after && start > 0 {
+			pieces[len(pieces)-1].n += int32(n)
+		} else {
+			pieces = append(pieces, piece{start: start, n: int32(n), src: int32(c)})
+		}
+		after, left = row+int64(n), left-n
+		if at.row += n; at.row == q.Rows {
+			at = mark{run: at.run + 1}
+		}
+	}
+	g.rows = pieces
+	return at, nil
+}
+
+// undo takes back the last measure: the pieces from number from on.
+func (g *gatherer) undo(p *Projection, from int) {
+	copy(g.sums, g.kept)
+	g.rows = g.rows[:from]
+	for _, n := range p.nodes {
+		g.of[n.id] = g.of[n.id][:from]
+		g.items[n.id] = g.items[n.id][:min(from, len(g.items[n.id]))]
+	}
+}
+
+// message makes the message of rows that were measured. It takes over a reference on r.
+func (r *Rows) message(p *Projection, g *gatherer, rows int) (Message, error) {
+	var buf []byte
+	if length := g.place(p.nodes); length > 0 {
+		if err := p.allowance.Reserve(int64(room(int(length)))); err != nil {
+			r.Release()
+			return Message{}, err
+		}
+		buf = r.pool.get(int(length))
+	}
+	g.fill(p.nodes, buf)
+	m := Message{Header: make([]byte, p.headers.size()), Rows: rows, lease: &lease{rows: r, allowance: p.allowance, buf: buf}}
+	m.Body, m.BodyLen = g.assemble(p.nodes, buf)
+	if err := m.lease.list(len(m.Body)); err != nil {
+		m.Release()
+		return Message{}, err
+	}
+	nodes, spans := p.headers.begin(m.Header, int64(rows), int64(m.BodyLen))
+	copy(nodes, g.fields)
+	copy(spans, g.spans)
+	return m, nil
+}
+
+// assemble strings together what was copied and what is referred to, and settles where each buffer starts. It
+// leaves out the bitmaps that turned out to have no null.
+func (g *gatherer) assemble(nodes []*node, buf []byte) (body [][]byte, length int) {
+	var copied [2]int64 // stretch of buf that the body takes next
+	flush := func() {
+		if copied[0] < copied[1] {
+			body = append(body, buf[copied[0]:copied[1]:copied[1]])
+		}
+		copied = [2]int64{}
+	}
+	i, at := 0, int64(0)
+	for k, n := range nodes {
+		for b := range n.kind.buffers() {
+			s, home := &g.spans[i], g.homes[i]
+			i++
+			if b == 0 && g.fields[k].nulls == 0 {
+				s.length = 0
+			}
+			s.offset = at
+			size := padded(s.length)
+			at += size
+			switch {
+			case size == 0:
+			case home == referred:
+				flush()
+				body = g.refer(body, n)
+				if pad := size - s.length; pad > 0 {
+					body = append(body, zeros[:pad:pad])
+				}
+			case home == copied[1]:
+				copied[1] += size
+			default:
+				flush()
+				copied = [2]int64{home, home + size}
+			}
+		}
+	}
+	flush()
+	return body, int(at)
+}
+
+// zeros pads what is referred to.
+var zeros [align]byte
+
+// refer appends the values, or the data, of a node where they lie.
+func (g *gatherer) refer(body [][]byte, n *node) [][]byte {
+	pieces, width, from := g.of[n.id], n.width, g.buffers[n.id].a
+	if n.kind == kindVar {
+		pieces, width, from = g.items[n.id], 1, g.buffers[n.id].b
+	}
+	for _, q := range pieces {
+		if q.n > 0 && q.src >= 0 {
+			body = append(body, unsafe.Slice((*byte)(unsafe.Add(from[q.src], int(q.start)*width)), int(q.n)*width))
+		}
+	}
+	return body
+}

@@ -1,0 +1,96 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+// Message is one record batch of the Arrow IPC format. Who receives it calls Release exactly once, after
+// which neither Header nor Body may be touched.
+type Message struct {
+	Header  []byte   // the Message flatbuffer, without the stream's length prefix
+	Body    [][]byte // the body is their concatenation
+	BodyLen int      // bytes
+	Rows    int
+
+	lease *lease
+}
+
+// Release gives back what the message points to. A second call does nothing.
+func (m Message) Release() {
+	if m.lease != nil && !m.lease.done.Swap(true) {
+		m.lease.drop()
+	}
+}
+
+// lease is what a message holds: a reference on the rows whose arenas it points into, and maybe a pooled buffer.
+type lease struct {
+	rows      *Rows
+	allowance *Allowance // has the buffer's capacity reserved, and the list of slices
+	buf       []byte
+	listed    int64 // bytes reserved for the list
+	done      atomic.Bool
+}
+
+// sliceBytes is about what a slice of a body takes until it is sent, here and in the transport.
+const sliceBytes = 128
+
+// list reserves the memory of a body's list of slices.
+func (l *lease) list(slices int) error {
+	if err := l.allowance.Reserve(int64(slices) * sliceBytes); err != nil {
+		return err
+	}
+	l.listed = int64(slices) * sliceBytes
+	return nil
+}
+
+func (l *lease) drop() {
+	l.allowance.Release(l.listed)
+	if l.buf != nil {
+		l.allowance.Release(int64(cap(l.buf)))
+		l.rows.pool.put(l.buf)
+	}
+	l.rows.Release()
+}
+
+const (
+	minClass = 15 // 32 KiB: large enough that Go aligns it to a page
+	maxClass = 24 // 16 MiB; longer buffers are left to the garbage collector
+)
+
+// pool keeps buffers by size, powers of two. The zero value is ready; safe for concurrent use.
+type pool struct {
+	classes [maxClass + 1]sync.Pool
+}
+
+func class(n int) int {
+	return max(minClass, bits.Len(uint(max(n, 1)-1)))
+}
+
+// room is the capacity of a buffer of n bytes.
+func room(n int) int {
+	if c := class(n); c <= maxClass {
+		return 1 << c
+	}
+	return n
+}
+
+// get is n bytes of anything, with the capacity room(n).
+func (p *pool) get(n int) []byte {
+	if c := class(n); c <= maxClass {
+		if b, ok := p.classes[c].Get().(*[]byte); ok {
+			return (*b)[:n]
+		}
+	}
+	return make([]byte, n, room(n))
+}
+
+func (p *pool) put(b []byte) {
+	if c := class(cap(b)); c <= maxClass {
+		p.classes[c].Put(&b)
+	}
+}

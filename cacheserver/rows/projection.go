@@ -1,0 +1,76 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+)
+
+// Projection is some columns of a layout in some order. Immutable, safe for concurrent use.
+type Projection struct {
+	layout  *Layout
+	schema  *arrow.Schema
+	columns []int
+	nodes   []*node
+	buffers int
+	headers headers
+
+	allowance *Allowance // of the messages' memory; nil: not counted
+}
+
+// Project selects columns by their position in the layout's schema, in any order, none twice.
+// An empty slice selects no column: its messages carry row counts.
+func (l *Layout) Project(columns []int) (*Projection, error) {
+	p := &Projection{layout: l}
+	seen := make([]bool, len(l.columns))
+	fields := make([]arrow.Field, 0, len(columns))
+	for _, c := range columns {
+		if c < 0 || c >= len(l.columns) {
+			return nil, fmt.Errorf("column %d: there are columns 0 to %d", c, len(l.columns)-1)
+		}
+		if seen[c] {
+			return nil, fmt.Errorf("column %d (%q) is selected twice", c, l.schema.Field(c).Name)
+		}
+		seen[c] = true
+		p.add(c)
+		fields = append(fields, l.schema.Field(c))
+	}
+	meta := l.schema.Metadata()
+	p.schema = arrow.NewSchema(fields, &meta)
+	p.headers = newHeaders(len(p.nodes), p.buffers)
+	return p, nil
+}
+
+// All is the projection of every column in the schema's order.
+func (l *Layout) All() *Projection { return l.all }
+
+// Within is the projection for one client, whose messages' memory counts against the allowance.
+func (p *Projection) Within(a *Allowance) *Projection {
+	within := *p
+	within.allowance = a
+	return &within
+}
+
+// Nodes is the number of arrays that a message has, nested ones too.
+func (p *Projection) Nodes() int { return len(p.nodes) }
+
+// messageBytes is about how long messages of Range are.
+func (p *Projection) messageBytes() int64 {
+	if p.allowance == nil {
+		return usualBytes
+	}
+	return min(usualBytes, p.allowance.size/2)
+}
+
+// Schema is the schema of the messages, in the projection's order.
+func (p *Projection) Schema() *arrow.Schema { return p.schema }
+
+func (p *Projection) add(c int) {
+	col := p.layout.columns[c]
+	p.columns = append(p.columns, c)
+	p.nodes = append(p.nodes, p.layout.nodes[col.nodes[0]:col.nodes[1]]...)
+	p.buffers += col.buffers[1] - col.buffers[0]
+}

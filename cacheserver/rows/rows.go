@@ -1,0 +1,167 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"fmt"
+	"iter"
+	"math/bits"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+)
+
+// Rows is chunks strung together: a node's rows by local index, 0 to Len()-1. Safe for concurrent use.
+//
+// It starts with one reference, the caller's, and holds one on each arena that its chunks lie in. A message
+// that points into an arena holds a reference on the Rows.
+type Rows struct {
+	layout  *Layout
+	chunks  []*Chunk
+	starts  []int64 // of each chunk, and the end
+	bytes   int64
+	columns []int64 // bytes, by column
+	arenas  []*Arena
+	refs    atomic.Int64
+
+	stride    uint    // log2 of the rows that share an entry of directory
+	directory []int32 // the chunk of rows 0, 1<<stride, 2<<stride, ...
+
+	pool    pool
+	copiers sync.Pool // of *gatherer
+
+	mu      sync.RWMutex
+	buffers []sourceBuffers // by node; filled in by column at first use
+	ready   []bool          // by column
+}
+
+// NewRows strings chunks of a layout together in the order given. It retains their arenas: Release gives them
+// back.
+func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
+	r := &Rows{layout: l, chunks: slices.Clone(chunks), starts: make([]int64, 1, len(chunks)+1)}
+	r.refs.Store(1)
+	r.buffers, r.ready = make([]sourceBuffers, len(l.nodes)), make([]bool, len(l.columns))
+	r.columns = make([]int64, len(l.columns))
+	held := map[*Arena]bool{}
+	for i, c := range chunks {
+		if !l.equal(c.layout) {
+			r.Release()
+			return nil, fmt.Errorf("chunk %d has schema %v: want %v", i, c.layout.schema, l.schema)
+		}
+		if !held[c.arena] {
+			if !c.arena.Retain() {
+				r.Release()
+				return nil, fmt.Errorf("chunk %d: %w", i, ErrReleased)
+			}
+			held[c.arena] = true
+			r.arenas = append(r.arenas, c.arena)
+		}
+		r.bytes += c.Bytes()
+		r.countColumns(c)
+		r.starts = append(r.starts, r.starts[i]+c.rows)
+	}
+	r.index()
+	return r, nil
+}
+
+// Len is the number of rows.
+func (r *Rows) Len() int64 { return r.starts[len(r.chunks)] }
+
+// Bytes is the length of the chunks' bodies.
+func (r *Rows) Bytes() int64 { return r.bytes }
+
+// Retain adds a reference. It reports false, and adds none, when the last one is gone already.
+func (r *Rows) Retain() bool { return retain(&r.refs) }
+
+// Release drops a reference. With the last one the arenas are released.
+func (r *Rows) Release() {
+	if r.refs.Add(-1) != 0 {
+		return
+	}
+	for _, a := range r.arenas {
+		a.Release()
+	}
+}
+
+// index makes the directory: 16 to 32 entries a chunk, so that few of them lie in two chunks.
+func (r *Rows) index() {
+	if len(r.chunks) == 0 {
+		return
+	}
+	perEntry := max(1, r.Len()/int64(16*len(r.chunks)))
+	r.stride = uint(bits.Len64(uint64(perEntry)) - 1)
+	entries := int(((r.Len() - 1) >> r.stride) + 2)
+	r.directory = make([]int32, entries)
+	c := 0
+	for e := range r.directory {
+		for c < len(r.chunks)-1 && r.starts[c+1] <= int64(e)<<r.stride {
+			c++
+		}
+		r.directory[e] = int32(c)
+	}
+}
+
+// find is the chunk that holds a row.
+func (r *Rows) find(row int64) int {
+	e := row >> r.stride
+	lo, hi := int(r.directory[e]), int(r.directory[e+1])
+	if hi-lo > 8 {
+		return lo + sort.Search(hi-lo, func(i int) bool { return r.starts[lo+i+1] > row })
+	}
+	for r.starts[lo+1] <= row {
+		lo++
+	}
+	return lo
+}
+
+// usualBytes is about how long a message of Range is, unless its allowance is smaller. What is unpacked from strips is then in the L2 cache still
+// when the transport copies it; and memory for longer ones glibc gives clients anew for each, page by page.
+const usualBytes = 1 << 20
+
+// Range yields rows [lo, hi) as messages of about 1 MiB, each of rows of one chunk. What is long refers to the
+// arena, the rest is copied. The consumer releases each message. The first error ends the sequence.
+func (r *Rows) Range(p *Projection, lo, hi int64) iter.Seq2[Message, error] {
+	return func(yield func(Message, error) bool) {
+		if lo < 0 || lo > hi || hi > r.Len() {
+			yield(Message{}, fmt.Errorf("rows [%d, %d): there are rows [0, %d)", lo, hi, r.Len()))
+			return
+		}
+		mean := r.MeanBytes(p)
+		for lo < hi {
+			m, err := r.next(p, lo, hi, mean)
+			if !yield(m, err) || err != nil {
+				return
+			}
+			lo += int64(m.Rows)
+		}
+	}
+}
+
+// next is a message of the rows from lo on, of mean bytes, that lie in one chunk: the first of equal ones.
+func (r *Rows) next(p *Projection, lo, hi, mean int64) (Message, error) {
+	if err := r.enter(p); err != nil {
+		return Message{}, err
+	}
+	c := r.find(lo)
+	n := min(hi, r.starts[c+1]) - lo
+	size := p.messageBytes()
+	messages := max(1, (n*mean+size/2)/size)
+	g := r.gatherer(p)
+	defer r.done(g)
+	g.rows = append(g.rows, piece{start: lo - r.starts[c], n: int32((n + messages - 1) / messages), src: int32(c)})
+	g.measure(p.nodes, 0)
+	return r.message(p, g, int(g.rows[0].n))
+}
+
+// enter retains r for a call with p.
+func (r *Rows) enter(p *Projection) error {
+	if !p.layout.equal(r.layout) {
+		return fmt.Errorf("projection is of schema %v: the rows have %v", p.layout.schema, r.layout.schema)
+	}
+	if !r.Retain() {
+		return ErrReleased
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Location says where a table is: either Metadata alone, or CatalogURI with a
+// namespace and a table name. It is plain data.
+type Location struct {
+	// Metadata is the path or URI of the table's metadata file, such as
+	// s3://bucket/db/table/metadata/00003-<uuid>.metadata.json.
+	Metadata string `json:"metadata,omitempty"`
+	// CatalogURI is the base URL of an Iceberg REST catalog.
+	CatalogURI string `json:"catalog_uri,omitempty"`
+	// Warehouse is the name or location the REST catalog knows a warehouse by;
+	// many catalogs need none.
+	Warehouse string `json:"warehouse,omitempty"`
+	// Namespace of the table, its levels joined by dots.
+	Namespace string `json:"namespace,omitempty"`
+	Table     string `json:"table,omitempty"`
+	// Properties are REST catalog properties as iceberg clients spell them:
+	// token, credential, scope, oauth2-server-uri, prefix, header.NAME, rest.*.
+	// What the catalog hands out for the object store is merged over them.
+	Properties map[string]string `json:"properties,omitempty"`
+}
+
+// Selection says which rows and columns of a table are wanted. At most one of
+// SnapshotID, Ref and AsOf is set; none means the table's current snapshot.
+// The zero value is the whole current table.
+type Selection struct {
+	SnapshotID *int64 `json:"snapshot_id,omitempty"`
+	// Ref is a branch or a tag. A branch is read with the table's current
+	// schema, a tag, a snapshot or a time with the schema of its snapshot.
+	Ref  string     `json:"ref,omitempty"`
+	AsOf *time.Time `json:"as_of,omitempty"`
+	// Columns are top-level column names; none means all. Whatever their order
+	// here, columns are served in the table's order.
+	Columns []string `json:"columns,omitempty"`
+	// Filter is a SQL WHERE expression (package filter); empty means all rows.
+	Filter string `json:"filter,omitempty"`
+}
+
+// String names the source for messages, without its properties.
+func (s Location) String() string {
+	if s.Metadata != "" {
+		return s.Metadata
+	}
+	return s.identifier() + " of catalog " + s.CatalogURI
+}
+
+func (s Location) identifier() string {
+	return strings.Join(s.path(), ".")
+}
+
+// path is the namespace's levels and the table's name.
+func (s Location) path() []string {
+	return append(strings.Split(s.Namespace, "."), s.Table)
+}
+
+func (s Location) validate() error {
+	switch {
+	case s.Metadata == "" && s.CatalogURI == "":
+		return errors.New("no table named: give a metadata file, or a catalog URI with namespace and table")
+	case s.Metadata != "" && s.CatalogURI != "":
+		return fmt.Errorf("metadata file %s and catalog %s: give one of the two", s.Metadata, s.CatalogURI)
+	case s.Metadata != "":
+		return nil
+	case s.Table == "":
+		return fmt.Errorf("catalog %s: table name missing: give namespace and table", s.CatalogURI)
+	case slices.Contains(s.path(), ""):
+		return fmt.Errorf("catalog %s: namespace %q of table %q is empty or has an empty level: write it as level.level", s.CatalogURI, s.Namespace, s.Table)
+	}
+	return nil
+}
+
+func (s Selection) validate() error {
+	var by []string
+	if s.SnapshotID != nil {
+		by = append(by, fmt.Sprintf("snapshot %d", *s.SnapshotID))
+	}
+	if s.Ref != "" {
+		by = append(by, fmt.Sprintf("ref %q", s.Ref))
+	}
+	if s.AsOf != nil {
+		by = append(by, "as of "+s.AsOf.Format(time.RFC3339Nano))
+	}
+	if len(by) > 1 {
+		return fmt.Errorf("%s: give at most one of snapshot, ref and time", strings.Join(by, " and "))
+	}
+	return nil
+}

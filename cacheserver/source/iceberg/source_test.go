@@ -1,0 +1,87 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"encoding/json"
+	"testing"
+
+	ice "github.com/apache/iceberg-go"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/test/kit/icetest"
+)
+
+// What one process planned, another one restores from its JSON and opens, also when the table went on and a snapshot was pinned that the
+// selection no longer means.
+func TestSourceOpensWhatAnotherPlanned(t *testing.T) {
+	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
+	table.Append(icetest.Row{"id": 1})
+	sourceOf := func(pinned *int64) *Source {
+		return &Source{
+			Store: objstore.New(objstore.Config{}), Location: Location{Metadata: table.Metadata()},
+			Selection: Selection{Ref: "main", Columns: []string{"id"}}, Pinned: pinned,
+		}
+	}
+	first, err := sourceOf(nil).Plan(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.Append(icetest.Row{"id": 2})
+	for name, pinned := range map[string]*int64{"now": nil, "pinned": &first.Identity.Snapshot} {
+		t.Run(name, func(t *testing.T) {
+			head := sourceOf(pinned)
+			planned, err := head.Plan(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			splits := make([]json.RawMessage, len(planned.Splits))
+			for i, s := range planned.Splits {
+				if splits[i], err = json.Marshal(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			restored, err := head.Restore(planned.Version.Pin, splits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			restored.Schema = planned.Schema
+			if diff := cmp.Diff(planned.Identity, restored.Identity); diff != "" || !cmp.Equal(planned.Version, restored.Version) || !cmp.Equal(planned.Splits, restored.Splits) {
+				t.Errorf("restored %+v, want %+v", restored, planned)
+			}
+			node := &Source{Store: objstore.New(objstore.Config{}), Location: Location{Metadata: table.Metadata()}}
+			dataset, err := node.Open(t.Context(), planned.Version, &source.Buffers{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rows int64
+			for _, s := range restored.Splits {
+				rows += countRows(t, dataset, s)
+			}
+			if want := map[string]int64{"now": 2, "pinned": 1}[name]; rows != want {
+				t.Errorf("%d rows, want %d", rows, want)
+			}
+		})
+	}
+}
+
+// countRows decodes a split and counts its rows.
+func countRows(t *testing.T, dataset source.Dataset, s source.Split) (rows int64) {
+	t.Helper()
+	fetched, err := dataset.Fetch(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fetched.Close()
+	for batch, err := range fetched.Batches(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows += batch.NumRows()
+		batch.Release()
+	}
+	return rows
+}

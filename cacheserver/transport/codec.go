@@ -1,0 +1,51 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that everything but frames goes through
+	"google.golang.org/grpc/mem"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+)
+
+// Codec is the gRPC codec of every connection of the cache: *Raw bytes pass unchanged, a frame that Send gave to grpc-go goes without a
+// copy of its long slices, anything else is protobuf. It is safe for concurrent use.
+type Codec struct{ proto encoding.CodecV2 }
+
+// NewCodec wraps gRPC's own protobuf codec.
+func NewCodec() Codec { return Codec{proto: encoding.GetCodecV2("proto")} }
+
+// Marshal implements encoding.CodecV2.
+func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch m := v.(type) {
+	case *trackedFrame:
+		return m.buffers(), nil
+	case *protocol.Raw:
+		return mem.BufferSlice{mem.SliceBuffer(*m)}, nil
+	}
+	data, err := c.proto.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode %T: %w", v, err)
+	}
+	return data, nil
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if m, ok := v.(*protocol.Raw); ok {
+		*m = data.Materialize()
+		return nil
+	}
+	if err := c.proto.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("decode %T: %w", v, err)
+	}
+	return nil
+}
+
+// Name implements encoding.CodecV2; the content type stays application/grpc+proto.
+func (c Codec) Name() string { return c.proto.Name() }

@@ -1,0 +1,230 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/kubeflow/datacache/cacheserver/transport/h2"
+)
+
+const (
+	// writeBuffer is where grpc-go gathers 16 KiB HTTP/2 frames; 128 KiB measured cheapest per byte.
+	writeBuffer = 128 << 10
+	// connMemory and callMemory are about what a connection and a call take in grpc-go, beside the messages that it receives.
+	connMemory, callMemory = 256 << 10, 32 << 10
+	// maxPartial is how many calls may have a first message that has not come whole: each may hold MaxRows bytes, as grpc-go has one
+	// limit for all methods. When there are so many, the oldest one that is older than minPartialAge makes room for the next one.
+	maxPartial    = 8
+	minPartialAge = time.Second
+)
+
+// grpcServer is a server of grpc-go within the limits of package h2's, as far as it can be held to them from outside.
+type grpcServer struct {
+	*grpc.Server
+	memory h2.Memory
+	log    *slog.Logger
+}
+
+func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor, memory h2.Memory, log *slog.Logger) *grpcServer {
+	partial := &partialCalls{memory: memory}
+	options := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(NewCodec()),
+		grpc.StatsHandler(Connections{}),
+		grpc.StatsHandler(partial),
+		grpc.InTapHandle(partial.admit),
+		grpc.WriteBufferSize(writeBuffer),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxRecvMsgSize(MaxRows),
+		grpc.MaxHeaderListSize(64 << 10),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.UnaryInterceptor(unary),
+		grpc.ChainStreamInterceptor(stream, inWords),
+	}
+	if config != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(config)))
+	}
+	return &grpcServer{Server: grpc.NewServer(options...), memory: memory, log: log}
+}
+
+// inWords says why a call was ended whose first message did not come.
+func inWords(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	err := handler(srv, stream)
+	if p, ok := stream.Context().Value(partialKey{}).(*partialCall); ok && p.isEnded() {
+		return status.Error(codes.DeadlineExceeded, "the request has not come whole in time")
+	}
+	return err
+}
+
+// Serve implements Server.
+func (s *grpcServer) Serve(l net.Listener) error {
+	return s.Server.Serve(&boundedListener{Listener: l, memory: s.memory, log: s.log})
+}
+
+// partialCalls watches over calls until their first message has come.
+type partialCalls struct {
+	memory h2.Memory
+
+	mu    sync.Mutex
+	calls []*partialCall // the oldest first
+}
+
+// partialCall is one of them.
+type partialCall struct {
+	began  time.Time
+	cancel context.CancelFunc
+	timer  *time.Timer
+
+	mu    sync.Mutex
+	ended bool // for its message was late, or others needed its place
+}
+
+type partialKey struct{}
+
+// end ends a call that is late.
+func (p *partialCall) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	p.cancel()
+}
+
+func (p *partialCall) isEnded() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended
+}
+
+var _ stats.Handler = (*partialCalls)(nil)
+
+// admit is the tap of every call. It runs where the call's connection is read, which waits with it.
+func (c *partialCalls) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+	memory := int64(callMemory)
+	for name, values := range info.Header {
+		for _, v := range values {
+			memory += int64(len(name) + len(v) + 32)
+		}
+	}
+	if err := c.memory.Reserve(memory); err != nil {
+		return ctx, status.Errorf(codes.ResourceExhausted, "no memory for another call: %v", err)
+	}
+	context.AfterFunc(ctx, func() { c.memory.Release(memory) })
+	ctx, cancel := context.WithCancel(ctx)
+	p := &partialCall{began: time.Now(), cancel: cancel}
+	p.timer = time.AfterFunc(requestTimeout, p.end)
+	ctx = context.WithValue(context.WithValue(ctx, cancelKey{}, cancel), partialKey{}, p)
+	for !c.add(p) {
+		select {
+		case <-ctx.Done():
+			cancel()
+			return ctx, status.FromContextError(ctx.Err()).Err()
+		case <-time.After(minPartialAge / 100):
+		}
+	}
+	context.AfterFunc(ctx, func() { c.forget(p) })
+	return ctx, nil
+}
+
+// add takes a call in if there is a place for it, or one that another call has had for too long.
+func (c *partialCalls) add(p *partialCall) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.calls) >= maxPartial {
+		oldest := c.calls[0]
+		if time.Since(oldest.began) < minPartialAge {
+			return false
+		}
+		c.calls = slices.Delete(c.calls, 0, 1)
+		oldest.end()
+	}
+	p.began = time.Now()
+	c.calls = append(c.calls, p)
+	return true
+}
+
+// forget takes a call out whose message has come, or that has ended.
+func (c *partialCalls) forget(p *partialCall) {
+	p.timer.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.Index(c.calls, p); i >= 0 {
+		c.calls = slices.Delete(c.calls, i, i+1)
+	}
+}
+
+// TagRPC implements stats.Handler.
+func (*partialCalls) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (c *partialCalls) HandleRPC(ctx context.Context, event stats.RPCStats) {
+	if _, ok := event.(*stats.InPayload); !ok {
+		return
+	}
+	if p, ok := ctx.Value(partialKey{}).(*partialCall); ok {
+		c.forget(p)
+	}
+}
+
+// TagConn implements stats.Handler.
+func (*partialCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (*partialCalls) HandleConn(context.Context, stats.ConnStats) {}
+
+// boundedListener accepts connections while there is memory for them.
+type boundedListener struct {
+	net.Listener
+	memory h2.Memory
+	log    *slog.Logger
+}
+
+// Accept implements net.Listener.
+func (l *boundedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if err := h2.ReserveSoon(l.memory, connMemory); err != nil {
+			l.log.Warn("no memory for a connection", "client", conn.RemoteAddr(), "error", err)
+			_ = conn.Close()
+			continue
+		}
+		return &boundedConn{Conn: conn, release: sync.OnceFunc(func() { l.memory.Release(connMemory) })}, nil
+	}
+}
+
+// boundedConn is a connection that fails when its client reads nothing for SendTimeout.
+type boundedConn struct {
+	net.Conn
+	release func()
+}
+
+// Write implements net.Conn.
+func (c *boundedConn) Write(p []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(SendTimeout)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}

@@ -1,0 +1,26 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// TestH2Spec runs h2spec (github.com/summerwind/h2spec), some 150 checks of RFC 7540 and 7541. Where servers often can't
+// be held to a sentence of the RFC it wants --strict to be held to it; this one can.
+func TestH2Spec(t *testing.T) {
+	server := serve(t, Config{}, nil)
+	host, port, err := net.SplitHostPort(server.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tester := exec.CommandContext(t.Context(), "go", "tool", "-modfile=../../../hack/h2spec/go.mod", "h2spec", "--strict", "--timeout", "60", "--host", host, "--port", port)
+	tester.Env = append(os.Environ(), "GOARCH=") // this machine's, whatever the test is emulated for
+	if report, err := tester.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, report)
+	}
+}

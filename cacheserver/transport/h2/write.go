@@ -1,0 +1,55 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"fmt"
+
+	"golang.org/x/net/http2/hpack"
+)
+
+// outgoing is what a stream writes next: header fields, DATA, trailer fields, each of which may be missing.
+type outgoing struct {
+	head  []hpack.HeaderField
+	data  [][]byte            // consumed from the front
+	left  int                 // bytes in data
+	begun bool                // some of data is written
+	free  func()              // tells data's owner that it is not read any more
+	tail  []hpack.HeaderField // the last of the stream
+}
+
+// write blocks until o is sent, which takes several turns where the windows or other streams allow no more. s.sending is held.
+func (s *stream) write(o *outgoing) error {
+	for {
+		t := &s.turn
+		t.stream, t.data, t.frames = s, o.left, o.head != nil || o.left == 0
+		t.last = o.tail != nil
+		n, err := s.conn.begin(t)
+		if err != nil {
+			return err
+		}
+		whole := n == o.left
+		err = s.conn.write(s.conn.out.compose(s.id, o, n, t.halfOpen))
+		s.conn.end(err)
+		if err != nil {
+			return errBroken
+		}
+		if whole {
+			return nil
+		}
+	}
+}
+
+// write sends the slices, in one system call when the connection is plain TCP. The caller has the turn.
+func (c *conn) write(slices [][]byte) error {
+	defer clear(slices) // what they pointed to must not be kept alive by an idle connection
+	if t, ok := c.net.(*tlsConn); ok {
+		return t.writeSlices(slices)
+	}
+	c.buffers = slices
+	if _, err := c.buffers.WriteTo(c.net); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package transport makes the gRPC servers and connections of the data plane: codec, limits, TLS, recovery, drain.
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/cacheserver/transport/h2"
+)
+
+// MaxMessage bounds one message between head and data nodes.
+const MaxMessage = 1 << 30
+
+// TLS names PEM files. The zero value means plain text.
+type TLS struct {
+	Cert string // the server's certificate chain
+	Key  string // its private key
+	CA   string // what peers' certificates are checked against; empty uses the system's roots
+}
+
+// Enabled says whether connections are encrypted.
+func (t TLS) Enabled() bool { return t.Cert != "" }
+
+// Scheme is the scheme of a Flight location behind such a server.
+func (t TLS) Scheme() string {
+	if t.Enabled() {
+		return "grpc+tls"
+	}
+	return "grpc"
+}
+
+// Implementation names what carries gRPC in a server. The zero value is H2.
+type Implementation string
+
+const (
+	// H2 is package h2: frames go from where they lie to the kernel.
+	H2 Implementation = "h2"
+	// GRPC is grpc-go, the reference: the same answers at about twice the CPU time a byte.
+	GRPC Implementation = "grpc"
+)
+
+// ParseImplementation reads a Transport's name.
+func ParseImplementation(name string) (Implementation, error) {
+	switch t := Implementation(name); t {
+	case H2, GRPC:
+		return t, nil
+	}
+	return "", fmt.Errorf("%q, want %s or %s", name, H2, GRPC)
+}
+
+var _ h2.Message = (*protocol.Frame)(nil)
+
+// Server is a gRPC server, as *grpc.Server and *h2.Server are.
+type Server interface {
+	grpc.ServiceRegistrar
+	// Serve answers on the listener until the server is stopped.
+	Serve(net.Listener) error
+	// GracefulStop lets running calls end.
+	GracefulStop()
+	// Stop ends them.
+	Stop()
+}
+
+// NewServer makes a gRPC server whose handlers can't take the process down: a panic becomes INTERNAL. What clients have it hold is reserved
+// in memory.
+func NewServer(transport Implementation, t TLS, memory h2.Memory, m *ops.Metrics, log *slog.Logger) (Server, error) {
+	config, err := t.server()
+	if err != nil {
+		return nil, err
+	}
+	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+		err = guard(info.FullMethod, m, log, func() (err error) { resp, err = handler(ctx, req); return err })
+		return resp, err
+	}
+	stream := func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return guard(info.FullMethod, m, log, func() error { return handler(srv, stream) })
+	}
+	if transport == GRPC {
+		return newGRPC(config, unary, stream, memory, log), nil
+	}
+	return h2.New(h2.Config{
+		Codec: NewCodec(), TLS: config, Unary: unary, Stream: stream, Log: log,
+		Limit: limit, Memory: memory, RequestTimeout: requestTimeout, SendTimeout: SendTimeout,
+	}), nil
+}
+
+// guard runs one call, turns a panic into INTERNAL and counts how the call ended.
+func guard(method string, m *ops.Metrics, log *slog.Logger, call func() error) (err error) {
+	short := method[strings.LastIndexByte(method, '/')+1:]
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("a call panicked", "method", short, "panic", p, "stack", string(debug.Stack()))
+			err = status.Errorf(codes.Internal, "%s failed inside the server; see its log", short)
+		}
+		err = withoutSecrets(err)
+		m.Requests.WithLabelValues(short, status.Code(err).String()).Inc()
+	}()
+	return call()
+}
+
+// withoutSecrets is a call's error as clients may see it.
+func withoutSecrets(err error) error {
+	if err == nil {
+		return nil
+	}
+	s := status.Convert(err)
+	if clean := redact.Text(s.Message()); clean != s.Message() {
+		return status.Error(s.Code(), clean)
+	}
+	return err
+}
+
+// Serve answers on the listener until ctx ends, then drains: no new calls, GOAWAY to every client, running
+// streams get the grace period to end, then they are cut.
+func Serve(ctx context.Context, server Server, listener net.Listener, grace time.Duration) error {
+	drained := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(drained)
+		cut := time.AfterFunc(grace, server.Stop)
+		defer cut.Stop()
+		server.GracefulStop()
+	})
+	err := server.Serve(listener)
+	if !stop() {
+		<-drained
+		return nil
+	}
+	server.Stop()
+	return fmt.Errorf("serve grpc on %s: %w", listener.Addr(), err)
+}
+
+// Dialer opens a connection to host:port. A nil Dialer means TCP.
+type Dialer func(ctx context.Context, address string) (net.Conn, error)
+
+// Dial makes a connection to host:port for head and data nodes to talk over. It connects on first use and
+// notices within seconds when the other side is gone.
+func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if t.Enabled() {
+		config, err := clientTLS(t.CA)
+		if err != nil {
+			return nil, err
+		}
+		creds = credentials.NewTLS(config)
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(NewCodec()), grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+	}
+	if dial != nil {
+		options = append(options, grpc.WithContextDialer(dial))
+	}
+	// passthrough: each attempt to connect resolves the name. gRPC's own resolver keeps a failure and waits up to 2 minutes to ask again.
+	conn, err := grpc.NewClient("passthrough:///"+address, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	return conn, nil
+}
+
+// server is the configuration of a server's side; nil means plain text.
+func (t TLS) server() (*tls.Config, error) {
+	if !t.Enabled() {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	if err != nil {
+		return nil, fmt.Errorf("tls: load certificate %s and key %s: %w", t.Cert, t.Key, err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, nil
+}
+
+func clientTLS(ca string) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca == "" {
+		return config, nil
+	}
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		return nil, fmt.Errorf("tls: read CA: %w", err)
+	}
+	config.RootCAs = x509.NewCertPool()
+	if !config.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("tls: %s holds no certificate in PEM form", ca)
+	}
+	return config, nil
+}

@@ -1,0 +1,98 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wait
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+)
+
+// post sends a notice and gives the answer's code.
+func post(t *testing.T, url, notice string) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(notice))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	return answer.StatusCode
+}
+
+// TestWaitTellsNotices: what the controller sends while the head does not answer is written, on a line of its own; and it ends no wait.
+func TestWaitTellsNotices(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + listener.Addr().String()
+	asked := 0
+	headURL := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		switch asked++; asked {
+		case 1:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			if code := post(t, url+"/notice", "FailedCreate: exceeded quota\x1b[2J\nready: 5 rows"); code != http.StatusNoContent {
+				t.Errorf("the notice is answered with %d", code)
+			}
+		case 2:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case 3:
+			fmt.Fprintln(w, loading)
+			if code := post(t, url+"/other", "x"); code != http.StatusNotFound {
+				t.Errorf("another path is answered with %d", code)
+			}
+		default:
+			fmt.Fprintln(w, ready)
+		}
+	}))
+	defer headURL.Close()
+	var out strings.Builder
+	if err := UntilReady(t.Context(), Config{URL: headURL.URL, Poll: time.Millisecond, Timeout: time.Minute, Out: &out, Notices: listener}); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	for i, want := range []string{
+		"waiting for the cache: FailedCreate: exceeded quota?[2J ready: 5 rows", "; the controller says: FailedCreate: exceeded quota", "ready: 500 rows",
+	} {
+		at := len(lines) - 3 + i
+		if at < 0 || !strings.Contains(lines[at], want) {
+			t.Errorf("line %d is not %q of\n%s", at, want, out.String())
+		}
+	}
+	if _, err := net.Listen("tcp", listener.Addr().String()); err != nil {
+		t.Errorf("UntilReady left its listener open: %v", err)
+	}
+}
+
+// TestPrinterTellsNoticesAtOnce: a notice is news, also where the last line is young.
+func TestPrinterTellsNoticesAtOnce(t *testing.T) {
+	var out strings.Builder
+	now := time.Unix(1_000_000, 0)
+	n := progressPrinter{out: &out, every: time.Hour, begin: now}
+	for _, notice := range []string{"", "", "no room", "no room", "PodsStarting: 2 of 3 pods run"} {
+		n.unreachable(http.ErrServerClosed, notice, now)
+	}
+	for _, notice := range []string{"no room", "no room", ""} {
+		n.status(&protocol.Status{State: protocol.StatePlanning, Reason: "planning"}, notice, now)
+	}
+	want := "waiting for the cache's head: http: Server closed|waiting for the cache: no room|waiting for the cache: PodsStarting: 2 of 3 pods run|" +
+		"planning: planning; the controller says: no room|planning: planning"
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.TrimSpace(line[len("15:04:05"):]))
+	}
+	if strings.Join(got, "|") != want {
+		t.Errorf("lines are %q, want %q", got, want)
+	}
+}

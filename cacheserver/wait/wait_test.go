@@ -1,0 +1,143 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wait
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+)
+
+const (
+	planning = `{"state":"Planning","reason":"planning (1/2 files)"}`
+	loading  = `{"state":"Loading","reason":"loading 40% (2/5 splits)","rows":200,"bytes":4000000,"splits":{"done":2,"total":5},
+		"nodes":[{"index":0,"state":"Ready","splits":{"done":2,"total":2}},{"index":1,"state":"Loading","splits":{"done":0,"total":3}}]}`
+	ready    = `{"state":"Ready","reason":"ready","table":"db.t","snapshot":7,"rows":500,"bytes":9000000,"nodes":[{"index":0,"state":"Ready"},{"index":1,"state":"Ready"}]}`
+	degraded = `{"state":"Degraded","reason":"data node 1 restarted, reloading"}`
+	failed   = `{"state":"Failed","reason":"a.parquet: not a Parquet file"}`
+)
+
+// headThatSays answers one text after the other, and the last one from then on. "!" is an answer of 503.
+func headThatSays(t *testing.T, answers ...string) string {
+	t.Helper()
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answer := answers[min(int(asked.Add(1)), len(answers))-1]
+		if answer == "!" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, answer)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestWait(t *testing.T) {
+	tests := []struct {
+		name    string
+		answers []string
+		lines   []string // parts of the output, in this order
+		failed  string   // the reason of a *FailedError
+	}{
+		{name: "ready at once", answers: []string{ready},
+			lines: []string{"ready: 500 rows, 9.0 MB of db.t (snapshot 7) in memory of 2 data nodes"}},
+		{name: "all the way", answers: []string{"!", planning, loading, ready},
+			lines: []string{"503 Service Unavailable", "planning: planning (1/2 files)",
+				"loading 40% (2/5 splits), 200 rows, 4.0 MB; node 1 Loading 0/3", "ready: 500 rows"}},
+		{name: "a node is lost on the way", answers: []string{loading, degraded, ready},
+			lines: []string{"loading 40%", "degraded: data node 1 restarted, reloading", "ready: 500 rows"}},
+		{name: "failed", answers: []string{loading, failed},
+			lines: []string{"loading 40%", "failed: a.parquet: not a Parquet file"}, failed: "a.parquet: not a Parquet file"},
+		{name: "nonsense before it is ready", answers: []string{"<html>", `{"a":1}`, ready},
+			lines: []string{"answers no status", "ready: 500 rows"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var out strings.Builder
+			err := UntilReady(t.Context(), Config{URL: headThatSays(t, tt.answers...), Poll: time.Millisecond, Timeout: time.Minute, Out: &out})
+			var cause *FailedError
+			switch {
+			case tt.failed == "" && err != nil:
+				t.Errorf("ended with %v", err)
+			case tt.failed != "" && (!errors.As(err, &cause) || cause.Reason != tt.failed):
+				t.Errorf("ended with %v, want a FailedError of %q", err, tt.failed)
+			}
+			rest := out.String()
+			for _, line := range tt.lines {
+				_, after, found := strings.Cut(rest, line)
+				if !found {
+					t.Fatalf("no %q in what is left of\n%s", line, out.String())
+				}
+				rest = after
+			}
+		})
+	}
+}
+
+func TestWaitRunsOut(t *testing.T) {
+	err := UntilReady(t.Context(), Config{URL: headThatSays(t, loading), Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &strings.Builder{}})
+	var late *TimeoutError
+	if !errors.As(err, &late) {
+		t.Fatalf("ended with %v, want a TimeoutError", err)
+	}
+	for _, part := range []string{"200ms", "READY_TIMEOUT"} {
+		if !strings.Contains(late.Error(), part) {
+			t.Errorf("%q does not say %q", late, part)
+		}
+	}
+}
+
+func TestWaitIsStopped(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := UntilReady(ctx, Config{URL: headThatSays(t, loading), Out: &strings.Builder{}})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v, want the context's error", err)
+	}
+}
+
+func TestWaitForNobody(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	var out strings.Builder
+	err := UntilReady(t.Context(), Config{URL: server.URL, Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &out})
+	if !strings.Contains(out.String(), "waiting for the cache's head") {
+		t.Errorf("said %q and ended with %v", out.String(), err)
+	}
+}
+
+// A load whose numbers grow quietly is told once a while, with its rate and what is left.
+func TestNarratorKeepsItsPace(t *testing.T) {
+	var out strings.Builder
+	begin := time.Unix(1_000_000, 0)
+	n := progressPrinter{out: &out, every: 10 * time.Second, begin: begin}
+	for second := range 21 {
+		status := statusAfter(second)
+		n.status(&status, "", begin.Add(time.Duration(second)*time.Second))
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("%d lines, want one at 0, 10 and 20 s:\n%s", len(lines), out.String())
+	}
+	if want := "at 100 rows/s and 2.0 MB/s, 1m20s left"; !strings.Contains(lines[2], want) {
+		t.Errorf("the last line is %q, want %q in it", lines[2], want)
+	}
+}
+
+// statusAfter is a load of 100 splits that does one a second: 100 rows, 2 MB.
+func statusAfter(second int) protocol.Status {
+	return protocol.Status{
+		State: protocol.StateLoading, Reason: fmt.Sprintf("loading %d%%", second), Rows: int64(second) * 100, Bytes: int64(second) * 2e6,
+		Splits: protocol.SplitStatus{Done: second, Total: 100},
+	}
+}

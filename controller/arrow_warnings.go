@@ -1,0 +1,138 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+)
+
+const (
+	// warningPatience is how long pods may be missing, or their containers not start, before the events are read: most come at once.
+	warningPatience = 3 * time.Second
+	// warningsAge is how long the events of a namespace are used before they are read again.
+	warningsAge = 2 * time.Second
+)
+
+// warnings reads the Warning events of namespaces, which alone say why a StatefulSet can't make its pods or a volume can't be mounted.
+// However many caches of a namespace wait, its events are read once per warningsAge. It is safe for concurrent use.
+type warnings struct {
+	live client.Reader
+	now  func() time.Time
+
+	mu   sync.Mutex
+	kept map[string]namespaceWarnings
+}
+
+type namespaceWarnings struct {
+	read   time.Time
+	events []corev1.Event
+}
+
+func (w *warnings) of(ctx context.Context, namespace string) ([]corev1.Event, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock() // also while reading: who asks meanwhile wants the same answer
+	now := w.now()
+	if kept, ok := w.kept[namespace]; ok && now.Sub(kept.read) < warningsAge {
+		return kept.events, nil
+	}
+	for name, kept := range w.kept {
+		if now.Sub(kept.read) >= warningsAge {
+			delete(w.kept, name)
+		}
+	}
+	var list corev1.EventList
+	if err := w.live.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"type": corev1.EventTypeWarning}); err != nil {
+		return nil, fmt.Errorf("list Warning events of namespace %s: %w", namespace, err)
+	}
+	if w.kept == nil {
+		w.kept = map[string]namespaceWarnings{}
+	}
+	w.kept[namespace] = namespaceWarnings{now, list.Items}
+	return list.Items, nil
+}
+
+// needsWarnings tells whether the pods have been incomplete for so long, without a sign why, that the events may say it.
+func needsWarnings(set *lws.LeaderWorkerSet, pods []*corev1.Pod, now time.Time) bool {
+	if now.Sub(newest(set, pods)) < warningPatience || troubleOf(pods) != nil {
+		return false
+	}
+	return len(pods) < int(wantedPods(set)) || slices.ContainsFunc(pods, isStarting)
+}
+
+// newest is when the last of the pods was made, or the set where there is none.
+func newest(set *lws.LeaderWorkerSet, pods []*corev1.Pod) time.Time {
+	last := set.CreationTimestamp.Time
+	for _, pod := range pods {
+		if made := pod.CreationTimestamp.Time; made.After(last) {
+			last = made
+		}
+	}
+	return last
+}
+
+// isStarting tells whether a pod has its node, and no container of it was started.
+func isStarting(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodPending && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue
+	})
+}
+
+// troubleOfEvents is what the newest of the events says of the pods that are not there or don't start; nil where none does. An event about a
+// set that is older than one of its pods was overcome.
+func troubleOfEvents(set *lws.LeaderWorkerSet, pods []*corev1.Pod, events []corev1.Event) *trouble {
+	made := newest(set, pods).Truncate(time.Second)
+	missing := len(pods) < int(wantedPods(set))
+	var last *corev1.Event
+	for i := range events {
+		e := &events[i]
+		ofSet := missing && strings.HasPrefix(e.Reason, "Failed") && isOfSet(set, e) && !timeOf(e).Before(made)
+		ofPod := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return isStarting(pod) && e.InvolvedObject.UID == pod.UID })
+		if (ofSet || ofPod) && (last == nil || timeOf(last).Before(timeOf(e))) {
+			last = e
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	return &trouble{cmp.Or(word(last.Reason), "PodsFailed"), fmt.Sprintf("%s %s: %s", last.InvolvedObject.Kind, last.InvolvedObject.Name, last.Message)}
+}
+
+// isOfSet tells whether an event is about the LeaderWorkerSet, or about one of the StatefulSets that it makes: <name> of heads, and
+// <name>-<copy> of data nodes.
+func isOfSet(set *lws.LeaderWorkerSet, e *corev1.Event) bool {
+	switch e.InvolvedObject.Kind {
+	case "LeaderWorkerSet":
+		return e.InvolvedObject.Name == set.Name
+	case "StatefulSet":
+		rest, ok := strings.CutPrefix(e.InvolvedObject.Name, set.Name)
+		group := strings.TrimPrefix(rest, "-")
+		return ok && (rest == "" || rest != group && group != "" && strings.Trim(group, "0123456789") == "")
+	}
+	return false
+}
+
+// timeOf is when an event, of either of the two APIs of events, was seen last.
+func timeOf(e *corev1.Event) time.Time {
+	last := e.CreationTimestamp.Time
+	seen := []time.Time{e.LastTimestamp.Time, e.EventTime.Time}
+	if e.Series != nil {
+		seen = append(seen, e.Series.LastObservedTime.Time)
+	}
+	for _, at := range seen {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}

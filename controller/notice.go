@@ -1,0 +1,195 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+const (
+	// noticePause is how often a step that waits is looked at though nothing woke us: refusals wake nobody.
+	noticePause = 3 * time.Second
+	// noticeTimeout bounds one notice.
+	noticeTimeout = 2 * time.Second
+)
+
+// noticeReconciler tells the steps that wait for a cache what the controller knows and the cache's head can't tell: why a TrainJob gets no
+// cache, or why its pods don't start. The step writes it into its log (docs/adr/0017). It carries no data and no decision: a step that can't
+// be reached waits all the same.
+type noticeReconciler struct {
+	client   client.Reader
+	refusals *refusals
+	dial     Dial
+
+	told sync.Map // the last notice by the UID of the step's pod
+}
+
+// Reconcile is for a pod of a step that waits.
+func (r *noticeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	pod := &corev1.Pod{}
+	if err := r.client.Get(ctx, request.NamespacedName, pod); err != nil {
+		if apierrors.IsNotFound(err) {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("get pod %s: %w", request.NamespacedName, err)
+	}
+	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		r.told.Delete(pod.UID)
+		return ctrl.Result{}, nil
+	}
+	if pod.Status.Phase != corev1.PodRunning {
+		return ctrl.Result{}, nil // its start wakes us
+	}
+	notice, err := r.notice(ctx, jobOfStep(pod))
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if before, ok := r.told.Load(pod.UID); notice == before || !ok && notice == "" {
+		return ctrl.Result{RequeueAfter: noticePause}, nil
+	}
+	if err := tell(ctx, r.dial, pod, notice); err != nil {
+		log.FromContext(ctx).V(1).Info("a step that waits takes no notice", "pod", request.NamespacedName, "reason", err.Error())
+	} else {
+		r.told.Store(pod.UID, notice)
+	}
+	return ctrl.Result{RequeueAfter: noticePause}, nil
+}
+
+// notice is what the controller knows of a TrainJob's cache; "" where the cache's head tells more.
+func (r *noticeReconciler) notice(ctx context.Context, job types.NamespacedName) (string, error) {
+	if refusal := r.refusals.of(job); refusal != "" {
+		return refusal, nil
+	}
+	cache := job
+	service := &corev1.Service{}
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: inject.ServiceName(job.Name)}, service)
+	if client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("get the Service of TrainJob %s: %w", job, err)
+	}
+	if used := service.Annotations[AnnotationUses]; used != "" {
+		cache = keyOf(used)
+	}
+	dc := &v1alpha1.DataCache{}
+	if err := r.client.Get(ctx, cache, dc); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "", fmt.Errorf("get DataCache %s: %w", cache, err)
+	}
+	return noticeOf(dc), nil
+}
+
+// noticeOf is what a DataCache's status says of pods, and of what keeps them from running; the rest the head tells itself.
+func noticeOf(dc *v1alpha1.DataCache) string {
+	c := readyCondition(&dc.Status)
+	if isObstacle(c.reason) || c.reason == reasonStarting || c.reason == reasonReleased {
+		return fmt.Sprintf("%s: %s", c.reason, c.message)
+	}
+	return ""
+}
+
+// tell sends a notice to the step in the pod.
+func tell(ctx context.Context, dial Dial, pod *corev1.Pod, notice string) error {
+	client := http.Client{
+		Timeout: noticeTimeout,
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dial(ctx, pod)
+		}},
+	}
+	url := fmt.Sprintf("http://%s:%d%s", pod.Name, inject.HTTPPort, noticePath)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(notice))
+	if err != nil {
+		return fmt.Errorf("tell pod %s: %w", pod.Name, err)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("tell pod %s: %w", pod.Name, steady(err))
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusNoContent {
+		return fmt.Errorf("tell pod %s: it answers %s", pod.Name, response.Status)
+	}
+	return nil
+}
+
+// noticePath is where a step takes notices (cacheserver/wait).
+const noticePath = "/notice"
+
+// isStep tells whether a pod is of a step that waits.
+func isStep(pod client.Object) bool {
+	labels := pod.GetLabels()
+	return labels[inject.LabelJobSet] != "" && labels[inject.LabelReplicatedJob] == inject.StepName
+}
+
+// jobOfStep is the TrainJob whose step a pod is.
+func jobOfStep(pod client.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[inject.LabelJobSet]}
+}
+
+// stepOfJob is the index of the pods of steps by their TrainJob's name.
+func stepOfJob(pod client.Object) []string {
+	if !isStep(pod) {
+		return nil
+	}
+	return []string{jobOfStep(pod).Name}
+}
+
+// stepsOfCache are the pods that wait for a DataCache: those of the TrainJob of its name, and of its users.
+func stepsOfCache(reader client.Reader) func(context.Context, client.Object) []reconcile.Request {
+	return func(ctx context.Context, object client.Object) []reconcile.Request {
+		var requests []reconcile.Request
+		for _, job := range jobsOfCache(reader)(ctx, object) {
+			var pods corev1.PodList
+			if err := reader.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingFields{indexStep: job.Name}); err != nil {
+				log.FromContext(ctx).Error(err, "list the pods that wait for a DataCache", "datacache", qualified(object))
+			}
+			for i := range pods.Items {
+				requests = append(requests, request(client.ObjectKeyFromObject(&pods.Items[i])))
+			}
+		}
+		return requests
+	}
+}
+
+// refusals are why TrainJobs get no cache, as long as they don't. Goroutines may share them.
+type refusals struct {
+	mu   sync.Mutex
+	text map[types.NamespacedName]string
+}
+
+func newRefusals() *refusals { return &refusals{text: map[types.NamespacedName]string{}} }
+
+// set records why the job gets no cache; "": it gets one, or is gone.
+func (r *refusals) set(job types.NamespacedName, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if text == "" {
+		delete(r.text, job)
+		return
+	}
+	r.text[job] = text
+}
+
+func (r *refusals) of(job types.NamespacedName) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text[job]
+}

@@ -1,0 +1,45 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// obstacleOf is the trouble behind an error that only people can mend: a name that is taken, a quota, a policy, a webhook; nil for any other
+// error.
+func obstacleOf(err error) *trouble {
+	taken, template := (*foreignError)(nil), (*templateError)(nil)
+	switch {
+	case errors.As(err, &template):
+		return &trouble{reasonRefused, template.Error()}
+	case errors.As(err, &taken):
+		return &trouble{reasonNameTaken, taken.Error()}
+	case isRefused(err):
+		return &trouble{reasonRefused, err.Error()}
+	}
+	return nil
+}
+
+// isRefused tells what people must mend from what may pass: the API server says no for a missing right, a quota, validation or an admission
+// policy, also in a minute. A webhook may refuse with any code, and one that can't be called refuses everything.
+func isRefused(err error) bool {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return false
+	}
+	if strings.Contains(err.Error(), "denied the request") || strings.Contains(err.Error(), "failed calling webhook") { // k8s.io/apiserver webhook/errors/statuserror.go
+		return true
+	}
+	switch status.Status().Code {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}

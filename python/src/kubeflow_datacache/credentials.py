@@ -1,0 +1,183 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Who a client is and whom it trusts: TLS, client certificates, bearer tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self, TypedDict
+from urllib.parse import urlsplit
+
+from kubeflow_datacache.errors import RefusedError
+
+Pem = bytes | str | os.PathLike[str]
+Token = Callable[[], str] | str | os.PathLike[str]
+
+_ENVIRONMENT: Final = {
+    "tls_roots": "DATACACHE_TLS_ROOTS",
+    "tls_certificate": "DATACACHE_TLS_CERTIFICATE",
+    "tls_key": "DATACACHE_TLS_KEY",
+    "tls_hostname": "DATACACHE_TLS_HOSTNAME",
+    "token": "DATACACHE_TOKEN_FILE",
+}
+_TLS: Final = "grpc+tls"
+
+
+class CredentialOptions(TypedDict, total=False):
+    """How a DataCache proves who it is, and what it trusts. PEM is given as bytes or text, or as the path of a file.
+
+    tls_roots: PEM of the authorities that servers' certificates must come from; None for the system's.
+    tls_certificate, tls_key: PEM of this client's own certificate, its chain after it, and of its private key, for
+    servers that ask for one. Files are read anew for every connection, so that they may rotate; over gRPC, when a
+    server is first connected to.
+    tls_hostname: the name that servers' certificates must have, in place of the host in the address: head and data
+    nodes then have one name.
+    token: a bearer token, which goes along with every call ("authorization: Bearer ..."): the path of a file, which is
+    read anew for every call and so may rotate, or a function that returns it and must be picklable where the cache is
+    pickled. It is sent over TLS only, or to this machine. A cache server by itself asks for none; one behind a gateway
+    may.
+    """
+
+    tls_roots: Pem | None
+    tls_certificate: Pem | None
+    tls_key: Pem | None
+    tls_hostname: str | None
+    token: Token | None
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """CredentialOptions, checked. Tokens and keys are not in its repr."""
+
+    roots: bytes | None = None
+    certificate: Pem | None = field(default=None, repr=False)
+    key: Pem | None = field(default=None, repr=False)
+    hostname: str | None = None
+    token: Token | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, options: CredentialOptions) -> Self:
+        """ValueError or TypeError, in the name of the option, for what can't be."""
+        for name in options:
+            if name not in CredentialOptions.__annotations__:
+                raise TypeError(f"{name} is no parameter of a DataCache; there are {', '.join(_ENVIRONMENT)}")
+        own = cls(
+            _pem("tls_roots", options.get("tls_roots")),
+            options.get("tls_certificate"),
+            options.get("tls_key"),
+            options.get("tls_hostname"),
+            options.get("token"),
+        )
+        if (own.certificate is None) != (own.key is None):
+            raise ValueError("tls_certificate and tls_key go together: give both or neither")
+        if own.certificate is not None:
+            own.context()  # whether they fit together
+        if own.token is not None and not callable(own.token):
+            own._bearer()
+        return own
+
+    @staticmethod
+    def options_from(environ: Mapping[str, str], given: CredentialOptions) -> CredentialOptions:
+        """The options that were given, and of the others those that the environment has."""
+        told: Any = {name: environ[variable] for name, variable in _ENVIRONMENT.items() if environ.get(variable)}
+        own: Any = {name: value for name, value in given.items() if value is not None}
+        merged: Any = {**told, **own}
+        return merged
+
+    @property
+    def secured(self) -> bool:
+        """Whether anything says that servers speak TLS."""
+        return any((self.roots, self.certificate, self.hostname))
+
+    def headers(self, location: str) -> list[tuple[str, str]]:
+        """What goes along with every call to a location. RefusedError where it would be read on the way."""
+        if self.token is None:
+            return []
+        address = urlsplit(location)
+        if address.scheme != _TLS and not _on_this_machine(address.hostname or ""):
+            raise RefusedError(
+                f"token: {location} is not reached by TLS, and whoever sees the connection would have it: use grpc+tls://"
+            )
+        return [("authorization", f"Bearer {self._bearer()}")]
+
+    def context(self) -> ssl.SSLContext:
+        """TLS as a client has it."""
+        context = ssl.create_default_context(cadata=self.roots.decode() if self.roots else None)
+        context.set_alpn_protocols(["h2"])
+        if self.certificate is not None and self.key is not None:
+            with _file(self.certificate) as certificate, _file(self.key) as key:
+                try:
+                    context.load_cert_chain(certificate, key)
+                except (OSError, ssl.SSLError) as error:
+                    raise ValueError(
+                        "tls_certificate, tls_key: want PEM of a certificate and of its private key, or the paths of"
+                        f" files of them ({error})"
+                    ) from error
+        return context
+
+    def flight(self) -> dict[str, Any]:
+        """The same as arguments of pyarrow.flight.connect."""
+        own = {
+            "tls_root_certs": self.roots,
+            "cert_chain": _pem("tls_certificate", self.certificate),
+            "private_key": _pem("tls_key", self.key),
+            "override_hostname": self.hostname,
+        }
+        return {name: value for name, value in own.items() if value is not None}
+
+    def _bearer(self) -> str:
+        assert self.token is not None
+        if callable(self.token):
+            token = self.token()
+        else:
+            try:
+                token = Path(self.token).read_text()
+            except OSError as error:  # not the value: it may be the token itself
+                raise ValueError(
+                    "token: want the path of a file that holds it, or a function that returns it; no such file can be"
+                    f" read ({error.strerror})"
+                ) from None
+        token = token.strip()
+        if not token.isascii() or not token.isprintable() or not token:
+            raise ValueError("token: want one line of printable ASCII")
+        return token
+
+
+def _pem(name: str, given: Pem | None) -> bytes | None:
+    """The PEM itself, of text, bytes or a path."""
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, str) and "-----BEGIN" in given:
+        return given.encode()
+    try:
+        return Path(given).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{name} = {str(given)!r}: want PEM, or the path of a file of it ({error})") from error
+
+
+@contextlib.contextmanager
+def _file(pem: Pem) -> Generator[str]:
+    """A path of PEM; where it is given as text, of a file that only this user can read and that goes away again."""
+    if not isinstance(pem, bytes) and "-----BEGIN" not in str(pem):
+        yield os.fspath(pem)
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(pem if isinstance(pem, bytes) else str(pem).encode())
+        file.flush()
+        yield file.name
+
+
+def _on_this_machine(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,82 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for a cache that loads, and showing how far it is."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TextIO
+
+from kubeflow_datacache.errors import CacheFailedError, UnreachableError
+from kubeflow_datacache.watch.bar import tqdm_here
+
+_ASK_SECONDS: Final = 0.5
+_SAY_SECONDS: Final = 10.0  # between two lines in a log
+
+
+def wait_ready(ask: Callable[[], Mapping[str, Any]], seconds: float, *, progress: bool) -> Mapping[str, Any]:
+    """Asks until a cache is Ready, and returns that status. CacheFailedError if it fails, UnreachableError if nothing
+    more is loaded for so many seconds. progress: whether a bar, or in a log a line now and then, shows it.
+    """
+    with contextlib.closing(Loading()) if progress else contextlib.nullcontext() as shown:
+        done, since = -1, time.monotonic()
+        while (status := ask())["state"] != "Ready":
+            if status["state"] == "Failed":
+                raise CacheFailedError(f"the cache failed: {status.get('reason', '')}: see its log, then start it anew")
+            now = time.monotonic()
+            if status["rows"] != done:
+                done, since = status["rows"], now
+            if now - since > seconds:
+                raise UnreachableError(
+                    f"the cache is {status['state']}, and loaded nothing for {now - since:.0f} s (retry_seconds ="
+                    f" {seconds:g}): {status.get('reason', '')}"
+                )
+            if shown is not None:
+                shown.update(status)
+            time.sleep(min(_ASK_SECONDS, seconds))
+        if shown is not None:
+            shown.ready(status)
+        return status
+
+
+class Loading:
+    """A cache's splits, loaded of all: tqdm's bar or plain lines. Shows nothing for a cache that is ready at once."""
+
+    def __init__(self, out: TextIO | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self._tqdm, self._bar = tqdm_here(), None
+        self._out, self._now = out or sys.stderr, now
+        self._said: float | None = None
+
+    def update(self, status: Mapping[str, Any]) -> None:
+        """Shows a status."""
+        splits = status["splits"]
+        if self._tqdm is None:
+            if self._said is None or self._now() - self._said >= _SAY_SECONDS:
+                self._say(status)
+            return
+        if self._bar is None:
+            self._bar = self._tqdm(desc="loading the cache", unit="split", mininterval=0)
+        self._bar.total = splits["total"] or None  # none until the load is planned
+        self._bar.set_postfix_str(f"{status['rows']:,} rows", refresh=False)
+        self._bar.update(splits["done"] - self._bar.n)
+
+    def ready(self, status: Mapping[str, Any]) -> None:
+        """Shows the last status, if something was shown before."""
+        if self._bar is not None:
+            self.update(status)
+        elif self._said is not None:
+            self._say(status)
+
+    def close(self) -> None:
+        """Ends the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _say(self, status: Mapping[str, Any]) -> None:
+        self._said, splits = self._now(), status["splits"]
+        share = f"{splits['done'] / splits['total']:.0%}, " if splits["total"] else ""
+        line = f"loading the cache: {share}{splits['done']:,}/{splits['total']:,} splits, {status['rows']:,} rows"
+        print(line, file=self._out, flush=True)

@@ -1,0 +1,243 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
+)
+
+// obstacle keeps a TrainJob from its cache.
+type obstacle struct {
+	raise func(t *testing.T, namespace string)            // before there is a TrainJob
+	job   func(t *testing.T, ns string) *trainer.TrainJob // nil: one with a cache of its own
+	act   kubetest.Act                                    // of the cache's pods
+	event string                                          // the reason of the TrainJob's event
+	want  []string                                        // parts of the event's message and of a line of the step's log
+}
+
+var obstacles = map[string]obstacle{
+	"a quota of DataCaches": {
+		raise: func(t *testing.T, ns string) {
+			t.Helper()
+			quota(t, ns, "count/datacaches.datacache.kubeflow.org", "0")
+		},
+		event: "CacheFailed", want: []string{"no cache: ", "exceeded quota: small"},
+	},
+	"a quota of memory": {
+		raise: func(t *testing.T, ns string) { t.Helper(); quota(t, ns, "requests.memory", "500Mi") },
+		event: "CacheProvisioning", want: []string{"StatefulSet train-cache: ", "exceeded quota: small"},
+	},
+	"PodSecurity":                       {job: violating, event: "CacheProvisioning", want: []string{"StatefulSet reviews-cache: ", `violates PodSecurity "baseline`, "hostNetwork"}},
+	"an admission policy":               {raise: denied, event: "CacheFailed", want: []string{"create LeaderWorkerSet ", "denied request: no large sets"}},
+	"a webhook that is down":            {raise: unreachable, event: "CacheFailed", want: []string{"create NetworkPolicy ", "failed calling webhook"}},
+	"no image":                          {act: kubetest.Act{Waiting: "ImagePullBackOff"}, event: "CacheProvisioning", want: []string{"pod train-cache-0", "ImagePullBackOff"}},
+	"no node":                           {job: nowhere, event: "CacheProvisioning", want: []string{"pod reviews-cache-0 can't be scheduled", "node affinity/selector"}},
+	"a runtime that waits for no table": {job: asksNothing, event: "CacheFailed", want: []string{"no cache: ", "asks for no cache, for which the step dataset-initializer of the runtime waits"}},
+}
+
+// TestObstacles: why a TrainJob gets no cache, or why its pods don't start, is in its events, and in the log of the step that waits: that of
+// the real program, which no head answers.
+func TestObstacles(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	for name, o := range obstacles {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns := cluster.Namespace(t)
+			cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
+				if isCachePod(pod) {
+					return o.act
+				}
+				return kubetest.Act{}
+			})
+			if o.raise != nil {
+				o.raise(t, ns)
+			}
+			job := cacheJob(ns, "train", table, tableEnv()...)
+			if o.job != nil {
+				job = o.job(t, ns)
+			}
+			cluster.Create(t, job)
+			gate := waitingStep(t, ns, "train")
+			kubetest.Eventually(t, "the event "+o.event, func() error { return warned(t, job, o.event, o.want) })
+			kubetest.Eventually(t, "the step's log", func() error { return lacks(gate.Output.String(), o.want) })
+		})
+	}
+}
+
+// warned looks for a warning of the TrainJob with the parts.
+func warned(t *testing.T, job *trainer.TrainJob, reason string, parts []string) error {
+	t.Helper()
+	var events corev1.EventList
+	if err := cluster.Client.List(t.Context(), &events, client.InNamespace(job.Namespace)); err != nil {
+		return err
+	}
+	err := errors.New("there is no event of it")
+	for _, e := range events.Items {
+		if e.InvolvedObject.Kind == "TrainJob" && e.InvolvedObject.Name == job.Name && e.Reason == reason && e.Type == corev1.EventTypeWarning {
+			if err = lacks(e.Message, parts); err == nil {
+				return nil
+			}
+		}
+	}
+	return err
+}
+
+// lacks says which of the parts are not in the text.
+func lacks(text string, parts []string) error {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return fmt.Errorf("no %q in %q", part, text)
+		}
+	}
+	return nil
+}
+
+// waitingStep runs the real program of the step that waits, as the pod that JobSet made for it, until the test ends.
+func waitingStep(t *testing.T, namespace, job string) *proctest.Process {
+	t.Helper()
+	var pods corev1.PodList
+	kubetest.Eventually(t, "the pod of the step", func() error {
+		labels := client.MatchingLabels{"jobset.sigs.k8s.io/jobset-name": job, "jobset.sigs.k8s.io/replicatedjob-name": inject.StepName}
+		if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace), labels); err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 {
+			return fmt.Errorf("there are %d", len(pods.Items))
+		}
+		return nil
+	})
+	c := pods.Items[0].Spec.Containers[0]
+	listener := listen(t)
+	address := listener.Addr().String()
+	listener.Close() // the program listens there in a moment
+	args := strings.ReplaceAll(strings.Join(c.Args, " "), "--notices=:8080", "--notices="+address)
+	if !strings.Contains(args, address) {
+		t.Fatalf("the step runs %q, want --notices=:8080 in it", c.Args)
+	}
+	step := proctest.Start(t, "step", []string{"TRAIN_JOB_NAME=" + job, "CACHE_HEAD=127.0.0.1:1"}, cacheserver, strings.Fields(args)...)
+	heads.lead(client.ObjectKeyFromObject(&pods.Items[0]), address)
+	return step
+}
+
+// quota is a ResourceQuota as its controller, which doesn't run here, reports it of an empty namespace.
+func quota(t *testing.T, namespace string, what corev1.ResourceName, most string) {
+	t.Helper()
+	hard := corev1.ResourceList{what: resource.MustParse(most)}
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+	cluster.Create(t, q)
+	q.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{what: resource.MustParse("0")}}
+	if err := cluster.Client.Status().Update(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// violating has its TrainJob use a DataCache whose pods the namespace doesn't take.
+func violating(t *testing.T, namespace string) *trainer.TrainJob {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	change(t, ns, func(ns *corev1.Namespace) { ns.Labels["pod-security.kubernetes.io/enforce"] = "baseline" })
+	return usingTemplate(t, namespace, &corev1.PodSpec{HostNetwork: true})
+}
+
+// nowhere has its TrainJob use a DataCache whose pods no node is for.
+func nowhere(t *testing.T, namespace string) *trainer.TrainJob {
+	t.Helper()
+	return usingTemplate(t, namespace, &corev1.PodSpec{NodeSelector: map[string]string{"pool": "nowhere"}})
+}
+
+func usingTemplate(t *testing.T, namespace string, pod *corev1.PodSpec) *trainer.TrainJob {
+	t.Helper()
+	dc := byHand(namespace)
+	dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: pod}
+	cluster.Create(t, dc)
+	return cacheJob(namespace, "train", "datacache://reviews")
+}
+
+// asksNothing names a runtime with our step, by a name that admission doesn't look at, and no table.
+func asksNothing(t *testing.T, namespace string) *trainer.TrainJob {
+	t.Helper()
+	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "own", Labels: twin.Labels}, Spec: twin.Spec})
+	job := cacheJob(namespace, "train", table)
+	job.Spec.Initializer = nil
+	job.Spec.RuntimeRef = trainer.RuntimeRef{Kind: new(trainer.TrainingRuntimeKind), Name: "own"}
+	return job
+}
+
+// denied has an admission policy refuse every LeaderWorkerSet of the namespace.
+func denied(t *testing.T, namespace string) {
+	t.Helper()
+	matches := admissionv1.MatchResources{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}},
+		ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create},
+			Rule:       admissionv1.Rule{APIGroups: []string{lws.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"leaderworkersets"}},
+		}}},
+	}
+	installed(t, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &matches, Validations: []admissionv1.Validation{{Expression: "false", Message: "no large sets"}},
+	}})
+	installed(t, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: namespace, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}})
+	set := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "any"}}
+	set.Spec.StartupPolicy = lws.LeaderCreatedStartupPolicy
+	set.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+	refuses(t, set, "no large sets")
+}
+
+// unreachable has the API server ask a webhook that nobody serves about every NetworkPolicy of the namespace.
+func unreachable(t *testing.T, namespace string) {
+	t.Helper()
+	installed(t, &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Webhooks: []admissionv1.ValidatingWebhook{{
+		Name: "down.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionv1.SideEffectClassNone),
+		ClientConfig:      admissionv1.WebhookClientConfig{URL: new("https://127.0.0.1:1/")},
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}},
+		Rules: []admissionv1.RuleWithOperations{{
+			Operations: []admissionv1.OperationType{admissionv1.Create},
+			Rule:       admissionv1.Rule{APIGroups: []string{"networking.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"networkpolicies"}},
+		}},
+	}}})
+	refuses(t, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "any"}}, "failed calling webhook")
+}
+
+// installed creates an object of the cluster, which goes when the test ends.
+func installed(t *testing.T, object client.Object) {
+	t.Helper()
+	cluster.Create(t, object)
+	ctx := context.WithoutCancel(t.Context()) // which is over when cleanup starts
+	t.Cleanup(func() {
+		if err := cluster.Client.Delete(ctx, object); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// refuses waits until the API server refuses the object so: it reads its admission's configuration now and then.
+func refuses(t *testing.T, object client.Object, why string) {
+	t.Helper()
+	kubetest.Eventually(t, "the API server to refuse", func() error {
+		copied, _ := object.DeepCopyObject().(client.Object) // a copy has the type of what it copies
+		return lacks(fmt.Sprint(cluster.Client.Create(t.Context(), copied, client.DryRunAll)), []string{why})
+	})
+}

@@ -1,0 +1,136 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package scratch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubeflow/datacache/internal/claim"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
+)
+
+// takesOver kills the manager in mid-queue, and leaves another one, which works on: the claims come in the order of the pods, by their
+// creation, namespace and index, and each comes once.
+func takesOver(t *testing.T) {
+	const replicas, before = 20, 5 // pods of each of two Jobs; claims that the first manager makes at least
+	// Nobody leads while the test has the Lease, so that all pods are in the queue before the first claim is made.
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: system},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("the test"), LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro())},
+	}
+	cluster.Create(t, lease)
+	first := start(t, "--claim-qps=4", "--claim-burst=1")
+	var queue []corev1.Pod
+	namespaces := []string{cluster.Namespace(t), cluster.Namespace(t)}
+	for _, namespace := range namespaces {
+		cluster.Create(t, indexedJob(namespace, "train", replicas))
+		queue = append(queue, gated(t, namespace, replicas)...)
+	}
+	slices.SortFunc(queue, inOrder)
+	var want []string
+	for _, pod := range queue {
+		want = append(want, pod.Namespace+"/"+claim.Name("scratch", claim.Replica(&pod)))
+	}
+
+	made := watchClaims(t)
+	cluster.Delete(t, lease)
+	got := made.next(t, before)
+	first.Kill()
+	// A manager that is killed keeps its Lease for 15 s; this is how an admin shortens that.
+	cluster.Delete(t, lease)
+	start(t, "--claim-qps=100", "--claim-burst=1")
+	got = append(got, made.next(t, 2*replicas-before)...)
+	if !slices.Equal(got, want) {
+		t.Errorf("claims were made in the order\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, namespace := range namespaces {
+		kubetest.Eventually(t, "all gates to be open", func() error {
+			if n := len(waiting(pods(t, namespace))); n > 0 {
+				return fmt.Errorf("%d pods wait", n)
+			}
+			return nil
+		})
+	}
+	// What the manager made beyond them would come before this one.
+	last := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespaces[0], Name: "last", Labels: map[string]string{claim.LabelVolume: ""}},
+		Spec:       scratchVolume(namespaces[0]).Ephemeral.VolumeClaimTemplate.Spec,
+	}
+	cluster.Create(t, last)
+	if rest := made.next(t, 1); rest[0] != namespaces[0]+"/last" {
+		t.Errorf("claim %s was made besides", rest[0])
+	}
+	if n := strings.Count(first.Output.String(), "level=ERROR"); n > 0 {
+		t.Errorf("%d errors in the log of the first manager:\n%s", n, first.Output)
+	}
+}
+
+func inOrder(a, b corev1.Pod) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Namespace, b.Namespace), cmp.Compare(index(a), index(b)))
+}
+
+func index(pod corev1.Pod) int {
+	n := 0
+	_, _ = fmt.Sscan(pod.Labels["batch.kubernetes.io/job-completion-index"], &n) // 0 of a pod without: the order is wrong then
+	return n
+}
+
+// madeClaims are the claims of scratch volumes in the order in which they were made.
+type madeClaims struct{ events <-chan watch.Event }
+
+// watchClaims sees claims that are made from now on.
+func watchClaims(t *testing.T) madeClaims {
+	t.Helper()
+	set, err := kubernetes.NewForConfig(cluster.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := set.CoreV1().PersistentVolumeClaims("")
+	now, err := all.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := all.Watch(t.Context(), metav1.ListOptions{LabelSelector: claim.LabelVolume, ResourceVersion: now.ResourceVersion})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	return madeClaims{w.ResultChan()}
+}
+
+// next waits for so many claims and returns them as namespace/name.
+func (m madeClaims) next(t *testing.T, number int) []string {
+	t.Helper()
+	var names []string
+	deadline := time.After(kubetest.Deadline)
+	for len(names) < number {
+		select {
+		case event, open := <-m.events:
+			made, ok := event.Object.(*corev1.PersistentVolumeClaim)
+			if !open || !ok {
+				t.Fatalf("the watch of claims ended: %+v", event)
+			}
+			switch event.Type {
+			case watch.Added:
+				names = append(names, made.Namespace+"/"+made.Name)
+			case watch.Deleted:
+				t.Errorf("claim %s was deleted", made.Name)
+			}
+		case <-deadline:
+			t.Fatalf("after %s there are %d claims of %d: %v", kubetest.Deadline, len(names), number, names)
+		}
+	}
+	return names
+}

@@ -1,0 +1,129 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package scratch
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
+)
+
+const (
+	system  = "datacache-scratch-volumes" // the manager's namespace, service account and Lease
+	overlay = "../../manifests/scratch-volumes/webhook"
+
+	webhookPort = 19460 // of the one manager that runs
+	probesPort  = 19461
+)
+
+var (
+	cluster *kubetest.Cluster
+	program string // the manager, built
+)
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "scratch-")
+	if err != nil {
+		os.Exit(fail(err))
+	}
+	code := run(m, dir)
+	if err := os.RemoveAll(dir); err != nil {
+		code = fail(err)
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M, dir string) int {
+	program = filepath.Join(dir, "manager")
+	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceEnabled), "-o", program, "github.com/kubeflow/datacache/cmd/manager")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		return fail(fmt.Errorf("build the manager: %w", err))
+	}
+	options := kubetest.Options{
+		Tools: os.Getenv("DATACACHE_KUBE"), CRDs: []string{"testdata/workflows.yaml"},
+		Controllers: []string{"ephemeral-volume-controller", "persistentvolume-binder-controller", "resourcequota-controller"},
+	}
+	return kubetest.Run(options, func(c *kubetest.Cluster) int {
+		cluster = c
+		return m.Run()
+	})
+}
+
+func fail(err error) int {
+	fmt.Fprintln(os.Stderr, "scratch:", err)
+	return 1
+}
+
+// TestScratchVolumes runs all tests of this package on one manager after the other.
+func TestScratchVolumes(t *testing.T) {
+	install(t)
+	takesOver(t) // first: it leaves a manager that works fast
+	for name, test := range map[string]func(*testing.T){
+		"Kinds": kinds, "OrdinaryVolume": ordinaryVolume, "Restarts": restarts, "Suspended": suspended, "Refused": refused,
+		"Quota": quota, "ForeignClaim": foreignClaim, "Stranded": stranded, "Rights": rights,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
+}
+
+// install applies what an admin installs, but for the Deployment.
+func install(t *testing.T) {
+	t.Helper()
+	text, err := exec.CommandContext(t.Context(), cluster.Kubectl(), "kustomize", overlay).Output()
+	if err != nil {
+		t.Fatalf("render %s: %v", overlay, err)
+	}
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.Install(t.Context(), file, at(webhookPort)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func at(port int) string { return net.JoinHostPort(cluster.Address, strconv.Itoa(port)) }
+
+// start runs a manager and waits until it is ready. There may be one at a time.
+func start(t *testing.T, flags ...string) *proctest.Process {
+	t.Helper()
+	kubeconfig, err := cluster.Kubeconfig(account, groups...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"scratch-volumes", "--leader-elect", "--kubeconfig=" + kubeconfig, "--metrics=0", "--probes=" + at(probesPort),
+		"--webhook-host=" + cluster.Address, fmt.Sprintf("--webhook-port=%d", webhookPort), "--rotate-certs=false", "--cert-dir=" + cluster.CertDir,
+	}
+	m := proctest.Start(t, "the manager", os.Environ(), program, append(args, flags...)...)
+	kubetest.Eventually(t, "the manager to be ready", func() error {
+		m.Alive()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(probesPort)+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("/readyz says %s", response.Status)
+		}
+		return nil
+	})
+	return m
+}
