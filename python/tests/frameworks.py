@@ -126,6 +126,8 @@ def main() -> None:
     whole, rest = globals()[kind](lambda: StreamingDataset(cache, **options, columns=["id"]), Path(folder), workers)
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     (Path(folder) / f"read-{rank}.json").write_text(json.dumps([whole, rest]))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # gloo's threads may abort a process that ends without it
 
 
 if __name__ == "__main__":
