@@ -53,7 +53,7 @@ func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.http, "http", env.or("HTTP_LISTEN", ":8080"), "host:port for /healthz /ready /status /metrics (env HTTP_LISTEN)")
 	flags.StringVar(&f.dir, "dir", env("OBJECT_CACHE_DIR"), "folder for objects, of this process alone, on a local disk (env OBJECT_CACHE_DIR)")
 	flags.StringVar(&f.buckets, "buckets", env("OBJECT_CACHE_BUCKETS"),
-		"JSON file of buckets, quotas and who may use them; looked at again while serving (env OBJECT_CACHE_BUCKETS)")
+		"JSON or YAML file of buckets, quotas and who may use them; looked at again while serving (env OBJECT_CACHE_BUCKETS)")
 	flags.StringVar(&f.name, "name", env("NODE_NAME"), "the node's name, by which keys are spread (default: the host's name; env NODE_NAME)")
 	flags.DurationVar(&f.verifyEvery, "verify-every", store.DefaultVerifyEvery, "read an object against its checksum again after this long; negative: at every read")
 	flags.Int64Var(&f.maxObjects, "max-objects", store.DefaultMaxObjects, "objects to keep at most: the index takes about 100 bytes of memory for each")
@@ -118,7 +118,7 @@ It is a cache: any object may go at any time.`,
   echo '{"TotalLimit": "20Gi", "Bucket": [{"Name": "scratch", "Public": true, "BucketQuota": "10Gi"}]}' > buckets.json
   echo 'some-secret me' > tokens
   cacheserver object-cache --standalone --tokens tokens --buckets buckets.json --dir /var/tmp/objects --listen 127.0.0.1:8000
-  curl -H 'Authorization: Bearer some-secret' -T file http://127.0.0.1:8000/v1/objects/scratch/file`,
+  curl --oauth2-bearer "$(cut -d' ' -f1 tokens)" -T file http://127.0.0.1:8000/v1/objects/scratch/file`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
