@@ -13,7 +13,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// calls are the calls that use a part's rows, which can be ended so that its memory can be freed. Make it with
+// calls are the calls that use an assignment's rows, which can be ended so that its memory can be freed. Make it with
 // newCalls.
 type calls struct {
 	ended context.Context // once it has ended, so must the calls
@@ -30,7 +30,7 @@ func newCalls(ctx context.Context) *calls {
 	return c
 }
 
-// errReplaced ends the calls of a part whose place another one takes.
+// errReplaced ends the calls of an assignment whose place another one takes.
 var errReplaced = status.Error(codes.Unavailable, "the data node loads another plan: ask the head again")
 
 // add counts a call in, unless calls are being ended.

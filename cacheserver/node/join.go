@@ -76,8 +76,8 @@ func (n *Node) session(ctx context.Context, conn *grpc.ClientConn) error {
 		return err
 	}
 	hello := peer.Hello{V: peer.Version, Index: n.cfg.Index, Incarnation: n.incarnation, Address: n.cfg.Advertise}
-	if p := n.current(); p != nil {
-		hello.Held = p.held()
+	if a := n.current(); a != nil {
+		hello.Held = a.held()
 	}
 	if err := stream.Send(peer.ToHead{Hello: &hello}); err != nil {
 		return endOf(stream, err)
@@ -88,10 +88,10 @@ func (n *Node) session(ctx context.Context, conn *grpc.ClientConn) error {
 	return n.converse(ctx, stream, incoming, ended)
 }
 
-func (n *Node) current() *part {
+func (n *Node) current() *assignment {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.part
+	return n.data.assigned
 }
 
 // receive passes the head's messages on until the stream ends.
@@ -124,8 +124,8 @@ func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-
 	r := reporter{stream: stream}
 	for {
 		var loadEnds <-chan struct{}
-		if r.part != nil && !r.concluded {
-			loadEnds = r.part.ended
+		if r.of != nil && !r.concluded {
+			loadEnds = r.of.ended
 		}
 		select {
 		case <-ctx.Done():
@@ -166,8 +166,8 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		n.setJoined(true, "")
 		return r.progress()
 	case m.Ready != nil:
-		if p := n.current(); p != nil && p.assign.Plan == m.Ready.Plan {
-			p.keepRecord(m.Ready.Record, true)
+		if a := n.current(); a != nil && a.spec.Plan == m.Ready.Plan {
+			a.keepRecord(m.Ready.Record, true)
 		}
 	case m.Recall != nil:
 		return n.sendRecord(r.stream)
@@ -178,7 +178,7 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		}
 		n.cfg.Log.Error("the cache failed", "reason", m.Abort.Reason)
 		r.start(nil)
-		if p := n.current(); p == nil || p.assign.Plan == m.Abort.Plan {
+		if a := n.current(); a == nil || a.spec.Plan == m.Abort.Plan {
 			n.giveUp(m.Abort.Reason)
 			return nil
 		}
@@ -190,8 +190,8 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 // sendRecord gives the head the plan's record, in pieces.
 func (n *Node) sendRecord(stream peer.NodeStream) error {
 	var record []byte
-	if p := n.current(); p != nil {
-		record, _ = p.recordKept()
+	if a := n.current(); a != nil {
+		record, _ = a.recordKept()
 	}
 	for {
 		piece := peer.RecordPiece{Data: record[:min(len(record), peer.RecordBytes)]}
@@ -203,15 +203,15 @@ func (n *Node) sendRecord(stream peer.NodeStream) error {
 	}
 }
 
-// reporter tells the head over one session what a part has loaded.
+// reporter tells the head over one session what is loaded of an assignment.
 type reporter struct {
 	stream    peer.NodeStream
-	part      *part
+	of        *assignment // nil: there is none to report of
 	reported  int
 	concluded bool // Loaded or Failed was sent
 }
 
-func (r *reporter) start(p *part) { r.part, r.reported, r.concluded = p, 0, false }
+func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, false }
 
 // mostReported bounds the splits in one message, which must stay below gRPC's 4 MiB: a node that joins again
 // reports all that it has at once.
@@ -222,9 +222,9 @@ func (r *reporter) progress() error {
 	for {
 		var p peer.Progress
 		left := 0
-		if r.part != nil {
-			p.Plan, p.Trouble = r.part.assign.Plan, r.part.trouble()
-			p.Done, p.Bytes = r.part.report(r.reported)
+		if r.of != nil {
+			p.Plan, p.Trouble = r.of.spec.Plan, r.of.trouble()
+			p.Done, p.Bytes = r.of.progress.report(r.reported)
 			left = max(len(p.Done)-mostReported, 0)
 			p.Done = p.Done[:len(p.Done)-left]
 			r.reported += len(p.Done)
@@ -241,12 +241,12 @@ func (r *reporter) conclude(n *Node) error {
 	if err := r.progress(); err != nil {
 		return err
 	}
-	plan := r.part.assign.Plan
-	if err := r.part.failure(); err != nil {
+	plan := r.of.spec.Plan
+	if err := r.of.failure(); err != nil {
 		n.cfg.Log.Error("loading failed", "reason", err)
 		return r.stream.Send(peer.ToHead{Failed: &peer.Failed{Plan: plan, Reason: err.Error()}})
 	}
-	rows := r.part.loaded()
-	n.cfg.Log.Info("loaded", "rows", rows.Len(), "bytes", rows.Bytes(), "splits", len(r.part.assign.Splits))
+	rows := r.of.loaded()
+	n.cfg.Log.Info("loaded", "rows", rows.Len(), "bytes", rows.Bytes(), "splits", len(r.of.spec.Splits))
 	return r.stream.Send(peer.ToHead{Loaded: &peer.Loaded{Plan: plan, Rows: rows.Len(), Bytes: rows.Bytes(), ColumnBytes: rows.ColumnBytes()}})
 }

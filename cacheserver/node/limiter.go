@@ -31,7 +31,7 @@ type DecodeLimiter struct {
 	changed *sync.Cond
 	used    int64
 	running int // row groups being decoded
-	loads   int // parts being loaded
+	loads   int // assignments being loaded
 }
 
 // NewDecodeLimiter makes one for the cores of this process.
@@ -42,7 +42,7 @@ func NewDecodeLimiter() *DecodeLimiter {
 	return w
 }
 
-// load counts a part that is being loaded until done, which frees the buffers after the last one.
+// load counts an assignment that is being loaded until done, which frees the buffers after the last one.
 func (w *DecodeLimiter) load() (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

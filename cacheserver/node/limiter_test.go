@@ -74,7 +74,7 @@ func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if one := (&part{layout: layout}).decoding(test.split); one > coreBytes {
+		if one := (&load{layout: layout}).decoding(test.split); one > coreBytes {
 			t.Errorf("%s: a row group takes %d bytes, more than a core's %d", name, one, coreBytes)
 		}
 	}
@@ -93,17 +93,18 @@ func TestReserveMemory(t *testing.T) {
 	}{
 		{1 << 40, 16}, {700 << 20, 6}, {200 << 20, 1}, {100 << 20, 0},
 	} {
-		p := &part{layout: layout, workers: 16, budget: rows.NewBudget(test.limit), limiter: &DecodeLimiter{capacity: 200 << 20}}
-		p.splits = slices.Repeat([]source.Split{split}, 100)
-		workers, release, err := p.reserveMemory()
+		cfg := &Config{Workers: 16, Budget: rows.NewBudget(test.limit), Decoding: &DecodeLimiter{capacity: 200 << 20}}
+		l := &load{layout: layout, cfg: cfg}
+		l.splits = slices.Repeat([]source.Split{split}, 100)
+		workers, release, err := l.reserveMemory()
 		if workers != test.workers || (err == nil) != (test.workers > 0) {
 			t.Errorf("limit %d: %d workers (%v), want %d", test.limit, workers, err, test.workers)
 		}
 		if err == nil {
 			release()
 		}
-		if p.budget.Used() != 0 {
-			t.Errorf("limit %d: %d bytes stay reserved", test.limit, p.budget.Used())
+		if l.cfg.Budget.Used() != 0 {
+			t.Errorf("limit %d: %d bytes stay reserved", test.limit, l.cfg.Budget.Used())
 		}
 	}
 }

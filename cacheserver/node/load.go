@@ -19,31 +19,82 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
+// load is the loading of one assignment. It is dropped when loading ends, and with it the splits, footers and deletes. Only run and the
+// goroutines that run waits for use it.
+type load struct {
+	cfg      *Config
+	source   source.Source
+	spec     peer.Assign
+	arena    *rows.Arena
+	progress *progress
+
+	dataset source.Dataset
+	splits  []source.Split
+	layout  *rows.Layout
+	sealed  []rows.Sealed // by split; each is set by the goroutine that decodes it
+}
+
+func newLoad(cfg *Config, from source.Source, a *assignment) *load {
+	sealed := make([]rows.Sealed, len(a.spec.Splits))
+	return &load{cfg: cfg, source: from, spec: a.spec, arena: a.arena, progress: &a.progress, sealed: sealed}
+}
+
+// run opens the version that was assigned and brings all splits into memory.
+func (l *load) run(ctx context.Context) (*rows.Layout, *rows.Rows, error) {
+	for _, text := range l.spec.Splits {
+		split, err := l.source.Split(text)
+		if err != nil {
+			return nil, nil, err
+		}
+		l.splits = append(l.splits, split)
+	}
+	version := source.Version{Pin: l.spec.Pin, Selection: l.spec.Selection}
+	err := l.retry(ctx, noSplit, func() (err error) {
+		l.dataset, err = l.source.Open(ctx, version, l.cfg.Decoding.buffers)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if l.layout, err = rows.NewLayout(l.dataset.Schema()); err != nil {
+		return nil, nil, err
+	}
+	if err := l.loadAll(ctx); err != nil {
+		return nil, nil, err
+	}
+	var chunks []*rows.Chunk
+	for _, s := range l.sealed {
+		chunks = append(chunks, s.Chunks...)
+	}
+	loaded, err := rows.NewRows(l.layout, chunks)
+	return l.layout, loaded, err
+}
+
 // job is a split whose column chunks were brought near.
 type job struct {
-	index   int // within the part
+	index   int // within the assignment
 	fetched source.Fetched
 }
 
-// load brings every split of the part into memory. Fetching runs one split a worker ahead of decoding.
+// loadAll brings every split into memory. Fetching runs one split a worker ahead of decoding.
 // The first error ends it; nothing is ever left out.
-func (p *part) load(ctx context.Context) error {
-	if len(p.splits) == 0 {
+func (l *load) loadAll(ctx context.Context) error {
+	if len(l.splits) == 0 {
 		return nil
 	}
-	workers, release, err := p.reserveMemory()
+	workers, release, err := l.reserveMemory()
 	if err != nil {
 		return err
 	}
 	defer release()
-	defer p.limiter.load()()
+	defer l.cfg.Decoding.load()()
 	group, ctx := errgroup.WithContext(ctx)
 	jobs := make(chan job)
 	var next atomic.Int64
 	var fetchers errgroup.Group
 	for range workers {
-		fetchers.Go(func() error { return p.fetch(ctx, &next, jobs) })
-		group.Go(func() error { return p.decodeAll(ctx, jobs) })
+		fetchers.Go(func() error { return l.fetch(ctx, &next, jobs) })
+		group.Go(func() error { return l.decodeAll(ctx, jobs) })
 	}
 	group.Go(func() error {
 		defer close(jobs)
@@ -64,25 +115,25 @@ const (
 
 // decoding is about how many bytes decoding a split takes beside the rows and its compressed bytes: an uncompressed page
 // of each column, and batches.
-func (p *part) decoding(s source.SplitInfo) int64 {
-	columns := int64(p.layout.Schema().NumFields())
+func (l *load) decoding(s source.SplitInfo) int64 {
+	columns := int64(l.layout.Schema().NumFields())
 	pages := min(s.Bytes, columns*pageBytes+pageRows*(s.Bytes/max(s.Rows, 1)))
 	return pages + min(s.Bytes, batchBytes)
 }
 
 // reserveMemory reserves memory for the splits under way, and lowers the number of workers until it fits: for each worker the
 // compressed bytes of a split that is decoded and of the next one, and what decoding takes, see DecodeLimiter.
-func (p *part) reserveMemory() (workers int, release func(), err error) {
+func (l *load) reserveMemory() (workers int, release func(), err error) {
 	var compressed, decoding int64
-	for _, split := range p.splits {
+	for _, split := range l.splits {
 		s := split.Info()
-		compressed, decoding = max(compressed, s.Length), max(decoding, p.decoding(s))
+		compressed, decoding = max(compressed, s.Length), max(decoding, l.decoding(s))
 	}
-	for workers = min(p.workers, len(p.splits)); ; workers-- {
+	for workers = min(l.cfg.Workers, len(l.splits)); ; workers-- {
 		n := int64(workers)
-		size := n*2*compressed + min(n*decoding, max(p.limiter.capacity, decoding))
-		if err = p.budget.Reserve(size); err == nil {
-			return workers, func() { p.budget.Release(size) }, nil
+		size := n*2*compressed + min(n*decoding, max(l.cfg.Decoding.capacity, decoding))
+		if err = l.cfg.Budget.Reserve(size); err == nil {
+			return workers, func() { l.cfg.Budget.Release(size) }, nil
 		}
 		if workers == 1 {
 			return 0, nil, noRoom(err, "to load even one row group at a time", "or cache fewer columns")
@@ -90,20 +141,20 @@ func (p *part) reserveMemory() (workers int, release func(), err error) {
 	}
 }
 
-// fetch takes the part's splits in order and hands each on when its bytes are near.
-func (p *part) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) error {
+// fetch takes the splits in order and hands each on when its bytes are near.
+func (l *load) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) error {
 	for {
 		i := int(next.Add(1) - 1)
-		if i >= len(p.splits) {
+		if i >= len(l.splits) {
 			return nil
 		}
 		begin := time.Now()
 		var fetched source.Fetched
-		err := p.retry(ctx, i, func() (err error) {
-			fetched, err = p.dataset.Fetch(ctx, p.splits[i])
+		err := l.retry(ctx, i, func() (err error) {
+			fetched, err = l.dataset.Fetch(ctx, l.splits[i])
 			return err
 		})
-		p.metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(time.Since(begin).Seconds())
+		l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(time.Since(begin).Seconds())
 		if err != nil {
 			return err
 		}
@@ -116,11 +167,11 @@ func (p *part) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) e
 	}
 }
 
-func (p *part) decodeAll(ctx context.Context, jobs <-chan job) error {
+func (l *load) decodeAll(ctx context.Context, jobs <-chan job) error {
 	for j := range jobs {
-		err := p.decode(ctx, j)
-		if err != nil && p.mayPass(err) { // deletes are read while decoding
-			err = p.retry(ctx, j.index, func() error { return p.fetchAndDecode(ctx, j.index) })
+		err := l.decode(ctx, j)
+		if err != nil && l.mayPass(err) { // deletes are read while decoding
+			err = l.retry(ctx, j.index, func() error { return l.fetchAndDecode(ctx, j.index) })
 		}
 		if err != nil {
 			return err
@@ -129,25 +180,25 @@ func (p *part) decodeAll(ctx context.Context, jobs <-chan job) error {
 	return nil
 }
 
-func (p *part) fetchAndDecode(ctx context.Context, index int) error {
-	fetched, err := p.dataset.Fetch(ctx, p.splits[index])
+func (l *load) fetchAndDecode(ctx context.Context, index int) error {
+	fetched, err := l.dataset.Fetch(ctx, l.splits[index])
 	if err != nil {
 		return err
 	}
-	return p.decode(ctx, job{index, fetched})
+	return l.decode(ctx, job{index, fetched})
 }
 
 // decode turns one fetched split into chunks and reports it.
-func (p *part) decode(ctx context.Context, j job) (err error) {
-	split := p.splits[j.index].Info()
+func (l *load) decode(ctx context.Context, j job) (err error) {
+	split := l.splits[j.index].Info()
 	defer j.fetched.Close()
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%s: decoding failed: %v\n%s", split, r, debug.Stack())
 		}
 	}()
-	defer p.limiter.begin(p.decoding(split))()
-	builder := rows.NewBuilder(p.layout, p.arena, rows.TargetBytes)
+	defer l.cfg.Decoding.begin(l.decoding(split))()
+	builder := rows.NewBuilder(l.layout, l.arena, rows.TargetBytes)
 	defer builder.Close()
 	var copying time.Duration
 	begin := time.Now()
@@ -160,44 +211,39 @@ func (p *part) decode(ctx context.Context, j job) (err error) {
 		batch.Release()
 		copying += time.Since(start)
 		if err != nil {
-			return p.explain(split, err)
+			return l.explain(split, err)
 		}
 	}
 	start := time.Now()
 	sealed, err := builder.Finish()
 	copying += time.Since(start)
 	if err != nil {
-		return p.explain(split, err)
+		return l.explain(split, err)
 	}
-	p.metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
-	p.metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
+	l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
+	l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
 	direct, general := j.fetched.Decoders()
-	p.metrics.LoadColumns.WithLabelValues(ops.DecoderDirect).Add(float64(direct))
-	p.metrics.LoadColumns.WithLabelValues(ops.DecoderGeneral).Add(float64(general))
-	p.keep(j.index, sealed)
+	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderDirect).Add(float64(direct))
+	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderGeneral).Add(float64(general))
+	l.keep(j.index, sealed)
 	return nil
 }
 
 // keep files a loaded split and makes it reportable.
-func (p *part) keep(index int, sealed rows.Sealed) {
-	p.metrics.DecodedBytes.Add(float64(sealed.Bytes))
-	p.metrics.DecodedRows.Add(float64(sealed.Rows))
-	p.metrics.SplitsLoaded.Inc()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sealed[index] = sealed
-	p.bytes += sealed.Bytes
-	p.done = append(p.done, peer.SplitDone{
-		Split: p.assign.First + index, Rows: sealed.Rows, Bytes: sealed.Bytes, Hash: fmt.Sprintf("%x", sealed.Hash),
+func (l *load) keep(index int, sealed rows.Sealed) {
+	l.cfg.Metrics.DecodedBytes.Add(float64(sealed.Bytes))
+	l.cfg.Metrics.DecodedRows.Add(float64(sealed.Rows))
+	l.cfg.Metrics.SplitsLoaded.Inc()
+	l.sealed[index] = sealed
+	l.progress.add(peer.SplitDone{
+		Split: l.spec.First + index, Rows: sealed.Rows, Bytes: sealed.Bytes, Hash: fmt.Sprintf("%x", sealed.Hash),
 	})
 }
 
 // explain says which split an error is of and, of a full budget, how much there is to come.
-func (p *part) explain(split source.SplitInfo, err error) error {
-	p.mu.Lock()
-	done, bytes := len(p.done), p.bytes
-	p.mu.Unlock()
-	all := len(p.splits)
+func (l *load) explain(split source.SplitInfo, err error) error {
+	loaded, bytes := l.progress.report(0)
+	done, all := len(loaded), len(l.splits)
 	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded)", all, done)
 	if done > 0 {
 		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, inBytes(bytes/int64(done)*int64(all)))

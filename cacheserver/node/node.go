@@ -69,9 +69,8 @@ type Node struct {
 	waiting     atomic.Int64 // streams, for memory
 
 	mu       sync.Mutex
-	part     *part // nil until the head assigns one, and again after it is given up
+	data     dataset
 	sealer   protocol.Sealer
-	failure  string // why the last part was given up
 	stopping bool
 	joined   bool
 	refusal  string // why the node is not joined
@@ -92,7 +91,7 @@ func New(cfg Config) (*Node, error) {
 	if _, err := rand.Read(incarnation); err != nil {
 		return nil, fmt.Errorf("make the incarnation: %w", err)
 	}
-	return &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation)}, nil
+	return &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation), data: dataset{source: cfg.Source}}, nil
 }
 
 // Start serves until ctx ends or the head says that this process is not wanted any more. It then stops in
@@ -127,33 +126,33 @@ func (n *Node) setStopping() {
 	n.stopping = true
 }
 
-// accept accepts an assignment: a part of the same plan is kept as it is, another or a
+// accept accepts an assignment: one of the same plan is kept as it is, another or a
 // failed one is replaced, and its streams are ended.
-func (n *Node) accept(ctx context.Context, assign peer.Assign) *part {
+func (n *Node) accept(ctx context.Context, spec peer.Assign) *assignment {
 	n.mu.Lock()
-	n.sealer = protocol.NewSealer(peer.TicketKey(n.cfg.Secret, assign.Salt))
-	old := n.part
-	if old != nil && old.assign.Plan == assign.Plan && old.failure() == nil {
+	n.sealer = protocol.NewSealer(peer.TicketKey(n.cfg.Secret, spec.Salt))
+	d := &n.data
+	old := d.assigned
+	if d.holds(spec.Plan) {
 		n.mu.Unlock()
-		old.keepRecord(assign.Record, assign.Ready)
+		old.keepRecord(spec.Record, spec.Ready)
 		return old
 	}
 	// ctx is the node's, not the session's: loading goes on when the connection to the head breaks.
-	n.part, n.failure = n.startPart(ctx, assign, old), ""
-	p := n.part
+	a := n.startAssignment(ctx, d.source, spec, old)
+	d.assigned, d.failure = a, ""
 	n.mu.Unlock()
-	n.cfg.Log.Info("loading", "plan", assign.Plan, "splits", len(assign.Splits))
-	return p
+	n.cfg.Log.Info("loading", "plan", spec.Plan, "splits", len(spec.Splits))
+	return a
 }
 
-// giveUp frees the node's part; running streams keep the memory until they end.
+// giveUp frees the node's rows; running streams keep the memory until they end.
 func (n *Node) giveUp(reason string) {
 	n.mu.Lock()
-	p := n.part
-	n.part, n.failure = nil, reason
+	a := n.data.giveUp(reason)
 	n.mu.Unlock()
-	if p != nil {
-		p.close()
+	if a != nil {
+		a.close()
 		debug.FreeOSMemory()
 		n.limitHeap()
 	}
@@ -166,53 +165,25 @@ const heapSlack = 48 << 20
 // Without, garbage could take as much again as clients' requests and answers do.
 func (n *Node) limitHeap() { debug.SetMemoryLimit(n.cfg.Budget.Heap() + heapSlack) }
 
-// admitted is a loaded part in use by one call, which calls done once.
-type admitted struct {
-	layout *rows.Layout
-	rows   *rows.Rows
-	ticket protocol.Ticket
-	calls  *calls
-}
-
-// done gives the rows back.
-func (l admitted) done() {
-	l.rows.Release()
-	l.calls.done()
-}
-
 // admit checks a ticket and lends the rows that it is about.
 func (n *Node) admit(sealed []byte, now time.Time) (admitted, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := n.part
-	if p == nil {
-		return admitted{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.failure, "it waits for the head"))
+	a := n.data.assigned
+	if a == nil {
+		return admitted{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.data.failure, "it waits for the head"))
 	}
 	ticket, err := n.sealer.Open(sealed, now)
 	if err != nil {
 		return admitted{}, err
 	}
-	if ticket.Dataset != p.assign.Dataset.Fingerprint {
-		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, p.assign.Dataset.Fingerprint)
+	if ticket.Dataset != a.spec.Dataset.Fingerprint {
+		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, a.spec.Dataset.Fingerprint)
 	}
 	if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {
 		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
 	}
-	rows := p.loaded()
-	if rows == nil {
-		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is still loading", n.cfg.Index)
-	}
-	if ticket.Bounds.Len() != rows.Len() {
-		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), rows.Len())
-	}
-	if !rows.Retain() {
-		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is giving its rows up", n.cfg.Index)
-	}
-	if err := p.calls.add(); err != nil {
-		rows.Release()
-		return admitted{}, err
-	}
-	return admitted{layout: p.layout, rows: rows, ticket: ticket, calls: p.calls}, nil
+	return a.lend(ticket)
 }
 
 func (n *Node) opsHandler() http.Handler {
@@ -223,7 +194,7 @@ func (n *Node) opsHandler() http.Handler {
 	return handler
 }
 
-// Ready implements ops.Server: a node is ready when its part, be it empty, is loaded and the head knows.
+// Ready implements ops.Server: a node is ready when its assignment, be it empty, is loaded and the head knows.
 func (n *Node) Ready() (bool, string) {
 	s := n.status()
 	return s.State == "Ready", s.State + ": " + s.Reason
@@ -256,32 +227,14 @@ func (n *Node) status() Status {
 	defer n.mu.Unlock()
 	s := Status{Index: n.cfg.Index, Incarnation: n.incarnation}
 	s.Memory.Used, s.Memory.Peak, s.Memory.Limit = n.cfg.Budget.Used(), n.cfg.Budget.Peak(), n.cfg.Budget.Limit()
-	p := n.part
-	if p != nil {
-		done, bytes := p.report(0)
-		s.Bytes, s.Splits.Done, s.Splits.Total = bytes, len(done), len(p.assign.Splits)
-		for _, d := range done {
-			s.Rows += d.Rows
-		}
-	}
+	n.data.fill(&s)
 	switch {
 	case n.stopping:
 		s.State, s.Reason = "Stopping", "stopping"
-	case p == nil && n.failure != "":
-		s.State, s.Reason = "Failed", n.failure
-	case p == nil:
-		s.State, s.Reason = "Waiting", n.waitsForLocked()
-	case p.failure() != nil:
-		s.State, s.Reason = "Failed", p.failure().Error()
-	case p.loaded() == nil:
-		s.State, s.Reason = "Loading", fmt.Sprintf("loading (%d/%d splits)", s.Splits.Done, s.Splits.Total)
-		if trouble := p.trouble(); trouble != "" {
-			s.Reason += ": " + trouble
-		}
-	case !n.joined:
+	case s.State == "Waiting":
+		s.Reason = n.waitsForLocked()
+	case s.State == "Ready" && !n.joined:
 		s.State, s.Reason = "Waiting", "loaded, "+n.waitsForLocked()
-	default:
-		s.State, s.Reason = "Ready", "ready"
 	}
 	return s
 }

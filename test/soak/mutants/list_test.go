@@ -74,10 +74,10 @@ var list = []mutant{
 	},
 	{
 		"the budget is released twice", "cacheserver/node/load.go",
-		"func() { p.budget.Release(size) }", "func() { p.budget.Release(2 * size) }",
+		"func() { l.cfg.Budget.Release(size) }", "func() { l.cfg.Budget.Release(2 * size) }",
 	},
 	{
-		"a call never gives its rows back", "cacheserver/node/node.go",
+		"a call never gives its rows back", "cacheserver/node/assignment.go",
 		"	l.rows.Release()\n	l.calls.done()\n", "	l.calls.done()\n",
 	},
 	{
@@ -90,7 +90,7 @@ var list = []mutant{
 	},
 	{
 		"a node gives up at the store's first trouble", "cacheserver/node/retry.go",
-		"	if may == source.Soon {", "	if may == source.Soon && p.assign.Ready {",
+		"	if may == source.Soon {", "	if may == source.Soon && l.spec.Ready {",
 	},
 	{
 		"any secret is accepted", "cacheserver/protocol/peer/handshake.go",
@@ -106,7 +106,7 @@ var list = []mutant{
 	},
 	{
 		"a node that joins again reports nothing", "cacheserver/node/join.go",
-		"func (r *reporter) start(p *part) { r.part, r.reported, r.concluded = p, 0, false }",
-		"func (r *reporter) start(p *part) { r.part, r.reported, r.concluded = p, 0, p != nil && p.loaded() != nil }",
+		"func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, false }",
+		"func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, a != nil && a.loaded() != nil }",
 	},
 }
