@@ -100,17 +100,17 @@ func (a *answer) add(node int, rows int64, t protocol.Ticket) {
 func (a *answer) bytes() int64 {
 	var total int64
 	for _, s := range a.shares {
-		m := a.view.members[s.node]
+		node := &a.view.nodes[s.node]
 		var columns int64
 		if a.columns == nil {
-			for _, b := range m.load.columnBytes {
+			for _, b := range node.columnBytes {
 				columns += b
 			}
 		}
 		for _, c := range a.columns {
-			columns += m.load.columnBytes[c]
+			columns += node.columnBytes[c]
 		}
-		total += scale(s.rows, columns, m.load.rows)
+		total += scale(s.rows, columns, node.rows)
 	}
 	return total
 }

@@ -30,46 +30,10 @@ type cluster struct {
 	storeTrouble func() string // what reads of the object store are tried again, if any
 
 	mu       sync.Mutex
-	members  []member
+	members  []member // by node
 	data     dataset
 	stopping bool
 }
-
-// member is one data node's place. The zero value is a node that never joined.
-type member struct {
-	session     *session // nil while the node is not connected
-	state       protocol.NodeState
-	address     string
-	incarnation string
-	restarts    int
-	load        load   // of the cluster's dataset
-	recalled    origin // of the plan whose record it was asked for; noPlan if it was not
-	seen        time.Time
-	gone        string // why it is not connected
-}
-
-// session is one connection of a node. closed says why it must end.
-type session struct {
-	index  int
-	out    chan peer.ToNode
-	closed chan struct{}
-	reason error
-	record []byte // pieces received; the receiving goroutine's
-}
-
-// close ends the session; only the first call counts. The caller holds the cluster's mu.
-func (s *session) close(reason error) {
-	select {
-	case <-s.closed:
-	default:
-		s.reason = reason
-		close(s.closed)
-	}
-}
-
-// outboxSize is more than a session is ever told: an assignment and news of Ready for each of few plans, a recall,
-// an abort.
-const outboxSize = 16
 
 // planning notes how far planning is, in files.
 func (c *cluster) planning(done, total int, now time.Time) {
@@ -111,19 +75,11 @@ func (c *cluster) decideLocked(now time.Time) {
 func (c *cluster) unheardLocked() []string {
 	var unheard []string
 	for i := range c.members {
-		if m := &c.members[i]; m.incarnation == "" || m.recalled != noPlan {
+		if c.members[i].incarnation == "" || c.data.nodes[i].recalled != noPlan {
 			unheard = append(unheard, fmt.Sprint(i))
 		}
 	}
 	return unheard
-}
-
-// tell queues a message; a session whose outbox is full is dead already and will be closed.
-func (s *session) tell(m peer.ToNode) {
-	select {
-	case s.out <- m:
-	default:
-	}
 }
 
 // apply takes in one message of a node. An error ends the session.
@@ -137,9 +93,9 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 	m.seen = now
 	switch {
 	case message.Progress != nil:
-		return c.progressLocked(s.index, m, *message.Progress, now)
+		return c.progressLocked(s.index, *message.Progress, now)
 	case message.Loaded != nil:
-		return c.loadedLocked(s.index, m, *message.Loaded, now)
+		return c.loadedLocked(s.index, *message.Loaded, now)
 	case message.Failed != nil:
 		if c.data.plan != nil && message.Failed.Plan == c.data.plan.fingerprint {
 			c.failLocked(fmt.Sprintf("data node %d (%s): %s", s.index, m.address, message.Failed.Reason))
@@ -152,28 +108,29 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 }
 
 // progressLocked records loaded splits.
-func (c *cluster) progressLocked(index int, m *member, p peer.Progress, now time.Time) error {
+func (c *cluster) progressLocked(index int, p peer.Progress, now time.Time) error {
 	if !c.data.loads(p.Plan) {
 		return nil // of an earlier plan; the assignment, or the abort, is on its way
 	}
-	conflict, err := c.data.report(index, &m.load, p, now)
+	conflict, err := c.data.report(index, p, now)
 	if conflict != "" {
-		c.failLocked(fmt.Sprintf("data node %d (%s): %s", index, m.address, conflict))
+		c.failLocked(fmt.Sprintf("data node %d (%s): %s", index, c.members[index].address, conflict))
 	}
 	return err
 }
 
 // loadedLocked notes that a node has loaded its part.
-func (c *cluster) loadedLocked(index int, m *member, l peer.Loaded, now time.Time) error {
+func (c *cluster) loadedLocked(index int, l peer.Loaded, now time.Time) error {
 	if !c.data.loads(l.Plan) {
 		return nil
 	}
-	if err := c.data.loaded(index, &m.load, l, now); err != nil {
+	if err := c.data.loaded(index, l, now); err != nil {
 		return err
 	}
-	m.state = protocol.NodeReady
-	if slices.ContainsFunc(c.members, func(m member) bool { return m.state != protocol.NodeReady }) {
-		return nil
+	for i := range c.members {
+		if c.nodeStateLocked(i) != protocol.NodeReady {
+			return nil
+		}
 	}
 	return c.completeLocked()
 }
@@ -199,10 +156,16 @@ func (c *cluster) completeLocked() error {
 func (c *cluster) leave(s *session, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := &c.members[s.index]
-	if m.session == s {
-		m.session, m.state, m.gone, m.recalled = nil, protocol.NodeLost, reason, noPlan
+	if c.members[s.index].session == s {
+		c.loseLocked(s.index, reason)
 	}
+}
+
+// loseLocked notes that a node is not connected any more.
+func (c *cluster) loseLocked(index int, reason string) {
+	m := &c.members[index]
+	m.session, m.gone = nil, reason
+	c.data.nodes[index].recalled = noPlan
 }
 
 // failLocked ends the cache and tells every node to free its part of the plan. Only the first reason is kept.
@@ -212,8 +175,8 @@ func (c *cluster) failLocked(reason string) {
 	}
 	c.data.failure = reason
 	for i := range c.members {
-		if m := &c.members[i]; m.session != nil && m.recalled == noPlan {
-			c.abortLocked(m.session)
+		if s := c.members[i].session; s != nil && c.data.nodes[i].recalled == noPlan {
+			c.abortLocked(s)
 		}
 	}
 }
@@ -238,7 +201,7 @@ func (c *cluster) tick(now time.Time) {
 		m := &c.members[i]
 		if m.session != nil && now.Sub(m.seen) > c.nodeTimeout {
 			m.session.close(status.Errorf(codes.DeadlineExceeded, "silent for %s", c.nodeTimeout))
-			m.session, m.state, m.gone, m.recalled = nil, protocol.NodeLost, fmt.Sprintf("silent for more than %s", c.nodeTimeout), noPlan
+			c.loseLocked(i, fmt.Sprintf("silent for more than %s", c.nodeTimeout))
 		}
 		if m.incarnation == "" {
 			missing = append(missing, fmt.Sprint(i))
@@ -269,11 +232,12 @@ func (c *cluster) stop() {
 	}
 }
 
-// view is what an answer is made of: the plan and where its rows are. It is a copy.
+// view is what an answer is made of: the plan, where its rows are and who holds them. It is a copy.
 type view struct {
 	plan    *tablePlan
 	rows    int64
 	bounds  []assign.Bounds
+	nodes   []load
 	members []member
 }
 
@@ -288,12 +252,7 @@ func (c *cluster) view() (view, error) {
 	default:
 		return view{}, status.Error(codes.Unavailable, reason)
 	}
-	v := view{plan: c.data.plan, members: slices.Clone(c.members)}
-	counts := make([]int64, len(v.members))
-	for i, m := range v.members {
-		counts[i] = m.load.rows
-		v.rows += m.load.rows
-	}
-	v.bounds = assign.BoundsOf(counts)
+	v := view{plan: c.data.plan, nodes: slices.Clone(c.data.nodes), members: slices.Clone(c.members)}
+	v.rows, v.bounds = c.data.bounds()
 	return v, nil
 }

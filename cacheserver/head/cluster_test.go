@@ -28,8 +28,8 @@ var start = time.Unix(1_800_000_000, 0)
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
 	return &cluster{
-		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, loadTimeout: 10 * time.Minute, started: start, data: dataset{request: "q", planned: make(chan struct{}), progressed: start},
-		salt: []byte("k"), members: make([]member, n),
+		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, loadTimeout: 10 * time.Minute, started: start,
+		salt: []byte("k"), members: make([]member, n), data: newDataset("q", n, start),
 	}
 }
 

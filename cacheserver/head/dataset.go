@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
@@ -19,6 +20,7 @@ type dataset struct {
 	request string        // fingerprint of what is to be cached
 	planned chan struct{} // closed once there is a plan
 
+	nodes       []load // by node
 	plan        *tablePlan
 	origin      origin           // of plan
 	record      []byte           // of plan, for the nodes to keep
@@ -31,13 +33,21 @@ type dataset struct {
 	failure     string           // why the cache failed
 }
 
-// load is how far one node is with its part of a dataset's plan.
+// load is what one node has of a dataset: the record of a plan that it is asked for, or its part of the plan and how far it is with that.
 type load struct {
+	recalled    origin // of the plan whose record it was asked for; noPlan if it was not
+	assigned    bool   // it was told its part
+	loaded      bool   // its part is in memory
 	rows        int64
 	bytes       int64
 	columnBytes []int64
 	done        map[int]bool // splits reported over the node's session
 	trouble     string       // why it makes no progress
+}
+
+// newDataset is one that nothing is known of but what is to be cached.
+func newDataset(request string, nodes int, now time.Time) dataset {
+	return dataset{request: request, planned: make(chan struct{}), nodes: make([]load, nodes), progressed: now}
 }
 
 // loads says whether nodes load, or have loaded, the plan with this fingerprint.
@@ -47,7 +57,8 @@ func (d *dataset) loads(plan string) bool {
 
 // report records the splits that a node has loaded. What a split holds must be the same at every load: the row indices that clients keep in
 // their checkpoints depend on it. conflict says what is wrong with the rows of a split, err with the report.
-func (d *dataset) report(node int, l *load, p peer.Progress, now time.Time) (conflict string, err error) {
+func (d *dataset) report(node int, p peer.Progress, now time.Time) (conflict string, err error) {
+	l := &d.nodes[node]
 	l.bytes, l.trouble = p.Bytes, p.Trouble
 	if len(p.Done) > 0 {
 		d.progressed = now
@@ -80,8 +91,8 @@ func (d *dataset) conflict(done peer.SplitDone) string {
 }
 
 // loaded records that a node has loaded its part, all splits of which it must have reported.
-func (d *dataset) loaded(node int, l *load, message peer.Loaded, now time.Time) error {
-	run := d.plan.runs[node]
+func (d *dataset) loaded(node int, message peer.Loaded, now time.Time) error {
+	l, run := &d.nodes[node], d.plan.runs[node]
 	var rows int64
 	for _, done := range d.splits[run.First:run.End] {
 		rows += done.Rows
@@ -89,7 +100,7 @@ func (d *dataset) loaded(node int, l *load, message peer.Loaded, now time.Time) 
 	if len(l.done) != run.Len() || message.Rows != rows || len(message.ColumnBytes) != d.plan.Schema.NumFields() {
 		return status.Errorf(codes.InvalidArgument, "data node %d says it is loaded with %d rows, but reported %d of %d splits with %d rows", node, message.Rows, len(l.done), run.Len(), rows)
 	}
-	l.rows, l.bytes, l.columnBytes, l.trouble = message.Rows, message.Bytes, message.ColumnBytes, ""
+	l.loaded, l.rows, l.bytes, l.columnBytes, l.trouble = true, message.Rows, message.Bytes, message.ColumnBytes, ""
 	d.progressed = now
 	return nil
 }
@@ -102,7 +113,8 @@ func (d *dataset) wants(held *peer.Held) bool {
 	return held.Ready || d.plan == nil || held.Plan != d.plan.fingerprint
 }
 
-// adopt makes p the dataset's plan. done are the splits as they were when the cache was Ready, if the plan is from then.
+// adopt makes p the dataset's plan, whatever became of another one. done are the splits as they were when the cache was Ready, if the
+// plan is from then.
 func (d *dataset) adopt(p *tablePlan, from origin, encoded []byte, done []peer.SplitDone, now time.Time) {
 	if d.origin == noPlan {
 		close(d.planned)
@@ -110,10 +122,19 @@ func (d *dataset) adopt(p *tablePlan, from origin, encoded []byte, done []peer.S
 	d.plan, d.origin, d.record, d.progressed = p, from, encoded, now
 	d.splits = make([]peer.SplitDone, len(p.Splits))
 	copy(d.splits, done)
+	if from == readyPlan && len(done) == len(p.Splits) {
+		d.ready = true
+	}
+	d.failure, d.planFailure = "", ""
 }
 
-// assignment is a node's part of the plan.
-func (d *dataset) assignment(node int, salt []byte) *peer.Assign {
+// reset forgets what a node had: it begins anew.
+func (d *dataset) reset(node int) { d.nodes[node] = load{done: map[int]bool{}} }
+
+// assign gives a node its part of the plan, which it is now expected to load.
+func (d *dataset) assign(node int, salt []byte) *peer.Assign {
+	d.reset(node)
+	d.nodes[node].assigned = true
 	run := d.plan.runs[node]
 	return &peer.Assign{
 		Plan: d.plan.fingerprint, Request: d.request, Dataset: d.plan.dataset,
@@ -124,9 +145,19 @@ func (d *dataset) assignment(node int, salt []byte) *peer.Assign {
 }
 
 // rowsOf is how many rows a node has reported, and how many splits there are for it.
-func (d *dataset) rowsOf(node int, l *load) (rows int64, splits int) {
-	for split := range l.done {
+func (d *dataset) rowsOf(node int) (rows int64, splits int) {
+	for split := range d.nodes[node].done {
 		rows += d.splits[split].Rows
 	}
 	return rows, d.plan.runs[node].Len()
+}
+
+// bounds are the rows of each node, once all are loaded, and how many there are in all.
+func (d *dataset) bounds() (rows int64, bounds []assign.Bounds) {
+	counts := make([]int64, len(d.nodes))
+	for i := range d.nodes {
+		counts[i] = d.nodes[i].rows
+		rows += counts[i]
+	}
+	return rows, assign.BoundsOf(counts)
 }

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
@@ -47,27 +46,25 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 	if m.incarnation != "" && m.incarnation != hello.Incarnation {
 		restarts++
 	}
-	*m = member{
-		session: s, state: protocol.NodeJoined, address: hello.Address, incarnation: hello.Incarnation,
-		restarts: restarts, load: load{done: map[int]bool{}}, seen: now,
-	}
+	*m = member{session: s, address: hello.Address, incarnation: hello.Incarnation, restarts: restarts, seen: now}
+	c.data.reset(s.index)
 	if c.data.wants(hello.Held) {
-		m.recalled = originOf(hello.Held)
+		c.data.nodes[s.index].recalled = originOf(hello.Held)
 		s.tell(peer.ToNode{Recall: &peer.Recall{}})
 		return s, nil
 	}
-	c.welcomeLocked(m)
+	c.welcomeLocked(s)
 	c.decideLocked(now)
 	return s, nil
 }
 
 // welcomeLocked tells a node that joined what it must know: why the cache failed, or its part of the plan.
-func (c *cluster) welcomeLocked(m *member) {
+func (c *cluster) welcomeLocked(s *session) {
 	switch {
 	case c.data.failure != "":
-		c.abortLocked(m.session)
+		c.abortLocked(s)
 	case c.data.plan != nil:
-		c.assignLocked(m)
+		c.assignLocked(s)
 	}
 }
 
@@ -125,20 +122,16 @@ func (c *cluster) heardSince(s *session, t time.Time) (current, heard bool, addr
 func (c *cluster) restore(s *session, p *tablePlan, encoded []byte, done []peer.SplitDone, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := &c.members[s.index]
-	if m.session != s || c.stopping {
+	if c.members[s.index].session != s || c.stopping {
 		return
 	}
-	from := m.recalled
-	m.recalled = noPlan
+	l := &c.data.nodes[s.index]
+	from := l.recalled
+	l.recalled = noPlan
 	if from <= c.data.origin {
-		c.welcomeLocked(m)
+		c.welcomeLocked(s)
 		return
 	}
-	if from == readyPlan && len(done) == len(p.Splits) {
-		c.data.ready = true
-	}
-	c.data.failure, c.data.planFailure = "", ""
 	c.adoptLocked(p, from, encoded, done, now)
 }
 
@@ -146,9 +139,9 @@ func (c *cluster) restore(s *session, p *tablePlan, encoded []byte, done []peer.
 func (c *cluster) forget(s *session, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m := &c.members[s.index]; m.session == s {
-		m.recalled = noPlan
-		c.welcomeLocked(m)
+	if c.members[s.index].session == s {
+		c.data.nodes[s.index].recalled = noPlan
+		c.welcomeLocked(s)
 		c.decideLocked(now)
 	}
 }
@@ -167,13 +160,12 @@ func (c *cluster) setPlan(p *tablePlan, encoded []byte, now time.Time) {
 func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, done []peer.SplitDone, now time.Time) {
 	c.data.adopt(p, from, encoded, done, now)
 	for i := range c.members {
-		if m := &c.members[i]; m.session != nil && m.recalled == noPlan {
-			c.assignLocked(m)
+		if s := c.members[i].session; s != nil && c.data.nodes[i].recalled == noPlan {
+			c.assignLocked(s)
 		}
 	}
 }
 
-func (c *cluster) assignLocked(m *member) {
-	m.state, m.load = protocol.NodeLoading, load{done: map[int]bool{}}
-	m.session.tell(peer.ToNode{Assign: c.data.assignment(m.session.index, c.salt)})
+func (c *cluster) assignLocked(s *session) {
+	s.tell(peer.ToNode{Assign: c.data.assign(s.index, c.salt)})
 }

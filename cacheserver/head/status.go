@@ -31,22 +31,35 @@ func (c *cluster) status(table string) protocol.Status {
 }
 
 func (c *cluster) nodeStatusLocked(index int) protocol.NodeStatus {
-	m := &c.members[index]
+	m, l := &c.members[index], &c.data.nodes[index]
 	n := protocol.NodeStatus{
-		Index: index, Address: m.address, State: m.state, Reason: m.gone, Restarts: m.restarts,
-		Bytes: m.load.bytes, Splits: protocol.SplitStatus{Done: len(m.load.done)},
+		Index: index, Address: m.address, State: c.nodeStateLocked(index), Reason: m.gone, Restarts: m.restarts,
+		Bytes: l.bytes, Splits: protocol.SplitStatus{Done: len(l.done)},
 	}
 	if m.session != nil {
-		n.Reason = m.load.trouble
-	}
-	if n.State == "" {
-		n.State = protocol.NodeMissing
+		n.Reason = l.trouble
 	}
 	if c.data.plan == nil {
 		return n
 	}
-	n.Rows, n.Splits.Total = c.data.rowsOf(index, &m.load)
+	n.Rows, n.Splits.Total = c.data.rowsOf(index)
 	return n
+}
+
+// nodeStateLocked is the state of a node's connection or, while it has one, of its part of the dataset.
+func (c *cluster) nodeStateLocked(index int) protocol.NodeState {
+	m, l := &c.members[index], &c.data.nodes[index]
+	switch {
+	case m.incarnation == "":
+		return protocol.NodeMissing
+	case m.session == nil:
+		return protocol.NodeLost
+	case l.loaded:
+		return protocol.NodeReady
+	case l.assigned:
+		return protocol.NodeLoading
+	}
+	return protocol.NodeJoined
 }
 
 // stateLocked derives the cache's state and says in one line why it is not another.
@@ -67,8 +80,8 @@ func (c *cluster) stateLocked() (protocol.State, string) {
 		return protocol.StateDegraded, strings.Join(waits, "; ")
 	}
 	done, total := 0, len(c.data.plan.Splits)
-	for i := range c.members {
-		done += len(c.members[i].load.done)
+	for i := range c.data.nodes {
+		done += len(c.data.nodes[i].done)
 	}
 	progress := fmt.Sprintf("loading %d%% (%d/%d splits)", percent(done, total), done, total)
 	if missing := c.absentLocked(); missing != "" {
@@ -104,8 +117,8 @@ func (c *cluster) troubleLocked() string {
 		return c.storeTrouble()
 	}
 	var troubles []string
-	for i := range c.members {
-		if t := c.members[i].load.trouble; t != "" {
+	for i := range c.data.nodes {
+		if t := c.data.nodes[i].trouble; t != "" {
 			troubles = append(troubles, fmt.Sprintf("data node %d: %s", i, t))
 		}
 	}
@@ -116,8 +129,8 @@ func (c *cluster) troubleLocked() string {
 func (c *cluster) waitsLocked() []string {
 	var waits []string
 	for i := range c.members {
-		m := &c.members[i]
-		switch m.state {
+		m, l := &c.members[i], &c.data.nodes[i]
+		switch c.nodeStateLocked(i) {
 		case protocol.NodeReady:
 		case protocol.NodeLost:
 			waits = append(waits, fmt.Sprintf("data node %d (%s) is gone: %s", i, m.address, m.gone))
@@ -126,9 +139,9 @@ func (c *cluster) waitsLocked() []string {
 			if m.restarts > 0 {
 				what = "restarted, reloading"
 			}
-			wait := fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, len(m.load.done), c.data.plan.runs[i].Len())
-			if m.load.trouble != "" {
-				wait += ": " + m.load.trouble
+			wait := fmt.Sprintf("data node %d %s (%d/%d splits)", i, what, len(l.done), c.data.plan.runs[i].Len())
+			if l.trouble != "" {
+				wait += ": " + l.trouble
 			}
 			waits = append(waits, wait)
 		default:
@@ -142,7 +155,7 @@ func (c *cluster) waitsLocked() []string {
 func (c *cluster) absentLocked() string {
 	var absent []string
 	for i := range c.members {
-		if s := c.members[i].state; s == "" || s == protocol.NodeLost {
+		if s := c.nodeStateLocked(i); s == protocol.NodeMissing || s == protocol.NodeLost {
 			absent = append(absent, fmt.Sprint(i))
 		}
 	}

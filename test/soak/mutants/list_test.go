@@ -81,8 +81,8 @@ var list = []mutant{
 		"	l.rows.Release()\n	l.calls.done()\n", "	l.calls.done()\n",
 	},
 	{
-		"a lost node is not noticed", "cacheserver/head/cluster.go",
-		"m.session, m.state, m.gone, m.recalled = nil, protocol.NodeLost, reason, noPlan", "m.session, m.gone, m.recalled = nil, reason, noPlan",
+		"a lost node is not noticed", "cacheserver/head/status.go",
+		"	case m.session == nil:\n		return protocol.NodeLost\n", "",
 	},
 	{
 		"a silent node is not noticed", "cacheserver/head/cluster.go",
