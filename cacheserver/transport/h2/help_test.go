@@ -76,13 +76,13 @@ type running struct {
 }
 
 // serve starts a server whose service /t/ has the given streaming methods, and the unary method Echo.
-func serve(t *testing.T, cfg Config, methods map[string]grpc.StreamHandler) *running {
+func serve(t testing.TB, cfg Config, methods map[string]grpc.StreamHandler) *running {
 	t.Helper()
 	return serveAfter(t, cfg, methods, func(*Server) {})
 }
 
 // serveAfter lets a test change the server before it serves.
-func serveAfter(t *testing.T, cfg Config, methods map[string]grpc.StreamHandler, change func(*Server)) *running {
+func serveAfter(t testing.TB, cfg Config, methods map[string]grpc.StreamHandler, change func(*Server)) *running {
 	t.Helper()
 	cfg.Codec, cfg.Log = rawCodec{}, slog.New(slog.DiscardHandler)
 	s := New(cfg)
@@ -158,14 +158,14 @@ func (r *running) dial(t *testing.T, config *tls.Config) *grpc.ClientConn {
 // script is a client that says frame by frame what a test wants said.
 type script struct {
 	*http2.Framer
-	t     *testing.T
+	t     testing.TB
 	conn  net.Conn
 	block bytes.Buffer
 	hpack *hpack.Encoder
 }
 
 // plain opens a connection that says nothing yet.
-func (r *running) plain(t *testing.T) net.Conn {
+func (r *running) plain(t testing.TB) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.address)
 	if err != nil {
@@ -179,7 +179,7 @@ func (r *running) plain(t *testing.T) net.Conn {
 }
 
 // connect begins a connection with the given settings, and reads the server's.
-func (r *running) connect(t *testing.T, settings ...http2.Setting) *script {
+func (r *running) connect(t testing.TB, settings ...http2.Setting) *script {
 	t.Helper()
 	conn := r.plain(t)
 	s := &script{Framer: http2.NewFramer(conn, conn), t: t, conn: conn}
