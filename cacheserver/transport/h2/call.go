@@ -23,14 +23,14 @@ func (c *conn) open(id uint32, r request, ended bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.failed != nil, c.drained: // the client was told by GOAWAY
+	case c.out.failed != nil, c.streams.drained: // the client was told by GOAWAY
 		return nil
-	case c.running >= maxStreams:
+	case c.streams.running >= maxStreams:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream, Cause: errors.New("too many streams")}
 	}
 	memory := memoryOf(&r)
 	if err := c.server.cfg.Memory.Reserve(memory); err != nil {
-		if c.running >= maxRefused {
+		if c.streams.running >= maxRefused {
 			return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream, Cause: err}
 		}
 		memory = 0
@@ -45,13 +45,12 @@ func (c *conn) open(id uint32, r request, ended bool) error {
 		ctx, s.cancel = context.WithCancel(ctx)
 	}
 	s.ctx = grpc.NewContextWithServerTransportStream(ctx, transportStream{s})
-	s.sendable = c.peerWindow
+	s.sendable = sendWindow(c.out.peer.window)
 	if ended {
 		s.remote = true
 		s.in.finish()
 	}
-	c.streams[id], c.opened = s, id
-	c.running++
+	c.streams.add(s)
 	c.calls.Go(s.run)
 	return nil
 }
@@ -95,8 +94,8 @@ func (c *conn) done(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop(s, errCallEnded)
-	c.running--
-	if c.drained && c.running == 0 {
+	c.streams.running--
+	if c.streams.over() {
 		c.fail(errDrained)
 	}
 }

@@ -6,7 +6,6 @@ package h2
 import (
 	"errors"
 	"fmt"
-	"io"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
@@ -38,22 +37,4 @@ func (v violation) Error() string { return fmt.Sprintf("%v: %s", v.code, v.reaso
 
 func violated(code http2.ErrCode, format string, args ...any) error {
 	return violation{code, fmt.Sprintf(format, args...)}
-}
-
-// asViolation turns the errors of http2.Framer into a violation where they are one.
-func (c *conn) asViolation(err error) error {
-	var code http2.ConnectionError
-	switch {
-	case c.bound.N <= 0 && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
-		return violated(http2.ErrCodeEnhanceYourCalm, "a header block with its CONTINUATION frames of more than %d bytes", maxRead)
-	case errors.Is(err, http2.ErrFrameTooLarge):
-		return violated(http2.ErrCodeFrameSize, "a frame longer than %d bytes", defaultFrame)
-	case errors.As(err, &code):
-		reason := "a malformed frame"
-		if detail := c.frames.ErrorDetail(); detail != nil {
-			reason = detail.Error()
-		}
-		return violation{http2.ErrCode(code), reason}
-	}
-	return err
 }

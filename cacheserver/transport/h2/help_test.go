@@ -136,7 +136,7 @@ func (c *conn) runs(t *testing.T, n int) {
 	eventually(t, "calls are running as expected", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.running == n
+		return c.streams.running == n
 	})
 }
 

@@ -5,12 +5,37 @@ package h2
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
 )
 
-// keepAlive watches over a connection until beats is stopped. Dead peers are found by TCP: keep-alive probes when
+// heartbeat tells whether a peer is silent. From one look to the next, a frame was heard, or a PING is asked for, or the peer was silent
+// although it had one. conn.mu guards all but heard.
+type heartbeat struct {
+	heard  atomic.Uint64 // frames read
+	before uint64        // heard, at the last look
+	pinged bool          // a PING was asked for since a frame was heard
+	timer  *time.Timer   // calls conn.beat
+}
+
+// look says whether the peer is to be pinged, or else whether it is silent.
+func (h *heartbeat) look() (ping, silent bool) {
+	before := h.before
+	h.before = h.heard.Load()
+	if h.before != before {
+		h.pinged = false
+		return false, false
+	}
+	if !h.pinged {
+		h.pinged = true
+		return true, false
+	}
+	return false, true
+}
+
+// keepAlive watches over a connection until beats' timer is stopped. Dead peers are found by TCP: keep-alive probes when
 // nothing is under way, retransmission when something is. A PING tells middle boxes that the connection is used, and
 // finds clients that hang; it costs a client its connection only when no call is running, because one that does not
 // read for minutes, its consumer being slow, does not answer pings either. For the same reason TCP_USER_TIMEOUT is not
@@ -18,26 +43,21 @@ import (
 func (c *conn) keepAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.beats = time.AfterFunc(c.server.silence, c.beat)
+	c.beats.timer = time.AfterFunc(c.server.silence, c.beat)
 }
 
 // beat pings a client that has been silent, and gives up an idle one that stayed silent after that.
 func (c *conn) beat() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := c.heardBefore
-	c.heardBefore = c.heard.Load()
-	switch {
-	case c.heardBefore != before:
-		c.pinged = false
-	case !c.pinged:
-		c.pinged = true
-		c.sendLocked(func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) })
-	case c.running == 0:
+	switch ping, silent := c.beats.look(); {
+	case ping:
+		c.out.sendLocked(func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) })
+	case silent && c.streams.running == 0:
 		c.fail(errSilent)
 	}
-	if c.failed == nil {
-		c.beats.Reset(c.server.silence)
+	if c.out.failed == nil {
+		c.beats.timer.Reset(c.server.silence)
 	}
 }
 
@@ -50,7 +70,7 @@ func (c *conn) drain() {
 		_ = c.raw.Close()
 		return
 	}
-	c.sendLocked(func(f *http2.Framer) error {
+	c.out.sendLocked(func(f *http2.Framer) error {
 		return errors.Join(f.WriteGoAway(maxWindow, http2.ErrCodeNo, nil), f.WritePing(false, drainPing))
 	})
 	time.AfterFunc(drainWait, c.refuse)
@@ -60,12 +80,12 @@ func (c *conn) drain() {
 func (c *conn) refuse() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.drained {
+	if c.streams.drained {
 		return
 	}
-	c.drained = true
-	c.sendLocked(func(f *http2.Framer) error { return f.WriteGoAway(c.opened, http2.ErrCodeNo, nil) })
-	if c.running == 0 {
+	c.streams.drained = true
+	c.out.sendLocked(func(f *http2.Framer) error { return f.WriteGoAway(c.streams.begun, http2.ErrCodeNo, nil) })
+	if c.streams.over() {
 		c.fail(errDrained)
 	}
 }

@@ -3,7 +3,11 @@
 
 package h2
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/net/http2"
+)
 
 const (
 	alpn = "h2" // TLS's name of HTTP/2, RFC 9113 section 3.2
@@ -33,7 +37,7 @@ const (
 	// maxControl bounds the control frames that wait to be written: a peer that asks for answers must read them.
 	maxControl = 64 << 10
 
-	// quantum is how many bytes a stream may write in one turn, see conn.piece.
+	// quantum is how many bytes a stream may write in one turn, see peerSettings.piece.
 	quantum = 512 << 10
 
 	// maxUnsent is TCP_NOTSENT_LOWAT: how many bytes a connection holds that its peer has no room for.
@@ -70,4 +74,23 @@ func (r *rate) exceeded(now time.Time) bool {
 	}
 	r.count++
 	return r.count > r.limit
+}
+
+// floods counts what a peer may send at no cost of its own. It is for one goroutine.
+type floods struct{ idles, resets rate }
+
+// idle counts a frame that carries nothing.
+func (f *floods) idle() error {
+	if f.idles.exceeded(time.Now()) {
+		return violated(http2.ErrCodeEnhanceYourCalm, "more than %d frames a second that carry nothing", f.idles.limit)
+	}
+	return nil
+}
+
+// reset counts a stream that ends before its time.
+func (f *floods) reset() error {
+	if f.resets.exceeded(time.Now()) {
+		return violated(http2.ErrCodeEnhanceYourCalm, "more than %d streams a second that end before their time", f.resets.limit)
+	}
+	return nil
 }

@@ -14,9 +14,8 @@ import (
 // read handles frames until the connection ends, and says why it did.
 func (c *conn) read() error {
 	for {
-		c.bound.N = maxRead
-		frame, err := c.frames.ReadFrame()
-		c.heard.Add(1)
+		frame, err := c.in.next()
+		c.beats.heard.Add(1)
 		if err == nil && !c.agreed {
 			err = c.settled(frame)
 		}
@@ -29,7 +28,7 @@ func (c *conn) read() error {
 			err = c.reset(broken)
 		}
 		if err != nil {
-			return c.asViolation(err)
+			return c.in.asViolation(err)
 		}
 	}
 }
@@ -41,10 +40,10 @@ func (c *conn) settled(frame http2.Frame) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failed != nil {
-		return c.failed
+	if c.out.failed != nil {
+		return c.out.failed
 	}
-	c.agreed = true
+	c.agreed, c.out.timeout = true, c.server.cfg.SendTimeout
 	return c.net.SetDeadline(time.Time{})
 }
 
@@ -59,57 +58,39 @@ func (c *conn) handle(frame http2.Frame) error {
 	case *http2.RSTStreamFrame:
 		return c.onReset(f)
 	case *http2.SettingsFrame:
-		return errors.Join(c.idle(), c.onSettings(f))
+		return errors.Join(c.floods.idle(), c.onSettings(f))
 	case *http2.PingFrame:
 		c.onPing(f)
-		return c.idle()
+		return c.floods.idle()
 	case *http2.PriorityFrame: // RFC 9113 section 5.3.2 does away with priorities, but not with this check
 		if f.StreamDep == f.StreamID {
 			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: errors.New("a stream depends on itself")}
 		}
-		return c.idle()
+		return c.floods.idle()
 	case *http2.PushPromiseFrame:
 		return violated(http2.ErrCodeProtocol, "a client does not push")
 	default: // GOAWAY: the client closes when it is done. Unknown types must be ignored, RFC 9113 section 4.1.
-		return c.idle()
+		return c.floods.idle()
 	}
-}
-
-// idle counts a frame that carries nothing.
-func (c *conn) idle() error {
-	if c.idles.exceeded(time.Now()) {
-		return violated(http2.ErrCodeEnhanceYourCalm, "more than %d frames a second that carry nothing", c.idles.limit)
-	}
-	return nil
 }
 
 // reset ends a stream for what its peer did.
 func (c *conn) reset(broken http2.StreamError) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sendLocked(func(f *http2.Framer) error { return f.WriteRSTStream(broken.StreamID, broken.Code) })
-	s := c.streams[broken.StreamID]
+	c.out.sendLocked(func(f *http2.Framer) error { return f.WriteRSTStream(broken.StreamID, broken.Code) })
+	s := c.streams.open[broken.StreamID]
 	if s == nil {
-		return c.idle()
+		return c.floods.idle()
 	}
 	c.drop(s, errViolation)
-	return c.countReset()
-}
-
-func (c *conn) countReset() error {
-	if c.resets.exceeded(time.Now()) {
-		return violated(http2.ErrCodeEnhanceYourCalm, "more than %d streams a second that end before their time", c.resets.limit)
-	}
-	return nil
+	return c.floods.reset()
 }
 
 // drop ends a stream: its call gets err and nothing is written for it any more. c.mu is held.
 func (c *conn) drop(s *stream, err error) {
-	delete(c.streams, s.id)
-	if s.closed == nil {
-		s.closed = err
-	}
-	c.dismiss(s, err)
+	s.close(err)
+	c.out.dismiss(s, err)
 	s.in.end(err)
 	s.cancel()
 }
@@ -120,32 +101,16 @@ func (c *conn) onSettings(f *http2.SettingsFrame) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := c.peerWindow
-	if err := f.ForeachSetting(c.apply); err != nil {
+	before := c.out.peer.window
+	if err := f.ForeachSetting(c.out.peer.apply); err != nil {
 		return err
 	}
-	for _, s := range c.streams {
-		if s.sendable += c.peerWindow - before; s.sendable > maxWindow {
+	for _, s := range c.streams.open {
+		if !s.sendable.grow(c.out.peer.window - before) {
 			return violated(http2.ErrCodeFlowControl, "SETTINGS make the window of stream %d too large", s.id)
 		}
 	}
-	c.sendLocked((*http2.Framer).WriteSettingsAck)
-	return nil
-}
-
-// apply takes one setting of the peer. c.mu is held.
-func (c *conn) apply(s http2.Setting) error {
-	if err := s.Valid(); err != nil {
-		return err
-	}
-	switch s.ID {
-	case http2.SettingHeaderTableSize:
-		c.peerTable = min(s.Val, maxTable)
-	case http2.SettingMaxFrameSize:
-		c.peerFrame = int(s.Val)
-	case http2.SettingInitialWindowSize:
-		c.peerWindow = int64(s.Val)
-	}
+	c.out.sendLocked((*http2.Framer).WriteSettingsAck)
 	return nil
 }
 
@@ -156,7 +121,7 @@ func (c *conn) onPing(f *http2.PingFrame) {
 	switch {
 	case !f.IsAck():
 		data := f.Data
-		c.send(func(f *http2.Framer) error { return f.WritePing(true, data) })
+		c.out.send(func(f *http2.Framer) error { return f.WritePing(true, data) })
 	case f.Data == drainPing:
 		c.refuse()
 	}
@@ -166,20 +131,20 @@ func (c *conn) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.StreamID == 0 {
-		if c.sendable += int64(f.Increment); c.sendable > maxWindow {
-			return violated(http2.ErrCodeFlowControl, "a connection window of %d bytes", c.sendable)
+		if !c.out.window.grow(int64(f.Increment)) {
+			return violated(http2.ErrCodeFlowControl, "a connection window of %d bytes", c.out.window)
 		}
-		c.next()
+		c.out.next()
 		return nil
 	}
-	s := c.streams[f.StreamID]
+	s := c.streams.open[f.StreamID]
 	if s == nil {
 		return c.unknown(f.FrameHeader)
 	}
-	if s.sendable += int64(f.Increment); s.sendable > maxWindow {
+	if !s.sendable.grow(int64(f.Increment)) {
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl, Cause: fmt.Errorf("a window of %d bytes", s.sendable)}
 	}
-	c.next()
+	c.out.next()
 	return nil
 }
 
@@ -188,33 +153,31 @@ func (c *conn) unknown(h http2.FrameHeader) error {
 	if h.StreamID > c.newest || h.StreamID%2 == 0 {
 		return violated(http2.ErrCodeProtocol, "%v for stream %d, which is idle", h.Type, h.StreamID)
 	}
-	return c.idle()
+	return c.floods.idle()
 }
 
 func (c *conn) onReset(f *http2.RSTStreamFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.streams[f.StreamID]
+	s := c.streams.open[f.StreamID]
 	if s == nil {
 		return c.unknown(f.FrameHeader)
 	}
 	c.drop(s, errReset)
-	return c.countReset()
+	return c.floods.reset()
 }
 
 func (c *conn) onData(f *http2.DataFrame) error {
 	size := int64(f.Length) // padding counts
-	if c.window -= size; c.window < 0 {
-		return violated(http2.ErrCodeFlowControl, "%d bytes more than the connection's window", -c.window)
+	n, err := c.received.take(size)
+	if err != nil {
+		return err
 	}
-	// The bytes wait in their stream's own window, so the connection's is open again at once.
-	if c.unread += size; c.unread >= connWindow/2 {
-		n := uint32(c.unread)
-		c.window, c.unread = c.window+c.unread, 0
-		c.send(func(f *http2.Framer) error { return f.WriteWindowUpdate(0, n) })
+	if n > 0 {
+		c.out.send(func(f *http2.Framer) error { return f.WriteWindowUpdate(0, n) })
 	}
 	c.mu.Lock()
-	s := c.streams[f.StreamID]
+	s := c.streams.open[f.StreamID]
 	c.mu.Unlock()
 	if s == nil {
 		if err := c.unknown(f.FrameHeader); err != nil {
@@ -229,7 +192,7 @@ func (c *conn) onData(f *http2.DataFrame) error {
 		return s.remoteEnd()
 	}
 	if size == 0 {
-		return c.idle()
+		return c.floods.idle()
 	}
 	return nil
 }

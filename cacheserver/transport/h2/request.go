@@ -177,7 +177,7 @@ func (c *conn) onHeaders(f *http2.MetaHeadersFrame) error {
 		return violated(http2.ErrCodeProtocol, "HEADERS for stream %d: a client's are odd", f.StreamID)
 	}
 	c.mu.Lock()
-	open := c.streams[f.StreamID]
+	open := c.streams.open[f.StreamID]
 	c.mu.Unlock()
 	switch {
 	case open != nil:

@@ -40,7 +40,7 @@ type stream struct {
 	began  bool  // a message was asked for; belongs to the receiver
 
 	// Guarded by conn.mu.
-	sendable int64 // what the peer takes
+	sendable sendWindow
 	remote   bool  // the peer has ended its side; set by the reader alone
 	ending   bool  // the handler has returned: only what ends the stream is sent
 	closed   error // not nil once neither side sends any more: what a sender is told
@@ -154,7 +154,7 @@ func (s *stream) finish(st *status.Status, o *outgoing) error {
 	c := s.conn
 	c.mu.Lock()
 	s.ending = true
-	c.dismiss(s, errCallEnded)
+	c.out.dismiss(s, errCallEnded)
 	c.mu.Unlock()
 	if s.isCut() {
 		return s.reset(st.Code())
@@ -163,6 +163,14 @@ func (s *stream) finish(st *status.Status, o *outgoing) error {
 	o.tail = trailerFields(st, s.trailer)
 	s.mu.Unlock()
 	return s.send(o)
+}
+
+// close notes that neither side sends any more, for the first reason given. conn.mu is held.
+func (s *stream) close(err error) {
+	delete(s.conn.streams.open, s.id)
+	if s.closed == nil {
+		s.closed = err
+	}
 }
 
 // isCut reports whether a message was sent in part.
@@ -189,7 +197,7 @@ func (s *stream) reset(status codes.Code) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.closed == nil {
-		c.sendLocked(func(f *http2.Framer) error { return f.WriteRSTStream(s.id, code) })
+		c.out.sendLocked(func(f *http2.Framer) error { return f.WriteRSTStream(s.id, code) })
 		c.drop(s, errCallEnded)
 	}
 	return nil
@@ -316,7 +324,7 @@ func (s *stream) giveBack(n int) {
 	}
 	if owed := s.owed.Swap(0); owed > 0 {
 		s.window.Add(owed)
-		c.sendLocked(func(f *http2.Framer) error { return f.WriteWindowUpdate(s.id, uint32(owed)) })
+		c.out.sendLocked(func(f *http2.Framer) error { return f.WriteWindowUpdate(s.id, uint32(owed)) })
 	}
 }
 

@@ -4,8 +4,12 @@
 package h2
 
 import (
+	"net"
 	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // turn is a stream's wish to write on its connection. Turns are granted in the order of asking, to whom has something
@@ -23,47 +27,8 @@ type turn struct {
 	err      error // why nothing may be written
 }
 
-// begin waits for a turn and takes the windows' bytes for it. After it succeeds the caller alone writes to the
-// connection, until end.
-func (c *conn) begin(t *turn) (int, error) {
-	c.mu.Lock()
-	if err := c.unsendable(t); err != nil {
-		c.mu.Unlock()
-		return 0, err
-	}
-	// Nobody who could write waits while nobody writes (see next), so whoever comes may start at once.
-	if !c.writing && c.grant(t) {
-		c.mu.Unlock()
-		return t.granted, nil
-	}
-	t.err = nil
-	if t.ready == nil {
-		t.ready = make(chan struct{}, 1)
-	}
-	c.waiting = append(c.waiting, t)
-	c.mu.Unlock()
-	if t.last && t.data == 0 { // a call whose context has ended says so
-		<-t.ready
-		return t.granted, t.err
-	}
-	select {
-	case <-t.ready:
-		return t.granted, t.err
-	case <-t.stream.ctx.Done():
-	}
-	c.mu.Lock()
-	if i := slices.Index(c.waiting, t); i >= 0 {
-		c.waiting = slices.Delete(c.waiting, i, i+1)
-		c.mu.Unlock()
-		return 0, t.stream.contextError()
-	}
-	c.mu.Unlock()
-	<-t.ready // granted or failed in the meantime
-	return t.granted, t.err
-}
-
-// unsendable says why the stream may not write. c.mu is held.
-func (c *conn) unsendable(t *turn) error {
+// unsendable says why the stream may not write. conn.mu is held.
+func (t *turn) unsendable() error {
 	switch s := t.stream; {
 	case s.closed != nil:
 		return s.closed
@@ -73,85 +38,139 @@ func (c *conn) unsendable(t *turn) error {
 	return nil
 }
 
-// grant gives the connection to t if something of it may be written now. c.mu is held and nobody is writing.
-func (c *conn) grant(t *turn) bool {
-	n := min(int64(c.piece(t.data)), c.sendable, t.stream.sendable)
+// writer shares a connection among the goroutines that write on it. One at a time has the turn, from begin, or take, to end. While nobody
+// has, nothing waits that could be written: neither a turn that the windows let through nor, unless the connection has failed, a control
+// frame. Make it with init.
+type writer struct {
+	raw  net.Conn
+	net  net.Conn    // raw, or TLS over it
+	mu   *sync.Mutex // the connection's; guards all but what whoever has the turn uses
+	fail func(error) // ends the connection; called with mu held
+
+	timeout time.Duration // for what is written in one turn; 0: as long as it takes
+	peer    peerSettings
+	window  sendWindow // over all streams
+	writing bool
+	still   sync.Cond // nobody writes
+	waiting []*turn
+	control controlFrames
+	failed  error // why nothing is written any more
+
+	// Used by whoever has the turn.
+	composer *composer
+	buffers  net.Buffers
+}
+
+func (w *writer) init(c *conn) {
+	*w = writer{
+		raw: c.raw, net: c.net, mu: &c.mu, fail: c.fail, window: defaultWindow,
+		peer: peerSettings{window: defaultWindow, frame: defaultFrame, table: maxTable}, composer: newComposer(),
+	}
+	w.still.L = w.mu
+	w.control.framer = http2.NewFramer(&w.control.frames, nil)
+}
+
+// begin waits for a turn and takes the windows' bytes for it. After it succeeds the caller alone writes to the
+// connection, until end.
+func (w *writer) begin(t *turn) (int, error) {
+	w.mu.Lock()
+	if err := t.unsendable(); err != nil {
+		w.mu.Unlock()
+		return 0, err
+	}
+	// Nobody who could write waits while nobody writes (see next), so whoever comes may start at once.
+	if !w.writing && w.grant(t) {
+		w.mu.Unlock()
+		return t.granted, nil
+	}
+	t.err = nil
+	if t.ready == nil {
+		t.ready = make(chan struct{}, 1)
+	}
+	w.waiting = append(w.waiting, t)
+	w.mu.Unlock()
+	if t.last && t.data == 0 { // a call whose context has ended says so
+		<-t.ready
+		return t.granted, t.err
+	}
+	select {
+	case <-t.ready:
+		return t.granted, t.err
+	case <-t.stream.ctx.Done():
+	}
+	w.mu.Lock()
+	if i := slices.Index(w.waiting, t); i >= 0 {
+		w.waiting = slices.Delete(w.waiting, i, i+1)
+		w.mu.Unlock()
+		return 0, t.stream.contextError()
+	}
+	w.mu.Unlock()
+	<-t.ready // granted or failed in the meantime
+	return t.granted, t.err
+}
+
+// grant gives the connection to t if something of it may be written now. mu is held and nobody is writing.
+func (w *writer) grant(t *turn) bool {
+	n := min(sendWindow(w.peer.piece(t.data)), w.window, t.stream.sendable)
 	if n <= 0 && !t.frames {
 		return false
 	}
 	n = max(n, 0)
-	c.sendable -= n
+	w.window -= n
 	t.stream.sendable -= n
 	t.granted, t.halfOpen = int(n), !t.stream.remote
 	if t.last && t.granted == t.data { // before the peer can know and open the next one
-		delete(c.streams, t.stream.id)
-		t.stream.closed = errCallEnded
+		t.stream.close(errCallEnded)
 	}
-	c.take()
+	w.take()
 	return true
 }
 
-// piece is how many of n bytes one turn may write: a quantum, or a frame where a message may be one, and not all but a
-// last bit. c.mu is held.
-func (c *conn) piece(n int) int {
-	most := quantum
-	if c.takesWhole() {
-		most = max(most, c.peerFrame)
-	}
-	if n > most+defaultFrame {
-		return most
-	}
-	return n
-}
-
-// takesWhole says whether the peer wants a message as one frame, see compose. c.mu is held.
-func (c *conn) takesWhole() bool { return c.peerWindow == maxWindow }
-
-// take makes the caller the connection's writer, with the control frames that have gathered. c.mu is held.
-func (c *conn) take() {
-	c.writing = true
-	c.control, c.out.control = c.out.control[:0], c.control
-	c.out.configure(c.peerFrame, c.takesWhole(), c.peerTable)
-	if limit := c.server.cfg.SendTimeout; limit > 0 && c.agreed {
-		_ = c.raw.SetWriteDeadline(time.Now().Add(limit)) // a closed connection fails at the write
+// take makes the caller the connection's writer, with the control frames that have gathered. mu is held.
+func (w *writer) take() {
+	w.writing = true
+	w.control.frames, w.composer.control = w.composer.control[:0], w.control.frames
+	w.composer.configure(w.peer.frame, w.peer.takesWhole(), w.peer.table)
+	if w.timeout > 0 {
+		_ = w.raw.SetWriteDeadline(time.Now().Add(w.timeout)) // a closed connection fails at the write
 	}
 }
 
 // end gives the turn back after writing.
-func (c *conn) end(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writing = false
+func (w *writer) end(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writing = false
 	if err != nil {
-		c.fail(err)
+		w.fail(err)
 	}
-	c.next()
+	w.next()
 }
 
 // next gives the connection to whom it is due; it must be called after every change that may let somebody write.
-// c.mu is held.
-func (c *conn) next() {
-	if c.writing {
+// mu is held.
+func (w *writer) next() {
+	if w.writing {
 		return
 	}
-	for i, t := range c.waiting {
-		if c.grant(t) {
-			c.waiting = slices.Delete(c.waiting, i, i+1)
+	for i, t := range w.waiting {
+		if w.grant(t) {
+			w.waiting = slices.Delete(w.waiting, i, i+1)
 			t.ready <- struct{}{}
 			return
 		}
 	}
-	if len(c.control) > 0 && c.failed == nil {
-		c.take()
-		go func() { c.end(c.write(c.out.controlAlone())) }()
+	if len(w.control.frames) > 0 && w.failed == nil {
+		w.take()
+		go func() { w.end(w.write(w.composer.controlAlone())) }()
 		return
 	}
-	c.still.Broadcast()
+	w.still.Broadcast()
 }
 
-// dismiss fails the turns that wait for the stream. c.mu is held.
-func (c *conn) dismiss(s *stream, err error) {
-	c.waiting = slices.DeleteFunc(c.waiting, func(t *turn) bool {
+// dismiss fails the turns that wait for the stream. mu is held.
+func (w *writer) dismiss(s *stream, err error) {
+	w.waiting = slices.DeleteFunc(w.waiting, func(t *turn) bool {
 		if t.stream != s {
 			return false
 		}
@@ -159,4 +178,11 @@ func (c *conn) dismiss(s *stream, err error) {
 		t.ready <- struct{}{}
 		return true
 	})
+}
+
+// stopLocked waits until nobody writes. Nobody will, once the connection has failed.
+func (w *writer) stopLocked() {
+	for w.writing {
+		w.still.Wait()
+	}
 }

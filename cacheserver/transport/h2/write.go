@@ -21,17 +21,18 @@ type outgoing struct {
 
 // write blocks until o is sent, which takes several turns where the windows or other streams allow no more. s.sending is held.
 func (s *stream) write(o *outgoing) error {
+	out := &s.conn.out
 	for {
 		t := &s.turn
 		t.stream, t.data, t.frames = s, o.left, o.head != nil || o.left == 0
 		t.last = o.tail != nil
-		n, err := s.conn.begin(t)
+		n, err := out.begin(t)
 		if err != nil {
 			return err
 		}
 		whole := n == o.left
-		err = s.conn.write(s.conn.out.compose(s.id, o, n, t.halfOpen))
-		s.conn.end(err)
+		err = out.write(out.composer.compose(s.id, o, n, t.halfOpen))
+		out.end(err)
 		if err != nil {
 			return errBroken
 		}
@@ -42,13 +43,13 @@ func (s *stream) write(o *outgoing) error {
 }
 
 // write sends the slices, in one system call when the connection is plain TCP. The caller has the turn.
-func (c *conn) write(slices [][]byte) error {
+func (w *writer) write(slices [][]byte) error {
 	defer clear(slices) // what they pointed to must not be kept alive by an idle connection
-	if t, ok := c.net.(*tlsConn); ok {
+	if t, ok := w.net.(*tlsConn); ok {
 		return t.writeSlices(slices)
 	}
-	c.buffers = slices
-	if _, err := c.buffers.WriteTo(c.net); err != nil {
+	w.buffers = slices
+	if _, err := w.buffers.WriteTo(w.net); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
 	return nil
