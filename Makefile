@@ -247,7 +247,7 @@ test-arm64: bootstrap ## The data plane's Go tests as arm64, emulated by qemu (a
 test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete ## The cache server's Python part of test: pyarrow, pyiceberg, DuckDB, Spark and Arrow's Java client against bin/cacheserver (about 5 min; nothing to do while nothing changed).
 	@hack/bootstrap clients
 	@echo "==> test: pytest against $(SERVER) (about 5 min)"
-	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden hack/loopback.py hack/spark $(LOCK) $(SPARK_LOCK) -- \
+	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden hack/loopback.py hack/spark test/kit/icetest $(LOCK) $(SPARK_LOCK) -- \
 		$(PYTHON) -m pytest test/conformance -rs --durations=10 --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) --spark-jars $(SPARK_JARS) $(PYTEST)
 	@echo "==> test: the benches' own arithmetic (seconds)"
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
