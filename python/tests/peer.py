@@ -41,6 +41,7 @@ class Faults:
     head_seconds: float = 0.0
     server_seconds: float = 0.0  # of work on each message
     silent: bool = False  # messages do not say how long the server worked on them
+    busy_us: int | None = None  # what messages say in place of how long the server worked on them
     head_unavailable: int = 0  # answers
     failed: str = ""  # why the load failed
     breaks: list[int] = field(default_factory=list)  # rows after which the next streams break
@@ -211,7 +212,8 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
                 raise fl.FlightUnavailableError("the connection broke")
             time.sleep(faults.server_seconds)
             batch = _projected(request, part)
-            app_metadata = json.dumps({"busy_us": round((time.perf_counter() - begun) * 1e6)}).encode()
+            busy = round((time.perf_counter() - begun) * 1e6) if faults.busy_us is None else faults.busy_us
+            app_metadata = json.dumps({"busy_us": busy}).encode()
             yield batch if faults.silent else (batch, pa.py_buffer(app_metadata))
 
 

@@ -135,6 +135,37 @@ def test_servers_that_do_not_say_what_they_do(peer: Peer, cache: DataCache) -> N
     assert seconds["wire"] > seconds["server"] > 0, "the first wait of a stream is the server's, the others the wire's"
 
 
+@pytest.mark.parametrize(("busy_us", "stage"), [(None, "server"), (0, "wire"), (1000, "wire")])
+def test_what_servers_say_splits_the_wait(peer: Peer, connect: Connect, busy_us: int | None, stage: Stage) -> None:
+    """The same wait is the server's by as much as its messages say that it worked, and otherwise the wire's."""
+
+    def run(seconds: float) -> tuple[Stats, float]:
+        peer.faults.busy_us, peer.faults.server_seconds = busy_us, seconds
+        loader = connect(peer.endpoint).loader(global_batch_size=5, shuffle=False, world=ALONE)
+        wall = drain(loader)
+        return loader.stats(), wall
+
+    names(stage, run)
+
+
+@pytest.mark.parametrize(
+    ("busy", "server", "wire"),
+    [(0.0, 0, 4), (0.25, 0.25, 3.75), (3.0, 3, 1), (4.0, 4, 0), (9.0, 4, 0), (math.inf, 4, 0)],
+)
+def test_a_message_splits_the_wait_for_it(busy: float, server: float, wire: float) -> None:
+    now = [0.0]
+    clock = Clock(lambda: now[0])
+    clock.begin()
+    clock.produce(3)
+    clock.wait()
+    now[0] = 4.0
+    assert clock.seconds()["server"] == 4, "until a message says otherwise"
+    clock.settle(3, busy)
+    clock.end()
+    spent = clock.seconds()
+    assert (spent["server"], spent["wire"]) == (server, wire)
+
+
 def test_the_clock_splits_all_time() -> None:
     now = [0.0]
     clock = Clock(lambda: now[0])
