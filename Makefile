@@ -226,6 +226,12 @@ test-go: venv clients-venv $(GOTESTSUM) ## The Go part of test (about 10 min col
 	$(call gotest,$$(go list ./... | grep -v -x -F -e $$(go list ./test/e2e) $$(go list $(CLUSTER_PACKAGES) | sed 's/^/-e /')))
 	@go -C hack/images test ./...
 
+.PHONY: test-go-install
+test-go-install: bootstrap ## go install github.com/kubeflow/datacache/cmd/cacheserver@VERSION, from a zip of this checkout and without a network (about 1 min; 3 more cold).
+	@echo "==> test: go install from the module's zip (about 1 min; 3 more cold)"
+	@go build -o /dev/null ./cmd/cacheserver
+	@DATACACHE_GO_INSTALL=1 go test ./test/layout -run '^TestGoInstall$$' -count=1 -v
+
 .PHONY: test-cluster
 test-cluster: kube-tools training-venv $(GOTESTSUM) ## The control plane on a real API server with stock JobSet, LWS and Trainer (about 25 min cold, of which 18 build Kubernetes; 3 min after).
 	@echo "==> test-cluster: go test -race on a real API server (about 5 min cold, 3 min after)"

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime/debug"
 
@@ -12,8 +13,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// version is set by the linker: see the Makefile.
-var version = "dev"
+// version is set by the linker: see the Makefile. "": it is that of the module, which go install PACKAGE@VERSION knows.
+var version = ""
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
@@ -21,11 +22,11 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			goVersion := ""
-			if info, ok := debug.ReadBuildInfo(); ok {
-				goVersion = info.GoVersion
+			info, ok := debug.ReadBuildInfo()
+			if !ok {
+				info = &debug.BuildInfo{}
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "cacheserver %s, wire contract v%d, %s\n", version, protocol.Version, goVersion)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "cacheserver %s, wire contract v%d, %s\n", cmp.Or(version, info.Main.Version), protocol.Version, info.GoVersion)
 			return err
 		},
 	}
