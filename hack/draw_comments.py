@@ -37,10 +37,11 @@ def _found(path: Path) -> Iterator[tuple[int, str]]:
 def main() -> None:
     """Print the drawn comments, each with its place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", default=["*.go", "*.py"], help="patterns as of git ls-files (default: *.go *.py)")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
-    files = subprocess.check_output(["git", "ls-files", "*.go", "*.py"], text=True).split()
+    files = subprocess.check_output(["git", "ls-files", *options.files], text=True).split()
     places = [(file, line, text) for file in files for line, text in _found(Path(file)) if len(text.split()) > 3]
     print(f"seed {options.seed}: {options.count} of {len(places)} comments")
     for file, line, text in random.Random(options.seed).sample(places, options.count):
