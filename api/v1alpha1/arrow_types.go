@@ -5,8 +5,8 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
-// ArrowCache names the table and the pods that hold it. What decides which rows are in memory can't be changed: make a new DataCache.
-//
+// ArrowCache names the table and describes the pods that hold it. The fields that decide which rows are in memory are immutable: to
+// change them, make a new DataCache.
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) != has(self.catalog)",message="exactly one of metadataLocation and catalog must be set"
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) == has(oldSelf.metadataLocation) && (!has(self.metadataLocation) || self.metadataLocation == oldSelf.metadataLocation)",message="metadataLocation can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.catalog) == has(oldSelf.catalog) && (!has(self.catalog) || (self.catalog.uri == oldSelf.catalog.uri && has(self.catalog.warehouse) == has(oldSelf.catalog.warehouse) && (!has(self.catalog.warehouse) || self.catalog.warehouse == oldSelf.catalog.warehouse)))",message="catalog's uri and warehouse can't be changed: make a new DataCache"
@@ -33,12 +33,12 @@ type ArrowCache struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^./ ]+([.][^./ ]+)+$')",message="table must be <schema>.<table>"
 	Table string `json:"table"`
 
-	// snapshot is which state of the table to cache. Unset: the one that is current when the cache is planned. Whatever is named here,
-	// the snapshot that is planned first is the cache's for life: status.snapshot holds it.
+	// snapshot selects the state of the table to cache. Unset: the one that is current when the cache is planned. The snapshot that
+	// is planned first stays the cache's for life; status.snapshot records it.
 	// +optional
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
 
-	// columns to keep in memory, top-level names, in this order. Unset: all.
+	// columns lists the top-level columns to keep in memory, in this order. Unset: all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -47,7 +47,7 @@ type ArrowCache struct {
 	// +kubebuilder:validation:items:MaxLength=256
 	Columns []string `json:"columns,omitempty"`
 
-	// filter keeps the rows for which it is true: a subset of SQL's WHERE, such as label >= 1 AND lang = 'en'.
+	// filter keeps the rows for which it is true. It is written in a subset of SQL's WHERE, such as label >= 1 AND lang = 'en'.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16384
@@ -60,38 +60,39 @@ type ArrowCache struct {
 	// +kubebuilder:validation:Maximum=1000
 	DataNodes int32 `json:"dataNodes"`
 
-	// replicas is the number of whole copies of the table, each with a head of its own.
+	// replicas is the number of complete copies of the table, each with its own head.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Replicas int32 `json:"replicas"`
 
-	// head is the pod that answers where rows are. It holds none: the default of 1 CPU and 1Gi is enough for most tables.
+	// head configures the pod that tells clients where rows are. It holds no rows: the default of 1 CPU and 1Gi is enough for most
+	// tables.
 	// +optional
 	Head PodSettings `json:"head,omitempty"`
 
-	// dataNode is each pod that holds rows. Its memory limit bounds what it loads.
+	// dataNode configures the pods that hold rows. Its memory limit bounds how many bytes a pod loads.
 	// +optional
 	DataNode PodSettings `json:"dataNode,omitempty"`
 
-	// serviceAccount describes the account that the cache's pods run as, made for them alone.
+	// serviceAccount configures the account that the cache's pods run as; each cache has its own.
 	// +optional
 	ServiceAccount ServiceAccount `json:"serviceAccount,omitempty"`
 
-	// env are variables of the object store's client in head and data nodes, such as AWS_REGION or AWS_ENDPOINT_URL_S3. Only names
-	// that begin with AWS_, AZURE_, GCS_, GOOGLE_ or S3_ are taken.
+	// env sets environment variables of the object store's client in head and data nodes, such as AWS_REGION or AWS_ENDPOINT_URL_S3.
+	// Only names that begin with AWS_, AZURE_, GCS_, GOOGLE_ or S3_ are accepted.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Env []StoreVariable `json:"env,omitempty"`
 
-	// objectCache is the object cache that the table is read through. Unset: it is read from its bucket alone.
+	// objectCache is the object cache that the table is read through. Unset: it is read directly from its bucket.
 	// +optional
 	ObjectCache *ObjectCache `json:"objectCache,omitempty"`
 
-	// readiness is how the kubelet asks a pod whether it is ready. Unset: every 5 s, 3 failures.
+	// readiness configures the readiness probes of the pods. Unset: every 5 s, 3 failures.
 	// +optional
 	Readiness *Readiness `json:"readiness,omitempty"`
 }
@@ -103,7 +104,7 @@ type Catalog struct {
 	// +kubebuilder:validation:Pattern=`^https?://.+$`
 	URI string `json:"uri"`
 
-	// warehouse that the catalog is asked for, where it has several.
+	// warehouse is the catalog's warehouse that holds the table. Unset: the catalog's default.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Warehouse *string `json:"warehouse,omitempty"`
@@ -117,7 +118,7 @@ type Catalog struct {
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.id), has(self.ref), has(self.asOf)].exists_one(set, set)",message="exactly one of id, ref and asOf must be set"
 type Snapshot struct {
-	// id of the snapshot: a 64-bit integer as decimal digits, since JSON numbers are exact to 53 bits alone.
+	// id of the snapshot: a 64-bit integer as decimal digits, since JSON numbers are exact only up to 53 bits.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^(0|-?[1-9][0-9]{0,18})$`
@@ -129,40 +130,40 @@ type Snapshot struct {
 	// +kubebuilder:validation:MaxLength=256
 	Ref *string `json:"ref,omitempty"`
 
-	// asOf is a time of RFC 3339, such as 2026-01-31T00:00:00.5Z: the snapshot that was current then. A string, so that fractions of
-	// seconds are kept.
+	// asOf is an RFC 3339 time, such as 2026-01-31T00:00:00.5Z: it selects the snapshot that was current then. It is a string, so
+	// that fractions of seconds are kept.
 	// +optional
 	// +kubebuilder:validation:Format=date-time
 	// +kubebuilder:validation:MaxLength=40
 	AsOf *string `json:"asOf,omitempty"`
 }
 
-// PodSettings describe the pods of one role.
+// PodSettings describes the pods of one role.
 type PodSettings struct {
-	// resources of the pod's container. Limits and requests are set equal where only one of them is given.
+	// resources of the pod's container. Where only a limit or only a request is given, the other is set to the same value.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(name, !(name in self.requests) || !(name in self.limits) || quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",message="requests must not be above limits"
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
 	// template is merged over the pods' own template as kubectl patch does: lists with a merge key (containers, env, volumes,
-	// volumeMounts, ...) by that key, other lists replaced. The container to patch is named head or node.
+	// volumeMounts, ...) by that key, while other lists are replaced. The container to patch is named head or node.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || (!has(self.spec.serviceAccountName) && !has(self.spec.serviceAccount))",message="spec.serviceAccountName can't be set: the cache's pods have an account of their own, which spec.arrow.serviceAccount annotates"
 	Template *PodTemplate `json:"template,omitempty"`
 }
 
-// PodTemplate is a part of a pod's template: what it says is laid over the template that the controller makes. The labels of
-// datacache.kubeflow.org, the environment that the controller sets and the arguments of the server can't be changed by it.
+// PodTemplate is a partial pod template, merged over the template that the controller makes. It can't change the labels of
+// datacache.kubeflow.org, the environment that the controller sets or the arguments of the server.
 type PodTemplate struct {
 	// +optional
 	Metadata PodMetadata `json:"metadata,omitempty"`
 
-	// spec needs no containers: those that are listed are merged by name.
+	// spec may omit containers; those that it lists are merged by name.
 	// +optional
 	Spec *corev1.PodSpec `json:"spec,omitempty"`
 }
 
-// PodMetadata is added to that of pods.
+// PodMetadata is added to the metadata of pods.
 type PodMetadata struct {
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
@@ -170,14 +171,14 @@ type PodMetadata struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// ServiceAccount is what is added to the cache's own account.
+// ServiceAccount is added to the cache's own account.
 type ServiceAccount struct {
 	// annotations of the account, such as eks.amazonaws.com/role-arn.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// StoreVariable is one plain environment variable of the object store's client.
+// StoreVariable is a plain environment variable of the object store's client.
 type StoreVariable struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^(AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+$`
@@ -186,8 +187,8 @@ type StoreVariable struct {
 	Value string `json:"value"`
 }
 
-// ObjectCache names a bucket of the cluster's object cache. The cache's own ServiceAccount reads and writes it: the bucket must be open
-// to the DataCache's namespace. All who may use the bucket can read what was read through it.
+// ObjectCache names a bucket of the cluster's object cache. The cache's own ServiceAccount reads and writes it, so the bucket must be
+// open to the DataCache's namespace. Everyone with access to the bucket can read what was read through it.
 type ObjectCache struct {
 	// bucket that keeps the table's blocks.
 	// +kubebuilder:validation:MaxLength=63
@@ -195,7 +196,7 @@ type ObjectCache struct {
 	Bucket string `json:"bucket"`
 }
 
-// Readiness are the timings of the readiness probes, all in seconds but the last.
+// Readiness holds the timings of the readiness probes, in seconds, and their failure threshold.
 type Readiness struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0

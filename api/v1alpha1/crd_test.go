@@ -17,12 +17,13 @@ import (
 
 const crdFile = "../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"
 
-// maxApply is how large an object kubectl apply takes: it keeps a copy in an annotation.
+// maxApply is the largest object that kubectl apply accepts: it keeps a copy in an annotation.
 const maxApply = 256 << 10
 
-var update = flag.Bool("update", false, "trim the CRD that controller-gen wrote") //nolint:forbidigo // a test binary has no cmd/ of its own
+var update = flag.Bool("update", false, "trim the CRD that controller-gen wrote") //nolint:forbidigo // a test has no cmd/
 
-// TestCRDIsTrimmed: the CRD holds of pod templates what `make generate` leaves of them, and is small enough for kubectl apply.
+// TestCRDIsTrimmed checks that the CRD's schema of pod templates is the one that `make generate` trims it to, and that the CRD is
+// small enough for kubectl apply.
 func TestCRDIsTrimmed(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(crdFile)
@@ -66,8 +67,8 @@ func TestCRDIsTrimmed(t *testing.T) {
 	}
 }
 
-// trimTemplate takes from the schema of a pod's spec the descriptions, which are Kubernetes' own and make up most of it, and the need for
-// containers: a template that is laid over another one need not have any.
+// trimTemplate removes two things from the schema of a pod's spec: the descriptions, which are Kubernetes' own and make up most of
+// it, and the requirement of containers, since a template that is merged over another one need not have any.
 func trimTemplate(spec *apiextensions.JSONSchemaProps) {
 	spec.Required = nil
 	for name, property := range spec.Properties {

@@ -50,29 +50,29 @@ type DataCacheList struct {
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.arrow)].exists_one(set, set)",message="exactly one engine must be set: arrow"
 type DataCacheSpec struct {
-	// arrow is an engine: it keeps the table as Arrow record batches and serves it over Arrow Flight.
+	// arrow is the engine that keeps the table as Arrow record batches and serves it over Arrow Flight.
 	// +optional
 	Arrow *ArrowCache `json:"arrow,omitempty"`
 
-	// credentials for the store that the data is read from: a Secret whose keys become environment variables of the cache's pods alone,
+	// credentials for the store that the data is read from: a Secret whose keys become environment variables of the cache's pods,
 	// such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
 	// +optional
 	Credentials *Credentials `json:"credentials,omitempty"`
 
-	// access says whose TrainJobs may use the cache.
+	// access selects the namespaces whose TrainJobs may use the cache.
 	// +optional
 	Access Access `json:"access,omitempty"`
 
-	// retention says how long the cache outlives its users.
+	// retention says how long the cache is kept after its last use.
 	// +optional
 	Retention Retention `json:"retention,omitempty"`
 
-	// suspend frees the cache's memory for as long as it is true, whoever uses it.
+	// suspend frees the cache's memory while it is true, even if TrainJobs use the cache.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 }
 
-// Credentials name a Secret of the DataCache's namespace. The controller never reads it; the kubelet hands it to the pods.
+// Credentials names a Secret in the DataCache's namespace. The controller never reads it; the kubelet passes it to the pods.
 type Credentials struct {
 	// +kubebuilder:validation:XValidation:rule="self.name != ''",message="name must be that of a Secret of this namespace"
 	SecretRef corev1.LocalObjectReference `json:"secretRef"`
@@ -80,7 +80,7 @@ type Credentials struct {
 
 // Access says who may use a cache.
 type Access struct {
-	// namespaces whose TrainJobs may use the cache, beside its own. Unset: none.
+	// namespaces whose TrainJobs may use the cache, besides the DataCache's own. Unset: none.
 	// +optional
 	Namespaces NamespaceAccess `json:"namespaces,omitempty"`
 }
@@ -90,13 +90,13 @@ type Access struct {
 // +kubebuilder:validation:Enum=Same;Names;Selector
 type AccessFrom string
 
-// How namespaces are chosen.
+// The ways to choose namespaces.
 const (
-	// AccessSame is the DataCache's own namespace alone.
+	// AccessSame allows only the DataCache's own namespace.
 	AccessSame AccessFrom = "Same"
-	// AccessNames are those of a list as well.
+	// AccessNames also allows the namespaces of a list.
 	AccessNames AccessFrom = "Names"
-	// AccessSelector are those whose labels a selector matches as well; an empty selector matches all.
+	// AccessSelector also allows the namespaces whose labels match a selector; an empty selector matches all.
 	AccessSelector AccessFrom = "Selector"
 )
 
@@ -123,16 +123,17 @@ type NamespaceAccess struct {
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
-// Retention are times such as 90s, 30m or 10h.
+// Retention holds durations such as 90s, 30m or 10h.
 type Retention struct {
-	// idleTTL is how long the cache stays in memory after its last user finished. Unset: until the DataCache is deleted. A cache that was
-	// freed for idleness is loaded again when a TrainJob names it. A TrainJob's own cache goes with its TrainJob, whatever this says.
+	// idleTTL is how long the cache stays in memory after its last user finished. Unset: until the DataCache is deleted. A cache
+	// whose memory was freed because it was idle is loaded again when a TrainJob names it. A cache that belongs to one TrainJob is
+	// deleted with the TrainJob, regardless of this field.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="idleTTL must not be negative"
 	IdleTTL *metav1.Duration `json:"idleTTL,omitempty"`
 
-	// suspendGrace is how long a TrainJob's own cache stays in memory while the TrainJob is suspended, so that a TrainJob that a queue
-	// evicts and admits again finds it loaded. Unset: 10m; 0s: it goes at once.
+	// suspendGrace is how long a TrainJob's own cache stays in memory while the TrainJob is suspended, so that a TrainJob that a
+	// queue evicts and admits again finds it loaded. Unset: 10m; 0s: it is freed at once.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="suspendGrace must not be negative"
 	SuspendGrace *metav1.Duration `json:"suspendGrace,omitempty"`

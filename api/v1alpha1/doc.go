@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 is the DataCache resource: which table to keep in memory, how big, for whom, and how it is doing.
-//
+// Package v1alpha1 defines the DataCache resource: which table to keep in memory, the pods that hold it, who may use it, and its
+// status.
 // +kubebuilder:object:generate=true
 // +groupName=datacache.kubeflow.org
 package v1alpha1

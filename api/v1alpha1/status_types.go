@@ -5,44 +5,44 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// State is the one word for how a cache is doing. The set is open: an engine that comes later may add words, and who reads them must take
-// a word that it doesn't know for a cache that is not ready.
-//
+// State summarizes a cache's status in one word. The set is open: later engines may add states, and clients must treat a state that
+// they don't know as not ready.
 // +kubebuilder:validation:MaxLength=64
 type State string
 
 // The states of an arrow cache.
 const (
-	// StatePending: its pods don't run yet.
+	// StatePending: the cache's pods don't run yet.
 	StatePending State = "Pending"
 	// StatePlanning: the head reads the table's metadata.
 	StatePlanning State = "Planning"
-	// StateLoading: data nodes decode rows; status.loadedPercent tells how far.
+	// StateLoading: data nodes decode rows; status.loadedPercent is the progress.
 	StateLoading State = "Loading"
 	// StateReady: every row is in memory and served.
 	StateReady State = "Ready"
-	// StateDegraded: it was Ready, and a node that was lost loads its rows again.
+	// StateDegraded: the cache was Ready, and the rows of a lost node are being loaded again.
 	StateDegraded State = "Degraded"
-	// StateFailed: it can't be loaded; the condition Ready and lastFailure tell why. While TrainJobs use it, its pods, with their logs, stay
-	// until it is tried again.
+	// StateFailed: loading failed; the condition Ready and lastFailure say why. While TrainJobs use the cache, its pods and their
+	// logs are kept until the next attempt.
 	StateFailed State = "Failed"
-	// StateReleased: its memory is freed, for nobody uses it or it is suspended; the next TrainJob that names it brings it back.
+	// StateReleased: the cache's memory is freed because nobody uses it or because it is suspended; the next TrainJob that names it
+	// loads it again.
 	StateReleased State = "Released"
 )
 
-// The types of conditions. Each has a reason of its own: Ready says why not, Progressing what is under way or how it ended, Degraded what
-// is lost.
+// The condition types. The reason of Ready says why the cache is not ready, that of Progressing what is under way or how it ended,
+// that of Degraded which rows are missing.
 const (
 	// ConditionReady is True while every row is served.
 	ConditionReady = "Ready"
 	// ConditionProgressing is True while pods start, the head plans or nodes load.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded is True while rows of a lost node are loaded again.
+	// ConditionDegraded is True while the rows of a lost node are being loaded again.
 	ConditionDegraded = "Degraded"
 )
 
-// Failure is one that ended an attempt to load a cache. One that is in use is tried again after a pause that doubles from 10 s to 10 min, and at
-// once when its annotation datacache.kubeflow.org/retry gets another value.
+// Failure describes the failure that ended an attempt to load a cache. A cache in use is tried again after a delay that doubles from
+// 10 s to 10 min, and at once when its annotation datacache.kubeflow.org/retry changes.
 type Failure struct {
 	Time    metav1.Time `json:"time"`
 	Message string      `json:"message"`
@@ -50,14 +50,14 @@ type Failure struct {
 	// count of failures in a row.
 	Count int32 `json:"count"`
 
-	// retry is what the annotation was then.
+	// retry is the value of the annotation datacache.kubeflow.org/retry at the time of the failure.
 	// +optional
 	Retry string `json:"retry,omitempty"`
 }
 
-// DataCacheStatus is what the controller saw last.
+// DataCacheStatus is the status that the controller observed last.
 type DataCacheStatus struct {
-	// observedGeneration is the generation of spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -69,37 +69,37 @@ type DataCacheStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// endpoint is what a client connects to, such as grpc://reviews-cache-service.team-a:50051.
+	// endpoint is the address that clients connect to, such as grpc://reviews-cache-service.team-a:50051.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// claimName is the PersistentVolumeClaim of a cache whose engine is mounted; arrow sets none.
+	// claimName is the PersistentVolumeClaim of a cache whose engine is mounted as a volume; the arrow engine sets none.
 	// +optional
 	ClaimName string `json:"claimName,omitempty"`
 
-	// snapshot is the id of the snapshot that was pinned when the cache was planned first, as decimal digits; every pod that comes later
-	// loads the same.
+	// snapshot is the id, in decimal digits, of the snapshot that was pinned when the cache was first planned; all later pods load
+	// the same one.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
 
-	// lastFailure is why the cache failed last, until it is Ready.
+	// lastFailure is the reason of the last failure; it is removed when the cache is Ready.
 	// +optional
 	LastFailure *Failure `json:"lastFailure,omitempty"`
 
-	// rows in memory, all data nodes of one copy together.
+	// rows in memory, summed over all data nodes of one copy.
 	// +optional
 	Rows *int64 `json:"rows,omitempty"`
 
-	// bytes in memory, all data nodes of one copy together.
+	// bytes in memory, summed over all data nodes of one copy.
 	// +optional
 	Bytes *int64 `json:"bytes,omitempty"`
 
-	// loadedPercent is how much of the table is in memory, by splits; of several copies the least.
+	// loadedPercent is the share of the table's splits that are in memory; with several copies, that of the least loaded one.
 	// +optional
 	LoadedPercent *int32 `json:"loadedPercent,omitempty"`
 
-	// replicas are the copies that there are, readyReplicas those of them that serve every row, and selector that of their heads: the
-	// scale subresource shows them.
+	// replicas is the number of copies, readyReplicas the number of copies that serve every row, and selector matches their heads;
+	// the scale subresource shows all three.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 	// +optional
@@ -107,18 +107,19 @@ type DataCacheStatus struct {
 	// +optional
 	Selector string `json:"selector,omitempty"`
 
-	// usedBy are the TrainJobs that use it now, as <namespace>/<name>, the first 100 of them in that order; users counts all.
+	// usedBy lists the TrainJobs that use the cache now, as <namespace>/<name>, sorted and limited to the first 100; users counts all
+	// of them.
 	// +optional
 	// +listType=set
 	UsedBy []string `json:"usedBy,omitempty"`
 	// +optional
 	Users int32 `json:"users,omitempty"`
 
-	// lastUsedTime is when a TrainJob used it last, at the latest when its last user went; idleTTL counts from here.
+	// lastUsedTime is the last time at which a TrainJob was seen using the cache; idleTTL counts from here.
 	// +optional
 	LastUsedTime *metav1.Time `json:"lastUsedTime,omitempty"`
 
-	// provisionedTime is when its pods were asked for, readyTime when every row was first in memory.
+	// provisionedTime is when the cache's pods were created, readyTime when every row was in memory for the first time.
 	// +optional
 	ProvisionedTime *metav1.Time `json:"provisionedTime,omitempty"`
 	// +optional

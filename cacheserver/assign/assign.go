@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package assign decides, by arithmetic alone, which data node holds which splits and which rows.
+// Package assign computes which data node holds which splits and rows. It does no I/O.
 package assign
 
 import "math/bits"
@@ -15,11 +15,11 @@ type Range struct {
 // Len is the number of splits in the range.
 func (r Range) Len() int { return r.End - r.First }
 
-// ByWeight cuts the splits, given by weight in plan order, into one contiguous range a node.
+// ByWeight divides the splits, whose weights are given in plan order, into one contiguous range per node.
 //
-// A split goes to the node on whose equal share of the total weight its middle falls, so a node holds at
-// most its share and one split more. Fewer splits than nodes leaves nodes with empty ranges. Splits without
-// weight (all zero) are dealt by count. The result depends on nothing but the arguments.
+// Each node is due an equal share of the total weight. A split goes to the node whose share contains the split's midpoint, so a node
+// holds at most its share and one split more. With fewer splits than nodes, some ranges are empty. If all weights are zero, splits
+// are divided by count. The result depends only on the arguments.
 func ByWeight(weights []int64, nodes int) []Range {
 	ranges := make([]Range, nodes)
 	total := sum(weights)
@@ -35,7 +35,7 @@ func ByWeight(weights []int64, nodes int) []Range {
 	return ranges
 }
 
-// middle is twice the position of a split's centre on the line of all weights, or of all counts.
+// middle is twice the position of split i's midpoint in the sum of all weights, or of all counts if total is 0.
 func middle(weights []int64, i int, before, total uint64) uint64 {
 	if total == 0 {
 		return 2*uint64(i) + 1
@@ -43,7 +43,7 @@ func middle(weights []int64, i int, before, total uint64) uint64 {
 	return 2*before + uint64(max(weights[i], 0))
 }
 
-// owner maps a doubled position on the line to the node whose share it falls on.
+// owner returns the node whose share contains a doubled position.
 func owner(middle, total uint64, splits, nodes int) int {
 	length := 2 * total
 	if total == 0 {
@@ -69,7 +69,7 @@ type Bounds [2]int64
 // Len is the number of rows within the bounds.
 func (b Bounds) Len() int64 { return b[1] - b[0] }
 
-// BoundsOf turns each node's row count, known once it has loaded, into row indices in plan order.
+// BoundsOf converts the row count of each node, known once it has loaded, to bounds in plan order.
 func BoundsOf(counts []int64) []Bounds {
 	bounds := make([]Bounds, len(counts))
 	var start int64

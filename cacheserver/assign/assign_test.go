@@ -34,8 +34,8 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestAssignCoversAndBalances holds over random plans: every split once, in order, and no node with more
-// than its equal share and one split.
+// TestAssignCoversAndBalances checks over random plans that every split is assigned once, in order, and that no node has more than
+// its equal share and one split.
 func TestAssignCoversAndBalances(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -5,13 +5,13 @@ package assign
 
 import "math/bits"
 
-// Size is how large a split is, by which it is assigned to a node.
+// Size is the size of a split, which decides the node that holds it.
 type Size struct {
 	Rows  int64 // before deletes and filter
-	Bytes int64 // about what they take in memory
+	Bytes int64 // estimate of the bytes in memory
 }
 
-// Piece is the rows [First, First+Rows) of a split.
+// Piece is the range of rows [First, First+Rows) of a split.
 type Piece struct {
 	Split int
 	First int64
@@ -19,20 +19,19 @@ type Piece struct {
 }
 
 const (
-	// rowsMargin is how much more than an equal share of the rows, as a divisor of the share, a node may hold.
+	// rowsMargin bounds how far a node's rows may exceed an equal share: by share/rowsMargin.
 	rowsMargin = 100
-	// memoryMargin is how much more than an equal share of the bytes, as a divisor of the share, a node may hold for
-	// the sake of equal rows.
+	// memoryMargin bounds how far a node's bytes may exceed an equal share when rows are divided equally: by share/memoryMargin.
 	memoryMargin = 20
-	// cutMargin is how far from a share's end a split's edge may lie, as a divisor of the share, to be the end as it is.
+	// cutMargin is the tolerance for a split's edge near the end of a share: within share/cutMargin of it, no cut is made.
 	cutMargin = 200
-	// cutBytes is the size from which on a split is worth a cut: both nodes read its row group.
+	// cutBytes is the minimum size of a split that is cut, since both nodes then read its row group.
 	cutBytes = 1 << 20
 )
 
-// Cut cuts splits, given in plan order, so that Contiguous gives every node a share within 1 % of equal: a split of at least
-// 1 MiB is cut at the row where the share of one node ends and that of the next begins. The pieces are in plan order
-// and have all rows. The result depends on nothing but the arguments.
+// Cut cuts splits, given in plan order, so that Contiguous gives every node a share within 1 % of equal: a split of at least 1 MiB is
+// cut at the row where the share of one node ends and that of the next begins. The pieces are in plan order and cover all rows. The
+// result depends only on the arguments.
 func Cut(splits []Size, nodes int) []Piece {
 	pieces := cutBy(splits, Size.rows, nodes)
 	if _, ok := byRows(partsOf(splits, pieces), nodes); ok {
@@ -41,8 +40,8 @@ func Cut(splits []Size, nodes int) []Piece {
 	return cutBy(splits, Size.bytes, nodes)
 }
 
-// Contiguous gives every node a contiguous range of splits: with an equal share of the rows, within 1 %, if that is at most
-// 5 % more than an equal share of the bytes for every node, else with an equal share of the bytes.
+// Contiguous gives every node a contiguous range of splits. It divides rows equally, within 1 %, if no node then exceeds an equal
+// share of the bytes by more than 5 %; otherwise it divides bytes equally.
 func Contiguous(splits []Size, nodes int) []Range {
 	if ranges, ok := byRows(splits, nodes); ok {
 		return ranges
@@ -58,7 +57,7 @@ func byRows(splits []Size, nodes int) (ranges []Range, ok bool) {
 func (s Size) rows() int64  { return s.Rows }
 func (s Size) bytes() int64 { return s.Bytes }
 
-// Part is rows of a split, whose bytes are counted in proportion.
+// Part returns the size of some rows of the split; bytes are scaled in proportion.
 func (s Size) Part(rows int64) Size {
 	if rows == s.Rows {
 		return s
@@ -82,7 +81,7 @@ func weigh(splits []Size, weight func(Size) int64) []int64 {
 	return weights
 }
 
-// within reports whether no share is larger than an equal one by more than its margin'th part.
+// within reports whether no share exceeds an equal one by more than 1/margin of it.
 func within(splits []Size, ranges []Range, weight func(Size) int64, margin uint64) bool {
 	equal := sum(weigh(splits, weight)) / uint64(len(ranges))
 	for _, r := range ranges {
@@ -93,16 +92,16 @@ func within(splits []Size, ranges []Range, weight func(Size) int64, margin uint6
 	return true
 }
 
-// cutBy cuts splits at the ends of equal shares of a weight.
+// cutBy cuts splits where equal shares of a weight end.
 func cutBy(splits []Size, weight func(Size) int64, nodes int) []Piece {
 	total := sum(weigh(splits, weight))
 	var pieces []Piece
-	before := uint64(0) // weight of the splits that are done
-	node := uint64(1)   // whose share begins next
+	before := uint64(0) // weight of the splits before this one
+	node := uint64(1)   // node whose share begins next
 	for i, s := range splits {
 		w, first := uint64(max(weight(s), 0)), int64(0)
 		for ; node < uint64(nodes) && share(total, node, uint64(nodes)) < before+w; node++ {
-			into := share(total, node, uint64(nodes)) - before // lies in the split
+			into := share(total, node, uint64(nodes)) - before // the boundary of the share lies in this split
 			at := int64(share(uint64(s.Rows), into, w))
 			margin := total / uint64(nodes) / cutMargin
 			if s.Bytes < cutBytes || min(into, w-into) <= margin || at <= first || at >= s.Rows {
@@ -117,7 +116,7 @@ func cutBy(splits []Size, weight func(Size) int64, nodes int) []Piece {
 	return pieces
 }
 
-// share is a*part/all; part is at most all.
+// share is part/all of a; part is at most all.
 func share(a, part, all uint64) uint64 {
 	if part == all {
 		return a

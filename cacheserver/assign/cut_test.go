@@ -38,8 +38,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestSharesAreEqual holds over random plans of large row groups: every row once, in order, and shares of rows, or of
-// bytes where memory binds, within 1 % of equal.
+// TestSharesAreEqual checks over random plans of large row groups that every row is assigned once, in order, and that shares of rows,
+// or of bytes where memory decides, are within 1 % of equal.
 func TestSharesAreEqual(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -75,7 +75,7 @@ func TestSharesAreEqual(t *testing.T) {
 	}
 }
 
-// most is how far, as a part of an equal share, the share of a node is from it.
+// most is the largest deviation of a node's share from an equal share, as a fraction of it.
 func most(splits []Size, runs []Range, weight func(Size) int64) (off float64) {
 	equal := float64(sum(weigh(splits, weight))) / float64(len(runs))
 	for _, r := range runs {

@@ -3,29 +3,29 @@
 
 package epoch
 
-// Run is consecutive rows of the data set that follow each other in a sequence too. It is the same type as rows.Run, to which runs are handed:
-// neither package needs the other.
+// Run is a range of consecutive rows of the data set that are also consecutive in an epoch's sequence. It is identical to rows.Run,
+// so that the two packages need not import each other.
 type Run = struct {
 	First uint64 // row
 	Rows  uint64 // at least 1
 }
 
-// Cursor walks the rows of one share in sequence order, run by run and without allocating.
+// Cursor iterates over the rows of one share in sequence order, run by run, without allocating.
 //
-// It is made by NewCursor and is for one goroutine at a time. It holds nothing that needs a release.
+// It is made by NewCursor and is not safe for concurrent use. It holds no resources to release.
 type Cursor struct {
 	epoch  Epoch
 	share  Share
 	layout layout
-	// lo and hi bound the share within a full step; full and steps count the steps.
+	// [lo, hi) is the share within a full step; full counts the full steps and steps all steps.
 	lo, hi, full, steps uint64
-	// step is the next step to open; next and end bound the positions left of the open one.
+	// step is the next step to open; [next, end) are the remaining positions of the open one.
 	step, next, end uint64
-	// from is the first of the rows that are wanted, and wanted how many they are.
+	// from is the first row that the caller wants, wanted the number of rows from there.
 	from, wanted uint64
 }
 
-// NewCursor stands at the first row of the share. Its errors are those of the two Validate methods.
+// NewCursor returns a cursor at the first row of the share. Its errors are those of the two Validate methods.
 func NewCursor(e Epoch, s Share) (*Cursor, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
@@ -46,14 +46,14 @@ func NewCursor(e Epoch, s Share) (*Cursor, error) {
 	return c, nil
 }
 
-// Within has Next leave out all but rows [lo, hi), which it then counts from lo: those that one data node holds.
+// Within restricts Next to rows [lo, hi), those of one data node, and makes it number them from lo.
 func (c *Cursor) Within(lo, hi uint64) {
 	c.from, c.wanted = lo, hi-lo
 }
 
-// Next walks on by at most len(runs) runs, and at most so many positions. It fills runs with the n of them that are
-// wanted, and says how many positions it has passed: none at the end alone. Padding comes as the rows it wraps to. A run
-// ends at the latest where a step or a clump does.
+// Next advances by at most len(runs) runs and at most the given number of positions. It stores the n runs that are wanted at the
+// front of runs, and returns how many positions it advanced by, which is 0 only at the end. Padding positions yield the rows that
+// they wrap to. Runs don't extend over the end of a step or a clump.
 func (c *Cursor) Next(runs []Run, positions uint64) (n int, passed uint64) {
 	if c.layout.clump == 1 {
 		return c.singles(runs, positions)
@@ -67,7 +67,7 @@ func (c *Cursor) Next(runs []Run, positions uint64) (n int, passed uint64) {
 	return c.pick(runs[:n]), passed
 }
 
-// pick moves what is wanted of runs to the front, and returns how many these are.
+// pick moves the wanted parts of runs to the front, and returns their number.
 func (c *Cursor) pick(runs []Run) (n int) {
 	for _, r := range runs {
 		lo, hi := max(r.First, c.from), min(r.First+r.Rows, c.from+c.wanted)
@@ -79,7 +79,7 @@ func (c *Cursor) pick(runs []Run) (n int) {
 	return n
 }
 
-// singles is Next for rows that are shuffled one by one. They are permuted many at a time, whatever a step's share.
+// singles is Next for rows that are shuffled individually. They are permuted in blocks, however small the share of a step is.
 func (c *Cursor) singles(runs []Run, positions uint64) (n int, passed uint64) {
 	var buffer [block]uint64
 	from, wanted := c.from, c.wanted
@@ -90,7 +90,7 @@ func (c *Cursor) singles(runs []Run, positions uint64) (n int, passed uint64) {
 		}
 		c.layout.perm.apply(rows)
 		for _, row := range rows {
-			// Every row is written, and the wanted ones are counted: with two nodes a branch would be guessed wrong half the time.
+			// Every row is stored, but n advances only past wanted ones: with two nodes a branch would be mispredicted half the time.
 			runs[n] = Run{First: row - from, Rows: 1}
 			if row-from < wanted {
 				n++
@@ -101,7 +101,7 @@ func (c *Cursor) singles(runs []Run, positions uint64) (n int, passed uint64) {
 	return n, passed
 }
 
-// positions fills as much of dst as there are positions left.
+// positions fills dst with the next positions, fewer if the share ends.
 func (c *Cursor) positions(dst []uint64) []uint64 {
 	filled := dst[:0]
 	for len(filled) < len(dst) && c.open() {
@@ -116,7 +116,7 @@ func (c *Cursor) positions(dst []uint64) []uint64 {
 	return filled
 }
 
-// open makes [next, end) not empty, if need be with the share's next step that has positions.
+// open makes [next, end) non-empty; if it is empty, it opens the share's next step that has positions.
 func (c *Cursor) open() bool {
 	for c.next == c.end {
 		if c.step >= c.steps {
@@ -134,7 +134,7 @@ func (c *Cursor) open() bool {
 	return true
 }
 
-// openFull opens a full step, or passes over all of them at once if the share of each is empty.
+// openFull opens a full step, or skips all full steps at once if the share of each is empty.
 func (c *Cursor) openFull() {
 	if c.lo == c.hi {
 		c.step += ceil(c.full-c.step, c.share.Workers) * c.share.Workers
@@ -145,7 +145,8 @@ func (c *Cursor) openFull() {
 	c.step += c.share.Workers
 }
 
-// stretch is the next positions of the open step, at most so many, as they lie within the epoch: they wrap at its end.
+// stretch returns the next positions of the open step, at most the given number. They are consecutive within the epoch: the stretch
+// ends where positions wrap.
 func (c *Cursor) stretch(most uint64) (first, positions uint64) {
 	first, most = c.next, min(most, c.end-c.next)
 	if first >= c.epoch.Rows {

@@ -8,31 +8,30 @@ import (
 	"math/bits"
 )
 
-// Tail says what becomes of the positions of an epoch that do not fill a global batch.
+// Tail selects what happens to the last positions of an epoch if they don't fill a global batch.
 type Tail string
 
-// The tails of order version 1.
+// The tail modes of order version 1.
 const (
 	Drop Tail = "drop" // they are not used in this epoch
-	Pad  Tail = "pad"  // the last step is filled with positions from the front, which are not valid
-	Keep Tail = "keep" // the last step is short
+	Pad  Tail = "pad"  // the last step is filled up with positions from the start of the epoch, which are marked invalid
+	Keep Tail = "keep" // the last step is shorter
 )
 
-// Epoch is one pass over a data set: its rows in sequence, cut into steps of a global batch.
+// Epoch describes one pass over a data set: its rows in sequence, divided into steps of a global batch.
 //
-// It is a plain value, safe for concurrent use. The zero value does not validate; a value that does not
-// validate has no steps.
+// It is a plain value, safe for concurrent use. The zero value is invalid; an invalid value has no steps.
 type Epoch struct {
 	Rows        uint64 // rows of the data set, below 2^62; 0 is an empty epoch
 	Seed        uint64
-	Number      uint64 // of the epoch
+	Number      uint64 // number of the epoch
 	Shuffle     bool
-	Clump       uint64 // consecutive rows that shuffle as one; read only if Shuffle
-	GlobalBatch uint64 // positions of a full step
+	Clump       uint64 // number of consecutive rows that are shuffled as a unit; read only if Shuffle
+	GlobalBatch uint64 // number of positions of a full step
 	Tail        Tail
 }
 
-// Validate names the first bad field by its name on the wire, its value and what is wanted.
+// Validate returns an error for the first invalid field, with its name on the wire, its value and the values allowed.
 func (e Epoch) Validate() error {
 	if e.Rows >= limit {
 		return fmt.Errorf("rows = %d: want rows < 2^62", e.Rows)
@@ -65,7 +64,7 @@ func (e Epoch) steps() uint64 {
 	return ceil(e.Rows, e.GlobalBatch)
 }
 
-// fullSteps is how many steps, from the first on, have GlobalBatch positions.
+// fullSteps is the number of steps, counted from the first, that have GlobalBatch positions.
 func (e Epoch) fullSteps() uint64 {
 	if e.Tail == Pad {
 		return e.steps()
@@ -73,8 +72,8 @@ func (e Epoch) fullSteps() uint64 {
 	return e.Rows / e.GlobalBatch
 }
 
-// Step is the first position of step s and its number of positions. With Pad, positions of Rows or more
-// stand for position mod Rows and are not valid. A step beyond the last is empty.
+// Step returns the first position of step s and its number of positions. With Pad, positions from Rows on stand for position mod Rows
+// and are not valid. Steps beyond the last are empty.
 func (e Epoch) Step(s uint64) (first, size uint64) {
 	if s >= e.Steps() {
 		return 0, 0
@@ -89,8 +88,8 @@ func (e Epoch) size(s uint64) uint64 {
 	return e.GlobalBatch
 }
 
-// Shard is the index-th of total nearly equal shares of [0, n): lo = floor(index*n/total) and
-// hi = floor((index+1)*n/total), the products in 128 bits. An index of total or more gets the empty end [n, n).
+// Shard is the share of [0, n) with the given index, of total nearly equal shares: lo = floor(index*n/total) and hi =
+// floor((index+1)*n/total), with 128-bit products. For an index of total or more it is the empty range [n, n).
 func Shard(index, total, n uint64) (lo, hi uint64) {
 	if index >= total {
 		return n, n

@@ -17,14 +17,14 @@ import (
 
 func name(n uint64) string { return "n=" + strconv.FormatUint(n, 10) }
 
-// rankStep is what one rank gets in one step.
+// rankStep is the part of one step that one rank reads.
 type rankStep struct {
 	Step  uint64
 	Rows  []uint64
 	Valid []bool
 }
 
-// slowSequence lists the rows of an epoch; for small epochs only.
+// slowSequence lists the rows of an epoch; it is meant for small epochs.
 func slowSequence(e Epoch, perm func(k, x uint64) uint64) []uint64 {
 	var rows []uint64
 	if e.Rows == 0 || !e.Shuffle {
@@ -43,7 +43,7 @@ func slowSequence(e Epoch, perm func(k, x uint64) uint64) []uint64 {
 	return rows
 }
 
-// slowRank is the definition of a rank's epoch, written plainly, step by step and position by position.
+// slowRank is a reference implementation of a rank's epoch, step by step and position by position.
 func slowRank(t testing.TB, e Epoch, s Share) []rankStep {
 	rows := slowSequence(e, func(k, x uint64) uint64 {
 		p := mustPermutation(t, k, e.Seed, e.Number)
@@ -73,13 +73,13 @@ func slowRank(t testing.TB, e Epoch, s Share) []rankStep {
 	return out
 }
 
-// readAll drains a cursor by so many runs, and at most some multiple of them in rows, at a time.
+// readAll drains a cursor with a buffer of the given number of runs, and with varying limits on positions.
 func readAll(t *testing.T, e Epoch, s Share, buffer int) []uint64 {
 	t.Helper()
 	return readWithin(t, e, s, 0, e.Rows, buffer)
 }
 
-// readWithin is readAll of rows [lo, hi).
+// readWithin is readAll restricted to rows [lo, hi).
 func readWithin(t *testing.T, e Epoch, s Share, lo, hi uint64, buffer int) []uint64 {
 	t.Helper()
 	c, err := NewCursor(e, s)
@@ -156,7 +156,7 @@ func TestEpochEqualsPlainReference(t *testing.T) {
 	}
 }
 
-// TestLongRunsOfClumps crosses the clump table of the cursor and the short clump.
+// TestLongRunsOfClumps covers epochs with more clumps than the cursor's table of clumps, and the short clump.
 func TestLongRunsOfClumps(t *testing.T) {
 	rng := newRand(t)
 	for range 60 {
@@ -169,7 +169,7 @@ func TestLongRunsOfClumps(t *testing.T) {
 	}
 }
 
-// TestStartStepResumes: the rows from step s on are the tail of the rows from step 0 on.
+// TestStartStepResumes checks that the rows from step s on are the tail of the rows from step 0 on.
 func TestStartStepResumes(t *testing.T) {
 	e := Epoch{Rows: 1003, Seed: 3, Shuffle: true, Clump: 4, GlobalBatch: 50, Tail: Keep}
 	whole := readAll(t, e, Share{Rank: 1, World: 3, Workers: 1}, 100)
@@ -182,7 +182,8 @@ func TestStartStepResumes(t *testing.T) {
 	}
 }
 
-// TestWithin: what several nodes send of a share is the share, each row in its place among its node's.
+// TestWithin checks that the rows of a share that several nodes send make up the share, with each row at its position among its
+// node's rows.
 func TestWithin(t *testing.T) {
 	rng := newRand(t)
 	for range 2000 {
@@ -227,7 +228,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestCountNearTheLimit holds Count against sums over all ranks and workers, which must make up the epoch.
+// TestCountNearTheLimit compares Count with sums over all ranks and workers, which must add up to the epoch.
 func TestCountNearTheLimit(t *testing.T) {
 	tests := []struct {
 		name                               string
@@ -262,7 +263,7 @@ func TestCountNearTheLimit(t *testing.T) {
 	}
 }
 
-// TestEmptySharesOfManySteps would not end if the cursor looked at every step of an empty share.
+// TestEmptySharesOfManySteps would not finish if the cursor visited every step of an empty share.
 func TestEmptySharesOfManySteps(t *testing.T) {
 	e := Epoch{Rows: limit - 1, GlobalBatch: 2, Tail: Keep}
 	s := Share{Rank: 0, World: 3, Workers: 1}
@@ -326,7 +327,7 @@ func TestValidate(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(e *Epoch, s *Share)
-		want   []string // parts of the message; none: valid
+		want   []string // parts of the error message; empty if valid
 	}{
 		{"good", func(*Epoch, *Share) {}, nil},
 		{"clump is not read without shuffle", func(e *Epoch, _ *Share) { e.Shuffle, e.Clump = false, 0 }, nil},

@@ -3,11 +3,11 @@
 
 package epoch
 
-// block is how many indices are permuted before those outside [0, n) go round again.
+// block is how many indices are permuted before those that fell outside [0, n) are permuted again.
 const block = 256
 
-// Fill sets dst[i] = P(first+i); positions of n or more count modulo n. It permutes several indices at
-// once, so it is a few times faster than At in a loop.
+// Fill sets dst[i] = P(first+i); positions of n or more are taken modulo n. It permutes several indices at once, so it is a few times
+// faster than At in a loop.
 func (p *Permutation) Fill(dst []uint64, first uint64) {
 	if p.n <= 1 {
 		clear(dst)
@@ -36,7 +36,7 @@ func (p *Permutation) apply(xs []uint64) {
 	p.applyBlock(xs)
 }
 
-// applyBlock permutes at most a block: all indices once, then the walkers, which are few, again together.
+// applyBlock permutes at most a block: all indices once, then repeatedly the few that fell outside [0, n).
 func (p *Permutation) applyBlock(xs []uint64) {
 	p.forwardAll(xs)
 	p.walkBlock(xs)
@@ -58,7 +58,7 @@ func (p *Permutation) forwardAll(xs []uint64) {
 	}
 }
 
-// walkBlock sends the indices outside [0, n) round until none is left.
+// walkBlock permutes the indices outside [0, n) until none is left.
 func (p *Permutation) walkBlock(xs []uint64) {
 	var buffer [block]uint8
 	walkers := 0
@@ -71,7 +71,7 @@ func (p *Permutation) walkBlock(xs []uint64) {
 	}
 }
 
-// step sends each walker round once and keeps those still outside at the front; it returns their number.
+// step permutes each walker (index outside [0, n)) once, moves those still outside to the front and returns their number.
 func (p *Permutation) step(xs []uint64, walkers []uint8) int {
 	var at [block]uint64
 	for i, w := range walkers {
@@ -87,10 +87,10 @@ func (p *Permutation) step(xs []uint64, walkers []uint8) int {
 	return left
 }
 
-// outside is 1 if x >= n and else 0, without a branch; both are below 2^63.
+// outside is 1 if x >= n, otherwise 0, computed without a branch; both are below 2^63.
 func outside(x, n uint64) int { return int((n - 1 - x) >> 63) }
 
-// forward4 runs the rounds of four indices side by side, so that their multiplications overlap.
+// forward4 interleaves the rounds of four indices, so that the CPU overlaps their multiplications.
 func (p *Permutation) forward4(a, b, c, d uint64) (uint64, uint64, uint64, uint64) {
 	low, lo, hi := p.low&63, p.lo, p.hi
 	al, ar := a>>low, a&lo

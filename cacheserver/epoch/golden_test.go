@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// vectors is test/golden/order_vectors.json, which the Python tests read as well.
+// vectors is the content of test/golden/order_vectors.json, which the Python tests read as well.
 type vectors struct {
 	Permutations []struct {
 		N, Seed, Epoch uint64
@@ -93,7 +93,7 @@ func valid(steps []rankStep) []bool {
 	return all
 }
 
-// validBySteps tells padding from rows as a client does, from Step and Shard alone.
+// validBySteps computes which positions are padding as a client does: from Step and Shard only.
 func validBySteps(e Epoch, s Share) []bool {
 	all := []bool{}
 	for step := range e.Steps() {

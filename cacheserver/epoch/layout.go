@@ -8,8 +8,8 @@ type layout struct {
 	rows    uint64
 	clump   uint64 // 0: not shuffled
 	perm    Permutation
-	regular uint64 // positions before it lie in the clumps before the short one and within it
-	missing uint64 // rows by which the last clump is short; positions from regular on shift by it
+	regular uint64 // positions below it are in the clumps up to and including the short one
+	missing uint64 // number of rows that the last clump lacks; positions from regular on are shifted by it
 }
 
 func newLayout(e Epoch) (layout, error) {
@@ -28,8 +28,8 @@ func newLayout(e Epoch) (layout, error) {
 	return l, nil
 }
 
-// place fills runs for the positions from first on, at most so many, all of which lie within the epoch. It returns how
-// many runs it filled and of how many positions.
+// place fills runs with the rows of at most the given number of positions from first on, all within the epoch. It returns the number
+// of runs and of positions placed.
 func (l *layout) place(runs []Run, first, positions uint64) (n int, placed uint64) {
 	if l.clump > 0 {
 		return l.placeClumps(runs, first, positions)
@@ -38,7 +38,7 @@ func (l *layout) place(runs []Run, first, positions uint64) (n int, placed uint6
 	return 1, positions
 }
 
-// placeClumps makes a run of each clump.
+// placeClumps makes one run per clump.
 func (l *layout) placeClumps(runs []Run, first, positions uint64) (n int, placed uint64) {
 	if first >= l.regular {
 		first += l.missing
@@ -46,7 +46,7 @@ func (l *layout) placeClumps(runs []Run, first, positions uint64) (n int, placed
 	index, offset := first/l.clump, first%l.clump
 	var clumps [32]uint64
 	for n < len(runs) && placed < positions {
-		// A short clump lets one more clump begin within these positions; the next turn takes that one.
+		// With a short clump among them, these positions may reach into one more clump; the next iteration handles that one.
 		ahead := min(uint64(len(clumps)), uint64(len(runs)-n), ceil(positions-placed+offset, l.clump))
 		l.perm.Fill(clumps[:ahead], index)
 		index += ahead

@@ -1,10 +1,10 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package epoch is an epoch as pure arithmetic: which row stands at which position, and whose it is.
+// Package epoch computes the order of an epoch: which row is at which position, and which rank and worker read it.
 //
-// It implements version 1 of the epoch order. All integers are unsigned 64-bit and wrap; divisions floor.
-// Nothing here allocates by the size of the data set: a shuffled epoch of any size is eight words of keys.
+// It implements version 1 of the epoch order. All integers are unsigned 64-bit and wrap; divisions round down. Memory does not depend
+// on the size of the data set: the permutation of a shuffled epoch is stored as eight words of keys.
 package epoch
 
 import (
@@ -12,10 +12,10 @@ import (
 	"math/bits"
 )
 
-// limit is the exclusive bound of every count in an epoch; sums of two counts still fit 64 bits.
+// limit is the exclusive upper bound of every count in an epoch; sums of two counts still fit 64 bits.
 const limit = 1 << 62
 
-// Constants of the order, version 1. They are part of the contract with the clients.
+// Constants of order version 1. They are part of the contract with clients.
 const (
 	golden     = 0x9E3779B97F4A7C15
 	multiplier = 0xD6E8FEB86659FD93
@@ -32,7 +32,7 @@ type Permutation struct {
 	lo   uint64 // mask of the right half
 	hi   uint64 // mask of the left half
 	keys [rounds]uint64
-	// carries is what the upper half of each key adds to its round, see forwardLanes.
+	// carries is what the upper half of each key adds in its round; see forwardLanes.
 	carries [rounds]uint64
 }
 
@@ -53,14 +53,14 @@ func NewPermutation(n, seed, epoch uint64) (Permutation, error) {
 	return p, nil
 }
 
-// mix is the finaliser of SplitMix64.
+// mix is the finalizer of SplitMix64.
 func mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
 	z = (z ^ z>>27) * 0x94D049BB133111EB
 	return z ^ z>>31
 }
 
-// At is P(x). An x of n or more counts as x mod n.
+// At is P(x); an x of n or more is taken modulo n.
 func (p *Permutation) At(x uint64) uint64 {
 	if p.n <= 1 {
 		return 0
@@ -71,7 +71,7 @@ func (p *Permutation) At(x uint64) uint64 {
 	return p.walk(p.forward(x))
 }
 
-// Inverse is the x with P(x) = y. A y of n or more counts as y mod n.
+// Inverse is the x with P(x) = y; a y of n or more is taken modulo n.
 func (p *Permutation) Inverse(y uint64) uint64 {
 	if p.n <= 1 {
 		return 0
@@ -85,7 +85,7 @@ func (p *Permutation) Inverse(y uint64) uint64 {
 	return y
 }
 
-// walk applies the rounds until x lies within [0, n). It ends because the walk began there.
+// walk repeats the permutation of the power of two until x is within [0, n). It terminates since the walk started within it.
 func (p *Permutation) walk(x uint64) uint64 {
 	for x >= p.n {
 		x = p.forward(x)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// newRand gives a generator with a fresh seed, printed so that a failure can be run again.
+// newRand returns a generator with a random seed, which is logged so that a failure can be reproduced.
 func newRand(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
@@ -47,7 +47,7 @@ func TestPermutationOfNothingAndOne(t *testing.T) {
 	}
 }
 
-// TestBijection goes through every n up to 4096: Fill hits each value once, and Inverse leads back.
+// TestBijection checks for every n up to 4096 that Fill yields each value once, and that Inverse undoes it.
 func TestBijection(t *testing.T) {
 	rng := newRand(t)
 	seeds := [][2]uint64{{0, 0}, {rng.Uint64(), rng.Uint64()}}
@@ -72,7 +72,7 @@ func TestBijection(t *testing.T) {
 	}
 }
 
-// TestInverse takes 10^6 points from permutations of up to 2^62 elements.
+// TestInverse checks 10^6 random points of permutations of up to 2^62 elements.
 func TestInverse(t *testing.T) {
 	rng := newRand(t)
 	const points, each = 1_000_000, 1000
@@ -90,7 +90,8 @@ func TestInverse(t *testing.T) {
 	}
 }
 
-// TestFillEqualsAt covers lengths around the lanes and the block, starts near the end, and the largest n.
+// TestFillEqualsAt covers lengths around the block size and the number of indices permuted at once, starts near the end, and the
+// largest n.
 func TestFillEqualsAt(t *testing.T) {
 	rng := newRand(t)
 	sizes := []uint64{2, 3, 4097, 1 << 13, 1<<13 + 1, 1_000_000, 1<<40 + 1, limit - 1}
@@ -177,7 +178,7 @@ func BenchmarkAt(b *testing.B) {
 	}
 }
 
-// perSecond runs work b.N times and reports items a second.
+// perSecond runs work b.N times and reports items per second.
 func perSecond(b *testing.B, items int, work func(i int)) {
 	b.Helper()
 	start := time.Now()

@@ -5,16 +5,16 @@ package epoch
 
 import "fmt"
 
-// Share is the part of every step that one rank reads, and the steps that one of its workers takes.
+// Share selects the part of every step that one rank reads, and the steps that one of its workers reads.
 //
-// It is a plain value. The zero value does not validate: World and Workers are at least 1.
+// It is a plain value. The zero value is invalid: World and Workers must be at least 1.
 type Share struct {
 	Rank, World     uint64
-	Worker, Workers uint64 // the worker takes the steps s with s mod Workers = Worker
-	StartStep       uint64 // the first step wanted; at or beyond the last step the share is empty
+	Worker, Workers uint64 // the worker reads the steps s with s mod Workers = Worker
+	StartStep       uint64 // the first step to read; at or beyond the last step the share is empty
 }
 
-// Validate names the first bad field by its name on the wire, its value and what is wanted.
+// Validate returns an error for the first invalid field, with its name on the wire, its value and the values allowed.
 func (s Share) Validate() error {
 	if s.World < 1 || s.World >= limit {
 		return fmt.Errorf("world = %d: want 1 <= world < 2^62", s.World)
@@ -31,13 +31,12 @@ func (s Share) Validate() error {
 	return nil
 }
 
-// first is the first step at or after StartStep that is this worker's; StartStep is below 2^62.
+// first is the worker's first step at or after StartStep; StartStep is below 2^62.
 func (s Share) first() uint64 {
 	return s.StartStep + (s.Worker+s.Workers-s.StartStep%s.Workers)%s.Workers
 }
 
-// Count is the number of positions in the share of s, padding included, in constant time. It is 0 if e or s
-// does not validate.
+// Count is the number of positions in share s, padding included, in constant time. It is 0 if e or s is invalid.
 func (e Epoch) Count(s Share) uint64 {
 	if e.Validate() != nil || s.Validate() != nil {
 		return 0

@@ -13,15 +13,15 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
-// check is a leaf bound to a column, its literals in the column's type. A between is bound as two checks and
-// a LIKE as a range of strings, so op is never one of those.
+// check is a leaf bound to a column, with its literals converted to the column's type. BETWEEN is bound as two checks and LIKE as a
+// range of strings, so op is neither of them.
 type check struct {
 	field  *field
 	op     syntax.Operator
 	values []iceberg.Literal
 }
 
-// binder turns tests into checks.
+// binder binds the tests of a clause to columns.
 type binder struct {
 	text    string
 	columns []*field
@@ -80,7 +80,7 @@ func (b *binder) test(t syntax.Test) (syntax.Node, error) {
 	return check{f, t.Op, values}, nil
 }
 
-// suits refuses operators that the column's type does not have.
+// suits rejects operators that the column's type does not support.
 func (b *binder) suits(t syntax.Test, f *field) error {
 	_, isBool := f.typ.(iceberg.BooleanType)
 	_, isString := f.typ.(iceberg.StringType)
@@ -109,8 +109,8 @@ func (b *binder) column(c syntax.Column) (*field, error) {
 	return nil, syntax.ErrorAt(b.text, c.Start, "%s", unknown(name, b.columns))
 }
 
-// prefixRange is LIKE 'p%' as the range of strings from p up to the first that follows all with that prefix.
-// UTF-8 sorts by code point, so that one is p with its last code point counted up.
+// prefixRange binds LIKE 'p%' as a range of strings, from p up to the first string that sorts after all those with the prefix. UTF-8
+// sorts by code point, so the upper bound is p with its last code point incremented.
 func prefixRange(f *field, p string) syntax.Node {
 	from := check{f, syntax.GreaterEqual, []iceberg.Literal{iceberg.StringLiteral(p)}}
 	end, ok := successor(p)
@@ -120,7 +120,7 @@ func prefixRange(f *field, p string) syntax.Node {
 	return syntax.And{Terms: []syntax.Node{from, check{f, syntax.Less, []iceberg.Literal{iceberg.StringLiteral(end)}}}}
 }
 
-// successor is the least string greater than all strings that start with p, if there is one.
+// successor is the least string greater than all strings that start with p; ok is false if there is none.
 func successor(p string) (string, bool) {
 	const surrogates, afterSurrogates, last = 0xD800, 0xE000, 0x10FFFF
 	runes := []rune(p)

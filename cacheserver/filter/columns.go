@@ -12,14 +12,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
-// field is a column that a clause may name.
+// field is a column that a clause can name.
 type field struct {
-	name string // its full name, behind those of the structs it lies in, with dots
+	name string // full name: the names of the structs that contain it and its own, joined by dots
 	typ  iceberg.Type
-	hint string // why it cannot be filtered by; empty if it can
+	hint string // why filters can't use the column; empty if they can
 }
 
-// columnsOf lists the columns of a schema by full name, in schema order, with the fields of structs.
+// columnsOf lists the columns of a schema and the fields of structs by full name, in schema order.
 func columnsOf(schema *iceberg.Schema) []*field {
 	var all []*field
 	for _, f := range schema.Fields() {
@@ -28,8 +28,8 @@ func columnsOf(schema *iceberg.Schema) []*field {
 	return all
 }
 
-// appendFields adds a field and those within it; its name goes behind the parents' and a dot. within tells
-// of the list or map around them, if any.
+// appendFields appends a field and its nested fields; parents is the prefix of their names. within describes the list or map that
+// contains them, if any.
 func appendFields(all []*field, parents string, f iceberg.NestedField, within string) []*field {
 	own := &field{name: parents + f.Name, typ: f.Type, hint: within}
 	all = append(all, own)
@@ -54,7 +54,7 @@ func appendFields(all []*field, parents string, f iceberg.NestedField, within st
 	return all
 }
 
-// filterable tells whether literals of the type exist.
+// filterable reports whether literals of the type exist.
 func filterable(t iceberg.Type) bool {
 	switch t.(type) {
 	case iceberg.BooleanType, iceberg.Int32Type, iceberg.Int64Type, iceberg.Float32Type, iceberg.Float64Type,
@@ -74,10 +74,10 @@ func isFloat(t iceberg.Type) bool {
 	return false
 }
 
-// listed is how many columns an error lists.
+// listed is the maximum number of columns that an error lists.
 const listed = 40
 
-// unknown says which columns there are, and which is nearest to name.
+// unknown formats the error for an unknown column: the existing columns and the one with the most similar name.
 func unknown(name string, columns []*field) string {
 	var names []string
 	for _, f := range columns {
@@ -99,7 +99,8 @@ func unknown(name string, columns []*field) string {
 	return message + "; the columns are " + strings.Join(names, ", ") + more
 }
 
-// nearest is the name that differs in letter case alone, or in the fewest letters, of at most a third.
+// nearest returns the name that differs only in letter case, or else the one with the smallest edit distance, which must be at most a
+// third of the name's length.
 func nearest(name string, names []string) string {
 	best, least := "", len([]rune(name))/3+1
 	for _, candidate := range names {
@@ -113,7 +114,7 @@ func nearest(name string, names []string) string {
 	return best
 }
 
-// distance is how many letters must be changed, added or removed to turn a into b.
+// distance is the edit distance (Levenshtein) between a and b.
 func distance(a, b []rune) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
-// Convert returns the literal as a value of a column's type, or the reason why it does not fit.
+// Convert converts the literal to a value of a column's type, or returns the reason why it does not fit.
 func Convert(l syntax.Literal, typ iceberg.Type) (value iceberg.Literal, reason string) {
 	switch t := typ.(type) {
 	case iceberg.BooleanType:
@@ -76,18 +76,17 @@ func rawBytes(l syntax.Literal, typ iceberg.Type) (iceberg.Literal, string) {
 	return iceberg.FixedLiteral(l.Value), ""
 }
 
-// number is a decimal number: digits times ten to the power of exponent. Digits neither start nor end with
-// 0; zero has none.
+// number is a decimal number: digits times ten to the power of exponent. Digits neither start nor end with 0, and are empty for zero.
 type number struct {
 	negative bool
 	digits   string
 	exponent int
 }
 
-// exponentLimit is far beyond what any column holds.
+// exponentLimit is far beyond the exponents of any column type.
 const exponentLimit = 100_000
 
-// parseNumber reads what the lexer takes for a number. It is false if the exponent is beyond all bounds.
+// parseNumber parses a number token. ok is false if the exponent is out of bounds.
 func parseNumber(text string) (number, bool) {
 	text, negative := strings.CutPrefix(text, "-")
 	mantissa, power, _ := strings.Cut(text, "e")
@@ -104,8 +103,8 @@ func parseNumber(text string) (number, bool) {
 	return number{negative, trimmed, exponent - len(fraction) + len(digits) - len(trimmed)}, true
 }
 
-// scaled is the number times ten to the power of scale as an integer's digits; it is false if that is no
-// integer of at most the given count of digits.
+// scaled returns the digits of the number times ten to the power of scale; ok is false if that is not an integer of at most count
+// digits.
 func (n number) scaled(scale, count int) (string, bool) {
 	zeros := n.exponent + scale
 	if n.digits == "" {
@@ -179,8 +178,8 @@ func decimal(l syntax.Literal, t iceberg.DecimalType) (iceberg.Literal, string) 
 	return value, ""
 }
 
-// complement is a number of up to 38 digits as 16 bytes in two's complement, the most significant first:
-// the Iceberg spec's binary form of a decimal.
+// complement encodes a number of up to 38 digits as a 16-byte big-endian two's complement integer: the Iceberg spec's binary form of
+// a decimal.
 func complement(n *big.Int) []byte {
 	if n.Sign() < 0 {
 		n = new(big.Int).Add(n, new(big.Int).Lsh(big.NewInt(1), 128))

@@ -9,9 +9,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
-// selects is the expression that is true for exactly the rows for which the node is true (want) or false
-// (not want). Rows for which it is neither are in neither. So NOT needs no expression of its own, and what
-// remains never depends on how a reader negates NULL.
+// selects returns the expression that selects the rows for which the node is true (want) or false (not want). It selects no row for
+// which the node is NULL, for either want. So NOT needs no expression of its own, and the result doesn't depend on how a reader
+// negates NULL.
 func selects(n syntax.Node, want bool) iceberg.BooleanExpression {
 	switch n := n.(type) {
 	case syntax.And:
@@ -30,7 +30,7 @@ func selects(n syntax.Node, want bool) iceberg.BooleanExpression {
 	return iceberg.AlwaysFalse{}
 }
 
-// selectsAll joins the terms' expressions: by AND if all of them are needed, else by OR.
+// selectsAll joins the expressions of the terms with AND if all is set, otherwise with OR.
 func selectsAll(terms []syntax.Node, want, all bool) iceberg.BooleanExpression {
 	expressions := make([]iceberg.BooleanExpression, len(terms))
 	for i, t := range terms {
@@ -39,7 +39,7 @@ func selectsAll(terms []syntax.Node, want, all bool) iceberg.BooleanExpression {
 	return balanced(expressions, all)
 }
 
-// balanced joins expressions as a tree of least depth, since readers recurse into it.
+// balanced joins expressions as a balanced tree, since readers recurse into it.
 func balanced(terms []iceberg.BooleanExpression, all bool) iceberg.BooleanExpression {
 	if len(terms) == 1 {
 		return terms[0]
@@ -70,7 +70,7 @@ func (c check) selects(want bool) iceberg.BooleanExpression {
 	return c.selectsComparison(want)
 }
 
-// selectsComparison negates by the opposite operator. For an order, NaN stands on neither side.
+// selectsComparison negates a comparison by using the opposite operator. NaN satisfies neither an ordering operator nor its opposite.
 func (c check) selectsComparison(want bool) iceberg.BooleanExpression {
 	column := iceberg.Reference(c.field.name)
 	op := c.operation()
@@ -103,8 +103,8 @@ func (c check) operation() iceberg.Operation {
 	return iceberg.OpEQ
 }
 
-// selectsSet spells sets out as comparisons where the row filter of iceberg-go gets sets wrong: it mixes up
-// booleans and tells 0.0 from -0.0.
+// selectsSet expands sets into comparisons where the row filter of iceberg-go v0.7.0 evaluates IN wrongly: it mixes up booleans and
+// distinguishes 0.0 from -0.0.
 func (c check) selectsSet(want bool) iceberg.BooleanExpression {
 	op, single := iceberg.OpIn, iceberg.OpEQ
 	if !want {
@@ -126,8 +126,8 @@ func (c check) selectsSet(want bool) iceberg.BooleanExpression {
 	return c.notNull(expression)
 }
 
-// notNull keeps out NULL, which Iceberg counts as unequal to everything, and behind which a reader may find
-// a NaN that is not one.
+// notNull excludes NULL: Iceberg counts NULL as unequal to everything, and a reader may find an arbitrary value, such as a NaN, in
+// the slot of a NULL.
 func (c check) notNull(expression iceberg.BooleanExpression) iceberg.BooleanExpression {
 	return iceberg.NewAnd(expression, iceberg.NotNull(iceberg.Reference(c.field.name)))
 }

@@ -18,7 +18,7 @@ func TestErrorsNamePlaceAndReason(t *testing.T) {
 	tests := []struct {
 		name, text string
 		column     int
-		want       []string // parts of the message
+		want       []string // parts of the error message
 	}{
 		{"unknown column", "i = 1 AND idd > 2", 11, []string{`at "idd > 2"`, `unknown column "idd"`, `did you mean "id"?`, "the columns are id, i, l, b"}},
 		{"letter case", "Group.X = 1", 1, []string{`unknown column "Group.X"`, `did you mean "group.x"?`}},
@@ -196,7 +196,7 @@ func TestPrefixRange(t *testing.T) {
 	}
 }
 
-// TestLongClauses stay shallow: readers recurse into expressions.
+// TestLongClauses checks that expressions of long clauses are shallow, since readers recurse into them.
 func TestLongClauses(t *testing.T) {
 	for name, text := range map[string]string{
 		"AND": strings.Repeat("i=1 AND ", 6500) + "i=1", "OR": strings.Repeat("i=1 OR ", 7000) + "i=1",
@@ -215,7 +215,7 @@ func TestLongClauses(t *testing.T) {
 	}
 }
 
-// depthVisitor measures how deep an expression is.
+// depthVisitor measures the depth of an expression.
 type depthVisitor struct{}
 
 func (depthVisitor) VisitTrue() int                            { return 1 }

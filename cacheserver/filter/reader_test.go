@@ -12,8 +12,8 @@ import (
 	"github.com/apache/iceberg-go"
 )
 
-// reader evaluates a bound expression for one row: 1 true, 0 false, -1 unknown. ofNull is what it makes of a
-// comparison with NULL: unknown as in SQL, or false, and then unequal is true, as in Iceberg.
+// reader evaluates a bound expression for one row: 1 true, 0 false, -1 unknown. ofNull is the result of a comparison with NULL:
+// unknown as in SQL, or false. With false, != NULL is true, as in Iceberg.
 type reader struct {
 	schema *iceberg.Schema
 	row    row
@@ -22,7 +22,7 @@ type reader struct {
 
 var _ iceberg.BoundBooleanExprVisitor[int] = reader{}
 
-// read lists the ids of the rows for which the expression is true.
+// read returns the ids of the rows for which the expression is true.
 func read(t *testing.T, schema *iceberg.Schema, expression iceberg.BooleanExpression, rows []row, ofNull int) []int64 {
 	t.Helper()
 	bound, err := iceberg.BindExpr(schema, expression, true)
@@ -50,7 +50,7 @@ func (r reader) value(term iceberg.BoundTerm) any {
 	return r.row[name]
 }
 
-// plainValue is a literal as rows hold values.
+// plainValue converts a literal to the Go type that rows hold.
 func plainValue(lit iceberg.Literal) any {
 	switch l := lit.(type) {
 	case iceberg.BoolLiteral:
@@ -107,7 +107,7 @@ func (r reader) VisitBound(p iceberg.BoundPredicate) int { return iceberg.VisitB
 func (r reader) VisitIsNull(t iceberg.BoundTerm) int  { return tell(r.value(t) == nil) }
 func (r reader) VisitNotNull(t iceberg.BoundTerm) int { return tell(r.value(t) != nil) }
 
-// VisitIsNan finds a NaN behind NULL too: a reader may look at what lies in memory there.
+// VisitIsNan reports NULL as NaN too, since a reader may look at the undefined value in a NULL's slot.
 func (r reader) VisitIsNan(t iceberg.BoundTerm) int {
 	v := r.value(t)
 	x, ok := v.(float64)

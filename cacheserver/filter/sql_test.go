@@ -18,7 +18,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// condition is a random WHERE clause: its text, and SQL's answer for a row, 1 true, 0 false, -1 unknown.
+// condition is a random WHERE clause: its text, and its value for a row as SQL defines it: 1 true, 0 false, -1 unknown.
 type condition struct {
 	text string
 	eval func(row) int
@@ -38,7 +38,7 @@ func not(v int) int {
 	return 1 - v
 }
 
-// and is SQL's truth table, written out.
+// and implements SQL's truth table for AND.
 func and(a, b int) int {
 	switch {
 	case a == 0 || b == 0:
@@ -51,7 +51,7 @@ func and(a, b int) int {
 
 func or(a, b int) int { return not(and(not(a), not(b))) }
 
-// compare orders two values of a column; ordered is false if one is NaN.
+// compare compares two values of a column; ordered is false if one is NaN.
 func compare(a, b any) (order int, ordered bool) {
 	switch a := a.(type) {
 	case int64:
@@ -67,7 +67,7 @@ func compare(a, b any) (order int, ordered bool) {
 	return 0, false
 }
 
-// holds is "v op literal".
+// holds evaluates "v op literal".
 func holds(v any, op string, literal any) int {
 	if v == nil {
 		return -1
@@ -88,7 +88,7 @@ func holds(v any, op string, literal any) int {
 	return tell(!ordered || order != 0)
 }
 
-// literalOf draws a value that can be written as a literal.
+// literalOf draws a value of the column that can be written as a literal.
 func literalOf(rng *rand.Rand, c source) any {
 	for {
 		v := c.values[rng.IntN(len(c.values))]
@@ -182,7 +182,7 @@ func randomLike(rng *rand.Rand, c source, word string, negate func(int) int) con
 	}}
 }
 
-// wanted lists the ids of the rows for which the clause is true.
+// wanted returns the ids of the rows for which the clause is true.
 func wanted(rows []row, c condition) []int64 {
 	ids := []int64{}
 	for _, r := range rows {
@@ -193,7 +193,8 @@ func wanted(rows []row, c condition) []int64 {
 	return ids
 }
 
-// TestExpressionEqualsSQL evaluates expressions over rows of every type, by two kinds of reader.
+// TestExpressionEqualsSQL compares expressions with SQL's semantics over rows of every type, for readers with either treatment of
+// NULL.
 func TestExpressionEqualsSQL(t *testing.T) {
 	rng := newRand(t)
 	columns, schema := sources(), allTypes()
@@ -212,7 +213,7 @@ func TestExpressionEqualsSQL(t *testing.T) {
 	}
 }
 
-// partitioned makes a table of several appends, partitioned in three ways, and its rows.
+// partitioned makes a table of several appends, partitioned in three ways, and returns its rows too.
 func partitioned(t *testing.T, rng *rand.Rand) (*table.Table, []row) {
 	t.Helper()
 	field := func(id, source int, name string, transform iceberg.Transform) iceberg.PartitionField {
@@ -234,8 +235,8 @@ func partitioned(t *testing.T, rng *rand.Rand) (*table.Table, []row) {
 	return made, all
 }
 
-// TestExpressionPrunesOnlyWhatSQLDrops plans with the expression and filters the files that are left: real
-// Parquet files with real statistics and partitions.
+// TestExpressionPrunesOnlyWhatSQLDrops plans a scan with the expression and filters the rows of the files that are left: real Parquet
+// files with real statistics and partitions.
 func TestExpressionPrunesOnlyWhatSQLDrops(t *testing.T) {
 	rng := newRand(t)
 	from, rows := partitioned(t, rng)
@@ -270,9 +271,9 @@ func TestExpressionPrunesOnlyWhatSQLDrops(t *testing.T) {
 	}
 }
 
-// TestExpressionInRowFilter gives the expression to iceberg-go's own row filter, where that can be
-// trusted (v0.7.0): not with structs, decimals or timestamps of nanoseconds, nor with files in which a column
-// has as many nulls as values, which it takes for nulls alone.
+// TestExpressionInRowFilter evaluates the expression with iceberg-go's own row filter, in the cases that v0.7.0 gets right: it fails
+// for structs, decimals, nanosecond timestamps, and files where a column has as many nulls as non-null values, which it treats as all
+// null.
 func TestExpressionInRowFilter(t *testing.T) {
 	rng := newRand(t)
 	var columns []source
@@ -285,13 +286,13 @@ func TestExpressionInRowFilter(t *testing.T) {
 	from := newTable(t, flat())
 	var all []row
 	for range 2 {
-		rows := randomRows(rng, columns, len(all), 41) // odd: never half of them
+		rows := randomRows(rng, columns, len(all), 41) // odd, so that nulls never make up half of them
 		from = appendRows(t, from, rows)
 		all = append(all, rows...)
 	}
 	for i := range 100 {
 		c := randomClause(rng, columns, rng.IntN(3))
-		if i%3 == 0 { // sets of booleans and of zeros are what readers get wrong
+		if i%3 == 0 { // readers are most likely to get sets of booleans and of zeros wrong
 			c = randomIn(rng, columns[2+i%9/3], "NOT ", not)
 		}
 		expression, err := Parse(c.text, from.Schema())

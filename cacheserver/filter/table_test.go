@@ -25,7 +25,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// newRand gives a generator with a fresh seed, printed so that a failure can be run again.
+// newRand returns a generator with a random seed, which is logged so that a failure can be reproduced.
 func newRand(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
@@ -37,7 +37,7 @@ func optional(id int, name string, typ iceberg.Type) iceberg.NestedField {
 	return iceberg.NestedField{ID: id, Name: name, Type: typ}
 }
 
-// allTypes has a column of each type that can be filtered by, within structs too, and some that cannot.
+// allTypes is a schema with a column of each type that filters support, at the top level and in structs, and some that they don't.
 func allTypes() *iceberg.Schema {
 	p := iceberg.PrimitiveTypes
 	inner := &iceberg.StructType{FieldList: []iceberg.NestedField{optional(30, "z", p.String), optional(31, "f", p.Float64)}}
@@ -55,7 +55,7 @@ func allTypes() *iceberg.Schema {
 	)
 }
 
-// flat is allTypes without lists, maps and structs, which shift the columns in iceberg-go's row filter.
+// flat is allTypes without lists, maps and structs, which make iceberg-go's row filter look at the wrong columns.
 func flat() *iceberg.Schema {
 	fields := slices.DeleteFunc(slices.Clone(allTypes().Fields()), func(f iceberg.NestedField) bool {
 		_, nested := f.Type.(iceberg.NestedType)
@@ -64,11 +64,11 @@ func flat() *iceberg.Schema {
 	return iceberg.NewSchema(0, fields...)
 }
 
-// source draws a column's values from a few, so that literals hit them. A value is nil or a bool, int64,
-// float64 or string, in the order of its type; text writes it as a literal.
+// source draws a column's values from a small set, so that literals match some of them. A value is nil or a bool, int64, float64 or
+// string whose order is that of the column's type; text formats it as a literal.
 type source struct {
-	name   string // as in a clause
-	path   string // full, with dots
+	name   string // name as in a clause
+	path   string // full name, with dots
 	values []any
 	text   func(v any) string
 	class  string // "", "bool", "float" or "string"
@@ -97,7 +97,7 @@ func scaledText(scale int32) func(any) string {
 	return func(v any) string { return decimal128.FromI64(v.(int64)).ToString(scale) }
 }
 
-// sources describe the columns of allTypes that can be filtered by.
+// sources describes the columns of allTypes that filters support.
 func sources() []source {
 	floats := []any{-2.5, math.Copysign(0, -1), 0.0, 1.5, 2.0, 0x1p100, math.Inf(1), math.Inf(-1), math.NaN()}
 	words := []any{"", "a", "ab", "abc", "abd", "b%_!", "it's", "é", "éa", "\U0010FFFF", "\U0010FFFFx", "z"}
@@ -108,7 +108,7 @@ func sources() []source {
 		{"b", "b", []any{true, false}, plain, "bool"},
 		{"f", "f", floats, plain, "float"},
 		{"d", "d", floats, plain, "float"},
-		{"s", "s", words[1:], quotedText, "string"}, // partitions by s: iceberg-go v0.7.0 writes "" as no bound
+		{"s", "s", words[1:], quotedText, "string"}, // partitioned by s without "": iceberg-go v0.7.0 writes it as a missing bound
 		{"dec", "dec", ints(-250, 0, 1, 12345, 9999999999), scaledText(2), ""},
 		{"wide", "wide", ints(-250000, 0, 1, math.MaxInt64), scaledText(5), ""},
 		{"date", "date", ints(-400, 0, 1, 20000), layoutText("DATE ", "2006-01-02", day), ""},
@@ -130,11 +130,11 @@ func sources() []source {
 	}
 }
 
-// row holds a value by full name; structs that are NULL have none.
+// row maps full names to values; fields of a NULL struct are absent.
 type row map[string]any
 
-// randomRows draws rows with increasing ids from a quarter of the values of each column, so that batches
-// differ and pruning has something to do.
+// randomRows draws rows with increasing ids from a random quarter of each column's values, so that batches differ and files can be
+// pruned.
 func randomRows(rng *rand.Rand, columns []source, first, count int) []row {
 	pools := map[string][]any{}
 	for _, c := range columns {
@@ -160,7 +160,7 @@ func randomRows(rng *rand.Rand, columns []source, first, count int) []row {
 	return rows
 }
 
-// batchOf builds rows as Arrow.
+// batchOf builds an Arrow record batch from rows.
 func batchOf(t *testing.T, schema *arrow.Schema, rows []row) arrow.RecordBatch {
 	t.Helper()
 	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
@@ -219,7 +219,7 @@ func appendValue(t *testing.T, b array.Builder, path string, r row) {
 	}
 }
 
-// newTable makes an empty Iceberg table in a directory of its own.
+// newTable makes an empty Iceberg table in a new directory.
 func newTable(t *testing.T, schema *iceberg.Schema, opts ...catalog.CreateTableOpt) *table.Table {
 	t.Helper()
 	store, err := hadoop.NewCatalog("test", filepath.Join(t.TempDir(), "warehouse"), nil)
@@ -237,7 +237,7 @@ func newTable(t *testing.T, schema *iceberg.Schema, opts ...catalog.CreateTableO
 	return made
 }
 
-// appendRows commits rows as one more file, or one a partition.
+// appendRows commits rows as a new file, or as one file per partition.
 func appendRows(t *testing.T, to *table.Table, rows []row) *table.Table {
 	t.Helper()
 	schema, err := table.SchemaToArrowSchema(to.Schema(), nil, true, false)
@@ -258,7 +258,7 @@ func appendRows(t *testing.T, to *table.Table, rows []row) *table.Table {
 	return grown
 }
 
-// readFiles lists the ids in each file of a table.
+// readFiles returns the ids in each file of a table.
 func readFiles(t *testing.T, from *table.Table) map[string][]int64 {
 	t.Helper()
 	scan := from.Scan(table.WithSelectedFields("id"))
@@ -277,7 +277,7 @@ func readFiles(t *testing.T, from *table.Table) map[string][]int64 {
 	return files
 }
 
-// idsOf lists the ids of all batches of a scan.
+// idsOf returns the ids of all batches of a scan.
 func idsOf(t *testing.T, batches iter.Seq2[arrow.RecordBatch, error]) []int64 {
 	t.Helper()
 	ids := []int64{}

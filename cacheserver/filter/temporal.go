@@ -14,14 +14,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
-// The forms of ISO 8601 that literals may have. A date alone is midnight.
+// The ISO 8601 formats of literals. A date without a time is midnight.
 var (
 	dateForm      = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
 	timeForm      = regexp.MustCompile(`^(\d{2}:\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?$`)
 	timestampForm = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2})(?:[Tt ](\d{2}:\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)? ?([Zz]|[+-]\d{2}(?::?\d{2})?)?)?$`)
 )
 
-// convertTime gives the literal in the type of a date, time or timestamp column, or the reason against it.
+// convertTime converts the literal to the type of a date, time or timestamp column, or returns the reason why it does not fit.
 func convertTime(l syntax.Literal, typ iceberg.Type) (iceberg.Literal, string) {
 	switch typ.(type) {
 	case iceberg.DateType:
@@ -49,7 +49,7 @@ func date(l syntax.Literal) (iceberg.Literal, string) {
 	if err != nil {
 		return nil, want
 	}
-	const daySeconds = 24 * 60 * 60 // time.Time.Unix of midnight is a multiple of it
+	const daySeconds = 24 * 60 * 60 // time.Time.Unix of a midnight is a multiple of it
 	return iceberg.DateLiteral(day.Unix() / daySeconds), ""
 }
 
@@ -71,7 +71,7 @@ func timeOfDay(l syntax.Literal) (iceberg.Literal, string) {
 	return iceberg.TimeLiteral(int64(hour*3600+minute*60+second)*1e6 + nanos/1000), ""
 }
 
-// timestamp reads a date, or a date and a time of day, with or without a zone.
+// timestamp parses a date, or a date and a time of day, with or without a zone.
 func timestamp(l syntax.Literal, zoned, nanoseconds bool) (iceberg.Literal, string) {
 	want := "want a timestamp such as '2026-01-31T23:59:59.5'"
 	if zoned {
@@ -105,7 +105,7 @@ func timestamp(l syntax.Literal, zoned, nanoseconds bool) (iceberg.Literal, stri
 	if !nanoseconds {
 		return iceberg.TimestampLiteral(seconds*1e6 + nanos/1000), ""
 	}
-	const limit = 9_223_372_036 // seconds that 63 bits of nanoseconds hold
+	const limit = 9_223_372_036 // number of seconds whose nanoseconds fit in an int64
 	if seconds >= limit || seconds < -limit {
 		return nil, "the column holds nanoseconds, from the year 1677 to 2262"
 	}
@@ -119,13 +119,13 @@ func orZero(seconds string) string {
 	return seconds
 }
 
-// fraction is the fraction of a second in nanoseconds; it is not exact if a column of microseconds cuts it.
+// fraction is the fraction of a second in nanoseconds; exact is false if a column of microseconds would truncate it.
 func fraction(digits string, nanoseconds bool) (nanos int64, exact bool) {
 	nanos, err := strconv.ParseInt((digits + "000000000")[:9], 10, 64)
 	return nanos, err == nil && (nanoseconds || nanos%1000 == 0)
 }
 
-// zone is the offset of a time zone from UTC in seconds; none is UTC.
+// zone parses the offset of a time zone from UTC, in seconds; an empty zone is UTC.
 func zone(text string) (offset int64, ok bool) {
 	if text == "" || text == "Z" || text == "z" {
 		return 0, true

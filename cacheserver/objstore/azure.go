@@ -22,8 +22,7 @@ import (
 
 const azureDomain = "blob.core.windows.net"
 
-// azureBucket is one container, read by the blob API, which Data Lake Storage
-// accounts answer too.
+// azureBucket is one container, read through the blob API, which Data Lake Storage accounts support too.
 type azureBucket struct {
 	client *container.Client
 }
@@ -36,7 +35,7 @@ func newAzureBucket(cfg Azure, client *http.Client, loc location) (*azureBucket,
 	}
 	options := &container.ClientOptions{ClientOptions: azcore.ClientOptions{
 		Transport: client,
-		Retry:     policy.RetryOptions{MaxRetries: -1}, // Store.retry decides and counts
+		Retry:     policy.RetryOptions{MaxRetries: -1}, // Store.retry does the retries and counts them
 		Telemetry: policy.TelemetryOptions{Disabled: true},
 	}}
 	c, err := azureContainer(cfg, account, azureURL(cfg, account, domain)+"/"+loc.bucket, loc.bucket, options)
@@ -60,7 +59,7 @@ func azureAccount(cfg Azure, loc location) (account, domain string, err error) {
 	return account, cmp.Or(domain, azureDomain), nil
 }
 
-// azureURL is the URL of an account's blob service, without a slash at its end.
+// azureURL is the URL of an account's blob service, without a trailing slash.
 func azureURL(cfg Azure, account, domain string) string {
 	protocol, host := cmp.Or(cfg.Protocol, "https"), domain
 	if cfg.Endpoint != "" {
@@ -80,7 +79,7 @@ func azureURL(cfg Azure, account, domain string) string {
 	return protocol + "://" + account + "." + host
 }
 
-// azureContainer picks the credentials, in the order that Azure documents.
+// azureContainer chooses the credentials, in the order that Azure documents.
 func azureContainer(cfg Azure, account, base, name string, options *container.ClientOptions) (*container.Client, error) {
 	switch sas, connection := byAccount(cfg.SASTokens, account), byAccount(cfg.ConnectionStrings, account); {
 	case cfg.Anonymous:
@@ -103,7 +102,7 @@ func azureContainer(cfg Azure, account, base, name string, options *container.Cl
 	return container.NewClient(base, token, options)
 }
 
-// azureToken is the identity to ask tokens for.
+// azureToken returns the identity that requests tokens.
 func azureToken(cfg Azure) (azcore.TokenCredential, error) {
 	switch {
 	case cfg.ClientSecret != "":
@@ -118,14 +117,14 @@ func azureToken(cfg Azure) (azcore.TokenCredential, error) {
 	return azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{TenantID: cfg.TenantID})
 }
 
-// byAccount returns the value for account, or the one for any account.
+// byAccount returns the value for the account, or else the one for all accounts.
 func byAccount(values map[string]string, account string) string {
 	return cmp.Or(values[account], values[""])
 }
 
 func (b *azureBucket) get(ctx context.Context, key string, want span, tag string) (answer, error) {
 	client := b.client.NewBlobClient(key)
-	if want.last { // Azure knows no "last n bytes": ask for the size first
+	if want.last { // Azure has no suffix ranges ("last n bytes"): ask for the size first
 		properties, err := client.GetProperties(ctx, nil)
 		if err != nil {
 			return answer{}, azureError(err)
@@ -172,8 +171,7 @@ func azureAnswer(out blob.DownloadStreamResponse) answer {
 	return a
 }
 
-// azureError turns an answer of Azure into a refusal, and a failure to get a
-// token into a credentialsError.
+// azureError converts a response of Azure to a refusal, and a failure to get a token to a credentialsError.
 func azureError(err error) error {
 	var failed *azidentity.AuthenticationFailedError
 	var required *azidentity.AuthenticationRequiredError
@@ -181,7 +179,7 @@ func azureError(err error) error {
 		return &credentialsError{err}
 	}
 	var sent *url.Error
-	if errors.As(err, &sent) { // its URL may have a SAS token in it, which is a secret
+	if errors.As(err, &sent) { // its URL may contain a SAS token, which is a secret
 		return fmt.Errorf("%s: %w", sent.Op, sent.Err)
 	}
 	var response *azcore.ResponseError

@@ -15,8 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// azureServer answers as Azure's blob service does: no suffix ranges, error
-// codes in a header. It has one blob.
+// azureServer imitates Azure's blob service with one blob: it has no suffix ranges and sends error codes in a header.
 type azureServer struct {
 	*httptest.Server
 	blob     []byte

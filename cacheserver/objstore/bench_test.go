@@ -9,9 +9,8 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// BenchmarkRead compares a load of column chunks through Prefetch with one
-// request a chunk, which is what a Parquet reader does by itself. The server
-// runs in the same process: its cost is in the numbers.
+// BenchmarkRead compares loading column chunks through Prefetch with one request per chunk, as a Parquet reader does by itself. The
+// server runs in the same process, so its CPU time is included.
 func BenchmarkRead(b *testing.B) {
 	const size, chunks = 64 << 20, 64
 	srv := s3test.Start(b)

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// ErrChanged is in the chain of the error of a read that met another object, or
-// a shorter file, than the one that was opened.
+// ErrChanged is wrapped by the error of a read that found another version of the object, or a shorter file, than the one that was
+// opened.
 var ErrChanged = errors.New("changed while it was read")
 
-// ErrUnavailable is in the chain of the error of a read that failed for a reason that may pass, after all its tries.
+// ErrUnavailable is wrapped by the error of a read that failed with a temporary error after all its attempts.
 var ErrUnavailable = errors.New("the store does not answer")
 
-// unavailableError is an error of which errors.Is says ErrUnavailable.
+// unavailableError is an error that matches ErrUnavailable.
 type unavailableError struct{ error }
 
 func (e unavailableError) Unwrap() error        { return e.error }
@@ -32,20 +32,20 @@ var (
 	errBeyondEnd = errors.New("the range lies beyond the object's end")
 )
 
-// credentialsError says that there are no credentials to send. It is a kind of
-// fs.ErrPermission, and no retry of the read helps: the SDKs have tried.
+// credentialsError says that there are no credentials to send. It matches fs.ErrPermission and is not retried, since the SDKs have
+// done so.
 type credentialsError struct{ err error }
 
 func (e *credentialsError) Error() string        { return "no usable credentials: " + e.err.Error() }
 func (e *credentialsError) Unwrap() error        { return e.err }
 func (e *credentialsError) Is(target error) bool { return target == fs.ErrPermission }
 
-// refusal is an answer of a store that is not data.
+// refusal is an error response of a store.
 type refusal struct {
 	status  int    // of HTTP
-	code    string // the store's own word, such as SlowDown; may be empty
+	code    string // the store's error code, such as SlowDown; may be empty
 	message string
-	region  string // where the bucket is, if the answer told
+	region  string // the bucket's region, if the response named it
 }
 
 func (r *refusal) Error() string {
@@ -61,7 +61,7 @@ func (r *refusal) Error() string {
 	return text
 }
 
-// Is lets errors.Is tell a refusal's kind.
+// Is maps a refusal to fs.ErrNotExist, fs.ErrPermission and the like.
 func (r *refusal) Is(target error) bool {
 	switch target {
 	case fs.ErrNotExist:
@@ -76,8 +76,7 @@ func (r *refusal) Is(target error) bool {
 	return false
 }
 
-// denied reports whether the credentials are what was refused. S3 says so of an
-// expired or malformed token with status 400.
+// denied reports whether the credentials were rejected. S3 reports an expired or malformed token with status 400.
 func (r *refusal) denied() bool {
 	switch r.code {
 	case "ExpiredToken", "InvalidToken", "TokenRefreshRequired":
@@ -86,7 +85,7 @@ func (r *refusal) denied() bool {
 	return r.status == http.StatusUnauthorized || r.status == http.StatusForbidden && !r.passing()
 }
 
-// passing reports whether the store asks to come again.
+// passing reports whether the store asks for a retry.
 func (r *refusal) passing() bool {
 	switch r.code {
 	case "SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ServerBusy",
@@ -101,8 +100,8 @@ func (r *refusal) passing() bool {
 	return false
 }
 
-// failed counts and words the end of a read: what was read, what went wrong, how
-// often it was tried and what to do.
+// failed counts the final failure of a read and formats its error: what was read, what went wrong, the number of attempts and what to
+// do.
 func (s *Store) failed(uri string, tries int, elapsed time.Duration, err error) error {
 	s.stats.failures.Add(1)
 	after := ""
@@ -120,7 +119,7 @@ func (s *Store) failed(uri string, tries int, elapsed time.Duration, err error) 
 	return said
 }
 
-// explain says in words what err is, if err does not, and what to do about it.
+// explain returns a description of err, if err itself has none, and advice on what to do.
 func explain(uri string, err error) (what, advice string) {
 	var r *refusal
 	var none *credentialsError
@@ -151,7 +150,7 @@ func explain(uri string, err error) (what, advice string) {
 	return "", "check the network, the endpoint and its certificate"
 }
 
-// missingHint says what to do about an object that is not there.
+// missingHint returns advice for an object that does not exist.
 func missingHint(err error) string {
 	var r *refusal
 	if errors.As(err, &r) && (r.code == "NoSuchBucket" || r.code == "ContainerNotFound") {
@@ -160,7 +159,7 @@ func missingHint(err error) string {
 	return "check the URI; if a table names it, the file was deleted after the snapshot was written: pick a current snapshot"
 }
 
-// credentialsHint says where credentials for uri come from.
+// credentialsHint tells where the credentials for uri come from.
 func credentialsHint(uri string) string {
 	loc, err := parse(uri)
 	if err != nil || loc.scheme == schemeFile {
@@ -177,7 +176,7 @@ func credentialsHint(uri string) string {
 	return "the credentials (account key, SAS token or identity) and that they may read blobs of " + strings.TrimPrefix(loc.host+"/"+object, "/")
 }
 
-// canceled says that ctx ended the read of uri.
+// canceled returns the error of a read of uri that ctx ended.
 func canceled(ctx context.Context, uri string) error {
 	return fmt.Errorf("read %s: %w", uri, context.Cause(ctx))
 }

@@ -22,7 +22,7 @@ const size = 100_000
 
 var data = pattern(size)
 
-// TestPassingFaults injects faults that must go unnoticed but in the counters.
+// TestPassingFaults injects faults that only the counters may show.
 func TestPassingFaults(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -64,12 +64,12 @@ func TestPassingFaults(t *testing.T) {
 			want: []string{"bytes=-1000", "bytes=0-49999", "bytes=10000-49999", "bytes=20000-49999"},
 		},
 		{
-			// At open, as net/http itself tries again if a used connection breaks so.
+			// The fault hits Open: on a reused connection net/http itself would retry.
 			name: "closed before the header", match: s3test.Match{Count: 1}, fault: s3test.Truncate(-1), tries: 1,
 			want: []string{"bytes=-1000", "bytes=-1000", "bytes=0-49999"},
 		},
 		{
-			// At open, as net/http itself tries again if a used connection breaks so.
+			// The fault hits Open: on a reused connection net/http itself would retry.
 			name: "reset before the header", match: s3test.Match{Count: 1}, fault: s3test.Reset(-1), tries: 1,
 			want: []string{"bytes=-1000", "bytes=-1000", "bytes=0-49999"},
 		},
@@ -108,8 +108,8 @@ func readHalf(t *testing.T, f *File) {
 	}
 }
 
-// TestResetInMidBody does not know how many bytes a reset lets through, only
-// that all arrive in the end and none is fetched for nothing.
+// TestResetInMidBody does not rely on how many bytes arrive before a reset: all must arrive in the end, and none may be fetched
+// unnecessarily.
 func TestResetInMidBody(t *testing.T) {
 	srv := s3test.Start(t)
 	uri := srv.Put("bucket", "key", data)
@@ -141,8 +141,7 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// TestFinalFaults injects faults that end the read, and checks what the user is
-// told.
+// TestFinalFaults injects faults that end the read, and checks the error shown to the user.
 func TestFinalFaults(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -185,7 +184,7 @@ func TestFinalFaults(t *testing.T) {
 	}
 }
 
-// checkError checks err's kind, if is is not nil, and words of its text.
+// checkError checks that err matches is, unless is is nil, and that its text contains some words.
 func checkError(t *testing.T, err, is error, say []string) {
 	t.Helper()
 	if err == nil {
@@ -242,8 +241,8 @@ func TestChangedBetweenOpenAndRead(t *testing.T) {
 	}
 }
 
-// TestChangedInMidBody replaces the object between a broken answer and its
-// continuation: never may the halves of two objects be put together.
+// TestChangedInMidBody replaces the object between a broken response and the request that continues it: a read must never combine
+// parts of two versions.
 func TestChangedInMidBody(t *testing.T) {
 	srv := s3test.Start(t)
 	s, c := newTestStore(t, srv, Config{TailBytes: 1000})
@@ -320,8 +319,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelOfOpenEndsReads checks that reads without a context of their own
-// obey Open's.
+// TestCancelOfOpenEndsReads checks that canceling the context passed to Open ends reads that have no context of their own.
 func TestCancelOfOpenEndsReads(t *testing.T) {
 	srv := s3test.Start(t)
 	s, _ := newTestStore(t, srv, Config{TailBytes: 1000})

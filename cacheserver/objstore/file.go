@@ -30,21 +30,20 @@ var (
 	_ io.ReaderAt       = (*File)(nil)
 )
 
-// File is an open object or local file. ReadAt, Near, Prefetch, Drop and Buffered may
-// be called at the same time; Read and Seek share one offset and are for one
-// goroutine. The zero value is of no use; Store.Open makes Files, and whoever
-// opened one closes it, after its last read.
+// File is an open object or local file. ReadAt, Near, Prefetch, Drop and Buffered are safe for concurrent use; Read and Seek share an
+// offset and must be called by one goroutine. The zero value is not usable; Store.Open makes Files, and the caller that opened one
+// closes it after its last read.
 type File struct {
-	ctx      context.Context // of Open: io.ReaderAt has no place for one
+	ctx      context.Context // passed to Open: io.ReaderAt takes no context
 	uri      string
 	size     int64
 	modified time.Time
 
-	local  *os.File // a local file, or
+	local  *os.File // set for a local file
 	stats  *counters
-	object *object // a remote object
+	object *object // set for a remote object
 
-	pos      int64 // of Read and Seek
+	pos      int64 // offset of Read and Seek
 	ahead    segment
 	nextRead int64 // length of the next read-ahead
 
@@ -52,16 +51,14 @@ type File struct {
 	near []segment // bytes in memory, sorted by offset; near[0..] may overlap
 }
 
-// URI is what the File was opened by.
+// URI is the URI that the File was opened with.
 func (f *File) URI() string { return f.uri }
 
 // Size is the object's length in bytes.
 func (f *File) Size() int64 { return f.size }
 
-// Version names the content that the File was opened with: the store's entity
-// tag, or of a local file, and of a store without tags, when it was written.
-// Objects of one name that differ have different versions; empty if the store
-// tells neither.
+// Version identifies the content that the File was opened with: the store's entity tag, or the modification time of local files and
+// of stores without tags. Different contents under one name have different versions; it is empty if the store reports neither.
 func (f *File) Version() string {
 	if f.object != nil && f.object.tag != "" {
 		return f.object.tag
@@ -72,8 +69,7 @@ func (f *File) Version() string {
 	return f.modified.UTC().Format(time.RFC3339Nano)
 }
 
-// Unchanged returns ErrChanged if a local file was written to after it was
-// opened. Every read of a remote object tells that by itself.
+// Unchanged returns ErrChanged if a local file was written to after it was opened. For remote objects every read checks this.
 func (f *File) Unchanged() error {
 	if f.local == nil {
 		return nil
@@ -88,8 +84,8 @@ func (f *File) Unchanged() error {
 	return nil
 }
 
-// Buffered is the number of bytes the File holds in memory: those of Prefetch
-// and the tail that Open read. What Read reads ahead, at most 8 MiB, is not in it.
+// Buffered is the number of bytes in memory from Prefetch and from the tail that Open read. It excludes the read-ahead of Read, which
+// is at most 8 MiB.
 func (f *File) Buffered() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,15 +96,14 @@ func (f *File) Buffered() int64 {
 	return n
 }
 
-// Drop forgets the bytes in memory; later reads make requests again.
+// Drop discards the bytes in memory; later reads make requests again.
 func (f *File) Drop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.near = nil
 }
 
-// Close releases the File and what it holds in memory. It does not wait for
-// reads under way.
+// Close releases the File and its memory. It does not wait for reads in progress.
 func (f *File) Close() error {
 	f.Drop()
 	f.ahead = segment{}
@@ -121,16 +116,13 @@ func (f *File) Close() error {
 	return nil
 }
 
-// Stat describes the File: its name's last part, its size and, if the store
-// told it, when it was written.
+// Stat returns the File's base name, its size and, if known, its modification time.
 func (f *File) Stat() (fs.FileInfo, error) { return info{f}, nil }
 
-// Prefetch brings ranges into memory, where ReadAt finds them until Drop. Ranges
-// at most Config.GapBytes apart become one request, and what is longer than
-// Config.PartBytes is read by several at a time. It returns when all is there;
-// after an error nothing of the call is kept. The memory it takes is the
-// caller's to bound: at most the distance from first to last byte of ranges.
-// Local files are left to the page cache: nothing is read.
+// Prefetch reads ranges into memory, where ReadAt finds them until Drop. Ranges at most Config.GapBytes apart are read by one
+// request, and those longer than Config.PartBytes by several concurrent ones. It returns when all bytes have arrived; after an error
+// it keeps none. The caller bounds the memory, which is at most the distance from the first to the last byte of ranges. For local
+// files it does nothing and relies on the page cache.
 func (f *File) Prefetch(ctx context.Context, ranges []Range) error {
 	if err := checkRanges(f.uri, ranges, f.size); err != nil {
 		return err
@@ -161,7 +153,7 @@ func (f *File) Prefetch(ctx context.Context, ranges []Range) error {
 	return nil
 }
 
-// fetchParts starts reading the bytes of to, in parts.
+// fetchParts starts the requests that fill to, one per part.
 func (f *File) fetchParts(ctx context.Context, group *errgroup.Group, to segment) {
 	run := Range{Offset: to.off, Length: int64(len(to.data))}
 	for _, part := range split(run, f.object.store.cfg.PartBytes) {
@@ -170,7 +162,7 @@ func (f *File) fetchParts(ctx context.Context, group *errgroup.Group, to segment
 	}
 }
 
-// ReadAll returns the whole object, by few requests. The memory it takes is the caller's to bound, by Size.
+// ReadAll returns the whole object, in few requests. The caller bounds the memory by checking Size.
 func (f *File) ReadAll(ctx context.Context) ([]byte, error) {
 	if f.size == 0 {
 		return []byte{}, nil
@@ -186,8 +178,7 @@ func (f *File) ReadAll(ctx context.Context) ([]byte, error) {
 	return data, err
 }
 
-// readParts reads the whole object into data: what is in memory from there, the
-// rest by requests at a time.
+// readParts fills data with the whole object, from the bytes in memory and by concurrent requests for the rest.
 func (f *File) readParts(ctx context.Context, data []byte) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range missing([]Range{{Length: f.size}}, f.near, 0) {
@@ -199,7 +190,7 @@ func (f *File) readParts(ctx context.Context, data []byte) error {
 	return group.Wait()
 }
 
-// keep adds segments to those in memory.
+// keep adds segments to the ones in memory.
 func (f *File) keep(segments []segment) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,7 +199,7 @@ func (f *File) keep(segments []segment) {
 	f.near = near
 }
 
-// whole returns the object's bytes if one segment has all of them.
+// whole returns the object's bytes if a single segment contains all of them.
 func (f *File) whole() []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -220,8 +211,8 @@ func (f *File) whole() []byte {
 	return nil
 }
 
-// ReadAt fills p from offset off, from memory where the bytes are near, else by
-// requests. At the object's end it returns what is left and io.EOF.
+// ReadAt fills p from offset off, from memory if the bytes are there, otherwise by requests. At the object's end it returns the
+// remaining bytes and io.EOF.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read %s: offset %d is negative", f.uri, off)
@@ -237,13 +228,13 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// readAt fills p, which lies in the object.
+// readAt fills p; its range is within the object.
 func (f *File) readAt(p []byte, off int64) (int, error) {
 	if f.object == nil {
 		return f.pread(p, off)
 	}
 	f.mu.Lock()
-	near := f.near // replaced as a whole, never changed: may be read unlocked
+	near := f.near // the slice is replaced, never modified, so it may be read without the lock
 	f.mu.Unlock()
 	done := 0
 	for done < len(p) {
@@ -262,8 +253,8 @@ func (f *File) readAt(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// Near returns those bytes from offset on, at most length, that lie in memory in
-// one piece. They are for reading alone and stay good after Drop.
+// Near returns the bytes in memory from offset on, at most length, that are contiguous there. They are read-only and stay valid after
+// Drop.
 func (f *File) Near(offset, length int64) []byte {
 	f.mu.Lock()
 	near := f.near
@@ -273,8 +264,7 @@ func (f *File) Near(offset, length int64) []byte {
 	return have[:n:n]
 }
 
-// find returns the bytes in memory from offset at on, and, if there are none,
-// the offset where the next segment begins.
+// find returns the bytes in memory from offset at on; if there are none, next is the offset of the next segment.
 func find(near []segment, at int64) (have []byte, next int64) {
 	next = 1<<63 - 1
 	for _, s := range near {
@@ -288,8 +278,8 @@ func find(near []segment, at int64) (have []byte, next int64) {
 	return nil, next
 }
 
-// Read reads on from the File's offset. It reads ahead, ever further as long as
-// reads follow each other, so that small reads are not a request each.
+// Read reads from the File's offset. It reads ahead, doubling the length while reads are sequential, so that small reads don't each
+// cost a request.
 func (f *File) Read(p []byte) (int, error) {
 	if f.pos >= f.size {
 		return 0, endIf(len(p) > 0)
@@ -327,7 +317,7 @@ func (f *File) readOn(p []byte) (int, error) {
 	return copy(p, data), nil
 }
 
-// Seek moves the offset of Read, as io.Seeker tells.
+// Seek implements io.Seeker for Read.
 func (f *File) Seek(offset int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekStart:

@@ -25,8 +25,8 @@ const (
 	gcsScope    = "https://www.googleapis.com/auth/devstorage.read_only"
 )
 
-// gcsBucket reads a bucket by Google Cloud Storage's XML API, which is a GET
-// with a Range and a bearer token; the SDK reads by the same one.
+// gcsBucket reads a bucket through Google Cloud Storage's XML API, which is a GET with a Range and a bearer token; the SDK uses the
+// same API for reads.
 type gcsBucket struct {
 	client  *http.Client
 	base    string // URL of the bucket
@@ -34,8 +34,8 @@ type gcsBucket struct {
 	project string
 }
 
-// newGCSBucket makes the client of a bucket. It reads the credentials file if
-// cfg names one; the default credentials are looked for by the first request.
+// newGCSBucket makes the client of a bucket. It reads the credentials file if cfg names one; the default credentials are determined
+// by the first request.
 func newGCSBucket(ctx context.Context, cfg GCS, client *http.Client, name string) (*gcsBucket, error) {
 	endpoint, err := url.Parse(cmp.Or(cfg.Endpoint, gcsEndpoint))
 	if err != nil || endpoint.Host == "" {
@@ -52,7 +52,7 @@ func newGCSBucket(ctx context.Context, cfg GCS, client *http.Client, name string
 			return nil, &credentialsError{fmt.Errorf("GCS credentials file: %w", err)}
 		}
 	}
-	lasting := context.WithoutCancel(ctx) // tokens are fetched for as long as the Store lives
+	lasting := context.WithoutCancel(ctx) // tokens are renewed for as long as the Store exists
 	switch {
 	case cfg.Anonymous:
 	case cfg.Token != "":
@@ -65,8 +65,7 @@ func newGCSBucket(ctx context.Context, cfg GCS, client *http.Client, name string
 	return b, err
 }
 
-// gcsKey reads a Google credentials file of any of the kinds that do not run a
-// command.
+// gcsKey parses a Google credentials file; types that run a command are rejected.
 func gcsKey(ctx context.Context, key []byte) (oauth2.TokenSource, error) {
 	var kind struct {
 		Type google.CredentialsType `json:"type"`
@@ -81,10 +80,10 @@ func gcsKey(ctx context.Context, key []byte) (oauth2.TokenSource, error) {
 	return c.TokenSource, nil
 }
 
-// gcsDefault looks for the default credentials when first asked for a token, as
-// that may ask the machine's metadata server.
+// gcsDefault determines the default credentials when the first token is requested, since that may involve the machine's metadata
+// server.
 type gcsDefault struct {
-	ctx context.Context // of the requests for tokens; oauth2.TokenSource has no place for one
+	ctx context.Context // context of the token requests; oauth2.TokenSource takes none
 
 	mu     sync.Mutex
 	source oauth2.TokenSource
@@ -108,8 +107,7 @@ func (b *gcsBucket) get(ctx context.Context, key string, want span, tag string) 
 	if err != nil {
 		return answer{}, fmt.Errorf("GCS request: %w", err)
 	}
-	// Ask for the bytes as stored: else an object with Content-Encoding gzip is
-	// unpacked on the way and the Range ignored.
+	// Ask for the stored bytes: otherwise an object with Content-Encoding gzip is decompressed in transit and the Range ignored.
 	req.Header.Set("Accept-Encoding", "gzip")
 	setUnlessEmpty(req.Header, "Range", want.header())
 	setUnlessEmpty(req.Header, "If-Match", tag)
@@ -129,13 +127,13 @@ func (b *gcsBucket) get(ctx context.Context, key string, want span, tag string) 
 		return answer{}, xmlRefusal(resp)
 	}
 	a := newAnswer(resp.Body, resp.Header.Get("Content-Range"), resp.ContentLength, resp.Header.Get("ETag"))
-	a.modified, _ = http.ParseTime(resp.Header.Get("Last-Modified")) // for Stat only; zero if unknown
+	a.modified, _ = http.ParseTime(resp.Header.Get("Last-Modified")) // only for Stat; zero if unknown
 	return a, nil
 }
 
-// xmlRefusal reads the XML error of S3 and its relatives and closes the answer.
+// xmlRefusal parses the XML error of S3 and compatible stores, and closes the response.
 func xmlRefusal(resp *http.Response) error {
-	defer resp.Body.Close() // an error's text, not data
+	defer resp.Body.Close() // the text of an error, not data
 	r := &refusal{status: resp.StatusCode}
 	var text struct {
 		Code    string
@@ -148,7 +146,7 @@ func xmlRefusal(resp *http.Response) error {
 	return r
 }
 
-// escapeKey escapes an object's key for the path of a URL, but its slashes.
+// escapeKey escapes an object's key for the path of a URL, except for its slashes.
 func escapeKey(key string) string {
 	parts := strings.Split(key, "/")
 	for i, p := range parts {

@@ -19,8 +19,7 @@ import (
 
 var fixedTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestGCS reads by gs:// from the S3 server, as the XML API of Google Cloud
-// Storage answers a GET alike.
+// TestGCS reads gs:// URIs from the S3 test server, since the XML API of Google Cloud Storage answers a GET in the same way.
 func TestGCS(t *testing.T) {
 	srv := s3test.Start(t)
 	srv.Put("bucket", "a b/region=eu%2Fwest/x.parquet", data)
@@ -56,8 +55,7 @@ func TestGCSRequest(t *testing.T) {
 		http.ServeContent(w, r, "", fixedTime, strings.NewReader("hello"))
 	}))
 	defer srv.Close()
-	// The JSON API's path, which emulators are often configured with, is no part
-	// of the XML API's.
+	// Emulators are often configured with the path of the JSON API, which the XML API does not use.
 	s := New(Config{GCS: GCS{Endpoint: srv.URL + "/storage/v1/", Token: "tok", UserProject: "payer"}})
 	defer s.Idle()
 	if text, err := s.ReadAll(t.Context(), "gs://bucket/key"); err != nil || string(text) != "hello" {

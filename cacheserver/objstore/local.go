@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// openLocal opens a file, by its literal path or else by its decoded one.
+// openLocal opens a file by its literal path, or else by its decoded one.
 func (s *Store) openLocal(ctx context.Context, uri string, loc location) (*File, error) {
 	if ctx.Err() != nil {
 		return nil, canceled(ctx, uri)
@@ -25,7 +25,7 @@ func (s *Store) openLocal(ctx context.Context, uri string, loc location) (*File,
 			path, st, err = loc.decoded, decoded, nil
 		}
 	}
-	// A pipe or a device is refused before it is opened: opening one may wait.
+	// A pipe or a device is rejected before it is opened, since opening it may block.
 	if err == nil && !st.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file (%s)", path, st.Mode().Type())
 	}
@@ -39,8 +39,7 @@ func (s *Store) openLocal(ctx context.Context, uri string, loc location) (*File,
 	return &File{ctx: ctx, uri: uri, size: st.Size(), modified: st.ModTime(), local: f, stats: s.stats}, nil
 }
 
-// pread fills p from a local file. Fewer bytes than the file had when it was
-// opened are an error: somebody cut it.
+// pread fills p from a local file. It is an error if the file has become shorter since it was opened.
 func (f *File) pread(p []byte, off int64) (int, error) {
 	if f.ctx.Err() != nil {
 		return 0, canceled(f.ctx, f.uri)

@@ -140,8 +140,7 @@ func TestLocalCancel(t *testing.T) {
 	}
 }
 
-// TestReaderContract runs the standard library's checks of Read, Seek and ReadAt
-// on both kinds of File.
+// TestReaderContract runs testing/iotest's checks of Read, Seek and ReadAt on both kinds of File.
 func TestReaderContract(t *testing.T) {
 	path := t.TempDir() + "/file"
 	write(t, path, data[:1000])

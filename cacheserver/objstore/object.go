@@ -15,26 +15,25 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 )
 
-// object is a remote object as its first answer showed it. After tail it does
-// not change and may be read by many goroutines.
+// object is a remote object, as the first response described it. After tail it is immutable and safe for concurrent use.
 type object struct {
 	store    *Store
 	bucket   bucket
 	uri, key string
 
 	size     int64
-	tag      string // entity tag; empty if the store gives none
+	tag      string // entity tag; empty if the store sends none
 	modified time.Time
 }
 
-// span is what a request asks for: length bytes from first on, or, if last is
-// set, the object's last length bytes, or, if all is set, everything.
+// span is the range of a request: length bytes from first on or, if last is set, the object's last length bytes or, if all is set,
+// everything.
 type span struct {
 	first, length int64
 	last, all     bool
 }
 
-// header is the span as the value of a Range header, empty for everything.
+// header formats the span as the value of a Range header, empty for everything.
 func (s span) header() string {
 	switch {
 	case s.all:
@@ -45,8 +44,7 @@ func (s span) header() string {
 	return fmt.Sprintf("bytes=%d-%d", s.first, s.first+s.length-1)
 }
 
-// answer is a store's reply: length bytes of body from offset first on, of an
-// object of size bytes. Its body is closed by who asked for it.
+// answer is a store's response: length bytes of body from offset first on, of an object of size bytes. The requester closes its body.
 type answer struct {
 	body                io.ReadCloser
 	first, length, size int64
@@ -54,7 +52,7 @@ type answer struct {
 	modified            time.Time
 }
 
-// newAnswer reads the framing headers of a reply. length is its Content-Length.
+// newAnswer parses the Content-Range and Content-Length of a response; length is the latter.
 func newAnswer(body io.ReadCloser, contentRange string, length int64, tag string) answer {
 	a := answer{body: body, length: length, size: length, tag: tag}
 	if contentRange == "" {
@@ -70,13 +68,13 @@ func newAnswer(body io.ReadCloser, contentRange string, length int64, tag string
 	if length < 0 {
 		a.length = last - a.first + 1
 	}
-	if last-a.first+1 != a.length { // headers at odds: no check can pass
+	if last-a.first+1 != a.length { // contradictory headers: makes every check fail
 		a.first = -1
 	}
 	return a
 }
 
-// number parses a decimal, -1 if it is none.
+// number parses a decimal number; it returns -1 for anything else.
 func number(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
@@ -85,13 +83,12 @@ func number(s string) int64 {
 	return n
 }
 
-// tail reads the object's last n bytes, or all of a shorter object, and learns
-// its size and tag.
+// tail reads the object's last n bytes, or all of a shorter object, and records its size and tag.
 func (o *object) tail(ctx context.Context, n int64) (segment, error) {
 	var seg segment
 	known, done := false, 0
 	err := o.store.retry(ctx, o.uri, func(ctx context.Context) error {
-		if known { // the answer broke: continue it
+		if known { // the response broke off: continue it
 			m, err := o.try(ctx, seg.data[done:], seg.off+int64(done))
 			done += m
 			return err
@@ -99,14 +96,14 @@ func (o *object) tail(ctx context.Context, n int64) (segment, error) {
 		return o.store.request(ctx, func(ctx context.Context, alive func(n int)) error {
 			a, err := o.bucket.get(ctx, o.key, span{length: n, last: true}, "")
 			if errors.Is(err, errBeyondEnd) {
-				// An empty object has no last bytes, and some stores refuse to give
-				// more last bytes than there are: ask for the little there is.
+				// An empty object has no last bytes, and some stores reject a suffix range longer than the object: read the whole,
+				// small object.
 				a, err = o.bucket.get(ctx, o.key, span{all: true}, "")
 			}
 			if err != nil {
 				return err
 			}
-			defer a.body.Close() // read to its end or given up
+			defer a.body.Close() // the body was read to its end or is abandoned
 			if err := checkTail(a, n); err != nil {
 				return err
 			}
@@ -120,7 +117,7 @@ func (o *object) tail(ctx context.Context, n int64) (segment, error) {
 	return seg, err
 }
 
-// open learns the object's size and tag and brings its end, Config.TailBytes.
+// open determines the object's size and tag and reads its last Config.TailBytes.
 func (o *object) open(ctx context.Context) (segment, error) {
 	if o.store.blocks == nil {
 		return o.tail(ctx, o.store.cfg.TailBytes)
@@ -141,8 +138,7 @@ func (o *object) read(ctx context.Context, buf []byte, off int64) error {
 	return o.fetch(ctx, buf, off)
 }
 
-// fetch fills buf from offset off of the object itself, trying again and
-// continuing where a broken answer ended.
+// fetch fills buf from offset off of the object, with retries that continue where a response broke off.
 func (o *object) fetch(ctx context.Context, buf []byte, off int64) error {
 	done := 0
 	return o.store.retry(ctx, o.uri, func(ctx context.Context) error {
@@ -152,7 +148,7 @@ func (o *object) fetch(ctx context.Context, buf []byte, off int64) error {
 	})
 }
 
-// try makes one attempt to fill buf from offset off and returns how far it got.
+// try makes one attempt to fill buf from offset off and returns the number of bytes read.
 func (o *object) try(ctx context.Context, buf []byte, off int64) (n int, err error) {
 	if len(buf) == 0 {
 		return 0, nil
@@ -165,7 +161,7 @@ func (o *object) try(ctx context.Context, buf []byte, off int64) (n int, err err
 		if err != nil {
 			return err
 		}
-		defer a.body.Close() // read to its end or given up
+		defer a.body.Close() // the body was read to its end or is abandoned
 		if err := o.check(a, off, int64(len(buf))); err != nil {
 			return err
 		}
@@ -175,7 +171,7 @@ func (o *object) try(ctx context.Context, buf []byte, off int64) (n int, err err
 	return n, err
 }
 
-// fill reads body into buf, all of it or with an error.
+// fill reads body into buf; if it can't fill all of it, it returns an error.
 func (o *object) fill(body io.Reader, buf []byte, alive func(n int)) (int, error) {
 	done := 0
 	for done < len(buf) {
@@ -198,8 +194,7 @@ func (o *object) fill(body io.Reader, buf []byte, alive func(n int)) (int, error
 	return done, nil
 }
 
-// checkTail compares the first answer of an object with what was asked: the
-// last n bytes.
+// checkTail checks that the first response for an object has the last n bytes.
 func checkTail(a answer, n int64) error {
 	want := min(n, a.size)
 	if a.size >= 0 && a.length == want && a.first == a.size-want {
@@ -208,7 +203,7 @@ func checkTail(a answer, n int64) error {
 	return fmt.Errorf("asked for the last %d bytes, got %d from offset %d of %d: %w", n, a.length, a.first, a.size, errProtocol)
 }
 
-// ifMatch is the tag for requests: a weak one matches nothing by definition.
+// ifMatch is the entity tag for If-Match, empty if the tag is weak: If-Match never matches weak tags.
 func (o *object) ifMatch() string {
 	if strings.HasPrefix(o.tag, "W/") {
 		return ""
@@ -216,8 +211,7 @@ func (o *object) ifMatch() string {
 	return o.tag
 }
 
-// check compares an answer with what was asked and with the object that the
-// first answer was of.
+// check compares a response with the range requested and with the version that the first response described.
 func (o *object) check(a answer, off, length int64) error {
 	if a.tag != o.tag && a.tag != "" && o.tag != "" || a.size != o.size && a.size >= 0 {
 		return fmt.Errorf("%w: it had %d bytes and tag %s, and has %d and %s now", ErrChanged, o.size, o.tag, a.size, a.tag)

@@ -29,7 +29,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// objectCacheUnderTest is a real object cache that a test can put something in front of.
+// objectCacheUnderTest is a real object cache; a test can install a handler in front of it.
 type objectCacheUnderTest struct {
 	blockcache.Config
 	front    atomic.Pointer[func(w http.ResponseWriter, r *http.Request, next http.Handler)]
@@ -74,12 +74,12 @@ func startObjectCache(t *testing.T) *objectCacheUnderTest {
 	return c
 }
 
-// through puts something in front of the object cache.
+// through installs a handler in front of the object cache.
 func (c *objectCacheUnderTest) through(front func(w http.ResponseWriter, r *http.Request, next http.Handler)) {
 	c.front.Store(&front)
 }
 
-// readAll reads an object in one piece.
+// readAll reads an object with a single ReadAt.
 func readAll(t *testing.T, s *Store, uri string) []byte {
 	t.Helper()
 	data, err := s.ReadAll(t.Context(), uri)
@@ -103,7 +103,7 @@ func TestSecondReadIsFromTheObjectCache(t *testing.T) {
 		if got := readAll(t, second, uri); !bytes.Equal(got, data) {
 			t.Errorf("%d bytes, second read: the bytes differ", size)
 		}
-		one := int64(min(size, 1)) // that tells size and version
+		one := int64(min(size, 1)) // a one-byte response that reveals size and version
 		if was, is := first.Stats(), second.Stats(); was.Bytes != int64(size)+one || is.Bytes != one || is.CacheBytes != int64(size) {
 			t.Errorf("%d bytes: %d and %d read from the store, %d from the object cache, want %d, %d and %d",
 				size, was.Bytes, is.Bytes, is.CacheBytes, int64(size)+one, one, size)
@@ -175,7 +175,7 @@ func TestManyMissesAreOneRead(t *testing.T) {
 		})
 	}
 	group.Wait()
-	// The tail's read brought the one block already; of it, nobody asks the store again.
+	// Reading the tail loaded the one block already, so the store gets no more requests.
 	if got := srv.Requests(); len(got) != 0 {
 		t.Errorf("%d requests to the store, want none: %v", len(got), ranges(srv))
 	}
@@ -191,7 +191,7 @@ func TestMissesAtATimeShareOneRead(t *testing.T) {
 	s, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config, TailBytes: 1})
 	f := open(t, s, srv.Put("bucket", "key", data))
 	srv.Forget()
-	// All have missed before the first may go on.
+	// No request continues before all have missed.
 	const readers = 10
 	var missed sync.WaitGroup
 	missed.Add(readers)
@@ -236,15 +236,15 @@ func TestTheObjectCacheFails(t *testing.T) {
 	}
 	fronts := map[string]struct {
 		front func(http.ResponseWriter, *http.Request, http.Handler)
-		rests bool // whether the object cache is left alone afterwards
+		rests bool // whether the object cache gets no requests afterwards
 	}{
 		"no token":      {refuse(401), true},
 		"not allowed":   {refuse(403), true},
 		"unwell":        {refuse(500), true},
 		"another page":  {refuse(200), true},
-		"never has any": {refuse(404), false}, // nor does it take any
+		"never has any": {refuse(404), false}, // it does not accept any block either
 		"hangs": {func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
-			_, _ = io.Copy(io.Discard, r.Body) // only then the server sees that the client leaves
+			_, _ = io.Copy(io.Discard, r.Body) // the server notices that the client closed the connection only after reading the body
 			<-r.Context().Done()
 		}, true},
 		"a flipped byte": {spoil(func(a *httptest.ResponseRecorder) { a.Body.Bytes()[a.Body.Len()/2] ^= 1 }), false},
@@ -319,7 +319,7 @@ func TestTheStoreFailsBehindTheObjectCache(t *testing.T) {
 	s, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config, TailBytes: 1000})
 	data := pattern(blockcache.BlockSize + 5000)
 	f := open(t, s, srv.Put("bucket", "key", data))
-	srv.Put("bucket", "key", pattern(blockcache.BlockSize+4999)) // rewritten in place
+	srv.Put("bucket", "key", pattern(blockcache.BlockSize+4999)) // overwritten under the same name
 	if _, err := f.ReadAt(make([]byte, 1000), 0); !errors.Is(err, ErrChanged) {
 		t.Errorf("error %v, want %v", err, ErrChanged)
 	}

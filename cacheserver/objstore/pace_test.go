@@ -21,7 +21,7 @@ func TestPace(t *testing.T) {
 	}{
 		{100 * time.Millisecond, 10, false}, // the period is not over
 		{1100 * time.Millisecond, 990, false},
-		{2 * time.Second, 10, false}, // a period begins where the last one was seen to end
+		{2 * time.Second, 10, false}, // a period starts at the call that saw the previous one end
 		{2200 * time.Millisecond, 100, true},
 	}
 	for _, s := range steps {
@@ -31,7 +31,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestTroubleNamesTheReadThatIsTriedAgain and forgets it when the read is over.
+// TestTroubleNamesTheReadThatIsTriedAgain checks that Trouble names a read that is being retried, and forgets it when the read is
+// over.
 func TestTroubleNamesTheReadThatIsTriedAgain(t *testing.T) {
 	s := New(Config{})
 	s.sleep = func(context.Context, time.Duration) error { return nil }

@@ -13,10 +13,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
-// WithProperties returns c overlaid with Iceberg's FileIO properties, by the
-// names that Java, pyiceberg and iceberg-go give them. Catalogs hand them out
-// with a table, credentials included. Other properties are passed over, but one
-// that cannot be obeyed, or a value that cannot be read, is an error.
+// WithProperties returns c with Iceberg's FileIO properties applied, under the names that Java, pyiceberg and iceberg-go use.
+// Catalogs return them with a table, credentials included. Unrelated properties are ignored, but one that is unsupported, or whose
+// value is invalid, is an error.
 func (c Config) WithProperties(properties map[string]string) (Config, error) {
 	c.Azure.SASTokens = maps.Clone(c.Azure.SASTokens)
 	c.Azure.ConnectionStrings = maps.Clone(c.Azure.ConnectionStrings)
@@ -28,12 +27,12 @@ func (c Config) WithProperties(properties map[string]string) (Config, error) {
 		}
 	}
 	if properties["s3.access-key-id"] != "" && properties["s3.session-token"] == "" {
-		c.S3.SessionToken = "" // of the other key
+		c.S3.SessionToken = "" // it belongs to the previous key
 	}
 	return c, c.checkSigner(properties)
 }
 
-// setProperty puts one property in its field.
+// setProperty stores the value of one property in its field.
 func (c *Config) setProperty(name, value string) error {
 	if field, ok := c.textFields()[name]; ok {
 		*field = value
@@ -63,11 +62,11 @@ func (c *Config) setProperty(name, value string) error {
 	return nil
 }
 
-// textFields are the properties whose value is taken as it is.
+// textFields maps properties to fields of type string.
 func (c *Config) textFields() map[string]*string {
 	return map[string]*string{
 		"client.region":                     &c.S3.Region,
-		"s3.region":                         &c.S3.Region, // sorts after client.region: wins
+		"s3.region":                         &c.S3.Region, // sorted after client.region, so it takes precedence
 		"s3.endpoint":                       &c.S3.Endpoint,
 		"s3.access-key-id":                  &c.S3.AccessKeyID,
 		"s3.secret-access-key":              &c.S3.SecretAccessKey,
@@ -89,7 +88,7 @@ func (c *Config) textFields() map[string]*string {
 	}
 }
 
-// boolFields are the properties that are true or false.
+// boolFields maps properties to fields of type bool.
 func (c *Config) boolFields() map[string]*bool {
 	return map[string]*bool{
 		"s3.anonymous":                       &c.S3.Anonymous,
@@ -98,8 +97,7 @@ func (c *Config) boolFields() map[string]*bool {
 	}
 }
 
-// checkSigner refuses a catalog that wants to sign every request itself, unless
-// it hands out a key too.
+// checkSigner rejects a catalog that requires remote signing, unless it also returns an access key.
 func (c Config) checkSigner(properties map[string]string) error {
 	const name = "s3.remote-signing-enabled"
 	if on, err := strconv.ParseBool(properties[name]); err == nil && on && c.S3.AccessKeyID == "" {
@@ -120,12 +118,11 @@ func (c *Config) setAddressing(value, yes, no string) error {
 	return nil
 }
 
-// setByAccount sets the value of the account that rest names: ".account",
-// ".account.dfs.core.windows.net", or nothing, which is any account.
+// setByAccount sets the value for the account that rest names: ".account", ".account.dfs.core.windows.net", or "" for all accounts.
 func setByAccount(values *map[string]string, rest, value string) error {
 	account, _, _ := strings.Cut(strings.TrimPrefix(rest, "."), ".")
 	if rest != "" && rest[0] != '.' {
-		return nil // another property, such as adls.sas-token-expires-at-ms.account
+		return nil // an unrelated property, such as adls.sas-token-expires-at-ms.account
 	}
 	if *values == nil {
 		*values = map[string]string{}
@@ -143,7 +140,7 @@ func setBool(field *bool, value string) error {
 	return nil
 }
 
-// shown is a value fit for an error message: no secrets.
+// shown formats a value for an error message, with secrets redacted.
 func shown(name, value string) string {
 	if redact.IsSecret(name) {
 		return "..."

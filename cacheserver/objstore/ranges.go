@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Range is the bytes [Offset, Offset+Length) of an object.
+// Range is the byte range [Offset, Offset+Length) of an object.
 type Range struct {
 	Offset, Length int64
 }
@@ -17,7 +17,7 @@ type Range struct {
 // end is the offset after the range's last byte.
 func (r Range) end() int64 { return r.Offset + r.Length }
 
-// segment is bytes of an object that are in memory.
+// segment holds consecutive bytes of an object in memory.
 type segment struct {
 	off  int64
 	data []byte
@@ -25,11 +25,11 @@ type segment struct {
 
 func (s segment) end() int64 { return s.off + int64(len(s.data)) }
 
-// covers reports whether all of r lies in the segment.
+// covers reports whether the segment contains r.
 func (s segment) covers(r Range) bool { return s.off <= r.Offset && r.end() <= s.end() }
 
-// join sorts ranges and merges those at most gap bytes apart, so that each of
-// the result is worth a request of its own. Empty ranges vanish.
+// join sorts ranges and merges those at most gap bytes apart, so that each resulting range is fetched by one request. Empty ranges
+// are dropped.
 func join(ranges []Range, gap int64) []Range {
 	sorted := slices.Clone(ranges)
 	sorted = slices.DeleteFunc(sorted, func(r Range) bool { return r.Length == 0 })
@@ -46,8 +46,7 @@ func join(ranges []Range, gap int64) []Range {
 	return joined
 }
 
-// split cuts r into the fewest parts of at most part bytes, all of nearly one
-// length so that they take about equally long.
+// split divides r into the fewest parts of at most part bytes, of nearly equal length so that they take about equally long.
 func split(r Range, part int64) []Range {
 	n := (r.Length + part - 1) / part
 	parts := make([]Range, 0, n)
@@ -58,8 +57,8 @@ func split(r Range, part int64) []Range {
 	return parts
 }
 
-// missing returns what to fetch so that all ranges are in memory: those that no
-// segment has, joined, without the part the tail has.
+// missing returns what must be fetched so that all ranges are in memory: the joined ranges that no segment covers, without the part
+// that the tail covers.
 func missing(ranges []Range, near []segment, gap int64) []Range {
 	wanted := slices.DeleteFunc(slices.Clone(ranges), func(r Range) bool {
 		return slices.ContainsFunc(near, func(s segment) bool { return s.covers(r) })
@@ -75,7 +74,7 @@ func missing(ranges []Range, near []segment, gap int64) []Range {
 	return joined
 }
 
-// checkRanges refuses ranges that do not lie in an object of size bytes.
+// checkRanges returns an error if a range is not within an object of size bytes.
 func checkRanges(uri string, ranges []Range, size int64) error {
 	for _, r := range ranges {
 		if r.Offset < 0 || r.Length < 0 || r.Offset > size || r.Length > size-r.Offset {

@@ -11,18 +11,17 @@ import (
 	"testing"
 )
 
-// sortRanges sorts Range headers by where they begin.
+// sortRanges sorts Range headers by their start.
 func sortRanges(headers []string) {
 	start := func(h string) (n int64) {
-		_, _ = fmt.Sscanf(h, "bytes=%d-", &n) // 0 if it is none
+		_, _ = fmt.Sscanf(h, "bytes=%d-", &n) // start stays 0 if the header doesn't match
 		return n
 	}
 	slices.SortFunc(headers, func(a, b string) int { return cmp.Compare(start(a), start(b)) })
 }
 
-// TestJoinAndSplitCoverEveryByteOnce checks what must hold for all ranges: every
-// byte asked for is fetched, none twice, no part is too long, and nothing but
-// gaps is read besides.
+// TestJoinAndSplitCoverEveryByteOnce checks for random ranges that every requested byte is fetched exactly once, that no part is too
+// long, and that the only other bytes read are in gaps.
 func TestJoinAndSplitCoverEveryByteOnce(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// retry calls try until it succeeds, fails for good, or has been given all its
-// attempts and time. The error it returns is the whole story for the user.
+// retry calls try until it succeeds, fails permanently, or attempts or time are exhausted. The error it returns is complete, fit for
+// the user.
 func (s *Store) retry(ctx context.Context, uri string, try func(ctx context.Context) error) error {
 	start := s.now()
 	var again retried
@@ -41,7 +41,7 @@ func (s *Store) retry(ctx context.Context, uri string, try func(ctx context.Cont
 	}
 }
 
-// pause is how long to wait after the given number of tries; random is in [0, 1).
+// pause is the delay after the given number of attempts; random is in [0, 1).
 func (r Retry) pause(tries int, random float64) time.Duration {
 	d := r.MaxPause
 	if shift := tries - 1; shift < 30 {
@@ -50,10 +50,9 @@ func (r Retry) pause(tries int, random float64) time.Duration {
 	return d/2 + time.Duration(random*float64(d-d/2))
 }
 
-// request does one attempt within the Store's limit of concurrent ones. The
-// context it hands to do ends when the attempt stalls: when for Config.StallTimeout
-// it has neither returned nor told alive of bytes, or in so long a time of fewer
-// bytes than Config.MinRate asks for.
+// request makes one attempt, within the Store's limit of concurrent ones. The context passed to do is canceled when the attempt
+// stalls: when during Config.StallTimeout do neither returned nor called alive, or when it received fewer bytes than Config.MinRate
+// requires.
 func (s *Store) request(ctx context.Context, do func(ctx context.Context, alive func(n int)) error) error {
 	select {
 	case s.slots <- struct{}{}:
@@ -83,15 +82,15 @@ func (s *Store) request(ctx context.Context, do func(ctx context.Context, alive 
 	return err
 }
 
-// pace checks that at least so many bytes come in each period.
+// pace checks that at least a given number of bytes arrive in each period.
 type pace struct {
 	least    int64
 	period   time.Duration
-	since    time.Time // when the current period began
+	since    time.Time // start of the current period
 	received int64     // in it
 }
 
-// count takes in n bytes that came now, and gives an error at the end of a period that brought too few.
+// count records n bytes that arrived now; it returns an error at the end of a period with too few bytes.
 func (p *pace) count(n int, now time.Time) error {
 	p.received += int64(n)
 	took := now.Sub(p.since)
@@ -105,15 +104,15 @@ func (p *pace) count(n int, now time.Time) error {
 	return nil
 }
 
-// BrokenConnection reports whether err, of an HTTP request, means that no answer came: the network, a time-out, a
-// name that is not known (yet), a server that went away.
+// BrokenConnection reports whether err, from an HTTP request, means that no response arrived: network errors, time-outs, unresolved
+// names, servers that closed the connection.
 func BrokenConnection(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// passing reports whether err may be gone at the next try. What is not an answer
-// of the store is a broken connection, and passes unless it is known not to.
+// passing reports whether err may be temporary. Errors that are not responses of the store are treated as broken connections, which
+// are temporary, unless they are known to be permanent.
 func passing(err error) bool {
 	var r *refusal
 	if errors.As(err, &r) {
@@ -132,7 +131,7 @@ func passing(err error) bool {
 	return !errors.As(err, &none) && !errors.As(err, &authority) && !errors.As(err, &host) && !errors.As(err, &invalid) && !errors.As(err, &record)
 }
 
-// sleep waits for d or the end of ctx.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

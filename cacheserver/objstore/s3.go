@@ -21,13 +21,13 @@ import (
 
 const defaultRegion = "us-east-1"
 
-// s3Client reaches all S3 buckets with one set of credentials.
+// s3Client is the client for all S3 buckets that share credentials.
 type s3Client struct {
 	api    *s3.Client
 	region string
 }
 
-// newS3Client makes a client from cfg over the SDK's own configuration chain.
+// newS3Client makes a client from cfg; what cfg leaves out comes from the SDK's own configuration chain.
 func newS3Client(ctx context.Context, cfg S3, client *http.Client) (*s3Client, error) {
 	switch cfg.Addressing {
 	case "", "path", "virtual":
@@ -63,14 +63,14 @@ func newS3Client(ctx context.Context, cfg S3, client *http.Client) (*s3Client, e
 		}
 		o.UsePathStyle = cfg.Addressing == "path" || cfg.Addressing == "" && o.BaseEndpoint != nil
 		o.HTTPClient = client
-		o.Retryer = aws.NopRetryer{} // Store.retry decides and counts
+		o.Retryer = aws.NopRetryer{} // Store.retry does the retries and counts them
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 		o.DisableLogOutputChecksumValidationSkipped = true
 	})
 	return &s3Client{api: api, region: loaded.Region}, nil
 }
 
-// namedCredentials makes the errors of a provider credentialsErrors.
+// namedCredentials wraps the errors of a provider in credentialsError.
 type namedCredentials struct{ aws.CredentialsProvider }
 
 func (n namedCredentials) Retrieve(ctx context.Context) (aws.Credentials, error) {
@@ -81,8 +81,7 @@ func (n namedCredentials) Retrieve(ctx context.Context) (aws.Credentials, error)
 	return c, err
 }
 
-// s3Bucket is one bucket. Its region is corrected by the first answer that
-// names another one.
+// s3Bucket is one bucket. If a response names another region, later requests go there.
 type s3Bucket struct {
 	client *s3Client
 	name   string
@@ -127,9 +126,9 @@ func (b *s3Bucket) currentRegion() string {
 	return b.client.region
 }
 
-// s3Error turns an answer of S3 into a refusal and leaves other errors.
+// s3Error converts an error response of S3 to a refusal; other errors are returned unchanged.
 func s3Error(err error) error {
-	var none *credentialsError // may hold an answer too, but of the metadata service
+	var none *credentialsError // it may wrap a response too, but one of the metadata service
 	var response *smithyhttp.ResponseError
 	if errors.As(err, &none) || !errors.As(err, &response) || response.HTTPResponse() == nil {
 		return err
@@ -138,10 +137,10 @@ func s3Error(err error) error {
 		status: response.HTTPStatusCode(),
 		region: response.HTTPResponse().Header.Get("X-Amz-Bucket-Region"),
 	}
-	if r.status < 300 { // no answer (0) or half of one: the connection broke
+	if r.status < 300 { // no response (0) or a truncated one: the connection broke
 		var sent *url.Error
 		if errors.As(err, &sent) {
-			return sent // says all that the SDK's wrapping says
+			return sent // has all the information of the SDK's wrapper
 		}
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// setEnv sets what Server.Env says for the rest of the test, then unsets names.
+// setEnv sets the variables of Server.Env for the rest of the test, then unsets names.
 func setEnv(t *testing.T, srv *s3test.Server, unset ...string) {
 	t.Helper()
 	for _, e := range srv.Env() {
@@ -131,8 +131,7 @@ func TestS3SessionTokenIsSent(t *testing.T) {
 	}
 }
 
-// TestS3TLS checks that CAFile is what decides whom to trust, and that an
-// unknown authority is not tried again.
+// TestS3TLS checks that CAFile determines the trusted authorities, and that an unknown authority is not retried.
 func TestS3TLS(t *testing.T) {
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", fixedTime, strings.NewReader("hello"))
@@ -159,7 +158,7 @@ func TestS3TLS(t *testing.T) {
 	}
 }
 
-// TestOddServers reads from servers whose answers are not what was asked for.
+// TestOddServers reads from servers that violate the protocol.
 func TestOddServers(t *testing.T) {
 	body := bytes.Repeat([]byte("x"), 5000)
 	reply := func(w http.ResponseWriter, status int, contentRange string, n int) {
@@ -169,12 +168,12 @@ func TestOddServers(t *testing.T) {
 			w.Header().Set("Content-Range", contentRange)
 		}
 		w.WriteHeader(status)
-		_, _ = w.Write(body[:n]) // the client may have seen enough
+		_, _ = w.Write(body[:n]) // the client may have closed the connection already
 	}
 	tests := []struct {
 		name string
-		tail func(w http.ResponseWriter) // answer to the last 1000 bytes
-		read func(w http.ResponseWriter) // answer to the first 10
+		tail func(w http.ResponseWriter) // answers the request for the last 1000 bytes
+		read func(w http.ResponseWriter) // answers the request for the first 10
 		say  string
 	}{
 		{name: "range ignored at open", tail: func(w http.ResponseWriter) { reply(w, 200, "", 5000) }, say: "asked for the last 1000 bytes, got 5000 from offset 0 of 5000"},
@@ -217,8 +216,8 @@ func TestOddServers(t *testing.T) {
 	}
 }
 
-// TestTagChecks: a store that ignores If-Match is found out by the tag of its
-// answer; weak tags are not sent, as they match nothing.
+// TestTagChecks checks that a store that ignores If-Match is detected by the tag of its response, and that weak tags, which match
+// nothing, are not sent.
 func TestTagChecks(t *testing.T) {
 	tests := []struct {
 		name, first, second string

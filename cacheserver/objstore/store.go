@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objstore reads bytes by URI: ranges joined, retried, counted; one file a scheme.
+// Package objstore reads objects by URI from S3, GCS, Azure and local files: it merges ranges into requests, retries them and counts
+// them.
 package objstore
 
 import (
@@ -17,18 +18,17 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 )
 
-// Store opens objects of every scheme and bucket. Its methods may be called at
-// the same time. Make one with New; there is nothing to close, but Idle drops
-// the kept connections.
+// Store opens objects of every scheme and bucket. It is safe for concurrent use. Make one with New; it need not be closed, but Idle
+// drops idle connections.
 type Store struct {
 	cfg    Config
 	client *http.Client
 	caErr  error         // why CAFile could not be used
-	slots  chan struct{} // one a request in flight
+	slots  chan struct{} // limits concurrent requests
 	stats  *counters
 	blocks *blockcache.Cache // nil: no object cache
 
-	// The clock of retries, replaced by tests.
+	// The clock used for retries; tests replace it.
 	now    func() time.Time
 	sleep  func(ctx context.Context, d time.Duration) error
 	random func() float64
@@ -38,19 +38,17 @@ type Store struct {
 	buckets map[string]bucket // by scheme and bucket
 }
 
-// bucket asks one bucket of a remote store for bytes. get makes one attempt and
-// starts the answer; the caller closes its body. A tag, if not empty, is the
-// entity tag the object must still have.
+// bucket sends requests to one bucket of a remote store. get makes one attempt and returns once the response has started; the caller
+// closes its body. A tag, if not empty, is the entity tag that the object must still have.
 type bucket interface {
 	get(ctx context.Context, key string, want span, tag string) (answer, error)
 }
 
-// New returns a Store over cfg. It connects to nothing: clients are made when
-// the first object of a bucket is opened.
+// New returns a Store for cfg. It makes no connection: the client of a bucket is made when its first object is opened.
 func New(cfg Config) *Store { return newStore(cfg, &counters{}) }
 
-// With returns a Store whose Config is overlaid with Iceberg's FileIO properties,
-// as Config.WithProperties has it. The two count into the same Stats.
+// With returns a Store whose Config has Iceberg's FileIO properties applied; see Config.WithProperties. Both Stores count into the
+// same Stats.
 func (s *Store) With(properties map[string]string) (*Store, error) {
 	cfg, err := s.cfg.WithProperties(properties)
 	if err != nil {
@@ -76,11 +74,9 @@ func newStore(cfg Config, stats *counters) *Store {
 	return s
 }
 
-// Open opens the object or file that uri names. Of a remote object it reads the
-// last Config.TailBytes, which tells the size and has a Parquet footer ready in
-// one request; with an object cache it asks the object's store for one byte, to
-// learn size and version, and the object cache for the rest. ctx also governs every later read of the File. The caller closes
-// the File.
+// Open opens the object or file that uri names. Of a remote object it reads the last Config.TailBytes, which yields the size and a
+// Parquet footer in one request; with an object cache it requests one byte from the object's store, for size and version, and the
+// rest from the object cache. ctx also applies to every later read of the File. The caller closes the File.
 func (s *Store) Open(ctx context.Context, uri string) (*File, error) {
 	loc, err := parse(uri)
 	if err != nil {
@@ -101,8 +97,7 @@ func (s *Store) Open(ctx context.Context, uri string) (*File, error) {
 	return &File{ctx: ctx, uri: uri, size: o.size, modified: o.modified, object: o, near: []segment{tail}}, nil
 }
 
-// ReadAll returns the whole object. Use it for what is small (metadata,
-// manifests): an object up to Config.TailBytes is one request.
+// ReadAll returns the whole object. Use it for small objects (metadata, manifests): one of up to Config.TailBytes takes one request.
 func (s *Store) ReadAll(ctx context.Context, uri string) (data []byte, err error) {
 	f, err := s.Open(ctx, uri)
 	if err != nil {
@@ -112,12 +107,12 @@ func (s *Store) ReadAll(ctx context.Context, uri string) (data []byte, err error
 	return f.ReadAll(ctx)
 }
 
-// Stats returns what the Store has done so far.
+// Stats returns the Store's counters.
 func (s *Store) Stats() Stats {
 	return s.stats.load()
 }
 
-// Idle closes the connections that no request is using.
+// Idle closes the connections without a request in flight.
 func (s *Store) Idle() {
 	s.client.CloseIdleConnections()
 	if s.blocks != nil {
@@ -125,17 +120,17 @@ func (s *Store) Idle() {
 	}
 }
 
-// Stats counts a Store's work since New. All numbers only grow.
+// Stats counts a Store's work since New. All numbers are monotonic.
 type Stats struct {
 	Requests int64         // HTTP requests sent and reads of local files
-	Bytes    int64         // bytes of objects received, those of broken answers included
-	Retries  int64         // tries after the first of a range
-	Failures int64         // reads that failed for good; a canceled one is none
+	Bytes    int64         // bytes of objects received, including those of broken responses
+	Retries  int64         // attempts after the first, of all ranges
+	Failures int64         // reads that failed permanently, without canceled ones
 	Waited   time.Duration // time spent in requests, summed over concurrent ones
 
-	// What the object cache did; none of it is in the numbers above.
-	CacheHits, CacheMisses int64 // reads that it served, blocks that were read from their store instead
-	CacheFailures          int64 // requests to it that failed, answers of it that were damaged
+	// Work of the object cache; it is not included in the numbers above.
+	CacheHits, CacheMisses int64 // reads that it served, and blocks read from their store instead
+	CacheFailures          int64 // failed requests to it and damaged responses
 	CacheBytes             int64 // bytes of objects that it served
 }
 
@@ -160,7 +155,7 @@ func (c *counters) load() Stats {
 	}
 }
 
-// bucket returns the client of loc's bucket, made at its first use.
+// bucket returns the client of loc's bucket, which is made at its first use.
 func (s *Store) bucket(ctx context.Context, loc location) (bucket, error) {
 	if s.caErr != nil {
 		return nil, s.caErr
@@ -179,8 +174,8 @@ func (s *Store) bucket(ctx context.Context, loc location) (bucket, error) {
 	return b, nil
 }
 
-// connectLocked makes the client of a bucket. It reads configuration files at
-// most; requests, for credentials too, are made by the first get.
+// connectLocked makes the client of a bucket. It may read configuration files; requests, including those for credentials, are first
+// made by get.
 func (s *Store) connectLocked(ctx context.Context, loc location) (bucket, error) {
 	switch loc.scheme {
 	case schemeS3:

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// clock is a time that only sleeping moves.
+// clock is a clock that only sleep advances.
 type clock struct {
 	mu     sync.Mutex
 	time   time.Time
@@ -40,7 +40,7 @@ func (c *clock) sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// newTestStore returns a Store that reaches srv and does not wait between tries.
+// newTestStore returns a Store that connects to srv and does not wait between attempts.
 func newTestStore(t *testing.T, srv *s3test.Server, cfg Config) (*Store, *clock) {
 	t.Helper()
 	cfg, err := cfg.WithProperties(srv.Properties())
@@ -54,7 +54,7 @@ func newTestStore(t *testing.T, srv *s3test.Server, cfg Config) (*Store, *clock)
 	return s, c
 }
 
-// pattern is n random bytes, the same ones every time.
+// pattern returns n pseudo-random bytes, always the same.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	seed := [32]byte{byte(n), byte(n >> 8)}
@@ -76,7 +76,7 @@ func open(t *testing.T, s *Store, uri string) *File {
 	return f
 }
 
-// ranges are the Range headers of the GETs that reached srv.
+// ranges lists the Range headers of the GETs that srv received.
 func ranges(srv *s3test.Server) []string {
 	var got []string
 	for _, r := range srv.Requests() {
@@ -155,7 +155,7 @@ func TestPrefetchJoinsAndSplits(t *testing.T) {
 	tests := []struct {
 		name   string
 		ranges []Range
-		want   []string // requests after Open, sorted by where they begin
+		want   []string // requests after Open, sorted by their start
 	}{
 		{name: "none"},
 		{name: "empty range", ranges: []Range{{5, 0}}},
@@ -240,7 +240,7 @@ func TestPrefetchOutsideTheObject(t *testing.T) {
 	}
 }
 
-// TestReadAtRandom compares random reads, prefetches and drops with the bytes.
+// TestReadAtRandom compares random reads, prefetches and drops with the object's bytes.
 func TestReadAtRandom(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -266,13 +266,13 @@ func TestReadAtRandom(t *testing.T) {
 	}
 }
 
-// checkReadAt compares ReadAt, and Near where it has the bytes, with bytes.Reader, which defines them.
+// checkReadAt compares ReadAt, and Near if it has the bytes, with bytes.Reader as the reference.
 func checkReadAt(t *testing.T, f *File, data []byte, off, length int64) {
 	t.Helper()
 	got, want := make([]byte, length), make([]byte, length)
 	wantN, wantErr := bytes.NewReader(data).ReadAt(want, off)
 	if length == 0 {
-		wantErr = nil // bytes.Reader says io.EOF at the end even if nothing is asked
+		wantErr = nil // bytes.Reader returns io.EOF at the end even for an empty read
 	}
 	n, err := f.ReadAt(got, off)
 	if n != wantN || !errors.Is(err, wantErr) || !bytes.Equal(got[:n], want[:n]) {

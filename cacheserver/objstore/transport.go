@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// newClient makes the HTTP client of all remote schemes. It keeps as many
-// connections to a host as requests may be open, and speaks HTTP/1.1 only: over
-// HTTP/2 all ranges would share one connection and its flow control.
+// newClient makes the HTTP client for all remote schemes. It keeps as many idle connections to a host as there may be concurrent
+// requests, and uses only HTTP/1.1: over HTTP/2 all ranges would share one connection and its flow control.
 func newClient(cfg Config, stats *counters) (*http.Client, error) {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -25,15 +24,14 @@ func newClient(cfg Config, stats *counters) (*http.Client, error) {
 		ExpectContinueTimeout: time.Second,
 		IdleConnTimeout:       90 * time.Second,
 		MaxIdleConnsPerHost:   cfg.Concurrency,
-		MaxConnsPerHost:       cfg.Concurrency, // wait for the one just left, dial no other
-		DisableCompression:    true,            // ranges are of the bytes as stored
+		MaxConnsPerHost:       cfg.Concurrency, // wait for a connection to become free instead of dialing another
+		DisableCompression:    true,            // ranges are those of the stored bytes
 		ReadBufferSize:        64 << 10,
 		Protocols:             &protocols,
 	}
 	client := &http.Client{
 		Transport: counted{transport, stats},
-		// A redirect is an answer to look at (S3: the bucket's region), not to
-		// follow with credentials.
+		// A redirect is returned, since S3 names the bucket's region in it; following it would send the credentials elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	if cfg.CAFile == "" {
@@ -51,7 +49,7 @@ func newClient(cfg Config, stats *counters) (*http.Client, error) {
 	return client, nil
 }
 
-// counted is a transport that counts requests.
+// counted is an http.RoundTripper that counts requests.
 type counted struct {
 	*http.Transport
 	stats *counters

@@ -5,17 +5,17 @@ package objstore
 
 import "sync"
 
-// troubles are the reads that are being tried again. The zero value is ready.
+// troubles records the reads that are being retried. The zero value is ready to use.
 type troubles struct {
 	mu    sync.Mutex
 	reads int
 	last  string
 }
 
-// retried is one read's place in troubles; the zero value is a read that has not failed.
+// retried is the state of one read in troubles; the zero value is a read that has not failed.
 type retried struct{ counted bool }
 
-// note keeps why a read is tried again.
+// note records why a read is retried.
 func (t *troubles) note(r *retried, text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -26,9 +26,9 @@ func (t *troubles) note(r *retried, text string) {
 	t.last = text
 }
 
-// end takes out a read that is over.
+// end removes a read that has finished.
 func (t *troubles) end(r *retried) {
-	if !r.counted { // the usual case takes no lock
+	if !r.counted { // the usual case needs no lock
 		return
 	}
 	t.mu.Lock()
@@ -36,8 +36,8 @@ func (t *troubles) end(r *retried) {
 	t.reads--
 }
 
-// Trouble says in one line which read is tried again now and why, the latest if there are several; it is empty if
-// none is. It covers the Stores made by With.
+// Trouble returns one line that names the read being retried and the reason, the latest if there are several; it is empty if there is
+// none. It includes the Stores made by With.
 func (s *Store) Trouble() string {
 	t := &s.stats.troubles
 	t.mu.Lock()

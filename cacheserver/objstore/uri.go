@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The schemes after their spellings have been joined.
+// The schemes after aliases have been mapped.
 const (
 	schemeFile  = "file"
 	schemeS3    = "s3"
@@ -27,20 +27,18 @@ var schemes = map[string]string{
 
 var hasScheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*):(//|/)`)
 
-// location is a parsed URI. Keys of remote objects are taken as they are
-// written: table formats put file names into URIs without escaping, so that a
+// location is a parsed URI. Keys of remote objects are not unescaped: table formats put file names into URIs without escaping, so a
 // "%" of a partition value (region=eu%2Fwest) is part of the name.
 type location struct {
 	scheme string
 	bucket string // bucket or container
-	host   string // Azure only: account.dfs.core.windows.net, or empty
+	host   string // only for Azure: account.dfs.core.windows.net, or empty
 	key    string // object key, or path of a local file
-	// decoded is the path of a file: URI with its escapes resolved, if that is
-	// another path. It is tried after key.
+	// decoded is the path of a file: URI with its escapes decoded, if that differs from key. It is tried after key.
 	decoded string
 }
 
-// parse takes a URI or a local path apart.
+// parse parses a URI or a local path.
 func parse(uri string) (location, error) {
 	m := hasScheme.FindStringSubmatch(uri)
 	if m == nil {
@@ -73,10 +71,9 @@ func parse(uri string) (location, error) {
 	return loc, nil
 }
 
-// parseFile takes file:/path, file:///path and file://localhost/path. pyiceberg
-// and Hadoop write the path as it is, Java's Path.toUri and browsers escape it,
-// and nothing in the URI tells which: so the literal path is tried first (a
-// partition folder really is called region=eu%2Fwest), the decoded one second.
+// parseFile parses file:/path, file:///path and file://localhost/path. pyiceberg and Hadoop write the path unescaped, Java's
+// Path.toUri and browsers escape it, and the URI does not tell which. So the literal path is tried first (a partition folder may
+// really be called region=eu%2Fwest), then the decoded one.
 func parseFile(uri, rest string) (location, error) {
 	path := rest
 	if after, ok := strings.CutPrefix(rest, "//"); ok {

@@ -7,17 +7,17 @@ import "golang.org/x/sys/unix"
 
 const mapNoReserve = unix.MAP_NORESERVE
 
-// advisePages asks for ordinary pages. Huge ones make the first touch a little cheaper where free memory is at
-// hand, and far dearer where the kernel must first find or be given whole ones: on virtual machines that return
-// free memory to their host (free page reporting), and on fragmented ones. make bench shows both ways: load, clump 1.
+// advisePages advises against transparent huge pages. They make the first access a little cheaper if free memory is available, and
+// much more expensive if the kernel must compact memory or request it from the hypervisor first: on virtual machines with free page
+// reporting, and on fragmented ones. make bench measures both cases: load, clump 1.
 func advisePages(b []byte) {
-	// Only advice: without it everything works.
+	// This is only advice; errors don't matter.
 	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
 }
 
-// populate has the kernel map pages of its own at once for b, which is about to be filled. One call for all of them
-// costs a fifth less than a fault for each.
+// populate has the kernel map the pages within b at once, since b is about to be filled. One call costs a fifth less than a page
+// fault for each.
 func populate(b []byte) {
-	// Only advice: what is not mapped is mapped when it is written.
+	// This is only advice: unmapped pages are mapped when they are written.
 	_ = unix.Madvise(b, unix.MADV_POPULATE_WRITE)
 }

@@ -14,56 +14,56 @@ import (
 )
 
 const (
-	align      = 64       // of every body and buffer, as the Arrow IPC format recommends
-	hugePage   = 2 << 20  // of x86-64 and of arm64 with 4 KiB pages
-	regionSize = 64 << 20 // address space mapped at a time; touched only as it is used
-	ownRegion  = 16 << 20 // a body from this size on is mapped alone
+	align      = 64       // alignment of every body and buffer, as the Arrow IPC format recommends
+	hugePage   = 2 << 20  // huge page size of x86-64, and of arm64 with 4 KiB pages
+	regionSize = 64 << 20 // address space mapped at a time; pages are only touched when they are used
+	ownRegion  = 16 << 20 // bodies of at least this size get their own mapping
 )
 
-// ErrReleased is returned where memory is asked of an arena, or rows of a Rows, after its last release.
+// ErrReleased is returned for a request for memory of an arena, or for rows of a Rows, after its last release.
 var ErrReleased = errors.New("rows: used after its last release")
 
-// Arena is memory off the Go heap that is filled once and given back whole. Every byte is reserved in the
-// budget before it is mapped. Safe for concurrent use.
+// Arena allocates memory outside the Go heap that is written once and freed as a whole. Every byte is reserved in the budget before
+// it is mapped. It is safe for concurrent use.
 //
-// It starts with one reference, the caller's; the last Release unmaps it and gives the bytes back.
+// It starts with one reference, the caller's; the last Release unmaps the memory and returns it to the budget.
 type Arena struct {
 	budget *Budget
 	refs   atomic.Int64
 
 	mu       sync.Mutex
 	regions  [][]byte // every mapping
-	free     []byte   // what is left of the newest shared region
+	free     []byte   // the unused rest of the newest shared region
 	reserved int64
 }
 
-// NewArena makes an empty arena. Nothing is mapped yet.
+// NewArena makes an empty arena, without mapping anything.
 func NewArena(budget *Budget) *Arena {
 	a := &Arena{budget: budget}
 	a.refs.Store(1)
 	return a
 }
 
-// Bytes is what the arena has reserved in the budget: bodies and headers, each padded to 64 bytes.
+// Bytes is the number of bytes that the arena has reserved in the budget: bodies and headers, each padded to 64 bytes.
 func (a *Arena) Bytes() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.reserved
 }
 
-// Retain adds a reference. It reports false, and adds none, when the last one is gone already.
+// Retain adds a reference, unless the last one has been released already; then it returns false.
 func (a *Arena) Retain() bool {
 	return retain(&a.refs)
 }
 
-// Release drops a reference. With the last one the memory is unmapped: no slice of it may be touched again.
+// Release drops a reference. The last one unmaps the memory: slices of it must not be used any more.
 func (a *Arena) Release() {
 	if a.refs.Add(-1) == 0 {
 		a.unmap()
 	}
 }
 
-// alloc reserves and maps n zero bytes, n a multiple of align.
+// alloc reserves and maps n zeroed bytes; n is a multiple of align.
 func (a *Arena) alloc(n int64) ([]byte, error) {
 	if err := a.budget.Reserve(n); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (a *Arena) alloc(n int64) ([]byte, error) {
 	return b, nil
 }
 
-// wholePages is the pages that lie in b from start to end.
+// wholePages returns the pages that are entirely within b.
 func wholePages(b []byte) []byte {
 	page := uintptr(unix.Getpagesize())
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
@@ -117,7 +117,7 @@ func (a *Arena) take(n int) ([]byte, error) {
 	return b, nil
 }
 
-// mapLocked maps n bytes that start where a huge page could, in case the system uses them always.
+// mapLocked maps n bytes that are aligned to a huge page, in case the system always uses huge pages.
 func (a *Arena) mapLocked(n int) ([]byte, error) {
 	whole, err := unix.Mmap(-1, 0, n+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|mapNoReserve)
 	if err != nil {
@@ -130,8 +130,7 @@ func (a *Arena) mapLocked(n int) ([]byte, error) {
 	return b, nil
 }
 
-// trim gives the kernel back the unused end of a huge page that is only begun, so that many small arenas do
-// not take 2 MiB each.
+// trim returns the unused end of the last, partly used huge page to the kernel, so that many small arenas don't each take 2 MiB.
 func (a *Arena) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -144,7 +143,7 @@ func (a *Arena) trimLocked() {
 	skip := -at & (page - 1)
 	end := -at & (hugePage - 1)
 	if skip < end && end <= uintptr(len(a.free)) {
-		// Only advice: a kernel that declines keeps at most one huge page more.
+		// This is only advice: if the kernel declines, at most one huge page more stays mapped.
 		_ = unix.Madvise(a.free[skip:end], unix.MADV_DONTNEED)
 	}
 }
@@ -162,7 +161,7 @@ func (a *Arena) unmap() {
 	a.regions, a.free, a.reserved = nil, nil, 0
 }
 
-// retain adds one to a count that is still above zero.
+// retain increments a count that is still above zero.
 func retain(refs *atomic.Int64) bool {
 	for {
 		n := refs.Load()

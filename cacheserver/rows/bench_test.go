@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tableBench is a table like those of the project's benchmarks.
+// tableBench is a table similar to those of the project's benchmarks.
 type tableBench struct {
 	name  string
 	batch arrow.RecordBatch
-	bytes int64 // of a row
+	bytes int64 // bytes of a row
 }
 
 func benchTables(b *testing.B) []tableBench {
@@ -102,7 +102,7 @@ func imagesBatch(b *testing.B, rows, size int) arrow.RecordBatch {
 	return rb.NewRecordBatch()
 }
 
-// loadBytes builds rows of about total bytes.
+// loadBytes builds rows with a total of about total bytes.
 func loadBytes(b *testing.B, batch arrow.RecordBatch, total, rowBytes int64) store {
 	b.Helper()
 	batches := make([]arrow.RecordBatch, max(1, total/(rowBytes*batch.NumRows())))
@@ -166,8 +166,8 @@ func BenchmarkRange(b *testing.B) {
 	}
 }
 
-// BenchmarkGather picks rows of one value each by clump from 256 MiB, far more than caches hold; "copy" is Range with every body copied
-// to one buffer, the bar to hold gather against.
+// BenchmarkGather picks clumps of rows of a single value from 256 MiB, much more than fits in CPU caches; "copy" is Range with every
+// body copied to one buffer, the reference for Gather.
 func BenchmarkGather(b *testing.B) {
 	for _, size := range []int{64, 256, 2 << 10, 20 << 10} {
 		kinds := map[string]arrow.RecordBatch{
@@ -192,7 +192,7 @@ func BenchmarkGather(b *testing.B) {
 	}
 }
 
-// byCPU reports bytes by the process's own seconds, which a busy machine bends less than wall seconds.
+// byCPU reports bytes per second of the process's CPU time, which other load on the machine affects less than wall time.
 func byCPU(b *testing.B) (report func(bytes int64)) {
 	seconds := func() float64 {
 		var u unix.Rusage

@@ -9,16 +9,16 @@ import (
 	"unsafe"
 )
 
-// bitWriter writes bits one after the other and counts the ones. It stores 8 bytes at a time: dst is padded.
+// bitWriter appends bits and counts the set ones. It writes 8 bytes at a time: dst is padded.
 type bitWriter struct {
 	dst  []byte
 	at   int
 	word uint64
-	n    uint // bits in word, < 64
+	n    uint // number of bits in word, < 64
 	ones int
 }
 
-// put appends the low k bits, k <= 64; the bits above them are zero.
+// put appends the low k bits of b, k <= 64; the other bits must be zero.
 func (w *bitWriter) put(b uint64, k uint) {
 	w.word |= b << w.n
 	if w.n+k < 64 {
@@ -44,7 +44,7 @@ func (w *bitWriter) fill(one bool, n int) {
 	w.put(word&lowBits(n), uint(n))
 }
 
-// take appends n bits of src from bit at on.
+// take appends n bits of src, starting at bit at.
 func (w *bitWriter) take(src unsafe.Pointer, at int64, n int) {
 	switch n {
 	case 0:
@@ -60,7 +60,7 @@ func (w *bitWriter) take(src unsafe.Pointer, at int64, n int) {
 	w.put(load64(b, at)&lowBits(n), uint(n))
 }
 
-// close writes what is left, and zeros to the end of dst.
+// close writes the remaining bits, and zeros up to the end of dst.
 func (w *bitWriter) close() {
 	if w.n > 0 {
 		binary.LittleEndian.PutUint64(w.dst[w.at:], w.word)
@@ -70,7 +70,7 @@ func (w *bitWriter) close() {
 	clear(w.dst[w.at:])
 }
 
-// bitmap is the bytes that hold the first n bits at src.
+// bitmap returns the bytes that contain the first n bits at src.
 func bitmap(src unsafe.Pointer, n int64) []byte {
 	return unsafe.Slice((*byte)(src), (n+7)>>3)
 }
@@ -80,7 +80,7 @@ func lowBits(n int) uint64 {
 	return uint64(1)<<uint(n) - 1
 }
 
-// load64 is up to 64 bits from bit at on; bits past the end of b are zero.
+// load64 returns up to 64 bits of b, starting at bit at; bits past the end of b are zero.
 func load64(b []byte, at int64) uint64 {
 	i, shift := int(at>>3), uint(at&7)
 	if i+9 <= len(b) {
@@ -93,7 +93,7 @@ func load64(b []byte, at int64) uint64 {
 	return word >> shift
 }
 
-// ones counts the set bits of n bits of src from bit at on.
+// ones counts the set bits among n bits of src, starting at bit at.
 func ones(src unsafe.Pointer, at int64, n int) int {
 	if n == 0 {
 		return 0
@@ -106,7 +106,7 @@ func ones(src unsafe.Pointer, at int64, n int) int {
 	return count + bits.OnesCount64(load64(b, at)&lowBits(n))
 }
 
-// bitRun finds how many of n bits from bit at on are equal, and their value. n > 0.
+// bitRun returns how many of n bits, starting at bit at, are equal to the first, and their value. n > 0.
 func bitRun(src unsafe.Pointer, at int64, n int) (one bool, run int) {
 	b := bitmap(src, at+int64(n))
 	one = b[at>>3]>>(at&7)&1 == 1

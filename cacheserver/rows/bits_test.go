@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// The bit functions against one bit at a time.
+// TestBits compares the bit functions with implementations that handle one bit at a time.
 func TestBits(t *testing.T) {
 	d := newDice(t, 9)
 	src := make([]byte, 64)

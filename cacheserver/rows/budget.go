@@ -8,37 +8,37 @@ import (
 	"sync/atomic"
 )
 
-// Budget counts bytes against a limit. Safe for concurrent use, but for Keep.
+// Budget counts reserved bytes against a limit. All methods except Keep are safe for concurrent use.
 type Budget struct {
 	limit   int64
 	kept    int64 // for clients
 	used    atomic.Int64
 	peak    atomic.Int64
-	clients atomic.Int64 // part of used
-	mapped  atomic.Int64 // part of used: by arenas
+	clients atomic.Int64 // the part of used that Clients reserved
+	mapped  atomic.Int64 // the part of used that arenas reserved
 }
 
-// NewBudget gives out at most limit bytes.
+// NewBudget returns a budget of limit bytes.
 func NewBudget(limit int64) *Budget {
 	return &Budget{limit: limit}
 }
 
-// Keep has Reserve leave n bytes to clients. It is called before the budget is used.
+// Keep sets n bytes aside for clients, which Reserve then leaves free. It must be called before the budget is used.
 func (b *Budget) Keep(n int64) *Budget {
 	b.kept = n
 	return b
 }
 
-// ExhaustedError says that a reservation did not fit. All fields are bytes.
+// ExhaustedError says that a reservation exceeded the budget. All fields are bytes.
 type ExhaustedError struct {
 	Need  int64 // asked for
-	Used  int64 // reserved when it was asked for
+	Used  int64 // reserved at the time of the request
 	Limit int64
-	Kept  int64 // of Limit, for clients and not for what was asked for
-	Most  int64 // that one client may reserve at a time; 0: the limit was reached
+	Kept  int64 // part of Limit set aside for clients and unavailable to this request
+	Most  int64 // maximum that one client may reserve at a time; 0: the limit was reached
 }
 
-// Error gives the three figures in bytes and in human units.
+// Error includes the numbers in bytes and in binary units.
 func (e *ExhaustedError) Error() string {
 	if e.Most > 0 {
 		return fmt.Sprintf("needed %s, one client may have %s at a time; used %s of %s",
@@ -48,7 +48,7 @@ func (e *ExhaustedError) Error() string {
 		humanBytes(e.Need), humanBytes(e.Used), humanBytes(e.Limit))
 }
 
-// Reserve takes n bytes or returns an *[ExhaustedError] and takes nothing.
+// Reserve reserves n bytes; if they don't fit, it reserves nothing and returns an *[ExhaustedError].
 func (b *Budget) Reserve(n int64) error { return b.reserve(n, b.limit-b.kept) }
 
 func (b *Budget) reserve(n, limit int64) error {
@@ -67,21 +67,21 @@ func (b *Budget) reserve(n, limit int64) error {
 	}
 }
 
-// Release gives back n bytes that were reserved.
+// Release returns n reserved bytes.
 func (b *Budget) Release(n int64) {
 	b.used.Add(-n)
 }
 
-// Used is the number of bytes reserved now.
+// Used is the number of bytes currently reserved.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
-// Peak is the highest number of bytes that were ever reserved at once.
+// Peak is the highest number of bytes that were reserved at the same time.
 func (b *Budget) Peak() int64 { return b.peak.Load() }
 
-// Limit is the number of bytes that may be reserved at once.
+// Limit is the maximum number of reserved bytes.
 func (b *Budget) Limit() int64 { return b.limit }
 
-// Heap is the part of the limit that is not mapped by arenas, which the Go heap may take.
+// Heap is the part of the limit that arenas have not mapped, which the Go heap may use.
 func (b *Budget) Heap() int64 { return max(b.limit-b.mapped.Load(), 0) }
 
 func (b *Budget) raisePeak(n int64) {
@@ -93,7 +93,7 @@ func (b *Budget) raisePeak(n int64) {
 	}
 }
 
-// humanBytes writes "5368709120 bytes (5.0 GiB)".
+// humanBytes formats n as "5368709120 bytes (5.0 GiB)".
 func humanBytes(n int64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {

@@ -18,11 +18,11 @@ import (
 const TargetBytes = 4 << 20
 
 const (
-	maxTarget  = 128 << 20 // fewer than 2^31 slots, even of one bit
-	maxSources = 64        // small batches that a builder keeps before it copies them together
+	maxTarget  = 128 << 20 // keeps every array below 2^31 slots, even of one bit each
+	maxSources = 64        // number of small batches that a builder retains before it copies them together
 )
 
-// Sealed is what a builder made. The chunks are valid as long as the arena lives.
+// Sealed is the result of a builder. The chunks are valid as long as the arena exists.
 type Sealed struct {
 	Chunks []*Chunk
 	Rows   int64
@@ -30,10 +30,10 @@ type Sealed struct {
 	Hash   [16]byte // XXH3-128 of the chunks' row and null counts, spans of buffers, and bodies
 }
 
-// Builder lays out record batches as chunks of about the target's size, at least one row each. The same rows
-// in the same batches give the same bytes. Not for concurrent use; builders may share an arena.
+// Builder lays out record batches as chunks of about the target size, at least one row each. The same rows in the same batches yield
+// the same bytes. It is not safe for concurrent use; builders may share an arena.
 //
-// It keeps at most one chunk of rows that are not sealed yet. After an error it is of no more use.
+// It buffers at most one chunk of rows that are not sealed yet. After an error it can't be used any more.
 type Builder struct {
 	layout *Layout
 	arena  *Arena
@@ -41,27 +41,27 @@ type Builder struct {
 
 	sources []source
 	buffers []sourceBuffers
-	raw     int64 // of the sources
+	raw     int64 // raw size of the sources
 	slabs   int   // leading sources that are slabs
 
-	seen   *arrow.Schema // last schema that matched
+	seen   *arrow.Schema // the last schema that matched
 	copier *copier
-	hash   []byte // digests of what makes up the chunks
+	hash   []byte // digests of the chunks' contents
 	sealed Sealed
 	err    error
 }
 
-// source is rows that wait to be sealed.
+// source is a batch or slab with rows that are not sealed yet.
 type source struct {
 	release func() // nil for a slab
-	next    int64  // first row that is not sealed
+	next    int64  // the first row that is not sealed
 	rows    int64
-	keep    []byte // a bit for each row: those without are passed over; nil: none is
-	raw     int64  // size of what is kept of [next, rows)
+	keep    []byte // a bit per row: rows whose bit is unset are dropped; nil keeps all rows
+	raw     int64  // raw size of the kept rows in [next, rows)
 }
 
-// NewBuilder fills the arena with chunks of about targetBytes of body; 0 stands for [TargetBytes], 128 MiB is
-// the most.
+// NewBuilder returns a builder that fills the arena with chunks whose bodies have about targetBytes; 0 means [TargetBytes], the
+// maximum is 128 MiB.
 func NewBuilder(l *Layout, a *Arena, targetBytes int) *Builder {
 	if targetBytes <= 0 {
 		targetBytes = TargetBytes
@@ -73,15 +73,14 @@ func NewBuilder(l *Layout, a *Arena, targetBytes int) *Builder {
 	return b
 }
 
-// Append adds a batch of any size, sliced or not, whose columns are the layout's in order. It retains the batch
-// as long as it needs it. A full budget is an *[ExhaustedError].
+// Append adds a batch of any size, sliced or not, whose columns match the layout's in order. It retains the batch as long as it needs
+// it. If the budget is exhausted, it returns an *[ExhaustedError].
 func (b *Builder) Append(batch arrow.RecordBatch) error {
 	return b.AppendKept(batch, nil)
 }
 
-// AppendKept adds those rows of a batch whose bits in keep, the lowest of a byte first, are set; nil stands for all.
-// The others are left behind when the rows are copied into a chunk. keep must not change as long as the batch is
-// retained.
+// AppendKept adds the rows of a batch whose bits in keep (least significant bit first) are set; nil keeps all rows. The other rows
+// are dropped when the batch is copied into a chunk. keep must not change as long as the batch is retained.
 func (b *Builder) AppendKept(batch arrow.RecordBatch, keep []byte) error {
 	if b.err != nil {
 		return b.err
@@ -100,7 +99,7 @@ func (b *Builder) AppendKept(batch arrow.RecordBatch, keep []byte) error {
 	return b.err
 }
 
-// Finish seals what is left and returns every chunk. The builder is of no more use.
+// Finish seals the remaining rows and returns all chunks. The builder can't be used afterwards.
 func (b *Builder) Finish() (Sealed, error) {
 	if b.err != nil {
 		return Sealed{}, b.err
@@ -114,8 +113,8 @@ func (b *Builder) Finish() (Sealed, error) {
 	return b.sealed, nil
 }
 
-// Close releases the batches that are not sealed. It may be called at any time, more than once; chunks stay
-// the arena's.
+// Close releases the batches that are not sealed. It may be called at any time, more than once; the chunks belong to the arena and
+// stay.
 func (b *Builder) Close() {
 	b.drop(0, len(b.sources))
 	if b.err == nil {
@@ -135,7 +134,7 @@ func (b *Builder) append(batch arrow.RecordBatch, keep []byte) error {
 	case b.raw <= b.target:
 		return b.compact()
 	case 2*before >= b.target:
-		// The chunk that was waiting is full enough: seal it alone.
+		// The buffered rows fill a chunk well enough: seal them by themselves.
 		if err := b.sealFirst(at); err != nil {
 			return err
 		}
@@ -157,7 +156,7 @@ func (b *Builder) match(s *arrow.Schema) error {
 	return nil
 }
 
-// add checks a batch and makes it the last source.
+// add checks a batch and appends it to the sources.
 func (b *Builder) add(batch arrow.RecordBatch, keep []byte) error {
 	rows := int(batch.NumRows())
 	kept := make([]arrow.ArrayData, 0, batch.NumCols())
@@ -168,7 +167,7 @@ func (b *Builder) add(batch arrow.RecordBatch, keep []byte) error {
 	}
 	var c checker
 	for i, col := range b.layout.columns {
-		d, err := decoded(context.Background(), batch.Column(i).Data()) //nolint:forbidigo // for compute's allocator only: nothing waits
+		d, err := decoded(context.Background(), batch.Column(i).Data()) //nolint:forbidigo // used only for compute's allocator; nothing blocks
 		if err != nil {
 			release()
 			return fmt.Errorf("column %q: decode dictionary: %w", col.root.path, err)
@@ -204,7 +203,7 @@ func (b *Builder) check(c *checker, column int, d arrow.ArrayData, rows int) err
 	return nil
 }
 
-// push makes s, whose buffers were added already, the last source.
+// push appends s, whose buffers were added already, to the sources.
 func (b *Builder) push(s source) {
 	b.sources = append(b.sources, s)
 	last := &b.sources[len(b.sources)-1]
@@ -212,7 +211,7 @@ func (b *Builder) push(s source) {
 	b.raw += last.raw
 }
 
-// drop forgets sources [lo, hi).
+// drop removes sources [lo, hi).
 func (b *Builder) drop(lo, hi int) {
 	for _, s := range b.sources[lo:hi] {
 		b.raw -= s.raw
@@ -227,7 +226,7 @@ func (b *Builder) drop(lo, hi int) {
 	}
 }
 
-// compact copies many small batches together, so that what they pin stays near to what they hold.
+// compact copies many small batches together, so that the memory they retain is not much more than their rows need.
 func (b *Builder) compact() error {
 	if len(b.sources)-b.slabs < maxSources {
 		return nil
@@ -238,7 +237,7 @@ func (b *Builder) compact() error {
 	return b.merge(b.slabs)
 }
 
-// merge copies the sources from number from on to slabs on the heap.
+// merge copies the sources from index from on to slabs on the heap.
 func (b *Builder) merge(from int) error {
 	var merged []slab
 	for done := false; !done; {
@@ -263,7 +262,7 @@ func (b *Builder) merge(from int) error {
 	return nil
 }
 
-// seal makes chunks of every source, of nearly equal size and none over the target.
+// seal makes chunks of all sources, of nearly equal size and none above the target.
 func (b *Builder) seal() error {
 	for done := len(b.sources) == 0; !done; {
 		want := b.raw
@@ -293,8 +292,7 @@ func (b *Builder) sealFirst(n int) error {
 	return nil
 }
 
-// pick takes rows of the sources from number from on, at least one and up to a raw size, and reports whether
-// none are left.
+// pick selects rows of the sources from index from on, at least one row and up to a raw size; done says that none are left.
 func (b *Builder) pick(from int, want int64) (done bool) {
 	taken := int64(0)
 	for i := from; i < len(b.sources); i++ {
@@ -314,7 +312,7 @@ func (b *Builder) pick(from int, want int64) (done bool) {
 	return true
 }
 
-// take takes the rows of a source up to end.
+// take selects the rows of a source up to end.
 func (b *Builder) take(i int, end int64) {
 	s := &b.sources[i]
 	if s.next == end {
@@ -329,7 +327,7 @@ func (b *Builder) take(i int, end int64) {
 	s.raw = left
 }
 
-// emit seals the rows of the copier as a chunk.
+// emit makes a chunk of the rows that the copier has selected.
 func (b *Builder) emit() error {
 	b.copier.packed = true
 	s, err := b.build(b.arena.alloc)
@@ -346,13 +344,13 @@ func (b *Builder) emit() error {
 	return nil
 }
 
-// digest adds bytes to the hash by way of their own hash: a hasher would copy them first.
+// digest adds the hash of bytes to the hash: a hasher would copy the bytes first.
 func (b *Builder) digest(bytes []byte) {
 	sum := xxh3.Hash128(bytes).Bytes()
 	b.hash = append(b.hash, sum[:]...)
 }
 
-// build measures the rows of the copier, gets memory for them and fills it.
+// build measures the rows selected in the copier, allocates memory for them and fills it.
 func (b *Builder) build(alloc func(int64) ([]byte, error)) (slab, error) {
 	p, nodes := b.copier, b.layout.nodes
 	rows, err := b.fits()

@@ -59,7 +59,8 @@ func TestProject(t *testing.T) {
 	}
 }
 
-// What is long is not copied: the body refers to the arena, by rows of one chunk or of several, picked or not.
+// TestLongValuesAreNotCopied checks that messages refer to long values in the arena instead of copying them, for rows of one chunk or
+// of several, with Range and with Gather.
 func TestLongValuesAreNotCopied(t *testing.T) {
 	s := arrow.NewSchema([]arrow.Field{
 		nullable("a", arrow.BinaryTypes.Binary), nullable("n", arrow.PrimitiveTypes.Int8), nullable("b", arrow.BinaryTypes.String),
@@ -71,7 +72,7 @@ func TestLongValuesAreNotCopied(t *testing.T) {
 		rb.Field(2).(*array.StringBuilder).Append(strings.Repeat("x", referBytes))
 	}
 	batch := rb.NewRecordBatch()
-	st := load(t, s, 5*referBytes, batch) // two rows a chunk
+	st := load(t, s, 5*referBytes, batch) // two rows per chunk
 	if chunks := len(st.sealed.Chunks); chunks != 3 {
 		t.Fatalf("%d chunks", chunks)
 	}
@@ -122,7 +123,7 @@ func TestCuts(t *testing.T) {
 	const target = 16 << 10
 	for _, c := range []struct {
 		name  string
-		sizes []int // rows of batches
+		sizes []int // rows of each batch
 	}{
 		{"one big", []int{20000}},
 		{"single rows", slices.Repeat([]int{1}, 3000)},
@@ -157,7 +158,7 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// However small the batches are, few of them wait at a time.
+// TestManySmallBatches checks that the builder buffers few batches at a time, however small they are.
 func TestManySmallBatches(t *testing.T) {
 	l, err := NewLayout(numbers(t, 0, 0).Schema())
 	if err != nil {
@@ -189,7 +190,7 @@ func TestManySmallBatches(t *testing.T) {
 	equalBatches(t, "rows", got, numbers(t, 0, count))
 }
 
-// The budget holds what the chunks' bodies and headers take, to the byte.
+// TestBudgetIsExact checks that the budget counts exactly the bytes of the chunks' bodies and headers.
 func TestBudgetIsExact(t *testing.T) {
 	for seed := range uint64(10) {
 		d := newDice(t, seed)
@@ -205,7 +206,8 @@ func TestBudgetIsExact(t *testing.T) {
 	}
 }
 
-// A batch that doesn't fit fails with the figures, leaves no batch behind and what was sealed usable.
+// TestBuilderExhausted checks that a batch that doesn't fit fails with an error that has the numbers, is not retained, and leaves
+// sealed rows usable.
 func TestBuilderExhausted(t *testing.T) {
 	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
 	defer mem.AssertSize(t, 0)
@@ -262,7 +264,7 @@ func TestBuilderExhausted(t *testing.T) {
 	}
 }
 
-// Builders give back every batch, whether they finish, fail or are closed.
+// TestBuilderReleases checks that builders release every batch, whether they finish, fail or are closed.
 func TestBuilderReleases(t *testing.T) {
 	for _, end := range []string{"finish", "close", "fail"} {
 		t.Run(end, func(t *testing.T) {
@@ -345,7 +347,7 @@ func TestAppendRefuses(t *testing.T) {
 	}
 }
 
-// What a broken decoder could hand over is refused, not read past its end.
+// TestBrokenArrays checks that invalid arrays, as a broken decoder could return them, are rejected and not read beyond their end.
 func TestBrokenArrays(t *testing.T) {
 	i32, str := arrow.PrimitiveTypes.Int32, arrow.BinaryTypes.String
 	ints := raw(i32, 2, nil, [][]byte{int32s(1, 2)})
@@ -373,7 +375,7 @@ func TestBrokenArrays(t *testing.T) {
 	}
 }
 
-// A row that 32-bit offsets can't hold is an error that names its widest column.
+// TestRowTooLong checks that a row that exceeds 32-bit offsets is an error that names its widest column.
 func TestRowTooLong(t *testing.T) {
 	const size = 1<<31 + 100
 	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE|mapNoReserve)

@@ -13,8 +13,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/compute"
 )
 
-// matches says how a type differs from the one that a node was laid out for; dictionaries count as their
-// values, extensions as their storage. Names of nested fields but a struct's don't matter.
+// matches returns an error that says how a type differs from the one that a node was laid out for. Dictionaries are treated as their
+// values and extensions as their storage. Names of nested fields matter only in structs.
 func matches(n *node, dt arrow.DataType) error {
 	dt = storage(plainType(dt))
 	k, width, ok := shape(dt)
@@ -44,7 +44,7 @@ func matches(n *node, dt arrow.DataType) error {
 	return nil
 }
 
-// decoded is d with every dictionary replaced by its values. The caller releases it.
+// decoded returns d with every dictionary array replaced by its values. The caller releases it.
 func decoded(ctx context.Context, d arrow.ArrayData) (arrow.ArrayData, error) {
 	dt := d.DataType()
 	if !hasDictionary(dt) {
@@ -78,14 +78,14 @@ func decoded(ctx context.Context, d arrow.ArrayData) (arrow.ArrayData, error) {
 	return array.NewData(plainType(dt), d.Len(), d.Buffers(), kids, d.NullN(), d.Offset()), nil
 }
 
-// checker walks an array before its memory is read by pointer.
+// checker validates an array before its memory is read through unsafe pointers.
 type checker struct {
-	// dirty is set when something lies below a null that is neither empty nor null. Values of fixed width don't
-	// count: they are zeroed when they are copied.
+	// dirty is set when a null slot has a value that is neither empty nor null. Fixed-width values don't count: they are zeroed when
+	// they are copied.
 	dirty bool
 }
 
-// check looks at count slots of d from slot from on: the buffers must hold them, offsets must not fall.
+// check checks count slots of d, starting at slot from: the buffers must contain them and offsets must not decrease.
 func (c *checker) check(n *node, d arrow.ArrayData, from, count int) error {
 	at := from + d.Offset()
 	if from < 0 || from+count > d.Len() {
@@ -152,7 +152,7 @@ func short(n *node, what string, have, need int) error {
 	return fmt.Errorf("column %q: %s of %d bytes, need %d: the decoder gave a broken array", n.path, what, have, need)
 }
 
-// rising checks that the offsets of count slots start at 0 or above, never fall and end within limit.
+// rising checks that the offsets of count slots start at 0 or above, never decrease and end within limit.
 func rising(n *node, d arrow.ArrayData, at, count, limit int) error {
 	lo, hi := offsets(n, d, at, count)
 	p := start(d, 1, at*n.width)

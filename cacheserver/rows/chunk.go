@@ -5,25 +5,25 @@ package rows
 
 import "unsafe"
 
-// slab is rows laid out in one stretch of memory: the buffers of an IPC body, and strips in place of the values
-// of the columns that lie in them.
+// slab is rows laid out in one block of memory: the buffers of an IPC body, with strips in place of the values of the columns that
+// belong to strips.
 type slab struct {
 	rows  int64
 	body  []byte
-	spans []span // by buffer of the layout; of values in a strip: where the first lies, and what they take
+	spans []span // by buffer of the layout; for values in a strip: the offset of the first one and their size
 }
 
-// newSlab carves a slab out of memory of slabSize bytes.
+// newSlab makes a slab in memory, which has slabSize bytes.
 func newSlab(l *Layout, memory []byte, rows, bodyLength int64) slab {
 	return slab{rows: rows, body: memory[:bodyLength:bodyLength], spans: structsOf[span](memory[bodyLength:], l.buffers)}
 }
 
-// slabSize is what a body and its spans take.
+// slabSize is the size of a body and its spans.
 func slabSize(l *Layout, bodyLength int64) int64 {
 	return bodyLength + padded(int64(l.buffers)*int64(unsafe.Sizeof(span{})))
 }
 
-// at is where a buffer starts; nil when it is empty.
+// at returns the start of a buffer; nil if it is empty.
 func (s *slab) at(buf int) unsafe.Pointer {
 	sp := s.spans[buf]
 	if sp.length == 0 {
@@ -32,7 +32,7 @@ func (s *slab) at(buf int) unsafe.Pointer {
 	return unsafe.Pointer(&s.body[sp.offset])
 }
 
-// Chunk is some rows of a layout in an arena. Immutable; valid as long as the arena lives.
+// Chunk holds some rows of a layout in an arena. It is immutable, and valid as long as the arena exists.
 type Chunk struct {
 	slab
 	layout *Layout

@@ -8,26 +8,28 @@ import (
 	"sync"
 )
 
-// Clients is a budget as requests and answers use it: they also get what [Budget.Keep] keeps from rows. Safe for concurrent use.
+// Clients is the view of a budget for requests and responses, which may also use the bytes set aside by [Budget.Keep]. It is safe for
+// concurrent use.
 //
-// Connections and requests use all of it by Reserve. Answers leave a part to them (Allow), so that whoever holds the answers of all others
-// does not keep anybody from asking, and no answer takes more than a quarter of what is free, so that one client leaves memory to the next.
+// Reserve, for connections and requests, may use all of it. Allow, for responses, leaves a part of it free, so that a client that
+// holds the memory of all responses can't prevent others from sending requests. And no response reserves more than a quarter of the
+// free memory, so that memory is left for the next client.
 type Clients struct{ budget *Budget }
 
 const (
-	// freely is what an answer may reserve at a time as long as it is free.
+	// freely is how many bytes a response may always reserve at once if they are free.
 	freely = 1 << 20
-	// fraction of the free memory is the most that a longer reservation of an answer takes.
+	// fraction is the divisor of the free memory that bounds a response's larger reservations.
 	fraction = 4
-	// asking is the part of what is kept for clients that answers leave to connections and requests, as a divisor; where nothing is kept,
-	// of a sixteenth of the limit.
+	// asking is the divisor that yields the part of the bytes kept for clients that responses leave to connections and requests; if
+	// none are kept, it applies to a sixteenth of the limit.
 	asking = 2
 )
 
-// Clients is the budget for what clients cause.
+// Clients returns the budget's view for clients.
 func (b *Budget) Clients() Clients { return Clients{b} }
 
-// Reserve takes n bytes or returns an *[ExhaustedError] and takes nothing.
+// Reserve reserves n bytes; if they don't fit, it reserves nothing and returns an *[ExhaustedError].
 func (c Clients) Reserve(n int64) error {
 	return c.reserve(n, c.budget.limit)
 }
@@ -40,7 +42,7 @@ func (c Clients) reserve(n, limit int64) error {
 	return nil
 }
 
-// answer reserves memory for an answer.
+// answer reserves memory for a response.
 func (c Clients) answer(n int64) error {
 	if free := c.Free(); n > freely && n > free/fraction {
 		return &ExhaustedError{Need: n, Used: c.budget.Used(), Limit: c.budget.limit, Most: max(free/fraction, min(free, freely))}
@@ -48,34 +50,34 @@ func (c Clients) answer(n int64) error {
 	return c.reserve(n, c.forAnswers())
 }
 
-// forAnswers is the number of bytes that may be reserved at once when an answer is.
+// forAnswers is the maximum number of bytes reserved in the budget when a response reserves some.
 func (c Clients) forAnswers() int64 {
 	return c.budget.limit - cmp.Or(c.budget.kept, c.budget.limit/16)/asking
 }
 
-// Release gives back n bytes that were reserved.
+// Release returns n reserved bytes.
 func (c Clients) Release(n int64) {
 	c.budget.clients.Add(-n)
 	c.budget.Release(n)
 }
 
-// Free is the number of bytes that answers may reserve.
+// Free is the number of bytes that responses may still reserve.
 func (c Clients) Free() int64 { return max(c.forAnswers()-c.budget.Used(), 0) }
 
 // Used is the number of bytes that clients have reserved.
 func (c Clients) Used() int64 { return c.budget.clients.Load() }
 
-// Allowance is memory for one client's messages: some bytes set aside from the start, and beyond these what the budget has when they are
-// needed. Safe for concurrent use; a nil one allows everything.
+// Allowance is the memory for the messages of one client: some bytes reserved from the start, and more from the budget as needed. It
+// is safe for concurrent use; a nil Allowance has no limit.
 type Allowance struct {
 	clients Clients
 
 	mu   sync.Mutex
-	size int64 // set aside: the budget has reserved max(size, used). Only Close changes it
+	size int64 // reserved from the start: the budget has max(size, used) reserved; only Close changes it
 	used int64
 }
 
-// Allow sets size bytes aside. The caller closes the allowance.
+// Allow returns an allowance that starts with size bytes. The caller closes it.
 func (c Clients) Allow(size int64) (*Allowance, error) {
 	if err := c.answer(size); err != nil {
 		return nil, err
@@ -83,7 +85,7 @@ func (c Clients) Allow(size int64) (*Allowance, error) {
 	return &Allowance{clients: c, size: size}, nil
 }
 
-// Reserve takes n bytes or returns an *[ExhaustedError] and takes nothing.
+// Reserve reserves n bytes; if they don't fit, it reserves nothing and returns an *[ExhaustedError].
 func (a *Allowance) Reserve(n int64) error {
 	if a == nil {
 		return nil
@@ -99,7 +101,7 @@ func (a *Allowance) Reserve(n int64) error {
 	return nil
 }
 
-// Release gives back n bytes that were reserved.
+// Release returns n reserved bytes.
 func (a *Allowance) Release(n int64) {
 	if a == nil {
 		return
@@ -111,7 +113,7 @@ func (a *Allowance) Release(n int64) {
 	a.clients.Release(before - max(a.size, a.used))
 }
 
-// Close gives back what is set aside. What is still in use stays reserved until it is released.
+// Close returns the bytes reserved from the start. Bytes still in use stay reserved until they are released.
 func (a *Allowance) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestClientsOfAFullNode has rows fill budgets of any size: there is still memory for answers, and, once they are used up, for requests.
+// TestClientsOfAFullNode fills budgets of any size with rows: there must still be memory for responses and, once these have used it
+// up, for requests.
 func TestClientsOfAFullNode(t *testing.T) {
 	for _, limit := range []int64{300 << 20, 12 << 30, 1 << 40} {
 		kept := min(limit/16, 256<<20)

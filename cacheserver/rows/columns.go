@@ -5,10 +5,10 @@ package rows
 
 import "slices"
 
-// ColumnBytes is what each column takes of the chunks' bodies, by column of the layout's schema.
+// ColumnBytes is the size of each column in the chunks' bodies, by column of the layout's schema.
 func (r *Rows) ColumnBytes() []int64 { return slices.Clone(r.columns) }
 
-// MeanBytes is what a row of a projection takes of the chunks' bodies on average.
+// MeanBytes is the mean size of a row of a projection in the chunks' bodies.
 func (r *Rows) MeanBytes(p *Projection) int64 {
 	total := int64(0)
 	for _, c := range p.columns {
@@ -17,7 +17,7 @@ func (r *Rows) MeanBytes(p *Projection) int64 {
 	return total / max(r.Len(), 1)
 }
 
-// countColumns adds a chunk to what the columns take.
+// countColumns adds the columns of a chunk to the sizes of the columns.
 func (r *Rows) countColumns(c *Chunk) {
 	for i, column := range r.layout.columns {
 		for _, s := range c.spans[column.buffers[0]:column.buffers[1]] {

@@ -9,11 +9,10 @@ import (
 	"unsafe"
 )
 
-// maxBody is the most that a body, or one array's slots or data, may reach: 32-bit offsets and one gRPC
-// message end at 2 GiB.
+// maxBody is the maximum size of a body, and of the slots or data of one array: 32-bit offsets and gRPC messages end at 2 GiB.
 const maxBody = math.MaxInt32 - 1<<20
 
-// piece is n consecutive slots of one source. src < 0 stands for n nulls.
+// piece is a run of n consecutive slots of one source. With src < 0 it is n nulls.
 type piece struct {
 	start int64
 	n     int32
@@ -22,43 +21,42 @@ type piece struct {
 
 const nulls = int32(-1)
 
-// sum is what a copier will write for one node.
+// sum is the total that a copier will write for one node.
 type sum struct {
 	slots int64
 	bytes int64 // data of kindVar
-	nulls int64 // exact plans only
-	valid bool  // needs a bitmap
+	nulls int64 // only with exact
+	valid bool  // a validity bitmap is needed
 }
 
-// copier copies rows from sources to one body: measure, then place, then fill. It is scratch to be reused, for
-// one goroutine at a time.
+// copier copies rows from sources to one body in three steps: measure, place, fill. It is reused, by one goroutine at a time.
 type copier struct {
 	buffers []sourceBuffers // by node of the layout
 
-	exact  bool // count nulls when measuring, so that no bitmap is placed in vain
-	clean  bool // the sources are chunks: nothing but zeros below a null, columns in strips, memory to refer to
-	packed bool // the body is a chunk's: columns lie in strips
-	split  bool // cut pieces so that nothing below a null is copied; see normal.go
+	exact  bool // count nulls when measuring, so that no unnecessary bitmap is placed
+	clean  bool // the sources are chunks: null slots are zero, columns are in strips, messages may refer to memory
+	packed bool // the destination is a chunk: columns are written to strips
+	split  bool // cut pieces at nulls so that values in null slots are not copied; see normal.go
 
-	rows  []piece   // what to copy
-	items [][]piece // by node: child slots of each of its pieces (bytes of kindVar)
-	cuts  [][]piece // by node: its pieces cut at nulls, with split
-	of    [][]piece // by node: the pieces that its slots follow
+	rows  []piece   // the rows to copy
+	items [][]piece // by node: the child slots (bytes, for kindVar) of each of its pieces
+	cuts  [][]piece // by node: its pieces cut at nulls, if split is set
+	of    [][]piece // by node: the pieces that its slots are copied from
 	sums  []sum     // by node
 
 	fields []fieldNode // by node of the projection
-	spans  []span      // by buffer of the projection: where in the message's body or in the slab
-	homes  []int64     // by buffer of the projection: where in body, or referred
-	starts []int64     // by strip: where in body
+	spans  []span      // by buffer of the projection: its range in the message's body or in the slab
+	homes  []int64     // by buffer of the projection: its offset in body, or referred
+	starts []int64     // by strip: its offset in body
 	parts  [][]part    // by strip
 	body   []byte      // what is copied
 }
 
-// referred is the home of a buffer that is not copied: the message refers to the chunks.
+// referred is the value in homes of a buffer that is not copied: the message refers to the chunks' memory.
 const referred = int64(-1)
 
-// referBytes is how long pieces are, on average, from which on they are referred to. Each costs a few
-// allocations on its way through gRPC; below, a copy is cheaper.
+// referBytes is the mean length of pieces from which on messages refer to them instead of copying. Each reference costs a few
+// allocations on its way through gRPC; below this length a copy is cheaper.
 const referBytes = 4 << 10
 
 func newCopier(l *Layout) *copier {
@@ -69,7 +67,7 @@ func newCopier(l *Layout) *copier {
 	}
 }
 
-// reset forgets the rows and sums.
+// reset clears the rows and sums.
 func (p *copier) reset() {
 	p.rows = p.rows[:0]
 	clear(p.sums)
@@ -79,7 +77,7 @@ func (p *copier) reset() {
 	}
 }
 
-// measure adds the rows from piece number from on to the sums of the nodes, which are whole columns.
+// measure adds the rows from index from on to the sums of the nodes, which are those of whole columns.
 func (p *copier) measure(nodes []*node, from int) {
 	rows := int64(0)
 	for i := range p.rows[from:] {
@@ -90,7 +88,7 @@ func (p *copier) measure(nodes []*node, from int) {
 	}
 }
 
-// measureNode adds the pieces from number from on, of so many slots, to the sums of a node and its children.
+// measureNode adds the pieces from index from on, which have the given number of slots, to the sums of a node and its children.
 func (p *copier) measureNode(n *node, ps []piece, from int, slots int64) {
 	s, sb := &p.sums[n.id], &p.buffers[n.id]
 	if p.split {
@@ -130,7 +128,7 @@ func (p *copier) measureItems(n *node, sb *sourceBuffers, ps []piece, from int) 
 	return total
 }
 
-// appendItems appends, for each piece of lists, the piece of child slots that its offsets span.
+// appendItems appends, for each piece of list slots, the piece of child slots between its offsets.
 func appendItems[O int32 | int64](items []piece, offsets []unsafe.Pointer, ps []piece) ([]piece, int64) {
 	total := int64(0)
 	for batch := range ahead(ps, offsets, int(unsafe.Sizeof(O(0)))) {
@@ -172,7 +170,7 @@ func (p *copier) measureNulls(n *node, s *sum, sb *sourceBuffers, ps []piece) {
 	s.valid = s.nulls > 0
 }
 
-// bytes is the length of a body by the sums; ok is false when the body, or an array in it, passes maxBody.
+// bytes is the length of the measured body; ok is false if the body, or an array in it, exceeds maxBody.
 func (p *copier) bytes(nodes []*node) (total int64, ok bool) {
 	for _, n := range nodes {
 		s := &p.sums[n.id]
@@ -196,7 +194,7 @@ func (p *copier) bytes(nodes []*node) (total int64, ok bool) {
 	return total, total <= maxBody
 }
 
-// slotBytes is what a slot of kindFixed takes of the body: the first column of a strip takes all of its row.
+// slotBytes is the size in the body of a slot of kindFixed: the first column of a strip counts for the strip's whole row.
 func (p *copier) slotBytes(n *node) int64 {
 	switch {
 	case !p.packed || n.strip == nil:
@@ -207,8 +205,8 @@ func (p *copier) slotBytes(n *node) int64 {
 	return 0
 }
 
-// place decides where in the body each buffer goes, and returns the body's length. What is referred to has
-// no place there; its span's offset is settled with the message.
+// place assigns an offset in the body to each buffer, and returns the body's length. Buffers that are referred to have no offset
+// there; assemble sets the offset in their span.
 func (p *copier) place(nodes []*node) int64 {
 	p.fields, p.spans, p.homes = p.fields[:0], p.spans[:0], p.homes[:0]
 	at := int64(0)

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// fill copies what was measured to where it was placed. Every byte of body is written, padding included.
-// The null counts in p.fields are exact afterwards.
+// fill copies the measured rows to the places assigned by place. It writes every byte of body, padding included, and makes the null
+// counts in p.fields exact.
 func (p *copier) fill(nodes []*node, body []byte) {
 	p.body = body
 	p.fillStrips(nodes)
@@ -22,7 +22,7 @@ func (p *copier) fill(nodes []*node, body []byte) {
 	p.body = nil
 }
 
-// fillNode fills the buffers of a node from number buf on.
+// fillNode fills the buffers of a node, the first of which has index buf.
 func (p *copier) fillNode(n *node, f *fieldNode, buf int) {
 	ps, sb := p.of[n.id], &p.buffers[n.id]
 	if n.kind == kindNull {
@@ -52,7 +52,7 @@ func (p *copier) fillNode(n *node, f *fieldNode, buf int) {
 	}
 }
 
-// fillFixed fills the values of a node of kindFixed, unless they are referred to or fillStrips did.
+// fillFixed fills the values of a node of kindFixed, unless they are referred to or in a strip.
 func (p *copier) fillFixed(n *node, f *fieldNode, valid []byte, buf int) {
 	if n.strip != nil && p.packed {
 		if f.nulls > 0 {
@@ -84,7 +84,7 @@ func (p *copier) fillOffsets(n *node, dst []byte, sb *sourceBuffers, ps []piece)
 	clear(dst[tail:])
 }
 
-// buffer is a buffer of the body with its padding; nil when it is referred to.
+// buffer returns a buffer of the body with its padding; nil if it is referred to.
 func (p *copier) buffer(buf int) []byte {
 	home := p.homes[buf]
 	if home == referred {
@@ -142,7 +142,7 @@ func writeValues(dst []byte, width int, src []unsafe.Pointer, ps []piece) int {
 	return copyBytes(dst, width, src, ps)
 }
 
-// copyValues is copyBytes for values that a register holds.
+// copyValues is copyBytes for values that fit in a register.
 func copyValues[T any](dst []byte, src []unsafe.Pointer, ps []piece) int {
 	size := unsafe.Sizeof(*new(T))
 	if len(ps)*int(size) < len(dst)/4 {
@@ -168,7 +168,7 @@ func copyValues[T any](dst []byte, src []unsafe.Pointer, ps []piece) int {
 	return at * int(size)
 }
 
-// copyBytes writes the pieces' values of width bytes one after the other and returns where they end.
+// copyBytes writes the pieces' values of width bytes consecutively and returns the end offset.
 func copyBytes(dst []byte, width int, src []unsafe.Pointer, ps []piece) int {
 	at := 0
 	for batch := range ahead(ps, src, width) {
@@ -188,12 +188,12 @@ func copyBytes(dst []byte, width int, src []unsafe.Pointer, ps []piece) int {
 	return at
 }
 
-// aheadPieces is how many pieces are on their way from memory while as many are copied: enough to keep all of a core's
-// misses under way, and few enough to be in the L2 cache still, however long.
+// aheadPieces is how many pieces are prefetched while as many are copied: enough to use all of a core's outstanding cache misses, and
+// few enough that they stay in the L2 cache, however long they are.
 const aheadPieces = 64
 
-// ahead yields the pieces, few at a time, after it has asked for the memory of those that come next. A piece is slots of
-// width bytes. Their cache and TLB misses overlap then; copies one after the other would wait for each.
+// ahead yields the pieces in groups, and prefetches the next group before it yields one. A piece consists of slots of width bytes.
+// Cache and TLB misses then overlap, while successive copies would wait for each.
 func ahead(ps []piece, src []unsafe.Pointer, width int) iter.Seq[[]piece] {
 	return func(yield func([]piece) bool) {
 		batch := ps[:min(len(ps), aheadPieces)]
@@ -210,8 +210,7 @@ func ahead(ps []piece, src []unsafe.Pointer, width int) iter.Seq[[]piece] {
 	}
 }
 
-// writeOffsets writes the offsets of the pieces, from 0 on, and returns where they end. items are the child
-// slots of each piece.
+// writeOffsets writes the offsets of the pieces, starting at 0, and returns the end. items are the child slots of each piece.
 func writeOffsets[O int32 | int64](dst []byte, src []unsafe.Pointer, ps, items []piece) int {
 	size := int(unsafe.Sizeof(O(0)))
 	out := unsafe.Slice((*O)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/size)

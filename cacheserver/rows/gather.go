@@ -8,19 +8,19 @@ import (
 	"unsafe"
 )
 
-// maxGatherRows keeps the row count of one message within bounds when its columns take next to no memory.
+// maxGatherRows bounds the number of rows of one message when its columns need hardly any memory.
 const maxGatherRows = 1 << 24
 
-// Run is consecutive rows. It is the same type as epoch.Run.
+// Run is a range of consecutive rows. It is identical to epoch.Run.
 type Run = struct {
 	First uint64 // row
 	Rows  uint64 // at least 1
 }
 
-// Gather makes one message of the first rows of runs, in the order asked; a row may be asked twice. It takes as many of
-// so many rows as fit in maxBytes of body, but at least one, and returns what is left of the runs: it may shorten one in
-// place. No rows give a message without rows. A run that does not lie within [0, Len()), or that has no row, is an error,
-// and so are runs with fewer rows.
+// Gather makes one message of the first rows of runs, in the given order; a row may occur several times. It takes up to the given
+// number of rows as far as they fit in maxBytes of body, but at least one, and returns the rest of the runs; it may shorten one of
+// them in place. With 0 rows the message is empty. A run that is empty or not within [0, Len()) is an error, as are runs with fewer
+// rows than requested.
 func (r *Rows) Gather(p *Projection, runs []Run, rows, maxBytes int) (m Message, left []Run, err error) {
 	if err := r.enter(p); err != nil {
 		return Message{}, nil, err
@@ -42,13 +42,13 @@ func (r *Rows) Gather(p *Projection, runs []Run, rows, maxBytes int) (m Message,
 	return m, left, nil
 }
 
-// gatherer is scratch for one gather.
+// gatherer is the reusable state of a gather.
 type gatherer struct {
 	*copier
 	kept []sum
 }
 
-// gatherer takes scratch with the buffers of the columns of p.
+// gatherer returns a reusable gatherer with the buffers of the columns of p.
 func (r *Rows) gatherer(p *Projection) *gatherer {
 	g, ok := r.copiers.Get().(*gatherer)
 	if !ok {
@@ -64,7 +64,7 @@ func (r *Rows) done(g *gatherer) {
 	r.copiers.Put(g)
 }
 
-// buffersOf adds the buffers of the columns of p that no call needed before.
+// buffersOf returns the source buffers, after adding those of columns of p that no earlier call used.
 func (r *Rows) buffersOf(p *Projection) []sourceBuffers {
 	r.mu.RLock()
 	missing := r.missing(p)
@@ -95,10 +95,10 @@ func (r *Rows) missing(p *Projection) bool {
 	return false
 }
 
-// collect locates and measures as many of so many rows as fit in limit, at least one. It returns how many, and the mark
-// after them.
+// collect locates and measures rows: at most the given number, as many as fit in limit, but at least one. It returns their number and
+// the mark after them.
 func (g *gatherer) collect(r *Rows, p *Projection, runs []Run, most int, limit int64) (n int, at mark, err error) {
-	length := int64(0) // of the rows that fit; most is how many more may
+	length := int64(0) // length of the rows that fit; most is how many more may fit
 	step := r.guess(limit)
 	for tight := false; most > 0; {
 		step = min(step, most)
@@ -129,23 +129,23 @@ func (g *gatherer) collect(r *Rows, p *Projection, runs []Run, most int, limit i
 	return n, at, nil
 }
 
-// guess is a number of rows that fit in nine tenths of limit when rows are of average length.
+// guess is the number of rows of average length that fit in nine tenths of limit.
 func (r *Rows) guess(limit int64) int {
 	average := max(1, r.bytes/max(1, r.Len()))
 	return int(limit/10*9/average) + 1
 }
 
-// mark is a place in runs: a row of one of them.
+// mark is a position in runs: a row of one of them.
 type mark struct {
 	run int
 	row uint64
 }
 
-// locate appends the pieces of so many rows from a mark on, and returns the mark after them. Consecutive rows of one
-// chunk are one piece.
+// locate appends the pieces of the given number of rows, starting at a mark, and returns the mark after them. Consecutive rows of one
+// chunk form one piece.
 func (g *gatherer) locate(r *Rows, runs []Run, at mark, rows int) (mark, error) {
 	end, pieces := uint64(r.Len()), g.rows
-	after := int64(-1) // the row after the last piece's
+	after := int64(-1) // the row after the last piece
 	for left := uint64(rows); left > 0; {
 		if at.run == len(runs) {
 			return mark{}, fmt.Errorf("runs have %d rows fewer than asked for", left)
@@ -171,7 +171,7 @@ func (g *gatherer) locate(r *Rows, runs []Run, at mark, rows int) (mark, error) 
 	return at, nil
 }
 
-// undo takes back the last measure: the pieces from number from on.
+// undo reverts the last measure: it removes the pieces from index from on.
 func (g *gatherer) undo(p *Projection, from int) {
 	copy(g.sums, g.kept)
 	g.rows = g.rows[:from]
@@ -181,7 +181,7 @@ func (g *gatherer) undo(p *Projection, from int) {
 	}
 }
 
-// message makes the message of rows that were measured. It takes over a reference on r.
+// message makes the message of the measured rows. It takes over the caller's reference on r.
 func (r *Rows) message(p *Projection, g *gatherer, rows int) (Message, error) {
 	var buf []byte
 	if length := g.place(p.nodes); length > 0 {
@@ -204,10 +204,10 @@ func (r *Rows) message(p *Projection, g *gatherer, rows int) (Message, error) {
 	return m, nil
 }
 
-// assemble strings together what was copied and what is referred to, and settles where each buffer starts. It
-// leaves out the bitmaps that turned out to have no null.
+// assemble builds the body from copied bytes and references and sets the offset of each buffer. It omits bitmaps that turned out to
+// have no null.
 func (g *gatherer) assemble(nodes []*node, buf []byte) (body [][]byte, length int) {
-	var copied [2]int64 // stretch of buf that the body takes next
+	var copied [2]int64 // the range of buf that is appended to the body next
 	flush := func() {
 		if copied[0] < copied[1] {
 			body = append(body, buf[copied[0]:copied[1]:copied[1]])
@@ -245,10 +245,10 @@ func (g *gatherer) assemble(nodes []*node, buf []byte) (body [][]byte, length in
 	return body, int(at)
 }
 
-// zeros pads what is referred to.
+// zeros is the padding after referenced buffers.
 var zeros [align]byte
 
-// refer appends the values, or the data, of a node where they lie.
+// refer appends slices of the values, or the data, of a node to the body, without copying.
 func (g *gatherer) refer(body [][]byte, n *node) [][]byte {
 	pieces, width, from := g.of[n.id], n.width, g.buffers[n.id].a
 	if n.kind == kindVar {

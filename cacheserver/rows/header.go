@@ -14,7 +14,7 @@ import (
 	flatbuffers "github.com/google/flatbuffers/go"
 )
 
-// Numbers of the Arrow IPC format (Message.fbs, Schema.fbs).
+// Constants of the Arrow IPC format (Message.fbs, Schema.fbs).
 const (
 	metadataV5        = 4
 	recordBatchHeader = 3
@@ -27,21 +27,21 @@ const (
 	slotBuffers       = 2
 )
 
-// fieldNode is the struct FieldNode of the Arrow IPC format, as it lies in a message.
+// fieldNode is the struct FieldNode of the Arrow IPC format, with its memory layout.
 type fieldNode struct {
 	length, nulls int64
 }
 
-// span is the struct Buffer of the Arrow IPC format: where in the body a buffer lies.
+// span is the struct Buffer of the Arrow IPC format: the range of a buffer in the body.
 type span struct {
 	offset, length int64
 }
 
-// headers writes the IPC Message of record batches with a fixed number of nodes and buffers: the flatbuffer is
-// built once, then copied and filled in.
+// headers writes the IPC Message of record batches with a fixed number of nodes and buffers: the flatbuffer is built once, then
+// copied and completed.
 type headers struct {
 	blank                              []byte
-	length, bodyLength, nodes, buffers int // where in blank the fields lie
+	length, bodyLength, nodes, buffers int // offsets of the fields in blank
 	nodeCount, bufferCount             int
 }
 
@@ -50,7 +50,7 @@ func newHeaders(nodes, buffers int) headers {
 	bufferVector := structs(b, buffers)
 	nodeVector := structs(b, nodes)
 	b.StartObject(5)
-	b.PrependInt64Slot(slotLength, 1, 0) // 1: a default would be left out
+	b.PrependInt64Slot(slotLength, 1, 0) // not 0, since a field with its default value would be omitted
 	b.PrependUOffsetTSlot(slotNodes, nodeVector, 0)
 	b.PrependUOffsetTSlot(slotBuffers, bufferVector, 0)
 	batch := b.EndObject()
@@ -84,7 +84,7 @@ func structs(b *flatbuffers.Builder, n int) flatbuffers.UOffsetT {
 	return b.EndVector(n)
 }
 
-// field is the position of a table's field.
+// field is the offset of a table's field.
 func field(t flatbuffers.Table, slot int) flatbuffers.UOffsetT {
 	return t.Pos + flatbuffers.UOffsetT(t.Offset(flatbuffers.VOffsetT(4+2*slot)))
 }
@@ -92,8 +92,8 @@ func field(t flatbuffers.Table, slot int) flatbuffers.UOffsetT {
 // size is the length of every header in bytes, a multiple of 8.
 func (h *headers) size() int { return len(h.blank) }
 
-// begin fills dst, size() bytes, but for nodes and buffers, which the caller sets in the two slices.
-// dst must start at a multiple of 8.
+// begin fills dst, which has size() bytes, except for the nodes and buffers, which the caller sets in the two slices. dst must start
+// at a multiple of 8.
 func (h *headers) begin(dst []byte, rows, bodyLength int64) ([]fieldNode, []span) {
 	copy(dst, h.blank)
 	binary.LittleEndian.PutUint64(dst[h.length:], uint64(rows))
@@ -101,12 +101,12 @@ func (h *headers) begin(dst []byte, rows, bodyLength int64) ([]fieldNode, []span
 	return h.tables(dst)
 }
 
-// tables are the nodes and buffers of a header, in place.
+// tables returns the nodes and buffers of a header; the slices share its memory.
 func (h *headers) tables(header []byte) ([]fieldNode, []span) {
 	return structsOf[fieldNode](header[h.nodes:], h.nodeCount), structsOf[span](header[h.buffers:], h.bufferCount)
 }
 
-// structsOf is the first n structs in memory that starts at a multiple of 8.
+// structsOf returns the first n structs in memory, which must start at a multiple of 8.
 func structsOf[T fieldNode | span](memory []byte, n int) []T {
 	memory = memory[:n*int(unsafe.Sizeof(*new(T)))]
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(memory))), n)

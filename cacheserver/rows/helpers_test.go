@@ -21,7 +21,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// batchFromJSON makes a batch of a schema from an array of objects.
+// batchFromJSON makes a batch of a schema from a JSON array of objects.
 func batchFromJSON(t testing.TB, s *arrow.Schema, rows string) arrow.RecordBatch {
 	t.Helper()
 	b, _, err := array.RecordFromJSON(memory.DefaultAllocator, s, strings.NewReader(rows))
@@ -97,7 +97,7 @@ func decode(t testing.TB, s *arrow.Schema, messages ...Message) arrow.RecordBatc
 	return concat(t, s, batches)
 }
 
-// retyped is d under a type of the same layout: arrow-go's reader and writer name the fields of maps differently.
+// retyped returns d with a type of the same layout: arrow-go's reader and writer use different names for the fields of maps.
 func retyped(d arrow.ArrayData, dt arrow.DataType) arrow.ArrayData {
 	kids := make([]arrow.ArrayData, len(d.Children()))
 	if nested, ok := dt.(arrow.NestedType); ok {
@@ -128,7 +128,7 @@ func concat(t testing.TB, s *arrow.Schema, batches []arrow.RecordBatch) arrow.Re
 	return array.NewRecordBatch(s, columns, rows)
 }
 
-// project is some columns of a batch, under the schema of p.
+// project returns some columns of a batch, with the schema of p.
 func project(b arrow.RecordBatch, p *Projection) arrow.RecordBatch {
 	var columns []arrow.Array
 	for _, c := range p.columns {
@@ -137,7 +137,7 @@ func project(b arrow.RecordBatch, p *Projection) arrow.RecordBatch {
 	return array.NewRecordBatch(p.Schema(), columns, b.NumRows())
 }
 
-// take is arrow-go's own choice of rows: its take, or for types that it has none for, slices put together.
+// take is the reference selection of rows: arrow-go's take or, for types that it does not support, concatenated slices.
 func take(t testing.TB, b arrow.RecordBatch, rows []int64) arrow.RecordBatch {
 	t.Helper()
 	ib := array.NewInt64Builder(memory.DefaultAllocator)
@@ -181,7 +181,7 @@ func equalBatches(t testing.TB, what string, got, want arrow.RecordBatch) {
 	}
 }
 
-// store is chunks of batches, as a node holds them.
+// store holds batches as chunks, as a node does.
 type store struct {
 	budget *Budget
 	arena  *Arena
@@ -190,7 +190,7 @@ type store struct {
 	rows   *Rows
 }
 
-// load builds rows of batches; what it holds is released with the test, which must leave the budget empty.
+// load builds rows of batches; they are released at the end of the test, which must leave the budget empty.
 func load(t testing.TB, s *arrow.Schema, target int, batches ...arrow.RecordBatch) store {
 	t.Helper()
 	l, err := NewLayout(s)
@@ -210,7 +210,7 @@ func load(t testing.TB, s *arrow.Schema, target int, batches ...arrow.RecordBatc
 	return st
 }
 
-// finish makes rows of what the builder has.
+// finish finishes the builder and makes Rows of its chunks.
 func (st *store) finish(t testing.TB, b *Builder) {
 	t.Helper()
 	var err error
@@ -229,7 +229,7 @@ func (st *store) finish(t testing.TB, b *Builder) {
 	})
 }
 
-// readRange is rows [lo, hi) by way of Range.
+// readRange reads rows [lo, hi) with Range.
 func (st store) readRange(t testing.TB, p *Projection, lo, hi int64) arrow.RecordBatch {
 	t.Helper()
 	var messages []Message
@@ -242,7 +242,7 @@ func (st store) readRange(t testing.TB, p *Projection, lo, hi int64) arrow.Recor
 	return decode(t, p.Schema(), messages...)
 }
 
-// runsOf is rows as runs, those that follow one another in runs of at most 1, 2, 3, 4, 5, 1, 2 ... rows.
+// runsOf converts rows to runs; consecutive rows form runs of at most 1, 2, 3, 4, 5, 1, 2 ... rows.
 func runsOf(rows ...int64) []Run {
 	var runs []Run
 	for i, row := range rows {
@@ -255,7 +255,7 @@ func runsOf(rows ...int64) []Run {
 	return runs
 }
 
-// readRows is rows by way of Gather, in as many messages as it takes.
+// readRows reads rows with Gather, in as many messages as necessary.
 func (st store) readRows(t testing.TB, p *Projection, rows []int64, maxBytes int) arrow.RecordBatch {
 	t.Helper()
 	var messages []Message
@@ -274,7 +274,7 @@ func (st store) readRows(t testing.TB, p *Projection, rows []int64, maxBytes int
 	return decode(t, p.Schema(), messages...)
 }
 
-// dice makes random types and values.
+// dice generates random types and values.
 type dice struct{ *rand.Rand }
 
 func newDice(t testing.TB, seed uint64) dice {
@@ -328,7 +328,7 @@ func (d dice) schema() *arrow.Schema {
 	return arrow.NewSchema(fields, nil)
 }
 
-// batch is n random rows, often as a slice of more.
+// batch returns n random rows, often as a slice of a larger batch.
 func (d dice) batch(t testing.TB, s *arrow.Schema, n int) arrow.RecordBatch {
 	t.Helper()
 	before, after := d.IntN(2)*d.IntN(70), d.IntN(2)*d.IntN(70)
@@ -344,7 +344,7 @@ func (d dice) batch(t testing.TB, s *arrow.Schema, n int) arrow.RecordBatch {
 	return array.NewRecordBatch(s, columns, int64(n))
 }
 
-// append adds one value; one in nullsIn is null, none for 0.
+// append appends one random value, which is null with probability 1/nullsIn; never if nullsIn is 0.
 func (d dice) append(t testing.TB, b array.Builder, nullsIn int) {
 	t.Helper()
 	if _, isNull := b.(*array.NullBuilder); isNull || nullsIn > 0 && d.IntN(nullsIn) == 0 {

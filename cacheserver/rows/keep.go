@@ -9,13 +9,13 @@ import (
 	"unsafe"
 )
 
-// sparse reports whether a quarter of the rows or more are left behind: then what is kept is copied at once, so that
-// the batch does not wait in memory for a few of its rows.
+// sparse reports whether at least a quarter of the rows are dropped: then the kept rows are copied at once, so that the batch does
+// not stay in memory for a few of its rows.
 func sparse(keep []byte, rows int) bool {
 	return keep != nil && ones(unsafe.Pointer(unsafe.SliceData(keep)), 0, rows)*4 < rows*3
 }
 
-// runs yields where runs of kept rows in [lo, hi) start, and how long they are.
+// runs yields the start and length of each run of kept rows in [lo, hi).
 func (s *source) runs(lo, hi int64) iter.Seq2[int64, int64] {
 	return func(yield func(int64, int64) bool) {
 		if s.keep == nil {
@@ -33,7 +33,7 @@ func (s *source) runs(lo, hi int64) iter.Seq2[int64, int64] {
 	}
 }
 
-// kept is the first kept row from row at on, or the number of rows.
+// kept is the first kept row at or after row at, or the number of rows.
 func (s *source) kept(at int64) int64 {
 	for first := range s.runs(at, s.rows) {
 		return first
@@ -41,7 +41,7 @@ func (s *source) kept(at int64) int64 {
 	return s.rows
 }
 
-// rawKept is rawRows of the kept rows in [lo, hi).
+// rawKept is the rawRows of the kept rows in [lo, hi).
 func (b *Builder) rawKept(src int, lo, hi int64) int64 {
 	total := int64(0)
 	for at, n := range b.sources[src].runs(lo, hi) {
@@ -50,7 +50,7 @@ func (b *Builder) rawKept(src int, lo, hi int64) int64 {
 	return total
 }
 
-// fit is the row up to which the kept rows of a source that are not sealed have at most a raw size.
+// fit is the end of the unsealed kept rows of a source whose raw size is at most want.
 func (b *Builder) fit(src int, want int64) int64 {
 	s := &b.sources[src]
 	end := s.next

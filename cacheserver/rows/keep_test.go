@@ -10,8 +10,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 )
 
-// Random schemas, rows and bits: the rows of a builder must be those whose bits are set. A plain test run takes the
-// first seeds, -fuzz any others.
+// FuzzKept appends random rows with random bits: the builder must keep the rows whose bits are set. A plain test run uses the first
+// seeds, -fuzz any others.
 func FuzzKept(f *testing.F) {
 	for seed := range uint64(50) {
 		f.Add(seed)
@@ -41,7 +41,7 @@ func FuzzKept(f *testing.F) {
 	})
 }
 
-// keep is bits for n rows, and the rows whose bits are set; nil for all.
+// keep returns a random bitmap for n rows, and the rows whose bits are set; a nil bitmap means all.
 func (d dice) keep(n int) (keep []byte, rows []int64) {
 	percent := []int{0, 1, 50, 99, 100}[d.IntN(5)]
 	run := 1 + d.IntN(20)

@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// prefetch reads the first and the last byte of each piece of slots of width bytes. These loads don't wait for each
-// other, so that the cache and TLB misses of many pieces overlap; copies one after the other wait for each.
+// prefetch reads the first and the last byte of each piece of slots of width bytes. These loads are independent, so the cache and TLB
+// misses of many pieces overlap, while successive copies would wait for each.
 func prefetch(ps []piece, src []unsafe.Pointer, width int) {
 	var x byte
 	for i := range ps {

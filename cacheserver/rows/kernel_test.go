@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// What is transposed several columns at a time must be what is copied value by value, for whatever number of rows, with
-// the columns in whatever place of a row.
+// TestTransposeEqualsCopy compares columns transposed several at a time with columns copied value by value, for various numbers of
+// rows and positions of the columns in a row.
 func TestTransposeEqualsCopy(t *testing.T) {
 	if !hasTranspose {
 		t.Skip("this processor has no transpose")

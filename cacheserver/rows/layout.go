@@ -9,7 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// kind is how a node's slots lie in memory.
+// kind is the memory layout of a node's slots.
 type kind uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	kindFixed                 // validity, values of width bytes
 	kindVar                   // validity, offsets of width bytes, data
 	kindList                  // validity, offsets of width bytes; one child (a map is a list of structs)
-	kindFixedList             // validity; one child with width slots a list
+	kindFixedList             // validity; one child with width slots per list
 	kindStruct                // validity; children
 )
 
@@ -31,14 +31,14 @@ func (k kind) buffers() int {
 type node struct {
 	kind  kind
 	width int
-	id    int // position among the layout's nodes
-	buf   int // position of its first buffer among the layout's buffers
-	count int // nodes of its tree, itself included
+	id    int // index among the layout's nodes
+	buf   int // index of its first buffer among the layout's buffers
+	count int // number of nodes in its subtree, itself included
 	kids  []*node
-	typ   arrow.DataType // storage type, plain
+	typ   arrow.DataType // storage type, without dictionaries
 	path  string         // "a.b.element", for errors
-	strip *strip         // nil: its values lie one after the other
-	at    int            // bytes from the start of a strip's row
+	strip *strip         // nil: its values are stored contiguously
+	at    int            // offset in a strip's row
 }
 
 // column is one top-level field: its nodes and buffers are consecutive.
@@ -47,7 +47,7 @@ type column struct {
 	nodes, buffers [2]int // half-open ranges
 }
 
-// Layout says how rows of a schema lie in memory. Immutable, safe for concurrent use.
+// Layout is the memory layout of rows of a schema. It is immutable and safe for concurrent use.
 type Layout struct {
 	schema  *arrow.Schema
 	columns []column
@@ -57,9 +57,9 @@ type Layout struct {
 	all     *Projection
 }
 
-// NewLayout lays out null, boolean, number, decimal, date, time, timestamp, duration, interval, fixed-size
-// binary, string, binary (and large), list (and large), fixed-size list, struct and map; an extension as its
-// storage, under its own type; a dictionary as its values. Another type is an error that names the field.
+// NewLayout returns the layout of a schema. It supports null, boolean, number, decimal, date, time, timestamp, duration, interval,
+// fixed-size binary, string, binary (and large), list (and large), fixed-size list, struct and map. An extension is stored as its
+// storage type but keeps its own type; a dictionary is stored as its values. Any other type is an error that names the field.
 func NewLayout(schema *arrow.Schema) (*Layout, error) {
 	l := &Layout{}
 	fields := make([]arrow.Field, schema.NumFields())
@@ -86,10 +86,10 @@ func NewLayout(schema *arrow.Schema) (*Layout, error) {
 	return l, err
 }
 
-// Schema is the schema of the rows: the one given, with plain values in place of dictionaries.
+// Schema is the schema of the rows: the given one, with plain types in place of dictionaries.
 func (l *Layout) Schema() *arrow.Schema { return l.schema }
 
-// match says how a schema differs from the layout's in names or in what its columns look like in memory.
+// match returns an error that says how a schema differs from the layout's in names or in the memory layout of its columns.
 func (l *Layout) match(s *arrow.Schema) error {
 	if s.NumFields() != len(l.columns) {
 		return fmt.Errorf("%d columns: the table's schema has %d", s.NumFields(), len(l.columns))
@@ -105,7 +105,7 @@ func (l *Layout) match(s *arrow.Schema) error {
 	return nil
 }
 
-// equal reports whether rows of l and o lie alike.
+// equal reports whether rows of l and o have the same memory layout.
 func (l *Layout) equal(o *Layout) bool {
 	return l == o || l.match(o.schema) == nil
 }
@@ -135,7 +135,7 @@ func (l *Layout) add(dt arrow.DataType, path string) (*node, error) {
 	return n, nil
 }
 
-// shape tells kind and width of a storage type.
+// shape returns the kind and width of a storage type.
 func shape(dt arrow.DataType) (k kind, width int, ok bool) {
 	switch t := dt.(type) {
 	case *arrow.NullType:
@@ -162,7 +162,7 @@ func shape(dt arrow.DataType) (k kind, width int, ok bool) {
 	return 0, 0, false
 }
 
-// storage is the type below any extension types.
+// storage returns the storage type below any extension types.
 func storage(dt arrow.DataType) arrow.DataType {
 	for {
 		ext, ok := dt.(arrow.ExtensionType)
@@ -173,7 +173,7 @@ func storage(dt arrow.DataType) arrow.DataType {
 	}
 }
 
-// plainType is dt with every dictionary replaced by the type of its values.
+// plainType returns dt with every dictionary type replaced by the type of its values.
 func plainType(dt arrow.DataType) arrow.DataType {
 	if !hasDictionary(dt) {
 		return dt

@@ -139,12 +139,12 @@ func TestArenaRefuses(t *testing.T) {
 	if err := b.Reserve(64); err == nil {
 		t.Fatal("the budget should be full")
 	}
-	if err := b.Reserve(40); err != nil { // undoes the release above, for the arena gives back what it took
+	if err := b.Reserve(40); err != nil { // undoes the release above, since the arena releases what it reserved
 		t.Fatal(err)
 	}
 }
 
-// The memory that the process holds follows the arenas: little more than their bytes, and gone with them.
+// TestArenaResident checks that the process's resident memory follows the arenas: little more than their bytes, and freed with them.
 func TestArenaResident(t *testing.T) {
 	if resident(t) == 0 {
 		t.Skip("no /proc/self/statm on this system")
@@ -177,7 +177,7 @@ func TestArenaResident(t *testing.T) {
 	}
 }
 
-// resident is the process's resident bytes, 0 where the system doesn't tell.
+// resident is the process's resident memory in bytes, 0 where the system doesn't report it.
 func resident(t *testing.T) int64 {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/statm")

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// Message is one record batch of the Arrow IPC format. Who receives it calls Release exactly once, after
-// which neither Header nor Body may be touched.
+// Message is one record batch in the Arrow IPC format. Its receiver calls Release exactly once, after which neither Header nor Body
+// may be used.
 type Message struct {
 	Header  []byte   // the Message flatbuffer, without the stream's length prefix
 	Body    [][]byte // the body is their concatenation
@@ -20,26 +20,26 @@ type Message struct {
 	lease *lease
 }
 
-// Release gives back what the message points to. A second call does nothing.
+// Release releases the memory that the message points to. Further calls do nothing.
 func (m Message) Release() {
 	if m.lease != nil && !m.lease.done.Swap(true) {
 		m.lease.drop()
 	}
 }
 
-// lease is what a message holds: a reference on the rows whose arenas it points into, and maybe a pooled buffer.
+// lease is the memory that a message holds: a reference on the rows whose arenas it points into, and possibly a pooled buffer.
 type lease struct {
 	rows      *Rows
-	allowance *Allowance // has the buffer's capacity reserved, and the list of slices
+	allowance *Allowance // the capacity of the buffer and the list of slices are reserved in it
 	buf       []byte
-	listed    int64 // bytes reserved for the list
+	listed    int64 // bytes reserved for the list of slices
 	done      atomic.Bool
 }
 
-// sliceBytes is about what a slice of a body takes until it is sent, here and in the transport.
+// sliceBytes is the approximate memory that a slice of a body takes until it is sent, here and in the transport.
 const sliceBytes = 128
 
-// list reserves the memory of a body's list of slices.
+// list reserves memory for a body's list of slices.
 func (l *lease) list(slices int) error {
 	if err := l.allowance.Reserve(int64(slices) * sliceBytes); err != nil {
 		return err
@@ -59,10 +59,10 @@ func (l *lease) drop() {
 
 const (
 	minClass = 15 // 32 KiB: large enough that Go aligns it to a page
-	maxClass = 24 // 16 MiB; longer buffers are left to the garbage collector
+	maxClass = 24 // 16 MiB; longer buffers are not pooled
 )
 
-// pool keeps buffers by size, powers of two. The zero value is ready; safe for concurrent use.
+// pool keeps buffers in size classes, which are powers of two. The zero value is ready to use; it is safe for concurrent use.
 type pool struct {
 	classes [maxClass + 1]sync.Pool
 }
@@ -71,7 +71,7 @@ func class(n int) int {
 	return max(minClass, bits.Len(uint(max(n, 1)-1)))
 }
 
-// room is the capacity of a buffer of n bytes.
+// room is the capacity of a buffer for n bytes.
 func room(n int) int {
 	if c := class(n); c <= maxClass {
 		return 1 << c
@@ -79,7 +79,7 @@ func room(n int) int {
 	return n
 }
 
-// get is n bytes of anything, with the capacity room(n).
+// get returns n bytes with arbitrary content, with the capacity room(n).
 func (p *pool) get(n int) []byte {
 	if c := class(n); c <= maxClass {
 		if b, ok := p.classes[c].Get().(*[]byte); ok {

@@ -9,13 +9,13 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// What lies below a null is anybody's choice: a decoder may leave a string under a null, or valid fields under
-// a null struct. A slab has one form for it, so that equal rows give equal bytes: a slot below a null is null,
-// a null has no child slots where it may choose, and its value is zero.
+// The values in null slots are undefined: a decoder may leave a string in a null slot, or valid fields in a null struct. A slab has
+// them in a normalized form, so that equal rows have equal bytes: the children of a null slot are null, a null slot of a
+// variable-length type is empty, and fixed-width values are zero.
 //
-// Most decoders leave little to do. Where dirty finds more, the batch is copied once with copier.split set.
+// Most decoders' arrays are almost in this form. Where dirty finds other values, the batch is copied once with copier.split set.
 
-// dirty reports whether something lies below the nulls among count slots of d from slot at on.
+// dirty reports whether any null among count slots of d, starting at slot at, has a value that is not normalized.
 func dirty(n *node, d arrow.ArrayData, at, count int) bool {
 	bits := start(d, 0, 0)
 	for end := at + count; at < end; {
@@ -28,7 +28,7 @@ func dirty(n *node, d arrow.ArrayData, at, count int) bool {
 	return false
 }
 
-// dirtyRun is dirty for count nulls from slot at on.
+// dirtyRun is dirty for count nulls, starting at slot at.
 func dirtyRun(n *node, d arrow.ArrayData, at, count int) bool {
 	switch n.kind {
 	case kindVar, kindList:
@@ -46,7 +46,7 @@ func dirtyRun(n *node, d arrow.ArrayData, at, count int) bool {
 	return false
 }
 
-// allNull reports whether count slots of d from its slot from on are null.
+// allNull reports whether count slots of d, starting at slot from, are null.
 func allNull(n *node, d arrow.ArrayData, from, count int) bool {
 	if n.kind == kindNull || count == 0 {
 		return true
@@ -57,7 +57,7 @@ func allNull(n *node, d arrow.ArrayData, from, count int) bool {
 	return ones(start(d, 0, 0), int64(d.Offset()+from), count) == 0
 }
 
-// cut splits the pieces of a node at its nulls, so that what lies below them is left behind.
+// cut splits the pieces of a node at its nulls, so that values in null slots are not copied.
 func (p *copier) cut(n *node, ps []piece) []piece {
 	if n.kind == kindNull || n.kind == kindBool || n.kind == kindFixed {
 		return ps

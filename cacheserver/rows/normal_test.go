@@ -12,7 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// raw makes an array of parts; what lies below its nulls is the caller's choice.
+// raw makes an array of its parts; the caller chooses the values in null slots.
 func raw(dt arrow.DataType, length int, valid []byte, buffers [][]byte, kids ...arrow.ArrayData) arrow.ArrayData {
 	wrapped := make([]*memory.Buffer, 0, 1+len(buffers))
 	var bitmap *memory.Buffer
@@ -34,7 +34,7 @@ func single(d arrow.ArrayData) arrow.RecordBatch {
 	return array.NewRecordBatch(s, []arrow.Array{array.MakeFromData(d)}, int64(d.Len()))
 }
 
-// Each case is the same rows twice; they must give the same bytes and the same hash.
+// Each case has the same rows twice; both must give the same bytes and the same hash.
 func TestBelowNulls(t *testing.T) {
 	str, i32 := arrow.BinaryTypes.String, arrow.PrimitiveTypes.Int32
 	pair := arrow.StructOf(nullable("a", i32), nullable("s", str))
@@ -124,7 +124,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// The same random batches give the same bytes whatever the memory that they lie in.
+// TestDeterministic checks that equal random batches yield equal bytes, whatever memory they are in.
 func TestDeterministic(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -144,8 +144,8 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// Random rows with nulls laid over them at every level: the values are those of the arrays, and what comes out
-// is in the one form already.
+// TestBelowRandomNulls overlays random rows with nulls at every level: the values must be those of the arrays, and the result must be
+// normalized already.
 func TestBelowRandomNulls(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestBelowRandomNulls(t *testing.T) {
 	}
 }
 
-// overlay is d with runs of nulls laid over it and its children; keys of maps stay.
+// overlay returns d with runs of its slots and its children's slots set to null, except for keys of maps.
 func (d dice) overlay(data arrow.ArrayData, may bool) arrow.ArrayData {
 	dt := data.DataType()
 	kids := make([]arrow.ArrayData, len(data.Children()))

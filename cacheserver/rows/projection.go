@@ -9,7 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// Projection is some columns of a layout in some order. Immutable, safe for concurrent use.
+// Projection is a selection of columns of a layout, in any order. It is immutable and safe for concurrent use.
 type Projection struct {
 	layout  *Layout
 	schema  *arrow.Schema
@@ -18,11 +18,11 @@ type Projection struct {
 	buffers int
 	headers headers
 
-	allowance *Allowance // of the messages' memory; nil: not counted
+	allowance *Allowance // the messages' memory is reserved in it; nil: not counted
 }
 
-// Project selects columns by their position in the layout's schema, in any order, none twice.
-// An empty slice selects no column: its messages carry row counts.
+// Project selects columns by their index in the layout's schema, in any order, without duplicates. With an empty slice no column is
+// selected, and messages carry only row counts.
 func (l *Layout) Project(columns []int) (*Projection, error) {
 	p := &Projection{layout: l}
 	seen := make([]bool, len(l.columns))
@@ -44,20 +44,20 @@ func (l *Layout) Project(columns []int) (*Projection, error) {
 	return p, nil
 }
 
-// All is the projection of every column in the schema's order.
+// All is the projection of every column, in the schema's order.
 func (l *Layout) All() *Projection { return l.all }
 
-// Within is the projection for one client, whose messages' memory counts against the allowance.
+// Within returns the projection for one client, whose messages' memory is reserved in the allowance.
 func (p *Projection) Within(a *Allowance) *Projection {
 	within := *p
 	within.allowance = a
 	return &within
 }
 
-// Nodes is the number of arrays that a message has, nested ones too.
+// Nodes is the number of arrays in a message, including nested ones.
 func (p *Projection) Nodes() int { return len(p.nodes) }
 
-// messageBytes is about how long messages of Range are.
+// messageBytes is the approximate length of messages of Range.
 func (p *Projection) messageBytes() int64 {
 	if p.allowance == nil {
 		return usualBytes

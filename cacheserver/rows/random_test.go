@@ -10,8 +10,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// Random schemas and rows: what Range and Gather give must be what arrow-go's slice, concatenate and take give.
-// A plain test run takes the first seeds, -fuzz any others.
+// FuzzRows compares Range and Gather over random schemas and rows with arrow-go's slice, concatenate and take. A plain test run uses
+// the first seeds, -fuzz any others.
 func FuzzRows(f *testing.F) {
 	for seed := range uint64(50) {
 		f.Add(seed)
@@ -54,7 +54,7 @@ func (d dice) projection(t *testing.T, l *Layout) *Projection {
 	return p
 }
 
-// picks is random rows in clumps.
+// picks returns random rows in clumps.
 func (d dice) picks(n int64) []int64 {
 	var rows []int64
 	if n == 0 {

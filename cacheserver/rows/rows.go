@@ -13,32 +13,31 @@ import (
 	"sync/atomic"
 )
 
-// Rows is chunks strung together: a node's rows by local index, 0 to Len()-1. Safe for concurrent use.
+// Rows is a sequence of chunks: a node's rows by local index, 0 to Len()-1. It is safe for concurrent use.
 //
-// It starts with one reference, the caller's, and holds one on each arena that its chunks lie in. A message
-// that points into an arena holds a reference on the Rows.
+// It starts with one reference, the caller's, and holds one on each arena that contains its chunks. A message that points into an
+// arena holds a reference on the Rows.
 type Rows struct {
 	layout  *Layout
 	chunks  []*Chunk
-	starts  []int64 // of each chunk, and the end
+	starts  []int64 // first row of each chunk, then the number of rows
 	bytes   int64
-	columns []int64 // bytes, by column
+	columns []int64 // bytes by column
 	arenas  []*Arena
 	refs    atomic.Int64
 
-	stride    uint    // log2 of the rows that share an entry of directory
-	directory []int32 // the chunk of rows 0, 1<<stride, 2<<stride, ...
+	stride    uint    // log2 of the number of rows that share an entry of directory
+	directory []int32 // the chunks that contain rows 0, 1<<stride, 2<<stride, ...
 
 	pool    pool
 	copiers sync.Pool // of *gatherer
 
 	mu      sync.RWMutex
-	buffers []sourceBuffers // by node; filled in by column at first use
+	buffers []sourceBuffers // by node; filled in per column at its first use
 	ready   []bool          // by column
 }
 
-// NewRows strings chunks of a layout together in the order given. It retains their arenas: Release gives them
-// back.
+// NewRows makes the sequence of the chunks, all of the layout l. It retains their arenas; Release releases them.
 func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 	r := &Rows{layout: l, chunks: slices.Clone(chunks), starts: make([]int64, 1, len(chunks)+1)}
 	r.refs.Store(1)
@@ -69,13 +68,13 @@ func NewRows(l *Layout, chunks []*Chunk) (*Rows, error) {
 // Len is the number of rows.
 func (r *Rows) Len() int64 { return r.starts[len(r.chunks)] }
 
-// Bytes is the length of the chunks' bodies.
+// Bytes is the total length of the chunks' bodies.
 func (r *Rows) Bytes() int64 { return r.bytes }
 
-// Retain adds a reference. It reports false, and adds none, when the last one is gone already.
+// Retain adds a reference, unless the last one has been released already; then it returns false.
 func (r *Rows) Retain() bool { return retain(&r.refs) }
 
-// Release drops a reference. With the last one the arenas are released.
+// Release drops a reference. The last one releases the arenas.
 func (r *Rows) Release() {
 	if r.refs.Add(-1) != 0 {
 		return
@@ -85,7 +84,7 @@ func (r *Rows) Release() {
 	}
 }
 
-// index makes the directory: 16 to 32 entries a chunk, so that few of them lie in two chunks.
+// index builds the directory, with 16 to 32 entries per chunk, so that few entries span two chunks.
 func (r *Rows) index() {
 	if len(r.chunks) == 0 {
 		return
@@ -103,7 +102,7 @@ func (r *Rows) index() {
 	}
 }
 
-// find is the chunk that holds a row.
+// find returns the index of the chunk that contains a row.
 func (r *Rows) find(row int64) int {
 	e := row >> r.stride
 	lo, hi := int(r.directory[e]), int(r.directory[e+1])
@@ -116,12 +115,13 @@ func (r *Rows) find(row int64) int {
 	return lo
 }
 
-// usualBytes is about how long a message of Range is, unless its allowance is smaller. What is unpacked from strips is then in the L2 cache still
-// when the transport copies it; and memory for longer ones glibc gives clients anew for each, page by page.
+// usualBytes is the approximate length of a message of Range, unless its allowance is smaller. At this length, rows unpacked from
+// strips are still in the L2 cache when the transport copies them; and a client's glibc would get memory for longer messages from the
+// kernel each time, page fault by page fault.
 const usualBytes = 1 << 20
 
-// Range yields rows [lo, hi) as messages of about 1 MiB, each of rows of one chunk. What is long refers to the
-// arena, the rest is copied. The consumer releases each message. The first error ends the sequence.
+// Range yields rows [lo, hi) as messages of about 1 MiB, each with rows of a single chunk. Messages refer to long values in the arena
+// and copy the others. The consumer releases each message. The first error ends the sequence.
 func (r *Rows) Range(p *Projection, lo, hi int64) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
 		if lo < 0 || lo > hi || hi > r.Len() {
@@ -139,7 +139,8 @@ func (r *Rows) Range(p *Projection, lo, hi int64) iter.Seq2[Message, error] {
 	}
 }
 
-// next is a message of the rows from lo on, of mean bytes, that lie in one chunk: the first of equal ones.
+// next makes a message of rows from lo on that are in one chunk, with rows of mean bytes. The chunk's remaining rows are divided into
+// messages of equal size.
 func (r *Rows) next(p *Projection, lo, hi, mean int64) (Message, error) {
 	if err := r.enter(p); err != nil {
 		return Message{}, err

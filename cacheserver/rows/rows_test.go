@@ -60,7 +60,7 @@ func TestGatherRefuses(t *testing.T) {
 	equalBatches(t, "equal layout", st.readRows(t, same.All(), []int64{3}, 1<<20), numbers(t, 3, 4))
 }
 
-// Gather takes as many rows as fit, and not one more.
+// TestGatherIsFull checks that Gather takes exactly as many rows as fit.
 func TestGatherIsFull(t *testing.T) {
 	st := load(t, numbers(t, 0, 0).Schema(), 10_000, numbers(t, 0, 3000))
 	d := newDice(t, 1)
@@ -91,7 +91,7 @@ func TestGatherIsFull(t *testing.T) {
 	}
 }
 
-// A bitmap that a gather needs only for rows it did not pick is left out.
+// TestGatherDropsBitmaps checks that a bitmap whose nulls are all in rows that were not picked is omitted.
 func TestGatherDropsBitmaps(t *testing.T) {
 	s := arrow.NewSchema([]arrow.Field{
 		nullable("a", arrow.PrimitiveTypes.Int64), nullable("b", list(arrow.BinaryTypes.String)), nullable("c", arrow.FixedWidthTypes.Boolean),
@@ -109,7 +109,7 @@ func TestGatherDropsBitmaps(t *testing.T) {
 	equalBatches(t, "rows", decode(t, s, m), take(t, batch, []int64{3, 0}))
 }
 
-// Slots without memory are bounded too: a message's arrays stay below 2^31 slots.
+// TestGatherManySlots checks that slots that need no memory are bounded too: a message's arrays stay below 2^31 slots.
 func TestGatherManySlots(t *testing.T) {
 	const size = 900_000_000
 	offsets := arrow.Int64Traits.CastToBytes([]int64{0, size})
@@ -125,7 +125,7 @@ func TestGatherManySlots(t *testing.T) {
 	}
 }
 
-// A message stays readable after everything else is released; then the memory goes.
+// TestLifetime checks that a message stays readable after everything else is released, and that the memory is freed with it.
 func TestLifetime(t *testing.T) {
 	batch := numbers(t, 0, 1000)
 	l, err := NewLayout(batch.Schema())
@@ -184,7 +184,7 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
-// Many readers of different columns while the owner lets go: run with -race.
+// TestConcurrent reads different columns in many goroutines while the owner releases the rows; it is meant for -race.
 func TestConcurrent(t *testing.T) {
 	d := newDice(t, 3)
 	s := arrow.NewSchema([]arrow.Field{
@@ -241,7 +241,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// readSome gathers and ranges over two columns and reads what it gets.
+// readSome runs Gather and Range over two columns and reads the results.
 func readSome(r *Rows, i int) error {
 	p, err := r.layout.Project([]int{i % 4, (i + 1 + i/4) % 4})
 	if err != nil {
@@ -273,7 +273,7 @@ func readSome(r *Rows, i int) error {
 	return nil
 }
 
-// Chunks of very different length: every row is found.
+// TestFind finds every row in chunks of very different lengths.
 func TestFind(t *testing.T) {
 	for _, lengths := range [][]int64{{1}, {5, 5, 5}, {100000, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 3}, {1, 1, 50000, 1, 7, 7, 7}} {
 		r := &Rows{starts: []int64{0}}
@@ -295,7 +295,7 @@ func TestFind(t *testing.T) {
 func TestColumnBytes(t *testing.T) {
 	s := arrow.NewSchema([]arrow.Field{nullable("a", arrow.PrimitiveTypes.Int64), nullable("n", arrow.Null), nullable("b", arrow.BinaryTypes.String)}, nil)
 	st := load(t, s, 0, batchFromJSON(t, s, `[{"a":1,"b":"x"},{"a":2,"b":null}]`))
-	// a: values; n: nothing; b: bitmap, offsets, data.
+	// a: values; n: nothing; b: bitmap, offsets and data
 	if got, want := fmt.Sprint(st.rows.ColumnBytes()), fmt.Sprint([]int{64, 0, 192}); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

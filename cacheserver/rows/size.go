@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// rawRows is the size in bits of rows [lo, hi) of a source: as in a body, but without padding and with a
-// validity bit for every slot. It depends on nothing but the rows.
+// rawRows is the size in bits of rows [lo, hi) of a source: as in a body, but without padding and with a validity bit for every slot.
+// It depends only on the rows.
 func (b *Builder) rawRows(src int, lo, hi int64) int64 {
 	total := hi - lo
 	for _, c := range b.layout.columns {
@@ -19,8 +19,8 @@ func (b *Builder) rawRows(src int, lo, hi int64) int64 {
 	return total
 }
 
-// rawSlots is the size in bits of slots [lo, hi) of a node and its children in a source, and the most slots
-// or bytes of data that one of the arrays has.
+// rawSlots is the size in bits of slots [lo, hi) of a node and its children in a source; most is the largest number of slots or bytes
+// of data in one of the arrays.
 func (b *Builder) rawSlots(n *node, src int, lo, hi int64) (bits, most int64) {
 	slots := hi - lo
 	bits, most = slots, slots
@@ -48,7 +48,7 @@ func (b *Builder) rawSlots(n *node, src int, lo, hi int64) (bits, most int64) {
 	return bits, most
 }
 
-// offset is where the items of a list or value start.
+// offset is the start of the items of a list slot, or of the data of a value.
 func (b *Builder) offset(n *node, src int, slot int64) int64 {
 	at := unsafe.Add(b.buffers[n.id].a[src], slot*int64(n.width))
 	if n.width == 4 {
@@ -57,8 +57,8 @@ func (b *Builder) offset(n *node, src int, slot int64) int64 {
 	return *(*int64)(at)
 }
 
-// fits counts the rows of the copier. Rows that pass maxBody are an error that names the widest column; as rows
-// are picked by size, that can only be one row.
+// fits counts the rows of the copier. If they exceed maxBody, which only a single row can since rows are picked by size, it returns
+// an error that names the widest column.
 func (b *Builder) fits() (rows int64, err error) {
 	total, most := int64(0), int64(0)
 	var widest *node

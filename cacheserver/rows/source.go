@@ -10,20 +10,20 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// sourceBuffers is where one node's slots lie in each of the sources that a copier reads from. Slot 0 is row 0 of the source,
-// or the first child slot of that row 0: array offsets are in the pointers already.
+// sourceBuffers holds the addresses of one node's slots in each of the sources of a copier. Slot 0 is row 0 of the source, or the
+// first child slot of that row: the pointers include array offsets.
 //
 // The pointers are into off-heap chunks, or into Arrow buffers that a builder retains.
 type sourceBuffers struct {
 	valid []unsafe.Pointer // validity bitmaps; nil: every slot is valid
 	a     []unsafe.Pointer // values, bits or offsets
 	b     []unsafe.Pointer // data of kindVar
-	bit   []int64          // bit of slot 0 in valid, and in a of kindBool; empty: 0 in every source
+	bit   []int64          // index of the bit of slot 0 in valid, and in a for kindBool; empty: 0 in every source
 
 	nullable bool // a source has, or had, a validity bitmap
 }
 
-// addSlab appends a slab as a source to the buffers of n and its children.
+// addSlab adds a slab as a source to the buffers of n and its children.
 func addSlab(buffers []sourceBuffers, n *node, s *slab) {
 	sb := &buffers[n.id]
 	var valid, a, b unsafe.Pointer
@@ -45,8 +45,8 @@ func addSlab(buffers []sourceBuffers, n *node, s *slab) {
 	}
 }
 
-// addArray appends an array as a source to the buffers of n and its children. The array's slot base becomes
-// slot 0; of its slots, count from from on will be read. The array has been checked.
+// addArray adds an array as a source to the buffers of n and its children. The array's slot base becomes slot 0; count slots,
+// starting at from, will be read. The array has been checked.
 func addArray(buffers []sourceBuffers, n *node, d arrow.ArrayData, base, from, count int) {
 	sb := &buffers[n.id]
 	base += d.Offset()
@@ -64,7 +64,7 @@ func addArray(buffers []sourceBuffers, n *node, d arrow.ArrayData, base, from, c
 	}
 	sb.add(valid, a, b)
 	for len(sb.bit) < len(sb.a)-1 {
-		sb.bit = append(sb.bit, 0) // slabs that came before
+		sb.bit = append(sb.bit, 0) // for slabs added earlier
 	}
 	sb.bit = append(sb.bit, int64(base))
 	switch n.kind {
@@ -86,7 +86,7 @@ func (sb *sourceBuffers) add(valid, a, b unsafe.Pointer) {
 	sb.b = append(sb.b, b)
 }
 
-// drop forgets sources [lo, hi); those after them move down.
+// drop removes sources [lo, hi); those after them move down.
 func (sb *sourceBuffers) drop(lo, hi int) {
 	sb.valid = slices.Delete(sb.valid, lo, hi)
 	sb.a = slices.Delete(sb.a, lo, hi)
@@ -96,7 +96,7 @@ func (sb *sourceBuffers) drop(lo, hi int) {
 	}
 }
 
-// bitOf is the bit of slot 0 in a source's bitmaps.
+// bitOf is the index of the bit of slot 0 in a source's bitmaps.
 func (sb *sourceBuffers) bitOf(src int32) int64 {
 	if len(sb.bit) == 0 {
 		return 0
@@ -104,7 +104,7 @@ func (sb *sourceBuffers) bitOf(src int32) int64 {
 	return sb.bit[src]
 }
 
-// hasNulls reports whether one of count slots from slot at on is null.
+// hasNulls reports whether any of count slots, starting at slot at, is null.
 func hasNulls(n *node, d arrow.ArrayData, at, count int) bool {
 	if n.kind == kindNull || d.NullN() == 0 || count == 0 {
 		return false
@@ -113,7 +113,7 @@ func hasNulls(n *node, d arrow.ArrayData, at, count int) bool {
 	return bits != nil && ones(bits, int64(at), count) < count
 }
 
-// offsets are the first and the last offset of count lists or values from slot at on.
+// offsets returns the first and the last offset of count lists or values, starting at slot at.
 func offsets(n *node, d arrow.ArrayData, at, count int) (lo, hi int64) {
 	if count == 0 {
 		return 0, 0
@@ -126,7 +126,7 @@ func offsets(n *node, d arrow.ArrayData, at, count int) (lo, hi int64) {
 	return *(*int64)(first), *(*int64)(last)
 }
 
-// start is a pointer to a byte of an array's buffer, nil when the buffer ends before it.
+// start returns a pointer to a byte of an array's buffer, nil if the buffer ends before it.
 func start(d arrow.ArrayData, buf, at int) unsafe.Pointer {
 	b := buffer(d, buf)
 	if at >= len(b) {
@@ -135,7 +135,7 @@ func start(d arrow.ArrayData, buf, at int) unsafe.Pointer {
 	return unsafe.Pointer(&b[at])
 }
 
-// buffer is the bytes of an array's buffer, nil when there is none.
+// buffer returns the bytes of an array's buffer, nil if there is none.
 func buffer(d arrow.ArrayData, i int) []byte {
 	if i >= len(d.Buffers()) || d.Buffers()[i] == nil {
 		return nil

@@ -5,9 +5,9 @@ package rows
 
 import "unsafe"
 
-// A strip is two or more columns of fixed width that lie row by row in a chunk, so that a row picked at random
-// costs one cache miss a strip and not one a column. Messages have them column by column, as Arrow wants it:
-// they are copied on the way out. See ADR 8.
+// A strip is two or more fixed-width columns that a chunk stores row by row, so that a randomly picked row costs one cache miss per
+// strip instead of one per column. Messages have them column by column, as Arrow requires: they are transposed when messages are
+// made. See ADR 8.
 type strip struct {
 	id     int
 	nodes  []*node
@@ -15,12 +15,12 @@ type strip struct {
 }
 
 const (
-	stripBytes  = 64 // the most that a row of a strip takes: a cache line
-	stripColumn = 16 // the widest column in a strip
-	stripBlock  = 64 // rows that are copied column by column at a time: few enough to stay in the L1 cache
+	stripBytes  = 64 // maximum size of a strip's row: a cache line
+	stripColumn = 16 // maximum width of a column in a strip
+	stripBlock  = 64 // number of rows that are copied column by column at a time: few enough to stay in the L1 cache
 )
 
-// findStrips puts columns that follow one another, but for others between them, into strips.
+// findStrips groups narrow fixed-width columns into strips, in schema order; other columns may be between them.
 func (l *Layout) findStrips() {
 	open := strip{}
 	seal := func() {
@@ -49,14 +49,14 @@ func (l *Layout) findStrips() {
 	seal()
 }
 
-// part is one column of a strip while it is copied.
+// part is one column of a strip during a copy.
 type part struct {
 	node *node
-	dst  []byte           // starts where its first value goes
-	src  []unsafe.Pointer // by source: its first value
+	dst  []byte           // destination of the column's first value
+	src  []unsafe.Pointer // by source: the column's first value
 }
 
-// fillStrips copies the columns of nodes that lie in strips: into them, or out of them.
+// fillStrips copies the columns of nodes that belong to strips: into the strips or out of them.
 func (p *copier) fillStrips(nodes []*node) {
 	if !p.packed && !p.clean {
 		return
@@ -84,7 +84,7 @@ func (p *copier) fillStrips(nodes []*node) {
 	}
 }
 
-// pack copies rows of columns, all that it has, into their strip.
+// pack copies rows of all columns of a strip into it.
 func pack(parts []part, rows []piece) {
 	stride, at := parts[0].node.strip.stride, 0
 	for _, q := range rows {
@@ -99,7 +99,7 @@ func pack(parts []part, rows []piece) {
 	clear(parts[0].dst[at:padded(int64(at))])
 }
 
-// put copies n values from slot start on to every stride bytes of dst.
+// put copies n values, starting at slot start, to dst with a distance of stride bytes.
 func put(dst []byte, stride, width int, src unsafe.Pointer, start, n int) {
 	from := unsafe.Add(src, start*width)
 	switch width {
@@ -129,8 +129,8 @@ func putValues[T any](dst []byte, stride int, src unsafe.Pointer, n int) {
 	}
 }
 
-// unpack copies rows of a strip to columns. A long run is copied from where it lies; other rows are put together in a
-// block first, so that their cache misses overlap.
+// unpack copies rows of a strip to columns. Long runs are copied directly; other rows are first collected in a block, so that their
+// cache misses overlap.
 func unpack(parts []part, rows []piece) {
 	var block [stripBlock * stripBytes]byte
 	scratch := unsafe.Pointer(&block)
@@ -159,13 +159,13 @@ func unpack(parts []part, rows []piece) {
 	w.columns(scratch, w.size, n, at)
 }
 
-// window is the stretch of a strip's rows that the wanted columns span.
+// window is the range of bytes of a strip's row that the wanted columns span.
 type window struct {
 	parts  []part
-	src    []unsafe.Pointer // by source: the first part's first value
+	src    []unsafe.Pointer // by source: the first value of the first part
 	stride int              // bytes from row to row
-	skip   int              // bytes from where the stretch starts to the first part's value
-	first  int              // bytes from where a row starts to where the stretch does
+	skip   int              // offset of the first part's value in the window
+	first  int              // offset of the window in a row
 	size   int              // bytes
 }
 
@@ -179,7 +179,7 @@ func windowOf(parts []part) window {
 	return window{parts: parts, src: parts[0].src, stride: n.strip.stride, skip: n.at - lo, first: lo, size: hi - lo}
 }
 
-// row copies a row's stretch.
+// row copies the window of one row.
 func (w *window) row(dst, src unsafe.Pointer) {
 	if w.size == stripBytes {
 		*(*[stripBytes]byte)(dst) = *(*[stripBytes]byte)(src)
@@ -188,7 +188,7 @@ func (w *window) row(dst, src unsafe.Pointer) {
 	copy(unsafe.Slice((*byte)(dst), w.size), unsafe.Slice((*byte)(src), w.size))
 }
 
-// columns copies the stretches of n rows, which lie stride bytes from each other, to slots at and after.
+// columns transposes the windows of n rows, stride bytes apart, to slots of the columns from slot at on.
 func (w *window) columns(from unsafe.Pointer, stride, n, at int) {
 	for n > 0 {
 		k := min(n, stripBlock)
@@ -197,7 +197,7 @@ func (w *window) columns(from unsafe.Pointer, stride, n, at int) {
 	}
 }
 
-// columnsOfBlock is columns for few enough rows to stay in the L1 cache while column after column is copied.
+// columnsOfBlock is columns for so few rows that they stay in the L1 cache while one column after the other is copied.
 func (w *window) columnsOfBlock(from unsafe.Pointer, stride, n, at int) {
 	for parts := w.parts; len(parts) > 0; {
 		first, together, done := unsafe.Add(from, parts[0].node.at-w.first), alike(parts), 0
@@ -214,8 +214,8 @@ func (w *window) columnsOfBlock(from unsafe.Pointer, stride, n, at int) {
 	}
 }
 
-// alike is how many of the first columns transpose takes at once: eight of 8 bytes, which are all of a row, or four of one
-// width, of 4 or 8 bytes, that lie one after the other. It is one where it takes none.
+// alike is the number of leading columns that transpose handles at once: eight columns of 8 bytes that make up a whole row, or four
+// adjacent columns of one width, 4 or 8 bytes. It is 1 if transpose handles none.
 func alike(parts []part) int {
 	if !hasTranspose || len(parts) < 4 {
 		return 1
@@ -236,7 +236,7 @@ func alike(parts []part) int {
 	return 1
 }
 
-// transpose copies values of parts that are alike. It returns of how many rows; it may leave some out.
+// transpose copies the values of parts that are alike. It returns the number of rows done, which may be less than n.
 func transpose(parts []part, from unsafe.Pointer, stride, n, at int) (done int) {
 	width := parts[0].node.width
 	if done = n &^ (32/width - 1); done == 0 {
@@ -257,7 +257,7 @@ func transpose(parts []part, from unsafe.Pointer, stride, n, at int) (done int) 
 	return done
 }
 
-// get copies n values of a column, which lie stride bytes from each other, to slots at and after.
+// get copies n values of a column, stride bytes apart, to its slots from slot at on.
 func get(c *part, from unsafe.Pointer, stride, n, at int) {
 	switch c.node.width {
 	case 1:
@@ -284,7 +284,7 @@ func getValues[T any](c *part, from unsafe.Pointer, stride, n, at int) {
 	}
 }
 
-// slots is n slots of a column from slot at on.
+// slots returns n slots of a column, starting at slot at.
 func slots[T any](c *part, at, n int) []T {
 	size := int(unsafe.Sizeof(*new(T)))
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(c.dst[at*size:(at+n)*size]))), n)

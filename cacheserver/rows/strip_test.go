@@ -18,7 +18,7 @@ func TestFindStrips(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		types []arrow.DataType
-		want  string // columns and bytes of a row, by strip
+		want  string // columns and bytes of a row, for each strip
 	}{
 		{"one column", []arrow.DataType{i64, text}, ""},
 		{"others between", []arrow.DataType{i64, text, arrow.PrimitiveTypes.Int8, arrow.FixedWidthTypes.Boolean}, "[0 2]:9 "},
@@ -52,8 +52,8 @@ func TestFindStrips(t *testing.T) {
 	}
 }
 
-// Strips of random columns, with columns of other kinds between them: what comes out of them, by rows, runs of rows
-// and ranges, must be what arrow-go's take gives.
+// TestStripsEqualTake makes strips of random columns, with other columns between them: rows, runs of rows and ranges must equal the
+// result of arrow-go's take.
 func TestStripsEqualTake(t *testing.T) {
 	for seed := range uint64(12) {
 		d := newDice(t, seed)
@@ -74,7 +74,7 @@ func TestStripsEqualTake(t *testing.T) {
 			lo := d.Int64N(n)
 			hi := lo + 1 + d.Int64N(n-lo)
 			rows := d.picks(n)
-			for row := lo; row < hi; row++ { // a run, longer than a block or not
+			for row := lo; row < hi; row++ { // a run, possibly longer than a block
 				rows = append(rows, row)
 			}
 			equalBatches(t, fmt.Sprintf("seed %d: rows %d", seed, rows), st.readRows(t, p, rows, 1<<(8+d.IntN(12))), take(t, project(want, p), rows))
@@ -83,9 +83,9 @@ func TestStripsEqualTake(t *testing.T) {
 	}
 }
 
-// Range cuts a chunk into messages of about equal length.
+// TestRangeCuts checks that Range divides a chunk into messages of about equal length.
 func TestRangeCuts(t *testing.T) {
-	batch := numbers(t, 0, 200_000) // about 37 bytes a row
+	batch := numbers(t, 0, 200_000) // about 37 bytes per row
 	st := load(t, batch.Schema(), 8<<20, batch)
 	var rows []int
 	for m, err := range st.rows.Range(st.layout.All(), 0, st.rows.Len()) {

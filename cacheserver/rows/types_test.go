@@ -26,7 +26,7 @@ func nullable(name string, dt arrow.DataType) arrow.Field {
 
 func list(dt arrow.DataType) arrow.DataType { return arrow.ListOfField(nullable("element", dt)) }
 
-// cases are every type that an Iceberg table yields, with empty values and nulls at every level.
+// cases cover every type that an Iceberg table can yield, with empty values and nulls at every level.
 var cases = []struct {
 	name string
 	dt   arrow.DataType
@@ -103,7 +103,7 @@ func takeRows(t *testing.T, b arrow.RecordBatch, rows []int64) arrow.RecordBatch
 	return array.NewRecordBatch(b.Schema(), columns, int64(len(rows)))
 }
 
-// readStream prints what a stream of TestPyArrow holds.
+// readStream is a Python program that prints the contents of a stream of TestPyArrow.
 const readStream = `
 import sys, pyarrow as pa
 table = pa.ipc.open_stream(sys.argv[1]).read_all()
@@ -116,7 +116,7 @@ order = [0, 1, 2, 3, 1, 2, 3, 0, 0]
 print(all(repr(rows[i]) == repr(rows[order[i]]) for i in range(len(rows))))
 `
 
-// pyarrow reads what we write, finds it valid, and sees the same values.
+// TestPyArrow checks that pyarrow reads the messages, considers them valid and sees the same values.
 func TestPyArrow(t *testing.T) {
 	python := os.Getenv("DATACACHE_PYTHON")
 	if python == "" {

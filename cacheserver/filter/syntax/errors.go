@@ -9,14 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// Error is what is wrong with a WHERE clause and where. Its message is one line.
+// Error describes an error in a WHERE clause and its position. Its message is one line.
 type Error struct {
-	Column   int    // the place in the text, in characters from 1
-	Fragment string // the text from there on, cut short; empty at the end of the text
+	Column   int    // position in the text, in characters from 1
+	Fragment string // the text from that position on, truncated; empty at the end of the text
 	Reason   string
 }
 
-// Error names the place, shows the text there and says what is wrong.
+// Error formats the position, the text there and the reason.
 func (e *Error) Error() string {
 	if e.Fragment == "" {
 		return fmt.Sprintf("filter, column %d, at the end: %s", e.Column, e.Reason)
@@ -24,7 +24,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("filter, column %d, at %q: %s", e.Column, e.Fragment, e.Reason)
 }
 
-// fragmentLength is how many characters of the text an error shows.
+// fragmentLength is the number of characters of the text that an error shows.
 const fragmentLength = 24
 
 // ErrorAt is an *Error at a byte offset of the text; the reason is formatted as by fmt.Sprintf.
@@ -41,10 +41,10 @@ func ErrorAt(text string, offset int, format string, args ...any) error {
 	}
 }
 
-// shown is how many characters of a name or literal an error repeats.
+// shown is the number of characters of a name or literal that an error shows.
 const shown = 60
 
-// Short cuts what an error repeats of the text.
+// Short truncates a name or literal for an error message.
 func Short(part string) string {
 	if runes := []rune(part); len(runes) > shown {
 		return string(runes[:shown]) + "..."

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// escapeCharacter is what Canonical escapes wildcards in prefixes with.
+// escapeCharacter escapes wildcards in the LIKE patterns that Canonical writes.
 const escapeCharacter = "!"
 
-// format writes a parsed tree in its canonical form.
+// format formats a parsed tree in its canonical form.
 func format(n Node) string {
 	switch n := n.(type) {
 	case And:
@@ -39,8 +39,8 @@ func joinFormats(terms []Node, separator string, format func(Node) string) strin
 	return strings.Join(parts, separator)
 }
 
-// inParentheses puts parentheses around ANDs and ORs. There are never more of them than in the text: AND
-// binds closer than OR, so only ORs within ANDs and either behind a NOT need them, as they did there.
+// inParentheses formats a node, with parentheses if it is an AND or OR. The result never has more parentheses than the text: AND
+// binds more tightly than OR, so only an OR within an AND and either of them after a NOT need them, and they had them in the text.
 func inParentheses(n Node) string {
 	switch n.(type) {
 	case And, Or:
@@ -49,7 +49,7 @@ func inParentheses(n Node) string {
 	return format(n)
 }
 
-// infixNot tells whether the test's NOT stands in its middle.
+// infixNot reports whether NOT is written inside the test, as in IS NOT NULL.
 func (t Test) infixNot() bool {
 	switch t.Op {
 	case In, Between, Prefix, IsNull, IsNaN:
@@ -58,7 +58,7 @@ func (t Test) infixNot() bool {
 	return false
 }
 
-// format writes the test with not, which is "NOT " or empty, where the operator has it.
+// format formats the test. not is "NOT " or empty, and is put where the operator requires it.
 func (t Test) format(not string) string {
 	switch t.Op {
 	case IsNull:
@@ -79,7 +79,7 @@ func (t Test) format(not string) string {
 	return fmt.Sprintf("%s %s %s", t.Column, t.Op, t.Args[0])
 }
 
-// likePattern is the pattern, with its ESCAPE if it needs one, of a prefix.
+// likePattern returns the LIKE pattern of a prefix, with an ESCAPE clause if it needs one.
 func likePattern(value string) string {
 	if !strings.ContainsAny(value, "%_") {
 		return quote(value+"%", "'")
@@ -89,12 +89,12 @@ func likePattern(value string) string {
 	return quote(escaped+"%", "'") + " ESCAPE " + quote(escapeCharacter, "'")
 }
 
-// quote puts quotes around a value and doubles those within.
+// quote encloses a value in quotes and doubles the quotes inside it.
 func quote(value, mark string) string {
 	return mark + strings.ReplaceAll(value, mark, mark+mark) + mark
 }
 
-// String is the name as it may be written in a clause.
+// String formats the name as a clause can contain it.
 func (c Column) String() string {
 	parts := make([]string, len(c.Parts))
 	for i, part := range c.Parts {
@@ -106,7 +106,7 @@ func (c Column) String() string {
 	return strings.Join(parts, ".")
 }
 
-// String is the literal as it may be written in a clause.
+// String formats the literal as a clause can contain it.
 func (l Literal) String() string {
 	switch l.Kind {
 	case NumberLiteral, BoolLiteral:

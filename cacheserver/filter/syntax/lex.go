@@ -23,24 +23,24 @@ const (
 	symbolToken
 )
 
-// token is one word of the text. value is what quotes and escapes stand for; else it is the text itself.
+// token is one token of the text. value is the unquoted, unescaped text.
 type token struct {
 	kind       tokenKind
 	value      string
 	start, end int // byte offsets
 }
 
-// is tells whether the token is the keyword, given in upper case, in any letter case.
+// is reports whether the token is the keyword, which is given in upper case; case is ignored.
 func (t token) is(keyword string) bool {
 	return t.kind == wordToken && strings.ToUpper(t.value) == keyword
 }
 
-// symbol tells whether the token is one of the symbols.
+// symbol reports whether the token is one of the symbols.
 func (t token) symbol(symbols ...string) bool {
 	return t.kind == symbolToken && slices.Contains(symbols, t.value)
 }
 
-// reserved words cannot be bare column names.
+// reserved reports whether a word can't be a column name unless it is quoted.
 func reserved(word string) bool {
 	switch strings.ToUpper(word) {
 	case "AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE":
@@ -49,14 +49,14 @@ func reserved(word string) bool {
 	return false
 }
 
-// lexer cuts the text into tokens.
+// lexer splits the text into tokens.
 type lexer struct {
 	text   string
 	at     int
 	tokens []token
 }
 
-// lex gives all tokens of the text and an end token.
+// lex returns all tokens of the text, followed by an end token.
 func lex(text string) ([]token, error) {
 	if len(text) > maxLength {
 		return nil, ErrorAt(text, 0, "the text has %d bytes, at most %d are allowed", len(text), maxLength)
@@ -117,7 +117,7 @@ func (l *lexer) next() error {
 	return ErrorAt(l.text, start, "unexpected character %q", r)
 }
 
-// afterName tells whether the text goes on directly behind a name, where a dot leads into a struct.
+// afterName reports whether the lexer is directly after a name, where a dot selects a field of a struct.
 func (l *lexer) afterName() bool {
 	if len(l.tokens) == 0 {
 		return false
@@ -134,7 +134,7 @@ func wordPart(r rune) bool {
 
 func digit(c byte) bool { return c >= '0' && c <= '9' }
 
-// bare tells whether a name needs no quotes.
+// bare reports whether a name can be written without quotes.
 func bare(name string) bool {
 	r, size := utf8.DecodeRuneInString(name)
 	return wordStart(r) && !reserved(name) && strings.IndexFunc(name[size:], func(r rune) bool { return !wordPart(r) }) < 0

@@ -10,7 +10,7 @@ import (
 
 func columnNumber(text string, offset int) int { return utf8.RuneCountInString(text[:offset]) + 1 }
 
-// typedLiteral is the kind that a word before a string announces.
+// typedLiteral returns the kind of literal that a keyword before a string denotes, such as DATE.
 func typedLiteral(word token) (LiteralKind, bool) {
 	if word.kind != wordToken {
 		return "", false
@@ -45,7 +45,7 @@ func (p *parser) atColumn() bool {
 	return t.kind == quotedToken || t.kind == wordToken && !reserved(t.value)
 }
 
-// literal reads a literal or says what stands in its place.
+// literal parses a literal, or returns an error that quotes the token found instead.
 func (p *parser) literal() (Literal, error) {
 	t := p.peek()
 	switch {
@@ -77,7 +77,7 @@ func (p *parser) literal() (Literal, error) {
 	return Literal{Kind: NumberLiteral, Value: strings.TrimPrefix(t.value, "+") + number.value, Start: t.start}, nil
 }
 
-// column reads a name with dots.
+// column parses a name with dots.
 func (p *parser) column() (Column, error) {
 	first := p.take()
 	col := Column{Parts: []string{first.value}, Start: first.start}
@@ -92,7 +92,7 @@ func (p *parser) column() (Column, error) {
 	return col, nil
 }
 
-// like reads a pattern, which must be a prefix followed by %, or hold no wildcard at all.
+// like parses the pattern of LIKE, which must be a prefix followed by %, or have no wildcards.
 func (p *parser) like(col Column) (Node, error) {
 	pattern := p.take()
 	if pattern.kind != stringToken {
@@ -117,8 +117,8 @@ func (p *parser) like(col Column) (Node, error) {
 	return Test{col, op, []Literal{{Kind: StringLiteral, Value: value, Start: pattern.start}}}, nil
 }
 
-// likePrefix splits a pattern into its literal start and whether anything may follow; or it gives the reason
-// why that cannot be done.
+// likePrefix returns the literal prefix of a pattern and whether the pattern ends in %, or the reason why the pattern is not
+// supported.
 func likePrefix(pattern string, escape rune) (value string, open bool, reason string) {
 	const onlyPrefix = "only patterns with nothing but a %% at the end are supported, such as 'x%%'"
 	var start strings.Builder

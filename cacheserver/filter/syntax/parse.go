@@ -3,7 +3,7 @@
 
 package syntax
 
-// parser reads tokens by recursive descent; only parentheses recurse.
+// parser is a recursive descent parser over tokens; it recurses only for parentheses.
 type parser struct {
 	text   string
 	tokens []token
@@ -11,7 +11,7 @@ type parser struct {
 	depth  int
 }
 
-// Parse parses the text. A blank text is Const{true}. Errors are *Error: they name the place in the text and what is wrong there.
+// Parse parses the text. A blank text yields Const{true}. Errors are *Error.
 func Parse(text string) (Node, error) {
 	tokens, err := lex(text)
 	if err != nil {
@@ -36,7 +36,7 @@ func Parse(text string) (Node, error) {
 
 func (p *parser) peek() token { return p.tokens[p.at] }
 
-// after is the token behind the next one; behind the end there is only the end.
+// after returns the token after the next one, or the end token.
 func (p *parser) after() token { return p.tokens[min(p.at+1, len(p.tokens)-1)] }
 
 func (p *parser) take() token {
@@ -47,7 +47,7 @@ func (p *parser) take() token {
 	return t
 }
 
-// accept takes the next token if it is the keyword.
+// accept consumes the next token if it is the keyword.
 func (p *parser) accept(keyword string) bool {
 	if !p.peek().is(keyword) {
 		return false
@@ -68,7 +68,7 @@ func (p *parser) and() (Node, error) {
 	return p.chain("AND", p.not, allOf)
 }
 
-// chain reads terms that stand between the same keyword.
+// chain parses terms separated by the keyword.
 func (p *parser) chain(keyword string, term func() (Node, error), join func([]Node) Node) (Node, error) {
 	var terms []Node
 	for {
@@ -130,7 +130,7 @@ func (p *parser) group() (Node, error) {
 
 func comparison(t token) bool { return t.symbol("=", "==", "!=", "<>", "<", "<=", ">", ">=") }
 
-// operatorOf is the operator of a comparison token.
+// operatorOf returns the operator of a comparison token.
 func operatorOf(t token) Operator {
 	switch t.value {
 	case "==":
@@ -141,7 +141,7 @@ func operatorOf(t token) Operator {
 	return Operator(t.value)
 }
 
-// literalFirst reads literal, comparison, column.
+// literalFirst parses a comparison with the literal on the left.
 func (p *parser) literalFirst() (Node, error) {
 	value, err := p.literal()
 	if err != nil {
@@ -161,7 +161,7 @@ func (p *parser) literalFirst() (Node, error) {
 	return Test{col, operatorOf(op).flip(), []Literal{value}}, nil
 }
 
-// columnFirst reads a column and what is asked of it.
+// columnFirst parses a test that starts with a column.
 func (p *parser) columnFirst() (Node, error) {
 	col, err := p.column()
 	if err != nil {
@@ -187,7 +187,7 @@ func (p *parser) columnFirst() (Node, error) {
 	return negate(n), nil
 }
 
-// keywordTest reads IN, BETWEEN or LIKE, or takes the column by itself if none follows.
+// keywordTest parses the rest of an IN, BETWEEN or LIKE test; if none follows, the column itself is the test.
 func (p *parser) keywordTest(col Column, negated bool) (Node, error) {
 	switch t := p.peek(); {
 	case p.accept("IN"):

@@ -46,7 +46,7 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// TestParseRefuses tells a few of the reasons; cacheserver/filter tests all of them through this package.
+// TestParseRefuses covers a few errors; the tests of cacheserver/filter cover all of them through this package.
 func TestParseRefuses(t *testing.T) {
 	tests := []struct {
 		name, text string

@@ -3,26 +3,26 @@
 
 package syntax
 
-// Node is a WHERE clause as a tree: And, Or or Not of other nodes, a Const, or a leaf, which is a Test as parsed; who binds a
-// clause to columns may put leaves of its own there. And and Or hold at least two terms, none of their own kind; Not
-// holds no Not. So the depth is bounded by the parentheses. Nodes are never changed after they are made.
+// Node is a WHERE clause as a tree: And, Or or Not of other nodes, a Const, or a leaf. The parser's leaves are Tests; code that binds
+// a clause to columns may replace them with leaves of its own types. And and Or have at least two terms, none of their own type; Not
+// never contains a Not. So the nesting of parentheses bounds the depth. Nodes are immutable.
 type Node any
 
 type (
-	// And is true where all of its terms are.
+	// And is true if all of its terms are.
 	And struct{ Terms []Node }
-	// Or is true where one of its terms is.
+	// Or is true if one of its terms is.
 	Or struct{ Terms []Node }
-	// Not is true where its term is false.
+	// Not is true if its term is false.
 	Not struct{ Term Node }
 	// Const is always true or always false.
 	Const struct{ Value bool }
 )
 
-// Operator is what a leaf asks of its column.
+// Operator is the operator of a test.
 type Operator string
 
-// The operators; their values are as they are written.
+// The operators; the values are their spelling.
 const (
 	Equal        Operator = "="
 	NotEqual     Operator = "<>"
@@ -32,12 +32,12 @@ const (
 	GreaterEqual Operator = ">="
 	In           Operator = "IN"
 	Between      Operator = "BETWEEN"
-	Prefix       Operator = "LIKE" // of the one literal, which is the prefix itself
+	Prefix       Operator = "LIKE" // its one argument is the prefix itself, without wildcards
 	IsNull       Operator = "IS NULL"
 	IsNaN        Operator = "IS NAN"
 )
 
-// flip is the operator with its sides exchanged.
+// flip returns the operator that gives the same result with exchanged operands.
 func (o Operator) flip() Operator {
 	switch o {
 	case Less:
@@ -52,7 +52,7 @@ func (o Operator) flip() Operator {
 	return o
 }
 
-// Orders tells whether the operator needs its column's values to have an order.
+// Orders reports whether the operator requires the column's values to be ordered.
 func (o Operator) Orders() bool {
 	switch o {
 	case Less, LessEqual, Greater, GreaterEqual, Between:
@@ -61,24 +61,24 @@ func (o Operator) Orders() bool {
 	return false
 }
 
-// Test is a leaf as parsed. It has as many Args as its operator wants: none for IsNull and IsNaN, two for Between, any number from
-// one for In, else one.
+// Test is a leaf as parsed. The operator determines the number of Args: none for IsNull and IsNaN, two for Between, one or more for
+// In, one for the others.
 type Test struct {
 	Column Column
 	Op     Operator
 	Args   []Literal
 }
 
-// Column is a name as written, with the names of the structs that it lies in before it.
+// Column is a name as written, preceded by the names of the structs that contain it.
 type Column struct {
 	Parts []string
 	Start int // byte offset in the text
 }
 
-// LiteralKind is what a literal's form says of its type.
+// LiteralKind is the type that a literal's syntax denotes.
 type LiteralKind string
 
-// The kinds of literals; their values are the words for them.
+// The kinds of literals; error messages show their values.
 const (
 	NumberLiteral    LiteralKind = "number"
 	StringLiteral    LiteralKind = "string"
@@ -90,15 +90,15 @@ const (
 	UUIDLiteral      LiteralKind = "UUID"
 )
 
-// Literal is a value as written: its sign and digits, or what stands between its quotes.
+// Literal is a value as written: the sign and digits of a number, or the text between the quotes.
 type Literal struct {
 	Kind  LiteralKind
 	Value string
 	Start int  // byte offset in the text
-	Bare  bool // not written at all: a column that stands by itself must be true
+	Bare  bool // not written: the implied TRUE of a boolean column that stands by itself
 }
 
-// negate is the node's negation; two of them cancel out, in three-valued logic too.
+// negate returns the negation of the node; a double negation cancels out, in three-valued logic too.
 func negate(n Node) Node {
 	switch n := n.(type) {
 	case Not:
@@ -109,7 +109,7 @@ func negate(n Node) Node {
 	return Not{n}
 }
 
-// allOf joins terms with AND and flattens those that are ANDs themselves.
+// allOf joins terms with AND and flattens terms that are ANDs themselves.
 func allOf(terms []Node) Node {
 	var flat []Node
 	for _, t := range terms {
@@ -125,7 +125,7 @@ func allOf(terms []Node) Node {
 	return And{flat}
 }
 
-// anyOf joins terms with OR and flattens those that are ORs themselves.
+// anyOf joins terms with OR and flattens terms that are ORs themselves.
 func anyOf(terms []Node) Node {
 	var flat []Node
 	for _, t := range terms {

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package blockcache reads remote objects through an object cache, in blocks of 8 MiB that are checked page by page.
+// Package blockcache reads remote objects through an object cache, in blocks of 8 MiB whose pages have checksums.
 package blockcache
 
 import (
@@ -20,14 +20,14 @@ import (
 const (
 	// BlockSize is the unit in which objects are kept in the object cache.
 	BlockSize = 8 << 20
-	// RestTime is how long the object cache is left alone after it failed.
+	// RestTime is how long no requests are sent to the object cache after it failed.
 	RestTime = 10 * time.Second
 )
 
-// Config reaches an object cache (docs/object-cache.md). It keeps blocks of 8 MiB, checked page by page, each named by
-// the object's URI and entity tag; objects of a store that gives no strong tags are not read through it. A read that
-// misses brings the whole block. Whatever the object cache does wrong, the read is made without it. Who may read the bucket
-// of the object cache reads the objects, whatever their own store would say.
+// Config configures access to an object cache (docs/object-cache.md). The cache stores blocks of 8 MiB, whose pages have checksums,
+// under the object's URI and entity tag; objects of a store without strong entity tags bypass it. A read that misses loads the whole
+// block. If the object cache fails in any way, the read goes to the object's store. Anyone who may read the bucket of the object
+// cache can read the objects, regardless of the permissions in their own store.
 type Config struct {
 	// URL of the object cache, http://host:port. Empty: none.
 	URL string
@@ -35,12 +35,11 @@ type Config struct {
 	Bucket string
 	// TokenFile holds the bearer token. It is read for each request.
 	TokenFile string
-	// Timeout bounds a request for one block, its body included. Default 10 s: the object cache is near, and the object's own
-	// store is always there.
+	// Timeout bounds a request for one block, its body included. Default 10 s: short, since the object's own store is the fallback.
 	Timeout time.Duration
 }
 
-// Check refuses what can't work.
+// Check returns an error if the configuration can't work.
 func (c Config) Check() error {
 	if c.URL == "" && c.Bucket == "" && c.TokenFile == "" {
 		return nil
@@ -58,12 +57,12 @@ func (c Config) Check() error {
 	return nil
 }
 
-// Counters counts what a Cache did. The zero value is ready; caches may share one.
+// Counters counts the work of a Cache. The zero value is ready to use; caches may share one.
 type Counters struct {
 	Hits     atomic.Int64 // reads that the object cache served
-	Misses   atomic.Int64 // blocks that were read from their store instead
-	Failures atomic.Int64 // requests that failed, answers that were damaged
-	Bytes    atomic.Int64 // of objects, that the object cache served
+	Misses   atomic.Int64 // blocks read from their store instead
+	Failures atomic.Int64 // failed requests and damaged responses
+	Bytes    atomic.Int64 // bytes of objects that the object cache served
 }
 
 // Object is one version of a remote object.
@@ -71,31 +70,31 @@ type Object struct {
 	URI  string
 	Tag  string // entity tag
 	Size int64
-	// Fetch fills buf from offset off of the object itself.
+	// Fetch fills buf from offset off of the object, reading from its store.
 	Fetch func(ctx context.Context, buf []byte, off int64) error
 }
 
-// Cache reads remote objects through the object cache. It is fail-open: whatever the object cache does not give, the
-// object's own store does, and an object cache that fails is not asked for a while. Make it with New; it is safe for concurrent use.
+// Cache reads remote objects through the object cache. It fails open: what the object cache does not return is read from the object's
+// own store, and after a failure the object cache gets no requests for RestTime. Make it with New; it is safe for concurrent use.
 type Cache struct {
 	client   *client
 	counters *Counters
 	now      func() time.Time
-	resting  atomic.Int64 // Unix nanoseconds until which the object cache is left alone
+	resting  atomic.Int64 // Unix nanoseconds until which the object cache gets no requests
 	fetches  singleflight.Group
 }
 
-// New makes a Cache that goes by the clock now. It connects to nothing.
+// New returns a Cache that uses now as its clock. It makes no connection.
 func New(cfg Config, counters *Counters, now func() time.Time) *Cache {
 	cfg.Timeout = cmp.Or(max(cfg.Timeout, 0), 10*time.Second)
 	return &Cache{client: newClient(cfg), counters: counters, now: now}
 }
 
-// CloseIdleConnections closes the connections that no request is using.
+// CloseIdleConnections closes the connections without a request in flight.
 func (c *Cache) CloseIdleConnections() { c.client.http.CloseIdleConnections() }
 
-// Takes says whether an object with the entity tag may be read through the object cache: a strong tag names its version. A nil Cache takes
-// none.
+// Takes reports whether an object with the entity tag can be read through the object cache: its tag must be strong, so that it names
+// a version. A nil Cache returns false.
 func (c *Cache) Takes(tag string) bool {
 	return c != nil && tag != "" && !strings.HasPrefix(tag, "W/")
 }
@@ -113,20 +112,20 @@ func (c *Cache) Read(ctx context.Context, o Object, buf []byte, off int64) error
 	return nil
 }
 
-// blockAt is the block that an offset lies in.
+// blockAt is the block that contains an offset.
 func blockAt(o Object, off int64) extent {
 	first := off / BlockSize * BlockSize
 	return extent{offset: first, length: min(BlockSize, o.Size-first)}
 }
 
-// blockName names a block: the object, its version, the block's number. A version's bytes never change, so nothing needs
-// to be taken back.
+// blockName names a block by the object, its version and the block's number. The bytes of a version never change, so blocks are never
+// invalidated.
 func blockName(o Object, block extent) string {
 	return fmt.Sprintf("%s#%s#%d", o.URI, strings.Trim(o.Tag, `"`), block.offset/BlockSize)
 }
 
-// part fills buf from offset off, all within one block: from the object cache, or else by reading the block from its store
-// and leaving it in the object cache for the next one. Many that miss a block at a time read it once.
+// part fills buf from offset off, all within one block, from the object cache; on a miss it reads the block from its store and puts
+// it into the object cache. Concurrent misses of a block read it once.
 func (c *Cache) part(ctx context.Context, o Object, block extent, buf []byte, off int64) error {
 	if c.now().UnixNano() < c.resting.Load() {
 		return o.Fetch(ctx, buf, off)
@@ -139,7 +138,7 @@ func (c *Cache) part(ctx context.Context, o Object, block extent, buf []byte, of
 		return nil
 	}
 	if !errors.Is(err, errMiss) && !errors.Is(err, errPage) {
-		return o.Fetch(ctx, buf, off) // nobody would take the block
+		return o.Fetch(ctx, buf, off) // the object cache would not store the block
 	}
 	own := false
 	data, err, _ := c.fetches.Do(name, func() (any, error) {
@@ -147,7 +146,7 @@ func (c *Cache) part(ctx context.Context, o Object, block extent, buf []byte, of
 		return c.fetch(ctx, o, name, form, block)
 	})
 	if err != nil && !own {
-		return o.Fetch(ctx, buf, off) // another's failure may be its alone: it may have been told to stop
+		return o.Fetch(ctx, buf, off) // the failure may be specific to the caller that ran the fetch, such as a canceled context
 	}
 	if err != nil {
 		return err
@@ -156,8 +155,8 @@ func (c *Cache) part(ctx context.Context, o Object, block extent, buf []byte, of
 	return nil
 }
 
-// fetch reads a whole block from the object's store and leaves it in the object cache. Somebody may have done so between
-// this caller's miss and its turn, so the object cache is asked once more.
+// fetch reads a whole block from the object's store and puts it into the object cache. It asks the object cache once more first,
+// since another process may have put the block there meanwhile.
 func (c *Cache) fetch(ctx context.Context, o Object, name string, form pages, block extent) ([]byte, error) {
 	data := make([]byte, block.length)
 	if c.get(ctx, name, form, extent{length: block.length}, data) == nil {
@@ -171,7 +170,7 @@ func (c *Cache) fetch(ctx context.Context, o Object, name string, form pages, bl
 	return data, nil
 }
 
-// get fills buf with a part of a block from the object cache. Its errors are client.get's.
+// get fills buf with a part of a block from the object cache. Its errors are those of client.get.
 func (c *Cache) get(ctx context.Context, name string, form pages, part extent, buf []byte) error {
 	err := c.client.get(ctx, name, form, part, buf)
 	if err == nil {
@@ -185,9 +184,8 @@ func (c *Cache) get(ctx context.Context, name string, form pages, part extent, b
 	return err
 }
 
-// failed counts a failure of the object cache and leaves it alone for a while; damage of one block is no reason for that,
-// nor is one node of it that is away or full.
-// It is no failure that ctx has ended.
+// failed counts a failure of the object cache and suspends requests to it for RestTime, unless only one block is damaged or one node
+// is away or full. Errors after the end of ctx are ignored.
 func (c *Cache) failed(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil {
 		return

@@ -19,33 +19,33 @@ import (
 var (
 	// errMiss says that the object cache does not have a block.
 	errMiss = errors.New("not in the object cache")
-	// errAway says that the node that has a block, or would have it, does not answer or does not take it; others may.
+	// errAway says that the node responsible for a block does not respond or does not accept the block; other nodes may.
 	errAway = errors.New("its node is away or full")
 )
 
-// client speaks to an object cache (docs/object-cache.md). It is safe for concurrent use.
+// client is the HTTP client of an object cache (docs/object-cache.md). It is safe for concurrent use.
 type client struct {
 	cfg    Config
-	prefix string // of request targets
+	prefix string // of the paths of requests
 	http   *http.Client
 }
 
 func newClient(cfg Config) *client {
 	return &client{
 		cfg: cfg, prefix: "/v1/objects/" + cfg.Bucket + "/",
-		http: &http.Client{Transport: &http.Transport{ // no proxy: it is in the cluster
+		http: &http.Client{Transport: &http.Transport{ // no proxy: the object cache is in the cluster
 			DialContext:         (&net.Dialer{Timeout: time.Second}).DialContext,
 			MaxIdleConnsPerHost: 32,
 			IdleConnTimeout:     time.Minute,
 			DisableCompression:  true,
 			ReadBufferSize:      64 << 10,
 			WriteBufferSize:     64 << 10,
-		}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, // an object cache sends nobody elsewhere
+		}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, // an object cache never redirects
 	}
 }
 
-// get fills buf with a part of a block. errMiss means that the block is not there, errPage that it is damaged, errAway that
-// its node does not answer; other errors are of all the object cache.
+// get fills buf with a part of a block. errMiss means that the block is not there, errPage that it is damaged, errAway that its node
+// does not respond; other errors concern the whole object cache.
 func (c *client) get(ctx context.Context, name string, form pages, part extent, buf []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -59,7 +59,7 @@ func (c *client) get(ctx context.Context, name string, form pages, part extent, 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = response.Body.Close() }() // read to its end or given up
+	defer func() { _ = response.Body.Close() }() // the body was read to its end or is abandoned
 	if response.StatusCode == http.StatusNotFound && response.Header.Get("Retry-After") != "" {
 		return errAway
 	}
@@ -79,7 +79,7 @@ func (c *client) get(ctx context.Context, name string, form pages, part extent, 
 	return form.read(response.Body, block, part, buf)
 }
 
-// put leaves a block in the object cache. errAway is its refusal; other errors are as those of get.
+// put stores a block in the object cache. errAway means that its node refused it; other errors are as for get.
 func (c *client) put(ctx context.Context, name string, form pages, block []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -92,14 +92,14 @@ func (c *client) put(ctx context.Context, name string, form pages, block []byte)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = response.Body.Close() }() // holds a line at most
+	defer func() { _ = response.Body.Close() }() // the body holds a line at most
 	if response.StatusCode != http.StatusCreated {
 		return fmt.Errorf("object cache: PUT: %s: %w", response.Status, errAway)
 	}
 	return nil
 }
 
-// request makes a request with a token that is as fresh as its file: the kubelet writes it anew before it expires.
+// request makes a request whose token is read from its file each time, since the kubelet renews it before it expires.
 func (c *client) request(ctx context.Context, method, name string, body io.Reader) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.cfg.URL, body)
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *client) request(ctx context.Context, method, name string, body io.Reade
 	return request, nil
 }
 
-// escape writes a block's name so that it is good in a request target as it is.
+// escape percent-encodes a block's name for use in a request's path.
 func escape(name string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/:=@"
 	var b strings.Builder
