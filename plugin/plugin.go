@@ -1,9 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugin gives TrainJobs their caches from within Kubeflow Trainer, for those who build a Trainer of their own: no admission webhook
-// of ours is then needed. Trainer has no registration for plugins from outside (kubeflow/trainer#2750); what it does have is a map of
-// runtimes that its controller and webhooks are given, and this package decorates those.
+// Package plugin gives TrainJobs their caches from within Kubeflow Trainer, for users who build their own Trainer: no admission
+// webhook of ours is then needed. Trainer has no plugin registration (kubeflow/trainer#2750), but its controller and webhooks take a
+// map of runtimes, and this package wraps those.
 package plugin
 
 import (
@@ -23,13 +23,13 @@ import (
 	"github.com/kubeflow/datacache/internal/runtimes"
 )
 
-// Settings are the platform's choices for what is added. The zero value is good.
+// Settings are the platform's settings for what is injected. The zero value is valid.
 type Settings = inject.Settings
 
-// Decorate wraps the runtimes that Trainer's runtimecore.New made, in place: give the map to controller.SetupControllers and webhooks.Setup
-// afterwards. A TrainJob that asks for a cache is built from its runtime's twin; the TrainJob itself stays as its user wrote it. The twins,
-// DataCaches and caches are the work of package controller, in the same process or another. Readers are asked in turn for runtimes and
-// DataCaches: the manager's client, and its API reader after it.
+// Decorate wraps in place the runtimes that Trainer's runtimecore.New made: pass the map to controller.SetupControllers and
+// webhooks.Setup afterwards. A TrainJob that requests a cache is built from its runtime's twin; the TrainJob itself is not changed.
+// Package controller makes the twins, DataCaches and caches, in the same process or another one. Runtimes and DataCaches are looked
+// up in readers, in order: pass the manager's client, then its API reader.
 func Decorate(trainers map[string]runtime.Runtime, settings Settings, readers ...client.Reader) {
 	judge := &admit.Admission{Readers: readers, Settings: settings}
 	for kind, inner := range trainers {
@@ -37,7 +37,7 @@ func Decorate(trainers map[string]runtime.Runtime, settings Settings, readers ..
 	}
 }
 
-// decorated is one of Trainer's runtimes; what it doesn't override is Trainer's own. It may be used by many goroutines.
+// decorated wraps one of Trainer's runtimes; methods that it doesn't override are Trainer's. It is safe for concurrent use.
 type decorated struct {
 	runtime.Runtime
 	admission *admit.Admission
@@ -46,8 +46,8 @@ type decorated struct {
 
 var _ runtime.Runtime = (*decorated)(nil)
 
-// NewObjects are the TrainJob's JobSet and what belongs to it. Trainer builds a TrainJob from the runtime as it was when it built it first,
-// which may be changed or gone by now: so do we.
+// NewObjects returns the TrainJob's JobSet and related objects. Trainer builds a TrainJob from the version of the runtime with which
+// it was first built, even if the runtime was changed or deleted since; so does this method.
 func (d *decorated) NewObjects(ctx context.Context, job *trainer.TrainJob) ([]apiruntime.ApplyConfiguration, error) {
 	injected, errs, err := d.inject(ctx, job)
 	if err = errors.Join(err, errs.ToAggregate()); err != nil {
@@ -56,8 +56,8 @@ func (d *decorated) NewObjects(ctx context.Context, job *trainer.TrainJob) ([]ap
 	return d.Runtime.NewObjects(ctx, injected)
 }
 
-// ValidateObjects is what Trainer's own validating webhook says of a TrainJob, and on creation what we say of its cache. Old is the TrainJob
-// before an update, nil on creation.
+// ValidateObjects returns the result of Trainer's own validation of a TrainJob and, on creation, of ours. old is the TrainJob before
+// an update, nil on creation.
 func (d *decorated) ValidateObjects(ctx context.Context, old, job *trainer.TrainJob) (admission.Warnings, field.ErrorList) {
 	if old != nil {
 		return d.validateUpdate(ctx, old, job)
@@ -75,8 +75,8 @@ func (d *decorated) ValidateObjects(ctx context.Context, old, job *trainer.Train
 	return d.Runtime.ValidateObjects(ctx, nil, injected)
 }
 
-// validateUpdate judges what may be changed on a TrainJob that was admitted. Where its runtime is gone there is nothing to judge by, and it
-// must stay possible to suspend, resume and delete it.
+// validateUpdate validates an update of a TrainJob that was admitted. If its runtime is gone it validates nothing, since it must stay
+// possible to suspend, resume and delete the TrainJob.
 func (d *decorated) validateUpdate(ctx context.Context, old, job *trainer.TrainJob) (admission.Warnings, field.ErrorList) {
 	if !inject.Matches(job) {
 		return d.Runtime.ValidateObjects(ctx, old, job)
@@ -102,8 +102,8 @@ func (d *decorated) validateUpdate(ctx context.Context, old, job *trainer.TrainJ
 	return d.Runtime.ValidateObjects(ctx, before, injected)
 }
 
-// inject is the TrainJob as Trainer shall see it: itself where it asks for no cache or was built without one, else an edited copy. The
-// errors say why it can't have its cache.
+// inject returns the TrainJob as Trainer must see it: unchanged if it requests no cache or was built without one, otherwise an edited
+// copy. The field errors say why it can't have its cache.
 func (d *decorated) inject(ctx context.Context, job *trainer.TrainJob) (*trainer.TrainJob, field.ErrorList, error) {
 	if !inject.Matches(job) {
 		return job, nil, nil

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// inner records what it is given; test/plugin has Trainer's own runtimes in its place.
+// inner records its arguments; test/plugin uses Trainer's own runtimes instead.
 type inner struct {
 	runtime.Runtime
 	got *trainer.TrainJob
@@ -75,7 +75,7 @@ func twinOf(t *testing.T, source *trainer.TrainingRuntime) *trainer.TrainingRunt
 	return twin
 }
 
-// built is what Trainer keeps of the runtime that it built the TrainJob from.
+// built returns the ConfigMap in which Trainer stores the runtime that it built the TrainJob from.
 func built(t *testing.T, job *trainer.TrainJob, from *trainer.TrainingRuntime) *corev1.ConfigMap {
 	t.Helper()
 	text, err := yaml.Marshal(from)
@@ -89,7 +89,7 @@ func built(t *testing.T, job *trainer.TrainJob, from *trainer.TrainingRuntime) *
 	}
 }
 
-// jobSet is one whose training pods prefer their cache's zone, or don't.
+// jobSet returns a JobSet whose training pods do or don't prefer their cache's zone.
 func jobSet(job *trainer.TrainJob, zone bool) *jobset.JobSet {
 	training := jobset.ReplicatedJob{Name: "node"}
 	if zone {
@@ -102,7 +102,8 @@ func jobSet(job *trainer.TrainJob, zone bool) *jobset.JobSet {
 	return &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}, Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{training}}}
 }
 
-// TestBuiltOnce: a TrainJob is built from the runtime that Trainer built it from first, whatever became of that, and of our settings.
+// TestBuiltOnce checks that a TrainJob is always built from the runtime with which Trainer first built it, regardless of later
+// changes to the runtime or to our settings.
 func TestBuiltOnce(t *testing.T) {
 	t.Parallel()
 	job := cacheJob()
@@ -110,7 +111,7 @@ func TestBuiltOnce(t *testing.T) {
 	underived.Labels = map[string]string{inject.LabelDerive: "false"}
 	tests := map[string]struct {
 		objects []client.Object
-		runtime string // that Trainer is told to build from; "" for an error
+		runtime string // that Trainer builds from; "" for an error
 		patches int
 	}{
 		"first":                       {[]client.Object{source(), twinOf(t, source())}, "torch-data-cache", 1},
@@ -146,7 +147,7 @@ func edited(job *trainer.TrainJob) *trainer.TrainJob {
 	return other
 }
 
-// TestUpdatesOfAdmittedJobs: nothing keeps anybody from suspending or resuming a TrainJob that was admitted.
+// TestUpdatesOfAdmittedJobs checks that a TrainJob that was admitted can always be suspended and resumed.
 func TestUpdatesOfAdmittedJobs(t *testing.T) {
 	t.Parallel()
 	job := cacheJob()

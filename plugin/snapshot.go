@@ -18,17 +18,17 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// Where Trainer keeps the runtime that it built a TrainJob from (kubeflow/trainer v2.3.0 pkg/runtime/core/snapshot.go): a ConfigMap that
-// the TrainJob controls.
+// Where Trainer stores the runtime that it built a TrainJob from (kubeflow/trainer v2.3.0 pkg/runtime/core/snapshot.go): a ConfigMap
+// controlled by the TrainJob.
 const (
 	snapshotSuffix = "-runtime-snapshot"
 	snapshotKey    = "runtime"
 )
 
-// snapshot is the runtime that Trainer built the TrainJob from, nil where it hasn't built it yet.
+// snapshot returns the runtime that Trainer built the TrainJob from, nil if it hasn't been built yet.
 func (d *decorated) snapshot(ctx context.Context, job *trainer.TrainJob) (*inject.Runtime, error) {
 	if job.UID == "" {
-		return nil, nil // it is being created
+		return nil, nil // it is just being created
 	}
 	kept := &corev1.ConfigMap{}
 	found, err := d.get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: job.Name + snapshotSuffix}, kept)
@@ -38,8 +38,9 @@ func (d *decorated) snapshot(ctx context.Context, job *trainer.TrainJob) (*injec
 	return parseSnapshot(kept.Data[snapshotKey])
 }
 
-// withoutZone tells whether the TrainJob's JobSet was made without a preference for its cache's zone. Settings may have changed since, but
-// JobSet takes no other affinity for a JobSet that exists, and a TrainJob could then not be resumed.
+// withoutZone reports whether the TrainJob's JobSet was made without an affinity to its cache's zone. The setting may have changed
+// since then, but the affinity of an existing JobSet is immutable, and an attempt to change it would make it impossible to resume the
+// TrainJob.
 func (d *decorated) withoutZone(ctx context.Context, job *trainer.TrainJob) (bool, error) {
 	made := &jobset.JobSet{}
 	found, err := d.get(ctx, client.ObjectKeyFromObject(job), made)
@@ -49,7 +50,7 @@ func (d *decorated) withoutZone(ctx context.Context, job *trainer.TrainJob) (boo
 	return !inject.HasZone(&made.Spec), nil
 }
 
-// get reads an object from the first reader that has it; false: none has.
+// get reads an object from the first reader that has it; false if none has.
 func (d *decorated) get(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {
 	for _, reader := range d.readers {
 		err := reader.Get(ctx, key, object)

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// mutator points TrainJobs at a runtime whose step is our gate. It may be used by many goroutines.
+// mutator edits TrainJobs so that they use a runtime with a step that waits for the cache. It is safe for concurrent use.
 type mutator struct{ admission *admit.Admission }
 
 var _ admission.Defaulter[*trainer.TrainJob] = (*mutator)(nil)
@@ -39,7 +39,7 @@ func (m *mutator) Default(ctx context.Context, job *trainer.TrainJob) error {
 	return invalid(job, errs)
 }
 
-// update puts back what was injected, and refuses to add a cache or to take it away.
+// update restores what was injected, and rejects adding or removing a cache.
 func (m *mutator) update(job *trainer.TrainJob, before []byte) error {
 	old := &trainer.TrainJob{}
 	if err := json.Unmarshal(before, old); err != nil {
@@ -48,7 +48,7 @@ func (m *mutator) update(job *trainer.TrainJob, before []byte) error {
 	return invalid(job, inject.Mutate(job, old, nil, m.admission.Settings))
 }
 
-// invalid is the answer that names the fields, or nil.
+// invalid returns the error response for errs, or nil if there are none.
 func invalid(job *trainer.TrainJob, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil

@@ -13,12 +13,12 @@ import (
 	"github.com/kubeflow/datacache/internal/admit"
 )
 
-// validator refuses new TrainJobs whose cache can't be. It may be used by many goroutines.
+// validator rejects new TrainJobs that can't have their cache. It is safe for concurrent use.
 type validator struct{ admission *admit.Admission }
 
 var _ admission.Validator[*trainer.TrainJob] = (*validator)(nil)
 
-// ValidateCreate looks at what the TrainJob asks for, at its runtime, and at the DataCache that it names.
+// ValidateCreate validates the TrainJob's request, its runtime, and the DataCache that it names.
 func (v *validator) ValidateCreate(ctx context.Context, job *trainer.TrainJob) (admission.Warnings, error) {
 	request, err := admission.RequestFromContext(ctx)
 	if err != nil {
@@ -31,12 +31,12 @@ func (v *validator) ValidateCreate(ctx context.Context, job *trainer.TrainJob) (
 	return nil, invalid(job, errs)
 }
 
-// ValidateUpdate allows all: what was injected is put back before it comes here, and what was looked at is immutable.
+// ValidateUpdate allows everything: the mutator has restored what was injected, and what ValidateCreate checked is immutable.
 func (v *validator) ValidateUpdate(context.Context, *trainer.TrainJob, *trainer.TrainJob) (admission.Warnings, error) {
 	return nil, nil
 }
 
-// ValidateDelete allows all; it is not called.
+// ValidateDelete allows everything; it is not called.
 func (v *validator) ValidateDelete(context.Context, *trainer.TrainJob) (admission.Warnings, error) {
 	return nil, nil
 }

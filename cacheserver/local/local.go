@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package local runs a whole cache, a head and its data nodes, in one process: for notebooks, tests and as
-// the loader's development server. The parts talk over loopback as they would in a cluster.
+// Package local runs a complete cache, a head and its data nodes, in one process: for notebooks, tests and the loader's development
+// server. The parts communicate over loopback as they would in a cluster.
 package local
 
 import (
@@ -26,22 +26,23 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// Config is what a local cache needs. Fields without a remark must be set.
+// Config configures a local cache. Fields without a comment are required.
 type Config struct {
-	Flight    net.Listener // the head's; data nodes listen beside it on free ports
-	HTTP      net.Listener // nil serves no HTTP
+	Flight    net.Listener // the head's listener; data nodes listen on free ports of the same address
+	HTTP      net.Listener // nil disables HTTP
 	Nodes     int
 	Budget    *rows.Budget // shared by head and nodes
 	Store     *objstore.Store
 	Source    source.Source
 	TLS       transport.TLS
 	Transport transport.Implementation // zero: transport.H2
-	Grace     time.Duration            // 0: the parts' own default
-	// LoadTimeout is how long store or catalog may keep a first load from any progress; 0: a minute, as somebody waits for it.
+	Grace     time.Duration            // 0: the default of head and nodes
+	// LoadTimeout is how long a first load may make no progress because the store or the catalog is unavailable; 0: a minute, since a
+	// user is waiting.
 	LoadTimeout time.Duration
 	Log         *slog.Logger
 	Metrics     *ops.Metrics
-	Profiles    bool // serve Go's profiles beside the metrics
+	Profiles    bool // serve Go's profiles besides the metrics
 }
 
 // Cache is a head with its data nodes. Make it with New, run it with Start.
@@ -50,9 +51,9 @@ type Cache struct {
 	nodes []*node.Node
 }
 
-// New opens the nodes' ports and makes the parts; nothing is served before Start.
+// New opens the nodes' ports and makes head and nodes; it serves nothing before Start.
 func New(ctx context.Context, cfg Config) (*Cache, error) {
-	secret := rand.Text() // head and nodes are this process: nobody else may join
+	secret := rand.Text() // only this process knows it: no other node can join
 	h, err := head.New(head.Config{
 		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
 		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
@@ -86,10 +87,10 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 	return c, nil
 }
 
-// Head is the cache's head, for its status.
+// Head returns the cache's head, whose status tells the state of the cache.
 func (c *Cache) Head() *head.Head { return c.head }
 
-// Start serves until ctx ends and everything is drained.
+// Start serves until ctx ends and open streams have finished.
 func (c *Cache) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.head.Start(ctx) })
@@ -99,8 +100,8 @@ func (c *Cache) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Reachable is a listener's address as others on this machine can use it: an address that means "all
-// interfaces" becomes loopback.
+// Reachable returns a listener's address as other processes on this machine can use it: if it means "all interfaces", it is replaced
+// by loopback.
 func Reachable(a net.Addr) string {
 	host, port, err := net.SplitHostPort(a.String())
 	if err != nil {

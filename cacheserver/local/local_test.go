@@ -34,13 +34,13 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// running is a local cache of a table of ids 0..n-1 and a client of its head.
+// running is a local cache of a table with ids 0..n-1 and a client of its head.
 type running struct {
 	t      *testing.T
 	budget *rows.Budget
 	head   flight.Client
 	nodes  map[string]flight.Client
-	stop   func() // ends the cache and waits for it
+	stop   func() // stops the cache and waits for it
 }
 
 // start serves the table at metadata until the test ends.
@@ -67,7 +67,7 @@ func start(t *testing.T, metadata string, nodes int) *running {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		ended <- nil // for the cleanup
+		ended <- nil // for the cleanup function
 	}
 	t.Cleanup(r.stop)
 	r.head = r.dial(listener.Addr().String())
@@ -107,7 +107,7 @@ func (r *running) node(e *flight.FlightEndpoint) flight.Client {
 	return r.nodes[address]
 }
 
-// ids reads the id column behind one endpoint.
+// ids reads the id column from one endpoint.
 func (r *running) ids(e *flight.FlightEndpoint) []int64 {
 	r.t.Helper()
 	stream, err := r.node(e).DoGet(r.t.Context(), e.Ticket)
@@ -176,7 +176,7 @@ func TestShardsAreTheTableInOrder(t *testing.T) {
 	}
 }
 
-// TestEpochs compares what every rank gets, node by node, with the sequence worked out here row by row.
+// TestEpochs compares the rows that every rank gets, node by node, with a sequence computed row by row.
 func TestEpochs(t *testing.T) {
 	table := icetest.Local(t).Plain("plain", 2, 2, 997, 300)
 	r := start(t, table.Metadata(), 3)
@@ -207,7 +207,7 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// checkEpoch expects of each endpoint the wanted rows that its node holds, in the wanted order.
+// checkEpoch checks that each endpoint sends the rows of want that its node holds, in the order of want.
 func (r *running) checkEpoch(t *testing.T, info *flight.FlightInfo, want []int64) {
 	t.Helper()
 	seen := 0
@@ -234,7 +234,7 @@ func (r *running) checkEpoch(t *testing.T, info *flight.FlightInfo, want []int64
 	}
 }
 
-// sequence lists a share's rows with the slow, plain reading of the order's definition.
+// sequence lists a share's rows with a simple, slow implementation of the order.
 func sequence(t *testing.T, e epoch.Epoch, s epoch.Share) []int64 {
 	t.Helper()
 	clumps := (e.Rows + e.Clump - 1) / e.Clump
@@ -284,7 +284,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// take asks for each list of rows and gives the ids of each answer.
+// take requests each list of rows over one exchange and returns the ids of each response.
 func (r *running) take(e *flight.FlightEndpoint, lists [][]int64) ([][]int64, error) {
 	stream, err := r.node(e).DoExchange(r.t.Context())
 	if err != nil {
@@ -315,8 +315,7 @@ func (r *running) take(e *flight.FlightEndpoint, lists [][]int64) ([][]int64, er
 	return answers, stream.CloseSend()
 }
 
-// TestMemoryComesBack stops a cache with streams that were read, cancelled and left unread: every byte must
-// be given back.
+// TestMemoryComesBack stops a cache with streams that were read, canceled and left unread: all memory must be released.
 func TestMemoryComesBack(t *testing.T) {
 	table := icetest.Local(t).Plain("plain", 2, 1, 20000, 5000)
 	r := start(t, table.Metadata(), 2)

@@ -26,16 +26,16 @@ const (
 	maxBatchKeys  = 65536
 	maxBatchBytes = 8 << 20
 
-	// missingPrefix is in front of the names of objects that are not here, and missingRecord is their PAX record. Its value is
-	// the status that a GET would have had.
+	// missingPrefix precedes the names of objects that are missing, and missingRecord is their PAX record. Its value is the status
+	// that a GET would return.
 	missingPrefix = "__404__/"
 	missingRecord = "DATACACHE.status"
 
 	batchBuffer = 256 << 10
 )
 
-// serveBatch answers POST /v1/objects/BUCKET?batch: the keys of the body, one a line, as a tar stream of the objects in that order.
-// It asks the owners of the keys side by side, each once, by a request of the same kind.
+// serveBatch answers POST /v1/objects/BUCKET?batch, whose body has one key per line, with a tar stream of the objects in that order.
+// It sends one batch request to each owner of keys, concurrently.
 func (s *Server) serveBatch(r *request) {
 	if r.Method != http.MethodPost {
 		r.answer.Header().Set("Allow", "POST")
@@ -62,7 +62,7 @@ func (s *Server) serveBatch(r *request) {
 	b.tar = tar.NewWriter(b.out)
 	for i, key := range keys {
 		if err := b.add(i, key); err != nil {
-			panic(http.ErrAbortHandler) // breaks the connection: the client must not take the stream for whole
+			panic(http.ErrAbortHandler) // closes the connection, so that the client notices that the stream is incomplete
 		}
 	}
 	if err := errors.Join(b.tar.Close(), b.out.Flush()); err != nil {
@@ -70,7 +70,7 @@ func (s *Server) serveBatch(r *request) {
 	}
 }
 
-// batchKeys reads the body.
+// batchKeys reads the keys from the body.
 func batchKeys(r *request) ([]string, *refusal) {
 	text, err := io.ReadAll(http.MaxBytesReader(r.answer, r.Body, maxBatchBytes))
 	var tooLarge *http.MaxBytesError
@@ -92,11 +92,11 @@ func batchKeys(r *request) ([]string, *refusal) {
 	return keys, nil
 }
 
-// batch is the answer to one request for many objects.
+// batch is the response to one batch request.
 type batch struct {
 	server  *Server
 	request *request
-	owners  []*ownerStream // by key; nil: this node answers
+	owners  []*ownerStream // by key; nil: this node has it
 	streams []*ownerStream
 	began   time.Time
 	sent    int64
@@ -105,19 +105,19 @@ type batch struct {
 	buf     []byte
 }
 
-// Write sends a part of the answer, and extends the time for it by what was sent.
+// Write sends a part of the response, and extends the deadline according to the bytes sent.
 func (b *batch) Write(p []byte) (int, error) {
 	deadline := time.Now()
 	if slowest := b.began.Add(b.server.limits.bodyTime(b.sent)); slowest.After(deadline) {
 		deadline = slowest
 	}
-	_ = b.request.control.SetWriteDeadline(deadline.Add(b.server.limits.stall)) // fails only where there are no deadlines
+	_ = b.request.control.SetWriteDeadline(deadline.Add(b.server.limits.stall)) // fails only if the connection has no deadlines
 	n, err := b.request.answer.Write(p)
 	b.sent += int64(n)
 	return n, err
 }
 
-// add writes the entry of one key.
+// add writes the tar entry of one key.
 func (b *batch) add(i int, key string) error {
 	if owner := b.owners[i]; owner != nil {
 		return b.addFrom(owner, key)
@@ -151,7 +151,7 @@ func (b *batch) addLarge(key string) error {
 	if err != nil {
 		return b.missing(key, http.StatusNotFound)
 	}
-	defer func() { _ = object.Close() }() // only read from
+	defer func() { _ = object.Close() }() // opened for reading: closing can't lose data
 	body, err := object.Reader(0, object.Size())
 	if err != nil {
 		return b.missing(key, http.StatusNotFound)
@@ -169,7 +169,7 @@ func (b *batch) entry(name string, size int64) error {
 	return b.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644})
 }
 
-// missing writes the entry of an object that is not here.
+// missing writes the tar entry of an object that is missing.
 func (b *batch) missing(key string, status int) error {
 	if status == http.StatusNotFound {
 		b.server.metrics.miss(b.request.bucket)
@@ -177,7 +177,7 @@ func (b *batch) missing(key string, status int) error {
 	return b.absent(key, status)
 }
 
-// absent writes an entry without an object.
+// absent writes a tar entry without an object.
 func (b *batch) absent(key string, status int) error {
 	return b.tar.WriteHeader(&tar.Header{
 		Typeflag: tar.TypeReg, Name: missingPrefix + key, Mode: 0o644, Format: tar.FormatPAX,
@@ -185,17 +185,17 @@ func (b *batch) absent(key string, status int) error {
 	})
 }
 
-// ownerStream is the answer of the member that owns some of a batch's keys.
+// ownerStream is the response of the member that owns some of a batch's keys.
 type ownerStream struct {
 	member router.Member
 	keys   []string
 	cancel context.CancelFunc
-	opened chan struct{} // closed when tar, or failed, is set
+	opened chan struct{} // closed when tar or failed is set
 	body   io.Closer
 	tar    *tar.Reader // nil: failed
 }
 
-// askOwners sends the keys of other members to them.
+// askOwners sends to each other member the keys that it owns.
 func (b *batch) askOwners(keys []string) {
 	byMember := map[router.Member]*ownerStream{}
 	for i, key := range keys {
@@ -219,7 +219,7 @@ func (b *batch) askOwners(keys []string) {
 	}
 }
 
-// open asks one owner.
+// open sends the batch request to one owner.
 func (b *batch) open(ctx context.Context, o *ownerStream) {
 	defer close(o.opened)
 	s := b.server
@@ -247,7 +247,7 @@ func (b *batch) open(ctx context.Context, o *ownerStream) {
 	}
 }
 
-// addFrom copies the next entry of an owner's answer, which is that of the key.
+// addFrom copies the next entry of an owner's response, which must be that of the key.
 func (b *batch) addFrom(o *ownerStream, key string) error {
 	<-o.opened
 	if o.tar == nil {
@@ -278,7 +278,7 @@ func (b *batch) close() {
 		o.cancel()
 		<-o.opened
 		if o.body != nil {
-			_ = o.body.Close() // only read from
+			_ = o.body.Close() // opened for reading: closing can't lose data
 		}
 	}
 }

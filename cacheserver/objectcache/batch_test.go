@@ -18,7 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 )
 
-// askBatch sends keys and reads the answer: per entry "key=body", or "key!status" of one that is missing.
+// askBatch requests keys and returns an entry for each: "key=body", or "key!status" if it is missing.
 func askBatch(t *testing.T, address, bucket, body string) (status int, entries []string) {
 	t.Helper()
 	conn := dial(t, address)
@@ -75,7 +75,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestBatchWithoutAnOwner names the keys of a node that does not answer, and gives the others.
+// TestBatchWithoutAnOwner checks that a batch reports the keys of a node that does not respond and returns the others.
 func TestBatchWithoutAnOwner(t *testing.T) {
 	t.Parallel()
 	gone := listen(t)

@@ -19,23 +19,23 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 )
 
-// While a node is away others store and remove objects under its keys. When it returns it asks all of them what changed, and
-// removes its own copies of that, before it serves anything: an object that was replaced or removed never comes back. If any
-// of them can't tell, it removes everything.
+// While a node is absent, other nodes store and remove objects whose keys it owns. When it returns, it asks all of them what changed
+// and removes its own copies of those objects before it serves anything, so it never serves an object that was replaced or removed.
+// If any of them can't tell, it removes all its objects.
 
 const (
-	// changesPath answers other object caches with the IDs of objects that changed here within ?ms=N, in milliseconds.
+	// changesPath returns to other object caches the IDs of objects that changed on this node within the last N milliseconds (?ms=N).
 	changesPath = "/v1/changes"
-	// catchUpSlack is added to an absence: the others learn of its beginning with a delay.
+	// catchUpSlack is added to the duration of an absence, since other nodes learn of its start with a delay.
 	catchUpSlack = time.Minute
-	// catchUpTimeout bounds one question.
+	// catchUpTimeout is the timeout of one request.
 	catchUpTimeout = 10 * time.Second
-	// aliveInterval is how often a serving node notes that it is.
+	// aliveInterval is how often a serving node records that it is alive.
 	aliveInterval = 5 * time.Second
 )
 
-// serveChanges answers a request for changesPath, from addresses of other object caches only: IDs reveal which objects exist
-// to those who guess their names.
+// serveChanges answers a request for changesPath. It only accepts addresses of other object caches, since the IDs reveal the
+// existence of objects whose names can be guessed.
 func (s *Server) serveChanges(w http.ResponseWriter, r *http.Request) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil || !s.cfg.Router.HasHost(host) {
@@ -53,11 +53,11 @@ func (s *Server) serveChanges(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	_, _ = w.Write(ids) // a broken connection leaves it shorter than its Content-Length
+	_, _ = w.Write(ids) // if the connection breaks, the body is shorter than its Content-Length
 }
 
-// CatchUp removes the objects that other members changed since a time at which this one was last known to serve. Nothing may
-// be served meanwhile.
+// CatchUp removes the objects that other members changed since the given time, at which this node was last known to be serving.
+// Nothing may be served meanwhile.
 func (s *Server) CatchUp(ctx context.Context, since time.Time) error {
 	others := s.cfg.Router.Others()
 	absence := time.Since(since) + s.slack
@@ -82,7 +82,7 @@ func (s *Server) CatchUp(ctx context.Context, since time.Time) error {
 	return nil
 }
 
-// changesAt asks another member.
+// changesAt requests the changes from another member.
 func (s *Server) changesAt(ctx context.Context, member router.Member, absence time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
@@ -95,7 +95,7 @@ func (s *Server) changesAt(ctx context.Context, member router.Member, absence ti
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = response.Body.Close() }() // only read from
+	defer func() { _ = response.Body.Close() }() // opened for reading: closing can't lose data
 	ids, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = errors.New(response.Status + ": " + strings.TrimSpace(string(ids)))
@@ -106,7 +106,7 @@ func (s *Server) changesAt(ctx context.Context, member router.Member, absence ti
 	return ids, nil
 }
 
-// Return is CatchUp at a start, for the time since the store was last in use.
+// Return calls CatchUp at startup, for the time since the store was last in use.
 func (s *Server) Return(ctx context.Context) error {
 	if s.cfg.Store.Empty() {
 		return nil
@@ -118,7 +118,7 @@ func (s *Server) Return(ctx context.Context) error {
 	return s.CatchUp(ctx, since)
 }
 
-// KeepAlive notes, until ctx ends, that the store is in use. Call it after Return.
+// KeepAlive records that the store is in use, at intervals until ctx ends. Call it after Return.
 func (s *Server) KeepAlive(ctx context.Context) {
 	ticker := time.NewTicker(aliveInterval)
 	defer ticker.Stop()
@@ -134,8 +134,8 @@ func (s *Server) KeepAlive(ctx context.Context) {
 	}
 }
 
-// SetMembers replaces the members that the Router knows. When this member is among them again after it was not, SetMembers
-// catches up with the others before it returns, and until then requests are refused.
+// SetMembers replaces the Router's members. When this node becomes a member again, SetMembers catches up with the others before it
+// returns, and requests are rejected until then.
 func (s *Server) SetMembers(ctx context.Context, members []router.Member) {
 	was := s.cfg.Router.Present()
 	if was && !router.Contains(members, s.cfg.Router.Self()) {
@@ -149,7 +149,7 @@ func (s *Server) SetMembers(ctx context.Context, members []router.Member) {
 	}
 	if err := s.CatchUp(ctx, *since); err != nil {
 		s.logDisk("what others changed was not removed", err)
-		return // requests are refused until the next try, when members change
+		return // requests are rejected until the members change again
 	}
 	s.absent.Store(nil)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 )
 
-// trio starts three servers that know each other.
+// trio starts three servers that are members of one cache.
 func trio(t *testing.T) (servers []*member, members []router.Member) {
 	t.Helper()
 	for _, name := range []string{"one", "two", "three"} {
@@ -20,7 +20,7 @@ func trio(t *testing.T) (servers []*member, members []router.Member) {
 		servers, members = append(servers, s), append(members, router.Member{Name: name, Address: s.address})
 	}
 	for _, s := range servers {
-		s.slack = 0 // the servers have not run for so long
+		s.slack = 0 // the servers have not been running for that long
 		s.router.SetHosts([]string{"127.0.0.1"})
 		s.router.Set(members)
 	}
@@ -29,7 +29,7 @@ func trio(t *testing.T) (servers []*member, members []router.Member) {
 
 func targetOf(i int) string { return fmt.Sprint("/v1/objects/open/", i) }
 
-// TestOldObjectsDoNotComeBack has a node leave and return. Meanwhile the others store and remove objects under its keys.
+// TestOldObjectsDoNotComeBack removes a member and adds it again. Meanwhile the others store and remove objects whose keys it owns.
 func TestOldObjectsDoNotComeBack(t *testing.T) {
 	t.Parallel()
 	servers, members := trio(t)
@@ -67,7 +67,7 @@ func TestOldObjectsDoNotComeBack(t *testing.T) {
 	if kept != objects/3 {
 		t.Errorf("%d of %d objects that nobody changed are there", kept, objects/3)
 	}
-	for _, s := range servers { // and what a stand-in kept is not used the next time that it stands in
+	for _, s := range servers { // an object that a substitute stored is not served the next time it is the substitute
 		for i := range objects {
 			if _, elsewhere := s.router.Elsewhere("open", fmt.Sprint(i)); !elsewhere {
 				ask(t, s.address, "PUT", targetOf(i), "newest", asA)
@@ -84,7 +84,8 @@ func TestOldObjectsDoNotComeBack(t *testing.T) {
 	}
 }
 
-// TestWhoCantLearnWhatChangedStartsEmpty asks others that have begun later than the absence.
+// TestWhoCantLearnWhatChangedStartsEmpty checks that a node removes all its objects if the others' logs start after its absence
+// began.
 func TestWhoCantLearnWhatChangedStartsEmpty(t *testing.T) {
 	t.Parallel()
 	servers, _ := trio(t)
@@ -97,7 +98,7 @@ func TestWhoCantLearnWhatChangedStartsEmpty(t *testing.T) {
 	}
 }
 
-// TestChangesAreForMembersAlone asks from an address that is no member's.
+// TestChangesAreForMembersAlone sends a request from an address that is not a member's.
 func TestChangesAreForMembersAlone(t *testing.T) {
 	t.Parallel()
 	m := start(t, "one")

@@ -44,12 +44,12 @@ func newTransport(l limits, t *TLS) *http.Transport {
 	}
 }
 
-// forward has the member that owns the key answer. That member reviews the token again: the hop header grants nothing. While
-// a member can't be reached, reads of its keys are misses; its keys move when its endpoint is no longer ready.
+// forward sends the request to the member that owns the key. That member reviews the token again: the hop header grants nothing.
+// While a member can't be reached, reads of its keys are misses; its keys move to other members when its endpoint is no longer ready.
 func (s *Server) forward(r *request, to router.Member) {
 	out := (&http.Request{
 		Method: r.Method, Host: to.Address, ContentLength: r.ContentLength, Body: r.Body,
-		// Opaque is sent unchanged.
+		// Opaque is not re-encoded.
 		URL:    &url.URL{Scheme: s.scheme(), Host: to.Address, Opaque: r.RequestURI},
 		Header: http.Header{hopHeader: {"1"}, "User-Agent": {""}},
 	})
@@ -85,12 +85,12 @@ func (s *Server) forward(r *request, to router.Member) {
 // errDead cancels requests to a member that failed a probe.
 var errDead = errors.New("the member does not answer")
 
-// forwardFailed answers a request for which the member sent no response. Only a member that accepts no connections, or fails
-// a probe, gets no requests for a while: what one client does with its body says nothing about the member.
+// forwardFailed answers a request for which the member sent no response. Requests to a member are suspended only if it accepts no
+// connections or fails a probe: an error in the client's body is no evidence against the member.
 func (s *Server) forwardFailed(ctx context.Context, r *request, to router.Member, body *forwardedBody, err error) {
 	s.metrics.forwarded("failed")
 	s.cfg.Log.Debug("forward failed", "member", to.Name, "error", err)
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the one set for the request may have expired meanwhile
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the deadline set for the request may have expired
 	dead := errors.Is(context.Cause(ctx), errDead)
 	if !dead && body.broken.Load() {
 		r.brokenBody("it ended early or came too slowly")
@@ -100,7 +100,7 @@ func (s *Server) forwardFailed(ctx context.Context, r *request, to router.Member
 	s.unreachable(r)
 }
 
-// forwardError stops requests to a member for a while if it accepted no connection. client is the context of the request.
+// forwardError suspends requests to a member if it accepted no connection. client is the context of the request.
 func (s *Server) forwardError(client context.Context, to router.Member, err error) {
 	var dial *net.OpError
 	if client.Err() == nil && errors.As(err, &dial) && dial.Op == "dial" {
@@ -108,7 +108,7 @@ func (s *Server) forwardError(client context.Context, to router.Member, err erro
 	}
 }
 
-// forwardedBody notes that reading the client's body failed.
+// forwardedBody records whether reading the client's body failed.
 type forwardedBody struct {
 	io.ReadCloser
 	broken atomic.Bool
@@ -124,7 +124,7 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 }
 
 const (
-	// alivePath is answered without using the disk or the API server.
+	// alivePath is answered without access to the disk or the API server.
 	alivePath = "/v1/alive"
 	// aliveAfter is how long a forwarded request runs before the member's alivePath is probed, and the probe's timeout. A
 	// request that merely takes long, such as one whose object is being verified, continues.
@@ -168,18 +168,18 @@ func (s *Server) isAlive(ctx context.Context, to router.Member) bool {
 	return response.Body.Close() == nil
 }
 
-// backoffTime is how long a failed member gets no requests: the endpoint of a machine that died stays ready until the cluster
-// notices.
+// backoffTime is how long requests to a failed member are suspended: the endpoint of a machine that died stays ready until the
+// cluster notices.
 const backoffTime = 5 * time.Second
 
-// backoff remembers members that failed lately. Its zero value is ready to use; it may be shared.
+// by Member: time.Time
 type backoff struct{ until sync.Map } // by Member: time.Time
 
 func (b *backoff) set(m router.Member) { b.until.Store(m, time.Now().Add(backoffTime)) }
 
 func (b *backoff) active(m router.Member) bool {
 	until, known := b.until.Load(m)
-	return known && time.Now().Before(until.(time.Time)) //nolint:forcetypeassert // set stores nothing else
+	return known && time.Now().Before(until.(time.Time)) //nolint:forcetypeassert // set stores no other type
 }
 
 // unreachable answers in place of a member that can't be reached.

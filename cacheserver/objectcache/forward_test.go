@@ -55,7 +55,7 @@ func TestForwarding(t *testing.T) {
 		t.Errorf("another namespace: %d, want 403", got.Status)
 	}
 	servers[2].reviewer.down.Store(true)
-	for i := range objects { // who forwards lets through what it can judge; who has the key judges again
+	for i := range objects { // the forwarding node admits what it can check; the owner checks again
 		target := fmt.Sprintf("/v1/objects/open/fresh-%d", i)
 		at, elsewhere := servers[0].router.Elsewhere("open", fmt.Sprintf("fresh-%d", i))
 		if !elsewhere || at.Name != "three" {
@@ -71,7 +71,7 @@ func TestForwarding(t *testing.T) {
 func TestNeverForwardedTwice(t *testing.T) {
 	t.Parallel()
 	one, two := start(t, "one"), start(t, "two")
-	// Each thinks that the other has everything.
+	// Each considers the other one the owner of every key.
 	one.router.Set([]router.Member{{Name: "two", Address: two.address}})
 	two.router.Set([]router.Member{{Name: "one", Address: one.address}})
 	if got := ask(t, one.address, "PUT", "/v1/objects/open/x", "body", asA); got.Status != 201 {
@@ -107,7 +107,7 @@ func TestTheOwnerIsGone(t *testing.T) {
 	}
 }
 
-// TestABadPutLeavesTheOwnerAlone has a client's body break off. Others still reach the member that owns the key.
+// TestABadPutLeavesTheOwnerAlone breaks off a client's body: requests of other clients must still be forwarded to the owner.
 func TestABadPutLeavesTheOwnerAlone(t *testing.T) {
 	t.Parallel()
 	one, two := start(t, "one"), start(t, "two")
@@ -133,7 +133,7 @@ func TestABadPutLeavesTheOwnerAlone(t *testing.T) {
 	}
 }
 
-// A member that is stopped takes connections and requests, by its kernel, and answers nothing.
+// TestTheOwnerIsStopped stops the owner's process, whose kernel still accepts connections and requests.
 func TestTheOwnerIsStopped(t *testing.T) {
 	t.Parallel()
 	stopped := listen(t)
@@ -157,7 +157,7 @@ func TestTheOwnerIsStopped(t *testing.T) {
 	}
 }
 
-// A member that is alive may take longer for an answer than one that isn't.
+// TestTheOwnerIsSlow checks that a member that is alive may take longer to respond than the timeout of a probe.
 func TestTheOwnerIsSlow(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1)

@@ -26,8 +26,8 @@ type request struct {
 	control     *http.ResponseController
 }
 
-// ServeHTTP answers a request for an object. It works on the raw request target: keys contain "//", ".." and escapes that are
-// part of them, which http.ServeMux would redirect or resolve.
+// ServeHTTP answers a request for an object. It parses the raw request target: keys may contain "//", ".." and escapes, which
+// http.ServeMux would redirect or resolve.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.RequestURI == alivePath {
 		w.WriteHeader(http.StatusNoContent)
@@ -43,7 +43,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serve(r *request) {
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // fails only where there are no deadlines
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // fails only if the connection has no deadlines
 	if r.Body != http.NoBody {
 		r.Body = newRequestBody(r, s.limits)
 	}
@@ -52,7 +52,7 @@ func (s *Server) serve(r *request) {
 		no.answer(r)
 		return
 	}
-	if r.key == "" { // of many objects
+	if r.key == "" { // a batch request
 		s.serveBatch(r)
 		return
 	}
@@ -95,7 +95,7 @@ func parseTarget(target string) (bucket, key string, ok bool) {
 	return bucket, key, bucket != "" && key != ""
 }
 
-// sourceOf is the request's context with its client's address as the source of its token.
+// sourceOf returns the request's context with its client's address as the source of its token.
 func sourceOf(r *http.Request) context.Context {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -104,8 +104,8 @@ func sourceOf(r *http.Request) context.Context {
 	return identity.WithSource(r.Context(), host)
 }
 
-// admit authenticates and authorizes a request before anything is looked up: neither its answer nor its timing depends on
-// which objects exist.
+// admit authenticates and authorizes a request before any lookup, so that neither the response nor its timing depends on which
+// objects exist.
 func (s *Server) admit(ctx context.Context, target, authorization string) (bucket, key string, no *refusal) {
 	bucket, key, ok := parseTarget(target)
 	if name, isBatch := strings.CutSuffix(target, batchSuffix); isBatch && !strings.Contains(strings.TrimPrefix(name, prefix), "/") {
@@ -136,7 +136,7 @@ func (s *Server) admit(ctx context.Context, target, authorization string) (bucke
 		return "", "", unavailable("the token can't be reviewed now")
 	}
 	if !s.cfg.Buckets().Allows(bucket, who.Namespace) {
-		// The same answer for a bucket that does not exist: clients without access do not learn whether it does.
+		// The response is the same if the bucket does not exist, so that clients without access can't find out.
 		return "", "", &refusal{status: http.StatusForbidden, why: fmt.Sprintf("bucket %q is not open to namespace %q", bucket, who.Namespace)}
 	}
 	return bucket, key, nil
@@ -157,7 +157,7 @@ func unauthorized(why string) *refusal {
 	return &refusal{status: http.StatusUnauthorized, why: why, name: "WWW-Authenticate", value: "Bearer"}
 }
 
-// answer sends the refusal.
+// answer sends the error response.
 func (no *refusal) answer(r *request) {
 	if no.name != "" {
 		r.answer.Header().Set(no.name, no.value)
@@ -168,7 +168,7 @@ func (no *refusal) answer(r *request) {
 // refuse sends an error response with a line of text.
 func (r *request) refuse(status int, why string) { http.Error(r.answer, why, status) }
 
-// statusRecorder remembers the status for the metrics.
+// statusRecorder records the status for the metrics.
 type statusRecorder struct {
 	http.ResponseWriter
 	status int

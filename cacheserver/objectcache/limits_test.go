@@ -20,18 +20,19 @@ import (
 	"time"
 )
 
-// never is a limit that no test lives to see.
+// never is a limit that is not reached during a test.
 const never = time.Hour
 
-// unlimited is limits of which a test shortens the one that it is about.
+// unlimited is a set of limits that are never reached; each test shortens one of them.
 var unlimited = limits{header: never, idle: never, stall: never, leastSpeed: math.MaxInt64}
 
-// TestSilentClients has clients say something and then nothing more. Each meets the one limit that is not never.
+// TestSilentClients has clients send something and then nothing more: the server must close the connection after the one limit that
+// the test case shortens.
 func TestSilentClients(t *testing.T) {
 	t.Parallel()
 	const (
 		brief = 50 * time.Millisecond
-		long  = time.Second // where the server has to answer within it
+		long  = time.Second // used where the server must respond within the limit
 		put   = "PUT /v1/objects/open/x HTTP/1.1\r\nHost: cache\r\n"
 	)
 	header, idle, stall, answer := unlimited, unlimited, unlimited, unlimited
@@ -40,7 +41,7 @@ func TestSilentClients(t *testing.T) {
 		name   string
 		limits limits
 		text   string
-		want   string // the statuses of the answers
+		want   string // the statuses of the responses
 	}{
 		{"no request", header, "", ""},
 		{"half a request line", header, "GET /v1/obj", "(400)?"},
@@ -51,7 +52,7 @@ func TestSilentClients(t *testing.T) {
 		{"nothing after a miss", idle, "GET /v1/objects/open/y HTTP/1.1\r\nHost: cache\r\n" + asA + "\r\n\r\n", "404"},
 		{"half a body", answer, put + asA + "\r\nContent-Length: 8\r\n\r\nhalf", "400"},
 		{"half a body in chunks", answer, put + asA + "\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n", "400"},
-		{"no body for a refusal", stall, put + "Content-Length: 8\r\n\r\n", "(401)?"}, // its answer waits for the body
+		{"no body for a refusal", stall, put + "Content-Length: 8\r\n\r\n", "(401)?"}, // the response is sent after waiting for the body
 		{"no body for a read", stall, plainGet + asA + "\r\nContent-Length: 8\r\n\r\n", "(200)?"},
 	}
 	for _, test := range tests {
@@ -71,7 +72,7 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// holdsX puts a small object "x", past the server.
+// holdsX stores a small object "x" directly in the server's store.
 func (m *member) holdsX(t *testing.T) {
 	t.Helper()
 	w, err := m.store.Create("open", "x", 4)
@@ -88,10 +89,10 @@ func (m *member) holdsX(t *testing.T) {
 
 var status = regexp.MustCompile(`HTTP/1\.1 (\d+)`)
 
-// listenTo says text and returns the statuses of what comes back until the server closes.
+// listenTo sends text and returns the statuses of the responses received until the server closes the connection.
 func listenTo(t *testing.T, conn *net.TCPConn, text string) string {
 	t.Helper()
-	_, _ = io.WriteString(conn, text) // fails when the server has closed already
+	_, _ = io.WriteString(conn, text) // fails if the server has closed the connection already
 	got, err := io.ReadAll(conn)
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 		t.Fatal(err)
@@ -103,7 +104,7 @@ func listenTo(t *testing.T, conn *net.TCPConn, text string) string {
 	return strings.Join(statuses, " ")
 }
 
-// TestABodyThatTakesLong hears what became of it, later than what has no body would.
+// TestABodyThatTakesLong checks that a request with a slow body gets a response later than the limit for a request without one.
 func TestABodyThatTakesLong(t *testing.T) {
 	t.Parallel()
 	l := unlimited
@@ -113,10 +114,10 @@ func TestABodyThatTakesLong(t *testing.T) {
 			t.Parallel()
 			conn := dial(t, startWith(t, "alone", l).address)
 			chunk := func(n int) string { return fmt.Sprintf("%x\r\n%s\r\n", n, strings.Repeat("x", n)) }
-			const begin = 100 // and so many seconds
+			const begin = 100 // in seconds
 			fmt.Fprintf(conn, "PUT /v1/objects/open/x HTTP/1.1\r\nHost: cache\r\n%s\r\nTransfer-Encoding: chunked\r\n\r\n%s", asA, chunk(begin))
 			time.Sleep(l.stall + l.stall/4)
-			go func() { fmt.Fprintf(conn, "%s0\r\n\r\n", chunk(test.rest)) }() // not read to its end if it is refused
+			go func() { fmt.Fprintf(conn, "%s0\r\n\r\n", chunk(test.rest)) }() // the server does not read all of it if it rejects the request
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || response.StatusCode != test.want {
 				t.Fatalf("%v %v, want %d", response, err, test.want)
@@ -125,7 +126,7 @@ func TestABodyThatTakesLong(t *testing.T) {
 	}
 }
 
-// TestAClientThatStopsReading gets a part, and the server releases the connection and the file.
+// TestAClientThatStopsReading checks that the server closes the connection and the file when a client has read only a part.
 func TestAClientThatStopsReading(t *testing.T) {
 	t.Parallel()
 	s, dir := withLarge(t, never)
@@ -151,7 +152,7 @@ func TestAClientThatStopsReading(t *testing.T) {
 	}
 }
 
-// TestASlowReader is slow, but not too slow: a large answer has more time than one without a body.
+// TestASlowReader checks that a slow reader of a large response gets more time than for a response without a body.
 func TestASlowReader(t *testing.T) {
 	t.Parallel()
 	s, _ := withLarge(t, never)
@@ -174,7 +175,7 @@ func TestASlowReader(t *testing.T) {
 	}
 }
 
-// serveOne serves until the test ends. accepted gets the server's side of the first connection.
+// serveOne serves until the end of the test. accepted receives the server's side of the first connection.
 func serveOne(t *testing.T, s *Server) (address string, accepted <-chan net.Conn) {
 	t.Helper()
 	conns := make(chan net.Conn, 1)
@@ -190,7 +191,7 @@ func serveOne(t *testing.T, s *Server) (address string, accepted <-chan net.Conn
 	return listener.Addr().String(), conns
 }
 
-// socketOf is what links to descriptors of a connection begin with.
+// socketOf is the prefix of the links in /proc/self/fd to sockets of a connection.
 func socketOf(t *testing.T, conn net.Conn) string {
 	t.Helper()
 	raw, err := conn.(*net.TCPConn).SyscallConn()
@@ -205,7 +206,7 @@ func socketOf(t *testing.T, conn net.Conn) string {
 	return link
 }
 
-// descriptors counts those of this process whose links begin so.
+// descriptors counts the file descriptors of this process whose links have the prefix.
 func descriptors(t *testing.T, prefix string) (n int) {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
@@ -214,14 +215,14 @@ func descriptors(t *testing.T, prefix string) (n int) {
 	}
 	for _, fd := range all {
 		link, err := os.Readlink(filepath.Join("/proc/self/fd", fd.Name()))
-		if err == nil && strings.HasPrefix(link, prefix) { // else it was closed meanwhile
+		if err == nil && strings.HasPrefix(link, prefix) { // otherwise it was closed meanwhile
 			n++
 		}
 	}
 	return n
 }
 
-// awaitNone waits until there are no such descriptors.
+// awaitNone waits until no file descriptor's link has the prefix.
 func awaitNone(t *testing.T, prefix string) {
 	t.Helper()
 	for deadline := time.Now().Add(testTimeout); descriptors(t, prefix) > 0; time.Sleep(time.Millisecond) {

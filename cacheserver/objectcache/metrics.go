@@ -17,7 +17,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 )
 
-// metrics of a Server. Only authorized requests are counted by bucket, so clients can't create label values.
+// metrics are the metrics of a Server. Only authorized requests are counted by bucket, so clients can't create label values.
 type metrics struct {
 	registry      *prometheus.Registry
 	requests      *prometheus.CounterVec
@@ -56,7 +56,7 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// methods are label values; all others are counted as "other".
+// methods are the label values for HTTP methods; all others are counted as "other".
 var methods = map[string]string{"GET": "GET", "HEAD": "HEAD", "PUT": "PUT", "DELETE": "DELETE", "POST": "POST"}
 
 func (m *metrics) request(method string, status int) {
@@ -75,7 +75,7 @@ func (m *metrics) received(bucket string, n int64) {
 }
 func (m *metrics) forwarded(outcome string) { m.forwards.WithLabelValues(outcome).Inc() }
 
-// timed is a Reviewer that measures another's duration.
+// timed is a Reviewer that measures the duration of another's reviews.
 type timed struct {
 	ask     identity.Reviewer
 	seconds *prometheus.HistogramVec

@@ -32,7 +32,7 @@ type Config struct {
 	Reviewer        identity.Reviewer // the Server caches its answers
 	Router          *router.Router
 	TLS             *TLS // nil: no TLS
-	// Grace is how long running requests may take to finish after Serve's context ended.
+	// Grace is how long running requests may continue after the end of Serve's context.
 	Grace time.Duration
 	Log   *slog.Logger
 }
@@ -44,12 +44,12 @@ type Server struct {
 	reviewer  identity.Reviewer
 	metrics   *metrics
 	limits    limits
-	transport http.RoundTripper // to other object caches
+	transport http.RoundTripper // connects to other object caches
 	backoff   backoff
-	slack     time.Duration             // catchUpSlack but in tests
-	absent    atomic.Pointer[time.Time] // since when this one is not among the members; nil: is among them, or never was
+	slack     time.Duration             // catchUpSlack, except in tests
+	absent    atomic.Pointer[time.Time] // since when this node is not a member; nil: it is one, or never was
 	waiting   atomic.Pointer[string]
-	lastLog   atomic.Int64 // Unix time of the last line about the disk
+	lastLog   atomic.Int64 // Unix time of the last log line about the disk
 }
 
 var (
@@ -68,10 +68,10 @@ func New(cfg Config) *Server {
 // Wait makes requests fail with 503 and the reason.
 func (s *Server) Wait(reason string) { s.waiting.Store(&reason) }
 
-// Open admits requests.
+// Open starts admitting requests.
 func (s *Server) Open() { s.waiting.Store(nil) }
 
-// Ready says whether requests are admitted.
+// Ready reports whether requests are admitted.
 func (s *Server) Ready() (bool, string) {
 	if reason := s.waiting.Load(); reason != nil {
 		return false, *reason
@@ -79,15 +79,15 @@ func (s *Server) Ready() (bool, string) {
 	return true, "ready"
 }
 
-// Status is what /status shows.
+// Status is the value served at /status.
 type Status struct {
 	Ready   bool                `json:"ready"`
 	Reason  string              `json:"reason"`
-	Members int                 `json:"members"` // object caches that share the keys
+	Members int                 `json:"members"` // number of object caches that share the keys
 	Buckets []store.BucketStats `json:"buckets"`
 }
 
-// Status describes what the node holds.
+// Status describes the node and its buckets.
 func (s *Server) Status() any {
 	ready, reason := s.Ready()
 	return Status{Ready: ready, Reason: reason, Members: s.cfg.Router.Members(), Buckets: s.cfg.Store.Stats()}
@@ -96,7 +96,7 @@ func (s *Server) Status() any {
 // Metrics serves the Server's metrics for Prometheus.
 func (s *Server) Metrics() http.Handler { return s.metrics.handler() }
 
-// Serve answers on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
+// Serve serves on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
 func (s *Server) Serve(ctx context.Context, on net.Listener) error {
 	server := s.newHTTP()
 	group, ctx := errgroup.WithContext(ctx)

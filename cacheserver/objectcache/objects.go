@@ -15,11 +15,11 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
-// clockGrain is how far the clock of file times may be behind the process's.
+// clockGrain is how far file modification times may lag behind the process's clock.
 const clockGrain = 10 * time.Millisecond
 
-// find opens an object, which the caller closes. Anything wrong with it is a miss, and so is one that is older than this node's
-// ownership of its key: another node owned the key in between, and may have replaced the object.
+// find opens an object, which the caller closes. A damaged object is a miss. So is an object written before this node became the
+// key's owner: the previous owner may have replaced it.
 func (s *Server) find(bucket, key string) (*store.Object, error) {
 	object, err := s.cfg.Store.Get(bucket, key)
 	if err != nil {
@@ -28,8 +28,8 @@ func (s *Server) find(bucket, key string) (*store.Object, error) {
 	if !object.Written().Add(clockGrain).Before(s.cfg.Router.OwnedSince(bucket, key)) {
 		return object, nil
 	}
-	_ = object.Close()                  // was not read from
-	_ = s.cfg.Store.Delete(bucket, key) // counted; the next read tries again
+	_ = object.Close()                  // nothing was read from it
+	_ = s.cfg.Store.Delete(bucket, key) // a failure is counted, and the next read tries again
 	return nil, store.ErrMiss
 }
 
@@ -40,7 +40,7 @@ func (s *Server) get(r *request) {
 		s.miss(r)
 		return
 	}
-	defer func() { _ = object.Close() }() // only read from
+	defer func() { _ = object.Close() }() // opened for reading: closing can't lose data
 	var byRange string
 	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
 		byRange = r.Header.Get("Range")
@@ -77,7 +77,7 @@ func (s *Server) get(r *request) {
 	s.metrics.sent(r.bucket, sent)
 }
 
-// miss answers that there is no such object.
+// miss responds that there is no such object.
 func (s *Server) miss(r *request) {
 	s.metrics.miss(r.bucket)
 	r.refuse(http.StatusNotFound, store.ErrMiss.Error())
@@ -100,7 +100,7 @@ func (s *Server) put(r *request) {
 	if readErr == nil && writeErr == nil {
 		writeErr = w.Commit()
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the one set for the request may have expired meanwhile
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the deadline set for the request may have expired
 	if readErr != nil {
 		r.brokenBody(readErr.Error())
 		return
@@ -112,15 +112,15 @@ func (s *Server) put(r *request) {
 	r.answer.WriteHeader(http.StatusCreated)
 }
 
-// brokenBody answers a PUT whose body did not arrive.
+// brokenBody responds to a PUT whose body did not arrive.
 func (r *request) brokenBody(why string) {
 	r.answer.Header().Set("Connection", "close")
 	r.refuse(http.StatusBadRequest, "the body broke off: "+why)
 }
 
-// receive copies the body into w. readErr is the client's failure, writeErr the store's.
+// receive copies the body into w. readErr is an error of the client, writeErr one of the store.
 func receive(r *request, w io.Writer) (received int64, readErr, writeErr error) {
-	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool holds nothing else
+	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool contains no other type
 	defer buffers.Put(buf)
 	for {
 		n, err := r.Body.Read(*buf)
@@ -139,13 +139,13 @@ func receive(r *request, w io.Writer) (received int64, readErr, writeErr error) 
 	}
 }
 
-// buffers for request bodies are large, so that system calls are few.
+// buffers for request bodies are large, to reduce the number of system calls.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
-// refusePut answers a PUT that the store rejected.
+// refusePut responds to a PUT that the store rejected.
 func (s *Server) refusePut(r *request, err error) {
 	if errors.Is(err, store.ErrTooLarge) {
-		r.answer.Header().Set("Connection", "close") // else net/http reads part of the body before it answers
+		r.answer.Header().Set("Connection", "close") // otherwise net/http reads part of the body before it responds
 		r.refuse(http.StatusRequestEntityTooLarge, err.Error())
 		return
 	}
@@ -163,7 +163,7 @@ func (s *Server) delete(r *request) {
 	r.answer.WriteHeader(http.StatusNoContent)
 }
 
-// logDisk logs a failure of the disk, at most one every ten seconds: a failing disk fails many requests.
+// logDisk logs a failure of the disk, at most once every ten seconds, since a failing disk makes many requests fail.
 func (s *Server) logDisk(what string, err error) {
 	now := time.Now().Unix()
 	if last := s.lastLog.Load(); now-last < 10 || !s.lastLog.CompareAndSwap(last, now) {

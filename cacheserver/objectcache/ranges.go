@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// byteRange is the part of an object that a request asks for.
+// byteRange is the requested part of an object.
 type byteRange struct {
 	first, length int64
 	partial       bool
@@ -16,8 +16,8 @@ type byteRange struct {
 
 func whole(size int64) byteRange { return byteRange{length: size} }
 
-// parseRange parses a Range header for an object of size bytes. ok is false if the range is not satisfiable. Anything but a
-// single byte range is ignored and means the whole object, as RFC 9110, section 14.2, allows.
+// parseRange parses a Range header for an object of size bytes. ok is false if the range is not satisfiable. Anything but a single
+// byte range is ignored and means the whole object, as RFC 9110, section 14.2, allows.
 func parseRange(text string, size int64) (r byteRange, ok bool) {
 	spec, isBytes := strings.CutPrefix(text, "bytes=")
 	from, to, isRange := strings.Cut(strings.TrimSpace(spec), "-")
@@ -33,7 +33,7 @@ func parseRange(text string, size int64) (r byteRange, ok bool) {
 		return byteRange{first: size - int64(n), length: int64(n), partial: true}, n > 0
 	}
 	first, err := strconv.ParseUint(from, 10, 63)
-	last := uint64(size) - 1 // for size 0 no first is below it
+	last := uint64(size) - 1 // for size 0 every first is larger, so nothing is satisfiable
 	if err == nil && to != "" {
 		last, err = strconv.ParseUint(to, 10, 63)
 	}

@@ -84,8 +84,8 @@ func TestNobodyLearnsWhatThereIs(t *testing.T) {
 	}
 }
 
-// TestRefusedBeforeAnyLook asks a server that has neither a store nor a router, so that whoever looks for an object, or for who has it,
-// gets no answer at all. Who is refused gets one: the time that it takes can't depend on what there is.
+// TestRefusedBeforeAnyLook sends requests to a server that has neither a store nor a router, so that any lookup of an object or of
+// its owner would crash. Requests without permission must get a response: so its timing can't depend on which objects exist.
 func TestRefusedBeforeAnyLook(t *testing.T) {
 	t.Parallel()
 	address := serve(t, New(Config{
@@ -149,7 +149,8 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// What is announced to be too large is refused before any of it is sent, here and where another member has the key.
+// TestTooLargeIsRefusedAtOnce checks that a body whose announced length is too large is rejected before any of it is sent, on the
+// key's owner and on other members.
 func TestTooLargeIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	for bucket, size := range map[string]int{"small": 2000, "open": 1<<20 + 1, "team": 1 << 40} {

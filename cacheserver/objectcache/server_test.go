@@ -24,7 +24,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
-// config is what the tests' servers are told: "open" and "small" are public, "team" is a's.
+// config is the buckets configuration of the tests' servers: "open" and "small" are public, "team" belongs to namespace a.
 var config = buckets.Config{
 	TotalLimit: 1 << 30,
 	Buckets: map[string]buckets.Bucket{
@@ -34,7 +34,7 @@ var config = buckets.Config{
 	},
 }
 
-// names is a Reviewer that knows "token-a" as namespace a's, and so on.
+// names is a Reviewer that maps "token-a" to namespace a, and so on.
 type names struct{ down atomic.Bool }
 
 func (n *names) Review(_ context.Context, token string) (identity.Identity, error) {
@@ -57,7 +57,7 @@ type member struct {
 	address  string
 }
 
-// start runs a server that has every key until its router is told otherwise.
+// start runs a server that owns every key until its router gets members.
 func start(t *testing.T, name string) *member {
 	t.Helper()
 	return startWith(t, name, defaultLimits)
@@ -80,12 +80,12 @@ func startWith(t *testing.T, name string, l limits) *member {
 		Buckets: func() buckets.Config { return config }, BucketsRejected: func() bool { return false },
 	})
 	m.limits = l
-	t.Cleanup(func() { objects.Close() }) // after it has served
+	t.Cleanup(func() { objects.Close() }) // runs after the server has stopped
 	m.address = serve(t, m.Server)
 	return m
 }
 
-// serve lets requests in until the test ends, and returns the server's address.
+// serve serves requests until the end of the test, and returns the server's address.
 func serve(t *testing.T, s *Server) (address string) {
 	t.Helper()
 	s.Open()
@@ -102,14 +102,14 @@ func serve(t *testing.T, s *Server) (address string) {
 	return listener.Addr().String()
 }
 
-// reply is what of an answer the tests look at.
+// reply is the part of a response that tests look at.
 type reply struct {
 	Status int
 	Body   string
 	Header http.Header
 }
 
-// ask sends a request as it is written, so that nothing is cleaned on the way, and reads the answer.
+// ask sends a request verbatim, without the normalization of net/http, and reads the response.
 func ask(t *testing.T, address, method, target, body string, headers ...string) reply {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
@@ -122,7 +122,7 @@ func ask(t *testing.T, address, method, target, body string, headers ...string) 
 		text += fmt.Sprintf("Content-Length: %d\r\n", len(body))
 	}
 	text += strings.Join(append(headers, "", ""), "\r\n")
-	go func() { _, _ = io.WriteString(conn, text+body) }() // a server that refuses early does not read it all
+	go func() { _, _ = io.WriteString(conn, text+body) }() // a server that rejects the request early does not read all of it
 	response, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, target, err)
@@ -249,7 +249,7 @@ func TestChunkedBodies(t *testing.T) {
 	m := start(t, "one")
 	for size, want := range map[int]int{0: 201, 1000: 201, 900 << 10: 201, 1 << 20: 413} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+m.address+"/v1/objects/open/x",
-			io.LimitReader(zeros{}, int64(size))) // of no known length
+			io.LimitReader(zeros{}, int64(size))) // so that its length is unknown to the client
 		if err != nil {
 			t.Fatal(err)
 		}

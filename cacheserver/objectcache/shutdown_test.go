@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
-// testTimeout bounds what must happen in a test, on a machine that is busy otherwise.
+// testTimeout bounds every wait in a test; it is long because the machine may be busy.
 const testTimeout = 2 * time.Minute
 
 // plainGet is the start of a GET request, without the empty line.
@@ -34,7 +34,7 @@ func listen(t *testing.T) net.Listener {
 	return listener
 }
 
-// dial connects until the test ends, for at most testTimeout.
+// dial connects until the end of the test, for at most testTimeout.
 func dial(t *testing.T, address string) *net.TCPConn {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
@@ -48,7 +48,7 @@ func dial(t *testing.T, address string) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// ending is a server that a test stops. It has one object, which is larger than any socket buffer.
+// ending is a server that a test shuts down. It has one object, which is larger than any socket buffer.
 type ending struct {
 	address string
 	size    int
@@ -69,7 +69,7 @@ func startEnding(t *testing.T, grace time.Duration) *ending {
 // large is the size of an object that exceeds all socket buffers.
 const large = 64 << 20
 
-// withLarge returns an open server with a large object "x" in bucket "open", and the folder of its store.
+// withLarge returns an open server with a large object "x" in bucket "open", and its store's folder.
 func withLarge(t *testing.T, grace time.Duration) (s *Server, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -110,7 +110,7 @@ func (e *ending) wait(t *testing.T) {
 	}
 }
 
-// ask sends a request for the object on a new connection and reads the header of the answer.
+// ask sends a request for the object on a new connection and reads the response header.
 func (e *ending) ask(t *testing.T, method string) (io.Reader, *http.Response) {
 	t.Helper()
 	conn := dial(t, e.address)
@@ -156,5 +156,5 @@ func TestClientDisconnects(t *testing.T) {
 	conn, _ := e.ask(t, "GET")
 	conn.(io.Closer).Close()
 	e.end()
-	e.wait(t) // well before its grace: nobody is answered any more
+	e.wait(t) // well before the grace period ends: no requests are running any more
 }

@@ -9,14 +9,14 @@ import (
 	"net"
 )
 
-// TLS makes the port for objects speak TLS, to clients and between object caches. Its functions return what is valid now.
+// TLS configures TLS on the port for objects, for clients and between object caches. Its functions return the current values.
 type TLS struct {
 	Certificate func() *tls.Certificate
-	Roots       func() *x509.CertPool // of other object caches' certificates
-	ServerName  string                // that other object caches' certificates have
+	Roots       func() *x509.CertPool // to verify other object caches' certificates
+	ServerName  string                // the name in other object caches' certificates
 }
 
-// scheme of URLs of other object caches.
+// scheme is the scheme of other object caches' URLs.
 func (s *Server) scheme() string {
 	if s.cfg.TLS == nil {
 		return "http"
@@ -35,14 +35,14 @@ func (t *TLS) listener(on net.Listener) net.Listener {
 	})
 }
 
-// client configures connections to other object caches; nil for a nil t.
+// client returns the configuration of connections to other object caches; nil for a nil t.
 func (t *TLS) client() *tls.Config {
 	if t == nil {
 		return nil
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: t.ServerName,
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies: Config.RootCAs can't change
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies instead: Config.RootCAs can't change
 		VerifyConnection: func(state tls.ConnectionState) error {
 			intermediates := x509.NewCertPool()
 			for _, each := range state.PeerCertificates[1:] {

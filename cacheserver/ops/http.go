@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ops is what people, probes and Prometheus look at: metrics, and /healthz, /ready, /status and /metrics over plain HTTP.
+// Package ops serves metrics and status to people, probes and Prometheus: /healthz, /ready, /status and /metrics over plain HTTP.
 package ops
 
 import (
@@ -18,19 +18,19 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
-// Server is what is watched: a head or a data node.
+// Server is the head or data node whose status is served.
 type Server interface {
-	// Ready says whether clients are served, and if not, why.
+	// Ready reports whether clients are served; if not, reason says why.
 	Ready() (ok bool, reason string)
-	// Status is the value behind /status; it must have a JSON form.
+	// Status returns the value that /status serves as JSON.
 	Status() any
 }
 
-// Handler routes the four paths. metrics serves /metrics.
+// Handler serves the four paths; metrics serves /metrics.
 func Handler(server Server, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "ok\n") // a client that left is nobody's error
+		_, _ = io.WriteString(w, "ok\n") // an error here means that the client left
 	})
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		ok, reason := server.Ready()
@@ -51,7 +51,7 @@ func Handler(server Server, metrics http.Handler) http.Handler {
 	return mux
 }
 
-// WithProfiles adds Go's profiles under /debug/pprof/, for whoever may reach the port.
+// WithProfiles adds Go's profiles under /debug/pprof/, without access control.
 func WithProfiles(handler http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", handler)
@@ -62,7 +62,7 @@ func WithProfiles(handler http.Handler) http.Handler {
 	return mux
 }
 
-// Serve answers on the listener until ctx ends, then closes it. A closed context is not an error.
+// Serve serves on the listener until ctx ends, then closes it. The end of ctx is not an error.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

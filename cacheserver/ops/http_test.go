@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// subject is ready or not.
+// subject is a Server that is ready or not.
 type subject struct{ ready bool }
 
 func (s subject) Ready() (bool, string) { return s.ready, "the reason" }

@@ -11,37 +11,37 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// The stages of a load, as the label "stage" has them.
+// The stages of a load: values of the label "stage".
 const (
 	StageFetch  = "fetch"  // waiting for column chunks from the object store
-	StageDecode = "decode" // Parquet to Arrow, deletes and filter applied
-	StageCopy   = "copy"   // Arrow into chunks
+	StageDecode = "decode" // decoding Parquet to Arrow and applying deletes and filter
+	StageCopy   = "copy"   // copying Arrow arrays to chunks
 )
 
-// The decoders of a load, as the label "decoder" has them.
+// The decoders of a load: values of the label "decoder".
 const (
 	DecoderDirect  = "direct"  // package decode
-	DecoderGeneral = "general" // pqarrow, for what package decode does not cover: slower
+	DecoderGeneral = "general" // pqarrow, for types that package decode does not support: slower
 )
 
-// Metrics holds everything that one process counts, for Prometheus. Make it with NewMetrics; it is safe for concurrent use.
+// Metrics holds all metrics of a process. Make it with NewMetrics; it is safe for concurrent use.
 type Metrics struct {
 	LoadSeconds   *prometheus.CounterVec // by stage, summed over the load's workers
-	DecodedBytes  prometheus.Counter     // Arrow bytes that became chunks
+	DecodedBytes  prometheus.Counter     // bytes of Arrow arrays copied to chunks
 	DecodedRows   prometheus.Counter
 	SplitsLoaded  prometheus.Counter
 	LoadColumns   *prometheus.CounterVec // columns of splits, by decoder
-	Streams       *prometheus.GaugeVec   // open now, by kind
+	Streams       *prometheus.GaugeVec   // open now, by request kind
 	StreamsOpened *prometheus.CounterVec // by kind
-	SentBytes     *prometheus.CounterVec // FlightData bytes, by kind
+	SentBytes     *prometheus.CounterVec // FlightData bytes, by request kind
 	SentRows      *prometheus.CounterVec // by kind
-	SendWait      *prometheus.CounterVec // seconds blocked on the transport, by kind
+	SendWait      *prometheus.CounterVec // seconds blocked on the transport, by request kind
 	Requests      *prometheus.CounterVec // finished calls, by method and code
 
 	registry *prometheus.Registry
 }
 
-// NewMetrics makes the metrics and registers them with the Go and process collectors.
+// NewMetrics makes the metrics and registers them, together with the Go and process collectors.
 func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.LoadSeconds = m.counterVec("load_seconds_total", "Seconds that load workers spent, by stage (fetch, decode, copy).", "stage")
@@ -62,17 +62,17 @@ func NewMetrics() *Metrics {
 
 const namespace = "datacache"
 
-// Gauge registers a value that is read when the metrics are asked for. The name gets the prefix datacache_.
+// Gauge registers a gauge whose value is read at each scrape. The name gets the prefix datacache_.
 func (m *Metrics) Gauge(name, help string, value func() float64) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, value))
 }
 
-// Counter registers a total that is read when the metrics are asked for. The name gets the prefix datacache_.
+// Counter registers a counter whose value is read at each scrape. The name gets the prefix datacache_.
 func (m *Metrics) Counter(name, help string, value func() float64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, value))
 }
 
-// Handler serves the metrics in Prometheus' text form.
+// Handler serves the metrics in Prometheus' text format.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }

@@ -9,32 +9,31 @@ import (
 	ice "github.com/apache/iceberg-go"
 )
 
-// MightMatch reports whether a row may pass a bound filter, as far as the bounds
-// of the columns that it compares tell. In doubt it may, and so it may if the
-// filter is a NOT, of which package filter makes none.
+// MightMatch reports whether a row may satisfy a bound filter, judging by the bounds of the columns that the filter compares. If it
+// can't tell, it returns true, and so it does for NOT, which package filter never produces.
 func MightMatch(filter ice.BooleanExpression, of func(ice.NestedField) Bounds) bool {
 	might, err := ice.VisitExpr(filter, pruner(of))
 	return might || err != nil
 }
 
-// pruner computes whether a bound filter may be true for a row of columns with some bounds.
+// pruner evaluates whether a bound filter may be true for a row, given the bounds of its columns.
 type pruner func(ice.NestedField) Bounds
 
 var _ ice.BoundBooleanExprVisitor[bool] = pruner(nil)
 
-// Bounds is what is known of the values of one column. The zero value tells nothing.
+// Bounds holds what is known about the values of one column. The zero value means that nothing is known.
 type Bounds struct {
 	Min, Max Value // minimum and maximum
-	Known    bool  // lo and hi are
+	Known    bool  // Min and Max are valid
 	Nulls    int64
 	Counted  bool // nulls is
 	Values   int64
 }
 
-// allNull reports whether no comparison can be true.
+// allNull reports whether all values are known to be null, so that no comparison can be true.
 func (b Bounds) allNull() bool { return b.Counted && b.Nulls == b.Values }
 
-// of returns the bounds of a term's column.
+// of returns the bounds of the column of a term.
 func (p pruner) of(term ice.BoundTerm) Bounds {
 	ref, ok := term.(ice.BoundReference)
 	if !ok {
@@ -43,8 +42,8 @@ func (p pruner) of(term ice.BoundTerm) Bounds {
 	return p(ref.Field())
 }
 
-// compare reports whether a row may satisfy a comparison with a literal: might
-// is asked with how the column's minimum and maximum compare with it.
+// compare reports whether a row may satisfy a comparison with a literal. might gets the results of comparing the column's minimum and
+// maximum with the literal.
 func (p pruner) compare(term ice.BoundTerm, lit ice.Literal, might func(lo, hi int) bool) bool {
 	b := p.of(term)
 	if b.allNull() {
@@ -59,7 +58,7 @@ func (p pruner) compare(term ice.BoundTerm, lit ice.Literal, might func(lo, hi i
 
 func (p pruner) VisitTrue() bool                        { return true }
 func (p pruner) VisitFalse() bool                       { return false }
-func (p pruner) VisitNot(bool) bool                     { return true } // NOT (x > 1) is true of NaN, unlike x <= 1
+func (p pruner) VisitNot(bool) bool                     { return true } // NOT (x > 1) is true for NaN, unlike x <= 1
 func (p pruner) VisitAnd(left, right bool) bool         { return left && right }
 func (p pruner) VisitOr(left, right bool) bool          { return left || right }
 func (p pruner) VisitUnbound(ice.UnboundPredicate) bool { return true }

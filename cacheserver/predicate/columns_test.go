@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// newRand gives a generator with a fresh seed, printed so that a failure can be run again.
+// newRand returns a generator with a random seed, which is logged so that a failure can be reproduced.
 func newRand(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
@@ -26,19 +26,19 @@ func newRand(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// column is a column of the test's table; its id is its place in columns, from 1 on.
+// column is a column of the test's table; its id is its index in columns plus 1.
 type column struct {
 	name   string
 	typ    ice.Type
 	arrow  arrow.DataType
-	values []ice.Literal // ascending, as the Iceberg specification orders the type
+	values []ice.Literal // in ascending order, as the Iceberg specification orders the type
 	value  func(at int) Value
-	cell   func(b array.Builder, at int) // appends one of values
+	cell   func(b array.Builder, at int) // appends one of values to the builder
 	floats bool                          // cells may be NaN
-	prefix func(at, of int) bool         // whether a value begins with another one; nil: no type for that
+	prefix func(at, of int) bool         // whether one value is a prefix of another; nil: the type has no prefixes
 }
 
-// columnOf is a column of ascending values. T is what its literals hold, append what its builder takes.
+// columnOf makes a column with values in ascending order. T is the Go type of its literals; add appends a value to its builder.
 func columnOf[T ice.LiteralType](name string, typ ice.Type, to arrow.DataType, value func(T) Value, add func(array.Builder, T), values ...T) column {
 	c := column{name: name, typ: typ, arrow: to}
 	for _, v := range values {
@@ -67,7 +67,7 @@ func timestamps(b array.Builder, v ice.Timestamp) {
 	b.(*array.TimestampBuilder).Append(arrow.Timestamp(v))
 }
 
-// columns has every type that can be compared; the last two are fields of a struct "g".
+// columns covers every type that can be compared; the last two are fields of a struct "g".
 var columns = []column{
 	columnOf("bool", ice.PrimitiveTypes.Bool, arrow.FixedWidthTypes.Boolean, func(v bool) Value { return IntValue(boolInt(v)) },
 		func(b array.Builder, v bool) { b.(*array.BooleanBuilder).Append(v) }, false, true),
@@ -104,7 +104,7 @@ var columns = []column{
 		func(b array.Builder, v string) { b.(*array.StringBuilder).Append(v) }, "", "x", "xy"),
 }
 
-// structAt is where the struct is among the arrays: after the columns of its own.
+// structAt is the index of the struct's array, which follows the arrays of the top-level columns.
 var structAt = len(columns) - 2
 
 func hundredths(high int64, low uint64) ice.Decimal {
@@ -145,7 +145,8 @@ func paths() map[int]Path {
 	return all
 }
 
-// arraysOf makes arrays of rows. They are slices of longer ones, and a struct whose fields are all null is null itself or is not.
+// arraysOf makes arrays of rows. They are slices of longer arrays. A struct whose fields are all null is itself null or not, at
+// random.
 func arraysOf(t *testing.T, rng *rand.Rand, rows []row) []arrow.Array {
 	t.Helper()
 	const before = 3
@@ -197,7 +198,7 @@ func appendCell(b array.Builder, c column, cell int) {
 	}
 }
 
-// hideBelow puts values where the struct is null, as writers may leave them there: they must not be seen.
+// hideBelow puts values into the fields where the struct is null, as writers may do: they must have no effect.
 func hideBelow(t *testing.T, fields []arrow.Array, valid []byte) []arrow.Array {
 	t.Helper()
 	out := make([]arrow.Array, len(fields))

@@ -12,7 +12,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 )
 
-// Bind binds a filter to a schema; nil means that every row is wanted.
+// Bind binds a filter to a schema; a nil filter selects every row.
 func Bind(schema *ice.Schema, unbound ice.BooleanExpression) (ice.BooleanExpression, error) {
 	bound, err := ice.BindExpr(schema, unbound, true)
 	if err != nil {
@@ -24,8 +24,8 @@ func Bind(schema *ice.Schema, unbound ice.BooleanExpression) (ice.BooleanExpress
 	return bound, nil
 }
 
-// Apply takes from m the rows for which a bound filter is not true; nil is true for all. paths lead to the fields
-// that it compares, by field id.
+// Apply clears in m the rows for which a bound filter is not true; a nil filter is true for all rows. paths locates the fields that
+// the filter compares, by field id.
 func Apply(m *Mask, filter ice.BooleanExpression, paths map[int]Path, columns []arrow.Array) error {
 	if filter == nil {
 		return nil
@@ -51,12 +51,11 @@ const (
 	isUnknown
 )
 
-// truth has a value for every row of a batch.
+// truth has a truth value for every row of a batch.
 type truth []ternary
 
-// evaluator computes a bound filter over a batch. A comparison with null is
-// unknown; and, or, not are Kleene's. It panics where a predicate cannot be
-// computed: iceberg-go's visitors return that as an error.
+// evaluator evaluates a bound filter over a batch. Comparisons with null are unknown; AND, OR and NOT follow Kleene's logic. It
+// panics if a predicate can't be evaluated: iceberg-go's visitors convert that to an error.
 type evaluator struct {
 	columns []arrow.Array
 	paths   map[int]Path
@@ -116,7 +115,7 @@ func (e *evaluator) VisitBound(p ice.BoundPredicate) truth {
 	return ice.VisitBoundPredicate(p, e)
 }
 
-// leaf returns the array of a term and what tells its nulls.
+// leaf returns the array of a term and a function that reports its nulls.
 func (e *evaluator) leaf(term ice.BoundTerm) (arrow.Array, func(i int) bool) {
 	ref, ok := term.(ice.BoundReference)
 	if !ok {
@@ -133,7 +132,7 @@ func (e *evaluator) leaf(term ice.BoundTerm) (arrow.Array, func(i int) bool) {
 	return leaf, func(i int) bool { return leaf.IsNull(i) || AnyNull(parents, i) }
 }
 
-// each computes is for every row that is not null.
+// each evaluates is for every row that is not null; the others are unknown.
 func (e *evaluator) each(isNull func(int) bool, is func(i int) bool) truth {
 	t := make(truth, e.n)
 	for i := range t {

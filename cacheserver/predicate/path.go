@@ -9,15 +9,14 @@ import (
 	ice "github.com/apache/iceberg-go"
 )
 
-// Path leads to a field: a column of the projection, then children of structs.
+// Path locates a field: the index of a column of the projection, then the indices of children of structs.
 type Path struct {
 	Column int
 	Kids   []int
 	Field  ice.NestedField
 }
 
-// At returns the field of a path in a batch, and the structs it is in: where one
-// of them is null, so is the field.
+// At returns the array of the field in a batch, and those of the structs that contain it: where one of them is null, so is the field.
 func (p Path) At(columns []arrow.Array) (leaf arrow.Array, parents []arrow.Array) {
 	leaf = columns[p.Column]
 	for _, k := range p.Kids {
@@ -27,7 +26,7 @@ func (p Path) At(columns []arrow.Array) (leaf arrow.Array, parents []arrow.Array
 	return leaf, parents
 }
 
-// AnyNull reports whether row i of one of the arrays is null.
+// AnyNull reports whether row i is null in any of the arrays.
 func AnyNull(arrays []arrow.Array, i int) bool {
 	for _, a := range arrays {
 		if a.IsNull(i) {

@@ -13,13 +13,13 @@ import (
 	ice "github.com/apache/iceberg-go"
 )
 
-// condition is a filter, and by hand what it says of a row.
+// condition is a filter and a function that computes its value for a row independently.
 type condition struct {
 	filter ice.BooleanExpression
 	says   func(row) ternary
 }
 
-// row has a cell for every column: the place of its value among the column's values, or one of those below.
+// row has a cell for every column: the index of its value among the column's values, or one of the constants below.
 type row []int
 
 const (
@@ -27,7 +27,7 @@ const (
 	nan  = -2
 )
 
-// randomCondition draws comparisons joined by AND, OR and NOT.
+// randomCondition returns random comparisons joined by AND, OR and NOT.
 func randomCondition(rng *rand.Rand, depth int) condition {
 	if depth == 0 || rng.IntN(3) == 0 {
 		return randomTest(rng, rng.IntN(len(columns)))
@@ -39,7 +39,7 @@ func randomCondition(rng *rand.Rand, depth int) condition {
 		}}
 	}
 	b := randomCondition(rng, depth-1)
-	// SQL's tables of AND and OR, by the values false, true, unknown of both sides.
+	// SQL's truth tables of AND and OR, in the order false, true, unknown for both sides.
 	join, table := ice.NewAnd(a.filter, b.filter), [3][3]ternary{{isFalse, isFalse, isFalse}, {isFalse, isTrue, isUnknown}, {isFalse, isUnknown, isUnknown}}
 	if rng.IntN(2) == 0 {
 		join, table = ice.NewOr(a.filter, b.filter), [3][3]ternary{{isFalse, isTrue, isUnknown}, {isTrue, isTrue, isTrue}, {isUnknown, isTrue, isUnknown}}
@@ -47,20 +47,20 @@ func randomCondition(rng *rand.Rand, depth int) condition {
 	return condition{join, func(r row) ternary { return table[a.says(r)][b.says(r)] }}
 }
 
-// operations are comparisons of a cell with a literal, both by their places among the column's ascending values.
+// operations compare a cell with a literal; both are given by their index among the column's ascending values.
 var operations = []struct {
 	op ice.Operation
 	is func(cell, literal int) bool
 }{
 	{ice.OpEQ, func(c, l int) bool { return c == l }},
-	{ice.OpNEQ, func(c, l int) bool { return c != l }}, // of NaN too
+	{ice.OpNEQ, func(c, l int) bool { return c != l }}, // true for NaN too
 	{ice.OpLT, func(c, l int) bool { return c != nan && c < l }},
 	{ice.OpLTEQ, func(c, l int) bool { return c != nan && c <= l }},
 	{ice.OpGT, func(c, l int) bool { return c != nan && c > l }},
 	{ice.OpGTEQ, func(c, l int) bool { return c != nan && c >= l }},
 }
 
-// randomTest draws one comparison of a column.
+// randomTest returns a random comparison of a column.
 func randomTest(rng *rand.Rand, at int) condition {
 	c := columns[at]
 	literal := func() int { return rng.IntN(len(c.values)) }
@@ -109,7 +109,7 @@ func tell(is bool) ternary {
 	return isFalse
 }
 
-// randomRows draws n rows; each column takes its cells from values first to last alone, so that bounds have something to prune.
+// randomRows returns n random rows; each column uses only its values first to last, so that bounds exclude some comparisons.
 func randomRows(rng *rand.Rand, n int) []row {
 	first, last, nulls := make([]int, len(columns)), make([]int, len(columns)), make([]int, len(columns))
 	for at, c := range columns {
@@ -134,7 +134,7 @@ func randomRows(rng *rand.Rand, n int) []row {
 	return rows
 }
 
-// bind binds a filter to the columns' schema.
+// bind binds a filter to the schema of columns.
 func bind(t *testing.T, filter ice.BooleanExpression) ice.BooleanExpression {
 	t.Helper()
 	bound, err := Bind(schema(), filter)
@@ -144,7 +144,7 @@ func bind(t *testing.T, filter ice.BooleanExpression) ice.BooleanExpression {
 	return bound
 }
 
-// TestApply: of random rows those stay for which a random filter is true, by SQL's logic of three values.
+// TestApply checks that of random rows those are kept for which a random filter is true in SQL's three-valued logic.
 func TestApply(t *testing.T) {
 	rng := newRand(t)
 	for range 60 {
@@ -173,11 +173,11 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestApplyKeepsWhatWasDropped: rows that the mask had dropped already stay dropped, and nil drops none.
+// TestApplyKeepsWhatWasDropped checks that rows that the mask had dropped already stay dropped, and that a nil filter drops none.
 func TestApplyKeepsWhatWasDropped(t *testing.T) {
 	arrays := arraysOf(t, newRand(t), []row{make(row, len(columns)), make(row, len(columns)), make(row, len(columns))})
 	mask := NewMask(3)
-	mask.CopyFrom([]byte{0b10110}, 1) // rows 1 to 3 of it: true, true, false
+	mask.CopyFrom([]byte{0b10110}, 1) // its rows 1 to 3: true, true, false
 	if err := Apply(mask, nil, paths(), arrays); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestApplyKeepsWhatWasDropped(t *testing.T) {
 	}
 }
 
-// TestApplyErrors: what can't be computed is an error that names the column, never a row kept or dropped.
+// TestApplyErrors checks that a predicate that can't be evaluated is an error that names the column.
 func TestApplyErrors(t *testing.T) {
 	arrays := arraysOf(t, newRand(t), []row{make(row, len(columns))})
 	one := ice.LiteralPredicate(ice.OpEQ, ice.Reference("i"), ice.NewLiteral(int32(1)))
@@ -213,7 +213,7 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
-// boundsOf are the bounds of columns, as a writer records them.
+// boundsOf computes the bounds of columns, as a writer records them.
 func boundsOf(rows []row) func(ice.NestedField) Bounds {
 	return func(f ice.NestedField) Bounds {
 		c := columns[f.ID-1]
@@ -234,8 +234,8 @@ func boundsOf(rows []row) func(ice.NestedField) Bounds {
 	}
 }
 
-// TestMightMatch: rows of which one passes are never ruled out by their columns' bounds, whatever is known of these; and one comparison is
-// ruled out exactly, where all values of its column are the same.
+// TestMightMatch checks that rows are never excluded by their columns' bounds if one of them matches, whatever is known of the
+// bounds.
 func TestMightMatch(t *testing.T) {
 	rng := newRand(t)
 	ruledOut := 0
@@ -246,7 +246,7 @@ func TestMightMatch(t *testing.T) {
 		passes := slices.ContainsFunc(rows, func(r row) bool { return c.says(r) == isTrue })
 		filter := bind(t, c.filter)
 		if filter == nil {
-			continue // every row passes
+			continue // every row matches
 		}
 		might := MightMatch(filter, bounds)
 		if passes && !might {
@@ -264,7 +264,7 @@ func TestMightMatch(t *testing.T) {
 	}
 }
 
-// TestMightMatchExactly: where a column has one value, bounds decide a comparison with it as the rows do.
+// TestMightMatchExactly checks that for a column with a single value the bounds decide a comparison with it exactly.
 func TestMightMatchExactly(t *testing.T) {
 	for at, c := range columns {
 		for cell := range c.values {
@@ -273,7 +273,7 @@ func TestMightMatchExactly(t *testing.T) {
 			for literal := range c.values {
 				for _, o := range operations {
 					if o.op == ice.OpNEQ {
-						continue // a bound may be cut short, so it tells nothing of it
+						continue // bounds may be truncated, so they don't decide prefixes
 					}
 					filter := ice.LiteralPredicate(o.op, ice.Reference(c.name), c.values[literal])
 					if got := MightMatch(bind(t, filter), boundsOf(rows)); got != o.is(cell, literal) {

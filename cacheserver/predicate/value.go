@@ -15,18 +15,18 @@ import (
 	ice "github.com/apache/iceberg-go"
 )
 
-// Kind is how values of a type compare.
+// Kind is the way in which values of a type are compared.
 type Kind int
 
 // The kinds of values.
 const (
 	KindInt     Kind = iota // integers, dates, times, timestamps, booleans
-	KindFloat               // by IEEE 754: NaN is neither less than, equal to nor greater than anything
-	KindBytes               // strings, binary, fixed, uuid: unsigned, byte by byte
-	KindDecimal             // of one scale
+	KindFloat               // by IEEE 754: NaN is neither less than, equal to nor greater than any value
+	KindBytes               // strings, binary, fixed, uuid: as unsigned bytes
+	KindDecimal             // with equal scales
 )
 
-// Value is a cell or a literal. It is comparable, so that it can be a map's key.
+// Value is a cell or a literal. It is comparable, so that it can be a map key.
 type Value struct {
 	Kind    Kind
 	Int     int64
@@ -35,10 +35,10 @@ type Value struct {
 	Decimal decimal128.Num
 }
 
-// unordered is what compare says of NaN.
+// unordered is the result of Compare if one value is NaN.
 const unordered = 2
 
-// Compare returns -1, 0, 1 or unordered; both values are of one kind.
+// Compare returns -1, 0, 1 or unordered; both values must be of the same kind.
 func (v Value) Compare(w Value) int {
 	switch v.Kind {
 	case KindFloat:
@@ -70,7 +70,7 @@ func boolInt(v bool) int64 {
 	return 0
 }
 
-// FromLiteral returns a literal that iceberg-go bound to a column of type t.
+// FromLiteral converts a literal that iceberg-go bound to a column of type t.
 func FromLiteral(lit ice.Literal, t ice.Type) (Value, error) {
 	switch l := lit.(type) {
 	case ice.BoolLiteral:
@@ -107,7 +107,7 @@ func FromLiteral(lit ice.Literal, t ice.Type) (Value, error) {
 	return Value{}, fmt.Errorf("%T %s cannot be compared with %s", lit, lit, t)
 }
 
-// cellComparer returns what compares the cells of an array with v.
+// cellComparer returns a function that compares a cell of an array with v.
 func cellComparer(arr arrow.Array, v Value) (func(i int) int, error) {
 	want := v.Kind
 	switch a := arr.(type) {
@@ -137,7 +137,7 @@ func (k Kind) is(other Kind) error {
 	return nil
 }
 
-// cells returns what reads the cells of an array, and their kind.
+// cells returns a function that reads a cell of an array, and the kind of the cells.
 func cells(arr arrow.Array) (func(i int) Value, Kind, error) {
 	switch a := arr.(type) {
 	case *array.Boolean:

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// BatchBytesHeader is the header of a DoGet by which a client says how long it would have an epoch's batches, in bytes.
+// BatchBytesHeader is the header of a DoGet with which a client requests a size, in bytes, for the batches of an epoch.
 const BatchBytesHeader = "datacache-batch-bytes"
 
-// BatchBytes is what the call's client wants, 0 if it does not say. Every error is an INVALID_ARGUMENT status.
+// BatchBytes returns the size that the client requests, 0 if it doesn't. Errors are INVALID_ARGUMENT statuses.
 func BatchBytes(ctx context.Context) (int64, error) {
 	said := metadata.ValueFromIncomingContext(ctx, BatchBytesHeader)
 	if len(said) == 0 {

@@ -16,7 +16,7 @@ func TestBatchBytes(t *testing.T) {
 	tests := []struct {
 		name string
 		said []string
-		want int64 // 0 with something said: an error
+		want int64 // 0 if the header is set: an error
 	}{
 		{"nothing", nil, 0},
 		{"a number", []string{"4194304"}, 4 << 20},

@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// Frame is one FlightData message, encoded by hand so that its body is sent from where it lies.
-// Its protobuf form is data_header (field 2), app_metadata (field 3), data_body (field 1000): see Flight.proto.
+// Frame is one FlightData message, encoded without protobuf so that its body need not be copied. Its encoding is data_header (field
+// 2), app_metadata (field 3), data_body (field 1000): see Flight.proto.
 //
-// The body starts at a multiple of 16 bytes. gRPC C++, on which pyarrow stands, puts a message of several
-// HTTP/2 frames, 16 KiB each, together in memory from malloc and hands out the body where it lies: numbers
-// then lie as their types want, and numpy writes through them at full speed.
+// The body starts at a multiple of 16 bytes. gRPC C++, which pyarrow uses, reassembles a message from its HTTP/2 frames of 16 KiB in
+// memory from malloc and does not copy the body out of it: so numbers in it are aligned for their types, and numpy writes through
+// them at full speed.
 //
-// It implements h2.Message. Its release function runs exactly once: when the transport has let go of the last body
-// slice, when the connection has ended, or when the frame could not be sent.
+// Frame implements h2.Message. Its release function runs exactly once: when the transport no longer needs the last body slice, when
+// the connection has ended, or when the frame could not be sent.
 type Frame struct {
 	prefix   []byte
 	body     [][]byte
@@ -30,11 +30,11 @@ const (
 	tagMetadata = 3<<3 | 2
 	tagBody     = 1000<<3 | 2
 
-	bodyAlign = 16 // of what malloc returns, and so the most that a server can promise
+	bodyAlign = 16 // the alignment of malloc, and so the highest that a server can guarantee
 )
 
-// NewFrame makes a frame of an IPC message header, application metadata (nil for none) and body slices, whose
-// lengths sum up to bodyLen. The slices must stay as they are until release is called; release may be nil.
+// NewFrame makes a frame of an IPC message header, application metadata (nil for none) and body slices whose lengths add up to
+// bodyLen. The slices must not change until release is called; release may be nil.
 func NewFrame(header, metadata []byte, body [][]byte, bodyLen int, release func()) *Frame {
 	if release == nil {
 		release = func() {}
@@ -60,8 +60,8 @@ func NewFrame(header, metadata []byte, body [][]byte, bodyLen int, release func(
 	return &Frame{prefix: prefix, body: body, size: len(prefix) + bodyLen, release: release}
 }
 
-// padding is how many zeros must follow an IPC message header, which is a flatbuffer and may be longer than
-// what it refers to, for the body behind tail bytes to be aligned.
+// padding is the number of zeros to append to an IPC message header so that the body, which follows after tail more bytes, is
+// aligned. The header is a flatbuffer, which may have trailing bytes.
 func padding(header, tail int) int {
 	pad := 0
 	for (1+len(binary.AppendUvarint(nil, uint64(header+pad)))+header+pad+tail)%bodyAlign != 0 {
@@ -73,15 +73,15 @@ func padding(header, tail int) int {
 // Size is the length of the encoded message in bytes.
 func (f *Frame) Size() int { return f.size }
 
-// AppendSlices appends the encoded message in order, as it lies.
+// AppendSlices appends the slices of the encoded message in order, without copying them.
 func (f *Frame) AppendSlices(to [][]byte) [][]byte { return append(append(to, f.prefix), f.body...) }
 
-// Release runs the release function, the first time that it is called.
+// Release runs the release function; further calls do nothing.
 func (f *Frame) Release() {
 	if !f.released.Swap(true) {
 		f.release()
 	}
 }
 
-// Raw is a message that is its own encoding.
+// Raw is a message that is already encoded.
 type Raw []byte

@@ -48,7 +48,7 @@ func TestFrameIsFlightData(t *testing.T) {
 	}
 }
 
-// TestFrameBodyIsAligned covers the lengths around which the header's own length takes a byte more.
+// TestFrameBodyIsAligned covers the header lengths around those where the encoding of the length itself grows by a byte.
 func TestFrameBodyIsAligned(t *testing.T) {
 	for _, metadata := range [][]byte{nil, []byte(`{"busy_us":7}`)} {
 		for length := range 300 {

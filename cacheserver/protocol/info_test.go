@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestGoldenMetadata reads the metadata of the golden file, which the conformance tests hold the server to, and
-// writes it again: no field is missing and none is new.
+// TestGoldenMetadata decodes and re-encodes the metadata in the golden file, against which the conformance tests check the server: no
+// field may be missing or added.
 func TestGoldenMetadata(t *testing.T) {
 	text, err := os.ReadFile("../../test/golden/wire_metadata.json")
 	if err != nil {

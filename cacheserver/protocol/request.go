@@ -23,10 +23,10 @@ import (
 // Version is the version of the wire contract that descriptors and metadata carry in "v".
 const Version = 1
 
-// MaxBytes bounds a descriptor and a ticket; larger ones are refused unread.
+// MaxBytes bounds a descriptor and a ticket; larger ones are rejected without being parsed.
 const MaxBytes = 64 << 10
 
-// Kind says what a request asks for.
+// Kind is the kind of a request.
 type Kind string
 
 // The kinds of request of wire contract v1.
@@ -39,15 +39,15 @@ const (
 // Request is a valid Flight descriptor.
 type Request struct {
 	Kind    Kind
-	Index   uint64      // Shard: which share
-	Total   uint64      // Shard: of how many
-	Epoch   epoch.Epoch // Epoch: all but Rows, which the server knows
-	Share   epoch.Share // Epoch: the rank's and worker's part
-	Columns []string    // nil asks for all
+	Index   uint64      // Shard: index of the share
+	Total   uint64      // Shard: number of shares
+	Epoch   epoch.Epoch // Epoch: all fields but Rows, which the server knows
+	Share   epoch.Share // Epoch: the share of the rank and worker
+	Columns []string    // nil selects all
 }
 
-// ParseDescriptor reads a PATH or CMD descriptor. Every error is an INVALID_ARGUMENT status that names the
-// element or field, its value and what is wanted.
+// ParseDescriptor parses a PATH or CMD descriptor. Every error is an INVALID_ARGUMENT status that names the element or field, its
+// value and the valid values.
 func ParseDescriptor(d *flight.FlightDescriptor) (Request, error) {
 	var (
 		r   Request
@@ -82,7 +82,7 @@ func parsePath(path []string) (Request, error) {
 	return shard(index, total)
 }
 
-// parseElement reads one element of a path. It takes digits alone: no sign, no space.
+// parseElement parses one element of a path. It must consist of digits only: no sign, no space.
 func parseElement(name, text string) (uint64, error) {
 	if len(text) > MaxBytes {
 		return 0, fmt.Errorf("path element %s: %d bytes, want at most %d", name, len(text), MaxBytes)
@@ -131,7 +131,7 @@ func parseCommand(cmd []byte) (Request, error) {
 	return parse(cmd)
 }
 
-// fieldsOf are the fields that a command of a kind may have.
+// fieldsOf lists the valid fields of a command of the kind.
 func fieldsOf(kind Kind) []string {
 	fields := []string{"v", "kind", "columns"}
 	switch kind {
@@ -144,8 +144,7 @@ func fieldsOf(kind Kind) []string {
 	return fields
 }
 
-// checkFields refuses every field that the kind does not have, in exactly this spelling: encoding/json would
-// take "Index" for "index".
+// checkFields rejects fields that the kind does not have. Names must match exactly: encoding/json would accept "Index" for "index".
 func checkFields(cmd []byte, kind Kind) error {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(cmd, &given); err != nil {
@@ -160,14 +159,14 @@ func checkFields(cmd []byte, kind Kind) error {
 	return nil
 }
 
-// common are the fields that every kind of command carries.
+// common holds the fields of every kind of command.
 type common struct {
 	V       int       `json:"v"`
 	Kind    Kind      `json:"kind"`
 	Columns *[]string `json:"columns"`
 }
 
-// columns checks the list of a request; nil stands for all columns.
+// columns checks a request's list of columns; nil selects all columns.
 func (c common) columns() ([]string, error) {
 	if c.Columns == nil {
 		return nil, nil
@@ -267,7 +266,7 @@ func or(value *uint64, fallback uint64) uint64 {
 	return *value
 }
 
-// field is a field of a command and whether it is missing.
+// field is a required field of a command and whether it is missing.
 type field struct {
 	name    string
 	missing bool
@@ -282,7 +281,7 @@ func required(fields ...field) error {
 	return nil
 }
 
-// commandError says in the user's words why a command is not the JSON object that it should be.
+// commandError explains to the user why a command is not a valid JSON object.
 func commandError(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
@@ -295,7 +294,7 @@ func commandError(err error) error {
 	return fmt.Errorf("command: not a JSON object of wire contract v%d: %w", Version, err)
 }
 
-// typeName says what JSON values a Go type is read from.
+// typeName names the JSON values that a Go type is decoded from.
 func typeName(goType reflect.Type) string {
 	switch goType.Kind() {
 	case reflect.Uint64:

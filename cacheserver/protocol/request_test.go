@@ -59,7 +59,7 @@ func TestParseDescriptor(t *testing.T) {
 	}
 }
 
-// epochWith is a valid epoch command with one field's text replaced, or added.
+// epochWith returns a valid epoch command with the text of one field replaced or added.
 func epochWith(field, value string) *flight.FlightDescriptor {
 	fields := map[string]string{"seed": "7", "epoch": "2", "shuffle": "true", "global_batch": "8", "tail": `"drop"`, "rank": "0", "world": "2"}
 	fields[field] = value
@@ -74,7 +74,7 @@ func epochWith(field, value string) *flight.FlightDescriptor {
 
 func TestParseDescriptorRefuses(t *testing.T) {
 	tests := []struct {
-		name, says string // says: what the message must name
+		name, says string // says: text that the message must contain
 		in         *flight.FlightDescriptor
 	}{
 		{"nothing", "descriptor", &flight.FlightDescriptor{}},

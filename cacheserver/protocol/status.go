@@ -3,14 +3,14 @@
 
 package protocol
 
-// Status is the JSON of /status and of DoAction("status"), per wire contract v1.
+// Status is the JSON of /status and of DoAction("status") in wire contract v1.
 type Status struct {
 	State    State        `json:"state"`
 	Reason   string       `json:"reason"`
 	Table    string       `json:"table"`
 	Snapshot int64        `json:"snapshot"`
 	Rows     int64        `json:"rows"`  // in memory
-	Bytes    int64        `json:"bytes"` // of Arrow data in memory
+	Bytes    int64        `json:"bytes"` // Arrow data in memory
 	Splits   SplitStatus  `json:"splits"`
 	Nodes    []NodeStatus `json:"nodes"`
 }
@@ -21,7 +21,7 @@ type SplitStatus struct {
 	Total int `json:"total"`
 }
 
-// NodeStatus is one data node as the head sees it.
+// NodeStatus is the status of one data node as known to the head.
 type NodeStatus struct {
 	Index    int         `json:"index"`
 	Address  string      `json:"address"`
@@ -33,10 +33,10 @@ type NodeStatus struct {
 	Splits   SplitStatus `json:"splits"`
 }
 
-// State is where a cache is in its life, in the words of /status.
+// State is the state of a cache, as spelled in /status.
 type State string
 
-// The states. Degraded is a cache that was Ready and lacks a data node; docs/adr/0005 has what makes a cache Failed.
+// The states. A Degraded cache was Ready and lacks a data node; docs/adr/0005 defines when a cache is Failed.
 const (
 	StatePlanning State = "Planning"
 	StateLoading  State = "Loading"
@@ -45,7 +45,7 @@ const (
 	StateFailed   State = "Failed"
 )
 
-// NodeState is where one data node is, in the words of /status.
+// NodeState is the state of one data node, as spelled in /status.
 type NodeState string
 
 // The states of a node.

@@ -16,16 +16,16 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
-// Ticket is what the head promises a client and a data node keeps: which rows of which dataset, in which
-// order, from which incarnation of which node. Clients treat the sealed form as opaque bytes.
+// Ticket entitles a client to read certain rows of a dataset, in a certain order, from one incarnation of a data node. The head
+// issues it; clients treat its sealed form as opaque bytes.
 type Ticket struct {
 	Dataset     string        `json:"d"`           // fingerprint
 	Node        int           `json:"n"`           // index of the data node
-	Incarnation string        `json:"i"`           // of that node, as the head knew it
+	Incarnation string        `json:"i"`           // incarnation of that node known to the head
 	Expires     int64         `json:"x"`           // seconds since the Unix epoch
 	Kind        Kind          `json:"k"`           // what follows
 	Bounds      assign.Bounds `json:"b"`           // the rows that the node holds
-	Rows        assign.Bounds `json:"r,omitzero"`  // Shard: the rows asked of this node
+	Rows        assign.Bounds `json:"r,omitzero"`  // Shard: the rows to read from this node
 	Epoch       epoch.Epoch   `json:"e,omitzero"`  // Epoch: with Rows set
 	Share       epoch.Share   `json:"s,omitzero"`  // Epoch
 	Columns     []int         `json:"c,omitempty"` // indices into the served schema; none means all
@@ -36,14 +36,13 @@ const ticketVersion = 1
 
 const macSize = sha256.Size
 
-// Sealer makes tickets and checks them under a key that head and nodes share.
-// It is immutable and safe for concurrent use.
+// Sealer encodes and verifies tickets with a key that head and nodes share. It is immutable and safe for concurrent use.
 type Sealer struct{ key []byte }
 
-// NewSealer copies the key; any length serves, 32 random bytes are right.
+// NewSealer copies the key; any length works, 32 random bytes are recommended.
 func NewSealer(key []byte) Sealer { return Sealer{key: append([]byte(nil), key...)} }
 
-// Seal turns a ticket into the bytes that a client carries: version, HMAC-SHA256 over version and body, body.
+// Seal encodes a ticket as version, HMAC-SHA256 over version and body, body.
 func (s Sealer) Seal(t Ticket) ([]byte, error) {
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -57,8 +56,8 @@ func (s Sealer) Seal(t Ticket) ([]byte, error) {
 	return append(sealed, body...), nil
 }
 
-// Open checks sealed bytes and gives the ticket back.
-// INVALID_ARGUMENT: too long. UNAUTHENTICATED: not a ticket of this cache, changed, or expired at now.
+// Open verifies sealed bytes and returns the ticket. It returns INVALID_ARGUMENT if they are too long, UNAUTHENTICATED if they are
+// not an unaltered ticket of this cache or have expired at now.
 func (s Sealer) Open(sealed []byte, now time.Time) (Ticket, error) {
 	if len(sealed) > MaxBytes {
 		return Ticket{}, status.Errorf(codes.InvalidArgument, "ticket: %d bytes, want at most %d", len(sealed), MaxBytes)

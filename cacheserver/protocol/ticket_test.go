@@ -41,7 +41,7 @@ func TestTicketRoundTrip(t *testing.T) {
 	}
 }
 
-// TestChangedTicket flips every bit of a ticket and cuts it everywhere: none may open.
+// TestChangedTicket flips every bit of a ticket and truncates it at every position: all results must be rejected.
 func TestChangedTicket(t *testing.T) {
 	s := NewSealer([]byte("key"))
 	sealed, err := s.Seal(someTicket())
@@ -109,7 +109,7 @@ func FuzzOpenTicket(f *testing.F) {
 		if got, err := s.Open(raw, noon); err == nil && string(raw) != string(sealed) {
 			t.Fatalf("forged: %+v", got)
 		}
-		// A body that is sealed but makes no sense must not crash either.
+		// An authenticated body that is invalid must not cause a crash either.
 		forged := append(s.mac([]byte{ticketVersion}, raw), raw...)
 		if _, err := s.Open(forged, noon); err != nil && status.Code(err) == codes.Internal {
 			t.Fatal(err)

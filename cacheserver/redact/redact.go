@@ -1,10 +1,10 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package redact takes credentials out of text that people and other programs get to see: logs, errors, status.
+// Package redact removes credentials from text that people and other programs see: logs, errors, status.
 //
-// Text knows credentials by where they stand (passwords and signatures in URIs, bearer tokens) and by what they are: the
-// values that Hide was told of. Hide is for the whole process, as its logs are.
+// Text recognizes credentials by their position (passwords and signatures in URIs, bearer tokens) and by their value, if the value
+// was passed to Hide. Hide applies to the whole process.
 package redact
 
 import (
@@ -19,23 +19,23 @@ import (
 
 const shown = "***"
 
-// mostHidden bounds the values that are remembered.
+// mostHidden bounds the number of values that are remembered.
 const mostHidden = 4096
 
-// leastSecret is the length of the shortest value that Hide hides. Shorter ones would be found in ordinary words.
+// leastSecret is the minimum length of a value that Hide hides. Shorter ones would match in ordinary words.
 const leastSecret = 6
 
 var (
-	// userinfo is scheme://user:password@; a name without a password, such as abfss://container@account, stays.
+	// userinfo matches scheme://user:password@, but not a name without a password, such as abfss://container@account.
 	userinfo = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#"'@]*:[^\s/"']*@`)
-	// parameter is a query parameter that signs a request or proves who sends it.
+	// parameter matches query parameters that sign a request or authenticate its sender.
 	parameter = regexp.MustCompile(`(?i)((?:[?&]|\\u0026|%26)(?:x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|signature|sig|[a-z_-]*token|[a-z_-]*secret|password|credential|api_?key|key)=)[^&\s"'\\#]+`)
 	bearer    = regexp.MustCompile(`(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`)
 )
 
 var hidden atomic.Pointer[[]string]
 
-// Hide has Text leave the values out from now on, as they are and as a URI's part. Empty and very short ones are not hidden.
+// Hide makes Text redact the values from now on, literally and URL-escaped. Empty and very short values are ignored.
 func Hide(values ...string) {
 	for {
 		before := hidden.Load()
@@ -51,7 +51,7 @@ func Hide(values ...string) {
 				}
 			}
 		}
-		if len(all) > mostHidden { // catalogs hand out new ones every hour: those of the process itself came first, and stay
+		if len(all) > mostHidden { // catalogs issue new credentials every hour: keep the process's own, which came first
 			all = slices.Delete(all, mostHidden/4, mostHidden/2)
 		}
 		if hidden.CompareAndSwap(before, &all) {
@@ -60,7 +60,7 @@ func Hide(values ...string) {
 	}
 }
 
-// Property hides the value of a property if its name says that it is a credential.
+// Property hides the value of a property whose name says that it is a credential.
 func Property(name, value string) {
 	if !IsSecret(name) {
 		return
@@ -69,12 +69,12 @@ func Property(name, value string) {
 	if _, secret, ok := strings.Cut(value, ":"); ok { // client-id:secret
 		Hide(secret)
 	}
-	if _, token, ok := strings.Cut(value, " "); ok { // a header's Bearer TOKEN
+	if _, token, ok := strings.Cut(value, " "); ok { // a header value: Bearer TOKEN
 		Hide(token)
 	}
 }
 
-// IsSecret says whether a property or environment variable of that name holds a credential.
+// IsSecret reports whether a property or environment variable with the name holds a credential.
 func IsSecret(name string) bool {
 	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 	if strings.HasSuffix(name, "-id") || strings.HasSuffix(name, "-file") || strings.HasSuffix(name, "application-credentials") {
@@ -88,7 +88,7 @@ func IsSecret(name string) bool {
 	return strings.HasSuffix(name, ".key") || strings.HasPrefix(name, "header.")
 }
 
-// Text is the text without credentials.
+// Text returns the text with credentials redacted.
 func Text(text string) string {
 	if values := hidden.Load(); values != nil {
 		for _, v := range *values {
@@ -100,7 +100,7 @@ func Text(text string) string {
 	return bearer.ReplaceAllString(text, "${1}"+shown)
 }
 
-// Writer passes text on without credentials. Each Write must have whole lines.
+// Writer redacts the text written to it. Each Write must consist of whole lines.
 func Writer(to io.Writer) io.Writer { return writer{to} }
 
 type writer struct{ to io.Writer }

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retry repeats what failed for a reason that may pass, with pauses that grow.
+// Package retry repeats operations that failed with a temporary error, with exponential backoff.
 package retry
 
 import (
@@ -16,8 +16,8 @@ const (
 	mostPause  = 30 * time.Second
 )
 
-// Do calls try until it succeeds, fails with an error that passes does not accept, or ctx ends. Before each pause
-// it calls note with one line for people; once try has succeeded after a failure, with the empty string.
+// Do calls try until it succeeds, fails with an error for which passes returns false, or ctx ends. Before each pause it calls note
+// with one line of text for the user; once try has succeeded after a failure, it calls note with the empty string.
 func Do(ctx context.Context, passes func(error) bool, note func(trouble string), try func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := try()
@@ -37,8 +37,8 @@ func Do(ctx context.Context, passes func(error) bool, note func(trouble string),
 	}
 }
 
-// pause is how long to wait after so many attempts: it doubles from one second to thirty, less up to a quarter
-// that random, in [0, 1), decides.
+// pause is the delay after the given number of attempts: it doubles from one second to thirty, and is reduced by up to a quarter
+// depending on random, which is in [0, 1).
 func pause(attempts int, random float64) time.Duration {
 	d := mostPause
 	if attempts < 6 {

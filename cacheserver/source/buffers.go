@@ -15,45 +15,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sizes that are recycled, as powers of two.
+// Size classes of recycled buffers, as powers of two.
 const (
-	smallestClass = 12 // 4 KiB: what is smaller costs little
-	largestClass  = 16 // 64 KiB: what is larger is kept one by one
+	smallestClass = 12 // 4 KiB: smaller ones are cheap to allocate
+	largestClass  = 16 // 64 KiB: larger ones are kept in a list
 )
 
-// Buffers is the memory that tables decode in: an allocator that gives freed
-// buffers out again. A decoder frees as much as it allocates, batch after batch;
-// on the Go heap alone that is garbage several times the size of a batch, and its
-// clearing. Small buffers come from the Go heap and are kept by size until a garbage
-// collection. Of large ones, a page can be tens of megabytes, the best fitting free
-// one is taken. Tables of one process may share Buffers. It is safe for concurrent use.
+// Buffers is an allocator for decoding that reuses freed buffers. A decoder frees as much as it allocates, batch after batch; with
+// the Go heap alone that is garbage of several times the size of a batch, which must be zeroed too. Small buffers come from the Go
+// heap and are pooled by size class until a garbage collection. For large ones (a page can have tens of megabytes) the best fitting
+// free buffer is used. Tables of one process may share Buffers. It is safe for concurrent use.
 //
-// The zero value takes large buffers from the Go heap too, and keeps few of them. That of
-// NewMappedBuffers maps them, so that memory is the system's as soon as it is not needed.
+// The zero value allocates large buffers on the Go heap too, and keeps few of them. That of NewMappedBuffers maps them, so that their
+// memory is returned to the system as soon as it is not needed.
 type Buffers struct {
 	classes [largestClass + 1]sync.Pool // of *[]byte of len 1<<class
 	plain   memory.GoAllocator
-	limit   int64 // bytes of large buffers past which unused ones are given back
+	limit   int64 // total bytes of large buffers above which unused ones are released
 
 	mu     sync.Mutex
-	free   [][]byte         // large ones, the first freed first
-	large  int64            // bytes of large ones: of free, and of mapped ones in use
-	mapped map[*byte][]byte // every mapping by its first byte; nil: none is mapped
+	free   [][]byte         // free large buffers, in the order in which they were freed
+	large  int64            // bytes of free large buffers, plus those of mapped ones in use
+	mapped map[*byte][]byte // every mapping by its first byte; nil: buffers are not mapped
 }
 
-// usualLimit is Buffers.limit of the zero value.
+// usualLimit is the limit of the zero value.
 const usualLimit = 16 << 20
 
-// NewMappedBuffers makes Buffers that map large buffers and give unused ones back
-// when all together have more than so many bytes. Close it after use.
+// NewMappedBuffers makes Buffers that map large buffers and release unused ones when all together exceed limit bytes. Close it after
+// use.
 func NewMappedBuffers(limit int64) *Buffers {
 	return &Buffers{limit: limit, mapped: map[*byte][]byte{}}
 }
 
 var _ memory.Allocator = (*Buffers)(nil)
 
-// classOf returns the class that size bytes fit; -1 if they are too few or too
-// many to be kept by size.
+// classOf returns the size class for size bytes; -1 if the size is not pooled by class.
 func classOf(size int) int {
 	c := bits.Len(uint(max(size, 1) - 1))
 	if c <= smallestClass || c > largestClass {
@@ -71,7 +68,7 @@ func (r *Buffers) Allocate(size int) []byte {
 	return b
 }
 
-// take returns size bytes, zeroed unless they were used before.
+// take returns size bytes, zeroed unless used is true.
 func (r *Buffers) take(size int) (b []byte, used bool) {
 	c := classOf(size)
 	switch {
@@ -86,9 +83,8 @@ func (r *Buffers) take(size int) (b []byte, used bool) {
 	return make([]byte, 1<<c)[:size], false
 }
 
-// takeLarge returns the smallest free buffer of at least size bytes, unless much of
-// it would be left over, or else a new one, somewhat larger so that it serves the next
-// page too.
+// takeLarge returns the smallest free buffer of at least size bytes, unless much of it would be unused, or else a new one, somewhat
+// larger so that the next page fits too.
 func (r *Buffers) takeLarge(size int) (b []byte, used bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,13 +110,13 @@ func (r *Buffers) takeLarge(size int) (b []byte, used bool) {
 	b, err := unix.Mmap(-1, 0, size+size/8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		r.large -= int64(size + size/8)
-		return make([]byte, size), false // the garbage collector's
+		return make([]byte, size), false // on the Go heap
 	}
 	r.mapped[unsafe.SliceData(b)] = b
 	return b[:size], false
 }
 
-// keepLarge files a buffer. Those that were freed first go when there are too many.
+// keepLarge adds a buffer to the free ones. If there are too many, those that were freed first are released.
 func (r *Buffers) keepLarge(b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +130,7 @@ func (r *Buffers) keepLarge(b []byte) {
 	r.shrinkLocked(cmp.Or(r.limit, usualLimit))
 }
 
-// shrinkLocked lets unused buffers go while there are more than so many bytes of large ones.
+// shrinkLocked releases unused buffers while the large ones exceed most bytes.
 func (r *Buffers) shrinkLocked(most int64) {
 	n := 0
 	for ; r.large > most && n < len(r.free); n++ {
@@ -145,7 +141,7 @@ func (r *Buffers) shrinkLocked(most int64) {
 	r.free = slices.Delete(r.free, 0, n)
 }
 
-// unmapLocked gives the mapping that begins at a byte back to the system.
+// unmapLocked unmaps the mapping that begins at a byte.
 func (r *Buffers) unmapLocked(at *byte) {
 	whole, ok := r.mapped[at]
 	if !ok {
@@ -157,7 +153,7 @@ func (r *Buffers) unmapLocked(at *byte) {
 	}
 }
 
-// Reallocate returns size bytes that begin with b's, the rest zeroed.
+// Reallocate returns size bytes that begin with the content of b, the rest zeroed.
 func (r *Buffers) Reallocate(size int, b []byte) []byte {
 	if size <= cap(b) && cap(b) <= 2*size {
 		grown := b[:size]
@@ -173,17 +169,16 @@ func (r *Buffers) Reallocate(size int, b []byte) []byte {
 	return out
 }
 
-// unzeroed is Buffers whose bytes hold anything until they are written: for those
-// who write every byte before they read it.
+// unzeroed is Buffers without zeroing, for callers that write every byte before they read it.
 type unzeroed struct{ *Buffers }
 
-// Allocate returns size bytes of any content.
+// Allocate returns size bytes with arbitrary content.
 func (u unzeroed) Allocate(size int) []byte {
 	b, _ := u.take(size)
 	return b
 }
 
-// Reallocate returns size bytes that begin with b's.
+// Reallocate returns size bytes that begin with the content of b.
 func (u unzeroed) Reallocate(size int, b []byte) []byte {
 	if size <= cap(b) && cap(b) <= 2*size {
 		return b[:size]
@@ -194,7 +189,7 @@ func (u unzeroed) Reallocate(size int, b []byte) []byte {
 	return out
 }
 
-// WithoutZeros is mem without its clearing, if it can do without.
+// WithoutZeros returns mem without zeroing if it is a Buffers, otherwise mem.
 func WithoutZeros(mem memory.Allocator) memory.Allocator {
 	if b, ok := mem.(*Buffers); ok {
 		return unzeroed{b}
@@ -202,7 +197,7 @@ func WithoutZeros(mem memory.Allocator) memory.Allocator {
 	return mem
 }
 
-// Free takes b back.
+// Free returns b to the allocator.
 func (r *Buffers) Free(b []byte) {
 	b = b[:cap(b)]
 	if len(b) > 1<<largestClass {
@@ -214,15 +209,15 @@ func (r *Buffers) Free(b []byte) {
 	}
 }
 
-// Drop lets the unused buffers go.
+// Drop releases the unused buffers.
 func (r *Buffers) Drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shrinkLocked(0)
 }
 
-// Close unmaps all that is mapped, also what a decoder that panicked did not free. Nobody may use a buffer after it;
-// new ones may be allocated.
+// Close unmaps all mappings, including those that a decoder that panicked did not free. No buffer may be used afterwards, but new
+// ones may be allocated.
 func (r *Buffers) Close() {
 	r.Drop()
 	r.mu.Lock()

@@ -1,11 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source is the contract between what reads a dataset and the roles that plan, load and serve it.
+// Package source is the contract between the readers of a dataset and the head and data nodes that plan, load and serve it.
 //
-// A head plans a [Source]: which version of the dataset is cached, its schema, its splits in an order that is fixed by version and selection.
-// A data node opens that version and fetches the splits that it was assigned. To both, splits and versions are opaque: what there is to know
-// of them is in [SplitInfo] and [Identity].
+// A head plans a [Source]: which version of the dataset is cached, its schema, and its splits, in an order that version and selection
+// determine. A data node opens that version and fetches the splits assigned to it. Splits and versions are opaque to both;
+// [SplitInfo] and [Identity] describe them.
 package source
 
 import (
@@ -17,40 +17,43 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// Source is a dataset, which may have other rows each time that it is planned, and what is to be cached of it. Implementations are safe for
-// concurrent use.
+// Source is a dataset, whose rows may differ each time that it is planned, and a selection of it to cache. Implementations must be
+// safe for concurrent use.
 type Source interface {
 	fmt.Stringer // names the dataset in messages, without credentials
 
-	// Request is a value whose JSON form is equal in processes that were asked to cache the same, whichever version it has when they ask.
-	// It holds no credentials.
+	// Request returns a value whose JSON is equal in all processes that cache the same selection, whichever version is current at the
+	// time. It contains no credentials.
 	Request() any
-	// Plan plans the version that the dataset has now. It calls progress after each file, never twice at a time.
+	// Plan plans the current version of the dataset. It calls progress after each file; calls are never concurrent.
 	Plan(ctx context.Context, progress func(done, total int)) (*Plan, error)
-	// Restore is what another process planned, but for the schema: Plan.Version.Pin and the JSON forms of the splits. It reads nothing.
+	// Restore restores another process's plan, except for its schema, from Plan.Version.Pin and the JSON of the splits. It reads
+	// nothing.
 	Restore(pin json.RawMessage, splits []json.RawMessage) (*Plan, error)
-	// Open opens a version that another process planned, or says what is different now. Rows are decoded in buffers.
+	// Open opens a version that another process planned; if that is impossible, the error says what has changed. Rows are decoded in
+	// buffers.
 	Open(ctx context.Context, v Version, buffers *Buffers) (Dataset, error)
-	// Split reads the JSON form of a split.
+	// Split decodes the JSON of a split.
 	Split(text json.RawMessage) (Split, error)
-	// Retry says whether another try may succeed where one of the source's calls returned the error.
+	// Retry classifies an error of one of the source's calls: whether a retry may succeed.
 	Retry(err error) Retry
 }
 
-// Dataset is one version of a dataset, which does not change. It is safe for concurrent use and has nothing to close.
+// Dataset is one version of a dataset, which does not change. It is safe for concurrent use and need not be closed.
 type Dataset interface {
-	// Schema is the schema of every batch. It must not be changed.
+	// Schema is the schema of every batch. It must not be modified.
 	Schema() *arrow.Schema
-	// Fetch prefetches the bytes of a split, unless they are on a local disk. Nothing is decoded. ctx also governs the reads of Batches.
+	// Fetch prefetches the bytes of a split, unless they are on a local disk. It decodes nothing. ctx also applies to the reads of
+	// Batches.
 	Fetch(ctx context.Context, s Split) (Fetched, error)
 }
 
-// Fetched is a split whose bytes were prefetched. It is for one goroutine, which closes it.
+// Fetched is a split whose bytes were prefetched. It is not safe for concurrent use; the caller closes it.
 type Fetched interface {
-	// Batches decodes the rows of the split in their order. It ends with an error, or when every row was yielded. Each call decodes anew
-	// and yields the same batches. The caller releases each batch.
+	// Batches decodes the rows of the split in order. The sequence ends with an error, or when every row was yielded. Each call
+	// decodes again and yields the same batches. The caller releases each batch.
 	Batches(ctx context.Context) iter.Seq2[Batch, error]
-	// Decoders is how many columns Batches decoded by decoders of our own, and how many by general, slower ones.
+	// Decoders returns how many columns Batches decoded with specialized decoders, and how many with slower, general ones.
 	Decoders() (direct, general int)
 	// Close frees the prefetched bytes; batches stay valid.
 	Close()
@@ -60,44 +63,46 @@ type Fetched interface {
 type Batch struct {
 	// RecordBatch has the dataset's schema and at least one row.
 	arrow.RecordBatch
-	// Keep has a bit for every row, the lowest of a byte first: rows without are deleted or do not match the filter. At least one is set.
-	// Nil: all rows count.
+	// Keep has a bit for every row, least significant bit first: rows whose bit is unset are deleted or don't match the filter. At
+	// least one bit is set. Nil: all rows are kept.
 	Keep []byte
 }
 
-// Split is a part of a dataset that is fetched and decoded at once. It is immutable; its JSON form is for another process of the same source.
+// Split is a part of a dataset that is fetched and decoded as a unit. It is immutable; another process can decode its JSON with the
+// same source.
 type Split interface {
 	Info() SplitInfo
-	// Part is rows [first, first+rows) of a split of a whole row group; bytes are their part of Bytes.
+	// Part returns rows [first, first+rows) of a split that is a whole row group; bytes is their part of Bytes.
 	Part(first, rows, bytes int64) Split
 }
 
-// SplitInfo is what whoever assigns, loads and names splits knows of one.
+// SplitInfo describes a split for assignment, loading and messages.
 type SplitInfo struct {
 	File     string // its URI
 	RowGroup int    // of the file
-	First    int64  // the split's first row, counted from the row group's
+	First    int64  // index of the split's first row in the row group
 	Rows     int64  // before deletes and filter
-	Bytes    int64  // about what the rows take in memory: a weight, not a promise
-	Length   int64  // bytes that are fetched, at most
-	Exact    bool   // Batches yields Rows rows or an error
+	Bytes    int64  // estimate of the rows' size in memory
+	Length   int64  // maximum number of bytes to fetch
+	Exact    bool   // Batches yields exactly Rows rows or an error
 }
 
 // String names the split in messages.
 func (i SplitInfo) String() string { return fmt.Sprintf("%s row group %d", i.File, i.RowGroup) }
 
-// Version names one version of a dataset and what is cached of it. Another process of the same source opens the same rows by it.
+// Version identifies one version of a dataset and the selection that is cached. Another process with the same source can open the
+// same rows with it.
 type Version struct {
 	Pin       json.RawMessage `json:"pin"`
 	Selection json.RawMessage `json:"selection"`
 }
 
-// Identity is what people and clients know of a version.
+// Identity describes a version to people and clients.
 type Identity struct {
 	UUID     string   // of the dataset
-	Snapshot int64    // 0: the dataset has none, and no rows
-	Filter   string   // as it was given; "" without one
-	Columns  []string // as they were given; nil: all
+	Snapshot int64    // 0: the dataset has none and no rows
+	Filter   string   // as given in the request; "" if there is none
+	Columns  []string // as given in the request; nil: all
 }
 
 // Plan is a planned version of a dataset.
@@ -108,14 +113,14 @@ type Plan struct {
 	Splits   []Split // in the order of their rows
 }
 
-// Retry says whether another try may succeed.
+// Retry says whether a retry may succeed.
 type Retry int
 
 const (
-	// Never says that it fails in the same way each time.
+	// Never: it would fail in the same way each time.
 	Never Retry = iota
-	// OnceMended says that somebody can remove the reason without a change of the dataset: rights, a file that is missing.
+	// OnceMended: a user can remove the cause without changing the dataset, such as missing permissions or a missing file.
 	OnceMended
-	// Soon says that the reason may be gone by itself: a store that is away, overloaded or slow.
+	// Soon: the cause may disappear by itself, such as a store that is unavailable, overloaded or slow.
 	Soon
 )

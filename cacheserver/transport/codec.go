@@ -7,14 +7,14 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that everything but frames goes through
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that all messages but frames use
 	"google.golang.org/grpc/mem"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// Codec is the gRPC codec of every connection of the cache: *Raw bytes pass unchanged, a frame that Send gave to grpc-go goes without a
-// copy of its long slices, anything else is protobuf. It is safe for concurrent use.
+// Codec is the gRPC codec of all connections: it passes *Raw bytes unchanged, passes frames that Send gives to grpc-go without
+// copying their long slices, and encodes everything else as protobuf. It is safe for concurrent use.
 type Codec struct{ proto encoding.CodecV2 }
 
 // NewCodec wraps gRPC's own protobuf codec.

@@ -16,27 +16,27 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
-// RegisterFlight has the service answered by the server. (flight.RegisterFlightServiceServer takes grpc-go's alone.)
+// RegisterFlight registers the service with the server. (flight.RegisterFlightServiceServer accepts only grpc-go's server.)
 func RegisterFlight(server grpc.ServiceRegistrar, service flight.FlightServer) {
 	server.RegisterService(&flightpb.FlightService_ServiceDesc, service)
 }
 
-// Flight is what head and data nodes answer alike: the action "status", in every state, and UNIMPLEMENTED to
-// all that the embedding service does not define.
+// Flight is the part of the Flight service that head and data nodes share: the action "status", which works in every state, and
+// UNIMPLEMENTED for everything that the embedding service does not define.
 type Flight struct {
 	flight.BaseFlightServer
-	// Status gives the value behind the action, as on /status; it must have a JSON form.
+	// Status returns the value that the action and /status send as JSON.
 	Status func() any
 }
 
-// Handshake is not needed: arrow-go's own would end as if it had succeeded.
+// Handshake returns UNIMPLEMENTED: arrow-go's default would report success.
 func (*Flight) Handshake(flight.FlightService_HandshakeServer) error {
 	return status.Error(codes.Unimplemented, "no handshake: this server asks for no credentials")
 }
 
 const actionStatus = "status"
 
-// ListActions gives the one action there is.
+// ListActions lists the only action.
 func (*Flight) ListActions(_ *flight.Empty, stream flight.FlightService_ListActionsServer) error {
 	return stream.Send(&flight.ActionType{Type: actionStatus, Description: "the server's state as JSON, as on /status"})
 }

@@ -24,17 +24,18 @@ import (
 )
 
 const (
-	// writeBuffer is where grpc-go gathers 16 KiB HTTP/2 frames; 128 KiB measured cheapest per byte.
+	// writeBuffer is the size of grpc-go's write buffer for HTTP/2 frames of 16 KiB; 128 KiB took the least CPU time per byte.
 	writeBuffer = 128 << 10
-	// connMemory and callMemory are about what a connection and a call take in grpc-go, beside the messages that it receives.
+	// connMemory and callMemory are the approximate memory of a connection and of a call in grpc-go, without the messages received.
 	connMemory, callMemory = 256 << 10, 32 << 10
-	// maxPartial is how many calls may have a first message that has not come whole: each may hold MaxRows bytes, as grpc-go has one
-	// limit for all methods. When there are so many, the oldest one that is older than minPartialAge makes room for the next one.
+	// maxPartial is the maximum number of calls whose first message has not arrived completely. Each may hold MaxRows bytes, since
+	// grpc-go has a single limit for all methods. At the maximum, a new call replaces the oldest one that is older than
+	// minPartialAge.
 	maxPartial    = 8
 	minPartialAge = time.Second
 )
 
-// grpcServer is a server of grpc-go within the limits of package h2's, as far as it can be held to them from outside.
+// grpcServer is a grpc-go server that enforces the limits of package h2's server as far as grpc-go's interface allows.
 type grpcServer struct {
 	*grpc.Server
 	memory h2.Memory
@@ -62,7 +63,7 @@ func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.
 	return &grpcServer{Server: grpc.NewServer(options...), memory: memory, log: log}
 }
 
-// inWords says why a call was ended whose first message did not come.
+// inWords replaces the error of a call that was ended because its first message did not arrive.
 func inWords(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	err := handler(srv, stream)
 	if p, ok := stream.Context().Value(partialKey{}).(*partialCall); ok && p.isEnded() {
@@ -76,27 +77,27 @@ func (s *grpcServer) Serve(l net.Listener) error {
 	return s.Server.Serve(&boundedListener{Listener: l, memory: s.memory, log: s.log})
 }
 
-// partialCalls watches over calls until their first message has come.
+// partialCalls tracks calls until their first message has arrived.
 type partialCalls struct {
 	memory h2.Memory
 
 	mu    sync.Mutex
-	calls []*partialCall // the oldest first
+	calls []*partialCall // oldest first
 }
 
-// partialCall is one of them.
+// partialCall is a call whose first message has not arrived completely.
 type partialCall struct {
 	began  time.Time
 	cancel context.CancelFunc
 	timer  *time.Timer
 
 	mu    sync.Mutex
-	ended bool // for its message was late, or others needed its place
+	ended bool // because its message was late, or to make room for another call
 }
 
 type partialKey struct{}
 
-// end ends a call that is late.
+// end ends a call whose message is late.
 func (p *partialCall) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +113,7 @@ func (p *partialCall) isEnded() bool {
 
 var _ stats.Handler = (*partialCalls)(nil)
 
-// admit is the tap of every call. It runs where the call's connection is read, which waits with it.
+// admit is the tap handler of every call. It runs in the goroutine that reads the call's connection, and blocks it.
 func (c *partialCalls) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	memory := int64(callMemory)
 	for name, values := range info.Header {
@@ -140,7 +141,7 @@ func (c *partialCalls) admit(ctx context.Context, info *tap.Info) (context.Conte
 	return ctx, nil
 }
 
-// add takes a call in if there is a place for it, or one that another call has had for too long.
+// add adds a call if there are fewer than maxPartial, or in place of the oldest one.
 func (c *partialCalls) add(p *partialCall) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,7 +158,7 @@ func (c *partialCalls) add(p *partialCall) bool {
 	return true
 }
 
-// forget takes a call out whose message has come, or that has ended.
+// forget removes a call whose message has arrived, or that has ended.
 func (c *partialCalls) forget(p *partialCall) {
 	p.timer.Stop()
 	c.mu.Lock()
@@ -186,7 +187,7 @@ func (*partialCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.
 // HandleConn implements stats.Handler.
 func (*partialCalls) HandleConn(context.Context, stats.ConnStats) {}
 
-// boundedListener accepts connections while there is memory for them.
+// boundedListener accepts connections only while there is memory for them.
 type boundedListener struct {
 	net.Listener
 	memory h2.Memory
@@ -209,7 +210,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// boundedConn is a connection that fails when its client reads nothing for SendTimeout.
+// boundedConn is a connection whose writes fail when the client reads nothing for SendTimeout.
 type boundedConn struct {
 	net.Conn
 	release func()

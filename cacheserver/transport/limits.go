@@ -12,27 +12,27 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
 )
 
-// SendTimeout is how long a client may read nothing of what was sent to it, unless a node is told otherwise. Then its stream or connection
-// ends, and with it what is held for it. It is longer than a training job usually pauses for a checkpoint or an evaluation; a job that
-// pauses for longer, as in a debugger, asks again and goes on where it was, as after any broken connection.
+// SendTimeout is how long a client may read nothing of the data sent to it, unless a node is configured otherwise. After that its
+// stream or connection is closed and its memory released. It is longer than a training job usually pauses for a checkpoint or an
+// evaluation. After a longer pause, as in a debugger, a job resumes as after any broken connection.
 const SendTimeout = 10 * time.Minute
 
-// MaxRows bounds a message of row numbers in an exchange, in bytes. Over grpc-go an exchange may hold so many all the time.
+// MaxRows bounds a message of row numbers in an exchange, in bytes. With grpc-go, an exchange may hold that many all the time.
 const MaxRows = 4 << 20
 
 const (
-	// requestTimeout is how long a client may take to send a request.
+	// requestTimeout is how long a client may take to send a complete request.
 	requestTimeout = 30 * time.Second
-	// maxStreams is how many calls a connection may have open.
+	// maxStreams is the maximum number of concurrent calls on a connection.
 	maxStreams = 512
 
-	// maxRequest bounds a message that holds a descriptor or a ticket, which may have 64 KiB, and an exchange's schema.
+	// maxRequest bounds messages with a descriptor or a ticket, each of which may have 64 KiB, and the schema message of an exchange.
 	maxRequest = 2 * protocol.MaxBytes
-	// maxReport bounds what a data node tells its head at a time.
+	// maxReport bounds one message from a data node to the head.
 	maxReport = 4 << 20
 )
 
-// limit bounds the messages of a method. The long ones come after a first one that was admitted.
+// limit returns the maximum length of a method's messages. Long messages are only allowed after the first message was admitted.
 func limit(method string, first bool) int {
 	switch name := method[strings.LastIndexByte(method, '/')+1:]; {
 	case first:
@@ -45,10 +45,10 @@ func limit(method string, first bool) int {
 	return maxRequest
 }
 
-// cancelKey is the key of a call's cancel function in its context, under grpc-go.
+// cancelKey is the context key of a call's cancel function, when grpc-go serves the call.
 type cancelKey struct{}
 
-// Cancel ends the context of the call that ctx is of: its handler's sends and receives then fail, also one that waits for the client. The
+// Cancel ends the call whose context is ctx: its handler's sends and receives then fail, even one that is waiting for the client. The
 // status that the handler returns is still sent.
 func Cancel(ctx context.Context) {
 	if cancel, ok := ctx.Value(cancelKey{}).(context.CancelFunc); ok {

@@ -20,8 +20,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// Send hands a frame to a stream of package h2's server, or of a grpc-go server that has Connections as its stats
-// handler. It blocks while the stream's flow control lets nothing through. The frame is released in any case.
+// Send sends a frame on a stream of package h2's server, or of a grpc-go server that has Connections as its stats handler. It blocks
+// while flow control does not let the stream send. It releases the frame in any case.
 func Send(stream grpc.ServerStream, f *protocol.Frame) error {
 	c, ok := stream.Context().Value(connectionKey{}).(*connection)
 	if !ok {
@@ -43,15 +43,15 @@ func Send(stream grpc.ServerStream, f *protocol.Frame) error {
 	return err
 }
 
-// trackedFrame is a frame on its way through grpc-go, which takes one buffer a slice and tells of each when it has let go of it.
+// trackedFrame is a frame that grpc-go is sending. grpc-go takes one buffer per slice and frees each when it has been sent.
 type trackedFrame struct {
 	*protocol.Frame
 	conn    *connection
 	encoded bool         // grpc-go has the buffers
-	pending atomic.Int32 // buffers that grpc-go has not let go of, and one while they are made
+	pending atomic.Int32 // number of buffers that grpc-go has not freed, plus one while they are being made
 }
 
-// buffers hands the frame to grpc-go's transport without copying any but the smallest slices.
+// buffers returns the buffers for grpc-go's transport, copying only the smallest slices.
 func (t *trackedFrame) buffers() mem.BufferSlice {
 	t.encoded = true
 	parts := t.AppendSlices(nil)
@@ -61,7 +61,7 @@ func (t *trackedFrame) buffers() mem.BufferSlice {
 	for i := range parts[1:] {
 		body := &parts[1+i]
 		if mem.IsBelowBufferPoolingThreshold(cap(*body)) {
-			// The transport would not tell when it lets go of so small a buffer.
+			// grpc-go does not free buffers that are this small, so copy.
 			out = append(out, mem.SliceBuffer(bytes.Clone(*body)))
 			continue
 		}
@@ -78,41 +78,41 @@ func (t *trackedFrame) done() {
 	}
 }
 
-// Release releases the frame and takes it from those that the connection holds.
+// Release releases the frame and removes it from the connection's unsent frames.
 func (t *trackedFrame) Release() {
 	t.conn.forget(t)
 	t.Frame.Release()
 }
 
-// frameReturn is the buffer pool to which the transport gives a frame's body slices back.
+// frameReturn is the buffer pool to which the transport returns a frame's body slices.
 type frameReturn struct{ frame *trackedFrame }
 
-// Get is never called: the pool only takes back.
+// Get is never called: the pool only takes buffers back.
 func (r frameReturn) Get(length int) *[]byte {
 	b := make([]byte, length)
 	return &b
 }
 
-// Put counts a slice that the transport is done with.
+// Put counts a slice that the transport has sent.
 func (r frameReturn) Put(*[]byte) { r.frame.done() }
 
-// Connections is the stats handler that ends the life of frames with their connection. grpc-go drops what is
-// queued on a connection that breaks without freeing it (internal/transport.loopyWriter); its ConnEnd event
-// comes after the writer has ended, so from then on nobody reads those frames.
+// Connections is a stats handler that releases the frames of a connection when it ends. When a connection breaks, grpc-go drops
+// queued buffers without freeing them (internal/transport.loopyWriter). The ConnEnd event comes after the writer has ended, so from
+// then on nothing reads those frames.
 type Connections struct{}
 
 var _ stats.Handler = Connections{}
 
 type connectionKey struct{}
 
-// connection knows the frames that a transport connection has not let go of.
+// connection tracks the frames that a transport connection has not sent completely.
 type connection struct {
 	mu    sync.Mutex
 	held  map[*trackedFrame]struct{}
 	ended bool
 }
 
-// hold adds a frame, unless the connection has ended.
+// hold adds a frame; it returns false if the connection has ended.
 func (c *connection) hold(t *trackedFrame) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +129,7 @@ func (c *connection) forget(t *trackedFrame) {
 	delete(c.held, t)
 }
 
-// end frees every frame that is still held.
+// end releases every frame that is still held.
 func (c *connection) end() {
 	c.mu.Lock()
 	c.ended = true

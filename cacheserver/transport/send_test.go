@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// silentStream is a stream that fails to send, before or after encoding, or keeps what it is given.
+// silentStream is a stream whose sends fail, before or after encoding, or that keeps what it is given.
 type silentStream struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -75,7 +75,8 @@ func TestSendReleasesOnce(t *testing.T) {
 	}
 }
 
-// grpc-go gets the bytes of the frame, whether it takes the slices of the body or copies of them.
+// TestSendKeepsTheBytes checks that grpc-go gets the exact bytes of the frame, whether it takes the slices of the body or copies
+// them.
 func TestSendKeepsTheBytes(t *testing.T) {
 	big := bytes.Repeat([]byte("0123456789abcdef"), 1000)
 	for name, body := range map[string][][]byte{

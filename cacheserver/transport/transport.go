@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package transport makes the gRPC servers and connections of the data plane: codec, limits, TLS, recovery, drain.
+// Package transport makes the gRPC servers and connections of the data plane, with their codec, limits, TLS, panic recovery and
+// graceful shutdown.
 package transport
 
 import (
@@ -29,20 +30,20 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
 )
 
-// MaxMessage bounds one message between head and data nodes.
+// MaxMessage bounds a message between head and data nodes.
 const MaxMessage = 1 << 30
 
 // TLS names PEM files. The zero value means plain text.
 type TLS struct {
 	Cert string // the server's certificate chain
 	Key  string // its private key
-	CA   string // what peers' certificates are checked against; empty uses the system's roots
+	CA   string // authorities for the certificates of peers; empty uses the system's roots
 }
 
-// Enabled says whether connections are encrypted.
+// Enabled reports whether connections are encrypted.
 func (t TLS) Enabled() bool { return t.Cert != "" }
 
-// Scheme is the scheme of a Flight location behind such a server.
+// Scheme is the URI scheme of Flight locations of the server.
 func (t TLS) Scheme() string {
 	if t.Enabled() {
 		return "grpc+tls"
@@ -50,17 +51,17 @@ func (t TLS) Scheme() string {
 	return "grpc"
 }
 
-// Implementation names what carries gRPC in a server. The zero value is H2.
+// Implementation selects the gRPC implementation of a server. The zero value is H2.
 type Implementation string
 
 const (
-	// H2 is package h2: frames go from where they lie to the kernel.
+	// H2 is package h2: it writes frames to the socket without copying them.
 	H2 Implementation = "h2"
-	// GRPC is grpc-go, the reference: the same answers at about twice the CPU time a byte.
+	// GRPC is grpc-go, the reference: the same responses with about twice the CPU time per byte.
 	GRPC Implementation = "grpc"
 )
 
-// ParseImplementation reads a Transport's name.
+// ParseImplementation parses the name of an Implementation.
 func ParseImplementation(name string) (Implementation, error) {
 	switch t := Implementation(name); t {
 	case H2, GRPC:
@@ -71,19 +72,19 @@ func ParseImplementation(name string) (Implementation, error) {
 
 var _ h2.Message = (*protocol.Frame)(nil)
 
-// Server is a gRPC server, as *grpc.Server and *h2.Server are.
+// Server is the common interface of *grpc.Server and *h2.Server.
 type Server interface {
 	grpc.ServiceRegistrar
-	// Serve answers on the listener until the server is stopped.
+	// Serve serves on the listener until the server is stopped.
 	Serve(net.Listener) error
-	// GracefulStop lets running calls end.
+	// GracefulStop waits for running calls to end.
 	GracefulStop()
 	// Stop ends them.
 	Stop()
 }
 
-// NewServer makes a gRPC server whose handlers can't take the process down: a panic becomes INTERNAL. What clients have it hold is reserved
-// in memory.
+// NewServer makes a gRPC server. A panic in a handler does not end the process but becomes INTERNAL. Memory held for clients is
+// reserved in memory.
 func NewServer(transport Implementation, t TLS, memory h2.Memory, m *ops.Metrics, log *slog.Logger) (Server, error) {
 	config, err := t.server()
 	if err != nil {
@@ -105,7 +106,7 @@ func NewServer(transport Implementation, t TLS, memory h2.Memory, m *ops.Metrics
 	}), nil
 }
 
-// guard runs one call, turns a panic into INTERNAL and counts how the call ended.
+// guard runs one call, converts a panic to INTERNAL and counts the call by its status.
 func guard(method string, m *ops.Metrics, log *slog.Logger, call func() error) (err error) {
 	short := method[strings.LastIndexByte(method, '/')+1:]
 	defer func() {
@@ -119,7 +120,7 @@ func guard(method string, m *ops.Metrics, log *slog.Logger, call func() error) (
 	return call()
 }
 
-// withoutSecrets is a call's error as clients may see it.
+// withoutSecrets returns a call's error with credentials redacted.
 func withoutSecrets(err error) error {
 	if err == nil {
 		return nil
@@ -131,8 +132,8 @@ func withoutSecrets(err error) error {
 	return err
 }
 
-// Serve answers on the listener until ctx ends, then drains: no new calls, GOAWAY to every client, running
-// streams get the grace period to end, then they are cut.
+// Serve serves on the listener until ctx ends, then shuts down gracefully: it accepts no new calls, sends GOAWAY to every client, and
+// gives running streams the grace period before it closes them.
 func Serve(ctx context.Context, server Server, listener net.Listener, grace time.Duration) error {
 	drained := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -153,8 +154,8 @@ func Serve(ctx context.Context, server Server, listener net.Listener, grace time
 // Dialer opens a connection to host:port. A nil Dialer means TCP.
 type Dialer func(ctx context.Context, address string) (net.Conn, error)
 
-// Dial makes a connection to host:port for head and data nodes to talk over. It connects on first use and
-// notices within seconds when the other side is gone.
+// Dial makes a connection to host:port between head and data nodes. It connects on first use and detects within seconds when the
+// other side is gone.
 func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if t.Enabled() {
@@ -172,7 +173,8 @@ func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 	if dial != nil {
 		options = append(options, grpc.WithContextDialer(dial))
 	}
-	// passthrough: each attempt to connect resolves the name. gRPC's own resolver keeps a failure and waits up to 2 minutes to ask again.
+	// With passthrough, each attempt to connect resolves the name. gRPC's own resolver caches a failure and waits up to 2 minutes
+	// before it tries again.
 	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
@@ -180,7 +182,7 @@ func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// server is the configuration of a server's side; nil means plain text.
+// server is the server's TLS configuration; nil means plain text.
 func (t TLS) server() (*tls.Config, error) {
 	if !t.Enabled() {
 		return nil, nil

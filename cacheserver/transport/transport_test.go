@@ -23,7 +23,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// TestTransports has either transport answer, survive a panic, and drain.
+// TestTransports checks that each implementation answers calls, survives a panic, and shuts down gracefully.
 func TestTransports(t *testing.T) {
 	for _, transport := range []Implementation{H2, GRPC} {
 		t.Run(string(transport), func(t *testing.T) {
@@ -86,8 +86,8 @@ func TestParseTransport(t *testing.T) {
 	}
 }
 
-// TestDialResolvesAnew: a name that can't be resolved at first is asked for at every attempt to connect, and the connection is there as
-// soon as the name is.
+// TestDialResolvesAnew checks that a name that can't be resolved at first is resolved again at every attempt to connect, so that the
+// connection works as soon as the name does.
 func TestDialResolvesAnew(t *testing.T) {
 	t.Parallel()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// noticePath takes what the controller of caches says, by POST: why there is no cache, or why its pods don't start. The controller has it in
+// noticePath receives the controller's messages by POST: why there is no cache, or why its pods don't start. The sender is
 // controller/notice.go.
 const noticePath = "/notice"
 
@@ -28,11 +28,11 @@ const (
 	noticeTimeout  = 5 * time.Second
 )
 
-// notices keeps the last notice. Anybody who reaches the pod can send one: it is written into the log and decides nothing. It is safe for
-// concurrent use.
+// notices stores the last notice. Anyone who can connect to the pod can send one, so it is only written to the log and has no other
+// effect. It is safe for concurrent use.
 type notices struct{ last atomic.Value }
 
-// now is the last notice, "" if there is none.
+// now returns the last notice, "" if there is none.
 func (n *notices) now() string {
 	text, _ := n.last.Load().(string)
 	return text
@@ -52,7 +52,7 @@ func (n *notices) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// oneLine makes of a text one line that a terminal shows as it is.
+// oneLine replaces control characters so that the text is one line that is safe to print on a terminal.
 func oneLine(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) {
@@ -66,7 +66,7 @@ func oneLine(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// serve takes notices until ctx ends, and closes the listener.
+// serve receives notices until ctx ends, then closes the listener.
 func (n *notices) serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: n, ReadTimeout: noticeTimeout, WriteTimeout: noticeTimeout, MaxHeaderBytes: 8 << 10,

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// post sends a notice and gives the answer's code.
+// post sends a notice and returns the status code of the response.
 func post(t *testing.T, url, notice string) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(notice))
@@ -30,7 +30,8 @@ func post(t *testing.T, url, notice string) int {
 	return answer.StatusCode
 }
 
-// TestWaitTellsNotices: what the controller sends while the head does not answer is written, on a line of its own; and it ends no wait.
+// TestWaitTellsNotices checks that a notice of the controller is printed on a line of its own while the head does not respond, and
+// that it does not end the wait.
 func TestWaitTellsNotices(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -75,7 +76,7 @@ func TestWaitTellsNotices(t *testing.T) {
 	}
 }
 
-// TestPrinterTellsNoticesAtOnce: a notice is news, also where the last line is young.
+// TestPrinterTellsNoticesAtOnce checks that a notice is printed at once, even shortly after another line.
 func TestPrinterTellsNoticesAtOnce(t *testing.T) {
 	var out strings.Builder
 	now := time.Unix(1_000_000, 0)

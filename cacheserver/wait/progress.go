@@ -12,18 +12,18 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// progressPrinter turns answers into lines: one when the state changes, one a while as numbers grow. They are what the Kubeflow SDK's
-// get_job_logs(step="dataset-initializer") shows.
+// progressPrinter prints a line when the state changes, and one at intervals while only numbers grow. The Kubeflow SDK's
+// get_job_logs(step="dataset-initializer") shows these lines.
 type progressPrinter struct {
 	out   io.Writer
 	every time.Duration
 	begin time.Time
 
-	state   protocol.State // of the last line; "" while the head has not answered
-	notice  string         // the controller's, of the last line
+	state   protocol.State // in the last line; "" while the head has not responded
+	notice  string         // the controller's, in the last line
 	line    string         // the last line
 	printed time.Time
-	loaded  struct { // when loading was first seen, and how much was there then
+	loaded  struct { // when loading was first seen, and the rows and bytes loaded by then
 		at     time.Time
 		splits int
 		bytes  int64
@@ -31,7 +31,7 @@ type progressPrinter struct {
 	}
 }
 
-// last is what the wait ended with.
+// last returns the last line, for the error that ends the wait.
 func (n *progressPrinter) last() string {
 	if n.line == "" {
 		return "the head has not been asked yet"
@@ -39,7 +39,7 @@ func (n *progressPrinter) last() string {
 	return n.line
 }
 
-// unreachable tells that the head gives no answer, and the controller's notice, which may say why.
+// unreachable prints that the head does not respond, and the controller's notice, which may say why.
 func (n *progressPrinter) unreachable(err error, notice string, now time.Time) {
 	line := "waiting for the cache's head: " + err.Error()
 	if notice != "" {
@@ -48,7 +48,7 @@ func (n *progressPrinter) unreachable(err error, notice string, now time.Time) {
 	n.print("", notice, line, now)
 }
 
-// status tells what the head said, and what the controller knows beside that while rows are missing.
+// status prints the head's status and, while rows are missing, the controller's notice.
 func (n *progressPrinter) status(s *protocol.Status, notice string, now time.Time) {
 	line := strings.ToLower(string(s.State)) + ": " + s.Reason
 	switch s.State {
@@ -64,7 +64,7 @@ func (n *progressPrinter) status(s *protocol.Status, notice string, now time.Tim
 	n.print(s.State, notice, line, now)
 }
 
-// loading is a progress line: percent, splits, rows, bytes, rates, time left, and each node that isn't done.
+// loading formats the progress: percent, splits, rows, bytes, rates, time left, and each node that isn't done.
 func (n *progressPrinter) loading(s *protocol.Status, now time.Time) string {
 	if n.loaded.at.IsZero() {
 		n.loaded.at, n.loaded.splits, n.loaded.bytes, n.loaded.rows = now, s.Splits.Done, s.Bytes, s.Rows
@@ -79,7 +79,7 @@ func (n *progressPrinter) loading(s *protocol.Status, now time.Time) string {
 	return line + nodes(s.Nodes)
 }
 
-// nodes tells of each data node that is not ready, the first ten of them.
+// nodes describes the first ten data nodes that are not ready.
 func nodes(all []protocol.NodeStatus) string {
 	var waits []string
 	for _, node := range all {
@@ -96,7 +96,7 @@ func nodes(all []protocol.NodeStatus) string {
 	return "; " + strings.Join(waits, ", ")
 }
 
-// print writes a line: at once where the state or the notice is another, else when the last one is old enough.
+// print prints a line: at once if the state or the notice has changed, otherwise if the last line is old enough.
 func (n *progressPrinter) print(state protocol.State, notice, line string, now time.Time) {
 	quiet := now.Sub(n.printed) < n.every
 	n.line = line
@@ -107,7 +107,7 @@ func (n *progressPrinter) print(state protocol.State, notice, line string, now t
 	fmt.Fprintf(n.out, "%s  %s\n", now.UTC().Format(time.TimeOnly), line)
 }
 
-// formatBytes writes bytes for people.
+// formatBytes formats a number of bytes for people.
 func formatBytes(bytes int64) string {
 	switch {
 	case bytes >= 1e9:

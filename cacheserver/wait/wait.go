@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wait waits until a cache is ready and tells people how far it is: the whole of a TrainJob's dataset-initializer step.
+// Package wait waits until a cache is ready and prints its progress: it implements a TrainJob's dataset-initializer step.
 package wait
 
 import (
@@ -17,28 +17,29 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// Config says what to wait for. Zero durations mean the defaults.
+// Config configures a wait. Zero durations mean the defaults.
 type Config struct {
 	// URL of the head's /status.
 	URL string
 	// Timeout ends the wait; default 1 hour.
 	Timeout time.Duration
-	// Poll is the time between two questions; default 1 s.
+	// Poll is the interval between requests; default 1 s.
 	Poll time.Duration
-	// Every is the longest time between two lines while nothing but numbers change; default 10 s.
+	// Every is the interval between lines while only numbers change; default 10 s.
 	Every time.Duration
-	// Out takes the lines for people.
+	// Out receives the lines for people.
 	Out io.Writer
-	// Notices takes what the controller of caches has to say, which is written to Out as well; nil: nobody listens. UntilReady closes it.
+	// Notices accepts connections with the controller's notices, which are printed to Out as well; nil: none are received. UntilReady
+	// closes it.
 	Notices net.Listener
 }
 
-// FailedError says that the cache failed (docs/adr/0005) and why.
+// FailedError says that the cache failed (docs/adr/0005), and why.
 type FailedError struct{ Reason string }
 
 func (e *FailedError) Error() string { return "the cache failed: " + e.Reason }
 
-// TimeoutError says that the cache was not ready in time, and what it was doing when the wait ended.
+// TimeoutError says that the cache was not ready in time, and its last known status.
 type TimeoutError struct {
 	After time.Duration
 	Last  string
@@ -48,8 +49,8 @@ func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("the cache was not ready after %s, last: %s; a larger table wants more time (env READY_TIMEOUT) or more data nodes", e.After, e.Last)
 }
 
-// UntilReady returns nil once the cache is ready: a *FailedError, a *TimeoutError or ctx's error otherwise. A head that doesn't answer yet is
-// waited for: its pod may still be starting.
+// UntilReady returns nil once the cache is ready; otherwise a *FailedError, a *TimeoutError or ctx's error. It waits for a head that
+// does not respond yet, since its pod may still be starting.
 func UntilReady(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	limited, cancel := context.WithTimeout(ctx, cfg.Timeout)
@@ -60,14 +61,14 @@ func UntilReady(ctx context.Context, cfg Config) error {
 	if cfg.Notices != nil {
 		served := make(chan error, 1)
 		go func() { served <- told.serve(limited, cfg.Notices) }()
-		defer func() { cancel(); <-served }() // an end before that only makes the log poorer
+		defer func() { cancel(); <-served }() // if serving ended early, only the log is less informative
 	}
 	ticker := time.NewTicker(cfg.Poll)
 	defer ticker.Stop()
 	for {
 		status, err := getStatus(limited, cfg)
 		switch {
-		case limited.Err() != nil: // the question was cut short: its error says nothing of the head
+		case limited.Err() != nil: // the timeout canceled the request, so its error says nothing about the head
 		case err != nil:
 			lines.unreachable(err, told.now(), time.Now())
 		default:
@@ -103,10 +104,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxStatus bounds what is read of an answer; a thousand nodes take 200 KB.
+// maxStatus bounds the length of a response; the status of a thousand nodes takes 200 KB.
 const maxStatus = 8 << 20
 
-// requestTimeout bounds one request; the next one may reach a pod that is alive.
+// requestTimeout bounds one request; the next one may reach another pod, which is alive.
 const requestTimeout = 10 * time.Second
 
 // getStatus requests the head's status once.

@@ -26,7 +26,7 @@ const (
 	failed   = `{"state":"Failed","reason":"a.parquet: not a Parquet file"}`
 )
 
-// headThatSays answers one text after the other, and the last one from then on. "!" is an answer of 503.
+// headThatSays serves one text after the other, repeating the last one. "!" stands for a response with status 503.
 func headThatSays(t *testing.T, answers ...string) string {
 	t.Helper()
 	var asked atomic.Int64
@@ -47,7 +47,7 @@ func TestWait(t *testing.T) {
 		name    string
 		answers []string
 		lines   []string // parts of the output, in this order
-		failed  string   // the reason of a *FailedError
+		failed  string   // the reason in a *FailedError
 	}{
 		{name: "ready at once", answers: []string{ready},
 			lines: []string{"ready: 500 rows, 9.0 MB of db.t (snapshot 7) in memory of 2 data nodes"}},
@@ -116,7 +116,7 @@ func TestWaitForNobody(t *testing.T) {
 	}
 }
 
-// A load whose numbers grow quietly is told once a while, with its rate and what is left.
+// TestNarratorKeepsItsPace checks that a load of which only numbers change is printed at intervals, with its rate and the time left.
 func TestNarratorKeepsItsPace(t *testing.T) {
 	var out strings.Builder
 	begin := time.Unix(1_000_000, 0)
@@ -134,7 +134,7 @@ func TestNarratorKeepsItsPace(t *testing.T) {
 	}
 }
 
-// statusAfter is a load of 100 splits that does one a second: 100 rows, 2 MB.
+// statusAfter returns the status of a load of 100 splits that loads one per second: 100 rows, 2 MB.
 func statusAfter(second int) protocol.Status {
 	return protocol.Status{
 		State: protocol.StateLoading, Reason: fmt.Sprintf("loading %d%%", second), Rows: int64(second) * 100, Bytes: int64(second) * 2e6,

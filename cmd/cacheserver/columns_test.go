@@ -15,7 +15,7 @@ func TestColumnsOfTheEnvironment(t *testing.T) {
 		"id,name":          {"id", "name"},
 		`["a,b","c"]`:      {"a,b", "c"},
 		`["label \u003e"]`: {"label >"},
-		`["a"`:             {`["a"`}, // the load refuses it by name
+		`["a"`:             {`["a"`}, // loading fails and names the column
 	} {
 		if got := list(text); !slices.Equal(got, want) {
 			t.Errorf("list(%q) = %q, want %q", text, got, want)

@@ -26,7 +26,7 @@ import (
 // environment looks up an environment variable; an empty value counts as unset.
 type environment func(name string) string
 
-// or gives the variable's value, or the fallback where it is unset.
+// or returns the variable's value, or the fallback if it is unset.
 func (e environment) or(name, fallback string) string {
 	if v := e(name); v != "" {
 		return v
@@ -34,7 +34,7 @@ func (e environment) or(name, fallback string) string {
 	return fallback
 }
 
-// sourceFlags say where the table is and how its objects are reached.
+// sourceFlags configure where the table is and how its objects are accessed.
 type sourceFlags struct {
 	location   iceberg.Location
 	properties map[string]string
@@ -63,7 +63,7 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.DurationVar(&f.through.Timeout, "object-cache-timeout", 0, "read a block from the object store itself after waiting for the object cache this long (default 10s)")
 }
 
-// named refuses flags that name no table.
+// named returns an error if the flags name no table.
 func (f *sourceFlags) named() error {
 	if f.location.Metadata == "" && f.location.CatalogURI == "" {
 		return errors.New("no table named: give --metadata, or --catalog-uri with --schema-name and --table-name")
@@ -71,12 +71,12 @@ func (f *sourceFlags) named() error {
 	return nil
 }
 
-// open turns the flags into a source, whose store its objects are read from. The caller sets what of the table is selected.
+// open returns the source that the flags describe, with the store for its objects. The caller sets the selection.
 func (f *sourceFlags) open(env environment) (*iceberg.Source, error) {
 	location := f.location
 	location.Properties = withCredentials(f.properties, env)
 	if location.Metadata != "" {
-		// With METADATA_LOC the table's names only label it; the file alone says what it is.
+		// With METADATA_LOC the table's names are only labels; the metadata file alone determines the table.
 		location.CatalogURI, location.Warehouse = "", ""
 	}
 	if err := f.through.Check(); err != nil {
@@ -96,7 +96,7 @@ func (f *sourceFlags) open(env environment) (*iceberg.Source, error) {
 	return &iceberg.Source{Store: objstore.New(cfg), Location: location}, nil
 }
 
-// withCredentials adds what the REST catalog is logged in with; a property that was given as a flag wins.
+// withCredentials adds the credentials for the REST catalog from the environment; properties given as flags take precedence.
 func withCredentials(given map[string]string, env environment) map[string]string {
 	properties := map[string]string{}
 	for name, variable := range map[string]string{"token": "CATALOG_TOKEN", "credential": "CATALOG_CREDENTIAL"} {
@@ -108,7 +108,7 @@ func withCredentials(given map[string]string, env environment) map[string]string
 	return properties
 }
 
-// selectionFlags say which rows and columns are cached.
+// selectionFlags select the rows and columns to cache.
 type selectionFlags struct {
 	snapshot string
 	ref      string
@@ -125,7 +125,8 @@ func (f *selectionFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.filter, "filter", env("FILTER"), "cache only rows for which this SQL WHERE expression is true, such as \"label >= 1 AND lang = 'en'\" (env FILTER)")
 }
 
-// list reads a JSON list of names, or names joined by commas. What only looks like JSON is left whole, for the load to refuse by name.
+// list parses a JSON list of names, or names separated by commas. Malformed JSON is returned as one name, so that loading fails with
+// an error that names it.
 func list(text string) []string {
 	if text == "" {
 		return nil
@@ -157,7 +158,7 @@ func (f *selectionFlags) selection() (iceberg.Selection, error) {
 	return s, nil
 }
 
-// snapshotID reads the number that a flag was given; nil where it was given none.
+// snapshotID parses the number given for a flag; nil if none was given.
 func snapshotID(flag, text string) (*int64, error) {
 	if text == "" {
 		return nil, nil
@@ -169,14 +170,14 @@ func snapshotID(flag, text string) (*int64, error) {
 	return &id, nil
 }
 
-// serveFlags say where a process listens and what keeps strangers out.
+// serveFlags configure where a process listens and how it protects itself from unauthorized peers.
 type serveFlags struct {
 	listen, http string
 	transport    string
 	tls          transport.TLS
 	secret       string
 	insecure     bool
-	joined       bool // head and data nodes are several processes, which the secret keeps together
+	joined       bool // head and data nodes are separate processes, which authenticate each other with the secret
 	grace        time.Duration
 	profiles     bool
 	logs         logFlags
@@ -196,7 +197,7 @@ func (f *serveFlags) register(flags *pflag.FlagSet, env environment) {
 	f.logs.register(flags, env)
 }
 
-// registerJoined adds the flags of a command that other processes join, or that joins another.
+// registerJoined adds the flags for a head, which other processes join, or for a data node, which joins a head.
 func (f *serveFlags) registerJoined(flags *pflag.FlagSet, env environment) {
 	f.register(flags, env)
 	f.joined = true
@@ -205,7 +206,8 @@ func (f *serveFlags) registerJoined(flags *pflag.FlagSet, env environment) {
 			"Better give head and nodes the same secret in env CACHE_SECRET")
 }
 
-// checkSecret refuses, unless told otherwise, to listen where strangers are without the secret that keeps them out.
+// checkSecret returns an error if the process would listen on a non-loopback address without a secret, unless this was allowed
+// explicitly.
 func (p *process) checkSecret(f *serveFlags) error {
 	if !f.joined || f.secret != "" || isLoopback(p.flight.Addr()) {
 		return nil
@@ -224,7 +226,7 @@ func isLoopback(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// memoryFlags bound the memory that rows and clients may take.
+// memoryFlags bound the memory for rows and clients.
 type memoryFlags struct{ limit string }
 
 func (f *memoryFlags) register(flags *pflag.FlagSet, env environment) {
@@ -240,7 +242,7 @@ func (f *memoryFlags) budget() (*rows.Budget, error) {
 	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), nil
 }
 
-// noArguments refuses stray words with a hint: a path without its flag is the usual slip.
+// noArguments rejects positional arguments with a hint, since the usual mistake is a path without its flag.
 func noArguments(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%q is not a flag; a table is named by --metadata", args[0])

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
-// logFlags say how a process logs.
+// logFlags configure the logging of a process.
 type logFlags struct{ format, level string }
 
 func (f *logFlags) register(flags *pflag.FlagSet, env environment) {
@@ -42,8 +42,8 @@ func (f *logFlags) logger() (*slog.Logger, error) {
 	return nil, fmt.Errorf("--log-format: %q, want text or json", f.format)
 }
 
-// follow shows a load as it goes on: a line a second that overwrites itself on a terminal, one every ten
-// seconds in a log. onReady is called once, when the cache is ready for the first time.
+// follow shows the progress of a load: a line per second that overwrites itself on a terminal, or one every ten seconds in a log. It
+// calls onReady once, when the cache is ready for the first time.
 func follow(ctx context.Context, h *head.Head, log *slog.Logger, onReady func()) {
 	terminal := term.IsTerminal(int(os.Stderr.Fd()))
 	every := 10 * time.Second
@@ -63,7 +63,7 @@ func follow(ctx context.Context, h *head.Head, log *slog.Logger, onReady func())
 	}
 }
 
-// follower remembers what it showed last.
+// follower remembers what was shown last.
 type follower struct {
 	begin, last time.Time
 	every       time.Duration

@@ -72,10 +72,10 @@ func headCommand(env environment) *cobra.Command {
 	return cmd
 }
 
-// headMemory bounds what clients can have a head hold. Its plan is beside it.
+// headMemory bounds the memory that clients can use in a head. It does not include the plan.
 const headMemory = 256 << 20
 
-// groupNodes is the number of data nodes in a LeaderWorkerSet whose leader is the head; 0 where there is none.
+// groupNodes is the number of data nodes in a LeaderWorkerSet whose leader is the head; 0 without a LeaderWorkerSet.
 func groupNodes(env environment) int {
 	size, err := strconv.Atoi(env("LWS_GROUP_SIZE"))
 	if err != nil {

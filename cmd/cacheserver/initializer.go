@@ -14,7 +14,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/wait"
 )
 
-// The exit codes of initializer that mean "no use to try again"; the Job's podFailurePolicy (internal/inject) knows them.
+// The exit codes of initializer for failures that a retry does not fix; the Job's podFailurePolicy (internal/inject) refers to them.
 const (
 	exitFailed  = 3
 	exitTimeout = 4
@@ -49,7 +49,7 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 			}
 			if notices != "" {
 				cfg.Notices, err = (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", notices)
-				if err != nil { // the cache can be waited for without
+				if err != nil { // the wait works without it
 					fmt.Fprintf(cmd.OutOrStdout(), "nothing is heard of the controller, as --notices can't be had: %v\n", err)
 				}
 			}
@@ -65,7 +65,7 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 	return cmd
 }
 
-// positive reads a duration that a flag or its variable gave.
+// positive parses a duration from a flag or its environment variable.
 func positive(flag, text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
@@ -83,7 +83,7 @@ func jobsHead(env environment) string {
 	return job + "-cache-service:8080"
 }
 
-// exitCode maps what a command ended with to what a shell or a kubelet sees.
+// exitCode maps a command's error to an exit code.
 func exitCode(err error) int {
 	var failed *wait.FailedError
 	var late *wait.TimeoutError

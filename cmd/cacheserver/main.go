@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// hideSecrets keeps the credentials of the environment and the arguments out of everything that is shown.
+// hideSecrets registers the credentials in the environment and in the arguments for redaction from all output.
 func hideSecrets(environ, args []string) {
 	for _, each := range environ {
 		name, value, _ := strings.Cut(each, "=")
@@ -42,7 +42,7 @@ func hideSecrets(environ, args []string) {
 	}
 }
 
-// command is the whole command line. Flags that are not given take their values from env.
+// command returns the root command. Flags that are not given get their values from env.
 func command(env environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "cacheserver",
@@ -60,7 +60,7 @@ One head plans the table and tells clients where their rows are; data nodes hold
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.SetOut(redact.Writer(os.Stdout)) // --help shows what the environment set
+	root.SetOut(redact.Writer(os.Stdout)) // --help shows default values from the environment
 	root.SetErr(redact.Writer(os.Stderr))
 	root.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), initializerCommand(env), objectCacheCommand(env), versionCommand())
 	return root

@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// cgroupLimits are where Linux tells a container's memory limit, version 2 first.
+// cgroupLimits are the files with a container's memory limit on Linux, version 2 first.
 var cgroupLimits = []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
 
-// units are the suffixes of a memory quantity, as Kubernetes and people write them.
+// units are the suffixes of a memory quantity, as used by Kubernetes and people.
 var units = []struct {
 	suffix string
 	bytes  float64
@@ -27,10 +27,11 @@ var units = []struct {
 	{"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"B", 1}, {"", 1},
 }
 
-// processMemory is what a process takes beside what it counts against its limit. A share leaves that much free in small containers.
+// processMemory is the memory of a process that is not counted in the budget. When the limit is a percentage, this much is left free
+// in small containers.
 const processMemory = 80 << 20
 
-// parseMemory reads a number of bytes, a quantity, or a percentage of what the machine allows.
+// parseMemory parses a number of bytes, a quantity, or a percentage of the machine's memory.
 func parseMemory(text string) (int64, error) {
 	if share, ok := strings.CutSuffix(text, "%"); ok {
 		percent, err := strconv.ParseFloat(share, 64)
@@ -57,7 +58,7 @@ func parseMemory(text string) (int64, error) {
 	return 0, fmt.Errorf("%q: want bytes or a quantity such as 12Gi, 500MB or 90%%", text)
 }
 
-// machineMemory is the memory limit of the container, or the machine's memory where there is none.
+// machineMemory is the memory limit of the container, or the machine's memory if there is none.
 func machineMemory() (int64, error) {
 	total, err := totalMemory()
 	if err != nil {
@@ -72,7 +73,7 @@ func machineMemory() (int64, error) {
 			return 0, fmt.Errorf("read the container's memory limit: %w", err)
 		}
 		if limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
-			return min(limit, total), nil // "max" is no number
+			return min(limit, total), nil // "max" is not a number
 		}
 	}
 	return total, nil

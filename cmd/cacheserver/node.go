@@ -75,8 +75,9 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 	return cmd
 }
 
-// joinDelay is how long a data node waits before it looks for the head. The pods of a LeaderWorkerSet start together, and the head's name
-// gets its address about a second later; whoever asks before has the cluster's DNS keep the name's absence for 5 s or more.
+// joinDelay is how long a data node waits before it resolves the head's name. The pods of a LeaderWorkerSet start together, and the
+// head's name gets its address about a second later; an earlier query makes the cluster's DNS cache the negative answer for 5 s or
+// more.
 func joinDelay(env environment) time.Duration {
 	if env("LWS_LEADER_ADDRESS") == "" {
 		return 0
@@ -99,8 +100,8 @@ func workerIndex(env environment) int {
 	return index - 1
 }
 
-// advertised is the address that clients are told. In a LeaderWorkerSet a worker's name is its host name in
-// the leader's domain; elsewhere it is the local address on the way to the head.
+// advertised is the address that clients get for this node. In a LeaderWorkerSet it is the worker's host name in the leader's domain;
+// otherwise it is the local address of a connection to the head.
 func advertised(given, headAddr string, listen net.Addr, env environment) (string, error) {
 	if given != "" {
 		return given, nil
@@ -116,7 +117,7 @@ func advertised(given, headAddr string, listen net.Addr, env environment) (strin
 		name, err := os.Hostname()
 		return net.JoinHostPort(name+"."+domain, port), err
 	}
-	conn, err := net.Dial("udp", headAddr) // sends nothing: it only picks the local address
+	conn, err := net.Dial("udp", headAddr) // sends nothing, only selects the local address
 	if err != nil {
 		return "", fmt.Errorf("--advertise: missing, and no address towards the head %s is known: %w", headAddr, err)
 	}

@@ -28,10 +28,10 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/ops"
 )
 
-// lookEvery is how often files that may change are looked at.
+// lookEvery is the interval at which watched files are read.
 const lookEvery = 2 * time.Second
 
-// objectCacheFlags are an object cache's whole configuration.
+// objectCacheFlags are the complete configuration of an object cache.
 type objectCacheFlags struct {
 	listen, http string
 	dir, buckets string
@@ -71,7 +71,7 @@ func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 	f.logs.register(flags, env)
 }
 
-// check refuses what can't work, and fills in what was left out.
+// check validates the flags and sets defaults.
 func (f *objectCacheFlags) check() (err error) {
 	switch {
 	case f.dir == "":
@@ -147,7 +147,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--dir: %w", err)
 	}
-	defer func() { _ = objects.Close() }() // gives a lock free that the process' end would
+	defer func() { _ = objects.Close() }() // unlocks the folder before the process ends
 	members := router.New(f.name)
 	reviewer, watchPeers, err := f.join(log)
 	if err != nil {
@@ -178,7 +178,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 			return fmt.Errorf("--dir: %w", err)
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // told to end while it was catching up
+			return nil //nolint:nilerr // ctx ended while it was catching up
 		}
 		log.Info("ready", "dir", f.dir, "name", f.name)
 		server.Open()
@@ -193,7 +193,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// prepare makes the objects of before ready to be served, or returns early when ctx ends.
+// prepare scans the store and catches up with other members before objects are served. It returns early when ctx ends.
 func (f *objectCacheFlags) prepare(ctx context.Context, server *objectcache.Server, objects *store.Store, joined <-chan struct{}) error {
 	server.Wait("listing the objects of before")
 	if err := objects.Scan(ctx); err != nil {
@@ -209,11 +209,11 @@ func (f *objectCacheFlags) prepare(ctx context.Context, server *objectcache.Serv
 	return server.Return(ctx)
 }
 
-// watchMembers calls changed with the ready members and the IP addresses of all, first when they are known and then at each
+// watchMembers calls changed with the ready members and the IP addresses of all members: once when they are known, and after each
 // change, until ctx ends.
 type watchMembers func(ctx context.Context, changed func(ready []router.Member, hosts []string))
 
-// start keeps the members up to date and returns a channel that is closed when they are known.
+// start keeps the members up to date and returns a channel that is closed when they are first known.
 func (w watchMembers) start(ctx context.Context, group *errgroup.Group, members *router.Router, server *objectcache.Server) <-chan struct{} {
 	joined := make(chan struct{})
 	tell := sync.OnceFunc(func() { close(joined) })
@@ -228,7 +228,7 @@ func (w watchMembers) start(ctx context.Context, group *errgroup.Group, members 
 	return joined
 }
 
-// join returns who reviews tokens and how to learn who shares the keys.
+// join returns the reviewer of tokens and a function that watches the members that share the keys.
 func (f *objectCacheFlags) join(log *slog.Logger) (identity.Reviewer, watchMembers, error) {
 	if !f.standalone {
 		kube.LogTo(log)

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
 )
 
-// tlsFlags say whether and how the port for objects speaks TLS.
+// tlsFlags configure TLS on the port for objects.
 type tlsFlags struct{ cert, key, ca, name string }
 
 func (f *tlsFlags) register(flags *pflag.FlagSet, env environment) {
@@ -29,7 +29,7 @@ func (f *tlsFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.name, "tls-name", env("TLS_NAME"), "DNS name that other object caches' certificates have (default: SERVICE.NAMESPACE.svc; env TLS_NAME)")
 }
 
-// check refuses flags that don't fit together.
+// check returns an error if the flags are inconsistent.
 func (f *tlsFlags) check() error {
 	if f.cert == "" {
 		if f.key != "" || f.ca != "" || f.name != "" {
@@ -45,7 +45,7 @@ func (f *tlsFlags) check() error {
 	return nil
 }
 
-// scheme of URLs of objects.
+// scheme is the scheme of objects' URLs.
 func (f *tlsFlags) scheme() string {
 	if f.cert == "" {
 		return "http"
@@ -53,10 +53,10 @@ func (f *tlsFlags) scheme() string {
 	return "https"
 }
 
-// load returns what the server needs, and nil without TLS. Files are watched until ctx ends.
+// load returns the server's TLS configuration, nil without TLS. Files are watched until ctx ends.
 func (f *tlsFlags) load(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*objectcache.TLS, error) {
 	if f.cert == "" {
-		return nil, nil //nolint:nilnil // no TLS is no error
+		return nil, nil //nolint:nilnil // running without TLS is valid
 	}
 	pair, err := reload.Open(f.cert, func(cert []byte) (*tls.Certificate, error) {
 		key, err := os.ReadFile(f.key)

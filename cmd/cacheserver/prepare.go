@@ -38,7 +38,7 @@ run as another user. If the folder belongs to that user already, prepare does no
 	return cmd
 }
 
-// giveFolder makes a user the owner of a folder and all that is in it, the folder last: if it is interrupted, the next call
+// giveFolder changes the owner of a folder and all its contents to a user, the folder last: if it is interrupted, the next call
 // starts again.
 func giveFolder(dir string, user int) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -29,7 +29,7 @@ func TestPrepareGivesTheFolderAway(t *testing.T) {
 	}
 	for _, step := range []func() error{
 		func() error { return nil },
-		func() error { // the folder of a server that ran as root
+		func() error { // as a server that ran as root leaves it
 			if err := os.Chown(dir, 0, 0); err != nil {
 				return err
 			}

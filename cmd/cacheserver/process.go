@@ -16,16 +16,16 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// process is what every serving command opens first.
+// process holds the listeners and the log that every serving command opens first.
 type process struct {
-	flight, http net.Listener // http is nil where none is wanted
+	flight, http net.Listener // http is nil if HTTP is disabled
 	scheme       string
 	transport    transport.Implementation
 	log          *slog.Logger
 	metrics      *ops.Metrics
 }
 
-// start opens the ports and the log.
+// start opens the listeners and the log.
 func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process, error) {
 	log, err := f.logs.logger()
 	if err != nil {
@@ -59,7 +59,7 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 	return p, nil
 }
 
-// countMemory shows the budget among the metrics.
+// countMemory exports the budget as metrics.
 func (p *process) countMemory(b *rows.Budget) {
 	p.metrics.Gauge("memory_used_bytes", "Bytes reserved now, for rows, loading and clients.", func() float64 { return float64(b.Used()) })
 	p.metrics.Gauge("memory_clients_bytes", "Bytes of them reserved for clients: connections, requests, streams, answers.", func() float64 { return float64(b.Clients().Used()) })
@@ -67,7 +67,7 @@ func (p *process) countMemory(b *rows.Budget) {
 	p.metrics.Gauge("memory_limit_bytes", "The memory limit.", func() float64 { return float64(b.Limit()) })
 }
 
-// announce prints the one line that scripts wait for.
+// announce prints the line that scripts wait for.
 func (p *process) announce() {
 	line := fmt.Sprintf("ready %s://%s", p.scheme, local.Reachable(p.flight.Addr()))
 	if p.http != nil {

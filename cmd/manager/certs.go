@@ -14,7 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// parts are the names that the manifests give to a manager and what belongs to its webhook.
+// parts are the names that the manifests give to a manager and to the objects of its webhook.
 type parts struct {
 	manager     string // of the Deployment, the service account and the Lease
 	webhook     string // of the webhook configurations
@@ -23,8 +23,8 @@ type parts struct {
 	certificate string // of the Secret
 }
 
-// certificate is closed once the webhook has one. With --rotate-certs every manager keeps a CA and a serving certificate in the Secret, and
-// the CA in the webhook configurations: whoever comes first writes, the others read.
+// certificate returns a channel that is closed when the webhook has a certificate. With --rotate-certs the managers keep a CA and a
+// serving certificate in the Secret, and the CA in the webhook configurations: the first manager writes them, the others read them.
 func certificate(mgr ctrl.Manager, p parts, namespace string, cfg serving) (<-chan struct{}, error) {
 	ready := make(chan struct{})
 	if !cfg.rotate {
@@ -48,14 +48,14 @@ func certificate(mgr ctrl.Manager, p parts, namespace string, cfg serving) (<-ch
 	return ready, nil
 }
 
-// narrowed is a manager whose Config asks for the parts alone. The rotator makes its informers from it, without a way to tell them what to
-// list; the manager has no right to list what others have.
+// narrowed is a manager whose Config restricts requests to the objects in parts. The certificate rotator makes its informers from
+// this Config and lists all objects of a type; the manager has no permission for the others.
 type narrowed struct {
 	ctrl.Manager
 	parts parts
 }
 
-// GetConfig returns a copy of the manager's that adds field selectors.
+// GetConfig returns a copy of the manager's config that adds field selectors.
 func (n narrowed) GetConfig() *rest.Config {
 	config := rest.CopyConfig(n.Manager.GetConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return selector{next, n.parts} })
@@ -68,7 +68,7 @@ type selector struct {
 	parts parts
 }
 
-// RoundTrip sends the request with its field selector.
+// RoundTrip sends the request, with its field selector if it has one.
 func (s selector) RoundTrip(request *http.Request) (*http.Response, error) {
 	if name := s.name(path.Base(request.URL.Path)); name != "" && request.Method == http.MethodGet {
 		request = request.Clone(request.Context())
@@ -79,7 +79,7 @@ func (s selector) RoundTrip(request *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(request)
 }
 
-// name of the only object of a resource that the rotator may see; empty for other resources.
+// name is the name of the only object of a resource that the rotator may see; empty for other resources.
 func (s selector) name(resource string) string {
 	switch resource {
 	case "secrets":

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestSelector: lists and watches ask for one name; other requests are left as they are.
+// TestSelector checks that lists and watches are restricted to one name, and that other requests are unchanged.
 func TestSelector(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ method, url, want string }{

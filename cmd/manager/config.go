@@ -11,7 +11,7 @@ import (
 	"github.com/kubeflow/datacache/internal/manage"
 )
 
-// config is what the command line of the manager of caches says.
+// config is the command line of the manager of caches.
 type config struct {
 	serving
 	caches     manage.CacheFlags
@@ -28,7 +28,7 @@ func (c *config) register(flags *pflag.FlagSet, env func(string) string) {
 	c.serving.register(flags, env, cachesParts)
 }
 
-// serving is what a manager of any kind is told: how it reaches the API server, where it serves what, what it logs.
+// serving is the configuration that all managers share: the API server, listening addresses, logging.
 type serving struct {
 	kubeconfig  string
 	metrics     string

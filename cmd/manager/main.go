@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manager is datacache's control plane beside a stock Kubeflow Trainer: the admission webhook and the controllers. Its subcommand
-// scratch-volumes is the control plane of scratch volumes, which needs neither Trainer nor caches.
+// Command manager is datacache's control plane for an unmodified Kubeflow Trainer: the admission webhook and the controllers. Its
+// subcommand scratch-volumes is the control plane of scratch volumes, which needs neither Trainer nor caches.
 package main
 
 import (

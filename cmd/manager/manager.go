@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/internal/manage"
 )
 
-// start sets up logs and says how the API server is reached.
+// start sets up logging and returns the configuration of the API server's client.
 func (s *serving) start(p parts) (*rest.Config, error) {
 	if err := manage.LogTo(os.Stderr, s.logFormat, s.logLevel); err != nil {
 		return nil, err
@@ -32,8 +32,8 @@ func (s *serving) start(p parts) (*rest.Config, error) {
 	return reach, nil
 }
 
-// newManager makes a manager from options that name its types and informers. The webhook may be set up once the channel is closed; it is
-// nil where the parts have no webhook.
+// newManager makes a manager. options have its types and informers. The webhook may be set up when the channel is closed; the channel
+// is nil if parts has no webhook.
 func newManager(reach *rest.Config, p parts, namespace string, cfg serving, options ctrl.Options) (ctrl.Manager, <-chan struct{}, error) {
 	options.Metrics = metricsOptions(cfg)
 	options.HealthProbeBindAddress = cfg.probes
@@ -56,11 +56,11 @@ func newManager(reach *rest.Config, p parts, namespace string, cfg serving, opti
 	return mgr, certificate, manage.Probe(mgr, certificate)
 }
 
-// callTimeout is how long the API server waits for an answer (timeoutSeconds in manifests).
+// callTimeout is the API server's timeout of webhook calls (timeoutSeconds in the manifests).
 const callTimeout = 10 * time.Second
 
-// draining is a webhook server that answers the calls it has when the manager is told to end. controller-runtime cancels them, and each
-// would refuse its object. Webhooks may be set up while it starts: its mux is there from the beginning.
+// draining is a webhook server that completes the calls in progress when the manager is stopped. controller-runtime would cancel
+// them, and each would reject its object. Webhooks may be registered while it starts: its mux exists from the beginning.
 type draining struct {
 	ctrlwebhook.Server
 	mux *http.ServeMux
@@ -74,7 +74,7 @@ func newDraining(options ctrlwebhook.Options) draining {
 // WebhookMux returns the mux that Register adds to.
 func (d draining) WebhookMux() *http.ServeMux { return d.mux }
 
-// Register serves calls at the path with a context that ends by time alone.
+// Register serves calls at the path with a context that only a timeout ends.
 func (d draining) Register(path string, hook http.Handler) {
 	d.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), callTimeout)
@@ -83,7 +83,7 @@ func (d draining) Register(path string, hook http.Handler) {
 	}))
 }
 
-// metricsOptions serve the metrics with a certificate that the manager signs itself, to those who may get /metrics.
+// metricsOptions serve the metrics with a self-signed certificate, to clients that may get /metrics.
 func metricsOptions(cfg serving) metricsserver.Options {
 	options := metricsserver.Options{BindAddress: cfg.metrics}
 	if cfg.metricsAuth {

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeflow/datacache/webhook"
 )
 
-// cachesParts are in manifests/base.
+// cachesParts are the names in manifests/base.
 var cachesParts = parts{
 	manager: "datacache-manager", webhook: "datacache.kubeflow.org", webhooks: []rotator.WebhookType{rotator.Mutating, rotator.Validating},
 	service: "datacache-webhook", certificate: "datacache-webhook-cert",
@@ -54,7 +54,7 @@ func run(ctx context.Context, cfg config) error {
 	return mgr.Start(ctx)
 }
 
-// cacheOptions keep the informers within the namespaces; none: in all of the cluster.
+// cacheOptions restrict the informers to the namespaces; without any they cover the whole cluster.
 func cacheOptions(namespaces []string) cache.Options {
 	options := controller.CacheOptions()
 	if len(namespaces) > 0 {

@@ -18,13 +18,13 @@ import (
 	"github.com/kubeflow/datacache/scratch"
 )
 
-// scratchParts are in manifests/scratch-volumes.
+// scratchParts are the names in manifests/scratch-volumes.
 var scratchParts = parts{
 	manager: "datacache-scratch-volumes", webhook: "scratch-volumes.datacache.kubeflow.org", webhooks: []rotator.WebhookType{rotator.Mutating},
 	service: "datacache-scratch-volumes", certificate: "datacache-scratch-volumes-cert",
 }
 
-// scratchConfig is what the command line of scratch-volumes says.
+// scratchConfig is the command line of scratch-volumes.
 type scratchConfig struct {
 	serving
 	namespace string
@@ -62,7 +62,7 @@ func runScratchVolumes(ctx context.Context, cfg scratchConfig) error {
 	if err != nil {
 		return err
 	}
-	reach.QPS = -1 // one worker asks, one request after the other
+	reach.QPS = -1 // a single worker sends requests one after the other, so no rate limit is needed
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return fmt.Errorf("register types: %w", err)

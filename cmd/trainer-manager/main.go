@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// config is what the command line says.
+// config is the parsed command line.
 type config struct {
 	caches             manage.CacheFlags
 	file, featureGates string
@@ -44,7 +44,7 @@ type config struct {
 }
 
 func command(env func(string) string) *cobra.Command {
-	cfg := config{log: zap.Options{TimeEncoder: zapcore.RFC3339NanoTimeEncoder, ZapOpts: []zaplog.Option{zaplog.AddCaller()}}} // as Trainer's own
+	cfg := config{log: zap.Options{TimeEncoder: zapcore.RFC3339NanoTimeEncoder, ZapOpts: []zaplog.Option{zaplog.AddCaller()}}} // the same as Trainer's own
 	cmd := &cobra.Command{
 		Use:           "trainer-manager",
 		Short:         "Kubeflow Trainer with datacache compiled in",
@@ -64,7 +64,8 @@ func command(env func(string) string) *cobra.Command {
 	return cmd
 }
 
-// doubleDashes rewrites -name and -name=value as --name and --name=value: Trainer's own manager accepts both, as Go's flag package does.
+// doubleDashes rewrites -name and -name=value as --name and --name=value: Trainer's own manager accepts both, as Go's flag package
+// does.
 func doubleDashes(args []string) []string {
 	rewritten := make([]string, len(args))
 	for i, arg := range args {

@@ -36,7 +36,7 @@ import (
 	"github.com/kubeflow/datacache/plugin"
 )
 
-// The webhook configurations of Trainer's own manifests, whose certificates Trainer keeps.
+// The webhook configurations in Trainer's own manifests, whose certificates Trainer manages.
 const (
 	validatingWebhooks = "validator.trainer.kubeflow.org"
 	mutatingWebhooks   = "defaulter.trainer.kubeflow.org"
@@ -94,8 +94,8 @@ func run(ctx context.Context, flags *config) error {
 	return mgr.Start(ctx)
 }
 
-// cacheOptions are those of datacache's controllers, with every ConfigMap: Trainer reads through the same informers, and keeps in a
-// ConfigMap of its own the runtime that it built a TrainJob from (v2.3.0 pkg/runtime/core/snapshot.go).
+// cacheOptions are those of datacache's controllers, plus all ConfigMaps: Trainer reads through the same informers, and stores in a
+// ConfigMap the runtime that it built a TrainJob from (v2.3.0 pkg/runtime/core/snapshot.go).
 func cacheOptions() cache.Options {
 	options := controller.CacheOptions()
 	maps.DeleteFunc(options.ByObject, func(kind client.Object, _ cache.ByObject) bool {
@@ -105,7 +105,7 @@ func cacheOptions() cache.Options {
 	return options
 }
 
-// schemes are the types of Trainer, of what it makes, and of datacache.
+// schemes registers the types of Trainer, of the objects that it makes, and of datacache.
 func schemes() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{controller.AddToScheme, clientgoscheme.AddToScheme, jobset.AddToScheme, configapi.AddToScheme, schedulerplugins.AddToScheme, volcano.AddToScheme} {
@@ -116,7 +116,7 @@ func schemes() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// enable sets Trainer's feature gates; the flag's win over the file's.
+// enable sets Trainer's feature gates; those in the flag override those in the file.
 func enable(file map[string]bool, flag string) error {
 	gates := utilfeature.DefaultMutableFeatureGate
 	if err := gates.SetFromMap(file); err != nil {
@@ -131,8 +131,8 @@ func enable(file map[string]bool, flag string) error {
 	return nil
 }
 
-// rotateCerts has Trainer keep its webhooks' certificate, unless its configuration says that somebody else does. The channel is closed
-// once there is one.
+// rotateCerts has Trainer manage its webhooks' certificate, unless its configuration disables that. The channel is closed once there
+// is a certificate.
 func rotateCerts(mgr ctrl.Manager, cfg *configapi.Configuration) (<-chan struct{}, error) {
 	ready := make(chan struct{})
 	if !trainerconfig.IsCertManagementEnabled(cfg) {

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package buckets reads the file that says which buckets there are, how big they may grow and who may use them.
+// Package buckets parses the file that lists the buckets, their quotas and who may use them.
 package buckets
 
 import (
@@ -21,23 +21,23 @@ import (
 type Config struct {
 	// Buckets by name.
 	Buckets map[string]Bucket
-	// TotalLimit is how many bytes all buckets together may take on one node's disk.
+	// TotalLimit is the maximum number of bytes of all buckets together on one node's disk.
 	TotalLimit int64
 }
 
 // Bucket is one set of objects with its own limit and its own users.
 type Bucket struct {
 	Name string
-	// Public opens the bucket, for reading and writing, to every authenticated namespace.
+	// Public grants every authenticated namespace read and write access.
 	Public bool
-	// Quota is how many bytes of one node's disk the bucket may take.
+	// Quota is the maximum number of bytes of the bucket on one node's disk.
 	Quota int64
-	// AllowNamespaces are those that a bucket which is not Public is open to.
+	// AllowNamespaces lists the namespaces with access to a bucket that is not Public.
 	AllowNamespaces []string
 }
 
-// Allows says whether pods of the namespace may read and write the bucket. It is false for a bucket that is not in the file,
-// so the answer does not reveal whether the bucket exists.
+// Allows reports whether pods of the namespace may read and write the bucket. It is false for a bucket that is not in the file, so
+// the answer does not reveal whether the bucket exists.
 func (c Config) Allows(bucket, namespace string) bool {
 	b, ok := c.Buckets[bucket]
 	return ok && (b.Public || slices.Contains(b.AllowNamespaces, namespace))
@@ -55,7 +55,7 @@ type file struct {
 	TotalLimit string `yaml:"TotalLimit"` // default: the sum of the quotas
 }
 
-// goodName matches names that are one segment of a URL path and of a file path, without escapes.
+// goodName matches names that can be one segment of a URL path and of a file path without escaping.
 var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // Parse parses a buckets file, in JSON or YAML. An error names the field, its value and what is accepted.
@@ -90,7 +90,8 @@ func Parse(text []byte) (Config, error) {
 	return c, nil
 }
 
-// decode reads JSON, and what is not JSON as YAML: that allows comments, a comma after the last item, and no outer braces.
+// decode parses JSON, and anything that is not JSON as YAML: that allows comments, trailing commas, and the outer braces to be
+// omitted.
 func decode(text []byte) (f file, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -108,7 +109,7 @@ func decode(text []byte) (f file, err error) {
 	return f, nil
 }
 
-// isScalar says that JSON's decoder met a value that is no object, such as the first key of YAML's mapping.
+// isScalar reports whether the JSON decoder found a value that is not an object, such as the first key of a YAML mapping.
 func isScalar(err error) bool {
 	var mismatch *json.UnmarshalTypeError
 	return errors.As(err, &mismatch) && mismatch.Field == ""

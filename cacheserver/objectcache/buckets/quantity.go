@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// units are the suffixes of Kubernetes' quantities for bytes.
+// units are the suffixes of Kubernetes quantities of bytes.
 var units = []struct {
 	suffix string
 	bytes  int64
@@ -19,7 +19,7 @@ var units = []struct {
 	{"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"P", 1e15}, {"", 1},
 }
 
-// parseQuantity reads a whole, positive number of bytes, such as 100Gi.
+// parseQuantity parses a positive integer number of bytes, such as 100Gi.
 func parseQuantity(text string) (int64, error) {
 	for _, u := range units {
 		digits, ok := strings.CutSuffix(text, u.suffix)

@@ -18,7 +18,7 @@ const (
 	MaxAge = 60 * time.Second
 	// unknownAge is how long the rejection of a token is cached.
 	unknownAge = 10 * time.Second
-	// maxAnswers bounds the memory that made-up tokens can take.
+	// maxAnswers bounds the number of cached answers, and so the memory that made-up tokens can use.
 	maxAnswers = 16384
 	// askTimeout is the timeout of one review.
 	askTimeout = 10 * time.Second
@@ -46,34 +46,34 @@ func NewCache(ask Reviewer) *Cache {
 	return &Cache{ask: ask, now: time.Now, answers: map[[sha256.Size]byte]answer{}}
 }
 
-// Review returns the cached answer or asks. Errors other than ErrUnknown are not cached.
+// Review returns the cached answer or calls the other Reviewer. Errors other than ErrUnknown are not cached.
 func (c *Cache) Review(ctx context.Context, token string) (Identity, error) {
 	key := sha256.Sum256([]byte(token))
 	if known, ok := c.known(key); ok {
 		return known.identity, known.err
 	}
-	// Other callers share this review: the first caller's cancellation must not end it.
+	// Other callers share this review, so the cancellation of the first caller must not end it.
 	asked := context.WithoutCancel(ctx)
 	result := c.flights.DoChan(string(key[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(asked, askTimeout)
 		defer cancel()
-		if known, ok := c.known(key); ok { // another flight may have ended after the first lookup
+		if known, ok := c.known(key); ok { // another review may have finished after the first lookup
 			return known.identity, known.err
 		}
-		begun := c.now() // the answer may date from then
+		begun := c.now() // the API server may have decided at any time from now on
 		identity, err := c.ask.Review(ctx, token)
 		c.remember(key, identity, err, begun)
 		return identity, err
 	})
 	select {
 	case r := <-result:
-		return r.Val.(Identity), r.Err //nolint:forcetypeassert // the flight returns nothing else
+		return r.Val.(Identity), r.Err //nolint:forcetypeassert // the function passed to DoChan returns no other type
 	case <-ctx.Done():
 		return Identity{}, context.Cause(ctx)
 	}
 }
 
-// known returns the cached answer for a token's hash, if it has not expired.
+// known returns the cached answer for a token's hash, unless it has expired.
 func (c *Cache) known(key [sha256.Size]byte) (answer, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,7 @@ func (c *Cache) remember(key [sha256.Size]byte, identity Identity, err error, be
 	c.answers[key] = answer{identity: identity, err: err, until: begun.Add(age)}
 }
 
-// thinLocked removes expired answers, and then any others until half of the space is free.
+// thinLocked removes expired answers, and then arbitrary ones until half of the space is free.
 func (c *Cache) thinLocked() {
 	now := c.now()
 	for key, a := range c.answers {

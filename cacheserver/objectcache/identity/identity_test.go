@@ -70,12 +70,12 @@ func TestParseTokens(t *testing.T) {
 	}
 }
 
-// oracle answers what it is told to and counts.
+// oracle is a Reviewer that returns a fixed answer and counts its calls.
 type oracle struct {
 	mu    sync.Mutex
 	asked int
 	err   error
-	wait  chan struct{} // if set, answers come when it is closed
+	wait  chan struct{} // if set, reviews wait until it is closed
 }
 
 func (o *oracle) Review(ctx context.Context, token string) (Identity, error) {
@@ -104,7 +104,7 @@ func TestCacheBelievesForAMinute(t *testing.T) {
 	down := errors.New("the API server is down")
 	tests := map[string]struct {
 		err  error
-		asks []int // after asking at 0 s, 9 s, 11 s, 59 s, 60 s
+		asks []int // calls after reviews at 0 s, 9 s, 11 s, 59 s, 60 s
 	}{
 		"a good token": {nil, []int{1, 1, 1, 1, 2}},
 		"nobody's":     {fmt.Errorf("expired: %w", ErrUnknown), []int{1, 1, 2, 3, 3}},

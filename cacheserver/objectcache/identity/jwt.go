@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// maxJWT is the length of the longest token that is reviewed. ServiceAccount tokens have about 1 KiB.
+	// maxJWT is the maximum length of a token that is reviewed. ServiceAccount tokens have about 1 KiB.
 	maxJWT = 8 << 10
-	// clockSkew is how long an expired token is still sent to the API server, whose clock decides.
+	// clockSkew is how long after its expiry a token is still sent to the API server, whose clock is authoritative.
 	clockSkew = 2 * time.Minute
 )
 
@@ -32,8 +32,8 @@ func (a *audiences) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]string)(a))
 }
 
-// CheckJWT returns an ErrUnknown for a token that can't be a valid JWT for the audience: wrong shape, other audience, expired.
-// It verifies no signature: it saves the API server the review of tokens that are certainly invalid.
+// CheckJWT returns an ErrUnknown for a token that can't be a valid JWT for the audience: malformed, for another audience, or expired.
+// It verifies no signature; its purpose is to spare the API server the review of tokens that are certainly invalid.
 func CheckJWT(token, audience string, now time.Time) error {
 	if len(token) > maxJWT {
 		return fmt.Errorf("%w: longer than %d bytes", ErrUnknown, maxJWT)

@@ -14,10 +14,11 @@ import (
 var ErrTooMany = errors.New("too many invalid tokens from this address")
 
 const (
-	// rejectedBurst is how many invalid tokens a source may have reviewed at once, and rejectedRate how many a second later.
+	// rejectedBurst is how many invalid tokens of one source are reviewed in a burst, and rejectedRate how many per second after
+	// that.
 	rejectedBurst = 50
 	rejectedRate  = 5
-	// maxSources bounds the memory for sources.
+	// maxSources bounds the number of sources in memory.
 	maxSources = 16384
 )
 
@@ -28,8 +29,8 @@ func WithSource(ctx context.Context, source string) context.Context {
 	return context.WithValue(ctx, sourceKey{}, source)
 }
 
-// Limiter is a Reviewer that limits, by source, how many invalid tokens another Reviewer is asked about. Valid tokens are not
-// limited: many of them come at once when jobs start. Create it with NewLimiter.
+// Limiter is a Reviewer that limits, per source, how many invalid tokens are passed to another Reviewer. Valid tokens are not
+// limited, since many arrive at once when jobs start. Create it with NewLimiter.
 type Limiter struct {
 	ask Reviewer
 	now func() time.Time // replaced by tests
@@ -38,7 +39,7 @@ type Limiter struct {
 	sources map[string]tokenBucket
 }
 
-// tokenBucket is the allowance of one source (the token bucket algorithm; its tokens are no bearer tokens).
+// tokenBucket is the state of one source in the token bucket algorithm, whose tokens have nothing to do with bearer tokens.
 type tokenBucket struct {
 	tokens float64
 	at     time.Time
@@ -49,13 +50,13 @@ func NewLimiter(ask Reviewer) *Limiter {
 	return &Limiter{ask: ask, now: time.Now, sources: map[string]tokenBucket{}}
 }
 
-// Review asks the other Reviewer, or returns ErrTooMany.
+// Review calls the other Reviewer, or returns ErrTooMany.
 func (l *Limiter) Review(ctx context.Context, token string) (Identity, error) {
 	source, known := ctx.Value(sourceKey{}).(string)
 	if !known {
 		return l.ask.Review(ctx, token)
 	}
-	if !l.take(source) { // before the answer is known, so that concurrent reviews are limited too
+	if !l.take(source) { // spent before the answer is known, so that concurrent reviews are limited too
 		return Identity{}, ErrTooMany
 	}
 	identity, err := l.ask.Review(ctx, token)
@@ -65,7 +66,7 @@ func (l *Limiter) Review(ctx context.Context, token string) (Identity, error) {
 	return identity, err
 }
 
-// take spends one token of a source's bucket; false if it is empty.
+// take takes one token from a source's bucket; it returns false if the bucket is empty.
 func (l *Limiter) take(source string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// Tokens are those of a token file, for use without a cluster.
+// Tokens are the tokens of a token file, for use without a cluster.
 type Tokens struct {
 	identities map[[sha256.Size]byte]Identity
 }
 
-// ParseTokens reads a token file: a token and the namespace it speaks for a line, separated by space; empty lines and those
-// that begin with # are passed over.
+// ParseTokens parses a token file. Each line has a token and its namespace, separated by space; empty lines and lines that begin with
+// # are ignored.
 func ParseTokens(text []byte) (Tokens, error) {
 	t := Tokens{identities: map[[sha256.Size]byte]Identity{}}
 	number := 0
@@ -42,10 +42,10 @@ func ParseTokens(text []byte) (Tokens, error) {
 	return t, nil
 }
 
-// Static is a Reviewer by the tokens that a function gives, which may be others each time.
+// Static is a Reviewer of the tokens that a function returns; they may change between calls.
 type Static func() Tokens
 
-// Review looks the token up. Hashes are compared, so the time it takes tells nothing about a token.
+// Review looks the token up by its hash, so that the time it takes reveals nothing about valid tokens.
 func (s Static) Review(_ context.Context, token string) (Identity, error) {
 	identity, ok := s().identities[sha256.Sum256([]byte(token))]
 	if !ok {

@@ -88,8 +88,9 @@ func clientFor(how *rest.Config, scheme *runtime.Scheme, group schema.GroupVersi
 	return rest.RESTClientFor(cfg)
 }
 
-// Review posts a TokenReview for a token that may be valid (identity.CheckJWT). The API server checks the signature, the expiry and that the pod exists; the client must check
-// that the audience is among those that the server confirms (TokenReviewSpec.Audiences).
+// Review posts a TokenReview for a token that may be valid (identity.CheckJWT). The API server checks the signature, the expiry and
+// the existence of the pod; the client must check that the audience is among those that the server confirms
+// (TokenReviewSpec.Audiences).
 func (c *Client) Review(ctx context.Context, token string) (identity.Identity, error) {
 	if err := identity.CheckJWT(token, c.cfg.Audience, time.Now()); err != nil {
 		return identity.Identity{}, err
@@ -105,8 +106,8 @@ func (c *Client) Review(ctx context.Context, token string) (identity.Identity, e
 	return identity.OfUser(got.Status.User.Username), nil
 }
 
-// Watch calls changed with the ready object caches and the IP addresses of all, first when they are known and then at each change, until ctx ends. While
-// the API server fails, the last known ones stay.
+// Watch calls changed with the ready object caches and the IP addresses of all of them: once when they are known, and after each
+// change, until ctx ends. While the API server is unavailable, the last known ones remain in effect.
 func (c *Client) Watch(ctx context.Context, changed func(ready []router.Member, hosts []string)) {
 	var store cache.Store
 	tell := func() {
@@ -130,7 +131,7 @@ func (c *Client) Watch(ctx context.Context, changed func(ready []router.Member, 
 		informer.RunWithContext(ctx)
 	}()
 	if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		tell() // also if there are none
+		tell() // even if there are none
 	}
 	<-done
 }
@@ -145,7 +146,7 @@ func (c *Client) members(slices []any) []router.Member {
 		}
 		port := portOf(slice, c.cfg.Port)
 		for _, e := range slice.Endpoints {
-			// A nil Ready means ready (EndpointConditions.Ready).
+			// A nil Ready means ready (see EndpointConditions.Ready).
 			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
 			if !ready || port == 0 || e.NodeName == nil || len(e.Addresses) == 0 {
 				continue

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 )
 
-// TestOnlyPlausibleTokensAreReviewed counts the requests that reach the API server.
+// TestOnlyPlausibleTokensAreReviewed counts the requests that the API server receives.
 func TestOnlyPlausibleTokensAreReviewed(t *testing.T) {
 	t.Parallel()
 	var reviews atomic.Int64

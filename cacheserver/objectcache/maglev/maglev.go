@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package maglev implements Maglev hashing with the same table, slot for slot, as Envoy's MAGLEV load balancer.
+// Package maglev implements Maglev hashing with the same table as Envoy's MAGLEV load balancer.
 package maglev
 
 import (
@@ -58,7 +58,7 @@ func (t Table) Host(hash uint64) int {
 // empty marks a slot without a host.
 const empty = -1
 
-// permutation is the order in which one host chooses slots.
+// permutation yields the order in which one host chooses slots.
 type permutation struct {
 	next, skip uint64
 	host       int32
@@ -66,11 +66,11 @@ type permutation struct {
 
 func newPermutation(name string, host int32, size uint64) permutation {
 	second := xxhash.NewWithSeed(1)
-	_, _ = second.WriteString(name) // a hash takes everything
+	_, _ = second.WriteString(name) // writing to a hash never fails
 	return permutation{next: xxhash.Sum64String(name) % size, skip: second.Sum64()%(size-1) + 1, host: host}
 }
 
-// free returns the host's next slot that has no host yet, and moves past it.
+// free returns the host's next slot that is still empty, and advances past it.
 func (p *permutation) free(slots []int32) uint64 {
 	for {
 		slot := p.next

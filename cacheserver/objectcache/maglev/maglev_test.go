@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The tables of Envoy's own tests: test/extensions/load_balancing_policies/maglev/maglev_lb_test.cc, Basic and
-// BasicWithHostName.
+// TestTableIsEnvoys compares with the tables in Envoy's own tests: test/extensions/load_balancing_policies/maglev/maglev_lb_test.cc,
+// Basic and BasicWithHostName.
 func TestTableIsEnvoys(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -53,7 +53,7 @@ func TestNoHosts(t *testing.T) {
 	}
 }
 
-// fleet names as many hosts as the production of the seeds has.
+// fleet returns the names of n hosts.
 func fleet(n int) []string {
 	hosts := make([]string, n)
 	for i := range hosts {

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reload parses a file again when it changes.
+// Package reload watches a file and parses it again when it changes.
 package reload
 
 import (
@@ -23,7 +23,7 @@ type File[T any] struct {
 	rejected atomic.Bool
 }
 
-// Open reads the file once. A file that can't be read or parsed is an error here, but not later: see Watch.
+// Open reads the file once. If the file can't be read or parsed now, that is an error; for later changes see Watch.
 func Open[T any](path string, parse func(text []byte) (T, error)) (*File[T], error) {
 	f := &File[T]{path: path, parse: parse}
 	text, err := os.ReadFile(path)
@@ -42,11 +42,11 @@ func Open[T any](path string, parse func(text []byte) (T, error)) (*File[T], err
 // Get returns the last valid value.
 func (f *File[T]) Get() T { return *f.current.Load() }
 
-// Rejected says that the file is invalid or missing now, and Get returns an earlier value.
+// Rejected reports whether the file is currently invalid or missing, so that Get returns an earlier value.
 func (f *File[T]) Rejected() bool { return f.rejected.Load() }
 
-// Watch polls the file until ctx ends, and calls changed with each new value. An invalid or missing file is logged, once per
-// content, and the last valid value stays. Polling works for a ConfigMap's file, which is a chain of symbolic links. Only one
+// Watch polls the file until ctx ends, and calls changed with each new value. An invalid or missing file is logged, once per content,
+// and the last valid value remains. Polling works for a file in a ConfigMap volume, which is a chain of symbolic links. Only one
 // goroutine may watch a File.
 func (f *File[T]) Watch(ctx context.Context, every time.Duration, log *slog.Logger, changed func(T)) {
 	ticker := time.NewTicker(every)
@@ -67,7 +67,7 @@ func (f *File[T]) look(log *slog.Logger, changed func(T)) {
 		f.reject(log, nil, err)
 		return
 	}
-	if bytes.Equal(text, f.read) && !f.rejected.Load() { // what is rejected may become valid by another file that parse reads
+	if bytes.Equal(text, f.read) && !f.rejected.Load() { // rejected content may become valid when another file that parse reads changes
 		return
 	}
 	value, err := f.parse(text)
@@ -82,7 +82,7 @@ func (f *File[T]) look(log *slog.Logger, changed func(T)) {
 	changed(value)
 }
 
-// reject logs that the file's text is not in use; a nil text stands for a file that can't be read.
+// reject logs that the file's content is not used; a nil text means that the file can't be read.
 func (f *File[T]) reject(log *slog.Logger, text []byte, err error) {
 	if f.rejected.Swap(true) && bytes.Equal(text, f.read) {
 		return

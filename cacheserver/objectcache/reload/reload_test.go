@@ -59,8 +59,8 @@ func TestLook(t *testing.T) {
 		change   func()
 		want     string
 		rejected bool
-		seen     int // calls of changed so far
-		logged   int // lines so far
+		seen     int // number of calls of changed so far
+		logged   int // number of log lines so far
 	}{
 		{"nothing new", func() {}, "one", false, 0, 0},
 		{"a new value", func() { write(t, path, "two") }, "two", false, 1, 1},

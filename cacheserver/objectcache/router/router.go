@@ -18,7 +18,7 @@ import (
 
 // Member is one object cache.
 type Member struct {
-	// Name is the node's name, which a restarted pod keeps: a restart moves no key.
+	// Name is the node's name; it stays the same when a pod restarts, so that a restart moves no keys.
 	Name string
 	// Address is where it listens, host:port.
 	Address string
@@ -31,8 +31,8 @@ type Router struct {
 	hosts atomic.Pointer[[]string]
 
 	mu   sync.Mutex // held by Set
-	last *view      // the last view that had self, before the present one
-	// since is, by slot, the Unix time in ns when self took it over from another member; 0: never.
+	last *view      // the last view before the current one that had self as a member
+	// since has, for each slot, the Unix time in ns when self took it over from another member; 0: never.
 	since [maglev.DefaultSize]atomic.Int64
 }
 
@@ -71,7 +71,8 @@ func (r *Router) Set(members []Member) {
 	r.view.Store(v)
 }
 
-// noteTakeovers dates the slots that self has in a view and did not have in the last one that it was in.
+// noteTakeovers records the current time for the slots that self owns in a view and did not own in the last one in which it was a
+// member.
 func (r *Router) noteTakeovers(v *view) {
 	if r.last == nil {
 		return
@@ -89,7 +90,7 @@ func (v *view) has(hash uint64, name string) bool {
 	return i >= 0 && v.members[i].Name == name
 }
 
-// OwnedSince is when this member took a key over from another; zero if it always had it.
+// OwnedSince is the time at which this member took a key over from another; zero if it always owned it.
 func (r *Router) OwnedSince(bucket, key string) time.Time {
 	since := r.since[hash(bucket, key)%maglev.DefaultSize].Load()
 	if since == 0 {
@@ -98,7 +99,7 @@ func (r *Router) OwnedSince(bucket, key string) time.Time {
 	return time.Unix(0, since)
 }
 
-// Contains says whether a member of that name is among some.
+// Contains reports whether members has one with the name.
 func Contains(members []Member, name string) bool {
 	return slices.ContainsFunc(members, func(m Member) bool { return m.Name == name })
 }
@@ -106,18 +107,18 @@ func Contains(members []Member, name string) bool {
 // Self is this member's name.
 func (r *Router) Self() string { return r.self }
 
-// Present says whether this member is among the members.
+// Present reports whether this node is among the members.
 func (r *Router) Present() bool { return Contains(r.view.Load().members, r.self) }
 
-// Others are the members but this one.
+// Others returns all members except this one.
 func (r *Router) Others() []Member {
 	return slices.DeleteFunc(slices.Clone(r.view.Load().members), func(m Member) bool { return m.Name == r.self })
 }
 
-// SetHosts replaces the IP addresses of all object caches, those that are not ready included.
+// SetHosts sets the IP addresses of all object caches, including those that are not ready.
 func (r *Router) SetHosts(hosts []string) { r.hosts.Store(&hosts) }
 
-// HasHost says whether an IP address is one of SetHosts.
+// HasHost reports whether an IP address is among those of SetHosts.
 func (r *Router) HasHost(host string) bool {
 	hosts := r.hosts.Load()
 	return hosts != nil && slices.Contains(*hosts, host)
@@ -128,7 +129,7 @@ func hash(bucket, key string) uint64 { return xxhash.Sum64String(bucket + "/" + 
 // Members is the number of members.
 func (r *Router) Members() int { return len(r.view.Load().members) }
 
-// Elsewhere returns the member that owns a key, false if it is this one or there are none.
+// Elsewhere returns the member that owns a key; ok is false if it is this one or there are no members.
 func (r *Router) Elsewhere(bucket, key string) (Member, bool) {
 	v := r.view.Load()
 	i := v.table.Host(hash(bucket, key))

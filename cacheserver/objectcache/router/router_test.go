@@ -15,7 +15,7 @@ func TestMembersAgreeOnOneOwner(t *testing.T) {
 	routers := map[string]*Router{}
 	for i, m := range trio {
 		r := New(m.Name)
-		r.Set([]Member{trio[i], trio[(i+1)%3], trio[(i+2)%3], {m.Name, "10.9.9.9:80"}}) // each told in an order of its own
+		r.Set([]Member{trio[i], trio[(i+1)%3], trio[(i+2)%3], {m.Name, "10.9.9.9:80"}}) // each gets the members in another order
 		routers[m.Name] = r
 	}
 	owned := map[string]int{}

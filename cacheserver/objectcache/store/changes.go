@@ -17,9 +17,10 @@ import (
 // IDSize is the length of an object's ID in lists of changes.
 const IDSize = len(identity{})
 
-// The change log says which objects were stored or removed, and when, so that a node that was away can remove what others
-// changed in its place. It is two files of records: the current one and the one before, which the current one replaces when it
-// has logRecords. They survive the process; no record is written while there is none, and nothing changes then.
+// The change log records which objects were stored or removed, and when, so that a node that was absent can remove objects that
+// others changed in its place. It consists of two files of records: the current one and the previous one, which is replaced by the
+// current one when that has logRecords. Both survive a restart; nothing is recorded while the process is down, when nothing changes
+// either.
 //
 //	offset  size  what
 //	0       16    identity
@@ -33,12 +34,12 @@ const (
 
 type changeLog struct {
 	mu      sync.Mutex // held while writing, but not while reading
-	file    *os.File   // nil if the log can't be written: nothing is known then
+	file    *os.File   // nil if the log can't be written: then no changes are known
 	records int
-	limit   int // of records; logRecords but in tests
+	limit   int // number of records; logRecords, except in tests
 }
 
-// openChangeLog opens the log of a store's folder, creating it with the present time as its beginning.
+// openChangeLog opens the log in a store's folder; if there is none, it creates one that starts at the current time.
 func openChangeLog(dir string) (l *changeLog, err error) {
 	l = &changeLog{limit: logRecords}
 	path := filepath.Join(dir, logName)
@@ -54,13 +55,13 @@ func openChangeLog(dir string) (l *changeLog, err error) {
 		return l, err
 	}
 	l.records = int(info.Size() / recordSize)
-	if info.Size()%recordSize != 0 { // a record was cut short
+	if info.Size()%recordSize != 0 { // the last record is incomplete
 		return l, l.file.Truncate(int64(l.records) * recordSize)
 	}
 	return l, nil
 }
 
-// begin starts a new file. Its first record is of no object: it dates the beginning of what the file knows.
+// begin starts a new file. Its first record has no object: it records the time at which the file starts.
 func (l *changeLog) begin(dir string) (err error) {
 	l.file, err = os.OpenFile(filepath.Join(dir, logName), os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
 	l.records = 0
@@ -77,8 +78,8 @@ func (l *changeLog) write(id identity) error {
 	return err
 }
 
-// changing logs that an object is about to be stored or removed. When that fails the log is removed: it must not pretend to be
-// complete. The caller holds the object's stripe.
+// changing records that an object is about to be stored or removed. If that fails, the log is removed, since an incomplete log must
+// not be used. The caller holds the object's stripe.
 func (s *Store) changing(id identity) {
 	l := s.log
 	l.mu.Lock()
@@ -97,16 +98,15 @@ func (s *Store) changing(id identity) {
 		s.failures.Add(1)
 		_ = l.file.Close() // removed next
 		l.file = nil
-		_ = os.Remove(filepath.Join(s.dir, logName)) // or the next start finds a log with a gap: see Changed
+		_ = os.Remove(filepath.Join(s.dir, logName)) // otherwise the next start would use a log with a gap: see Changed
 		_ = os.Remove(filepath.Join(s.dir, oldLogName))
 	}
 }
 
-// ErrForgotten says that the log of changes does not reach back far enough.
+// ErrForgotten says that the change log does not reach back far enough.
 var ErrForgotten = errors.New("changes that long ago are not known any more")
 
-// Changed returns the IDs, one after the other, of the objects that were stored or removed here since a time, possibly some
-// others too.
+// Changed returns the concatenated IDs of the objects that were stored or removed here since a time, possibly with some others.
 func (s *Store) Changed(since time.Time) ([]byte, error) {
 	s.log.mu.Lock()
 	whole := s.log.file != nil
@@ -116,7 +116,7 @@ func (s *Store) Changed(since time.Time) ([]byte, error) {
 	}
 	var ids []byte
 	complete := false
-	// The newer file first: what moves to the older one meanwhile is read twice, not missed.
+	// The newer file first: records that move to the older one meanwhile are read twice instead of being missed.
 	for _, name := range []string{logName, oldLogName} {
 		text, err := os.ReadFile(filepath.Join(s.dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -141,7 +141,7 @@ func (s *Store) Changed(since time.Time) ([]byte, error) {
 	return ids, nil
 }
 
-// Discard removes the objects with the IDs, as Changed lists them, from this store.
+// Discard removes the objects with the IDs, in the format of Changed, from this store.
 func (s *Store) Discard(ids []byte) error {
 	if len(ids)%IDSize != 0 {
 		return fmt.Errorf("%d bytes of IDs, want a multiple of %d", len(ids), IDSize)
@@ -196,17 +196,17 @@ func (s *Store) discard(id identity) error {
 	return nil
 }
 
-// Empty says whether there are no objects.
+// Empty reports whether there are no objects.
 func (s *Store) Empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index.sums().objects == 0
 }
 
-// aliveName is a file whose modification time says when the store was last in use.
+// aliveName is a file whose modification time is when the store was last in use.
 const aliveName = "alive"
 
-// LastAlive is when the folder's store was last in use, by Touch; false if that is not known.
+// LastAlive is the time of the last Touch of this folder's store; ok is false if it is not known.
 func (s *Store) LastAlive() (time.Time, bool) {
 	info, err := os.Stat(filepath.Join(s.dir, aliveName))
 	if err != nil {
@@ -215,7 +215,7 @@ func (s *Store) LastAlive() (time.Time, bool) {
 	return info.ModTime(), true
 }
 
-// Touch notes that the store is in use. A failure is counted.
+// Touch records that the store is in use. A failure is counted.
 func (s *Store) Touch() {
 	s.count(os.WriteFile(filepath.Join(s.dir, aliveName), nil, 0o600)) // truncation sets the time
 	now := time.Now()

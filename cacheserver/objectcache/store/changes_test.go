@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// hasID says whether a list of changes has an object of bucket "b".
+// hasID reports whether a list of changes contains an object of bucket "b".
 func hasID(ids []byte, key string) bool {
 	id := identify("b", key)
 	for each := range slices.Chunk(ids, IDSize) {

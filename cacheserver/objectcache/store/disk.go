@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// measureEvery is how old a measurement of the disk's free space may be when room is reserved.
+// measureEvery is the maximum age of a measurement of the disk's free space when space is reserved.
 const measureEvery = time.Second
 
-// diskLimit is what the store may hold so that Config.MinFree of its disk stays free, whatever else is on the disk.
+// diskLimit is how much the store may hold so that Config.MinFree of its disk stays free, whatever else is on the disk.
 type diskLimit struct {
 	measured       bool
 	at             time.Time
 	bytes, objects int64
 }
 
-// measureDisk updates the disk's limit. A failing statfs leaves the old one.
+// measureDisk updates the disk's limit. If statfs fails, the previous limit remains.
 func (s *Store) measureDisk() {
 	if s.minFree <= 0 {
 		return
@@ -49,7 +49,7 @@ func (s *Store) measureDisk() {
 	s.disk = diskLimit{measured: true, at: now, bytes: held.bytes + free, objects: files}
 }
 
-// fragment is the unit in which a file system allocates and counts.
+// fragment is the unit in which a file system allocates and counts blocks.
 func fragment(fs *unix.Statfs_t) int64 {
 	if fs.Frsize > 0 {
 		return fs.Frsize
@@ -57,7 +57,7 @@ func fragment(fs *unix.Statfs_t) int64 {
 	return max(fs.Bsize, 1)
 }
 
-// blockSize is the unit in which the file system of a folder allocates; 4096 if it does not say.
+// blockSize is the allocation unit of a folder's file system; 4096 if it is not known.
 func blockSize(dir string) int64 {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

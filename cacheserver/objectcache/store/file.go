@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFile opens a file for reading. It follows no symbolic link and does not wait for the writer of a named pipe; check
-// rejects anything that is not a regular file.
+// openFile opens a file for reading. It does not follow a symbolic link or wait for the writer of a named pipe; check rejects
+// anything that is not a regular file.
 func openFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 }
 
-// isSame says whether an open file, which may be nil, is the one that info describes.
+// isSame reports whether an open file, which may be nil, is the one that info describes.
 func isSame(file *os.File, info fs.FileInfo) bool {
 	if file == nil {
 		return false
@@ -26,7 +26,7 @@ func isSame(file *os.File, info fs.FileInfo) bool {
 	return err == nil && os.SameFile(own, info)
 }
 
-// stampOf combines a file's inode number and change time, which every write to it moves and no user can set back.
+// stampOf combines a file's inode number and change time. Every write changes the latter, and users can't set it.
 func stampOf(info fs.FileInfo) uint32 {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

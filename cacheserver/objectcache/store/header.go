@@ -9,7 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// A file is a header and the object's bytes. The header, numbers little-endian:
+// A file is a header and the object's bytes. The header, with little-endian numbers:
 //
 //	offset  size  what
 //	0       8     magic, with the format's version
@@ -23,7 +23,7 @@ const (
 	fixedSize = 40
 )
 
-// headerSize is where the object's bytes begin in its file.
+// headerSize is the offset of the object's bytes in its file.
 func headerSize(bucket, key string) int64 { return int64(fixedSize + len(bucket) + 1 + len(key)) }
 
 // encodeHeader makes the header of an object.
@@ -39,7 +39,7 @@ func encodeHeader(bucket, key string, length int64, checksum uint64) []byte {
 	return h
 }
 
-// decodeHeader reads a header of headerSize bytes; ok says whether it is whole and of this very object.
+// decodeHeader decodes a header of headerSize bytes; ok reports whether it is valid and belongs to this object.
 func decodeHeader(h []byte, bucket, key string) (length int64, checksum uint64, ok bool) {
 	if string(h[:8]) != magic || string(h[fixedSize:]) != bucket+"/"+key {
 		return 0, 0, false

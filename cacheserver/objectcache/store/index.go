@@ -8,14 +8,13 @@ import (
 	"slices"
 )
 
-// index holds every object's size and one least-recently-used list per bucket. Entries live in slabs and are linked by
-// numbers instead of pointers: 48 bytes each, which the garbage collector does not scan, and about 35 in the map.
-// The caller holds Store.mu.
+// index holds every object's size and one LRU list per bucket. Entries are stored in slabs and linked by numbers instead of pointers:
+// 48 bytes each, which the garbage collector does not scan, and about 35 in the map. The caller holds Store.mu.
 type index struct {
 	refs  map[identity]ref
 	slabs [][]entry
 	free  ref // head of the list of free entries, linked by entry.older
-	next  ref // first entry that was never used
+	next  ref // the first entry that was never used
 
 	buckets []*bucketState
 	byName  map[string]*bucketState
@@ -32,18 +31,18 @@ const (
 // entry is one object.
 type entry struct {
 	id           identity
-	size         int64  // of the file on disk, in whole blocks
+	size         int64  // of the file on disk, rounded up to whole blocks
 	stamp        uint32 // of the file; during Scan the Unix time of its last use
-	verified     uint32 // Unix time of the last checksum that matched; 0: not verified since the process started
+	verified     uint32 // Unix time of the last successful verification; 0: none since the process started
 	newer, older ref
 	bucket       uint16 // bucketState.number
 }
 
-// bucketState is one bucket: its quota and the list of its objects, newest use first.
+// bucketState is one bucket: its quota and the list of its objects, most recently used first.
 type bucketState struct {
 	number         uint16
 	name           string
-	quota          int64 // 0: the limits do not name the bucket
+	quota          int64 // 0: the bucket is not in the limits
 	newest, oldest ref
 	objects        int64
 	used           int64 // bytes of stored objects
@@ -53,9 +52,9 @@ type bucketState struct {
 	evicted, evictedBytes, damaged int64
 }
 
-// totals are what all buckets hold together.
+// totals are the sums over all buckets.
 type totals struct {
-	bytes, objects int64 // with those being written
+	bytes, objects int64 // including objects being written
 	quotas         float64
 }
 
@@ -68,7 +67,7 @@ func (x *index) sums() (s totals) {
 	return s
 }
 
-// overShare is how far held, the bucket's part of something, is above its share of limit. Shares are proportional to quotas.
+// overShare is by how much held, the bucket's use of a resource, exceeds its share of limit. Shares are proportional to quotas.
 func (b *bucketState) overShare(held, limit int64, quotas float64) float64 {
 	return float64(held) - float64(limit)*float64(b.quota)/max(quotas, 1)
 }
@@ -77,7 +76,7 @@ func newIndex() index {
 	return index{refs: map[identity]ref{}, next: 1, byName: map[string]*bucketState{}}
 }
 
-// bucket returns the state of a bucket, creating it if needed.
+// bucket returns the state of a bucket, which it creates if needed.
 func (x *index) bucket(name string) *bucketState {
 	if b, ok := x.byName[name]; ok {
 		return b
@@ -90,7 +89,7 @@ func (x *index) bucket(name string) *bucketState {
 
 func (x *index) at(r ref) *entry { return &x.slabs[r/slabSize][r%slabSize] }
 
-// find returns an object's entry, nil if there is none. It is valid until the next add or remove.
+// find returns an object's entry, nil if there is none. It is valid until the next call of add or remove.
 func (x *index) find(id identity) *entry {
 	r, ok := x.refs[id]
 	if !ok {
@@ -106,7 +105,7 @@ func (x *index) touch(id identity) {
 	x.link(r)
 }
 
-// add inserts an object at the front of its bucket's list, replacing one of the same identity.
+// add inserts an object at the front of its bucket's list, replacing one with the same identity.
 func (x *index) add(e entry) {
 	x.remove(e.id)
 	r := x.allocate()
@@ -118,7 +117,7 @@ func (x *index) add(e entry) {
 	b.used += e.size
 }
 
-// remove deletes an object and returns its entry.
+// remove removes an object and returns its entry.
 func (x *index) remove(id identity) (entry, bool) {
 	r, ok := x.refs[id]
 	if !ok {
@@ -175,7 +174,7 @@ func (x *index) unlink(r ref) {
 	}
 }
 
-// sortByUse orders each bucket's list by the times of last use that Scan keeps in entry.stamp.
+// sortByUse orders each bucket's list by the times of last use that Scan stores in entry.stamp.
 func (x *index) sortByUse() {
 	for _, b := range x.buckets {
 		refs := make([]ref, 0, b.objects)

@@ -15,8 +15,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Object is a stored object, open for reading. It stays readable, whole, when the object is removed or replaced meanwhile.
-// It is for one goroutine; who opened it closes it.
+// Object is a stored object, open for reading. It stays readable when the object is removed or replaced. It is not safe for
+// concurrent use; the caller that opened it closes it.
 type Object struct {
 	file    *os.File
 	from    int64 // offset of the object's bytes in the file
@@ -24,14 +24,14 @@ type Object struct {
 	written time.Time
 }
 
-// Size is the number of the object's bytes.
+// Size is the length of the object in bytes.
 func (o *Object) Size() int64 { return o.size }
 
-// Written is when the object was stored, by the clock of the file system.
+// Written is when the object was stored, by the file system's clock.
 func (o *Object) Written() time.Time { return o.written }
 
-// Reader reads length bytes from offset first, both within the object. It is an *io.LimitedReader over an *os.File: the
-// form that net.TCPConn's ReadFrom sends with sendfile.
+// Reader returns a reader of length bytes from offset first, both within the object. It is an *io.LimitedReader over an *os.File,
+// which net.TCPConn's ReadFrom sends with sendfile.
 func (o *Object) Reader(first, length int64) (io.Reader, error) {
 	if _, err := o.file.Seek(o.from+first, io.SeekStart); err != nil {
 		return nil, err
@@ -42,8 +42,8 @@ func (o *Object) Reader(first, length int64) (io.Reader, error) {
 // Close releases the object's file.
 func (o *Object) Close() error { return o.file.Close() }
 
-// Get opens an object for reading and makes it the most recently used. If anything is wrong with its file the object is
-// removed, counted, and reported as ErrMiss.
+// Get opens an object for reading and makes it the most recently used. An object with a damaged file is removed and counted, and the
+// error is ErrMiss.
 func (s *Store) Get(bucket, key string) (*Object, error) {
 	id := identify(bucket, key)
 	s.mu.Lock()
@@ -69,7 +69,7 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 	if err != nil {
 		s.failures.Add(1)
 		s.drop(bucket, id, file)
-		_ = file.Close() // only read from
+		_ = file.Close() // opened for reading: closing can't lose data
 		return nil, ErrMiss
 	}
 	return o, nil
@@ -114,12 +114,12 @@ func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, 
 	return o, nil
 }
 
-// verify reads the object against its checksum.
+// verify reads the object and compares its checksum.
 func (o *Object) verify(checksum uint64) error {
 	buf := getBuffer()
 	defer putBuffer(buf)
 	sum := xxh3.New()
-	// Hides WriterTo, which would use a buffer of its own.
+	// Hides the WriterTo method, with which CopyBuffer would ignore buf.
 	payload := struct{ io.Reader }{io.NewSectionReader(o.file, o.from, o.size)}
 	n, err := io.CopyBuffer(struct{ io.Writer }{sum}, payload, *buf)
 	if err != nil {
@@ -149,8 +149,8 @@ func (s *Store) drop(bucket string, id identity, damaged *os.File) {
 	_ = s.unlink(bucket, id) // counted there
 }
 
-// buffers are large, so that system calls are few.
+// buffers are large, to reduce the number of system calls.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
-func getBuffer() *[]byte  { return buffers.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else
+func getBuffer() *[]byte  { return buffers.Get().(*[]byte) } //nolint:forcetypeassert // the pool contains no other type
 func putBuffer(b *[]byte) { buffers.Put(b) }

@@ -5,11 +5,11 @@ package store
 
 import "cmp"
 
-// SetLimits replaces the limits and evicts what exceeds them: the least recently used objects of buckets that shrank, and all
-// objects of buckets that are not named. It returns when the store is within the limits.
+// SetLimits replaces the limits and evicts what exceeds them: the least recently used objects of buckets that shrank, and all objects
+// of buckets that are no longer named. It returns when the store is within the limits.
 func (s *Store) SetLimits(limits Limits) {
 	s.setLimits(limits)
-	_ = s.trim() // counted; the next Create tries again
+	_ = s.trim() // a failure is counted, and the next Create tries again
 }
 
 func (s *Store) setLimits(limits Limits) {
@@ -24,7 +24,7 @@ func (s *Store) setLimits(limits Limits) {
 	}
 }
 
-// trim evicts until the store is within its limits. An error, already counted, means that it is not.
+// trim evicts until the store is within its limits. If it can't, it returns an error, which it has counted.
 func (s *Store) trim() error {
 	for {
 		s.mu.Lock()
@@ -45,7 +45,7 @@ func (s *Store) trim() error {
 	}
 }
 
-// largest returns a bucket and the size of the largest file that fits into it; nil and 0 if there is no such bucket.
+// largest returns a bucket and the size of the largest file that it can hold; nil and 0 if there is no such bucket.
 func (s *Store) largest(bucket string) (*bucketState, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,10 +57,10 @@ func (s *Store) largest(bucket string) (*bucketState, int64) {
 	return b, limit - limit%s.block
 }
 
-// blocks rounds the size of a file up to what it takes on the disk.
+// blocks rounds the size of a file up to the space that it takes on the disk.
 func (s *Store) blocks(size int64) int64 { return (size + s.block - 1) / s.block * s.block }
 
-// reserve reserves bytes and objects for what is being written, evicting as needed.
+// reserve reserves bytes and objects for a write, evicting as needed.
 func (s *Store) reserve(b *bucketState, bytes, objects int64) error {
 	s.measureDisk()
 	for {
@@ -83,7 +83,7 @@ func (s *Store) reserve(b *bucketState, bytes, objects int64) error {
 	}
 }
 
-// release returns what was reserved.
+// release returns reserved bytes and objects.
 func (s *Store) release(b *bucketState, bytes, objects int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,8 +91,9 @@ func (s *Store) release(b *bucketState, bytes, objects int64) {
 	b.writing -= objects
 }
 
-// evictFromLocked returns the bucket to evict from before more bytes and objects fit into b, nil if they fit already. A bucket
-// at its quota evicts its own objects; at a limit of all buckets the one furthest above its share does. b may be nil.
+// evictFromLocked returns the bucket to evict from before more bytes and objects fit into b, nil if they fit already. If b is at its
+// quota, its own objects are evicted; if a limit on all buckets is reached, those of the bucket furthest above its share. b may be
+// nil.
 func (s *Store) evictFromLocked(b *bucketState, bytes, objects int64) *bucketState {
 	if b != nil && b.used+b.reserved+bytes > b.quota {
 		return b

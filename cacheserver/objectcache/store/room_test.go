@@ -15,10 +15,10 @@ import (
 	"testing"
 )
 
-// kib is data whose file is k KiB long with a bucket of one letter and a key of three.
+// kib returns data whose file has k KiB, for a bucket with a name of one letter and a key of three.
 func kib(k int) string { return strings.Repeat("d", k<<10-fixedSize-len("b/abc")) }
 
-// present lists the keys of a bucket that are there, looking at the index alone.
+// present lists the keys of a bucket that exist, looking only at the index.
 func present(s *Store, bucket string, keys ...string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ func TestEvictionInABucketIsByUse(t *testing.T) {
 
 func TestAtTheTotalTheBucketFurthestOverItsShareGives(t *testing.T) {
 	t.Parallel()
-	// Shares of 8 KiB: a has 6, b has 2.
+	// Shares of the 8 KiB: a has 6, b has 2.
 	s := open(t, t.TempDir(), Limits{Total: 8 << 10, Quotas: map[string]int64{"a": 12 << 10, "b": 4 << 10}})
 	for i := range 5 {
 		put(t, s, "a", fmt.Sprintf("ab%d", i), kib(1))
@@ -62,11 +62,11 @@ func TestAtTheTotalTheBucketFurthestOverItsShareGives(t *testing.T) {
 	for i := range 3 {
 		put(t, s, "b", fmt.Sprintf("ab%d", i), kib(1))
 	}
-	put(t, s, "a", "new", kib(1)) // b is 1 KiB over its share, a is 1 KiB under it
+	put(t, s, "a", "new", kib(1)) // b is 1 KiB above its share, a is 1 KiB below it
 	if a, b := statsOf(t, s, "a"), statsOf(t, s, "b"); a.Objects != 6 || b.Objects != 2 {
 		t.Errorf("a has %d objects and b %d, want 6 and 2", a.Objects, b.Objects)
 	}
-	put(t, s, "b", "new", kib(1)) // both are at their shares: somebody gives
+	put(t, s, "b", "new", kib(1)) // both are at their shares: either may be evicted from
 	if a, b := statsOf(t, s, "a"), statsOf(t, s, "b"); a.Bytes+b.Bytes > 8<<10 {
 		t.Errorf("%d bytes in all, want at most %d", a.Bytes+b.Bytes, 8<<10)
 	}
@@ -140,7 +140,7 @@ func TestAllAtOnce(t *testing.T) {
 		group.Go(func() {
 			for range 400 {
 				bucket, key := string("ab"[random.IntN(2)]), fmt.Sprintf("k%02d", random.IntN(40))
-				// Every object's bytes tell whose they are, and are of one kind: a mixture would show.
+				// Every object's data names its key and writer and is uniform, so a mixture would show.
 				data := strings.Repeat(bucket+key+string(rune('A'+worker)), 1+random.IntN(4000))
 				var err error
 				switch random.IntN(8) {
@@ -198,7 +198,7 @@ func TestIndexIsSmall(t *testing.T) { // not parallel: it measures the heap
 	if each > most {
 		t.Errorf("%.1f bytes an object, want at most %d", each, most)
 	}
-	for i := range uint64(objects) { // what goes is used again
+	for i := range uint64(objects) { // removed entries are reused
 		if _, ok := x.remove(numbered(i, l).id); !ok {
 			t.Fatalf("object %d is not in the index", i)
 		}
@@ -209,7 +209,7 @@ func TestIndexIsSmall(t *testing.T) { // not parallel: it measures the heap
 	}
 }
 
-// numbered is an entry whose identity is spread as a hash's is.
+// numbered returns an entry whose identity is distributed like a hash.
 func numbered(i uint64, l *bucketState) entry {
 	e := entry{size: 1, bucket: l.number}
 	binary.LittleEndian.PutUint64(e.id[:], i*0x9E3779B97F4A7C15)

@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scan builds the index from the folder's names and inodes, without opening files. The order of use comes from the file
-// system (the later of access and modification time). Scan removes what a killed process left in tmp/, buckets without a
-// quota, and what exceeds the limits. A link, named pipe, socket or device among the files is an error: no Store creates one,
-// and opening it could block or leave the folder. Only Stats may be called before Scan returns.
+// Scan builds the index from the folder's names and inodes, without opening files. The order of use comes from the file system (the
+// later of access and modification time). Scan removes what a killed process left in tmp/, buckets without a quota, and objects that
+// exceed the limits. A link, named pipe, socket or device among the files is an error: no Store creates one, and opening it could
+// block or lead outside the folder. Only Stats may be called before Scan returns.
 func (s *Store) Scan(ctx context.Context) error {
 	tmp, objects := filepath.Join(s.dir, "tmp"), filepath.Join(s.dir, "objects")
 	if there, err := isFolder(tmp); err != nil {
@@ -56,9 +56,10 @@ func (s *Store) Scan(ctx context.Context) error {
 	return nil
 }
 
-// scanBucket lists a bucket's objects, several folders at a time: a disk with cold caches serves parallel requests faster.
+// scanBucket lists a bucket's objects, in several subfolders concurrently: parallel requests are faster on a disk when nothing is
+// cached.
 func (s *Store) scanBucket(ctx context.Context, b *bucketState) error {
-	var adding sync.Mutex // held while the index is over its limit, so that no scanner makes it grow further
+	var adding sync.Mutex // held while the index exceeds its limit, so that no scanner adds more
 	add := func(e entry) {
 		adding.Lock()
 		defer adding.Unlock()
@@ -66,7 +67,7 @@ func (s *Store) scanBucket(ctx context.Context, b *bucketState) error {
 		s.index.add(e)
 		excess := s.index.sums().objects - s.maxObjects
 		s.mu.Unlock()
-		if excess > s.maxObjects/8 { // not at each object: sorting is not for free
+		if excess > s.maxObjects/8 { // not after each object, since sorting is expensive
 			s.applyLimits()
 		}
 	}
@@ -83,8 +84,8 @@ func (s *Store) scanBucket(ctx context.Context, b *bucketState) error {
 	return group.Wait()
 }
 
-// applyLimits removes the least recently used objects that exceed the limits. What can't be removed from the disk it removes
-// from the index alone: the memory for the index is bounded in any case.
+// applyLimits removes the least recently used objects that exceed the limits. If the file can't be removed, the object is still
+// removed from the index: the memory for the index is bounded in any case.
 func (s *Store) applyLimits() {
 	s.mu.Lock()
 	s.index.sortByUse()
@@ -101,7 +102,7 @@ func (s *Store) applyLimits() {
 	}
 }
 
-// scanFolder lists the objects whose identity begins with first. Files that can't be read are counted and left out.
+// scanFolder lists the objects whose identity begins with the byte first. Files that can't be read are counted and skipped.
 func (s *Store) scanFolder(b *bucketState, first byte, add func(entry)) error {
 	prefix := hex.EncodeToString([]byte{first})
 	path := filepath.Join(s.dir, "objects", b.name, prefix)
@@ -113,7 +114,7 @@ func (s *Store) scanFolder(b *bucketState, first byte, add func(entry)) error {
 		s.count(err)
 		return nil
 	}
-	defer func() { _ = folder.Close() }() // only read from
+	defer func() { _ = folder.Close() }() // opened for reading: closing can't lose data
 	for {
 		names, err := folder.Readdirnames(1024)
 		for _, name := range names {
@@ -139,7 +140,7 @@ func (s *Store) scanFolder(b *bucketState, first byte, add func(entry)) error {
 // errForeign says that the folder contains something that no Store creates.
 var errForeign = errors.New("a link, named pipe, socket or device in the store's folder, which holds files and folders alone: remove it")
 
-// isFolder says whether there is a folder. It is an error if there is something else.
+// isFolder reports whether path is a folder. It is an error if it is anything else.
 func isFolder(path string) (bool, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -151,7 +152,7 @@ func isFolder(path string) (bool, error) {
 	return err == nil, err
 }
 
-// statObject reads one file's inode; ok is false if its name is not an object's.
+// statObject reads a file's inode; ok is false if its name is not that of an object.
 func statObject(folder int, prefix, name string) (e entry, ok bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW)

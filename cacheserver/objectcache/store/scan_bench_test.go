@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// BenchmarkScan rebuilds the index of a million objects: go test -bench Scan -benchtime 3x ./cacheserver/objectcache/store.
-// The files are empty, which a scan does not see: it opens none. Making them takes a minute.
+// BenchmarkScan rebuilds the index of a million objects: go test -bench Scan -benchtime 3x ./cacheserver/objectcache/store. The files
+// are empty, which makes no difference since a scan opens none. Creating them takes a minute.
 func BenchmarkScan(b *testing.B) {
 	const objects = 1_000_000
 	dir := b.TempDir()
@@ -50,7 +50,7 @@ func BenchmarkScan(b *testing.B) {
 		}
 		s.Close()
 	}
-	b.ReportMetric((cpu(b)-before).Seconds()/float64(b.N), "CPU-s/op") // what a busy machine does not change
+	b.ReportMetric((cpu(b)-before).Seconds()/float64(b.N), "CPU-s/op") // unlike wall time, independent of other load
 }
 
 // cpu is the CPU time of this process.

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotSmall says that ReadSmall can't read an object: it is too large for the buffer, or Get must say what is wrong with it.
+// ErrNotSmall says that ReadSmall can't read an object: either it is too large for the buffer, or only Get can report what is wrong
+// with it.
 var ErrNotSmall = errors.New("not a small object")
 
-// ReadSmall reads a whole object into buf, whose part with the object it returns, and counts that as use of the object. It is
-// for many objects of a few KiB: three system calls each, and the checksum is verified at each read. An error is ErrMiss or
-// ErrNotSmall.
+// ReadSmall reads a whole object into buf, returns the part of buf that contains it, and counts that as use of the object. It is
+// meant for many objects of a few KiB: each takes three system calls, and the checksum is verified at each read. An error is ErrMiss
+// or ErrNotSmall.
 func (s *Store) ReadSmall(bucket, key string, buf []byte) ([]byte, error) {
 	id := identify(bucket, key)
 	s.mu.Lock()
@@ -44,7 +45,7 @@ func (s *Store) ReadSmall(bucket, key string, buf []byte) ([]byte, error) {
 	return data, nil
 }
 
-// readFile reads what fits into buf from the beginning of a regular file. Package os takes more system calls.
+// readFile reads from the start of a regular file as much as fits into buf, with fewer system calls than package os.
 func readFile(path string, buf []byte) (n int, err error) {
 	var fd int
 	for {
@@ -56,7 +57,7 @@ func readFile(path string, buf []byte) (n int, err error) {
 	if err != nil {
 		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer func() { _ = unix.Close(fd) }() // only read from
+	defer func() { _ = unix.Close(fd) }() // opened for reading: closing can't lose data
 	for {
 		n, err = unix.Pread(fd, buf, 0) // fails for a pipe
 		if !errors.Is(err, unix.EINTR) {

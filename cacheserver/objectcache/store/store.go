@@ -1,13 +1,12 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store keeps objects in files of one folder, bounded by bucket and in all, and forgets those not used for longest.
+// Package store stores objects as files in one folder, with limits per bucket and in total, and evicts the least recently used ones.
 //
-// Each object is one file, objects/<bucket>/<2 hex digits>/<30 hex digits>, named by a hash of bucket and key; see header.go
-// for what is in it. It is written to tmp/ first and renamed when it is whole, so a process that is killed leaves nothing
-// half-written behind. Nothing is synced to the disk: after a power cut a file may hold anything, and header and checksum
-// show it at the object's next read. In memory there is an index of about 90 bytes an object (index.go), built by a walk
-// over the folder (scan.go).
+// Each object is one file, objects/<bucket>/<2 hex digits>/<30 hex digits>, named by a hash of bucket and key; see header.go for its
+// format. It is written to tmp/ and renamed when it is complete, so a killed process leaves no partial objects. Nothing is synced to
+// the disk: after a power failure a file may have any content, which header and checksum detect at the object's next read. In memory
+// there is an index of about 90 bytes per object (index.go), built by walking the folder (scan.go).
 package store
 
 import (
@@ -27,55 +26,55 @@ import (
 )
 
 var (
-	// ErrMiss says that there is no such object, or none any more.
+	// ErrMiss says that there is no such object.
 	ErrMiss = errors.New("no such object")
-	// ErrTooLarge says that an object would not fit into its bucket if it were the only one.
+	// ErrTooLarge says that an object exceeds its bucket's quota by itself.
 	ErrTooLarge = errors.New("object larger than its bucket's quota")
-	// ErrNoRoom says that objects being written at this moment leave no room for another.
+	// ErrNoRoom says that objects being written concurrently leave no room for another.
 	ErrNoRoom = errors.New("no room: what the limit allows is being written by others")
 )
 
 // DefaultMaxObjects is a limit whose index takes about 1 GB of memory.
 const DefaultMaxObjects = 10_000_000
 
-// DefaultVerifyEvery is how long a checksum that was right is relied on.
+// DefaultVerifyEvery is how long a verified checksum is trusted.
 const DefaultVerifyEvery = 10 * time.Minute
 
-// Config says where a Store keeps its files and how much they may take.
+// Config configures a Store.
 type Config struct {
-	// Dir is the Store's own folder. It is made if it is not there, in a folder that is.
+	// Dir is the Store's own folder. It is created if it does not exist; its parent must exist.
 	Dir    string
 	Limits Limits
-	// Block is the unit of disk space in bytes that files are counted in. Default: what the file system says.
+	// Block is the unit of disk space, in bytes, in which files are counted. Default: that of the file system.
 	Block int64
-	// MinFree is the fraction of the disk, of its bytes and of its inodes, that the Store leaves free: it evicts objects for
-	// that, whoever uses the disk. Default 0: only the limits count.
+	// MinFree is the fraction of the disk's bytes and inodes that the Store keeps free: it evicts objects for that, whoever uses the
+	// disk. Default 0: only the limits apply.
 	MinFree float64
 	// VerifyEvery is how long a verified checksum is trusted, while the file's change time stays the same. Default
 	// DefaultVerifyEvery; a negative value verifies at every read.
 	VerifyEvery time.Duration
 }
 
-// Limits are in bytes of disk blocks of files, which include a header.
+// Limits are in bytes of disk blocks of files, which include headers.
 type Limits struct {
-	Total   int64            // all buckets together
-	Objects int64            // their number in all buckets together, which bounds the index's memory; default DefaultMaxObjects
-	Quotas  map[string]int64 // by bucket; a bucket that is not here has no objects
+	Total   int64            // of all buckets together
+	Objects int64            // number of objects in all buckets together, which bounds the index's memory; default DefaultMaxObjects
+	Quotas  map[string]int64 // by bucket; a bucket without a quota has no objects
 }
 
-// Store holds objects. Open makes one; its methods may be called at the same time; Close ends it.
+// Store stores objects. Open makes one; it is safe for concurrent use; Close ends it.
 type Store struct {
 	dir         string
 	verifyEvery time.Duration
 	block       int64
 	minFree     float64
-	lock        *os.File // the folder, held against a second process
+	lock        *os.File // the folder, locked against other processes
 	verifying   singleflight.Group
 	failures    atomic.Int64
 	log         *changeLog
 
-	// stripes keep a file and its index entry consistent: whoever changes both holds the object's stripe, and locks mu inside.
-	// No goroutine holds two stripes.
+	// stripes keep a file and its index entry consistent: a goroutine that changes both holds the object's stripe, and locks mu
+	// inside. No goroutine holds two stripes.
 	stripes [256]sync.Mutex
 
 	mu         sync.Mutex // never held across I/O
@@ -85,8 +84,8 @@ type Store struct {
 	disk       diskLimit
 }
 
-// Open takes a folder into use. Its index is empty until Scan has ended; until then objects from before are misses. A disk
-// that can't be written is no error here if the folder exists: what it has can still be read.
+// Open opens the store in a folder. Its index is empty until Scan has finished; until then existing objects are misses. It is no
+// error if the disk can't be written, as long as the folder exists: its objects can still be read.
 func Open(cfg Config) (*Store, error) {
 	if cfg.VerifyEvery == 0 {
 		cfg.VerifyEvery = DefaultVerifyEvery
@@ -110,17 +109,17 @@ func Open(cfg Config) (*Store, error) {
 	s.setLimits(cfg.Limits)
 	for _, sub := range []string{"tmp", "objects"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o700); err != nil {
-			s.failures.Add(1) // Create will say it to whoever wants to write
+			s.failures.Add(1) // Create will report it
 		}
 	}
 	if s.log, err = openChangeLog(s.dir); err != nil {
 		s.failures.Add(1)
-		s.log.file = nil // Changed knows nothing then
+		s.log.file = nil // Changed then knows of no changes
 	}
 	return s, nil
 }
 
-// Close unlocks the folder for another process. Open objects stay readable.
+// Close unlocks the folder for other processes. Open objects stay readable.
 func (s *Store) Close() error {
 	s.log.mu.Lock()
 	defer s.log.mu.Unlock()
@@ -136,11 +135,11 @@ func (s *Store) Failures() int64 { return s.failures.Load() }
 // BucketStats describes one bucket.
 type BucketStats struct {
 	Bucket         string
-	Objects, Bytes int64 // now; Bytes of disk blocks, with what is being written
+	Objects, Bytes int64 // current numbers; Bytes counts disk blocks, including objects being written
 	Quota          int64
 	Evicted        int64 // objects removed to make room
 	EvictedBytes   int64
-	Damaged        int64 // objects removed because their file had changed
+	Damaged        int64 // objects removed because their file was damaged
 }
 
 // Stats lists the buckets in no particular order.
@@ -160,7 +159,7 @@ func (s *Store) Stats() []BucketStats {
 	return stats
 }
 
-// Delete removes an object if it exists. Readers that have it open read it to its end.
+// Delete removes an object if it exists. Readers that have opened it can still read it.
 func (s *Store) Delete(bucket, key string) error {
 	id := identify(bucket, key)
 	stripe := s.stripe(id)
@@ -186,8 +185,8 @@ func (s *Store) unlink(bucket string, id identity) error {
 	return err
 }
 
-// identity names an object: the first half of the SHA-256 of bucket, slash and key. The full name is in the file, and is
-// compared: two names of one identity would be misses for each other, never answers.
+// identity identifies an object: the first half of the SHA-256 of bucket, slash and key. The file has the full name, which is
+// compared at each read: if two names had the same identity, reading one of them would be a miss and never return the other.
 type identity [16]byte
 
 func identify(bucket, key string) identity {
@@ -197,7 +196,7 @@ func identify(bucket, key string) identity {
 
 func (s *Store) stripe(id identity) *sync.Mutex { return &s.stripes[id[0]] }
 
-// path is where an object's file is.
+// path is the path of an object's file.
 func (s *Store) path(bucket string, id identity) string {
 	digits := hex.EncodeToString(id[:])
 	return s.dir + "/objects/" + bucket + "/" + digits[:2] + "/" + digits[2:]

@@ -21,7 +21,7 @@ import (
 
 const mib = 1 << 20
 
-// open opens a store that counts bytes, not blocks, and scans it.
+// open opens a store that counts bytes instead of blocks, and scans it.
 func open(t *testing.T, dir string, limits Limits) *Store {
 	t.Helper()
 	return openWith(t, Config{Dir: dir, Limits: limits, Block: 1})
@@ -40,7 +40,7 @@ func openWith(t *testing.T, cfg Config) *Store {
 	return s
 }
 
-// one is limits with a single bucket "b".
+// one returns limits with a single bucket "b".
 func one(quota int64) Limits { return Limits{Total: 1 << 40, Quotas: map[string]int64{"b": quota}} }
 
 func put(t *testing.T, s *Store, bucket, key, data string) {
@@ -62,7 +62,7 @@ func tryPut(s *Store, bucket, key, data string) error {
 	return w.Commit()
 }
 
-// get reads an object; "miss" is what it says of one that is not there.
+// get reads an object; it returns "miss" if the object does not exist.
 func get(t *testing.T, s *Store, bucket, key string) string {
 	t.Helper()
 	o, err := s.Get(bucket, key)
@@ -100,7 +100,7 @@ func statsOf(t *testing.T, s *Store, bucket string) BucketStats {
 	return BucketStats{}
 }
 
-// files lists the files of objects in a store's folder, sizes by path.
+// files returns the sizes of the objects' files in a store's folder, by path.
 func files(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	sizes := map[string]int64{}
@@ -120,7 +120,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 	return sizes
 }
 
-// fileOf is where an object's file is.
+// fileOf is the path of an object's file.
 func fileOf(s *Store, bucket, key string) string { return s.path(bucket, identify(bucket, key)) }
 
 func TestPutAndGet(t *testing.T) {
@@ -162,7 +162,7 @@ func TestPutAndGet(t *testing.T) {
 	accounted(t, s)
 }
 
-// accounted compares the store's sums with the files.
+// accounted checks the store's sums against the files.
 func accounted(t *testing.T, s *Store) {
 	t.Helper()
 	var stats, disk int64
@@ -307,7 +307,7 @@ func TestDamageIsAMiss(t *testing.T) {
 				t.Parallel()
 				dir := t.TempDir()
 				s := open(t, dir, one(mib))
-				s.verifyEvery = -1 // the change time's grain is coarser than this test
+				s.verifyEvery = -1 // change times are coarser than this test's steps
 				put(t, s, "b", "k", data)
 				harm(t, fileOf(s, "b", "k"))
 				if restart {
@@ -349,7 +349,7 @@ func TestAChangedFileIsVerifiedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Until the file system's clock has moved on.
+	// Repeat until the file system's clock has advanced.
 	for deadline := time.Now().Add(time.Minute); ; {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
@@ -468,7 +468,8 @@ func TestHeaderIsOfOneObject(t *testing.T) {
 	}
 }
 
-// What no store makes is named at the start: to open it could block, or lead out of the folder.
+// TestForeignFilesAreAnError checks that Scan reports files that no store creates: opening one could block, or lead outside the
+// folder.
 func TestForeignFilesAreAnError(t *testing.T) {
 	object := "objects/b/ab/" + strings.Repeat("0", 30)
 	pipe := func(path string) error { return unix.Mkfifo(path, 0o600) }
@@ -512,7 +513,8 @@ func TestForeignFilesAreAnError(t *testing.T) {
 	}
 }
 
-// What takes an object's place while the store runs is a miss, and nobody waits for it.
+// TestForeignFilesAreMissed checks that something else in place of an object's file is a miss while the store is running, and that
+// nothing blocks on it.
 func TestForeignFilesAreMissed(t *testing.T) {
 	s := open(t, t.TempDir(), one(mib))
 	for name, make := range map[string]func(path string) error{

@@ -15,12 +15,12 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// reserveStep is how much a Writer reserves at a time. It does not reserve the whole announced size at once: a client that
-// announces much and sends nothing must not evict other objects.
+// reserveStep is how much a Writer reserves at a time. It does not reserve the whole announced size at once: a client that announces
+// a large object and sends nothing must not evict other objects.
 const reserveStep = 8 << 20
 
-// Writer stores one object. It is for one goroutine, which must call Commit or Abort. Errors other than ErrTooLarge are the
-// disk's.
+// Writer writes one object. It is not safe for concurrent use; the caller must call Commit or Abort. Errors other than ErrTooLarge
+// are errors of the disk.
 type Writer struct {
 	store       *Store
 	state       *bucketState
@@ -29,8 +29,8 @@ type Writer struct {
 	limit       int64 // of written
 	written     int64
 	reserved    int64
-	objects     int64    // 1 once an object is reserved
-	file        *os.File // nil when ended
+	objects     int64    // 1 after an object was reserved
+	file        *os.File // nil after Commit or Abort
 	sum         *xxh3.Hasher
 }
 
@@ -49,14 +49,14 @@ func (s *Store) fits(bucket, key string, size int64) (l *bucketState, limit int6
 	return l, limit, nil
 }
 
-// Create begins an object of size bytes (-1: unknown), which becomes visible at Commit. The Writer evicts least recently used
-// objects as it needs room.
+// Create begins an object of size bytes (-1: unknown), which becomes visible at Commit. The Writer evicts least recently used objects
+// when it needs room.
 func (s *Store) Create(bucket, key string, size int64) (*Writer, error) {
 	l, limit, err := s.fits(bucket, key, size)
 	if err != nil {
 		return nil, err
 	}
-	// The file is created first, so that a disk that can't be written evicts nothing.
+	// The file is created first, so that nothing is evicted if the disk can't be written.
 	file, err := os.CreateTemp(filepath.Join(s.dir, "tmp"), "put-")
 	if err != nil {
 		s.failures.Add(1)
@@ -85,7 +85,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	}
 	n, err := w.file.Write(p)
 	w.written += int64(n)
-	_, _ = w.sum.Write(p[:n]) // a hash takes everything
+	_, _ = w.sum.Write(p[:n]) // writing to a hash never fails
 	if err != nil {
 		w.store.failures.Add(1)
 	}
@@ -111,8 +111,7 @@ func (w *Writer) reserve(need int64) error {
 	return nil
 }
 
-// Commit stores the object under its key, replacing an earlier one. After an error the earlier object is still there. It ends
-// the Writer.
+// Commit stores the object under its key, replacing an earlier one. If it fails, the earlier object remains. Commit ends the Writer.
 func (w *Writer) Commit() error {
 	if w.announced >= 0 && w.written != w.announced {
 		w.Abort()
@@ -148,7 +147,7 @@ func (w *Writer) commit() error {
 	if err != nil {
 		return err
 	}
-	info, err := w.file.Stat() // after the rename, which changes the change time
+	info, err := w.file.Stat() // after the rename, which updates the change time
 	if err != nil {
 		return errors.Join(err, os.Remove(path))
 	}
@@ -168,7 +167,7 @@ func (w *Writer) Abort() {
 	if w.file == nil {
 		return
 	}
-	_ = w.file.Close()           // only from a file to be removed
+	_ = w.file.Close()           // nothing to lose: the file is removed
 	_ = os.Remove(w.file.Name()) // on failure, the next Scan removes it
 	w.file = nil
 	w.store.release(w.state, w.reserved, w.objects)

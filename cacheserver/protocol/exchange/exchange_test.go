@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// sent keeps what a writer of arrow-go sends, and gives it to a reader.
+// sent records the messages that arrow-go's writer sends, and passes them to a reader.
 type sent struct{ messages []*flight.FlightData }
 
 func (s *sent) Send(m *flight.FlightData) error {
@@ -39,7 +39,7 @@ func (s *sent) Recv() (*flight.FlightData, error) {
 	return m, nil
 }
 
-// write has arrow-go send rows with the options: the schema with the ticket, then one batch.
+// write sends rows with arrow-go: the schema with the ticket, then one batch.
 func write(t testing.TB, field arrow.Field, metadata *arrow.Metadata, rows []int64, options ...ipc.Option) (schema, batch []byte) {
 	t.Helper()
 	var s sent
@@ -64,7 +64,7 @@ func encode(t testing.TB, m *flight.FlightData) []byte {
 	return raw
 }
 
-// read is the whole way of an exchange with one batch.
+// read parses an exchange with one batch.
 func read(schema, batch []byte) (command []byte, rows []int64, err error) {
 	first, err := ParseMessage(schema)
 	if err != nil {
@@ -151,8 +151,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestSizesAreChecked sets each 32-bit word of a good schema and batch to values that lead out of the message. Whatever is accepted
-// still has the rows.
+// TestSizesAreChecked sets each 32-bit word of a valid schema and batch to values that point outside the message. A message that is
+// still accepted must yield the same rows.
 func TestSizesAreChecked(t *testing.T) {
 	schema, batch := write(t, row, nil, []int64{1, 2, 3})
 	for which, original := range [][]byte{schema, batch} {
@@ -170,7 +170,7 @@ func TestSizesAreChecked(t *testing.T) {
 	}
 }
 
-// FuzzExchange compares with arrow-go: what both accept must have the same ticket and rows.
+// FuzzExchange compares with arrow-go: messages that both accept must have the same ticket and rows.
 func FuzzExchange(f *testing.F) {
 	metadata := arrow.NewMetadata([]string{"key"}, []string{"value"})
 	for _, rows := range [][]int64{nil, {7}, {1, 2, 3}} {
@@ -178,7 +178,7 @@ func FuzzExchange(f *testing.F) {
 		f.Add(schema, batch)
 	}
 	f.Fuzz(func(t *testing.T, schema, batch []byte) {
-		if len(schema) > 4<<10 || len(batch) > 4<<10 { // arrow-go copies metadata as often as it is referred to
+		if len(schema) > 4<<10 || len(batch) > 4<<10 { // arrow-go copies metadata as often as it is referenced
 			t.Skip()
 		}
 		command, rows, err := read(schema, batch)
@@ -187,7 +187,7 @@ func FuzzExchange(f *testing.F) {
 		}
 		wantCommand, want, err := reference(schema, batch)
 		if err != nil {
-			return // for what is not read here: the metadata's text, the column's flags
+			return // caused by parts that are not read here: the metadata's text, the column's flags
 		}
 		if !bytes.Equal(command, wantCommand) || !slices.Equal(rows, want) {
 			t.Errorf("command %q, rows %v, arrow-go has %q and %v", command, rows, wantCommand, want)
@@ -195,7 +195,7 @@ func FuzzExchange(f *testing.F) {
 	})
 }
 
-// reference reads an exchange with protobuf and arrow-go.
+// reference parses an exchange with protobuf and arrow-go.
 func reference(messages ...[]byte) (command []byte, rows []int64, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -8,20 +8,20 @@ import (
 	"errors"
 )
 
-// errBounds is any offset or length of a flatbuffer that leads out of it.
+// errBounds says that an offset or length of a flatbuffer points outside it.
 var errBounds = errors.New("an offset or length leads out of the message")
 
-// table is a flatbuffers table. Positions are indices into buf, and were checked to lie in it.
+// table is a flatbuffers table. Positions are indices into buf that have been checked to be within it.
 type table struct {
 	buf    []byte
 	at     int
 	vtable []byte // offsets of the fields, two bytes each
 }
 
-// root is the table that a flatbuffer starts with.
+// root returns the table that a flatbuffer starts with.
 func root(buf []byte) (table, error) { return indirect(buf, 0) }
 
-// indirect follows the offset at a position to a table.
+// indirect returns the table that the offset at a position points to.
 func indirect(buf []byte, position int) (table, error) {
 	at, err := follow(buf, position)
 	if err != nil {
@@ -41,7 +41,7 @@ func indirect(buf []byte, position int) (table, error) {
 	return table{buf: buf, at: at, vtable: buf[start+4 : start+size]}, nil
 }
 
-// follow is where the unsigned offset at a position leads.
+// follow returns the target of the unsigned offset at a position.
 func follow(buf []byte, position int) (int, error) {
 	if position < 0 || position > len(buf)-4 {
 		return 0, errBounds
@@ -53,7 +53,7 @@ func follow(buf []byte, position int) (int, error) {
 	return int(to), nil
 }
 
-// field is the position of a field of some bytes, -1 if the table has none.
+// field returns the position of a field of width bytes, -1 if the table lacks it.
 func (t table) field(slot, width int) (int, error) {
 	if 2*slot >= len(t.vtable) {
 		return -1, nil
@@ -68,7 +68,7 @@ func (t table) field(slot, width int) (int, error) {
 	return t.at + offset, nil
 }
 
-// number is an integer field of 1, 2, 4 or 8 bytes, 0 if the table has none.
+// number returns an integer field of 1, 2, 4 or 8 bytes, 0 if the table lacks it.
 func (t table) number(slot, width int) (int64, error) {
 	at, err := t.field(slot, width)
 	if err != nil || at < 0 {
@@ -86,7 +86,7 @@ func (t table) number(slot, width int) (int64, error) {
 	}
 }
 
-// child is a field that is a table.
+// child returns a field that is a table.
 func (t table) child(slot int) (child table, ok bool, err error) {
 	at, err := t.field(slot, 4)
 	if err != nil || at < 0 {
@@ -96,7 +96,7 @@ func (t table) child(slot int) (child table, ok bool, err error) {
 	return child, err == nil, err
 }
 
-// vector is the position and length of a field that is a vector, whose elements all lie in the buffer.
+// vector returns the position and length of a field that is a vector; all its elements are within the buffer.
 func (t table) vector(slot, width int) (start, length int, err error) {
 	at, err := t.field(slot, 4)
 	if err != nil || at < 0 {
@@ -115,7 +115,7 @@ func (t table) vector(slot, width int) (start, length int, err error) {
 	return start, int(n), nil
 }
 
-// int64At reads a number of a struct in a vector.
+// int64At returns a number of a struct in a vector.
 func (t table) int64At(position int) int64 {
 	return int64(binary.LittleEndian.Uint64(t.buf[position:]))
 }

@@ -1,10 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exchange reads what a client of DoExchange sends: Flight messages whose Arrow content is one int64 column of row indices.
+// Package exchange parses the messages of a DoExchange client: Flight messages whose Arrow content is one int64 column of row
+// indices.
 //
 // The messages are untrusted. Every length and offset is checked against the bytes that arrived before it is used, no memory is
-// allocated by a length that a message states, and what is not needed (metadata, alignment, padding) is not read.
+// allocated by a length that a message states, and unneeded parts (metadata, alignment, padding) are skipped.
 package exchange
 
 import (
@@ -16,7 +17,7 @@ import (
 
 // Message is one FlightData message. Its slices point into the bytes that it was parsed from.
 type Message struct {
-	Command  []byte // of the Flight descriptor: the ticket; nil if there is none
+	Command  []byte // the ticket, from the Flight descriptor; nil if there is none
 	Header   []byte // an Arrow IPC Message
 	Body     []byte // the buffers that Header describes
 	Metadata []byte // the application's
@@ -32,7 +33,7 @@ const (
 	fieldCommand = 2
 )
 
-// ParseMessage reads the protobuf encoding of a FlightData message. A field that comes twice is an error.
+// ParseMessage decodes the protobuf encoding of a FlightData message. A repeated field is an error.
 func ParseMessage(raw []byte) (Message, error) {
 	var (
 		m          Message
@@ -48,7 +49,7 @@ func ParseMessage(raw []byte) (Message, error) {
 	return m, nil
 }
 
-// fields sets the wanted length-delimited fields of a protobuf message and skips all others.
+// fields stores the requested length-delimited fields of a protobuf message and skips all others.
 func fields(raw []byte, wanted map[protowire.Number]*[]byte) error {
 	for len(raw) > 0 {
 		number, kind, n := protowire.ConsumeTag(raw)

@@ -9,7 +9,7 @@ import (
 	"fmt"
 )
 
-// Slots of the tables in Message.fbs and Schema.fbs of the Arrow format.
+// Field slots of the tables in Message.fbs and Schema.fbs of the Arrow format.
 const (
 	messageVersion    = 0
 	messageHeaderType = 1
@@ -38,31 +38,31 @@ const (
 	batchVariadic    = 4
 )
 
-// Values of their enums.
+// Enum values of the Arrow format.
 const (
 	metadataV4, metadataV5  = 3, 4
 	headerSchema            = 1
 	headerRecordBatch       = 3
 	typeInt                 = 2
-	structSize              = 16 // of FieldNode and of Buffer: two int64
+	structSize              = 16 // of the structs FieldNode and Buffer: two int64
 	rowName                 = "row"
 	rowWidth                = 8
-	buffersOfAColumn        = 2 // validity and values
+	buffersOfAColumn        = 2 // validity bitmap and values
 	maxNameShown            = 64
 	wantColumn              = "want batches of one int64 column named row"
 	wantHeader, wantVersion = "want a schema, then record batches", "want V4 or V5"
 )
 
-// Rows are the row indices of one record batch, where they lie in its body.
+// Rows are the row indices of one record batch; it refers to the message's body.
 type Rows struct{ values []byte }
 
-// Len is how many there are.
+// Len is the number of row indices.
 func (r Rows) Len() int { return len(r.values) / rowWidth }
 
-// At is one of them.
+// At returns the i-th row index.
 func (r Rows) At(i int) int64 { return int64(binary.LittleEndian.Uint64(r.values[i*rowWidth:])) }
 
-// Schema checks that an Arrow IPC message is the schema of one int64 column named row.
+// Schema checks that an Arrow IPC message is a schema with a single int64 column named row.
 func Schema(m Message) error {
 	kind, header, err := open(m)
 	if err != nil {
@@ -77,7 +77,7 @@ func Schema(m Message) error {
 	return nil
 }
 
-// Batch reads the rows of an Arrow IPC message, a record batch of the column that Schema checked.
+// Batch returns the rows of an Arrow IPC message, which must be a record batch of the schema that Schema checked.
 func Batch(m Message) (Rows, error) {
 	kind, header, err := open(m)
 	if err != nil {
@@ -93,7 +93,7 @@ func Batch(m Message) (Rows, error) {
 	return rows, nil
 }
 
-// open reads what every Arrow IPC message starts with.
+// open parses the start of an Arrow IPC message: its type and the table of its header.
 func open(m Message) (kind int64, header table, err error) {
 	message, err := root(m.Header)
 	if err != nil {
@@ -251,7 +251,7 @@ func readBatch(batch table, body []byte) (Rows, error) {
 	return Rows{values[:rows*rowWidth]}, nil
 }
 
-// span is the part of the body that a Buffer struct tells of.
+// span returns the range of the body that a Buffer struct describes.
 func span(batch table, at int, body []byte) ([]byte, error) {
 	offset, length := batch.int64At(at), batch.int64At(at+8)
 	if offset < 0 || length < 0 || offset > int64(len(body)) || length > int64(len(body))-offset {

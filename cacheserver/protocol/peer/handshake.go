@@ -21,27 +21,27 @@ const (
 	nonceSize = 32
 	macSize   = sha256.Size
 
-	// handshakeTime bounds the handshake, from the opened stream to the proof of the other side.
+	// handshakeTime bounds the handshake, from opening the stream to the other side's proof.
 	handshakeTime = 10 * time.Second
 )
 
-// The handshake proves to each side that the other has the same secret, and sends nothing that reveals it:
+// The handshake proves to each side that the other has the same secret, without revealing it:
 //
 //	node: nonce N
 //	head: nonce H, MAC of the empty message
 //	node: MAC and text of its first message, and so on in both directions
 //
-// The key of a direction is HMAC-SHA256(secret, sender | N | H). A message's MAC is HMAC-SHA256(key, number of the
-// message in its direction | text), so that a message can't be forged, altered, left out, repeated or turned back.
-// An empty secret is a secret that everybody has.
+// The key of a direction is HMAC-SHA256(secret, sender | N | H). A message's MAC is HMAC-SHA256(key, number of the message in its
+// direction | text), so that a message can't be forged, altered, dropped, replayed or reflected. An empty secret provides no
+// protection.
 
-// authenticator makes the MACs of one direction's messages, in their order. One goroutine may use it.
+// authenticator computes the MACs of one direction's messages, in order. It is not safe for concurrent use.
 type authenticator struct {
 	mac   hash.Hash
 	count uint64
 }
 
-// The senders that keys are derived for; both have the same length.
+// The sender names in key derivation; both have the same length.
 const (
 	headSends = "head"
 	nodeSends = "node"
@@ -51,7 +51,7 @@ func newAuthenticator(secret, sender string, nodeNonce, headNonce []byte) *authe
 	return &authenticator{mac: hmac.New(sha256.New, derive(secret, []byte(sender), nodeNonce, headNonce))}
 }
 
-// derive is HMAC-SHA256 under the secret of the parts, whose lengths must be fixed.
+// derive returns HMAC-SHA256(secret, parts); the lengths of the parts must be fixed.
 func derive(secret string, parts ...[]byte) []byte {
 	mac := hmac.New(sha256.New, []byte(secret))
 	for _, p := range parts {
@@ -60,7 +60,7 @@ func derive(secret string, parts ...[]byte) []byte {
 	return mac.Sum(nil)
 }
 
-// next gives the MAC of the direction's next message.
+// next returns the MAC of the direction's next message.
 func (a *authenticator) next(text []byte) []byte {
 	a.mac.Reset()
 	var number [8]byte
@@ -71,10 +71,10 @@ func (a *authenticator) next(text []byte) []byte {
 	return a.mac.Sum(nil)
 }
 
-// seal puts the MAC before the text.
+// seal prepends the MAC to the text.
 func (a *authenticator) seal(text []byte) []byte { return append(a.next(text), text...) }
 
-// open checks the MAC and gives the text behind it.
+// open verifies the MAC and returns the text after it.
 func (a *authenticator) open(message []byte) ([]byte, bool) {
 	if len(message) < macSize {
 		return nil, false
@@ -88,7 +88,7 @@ var (
 	errSilent = status.Errorf(codes.DeadlineExceeded, "the other side did not prove that it has the cache secret within %s", handshakeTime)
 )
 
-// accept is the head's side of the handshake; the node's proof is the MAC of its first message.
+// accept is the head's side of the handshake; the MAC of the node's first message is the node's proof.
 func accept(raw rawStream, secret string) (HeadStream, error) {
 	var nodeNonce protocol.Raw
 	if err := raw.RecvMsg(&nodeNonce); err != nil {
@@ -107,10 +107,10 @@ func accept(raw rawStream, secret string) (HeadStream, error) {
 	return s, raw.SendMsg(&answer)
 }
 
-// greet is the node's side of the handshake. After it the head is known to have the secret.
+// greet is the node's side of the handshake. When it succeeds, the head has proved that it has the secret.
 func greet(raw rawStream, secret string) (NodeStream, error) {
 	nodeNonce := nonce()
-	_ = raw.SendMsg((*protocol.Raw)(&nodeNonce)) // an error comes with its status from the next call
+	_ = raw.SendMsg((*protocol.Raw)(&nodeNonce)) // the next call returns the status of an error
 	var answer protocol.Raw
 	if err := raw.RecvMsg(&answer); err != nil {
 		return NodeStream{}, err
@@ -136,8 +136,8 @@ func nonce() []byte {
 	return n
 }
 
-// within runs one side of the handshake, and gives up after handshakeTime. The caller then ends the stream, with which
-// the handshake's goroutine ends.
+// within runs one side of the handshake and returns an error after handshakeTime. The caller must then end the stream, which ends the
+// handshake's goroutine.
 func within[S any](raw rawStream, secret string, handshake func(rawStream, string) (S, error)) (S, error) {
 	type result struct {
 		stream S
@@ -159,6 +159,6 @@ func within[S any](raw rawStream, secret string, handshake func(rawStream, strin
 	}
 }
 
-// TicketKey is the key that seals a cache's tickets: it follows from the secret and the salt of the assignment, and
-// isn't sent.
+// TicketKey is the key that authenticates a cache's tickets. It is derived from the secret and the salt of the assignment, and is
+// never sent.
 func TicketKey(secret string, salt []byte) []byte { return derive(secret, []byte("tickets"), salt) }

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// end is one end of a stream in memory. sent keeps what it sent, change alters it on its way.
+// end is one end of an in-memory stream. sent records the messages it sent; change alters them in transit.
 type end struct {
 	ctx    context.Context
 	out    chan<- []byte
@@ -62,7 +62,7 @@ func pipe(t *testing.T) (node, head *end) {
 	return &end{ctx: t.Context(), out: up, in: down}, &end{ctx: t.Context(), out: down, in: up}
 }
 
-// exchange makes the handshake, sends hello up and an assignment down, and gives the error of either side.
+// exchange performs the handshake, sends a Hello to the head and an Assign to the node, and returns each side's error.
 func exchange(node, head *end, nodeSecret, headSecret string) (nodeErr, headErr error) {
 	accepted := make(chan error, 1)
 	go func() {
@@ -129,7 +129,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// An attacker who has seen a whole session can't open another with its messages, nor answer a node with its own.
+// TestHandshakeCannotBeReplayed checks that an attacker who recorded a whole session can neither open another one by replaying it,
+// nor answer a node with the node's own messages.
 func TestHandshakeCannotBeReplayed(t *testing.T) {
 	node, head := pipe(t)
 	if a, b := exchange(node, head, "s", "s"); a != nil || b != nil {

@@ -1,14 +1,13 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer is what head and data nodes say to each other: one long-lived stream a node, JSON messages.
+// Package peer is the protocol between head and data nodes: one long-lived stream per node, with JSON messages.
 //
-// Both sides first prove that they have the cache's secret; every message then carries a MAC. The node's first message
-// is Hello. The head answers with Assign as soon as it has a plan; the node loads
-// and reports. With its part the node keeps a record of the whole plan. Whenever it joins again (its own or the
-// head's restart, a broken connection) it says which plan it holds; a head that has lost the plan asks for the
-// record by Recall and needs no object store to go on. The stream is also the node's sign of life: see
-// HeartbeatEvery.
+// Both sides first prove that they have the cache's secret; every message then carries a MAC. The node's first message is Hello. The
+// head answers with Assign as soon as it has a plan; the node loads its part and reports progress. The node also stores a record of
+// the whole plan. Whenever it joins again (after its own or the head's restart, or a broken connection) it names the plan that it
+// holds; a head that has lost the plan requests the record with Recall and can continue without the object store. Messages on the
+// stream also show that the node is alive: see HeartbeatEvery.
 package peer
 
 import (
@@ -21,10 +20,10 @@ import (
 // Version is the version of this protocol; head and nodes must speak the same.
 const Version = 1
 
-// HeartbeatEvery is how often a node sends Progress, whether or not there is any.
+// HeartbeatEvery is the interval at which a node sends Progress, even if there is none.
 const HeartbeatEvery = 500 * time.Millisecond
 
-// ToHead is one message of a data node; exactly one field is set.
+// ToHead is a message from a data node; exactly one field is set.
 type ToHead struct {
 	Hello    *Hello       `json:"hello,omitempty"`
 	Progress *Progress    `json:"progress,omitempty"`
@@ -34,7 +33,7 @@ type ToHead struct {
 	Leaving  *Leaving     `json:"leaving,omitempty"`
 }
 
-// ToNode is one message of the head; exactly one field is set.
+// ToNode is a message from the head; exactly one field is set.
 type ToNode struct {
 	Assign *Assign `json:"assign,omitempty"`
 	Ready  *Ready  `json:"ready,omitempty"`
@@ -46,70 +45,69 @@ type ToNode struct {
 type Hello struct {
 	V           int    `json:"v"`
 	Index       int    `json:"index"`
-	Incarnation string `json:"incarnation"` // new in every process
-	Address     string `json:"address"`     // host:port at which clients reach its Flight service
+	Incarnation string `json:"incarnation"` // different in every process
+	Address     string `json:"address"`     // host:port where clients reach its Flight service
 	Held        *Held  `json:"held,omitempty"`
 }
 
-// Held names the plan that a node has loaded or is loading, so that a restarted head can go on with it.
+// Held names the plan that a node has loaded or is loading, so that a restarted head can continue with it.
 type Held struct {
 	Plan    string `json:"plan"`    // fingerprint of the plan
 	Request string `json:"request"` // fingerprint of the source and selection that the head was started with
-	Ready   bool   `json:"ready"`   // the whole cache was Ready with this plan: clients may have seen its rows
+	Ready   bool   `json:"ready"`   // the whole cache was Ready with this plan, so clients may have read its rows
 }
 
-// Assign gives a node its part of the plan and all that it needs to load and serve it.
-// A node that already holds the plan keeps what it has and only takes the salt and the record.
+// Assign gives a node its part of the plan, and everything it needs to load and serve it. A node that already holds the plan keeps
+// its rows and only stores the salt and the record.
 type Assign struct {
 	Plan      string            `json:"plan"`
 	Request   string            `json:"request"`
 	Dataset   protocol.Dataset  `json:"dataset"`
-	Pin       json.RawMessage   `json:"pin"`       // opens the version that was planned: source.Version
+	Pin       json.RawMessage   `json:"pin"`       // opens the planned version: source.Version
 	Selection json.RawMessage   `json:"selection"` // likewise
-	First     int               `json:"first"`     // plan-wide number of the node's first split
-	Splits    []json.RawMessage `json:"splits"`    // read by source.Source.Split
-	Salt      []byte            `json:"salt"`      // of the key that seals tickets, see TicketKey
-	Record    []byte            `json:"record"`    // of the whole plan, for the head alone to read
-	// Ready says that the cache was Ready with this plan before: the other nodes hold rows that clients know.
+	First     int               `json:"first"`     // number of the node's first split in the whole plan
+	Splits    []json.RawMessage `json:"splits"`    // decoded by source.Source.Split
+	Salt      []byte            `json:"salt"`      // of the key that authenticates tickets, see TicketKey
+	Record    []byte            `json:"record"`    // of the whole plan; opaque to the node
+	// Ready says that the cache was Ready with this plan before, so the other nodes hold rows that clients know.
 	Ready bool `json:"ready"`
 }
 
-// Ready tells a node that the cache became Ready; the record, now with the hashes of all splits, replaces that
-// of the assignment.
+// Ready tells a node that the cache became Ready. The record, which now has the hashes of all splits, replaces the assignment's.
 type Ready struct {
 	Plan   string `json:"plan"`
 	Record []byte `json:"record"`
 }
 
-// Recall asks a node for the record that it keeps. The node answers with RecordPieces.
+// Recall requests the record that a node stores. The node answers with RecordPieces.
 type Recall struct{}
 
-// RecordBytes is how much of a record one RecordPiece has at most; as base64 it must fit gRPC's 4 MiB.
+// RecordBytes is the maximum length of a RecordPiece; encoded as base64 it must fit in gRPC's limit of 4 MiB.
 const RecordBytes = 1 << 20
 
-// RecordPiece is a part of a node's record, in order.
+// RecordPiece is a part of a node's record; the parts are sent in order.
 type RecordPiece struct {
 	Data []byte `json:"data"`
 	Last bool   `json:"last,omitempty"`
 }
 
-// Progress reports what was done since the last message; it doubles as the heartbeat.
+// Progress reports the work done since the last message; it is also the heartbeat.
 type Progress struct {
 	Plan    string      `json:"plan,omitempty"`
 	Done    []SplitDone `json:"done,omitempty"`
-	Bytes   int64       `json:"bytes"`             // Arrow bytes in memory now
-	Trouble string      `json:"trouble,omitempty"` // why loading does not get on, if it does not
+	Bytes   int64       `json:"bytes"`             // Arrow bytes currently in memory
+	Trouble string      `json:"trouble,omitempty"` // why loading makes no progress; empty if it does
 }
 
-// SplitDone is one loaded split.
+// SplitDone reports a loaded split.
 type SplitDone struct {
 	Split int    `json:"split"` // plan-wide number
 	Rows  int64  `json:"rows"`
 	Bytes int64  `json:"bytes"`
-	Hash  string `json:"hash"` // of its rows as they lie in memory
+	Hash  string `json:"hash"` // hash of its rows as stored in memory
 }
 
-// Loaded says that every split of the node's part is in memory and was reported.
+// Loaded says that every split of the node's part is in memory and has been reported.
 type Loaded struct {
 	Plan        string  `json:"plan"`
 	Rows        int64   `json:"rows"`
@@ -117,22 +115,22 @@ type Loaded struct {
 	ColumnBytes []int64 `json:"column_bytes"` // Arrow body bytes by column of the served schema
 }
 
-// Failed says that the node cannot load its part, and why trying again does not help; the cache fails with it.
+// Failed says that the node cannot load its part for a reason that a retry does not fix; the cache then fails.
 type Failed struct {
 	Plan   string `json:"plan,omitempty"`
 	Reason string `json:"reason"`
 }
 
-// Leaving says that the node is about to stop, as told.
+// Leaving says that the node is about to stop because it was told to.
 type Leaving struct {
 	Reason string `json:"reason"`
 }
 
-// Abort tells a node that the cache failed, or that another process took its place.
+// Abort tells a node that the cache failed, or that another process replaced it.
 type Abort struct {
 	Reason string `json:"reason"`
-	// Plan is the plan that failed: the node frees its part of it. Rows of other plans it keeps.
+	// Plan is the plan that failed: the node frees its rows of this plan and keeps those of others.
 	Plan string `json:"plan,omitempty"`
-	// Final asks the node's process to end: it is not wanted back.
+	// Final tells the node's process to exit and not to join again.
 	Final bool `json:"final,omitempty"`
 }

@@ -20,14 +20,14 @@ const (
 	joinMethod = "/" + service + "/Join"
 )
 
-// rawStream is what client and server streams have in common.
+// rawStream is the common part of client and server streams.
 type rawStream interface {
 	Context() context.Context
 	SendMsg(m any) error
 	RecvMsg(m any) error
 }
 
-// Stream sends Out messages and receives In messages, each behind its MAC. One goroutine may send while another receives.
+// Stream sends Out messages and receives In messages, each preceded by its MAC. One goroutine may send while another receives.
 type Stream[Out, In any] struct {
 	raw     rawStream
 	out, in *authenticator
@@ -42,7 +42,7 @@ type NodeStream = Stream[ToHead, ToNode]
 // Context ends when the stream does.
 func (s Stream[Out, In]) Context() context.Context { return s.raw.Context() }
 
-// Send blocks until the transport took the message.
+// Send blocks until the transport has accepted the message.
 func (s Stream[Out, In]) Send(message Out) error {
 	text, err := json.Marshal(message)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s Stream[Out, In]) Send(message Out) error {
 	return s.raw.SendMsg(&sealed)
 }
 
-// Recv blocks for the next message. A wrong MAC ends in UNAUTHENTICATED, bytes that are no message in INVALID_ARGUMENT.
+// Recv blocks until the next message arrives. A wrong MAC is an UNAUTHENTICATED error, an invalid message INVALID_ARGUMENT.
 func (s Stream[Out, In]) Recv() (In, error) {
 	var (
 		sealed  protocol.Raw
@@ -77,8 +77,8 @@ func Decode[In any](text []byte) (In, error) {
 	return message, nil
 }
 
-// Register lets nodes join over the server. A node that has another secret is refused as UNAUTHENTICATED.
-// join owns the stream until it returns.
+// Register lets nodes join through the server. A node with another secret is rejected with UNAUTHENTICATED. join owns the stream
+// until it returns.
 func Register(server grpc.ServiceRegistrar, secret string, join func(HeadStream) error) {
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: service,
@@ -96,7 +96,7 @@ func Register(server grpc.ServiceRegistrar, secret string, join func(HeadStream)
 	}, nil)
 }
 
-// Join opens a node's stream to a head that has the same secret. It ends with ctx, which the caller must end after an
+// Join opens a node's stream to a head that has the same secret. The stream ends with ctx, which the caller must cancel after an
 // error too.
 func Join(ctx context.Context, conn *grpc.ClientConn, secret string) (NodeStream, error) {
 	raw, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: "Join", ServerStreams: true, ClientStreams: true}, joinMethod)

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// poison spoils memory when it is freed, so that a later use shows.
+// poison overwrites memory when it is freed, so that use after free shows.
 type poison struct{ memory.Allocator }
 
 func (p poison) Free(b []byte) {
@@ -31,8 +31,8 @@ func (p poison) Reallocate(size int, b []byte) []byte {
 	return out
 }
 
-// TestMemory reads tables of all kinds with an allocator that finds leaks over
-// one that spoils what is freed, over the one in use.
+// TestMemory reads tables of all kinds with three allocators stacked: one that detects leaks, one that overwrites freed memory, and
+// the one used in production.
 func TestMemory(t *testing.T) {
 	w := icetest.Local(t)
 	for name, made := range map[string]*icetest.Table{
@@ -60,7 +60,7 @@ func TestMemory(t *testing.T) {
 						got = append(got, icetest.JSON(t, rec)...)
 						rec.Release()
 					}
-					for rec, err := range f.Records(t.Context()) { // and left early
+					for rec, err := range f.Records(t.Context()) { // abandoned before the end
 						if err != nil {
 							t.Fatal(err)
 						}

@@ -17,17 +17,17 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
-// What the files of a table may make their reader hold: strangers write tables. The limits are several times what
-// engines write.
+// Limits on the memory that a table's files can make a reader use, since the files are untrusted. They are several times what engines
+// write.
 const (
-	maxMetadata   = 64 << 20  // bytes of a metadata file or a catalog's answer, as stored and expanded
-	maxManifest   = 128 << 20 // bytes of a manifest or a manifest list, as stored and expanded
-	maxNesting    = 300       // objects and arrays around a value of JSON: three for each level of a schema
-	maxFileRows   = 1 << 31   // rows of a data file with row-level deletes, a bit each
-	maxDeleteRows = 1 << 25   // rows of a delete file, each of which is kept
+	maxMetadata   = 64 << 20  // bytes of a metadata file or a catalog's response, both as stored and uncompressed
+	maxManifest   = 128 << 20 // bytes of a manifest or a manifest list, both as stored and uncompressed
+	maxNesting    = 300       // nesting depth of objects and arrays in JSON: three for each level of a schema
+	maxFileRows   = 1 << 31   // rows of a data file with row-level deletes: the reader keeps a bit per row
+	maxDeleteRows = 1 << 25   // rows of a delete file: the reader keeps each of them
 )
 
-// errBound says that something is larger than a table's files are allowed to be.
+// errBound says that a file of the table exceeds a limit.
 var errBound = errors.New("it is over the limit")
 
 func overBound(size, limit int64, unit string) error {
@@ -47,7 +47,7 @@ func readWhole(ctx context.Context, store *objstore.Store, uri string, limit int
 	return f.ReadAll(ctx)
 }
 
-// expand reads at most limit bytes.
+// expand reads at most limit bytes; more are an error.
 func expand(r io.Reader, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err != nil {
@@ -59,7 +59,7 @@ func expand(r io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// checkNesting refuses JSON text that is nested so deep that parsers, which recurse, would take much memory for it.
+// checkNesting rejects JSON text with such deep nesting that recursive parsers would need much memory for it.
 func checkNesting(text []byte) error {
 	depth, quoted := 0, false
 	for i := 0; i < len(text); i++ {
@@ -80,7 +80,7 @@ func checkNesting(text []byte) error {
 	return nil
 }
 
-// checkAvro refuses an Avro file whose blocks expand to more than limit bytes, or tell of more rows than bytes.
+// checkAvro rejects an Avro file whose blocks uncompress to more than limit bytes, or claim more rows than they have bytes.
 func checkAvro(file []byte, limit int64) error {
 	header, rest, err := avroHeader(file)
 	if err != nil {
@@ -125,7 +125,7 @@ func checkAvro(file []byte, limit int64) error {
 	return nil
 }
 
-// expandedSize is the length of a block once it is expanded, or a bit more than limit.
+// expandedSize is the length of a block after decompression; if that exceeds limit, it returns any number above limit.
 func expandedSize(codec string, block []byte, limit int64) (int64, error) {
 	var r io.Reader
 	switch codec {
@@ -144,7 +144,7 @@ func expandedSize(codec string, block []byte, limit int64) (int64, error) {
 			return 0, errors.New("an Avro block's snappy header is corrupt")
 		}
 		return int64(min(size, uint64(limit)+1)), nil
-	default: // null, or one that the reader refuses
+	default: // "null", or a codec that the reader rejects
 		return int64(len(block)), nil
 	}
 	size, err := io.Copy(io.Discard, io.LimitReader(r, limit+1))

@@ -22,7 +22,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// mostForBombs is what opening a bomb may allocate in all.
+// mostForBombs bounds all allocations while a decompression bomb is opened.
 const mostForBombs = 512 << 20
 
 func TestMetadataBombs(t *testing.T) {
@@ -129,7 +129,7 @@ func TestAvroBombs(t *testing.T) {
 	}
 	whole := file(`{}`, "null", 1, []byte("abc"))
 	for n := range len(whole) {
-		if err := checkAvro(whole[:n], limit); err == nil && n != len(whole)-len("abc")-2-16 { // a file without blocks is whole
+		if err := checkAvro(whole[:n], limit); err == nil && n != len(whole)-len("abc")-2-16 { // a file without blocks is complete
 			t.Errorf("cut off after %d of %d bytes, and no error", n, len(whole))
 		}
 	}

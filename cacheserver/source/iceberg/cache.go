@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// lazy is a value that is made at its first use. Callers at the same time wait
-// for one maker; one that failed leaves it to the next. init it before use.
+// lazy is a value that is computed at its first use. Concurrent callers wait for one of them to compute it; if that fails, the next
+// one tries. Call init before use.
 type lazy[T any] struct {
-	gate chan struct{} // holds a token while nobody is making the value
+	gate chan struct{} // holds a token unless the value is being computed
 
 	mu   sync.Mutex
 	done bool
@@ -35,7 +35,7 @@ func (l *lazy[T]) get(ctx context.Context, load func(context.Context) (T, error)
 		return zero, context.Cause(ctx)
 	}
 	defer func() { l.gate <- struct{}{} }()
-	if v, ok := l.peek(); ok { // made while this call waited
+	if v, ok := l.peek(); ok { // computed while this call waited
 		return v, nil
 	}
 	v, err := load(ctx)
@@ -54,9 +54,8 @@ func (l *lazy[T]) peek() (T, bool) {
 	return l.v, l.done
 }
 
-// cache keeps what is dear to make, by key, up to a total cost; what was used
-// longest ago goes first. It is safe for concurrent use. Values are shared and
-// must not be changed.
+// cache is an LRU cache of values that are expensive to compute, bounded by their total cost. It is safe for concurrent use. Values
+// are shared and must not be modified.
 type cache[V any] struct {
 	limit int64
 	cost  func(V) int64
@@ -64,7 +63,7 @@ type cache[V any] struct {
 	mu      sync.Mutex
 	used    int64
 	entries map[string]*list.Element // of *entry[V]
-	recent  *list.List               // front: used last
+	recent  *list.List               // front: most recently used
 }
 
 type entry[V any] struct {
@@ -77,7 +76,7 @@ func newCache[V any](limit int64, cost func(V) int64) *cache[V] {
 	return &cache[V]{limit: limit, cost: cost, entries: map[string]*list.Element{}, recent: list.New()}
 }
 
-// get returns the value of key, loaded by load if it is not there.
+// get returns the value of key; if it is not cached, load computes it.
 func (c *cache[V]) get(ctx context.Context, key string, load func(context.Context) (V, error)) (V, error) {
 	e := c.entry(key)
 	v, err := e.value.get(ctx, load)
@@ -100,7 +99,7 @@ func (c *cache[V]) entry(key string) *entry[V] {
 	return e
 }
 
-// charge books an entry's cost, once, and makes room for it.
+// charge counts an entry's cost, once, and evicts other entries to make room for it.
 func (c *cache[V]) charge(e *entry[V], cost int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

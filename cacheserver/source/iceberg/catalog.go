@@ -29,14 +29,13 @@ import (
 )
 
 const (
-	// headerTimeout is how long a catalog may take to begin an answer.
+	// headerTimeout is how long a catalog may take to send the header of a response.
 	headerTimeout = time.Minute
-	// catalogTimeout is how long all questions to it may take.
+	// catalogTimeout is how long all requests to the catalog together may take.
 	catalogTimeout = 3 * time.Minute
 )
 
-// fromCatalog asks a REST catalog for a table's metadata file and for what
-// reaches its object store.
+// fromCatalog gets from a REST catalog the location of a table's metadata file, and the configuration of its object store.
 func fromCatalog(ctx context.Context, store *objstore.Store, src Location) (metadataFile, error) {
 	ctx, cancel := context.WithTimeout(ctx, catalogTimeout)
 	defer cancel()
@@ -57,7 +56,7 @@ func askCatalog(ctx context.Context, store *objstore.Store, src Location, heard 
 	if err != nil {
 		return metadataFile{}, fmt.Errorf("connect to the catalog: %w: check its URI and credentials", err)
 	}
-	defer func() { _ = c.Close() }() // nothing is written
+	defer func() { _ = c.Close() }() // nothing was written, so nothing is lost
 	t, err := c.LoadTable(ctx, src.path())
 	if errors.Is(err, icecatalog.ErrNoSuchTable) {
 		return metadataFile{}, fmt.Errorf("%w: check namespace, table and warehouse %q", err, src.Warehouse)
@@ -75,7 +74,7 @@ func askCatalog(ctx context.Context, store *objstore.Store, src Location, heard 
 	return metadataFile{metadata: t.MetadataLocation(), store: reach}, nil
 }
 
-// catalogOptions translates catalog properties.
+// catalogOptions converts catalog properties to options of iceberg-go's client.
 func catalogOptions(src Location, heard *answerRecorder) ([]rest.Option, error) {
 	var options []rest.Option
 	if src.Warehouse != "" {
@@ -107,8 +106,8 @@ func catalogOptions(src Location, heard *answerRecorder) ([]rest.Option, error) 
 			}
 			options = append(options, rest.WithAuthURI(u))
 		case "rest.tls.skip-verify":
-			heard.transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: value == "true"} // the user's own choice, by name
-		case "rest.sigv4-enabled", "rest.signing-region", "rest.signing-name": // below
+			heard.transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: value == "true"} // the property's name makes clear that the user chose this
+		case "rest.sigv4-enabled", "rest.signing-region", "rest.signing-name": // the user chose it by name
 		default:
 			others[name] = value
 		}
@@ -119,8 +118,7 @@ func catalogOptions(src Location, heard *answerRecorder) ([]rest.Option, error) 
 	return append(options, rest.WithHeaders(headers), rest.WithAdditionalProps(others), rest.WithCustomTransport(heard)), nil
 }
 
-// withProperties returns store, or one that reaches what properties describe if
-// any of them is about object stores.
+// withProperties returns store, or one configured by those of the properties that concern object stores, if any.
 func withProperties(store *objstore.Store, properties map[string]string) (*objstore.Store, error) {
 	cfg, err := objstore.Config{}.WithProperties(properties)
 	if err != nil {
@@ -132,9 +130,8 @@ func withProperties(store *objstore.Store, properties map[string]string) (*objst
 	return store.With(properties)
 }
 
-// answerRecorder is a transport that keeps what a catalog hands out besides metadata,
-// which iceberg-go's client does not give on: configuration and credentials for
-// the object store (Iceberg REST specification, CatalogConfig, LoadTableResult).
+// answerRecorder is an http.RoundTripper that records configuration and credentials for the object store in a catalog's responses,
+// which iceberg-go's client does not expose (Iceberg REST specification, CatalogConfig, LoadTableResult).
 type answerRecorder struct {
 	transport *http.Transport
 	client    map[string]string
@@ -144,7 +141,7 @@ type answerRecorder struct {
 	overrides   map[string]string
 	table       map[string]string
 	credentials []credential
-	away        string // that the last request got no answer, or one that asks to come again
+	away        string // set if the last request got no response, or one that asks for a retry
 }
 
 type credential struct {
@@ -161,7 +158,7 @@ func newAnswerRecorder(client map[string]string) *answerRecorder {
 	}}
 }
 
-// RoundTrip sends a request and listens to a good answer.
+// RoundTrip sends a request and records a successful response.
 func (l *answerRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := l.exchange(r)
 	l.mu.Lock()
@@ -206,8 +203,8 @@ func (l *answerRecorder) exchange(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// record keeps what is of interest. iceberg-go's client parses the same body and
-// reports what is wrong with it.
+// record stores the relevant parts of a response. Errors are ignored, since iceberg-go's client parses the same body and reports
+// them.
 func (l *answerRecorder) record(body []byte) {
 	var a struct {
 		Defaults    map[string]string `json:"defaults"`
@@ -237,8 +234,8 @@ func (l *answerRecorder) record(body []byte) {
 	}
 }
 
-// properties merges what was heard, the more special over the more general: of
-// credentials those whose prefix fits the metadata file best.
+// properties merges what was recorded; more specific properties override more general ones. Among several credentials, the one with
+// the longest prefix of the metadata file's location is used.
 func (l *answerRecorder) properties(metadata string) map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

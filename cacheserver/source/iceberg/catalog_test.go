@@ -15,8 +15,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// restCatalog is a server that knows one table, db.inner.t, of warehouse "wh",
-// for those who have the token "secret".
+// restCatalog is a server with one table, db.inner.t, of warehouse "wh", for clients with the token "secret".
 type restCatalog struct {
 	metadata    string // its location
 	content     []byte
@@ -96,7 +95,7 @@ func TestCatalog(t *testing.T) {
 	if tbl.Pin().MetadataLocation != made.Metadata() {
 		t.Errorf("pinned %+v, want %s", tbl.Pin(), made.Metadata())
 	}
-	made.Append(icetest.PlainRows(500, 510)...) // the pin does not follow the table
+	made.Append(icetest.PlainRows(500, 510)...) // later commits don't change the pin
 	node, err := OpenPinned(t.Context(), newStore(), src, tbl.Pin(), Selection{})
 	if err != nil {
 		t.Fatal(err)

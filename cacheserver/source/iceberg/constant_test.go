@@ -20,16 +20,16 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// constantCase is a column's value, from wherever a reader may have to take it.
+// constantCase is the value of a column, in each form in which a reader may find it.
 type constantCase struct {
 	name     string
-	old, typ ice.Type // when it was written, and now
-	// the value, as each source has it
+	old, typ ice.Type // type when it was written, and current type
+	// the value in each of its sources
 	partition any    // in a manifest, in the old type
-	file      string // in a data file, in the old type, as JSON of Arrow
+	file      string // in a data file, in the old type, as Arrow's JSON
 	initial   string // as a default in the metadata file, in the new type
-	served    string // as JSON of Arrow
-	// filters that the value passes and that it does not
+	served    string // the expected result, as Arrow's JSON
+	// filters that match the value and filters that don't
 	matching, missing []string
 }
 
@@ -70,8 +70,8 @@ func constantCases() []constantCase {
 	}
 }
 
-// TestValuesAndPromotions reads a column's value from each place it may come from, in the type that it had then and has now:
-// a data file, a partition of files that lack the column, the column's initial default, and nowhere.
+// TestValuesAndPromotions reads a column's value from each possible source, in the type that the column had at the time and in its
+// current type: a data file, a partition of files that lack the column, the column's initial default, and none of these.
 func TestValuesAndPromotions(t *testing.T) {
 	for _, c := range constantCases() {
 		t.Run(c.name, func(t *testing.T) {
@@ -93,10 +93,10 @@ func (c constantCase) check(t *testing.T, metadata, served string) {
 	check(t, openTable(t, metadata, Selection{Filter: c.none()}), nil)
 }
 
-// all is a filter that matches the value; null matches none of its terms.
+// all returns a filter that matches the value, and whose terms all don't match null.
 func (c constantCase) all() string { return strings.Join(append(c.matching, "c IS NOT NULL"), " AND ") }
 
-// none is a filter of which no term matches the value; the last one matches null.
+// none returns a filter of whose terms none matches the value; the last one matches null.
 func (c constantCase) none() string { return strings.Join(append(c.missing, "c IS NULL"), " OR ") }
 
 func (c constantCase) checkNull(t *testing.T, metadata string) {
@@ -133,7 +133,7 @@ func (c constantCase) inPartition(t *testing.T) string {
 	return c.promote(t, c.partitioned(t, map[int]any{1000: c.partition}), "")
 }
 
-// nullPartition has a default too: the partition's null comes before it.
+// nullPartition makes a table whose column has a default as well: the partition's null takes precedence over it.
 func (c constantCase) nullPartition(t *testing.T) string {
 	t.Helper()
 	return c.promote(t, c.partitioned(t, map[int]any{1000: nil}), c.initial)
@@ -156,8 +156,7 @@ func (c constantCase) withoutColumn(t *testing.T) string {
 	return c.promote(t, addFile(t, made, parquetFile(t, idSchema, idRows), 2, nil), "")
 }
 
-// promote adds a schema to a table in which column c has its new type, and an
-// initial default if one is given.
+// promote adds a schema in which column c has its new type, and an initial default if one is given.
 func (c constantCase) promote(t *testing.T, metadata, initial string) string {
 	t.Helper()
 	return editMetadata(t, metadata, func(top map[string]any) {
@@ -180,7 +179,7 @@ func (c constantCase) promote(t *testing.T, metadata, initial string) string {
 	})
 }
 
-// editMetadata writes a changed metadata file beside another and returns its name.
+// editMetadata writes an edited copy next to a metadata file and returns its name.
 func editMetadata(t *testing.T, metadata string, edit func(map[string]any)) string {
 	t.Helper()
 	decoded, err := decodeNumbers(readFile(t, metadata))

@@ -27,8 +27,7 @@ func fetchFirst(t *testing.T, metadata string) *Fetched {
 	return f
 }
 
-// TestDecoders counts the columns that are left to pqarrow: those of structs and
-// maps, column by column.
+// TestDecoders counts the columns that pqarrow decodes: only those that are structs and maps.
 func TestDecoders(t *testing.T) {
 	w := icetest.Local(t)
 	for name, tt := range map[string]struct {
@@ -58,8 +57,7 @@ func TestDecoders(t *testing.T) {
 	}
 }
 
-// TestDictionaryOfLongStrings has a file of 1 MB that stands for 100 MB: a batch
-// must not be all of it.
+// TestDictionaryOfLongStrings reads a file of 1 MB that expands to 100 MB: it must be divided into several batches.
 func TestDictionaryOfLongStrings(t *testing.T) {
 	const rows, length = 100, 1 << 20
 	schema := arrow.NewSchema([]arrow.Field{{Name: "text", Type: arrow.BinaryTypes.String, Nullable: true}}, nil)

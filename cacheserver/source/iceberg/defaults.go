@@ -22,17 +22,15 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// defaults are the initial defaults of a table's fields by field id, as the
-// metadata file spells them. The Iceberg specification forbids to change one, so
-// all schemas of the table agree.
+// defaults maps field ids to the initial defaults of a table's fields, in the JSON of the metadata file. Initial defaults are
+// immutable (Iceberg specification), so all schemas of the table agree.
 type defaults map[int]json.RawMessage
 
 // firstWithDefaults is the first table format version that has default values.
 const firstWithDefaults = 3
 
-// takeDefaults returns the initial defaults of a metadata file, and the file
-// without any defaults: iceberg-go reads numbers as float64, which rounds longs
-// beyond 2^53, and does not know how dates and times are spelled.
+// takeDefaults returns the initial defaults of a metadata file, and the file without any defaults: iceberg-go parses numbers as
+// float64, which rounds longs beyond 2^53, and does not support the JSON form of dates and times.
 func takeDefaults(metadata []byte) (defaults, []byte, error) {
 	if !bytes.Contains(metadata, []byte(`-default"`)) {
 		return nil, metadata, nil
@@ -46,7 +44,7 @@ func takeDefaults(metadata []byte) (defaults, []byte, error) {
 		return nil, nil, fmt.Errorf("format-version: %w", err)
 	}
 	if version < firstWithDefaults {
-		return nil, metadata, nil // iceberg-go refuses its defaults
+		return nil, metadata, nil // iceberg-go rejects defaults in this version
 	}
 	taken := defaults{}
 	for _, key := range []string{"schemas", "schema"} {
@@ -68,7 +66,7 @@ func takeDefaults(metadata []byte) (defaults, []byte, error) {
 	return taken, rest, err
 }
 
-// decodeNumbers decodes JSON and keeps all digits of its numbers.
+// decodeNumbers decodes JSON, keeping numbers as json.Number.
 func decodeNumbers(raw []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -127,8 +125,7 @@ func (d defaults) value(f ice.NestedField) (*predicate.Value, error) {
 	return &v, nil
 }
 
-// defaultValue reads a value of type t (Iceberg spec, JSON single-value
-// serialization).
+// defaultValue decodes a value of type t (Iceberg spec, JSON single-value serialization).
 func defaultValue(raw json.RawMessage, t ice.Type) (predicate.Value, error) {
 	decoded, err := decodeNumbers(raw)
 	if err != nil {
@@ -158,7 +155,7 @@ func defaultValue(raw json.RawMessage, t ice.Type) (predicate.Value, error) {
 	return predicate.FromLiteral(converted, t)
 }
 
-// textLiteral returns a value of type t that JSON has as a string.
+// textLiteral returns the literal for a value of type t that JSON represents as a string.
 func textLiteral(text string, t ice.Type) (syntax.Literal, error) {
 	switch t.(type) {
 	case ice.DecimalType:
@@ -170,8 +167,7 @@ func textLiteral(text string, t ice.Type) (syntax.Literal, error) {
 	return syntax.Literal{Kind: syntax.StringLiteral, Value: text}, nil
 }
 
-// notFinite reads what JSON has no number for, as Iceberg's Java library spells
-// it.
+// notFinite parses infinities and NaN, in the spelling of Iceberg's Java library.
 func notFinite(text string, t ice.Type) (predicate.Value, bool) {
 	if k, ok := kindOf(t); !ok || k != predicate.KindFloat {
 		return predicate.Value{}, false

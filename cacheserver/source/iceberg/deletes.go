@@ -18,14 +18,13 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// deleteRows is how many rows of a delete file are decoded at a time.
+// deleteRows is the number of rows of a delete file that are decoded at a time.
 const deleteRows = 64 << 10
 
-// bitmap has a bit for every row of a data file; 1: the row stays.
+// bitmap has a bit for every row of a data file; 1 means that the row is kept.
 type bitmap []byte
 
-// positions are the deleted positions by data file, as one positional delete
-// file lists them.
+// positions maps data files to deleted positions, as listed in one positional delete file.
 type positions map[string][]int64
 
 func (p positions) cost() int64 {
@@ -36,8 +35,7 @@ func (p positions) cost() int64 {
 	return n
 }
 
-// keeps returns which rows of a data file its positional deletes and deletion
-// vectors leave; nil if there are none of those.
+// keeps returns the bitmap of the rows that a data file's positional deletes and deletion vectors keep; nil if it has none of these.
 func (t *Table) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
 	if d == nil || len(d.position)+len(d.vectors) == 0 {
 		return nil, nil
@@ -54,8 +52,7 @@ func (t *Table) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
 	})
 }
 
-// readVector reads the deletion vector of a data file; the planner sees to it
-// that there is one at most.
+// readVector reads the deletion vector of a data file; the planner ensures that there is at most one.
 func (t *Table) readVector(ctx context.Context, d *dataFile) (_ bitmap, err error) {
 	defer parquet.RecoverError(&err)
 	if len(d.vectors) != 1 {
@@ -127,8 +124,7 @@ func (t *Table) readPositionFile(ctx context.Context, file ice.DataFile) (positi
 	return out, nil
 }
 
-// readDeletes reads fields of all rows of a delete file, batch by batch. visit
-// must not keep the columns.
+// readDeletes reads some fields of all rows of a delete file, batch by batch. visit must not retain the columns.
 func (t *Table) readDeletes(ctx context.Context, file ice.DataFile, fields []ice.NestedField, visit func([]arrow.Array) error) error {
 	err := t.scanDeletes(ctx, file, fields, visit)
 	if err != nil {
@@ -143,7 +139,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
+	defer func() { _ = f.Close() }() // opened for reading: closing can't lose data
 	foot, err := parquet.ReadFooter(ctx, f, t.namesOfDeletes(fields))
 	if err != nil {
 		return err
@@ -173,7 +169,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 	return nil
 }
 
-// namesOfDeletes maps a delete file's columns by name, if it has no field ids.
+// namesOfDeletes returns a mapping of a delete file's column names to field ids, for files without ids.
 func (t *Table) namesOfDeletes(fields []ice.NestedField) parquet.NameMapping {
 	names := t.names()
 	for _, f := range fields {

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// keySet is the rows of an equality delete file, encoded.
+// keySet is the set of encoded rows of an equality delete file.
 type keySet struct {
 	keys  map[string]struct{}
 	bytes int64
@@ -26,7 +26,7 @@ type keySet struct {
 
 func (s *keySet) cost() int64 { return s.bytes + int64(len(s.keys))*48 + 64 }
 
-// equalDeletes is equality deletes of one data file over the same fields.
+// equalDeletes holds those equality deletes of a data file that compare the same fields.
 type equalDeletes struct {
 	paths []predicate.Path
 	sets  []*keySet
@@ -63,8 +63,8 @@ func (t *Table) equalDeletes(ctx context.Context, d *dataFile, w *scanColumns) (
 	return out, nil
 }
 
-// keySet reads an equality delete file. Its values are brought to the types the
-// data files' columns are brought to, so that their encodings compare.
+// keySet reads an equality delete file. Its values are converted to the types that the data files' columns are converted to, so that
+// encodings can be compared.
 func (t *Table) keySet(ctx context.Context, file ice.DataFile, paths []predicate.Path) (*keySet, error) {
 	fields := make([]ice.NestedField, len(paths))
 	within := make([]predicate.Path, len(paths))
@@ -99,7 +99,7 @@ func (t *Table) keySet(ctx context.Context, file ice.DataFile, paths []predicate
 	})
 }
 
-// clear takes from m the rows that equal a deleted one.
+// clear drops from m the rows that equal a deleted one.
 func (e *equalDeletes) clear(m *predicate.Mask, columns []arrow.Array) error {
 	enc, err := newEncoder(e.paths, columns)
 	if err != nil {
@@ -120,8 +120,8 @@ func (e *equalDeletes) clear(m *predicate.Mask, columns []arrow.Array) error {
 	return nil
 }
 
-// encoder writes some columns of a row as one key: equal rows have equal keys.
-// Null equals null, and NaN equals NaN (Iceberg spec, equality delete files).
+// encoder encodes some columns of a row as a key: equal rows have equal keys. Null equals null, and NaN equals NaN (Iceberg spec,
+// equality delete files).
 type encoder struct {
 	cells []cell
 	buf   []byte
@@ -146,7 +146,7 @@ func newEncoder(paths []predicate.Path, columns []arrow.Array) (*encoder, error)
 	return e, nil
 }
 
-// key returns the key of row i, good until the next call.
+// key returns the key of row i, valid until the next call.
 func (e *encoder) key(i int) []byte {
 	e.buf = e.buf[:0]
 	for _, c := range e.cells {
@@ -159,7 +159,7 @@ func (e *encoder) key(i int) []byte {
 	return e.buf
 }
 
-// appender returns what writes the cells of an array.
+// appender returns a function that appends the encoding of a cell of an array.
 func appender(arr arrow.Array) (func(buf []byte, i int) []byte, error) {
 	switch a := arr.(type) {
 	case *array.Boolean:

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// TestKeysTellRowsApart encodes rows of two columns of which no two are equal.
+// TestKeysTellRowsApart checks that different rows of two columns have different keys.
 func TestKeysTellRowsApart(t *testing.T) {
 	for name, tt := range map[string]struct {
 		t      arrow.DataType

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// errCatalogAway is in the chain of an error of a catalog that did not answer, or answered that it can't now.
+// errCatalogAway is wrapped by the error of a catalog that did not respond, or responded that it is unavailable.
 var errCatalogAway = errors.New("the catalog does not answer")
 
 // Retry implements source.Source.
@@ -30,7 +30,7 @@ func (s *Source) Retry(err error) source.Retry {
 	return source.Never
 }
 
-// awayError is an error of which errors.Is says errCatalogAway.
+// awayError is an error that matches errCatalogAway.
 type awayError struct{ error }
 
 func (e awayError) Unwrap() error        { return e.error }

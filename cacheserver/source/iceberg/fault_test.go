@@ -15,7 +15,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// wantError checks that an error says all of parts.
+// wantError checks that the text of an error contains all parts.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	if err == nil {
@@ -28,7 +28,7 @@ func wantError(t *testing.T, err error, parts ...string) {
 	}
 }
 
-// TestBadFilesAtPlan spoils a data file before the plan.
+// TestBadFilesAtPlan damages a data file before the plan.
 func TestBadFilesAtPlan(t *testing.T) {
 	tests := map[string]struct {
 		spoil func(t *testing.T, name string)
@@ -62,8 +62,7 @@ func TestBadFilesAtPlan(t *testing.T) {
 	}
 }
 
-// padded puts zeros between a Parquet file's pages and its footer until it has
-// size bytes. Offsets in the footer stay right.
+// padded inserts zeros between a Parquet file's pages and its footer until it has size bytes. Offsets in the footer stay valid.
 func padded(file []byte, size int) []byte {
 	footer := len(file) - 8 - int(binary.LittleEndian.Uint32(file[len(file)-8:]))
 	return slices.Concat(file[:footer], make([]byte, size-len(file)), file[footer:])
@@ -76,8 +75,7 @@ func otherFile(t *testing.T) string {
 	return planOf(t, openTable(t, made.Metadata(), Selection{}))[0].File
 }
 
-// TestBadFilesAtFetch spoils a data file between plan and load, as a node sees
-// it that read no footer before, and as one that did.
+// TestBadFilesAtFetch damages a data file between plan and load; the node either has or has not read its footer before.
 func TestBadFilesAtFetch(t *testing.T) {
 	tests := map[string]struct {
 		spoil func(t *testing.T, name string)
@@ -109,10 +107,8 @@ func TestBadFilesAtFetch(t *testing.T) {
 	}
 }
 
-// TestCorruptPages flips bytes of column chunks all over a file. A flip in a
-// value cannot be seen (the files have no checksums), but it must never be a
-// panic, a hang or another number of rows, and every error names file and row
-// group.
+// TestCorruptPages flips bytes of column chunks throughout a file. A flip in a value can't be detected (the files have no checksums),
+// but a flip must never cause a panic, a hang or a wrong number of rows, and every error names file and row group.
 func TestCorruptPages(t *testing.T) {
 	made := icetest.Local(t).Plain("t", 2, 1, 300, 100)
 	nested := icetest.Local(t).Nested("n", 2)
@@ -127,7 +123,7 @@ func TestCorruptPages(t *testing.T) {
 			failed := 0
 			for range 120 {
 				s := splits[random.IntN(len(splits))]
-				s.Version = "" // so that the file may be written again
+				s.Version = "" // so that the change of the file's modification time does not matter
 				bad := append([]byte(nil), good...)
 				for range 1 + random.IntN(3) {
 					bad[s.Start+random.Int64N(s.Length)] ^= byte(1 + random.IntN(255))
@@ -148,7 +144,7 @@ func TestCorruptPages(t *testing.T) {
 	}
 }
 
-// writeAgain writes as many bytes to a file as it has, a second later.
+// writeAgain overwrites a file with as many bytes, a second later.
 func writeAgain(t *testing.T, name string) {
 	t.Helper()
 	info, err := os.Stat(name)
@@ -161,7 +157,7 @@ func writeAgain(t *testing.T, name string) {
 	}
 }
 
-// TestWrittenWhileDecoded writes to a local file after its split was fetched.
+// TestWrittenWhileDecoded overwrites a local file after its split was fetched.
 func TestWrittenWhileDecoded(t *testing.T) {
 	made := icetest.Local(t).Plain("t", 2, 1, 100, 100)
 	tbl := openTable(t, made.Metadata(), Selection{})
@@ -210,8 +206,8 @@ func TestBadDeleteFiles(t *testing.T) {
 	}
 }
 
-// TestCorruptMetadata flips bytes of manifests, the manifest list and the
-// metadata file: an error or another plan, never a panic.
+// TestCorruptMetadata flips bytes of manifests, the manifest list and the metadata file: the result may be an error or another plan,
+// but never a panic.
 func TestCorruptMetadata(t *testing.T) {
 	dir := t.TempDir()
 	made := icetest.In(t, dir).Deleted("t", 2)

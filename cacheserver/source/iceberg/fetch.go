@@ -11,24 +11,23 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// Fetched is a split whose bytes are near. It is for one goroutine. Close it
-// after its Batches are read, or unread.
+// Fetched is a split whose bytes have been prefetched. It is not safe for concurrent use. Close it when its Batches have been read or
+// are not needed.
 type Fetched struct {
 	table   *Table
 	split   Split
-	data    *dataFile // nil if nothing of the manifests is needed
+	data    *dataFile // nil if the manifests are not needed
 	footer  *parquet.Footer
 	columns *scanColumns
 	file    *objstore.File
 	section parquet.Section
 
-	own, general int // columns that Batches decoded; see Decoders
+	own, general int // number of columns decoded by Batches; see Decoders
 }
 
-// Fetch brings the column chunks that s needs near: those of the served columns
-// and of those that filter and equality deletes compare. Nothing is decoded. Of
-// a local file nothing is read. ctx also governs the reads of Batches: do not
-// cancel it before they are done.
+// Fetch prefetches the column chunks that s needs: those of the served columns and of the columns that filter and equality deletes
+// compare. It decodes nothing, and reads nothing of a local file. ctx also applies to the reads of Batches: don't cancel it before
+// they are done.
 func (t *Table) Fetch(ctx context.Context, s Split) (*Fetched, error) {
 	f, err := t.fetch(ctx, s)
 	if err != nil {
@@ -52,8 +51,8 @@ func (t *Table) fetch(ctx context.Context, s Split) (_ *Fetched, err error) {
 	return f, nil
 }
 
-// planned returns the data file of a split. A split to which nothing applies
-// needs none, so that a node that only has such splits reads no manifests.
+// planned returns the data file of a split, or nil if no deletes, filter or partition values apply to it, so that a node that has
+// only such splits need not read manifests.
 func (t *Table) planned(ctx context.Context, s Split) (*dataFile, error) {
 	if s.Exact && t.filter == nil && !t.partitioned() {
 		return nil, nil
@@ -69,7 +68,7 @@ func (t *Table) planned(ctx context.Context, s Split) (*dataFile, error) {
 	return d, nil
 }
 
-// prefetch checks the file against the split and prefetches.
+// prefetch checks the file against the split and prefetches its bytes.
 func (f *Fetched) prefetch(ctx context.Context) (err error) {
 	s := f.split
 	defer parquet.RecoverFileError(s.File, &err)
@@ -104,11 +103,10 @@ func (f *Fetched) prefetch(ctx context.Context) (err error) {
 	return nil
 }
 
-// Bytes is how much memory the fetched bytes take; of a local file they take
-// none.
+// Bytes is the memory that the fetched bytes take; 0 for a local file.
 func (f *Fetched) Bytes() int64 { return f.file.Buffered() }
 
-// Close forgets the bytes. What Batches gave stays good.
+// Close releases the fetched bytes. Batches stay valid.
 func (f *Fetched) Close() {
-	_ = f.file.Close() // opened for reading: nothing can be lost
+	_ = f.file.Close() // opened for reading: closing can't lose data
 }

@@ -22,14 +22,13 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// fileIO is iceberg-go's view of the object store: it reads metadata files,
-// manifest lists, manifests and deletion vectors.
+// fileIO implements iceberg-go's IO interface over the object store: it reads metadata files, manifest lists, manifests and deletion
+// vectors.
 type fileIO struct {
-	ctx   context.Context // of the call that made it: iceio.IO has no place for one
+	ctx   context.Context // context of the call that made it: iceio.IO methods take none
 	store *objstore.Store
-	// manifests are those of the snapshot, by URI. They are decoded before they
-	// are given out: iceberg-go reads them on goroutines of its own, where its
-	// panic over a corrupt one would end the process.
+	// manifests maps URIs to the snapshot's manifests. A manifest is decoded before iceberg-go gets it: iceberg-go reads manifests in
+	// its own goroutines, where a panic over a corrupt one would end the process.
 	manifests map[string]ice.ManifestFile
 }
 
@@ -46,7 +45,7 @@ func (f fileIO) Open(uri string) (iceio.File, error) {
 	return file, nil
 }
 
-// openList reads a manifest list, which iceberg-go then decodes.
+// openList reads a manifest list, checks its bounds, and returns it as a file for iceberg-go to decode.
 func (f fileIO) openList(uri string) (iceio.File, error) {
 	data, err := readWhole(f.ctx, f.store, uri, maxManifest)
 	if err != nil {
@@ -58,7 +57,7 @@ func (f fileIO) openList(uri string) (iceio.File, error) {
 	return memFile{Reader: bytes.NewReader(data), uri: uri}, nil
 }
 
-// listIO is an IO that has manifest lists alone.
+// listIO is an IO that opens only manifest lists.
 type listIO struct{ fileIO }
 
 func (f listIO) Open(uri string) (iceio.File, error) { return f.openList(uri) }
@@ -96,8 +95,7 @@ func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
 	return held, nil
 }
 
-// decodes reads all entries of a manifest and returns the data files that have
-// no rows by it.
+// decodes decodes all entries of a manifest and returns the data files that have no rows according to it.
 func decodes(m ice.ManifestFile, held memFile) (empty []ice.DataFile, err error) {
 	defer parquet.RecoverError(&err)
 	for entry, err := range m.Entries(held, false) {
@@ -113,14 +111,14 @@ func decodes(m ice.ManifestFile, held memFile) (empty []ice.DataFile, err error)
 	return empty, nil
 }
 
-// checkEmpty compares a data file that has no rows by its manifest with its
-// footer: iceberg-go prunes such files, so no plan has them.
+// checkEmpty checks in the footer that a data file has no rows, as its manifest states: iceberg-go prunes such files, so no other
+// code checks them.
 func (f fileIO) checkEmpty(d ice.DataFile) error {
 	file, err := f.store.Open(f.ctx, d.FilePath())
 	if err != nil {
 		return fmt.Errorf("data file: %w", err)
 	}
-	defer func() { _ = file.Close() }() // opened for reading: nothing can be lost
+	defer func() { _ = file.Close() }() // opened for reading: closing can't lose data
 	rows, err := parquet.FileRows(file)
 	if err == nil && rows != 0 {
 		err = rowsDiffer(d.FilePath(), rows, 0)
@@ -160,7 +158,7 @@ func expandMetadata(uri string, data []byte) (_ []byte, err error) {
 	return expand(text, maxMetadata)
 }
 
-// io is what iceberg-go calls for its IO, once for every operation.
+// io returns the IO that iceberg-go uses for one operation.
 func (t *Table) io(ctx context.Context) (iceio.IO, error) {
 	f := fileIO{ctx: ctx, store: t.store}
 	if m := t.manifests.Load(); m != nil {
@@ -169,7 +167,7 @@ func (t *Table) io(ctx context.Context) (iceio.IO, error) {
 	return f, nil
 }
 
-// memFile is a file in memory, its own fs.FileInfo, and an IO that has only it.
+// memFile is a file in memory. It is its own fs.FileInfo, and an IO that contains only this file.
 type memFile struct {
 	*bytes.Reader
 	uri string

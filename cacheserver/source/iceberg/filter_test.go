@@ -20,18 +20,18 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// numbers are what a row has besides its id; nil is null.
+// numbers holds the values of a row besides its id; nil is null.
 type numbers struct {
 	f *float32
 	d *float64
 	n *int32
 }
 
-// edges are the values that comparisons of floats get wrong. -0 is 0.
+// edges are float values that comparisons often get wrong. -0 equals 0.
 var edges = []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, math.Copysign(0, -1), 1e-45, 0.1, 16777217, -2.5, 3.4028235e38, 5}
 
-// TestFiltersOfRandomTables holds filters to a model that knows nothing of files: no statistics, in manifests or in
-// footers, with NaNs counted or not, may rule out a row that the filter keeps.
+// TestFiltersOfRandomTables compares filters with a model that knows nothing of files: statistics in manifests or footers, with or
+// without NaN counts, must never exclude a row that matches the filter.
 func TestFiltersOfRandomTables(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -53,7 +53,7 @@ func TestFiltersOfRandomTables(t *testing.T) {
 	}
 }
 
-// randomNumbers is a table of several files, whose columns are widened between them.
+// randomNumbers makes a table of several files; columns are promoted to wider types in between.
 func randomNumbers(t *testing.T, r *rand.Rand) (metadata string, rows []numbers) {
 	t.Helper()
 	schema := ice.NewSchema(0,
@@ -69,7 +69,7 @@ func randomNumbers(t *testing.T, r *rand.Rand) (metadata string, rows []numbers)
 			now = widen(t, now)
 		}
 		part := make([]numbers, 1+r.IntN(12))
-		common := r.IntN(3) == 0 // one value in the whole file: NaN alone, null alone
+		common := r.IntN(3) == 0 // one value in the whole file: only NaN, or only null
 		for i := range part {
 			if part[i] = randomRow(r); common {
 				part[i] = part[0]
@@ -97,7 +97,7 @@ func randomRow(r *rand.Rand) (row numbers) {
 	return row
 }
 
-// widen makes f a double and n a long.
+// widen promotes f to double and n to long.
 func widen(t *testing.T, tbl *table.Table) *table.Table {
 	t.Helper()
 	tx := tbl.NewTransaction()
@@ -168,7 +168,7 @@ func appendCell[T float32 | float64 | int32](to array.Builder, v *T) {
 	to.AppendNull()
 }
 
-// randomFilter is a clause and what it says of a row.
+// randomFilter returns a clause and a function that evaluates it for a row.
 func randomFilter(r *rand.Rand, depth int) (string, func(numbers) logic) {
 	if depth == 0 || r.IntN(3) == 0 {
 		return randomComparison(r)
@@ -216,7 +216,7 @@ var operators = map[string]func(a, b float64) bool{
 var operatorNames = []string{"=", "<>", "<", "<=", ">", ">="}
 
 func randomComparison(r *rand.Rand) (string, func(numbers) logic) {
-	column := []string{"d", "n"}[r.IntN(2)] // what a literal means for f depends on whether it was widened: test_spark.py
+	column := []string{"d", "n"}[r.IntN(2)] // the meaning of a literal for f depends on whether f was promoted: see test_spark.py
 	get := func(row numbers) (float64, bool) {
 		if column == "d" && row.d != nil {
 			return *row.d, true
@@ -271,7 +271,7 @@ func truthOf(b bool) logic {
 	return no
 }
 
-// randomLiteral is a number that columns of all widths hold exactly, and n too if it is for n.
+// randomLiteral returns a number that columns of all widths represent exactly; for column n it is an integer.
 func randomLiteral(r *rand.Rand, column string) float64 {
 	if column == "n" {
 		return float64(r.IntN(11) - 5)

@@ -36,8 +36,7 @@ func withFooter(t *testing.T, data []byte, change func(*metadata.FileMetaData)) 
 	return slices.Concat(data[:pages], footer.Bytes(), []byte("PAR1"))
 }
 
-// TestUnreadableFooters has files that a plan refuses by their footers alone:
-// the error names the file and, if it is about one, the column.
+// TestUnreadableFooters reads files whose footers make a plan fail: the error names the file and, if it concerns one, the column.
 func TestUnreadableFooters(t *testing.T) {
 	const rows = 3
 	tests := map[string]struct {
@@ -67,7 +66,7 @@ func TestUnreadableFooters(t *testing.T) {
 	}
 }
 
-// TestRowsOfTheManifest has manifests that say other counts than the footer.
+// TestRowsOfTheManifest reads tables whose manifests state other row counts than the footers.
 func TestRowsOfTheManifest(t *testing.T) {
 	for name, filter := range map[string]string{"all rows": "", "with a filter": "id > 0"} {
 		for _, said := range []int{0, 2, 4} {
@@ -104,7 +103,7 @@ func idAndData() *ice.Schema {
 	)
 }
 
-// idAndDataFile is a Parquet file of three rows.
+// idAndDataFile returns a Parquet file of three rows.
 func idAndDataFile(t *testing.T) []byte {
 	t.Helper()
 	return parquetFile(t, arrow.NewSchema([]arrow.Field{
@@ -113,11 +112,11 @@ func idAndDataFile(t *testing.T) []byte {
 	}, nil), `[{"id":1,"data":"a"},{"id":2,"data":null},{"id":3,"data":"c"}]`)
 }
 
-// TestUnknownLogicalType reads a file with a logical type that Parquet did not have when this was written.
+// TestUnknownLogicalType reads a file with a logical type that the Parquet format did not define at the time of writing.
 func TestUnknownLogicalType(t *testing.T) {
 	schema := arrow.NewSchema([]arrow.Field{idSchema.Field(0), {Name: "strange", Type: arrow.BinaryTypes.String, Nullable: true}}, nil)
 	data := parquetFile(t, schema, `[{"id":1,"strange":"x"}]`)
-	// LogicalType is a union: field 1, STRING, becomes field 9, which is reserved.
+	// LogicalType is a union: change field 1, STRING, to field 9, which is reserved.
 	known := regexp.MustCompile(`[\x1c\x4c]\x1c\x00\x00`).FindAllIndex(data, -1)
 	if len(known) != 1 {
 		t.Fatalf("the file has %d string types", len(known))

@@ -25,7 +25,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// parquetFile is a file as something that knows no Iceberg writes it.
+// parquetFile returns a file as written by a program that does not know Iceberg.
 func parquetFile(t *testing.T, schema *arrow.Schema, rows string, options ...pqarrow.WriterOption) []byte {
 	t.Helper()
 	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, schema, bytes.NewReader([]byte(rows)))
@@ -52,8 +52,7 @@ func parquetOf(t *testing.T, rec arrow.RecordBatch, options ...pqarrow.WriterOpt
 	return out.Bytes()
 }
 
-// addFile adds a file to a table, without the checks of iceberg-go's AddFiles
-// that refuse what other engines let pass.
+// addFile adds a file to a table, without iceberg-go's checks in AddFiles, which reject files that other engines allow.
 func addFile(t *testing.T, made *icetest.Table, data []byte, rows int, partition map[int]any) string {
 	t.Helper()
 	name := fmt.Sprintf("%s/foreign-%d.parquet", t.TempDir(), rows)
@@ -61,7 +60,7 @@ func addFile(t *testing.T, made *icetest.Table, data []byte, rows int, partition
 	return addFileAt(t, made, name, int64(len(data)), rows, partition)
 }
 
-// addFileAt adds a file that is where it should be.
+// addFileAt adds a file that already exists under its name.
 func addFileAt(t *testing.T, made *icetest.Table, name string, size int64, rows int, partition map[int]any) string {
 	t.Helper()
 	b, err := ice.NewDataFileBuilder(made.Iceberg().Spec(), ice.EntryContentData, name, ice.ParquetFile, partition, nil, nil, int64(rows), size)
@@ -110,7 +109,7 @@ func TestForeignTimestamps(t *testing.T) {
 			made := icetest.Local(t).Create("t", 2, timesSchema())
 			zone := "Z"
 			if name == "INT96" {
-				zone = "" // it cannot have one
+				zone = "" // the type has no zone
 			}
 			metadata := addFile(t, made, parquetFile(t, schema, fmt.Sprintf(times, zone), tt.options...), 2, nil)
 			check(t, openTable(t, metadata, Selection{}), []string{
@@ -121,8 +120,7 @@ func TestForeignTimestamps(t *testing.T) {
 	}
 }
 
-// int96File is a Parquet file with a column ts of INT96 values: nanoseconds of a
-// day and its Julian day.
+// int96File returns a Parquet file with a column ts of INT96 values: nanoseconds of a day and its Julian day.
 func int96File(t *testing.T, values ...[2]int64) []byte {
 	t.Helper()
 	node, err := schema.NewGroupNode("schema", parquet.Repetitions.Required, schema.FieldList{
@@ -157,7 +155,7 @@ func int96File(t *testing.T, values ...[2]int64) []byte {
 	return out.Bytes()
 }
 
-// TestINT96 has dates that microseconds hold and nanoseconds do not.
+// TestINT96 reads dates that microseconds can represent and nanoseconds can't.
 func TestINT96(t *testing.T) {
 	const lastMicrosecond = 86_400_000_000_000 - 1000
 	made := icetest.Local(t).Create("t", 2, timesSchema())
@@ -249,7 +247,7 @@ func TestForeignTypesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// TestPartitionColumnsNotInTheFile is a table as migrations from Hive make it.
+// TestPartitionColumnsNotInTheFile reads a table as a migration from Hive makes it.
 func TestPartitionColumnsNotInTheFile(t *testing.T) {
 	iceSchema := ice.NewSchema(0,
 		ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64},
@@ -353,9 +351,8 @@ func TestTypesOfV3(t *testing.T) {
 	check(t, openTable(t, made.Metadata(), Selection{}), made.Rows())
 }
 
-// TestLargePages reads values of which a page takes more than the 64 MiB that
-// arrow-go allows by default, as pyarrow writes images: it ends pages every 1024
-// values at the earliest.
+// TestLargePages reads pages of more than the 64 MiB that arrow-go allows by default, as pyarrow writes them for images: it ends a
+// page after 1024 values at the earliest.
 func TestLargePages(t *testing.T) {
 	const rows, size = 1100, 62 << 10
 	b := array.NewBinaryBuilder(memory.DefaultAllocator, arrow.BinaryTypes.Binary)

@@ -47,7 +47,7 @@ func sorted(rows []string) []string {
 	return rows
 }
 
-// Records decodes a split to batches of the rows that stay, nothing marked.
+// Records decodes a split to batches of the rows that are kept.
 func (f *Fetched) Records(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		for b, err := range f.Batches(ctx) {
@@ -63,7 +63,7 @@ func (f *Fetched) Records(ctx context.Context) iter.Seq2[arrow.RecordBatch, erro
 	}
 }
 
-// keptRows is the rows that stay, in the batch's place.
+// keptRows returns the rows of a batch that are kept, and releases the batch.
 func keptRows(ctx context.Context, b source.Batch) (arrow.RecordBatch, error) {
 	if b.Keep == nil {
 		return b.RecordBatch, nil

@@ -1,20 +1,15 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iceberg reads one snapshot of an Iceberg table: manifests, deletes, pruning; splits and their rows.
+// Package iceberg reads one snapshot of an Iceberg table: manifests, deletes, pruning, and the rows of its splits.
 //
-// Open pins one snapshot of a table. Plan names its splits, one a Parquet row
-// group, in an order that depends on the snapshot and the filter alone. Fetch
-// prefetches a split's bytes, and Fetched.Batches decodes them: rows that
-// positional deletes, deletion vectors and equality deletes remove are marked,
-// columns are found by field id through every schema the table ever had, and
-// the filter is applied row by row with the logic of SQL (a comparison with
-// null keeps no row).
+// Open pins one snapshot of a table. Plan lists its splits, one for each Parquet row group, in an order that depends only on the
+// snapshot and the filter. Fetch prefetches a split's bytes, and Fetched.Batches decodes them: it marks rows removed by positional
+// deletes, deletion vectors and equality deletes, finds columns by field id through all schemas that the table ever had, and applies
+// the filter row by row with SQL semantics (a comparison with null excludes the row).
 //
-// iceberg-go reads metadata and manifests and prunes files. Row groups are read
-// by package parquet on the caller's goroutine, so that a panic on a corrupt page is an error of that
-// split and so that a file's footer and deletes are read once and not once a row
-// group.
+// iceberg-go reads metadata and manifests and prunes files. Package parquet reads row groups, in the caller's goroutine: so a panic
+// over a corrupt page becomes an error of that split, and a file's footer and deletes are read once instead of once per row group.
 package iceberg
 
 import (
@@ -35,14 +30,13 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// Table is one snapshot of an Iceberg table with the columns and the filter of a
-// Selection. It is safe for concurrent use and has nothing to close. Open makes
-// Tables.
+// Table is one snapshot of an Iceberg table with the columns and the filter of a Selection. It is safe for concurrent use and need
+// not be closed. Open makes Tables.
 type Table struct {
 	store      *objstore.Store
 	table      *table.Table
 	pin        Pin
-	scan       *table.Scan // with the filter, for planning
+	scan       *table.Scan // with the filter, used for planning
 	unfiltered *table.Scan
 	schema     *ice.Schema       // of the snapshot
 	fields     []ice.NestedField // that are served
@@ -50,18 +44,17 @@ type Table struct {
 	filter     ice.BooleanExpression // bound to schema; nil: all rows
 	properties ice.Properties
 	defaults   defaults
-	mem        memory.Allocator // of what is decoded
+	mem        memory.Allocator // allocator for decoding
 	caches     caches
 	plan       lazy[*filePlan]
-	manifests  atomic.Pointer[map[string]ice.ManifestFile] // of the snapshot, once they are planned
+	manifests  atomic.Pointer[map[string]ice.ManifestFile] // manifests of the snapshot, set by planning
 }
 
-// Pin names exactly what Open chose, so that another process opens the same with
-// OpenPinned. It is plain data.
+// Pin identifies what Open selected, so that another process can open the same with OpenPinned. It is plain data.
 type Pin struct {
 	MetadataLocation string `json:"metadata_location"`
 	UUID             string `json:"uuid"`
-	// SnapshotID counts only if HasSnapshot: a new table has none, and no rows.
+	// SnapshotID is valid only if HasSnapshot is set: a new table has no snapshot and no rows.
 	SnapshotID  int64 `json:"snapshot_id"`
 	HasSnapshot bool  `json:"has_snapshot"`
 	SchemaID    int   `json:"schema_id"`
@@ -69,8 +62,7 @@ type Pin struct {
 	FormatVersion int `json:"format_version"`
 }
 
-// Open opens the table of src and pins what sel selects. It reads the metadata
-// file and no data.
+// Open opens the table at src and pins the snapshot that sel selects. It reads the metadata file and no data.
 func Open(ctx context.Context, store *objstore.Store, src Location, sel Selection) (*Table, error) {
 	if err := src.validate(); err != nil {
 		return nil, fmt.Errorf("open table: %w", err)
@@ -82,8 +74,7 @@ func Open(ctx context.Context, store *objstore.Store, src Location, sel Selectio
 	return open(ctx, at, src, sel)
 }
 
-// OpenPinned opens what another Open of the same source and selection pinned, or
-// says what is different now.
+// OpenPinned opens what another Open of the same source and selection pinned; if that is impossible, the error says what has changed.
 func OpenPinned(ctx context.Context, store *objstore.Store, src Location, pin Pin, sel Selection) (*Table, error) {
 	if err := src.validate(); err != nil {
 		return nil, fmt.Errorf("open pinned table: %w", err)
@@ -92,7 +83,7 @@ func OpenPinned(ctx context.Context, store *objstore.Store, src Location, pin Pi
 		return nil, fmt.Errorf("open pinned table %s: the pin names no metadata file", src)
 	}
 	at := metadataFile{store: store, metadata: pin.MetadataLocation}
-	if src.CatalogURI != "" { // for the credentials it hands out
+	if src.CatalogURI != "" { // to get the catalog's credentials
 		vended, err := fromCatalog(ctx, store, src)
 		if err != nil {
 			return nil, fmt.Errorf("open pinned table %s: %w", src, err)
@@ -140,7 +131,7 @@ func (t *Table) load(ctx context.Context, metadata string) (err error) {
 	return nil
 }
 
-// choose resolves a selection against the table's metadata.
+// choose resolves a selection with the table's metadata.
 func (t *Table) choose(sel Selection) error {
 	if err := sel.validate(); err != nil {
 		return err
@@ -174,7 +165,7 @@ func (t *Table) choose(sel Selection) error {
 	return t.bindFilter(sel)
 }
 
-// bindFilter adds the selection's filter.
+// bindFilter binds the selection's filter and adds it to the scan.
 func (t *Table) bindFilter(sel Selection) error {
 	var options []table.ScanOption
 	if strings.TrimSpace(sel.Filter) != "" {
@@ -195,14 +186,12 @@ func (t *Table) bindFilter(sel Selection) error {
 	return err
 }
 
-// Pin returns what Open pinned.
+// Pin returns the pin of the table.
 func (t *Table) Pin() Pin { return t.pin }
 
-// Schema returns the schema of the served rows, which every batch of Batches has
-// exactly: the selected columns in the table's order, 32-bit offsets, no field
-// metadata. Do not change it.
+// Schema returns the schema of the served rows, which is exactly that of every batch: the selected columns in the table's order,
+// 32-bit offsets, no field metadata. It must not be modified.
 func (t *Table) Schema() *arrow.Schema { return t.served }
 
-// DecodeIn makes the table decode in buffers that it shares with others. Call it
-// before Fetch.
+// DecodeIn sets the allocator for decoding, which tables may share. Call it before Fetch.
 func (t *Table) DecodeIn(b *source.Buffers) { t.mem = b }

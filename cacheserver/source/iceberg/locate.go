@@ -16,7 +16,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
-// metadataFile is a metadata file and the store that can read the table.
+// metadataFile is the location of a metadata file and the store that can read the table.
 type metadataFile struct {
 	metadata string
 	store    *objstore.Store
@@ -39,8 +39,7 @@ func locate(ctx context.Context, store *objstore.Store, src Location) (metadataF
 	return metadataFile{metadata: file, store: store}, nil
 }
 
-// fromHint resolves a table's directory, or its metadata directory, by the
-// version-hint.text that Hadoop tables keep there.
+// fromHint resolves a table's directory, or its metadata directory, through the version-hint.text of Hadoop tables.
 func fromHint(ctx context.Context, store *objstore.Store, dir string) (string, error) {
 	dir = strings.TrimRight(dir, "/")
 	if path.Base(dir) != "metadata" {

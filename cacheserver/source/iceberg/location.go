@@ -11,43 +11,38 @@ import (
 	"time"
 )
 
-// Location says where a table is: either Metadata alone, or CatalogURI with a
-// namespace and a table name. It is plain data.
+// Location locates a table: either by Metadata alone, or by CatalogURI with a namespace and a table name. It is plain data.
 type Location struct {
 	// Metadata is the path or URI of the table's metadata file, such as
 	// s3://bucket/db/table/metadata/00003-<uuid>.metadata.json.
 	Metadata string `json:"metadata,omitempty"`
 	// CatalogURI is the base URL of an Iceberg REST catalog.
 	CatalogURI string `json:"catalog_uri,omitempty"`
-	// Warehouse is the name or location the REST catalog knows a warehouse by;
-	// many catalogs need none.
+	// Warehouse is the name or location of a warehouse of the REST catalog; many catalogs need none.
 	Warehouse string `json:"warehouse,omitempty"`
 	// Namespace of the table, its levels joined by dots.
 	Namespace string `json:"namespace,omitempty"`
 	Table     string `json:"table,omitempty"`
-	// Properties are REST catalog properties as iceberg clients spell them:
-	// token, credential, scope, oauth2-server-uri, prefix, header.NAME, rest.*.
-	// What the catalog hands out for the object store is merged over them.
+	// Properties are REST catalog properties as Iceberg clients spell them: token, credential, scope, oauth2-server-uri, prefix,
+	// header.NAME, rest.*. Properties for the object store that the catalog returns take precedence over them.
 	Properties map[string]string `json:"properties,omitempty"`
 }
 
-// Selection says which rows and columns of a table are wanted. At most one of
-// SnapshotID, Ref and AsOf is set; none means the table's current snapshot.
-// The zero value is the whole current table.
+// Selection selects rows and columns of a table. At most one of SnapshotID, Ref and AsOf is set; none of them means the table's
+// current snapshot. The zero value selects the whole current table.
 type Selection struct {
 	SnapshotID *int64 `json:"snapshot_id,omitempty"`
-	// Ref is a branch or a tag. A branch is read with the table's current
-	// schema, a tag, a snapshot or a time with the schema of its snapshot.
+	// Ref is a branch or a tag. A branch is read with the table's current schema; a tag, a snapshot or a time is read with the schema
+	// of its snapshot.
 	Ref  string     `json:"ref,omitempty"`
 	AsOf *time.Time `json:"as_of,omitempty"`
-	// Columns are top-level column names; none means all. Whatever their order
-	// here, columns are served in the table's order.
+	// Columns are top-level column names; none means all. Columns are served in the table's order, regardless of the order here.
 	Columns []string `json:"columns,omitempty"`
 	// Filter is a SQL WHERE expression (package filter); empty means all rows.
 	Filter string `json:"filter,omitempty"`
 }
 
-// String names the source for messages, without its properties.
+// String names the source in messages, without its properties.
 func (s Location) String() string {
 	if s.Metadata != "" {
 		return s.Metadata
@@ -59,7 +54,7 @@ func (s Location) identifier() string {
 	return strings.Join(s.path(), ".")
 }
 
-// path is the namespace's levels and the table's name.
+// path lists the levels of the namespace and the table's name.
 func (s Location) path() []string {
 	return append(strings.Split(s.Namespace, "."), s.Table)
 }

@@ -12,16 +12,15 @@ import (
 	"maps"
 )
 
-// Manifests are Avro object container files: magic, a map of metadata, a marker, blocks.
+// Manifests are Avro object container files: magic, metadata map, sync marker, blocks.
 const (
 	avroMagic  = "Obj\x01"
 	avroSchema = "avro.schema"
 )
 
-// spellOut returns a manifest in whose schema every fixed type is defined where it
-// is used. Avro defines a type once and refers to it by name after that; iceberg-go
-// 0.7.0 does not follow the name, and so takes the second decimal partition field of
-// one precision, or the second uuid, for plain bytes. Data stays as it is.
+// spellOut returns a manifest whose schema defines every fixed type where it is used. Avro defines a named type once and then refers
+// to it by name; iceberg-go 0.7.0 does not resolve the name, and so treats the second decimal partition field of one precision, or
+// the second uuid, as plain bytes. The data is not changed.
 func spellOut(manifest []byte) ([]byte, error) {
 	header, blocks, err := avroHeader(manifest)
 	if err != nil {
@@ -48,14 +47,13 @@ func spellOut(manifest []byte) ([]byte, error) {
 	return manifest, nil
 }
 
-// fixedTypes are the fixed types of an Avro schema.
+// fixedTypes holds the fixed types of an Avro schema.
 type fixedTypes struct {
 	byName   map[string]map[string]any
 	repeated int
 }
 
-// spellOut returns the schema node with references to fixed types replaced by their
-// definitions, each under a name of its own.
+// spellOut returns the schema node with references to fixed types replaced by their definitions, each under a unique name.
 func (f *fixedTypes) spellOut(node any) any {
 	switch node := node.(type) {
 	case string:
@@ -109,7 +107,7 @@ type avroEntry struct {
 
 var errAvroHeader = errors.New("its Avro header is cut off or corrupt")
 
-// avroHeader returns the metadata of an Avro file, and what follows it.
+// avroHeader returns the metadata of an Avro file, and the rest of the file.
 func avroHeader(file []byte) (entries []avroEntry, rest []byte, err error) {
 	rest, ok := bytes.CutPrefix(file, []byte(avroMagic))
 	if !ok {

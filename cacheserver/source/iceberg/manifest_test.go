@@ -15,17 +15,16 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// The definitions of two fixed types in an Avro schema.
+// Definitions of two fixed types in an Avro schema.
 var (
 	decimalDefinition = regexp.MustCompile(`\{[^{}]*"logicalType":"decimal"[^{}]*\}`)
 	uuidDefinition    = regexp.MustCompile(`\{[^{}]*"logicalType":"uuid"[^{}]*\}`)
 	nameInDefinition  = regexp.MustCompile(`"name":"(\w+)"`)
 )
 
-// TestTwoDecimalPartitionFields reads a manifest as Iceberg's Java library writes
-// it: the second decimal of one precision refers to the first one's Avro type.
-// iceberg-go cannot write two decimals, so the second one is written as a uuid,
-// which has 16 bytes as well.
+// TestTwoDecimalPartitionFields reads a manifest as Iceberg's Java library writes it, in which the second decimal of one precision
+// refers to the Avro type of the first one. iceberg-go cannot write two decimals, so the second one is written as a uuid, which has
+// 16 bytes as well.
 func TestTwoDecimalPartitionFields(t *testing.T) {
 	made := icetest.Local(t).Create("t", 2, ice.NewSchema(0,
 		ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64},
@@ -56,7 +55,7 @@ func TestTwoDecimalPartitionFields(t *testing.T) {
 	}
 }
 
-// referToFixed makes the second decimal of a manifest refer to the first one's type.
+// referToFixed changes the second decimal of a manifest to a reference to the first one's type.
 func referToFixed(t *testing.T, manifest []byte) []byte {
 	t.Helper()
 	header, blocks, err := avroHeader(manifest)

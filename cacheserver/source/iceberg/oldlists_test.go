@@ -16,8 +16,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// TestListsOfListsInTwoLevels reads lists as Parquet's Avro and Hive writers made
-// them: a repeated group is a list itself.
+// TestListsOfListsInTwoLevels reads lists in the two-level form of old Avro and Hive writers: a repeated group is itself a list.
 func TestListsOfListsInTwoLevels(t *testing.T) {
 	made := icetest.Local(t).Create("t", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "a", Type: &ice.ListType{
 		ElementID: 2, ElementRequired: true,
@@ -33,7 +32,7 @@ func TestListsOfListsInTwoLevels(t *testing.T) {
 	})
 }
 
-// twoLevelLists is optional group a (LIST) { repeated group array (LIST) { repeated int32 array } }.
+// twoLevelLists returns a file with optional group a (LIST) { repeated group array (LIST) { repeated int32 array } }.
 func twoLevelLists(t *testing.T) []byte {
 	t.Helper()
 	repeated, err := schema.NewPrimitiveNode("array", parquet.Repetitions.Repeated, parquet.Types.Int32, -1, -1)

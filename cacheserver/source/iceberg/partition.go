@@ -14,9 +14,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// sources are the values of columns that a file lacks, by field id.
+// sources holds the values of columns that a file lacks, by field id.
 type sources struct {
-	partition map[int]any // of the file's identity partition fields; comes first
+	partition map[int]any // values of the file's identity partition fields; these take precedence
 	defaults  defaults
 }
 
@@ -33,9 +33,8 @@ func (s sources) value(f ice.NestedField) (*predicate.Value, error) {
 	return &v, err
 }
 
-// partition returns the values of d's identity partition fields by the id of their
-// source field (Iceberg spec, column projection): files that were added to a
-// table need not hold these columns. A null partition value is a value.
+// partition returns the values of d's identity partition fields by the id of their source field (Iceberg spec, column projection):
+// files added to a table may lack these columns. A null partition value counts as a value.
 func (t *Table) partition(d *dataFile) map[int]any {
 	if d == nil {
 		return nil
@@ -56,8 +55,7 @@ func (t *Table) partition(d *dataFile) map[int]any {
 	return sources
 }
 
-// partitioned reports whether some file may lack a column that its partition
-// gives.
+// partitioned reports whether a file may lack a column whose value its partition has.
 func (t *Table) partitioned() bool {
 	for _, spec := range t.table.Metadata().PartitionSpecs() {
 		for _, pf := range spec.Fields() {
@@ -69,8 +67,7 @@ func (t *Table) partitioned() bool {
 	return false
 }
 
-// hasPromotedDates reports whether the source of a partition field was a date in
-// an older schema and is a timestamp now.
+// hasPromotedDates reports whether the source column of a partition field was promoted from date to timestamp.
 func (t *Table) hasPromotedDates() bool {
 	isDate := func(s *ice.Schema, id int) bool {
 		f, ok := s.FindFieldByID(id)
@@ -90,7 +87,7 @@ func (t *Table) hasPromotedDates() bool {
 	return false
 }
 
-// kindOf returns how values of a type compare; false for types without order.
+// kindOf returns how values of a type are compared; false for types without order.
 func kindOf(t ice.Type) (predicate.Kind, bool) {
 	switch t.(type) {
 	case ice.BooleanType, ice.Int32Type, ice.Int64Type, ice.DateType, ice.TimeType,
@@ -106,10 +103,9 @@ func kindOf(t ice.Type) (predicate.Kind, bool) {
 	return 0, false
 }
 
-// partitionValue returns the value of an identity partition field, as iceberg-go
-// reads it from a manifest, in type t of the source column. That may be wider
-// than the type the value was written in: int to long, float to double, a decimal
-// of more digits, date to timestamp.
+// partitionValue converts the value of an identity partition field, as iceberg-go reads it from a manifest, to type t of the source
+// column. That type may be wider than the one that the value was written in: int to long, float to double, a decimal of more digits,
+// date to timestamp.
 func partitionValue(from any, t ice.Type) (predicate.Value, error) {
 	v, err := partitionCell(from, t)
 	if want, ok := kindOf(t); err == nil && (!ok || v.Kind != want) {
@@ -160,8 +156,7 @@ func partitionCell(from any, t ice.Type) (predicate.Value, error) {
 	return predicate.Value{}, fmt.Errorf("values of Go type %T are not supported", from)
 }
 
-// dateValue returns a day since 1970 in type t, which is date or a type that
-// dates are promoted to.
+// dateValue converts a number of days since 1970 to type t, which is date or a type that dates can be promoted to.
 func dateValue(day int64, t ice.Type) (predicate.Value, error) {
 	const second, secondsOfDay = 1_000_000, 24 * 60 * 60
 	switch t.(type) {

@@ -21,29 +21,27 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// footerReaders is how many footers Plan reads at a time.
+// footerReaders is the number of footers that Plan reads concurrently.
 const footerReaders = 16
 
-// Split is one row group of one data file, or part of one: what Fetch takes. It is plain data
-// and means the same to every Table that was opened with the same Pin and
-// Selection.
+// Split is a row group of a data file, or a range of its rows. It is plain data and denotes the same rows for every Table opened with
+// the same Pin and Selection.
 type Split struct {
 	File     string `json:"file"`
 	FileSize int64  `json:"file_size"` // bytes
-	// Version is the file's objstore.File.Version when it was planned.
+	// Version is the value of objstore.File.Version at the time of planning.
 	Version string `json:"version,omitempty"`
-	// Sequence is the file's data sequence number; of a format v1 table it is 0.
+	// Sequence is the file's data sequence number; 0 for a table of format v1.
 	Sequence int64 `json:"sequence"`
 	RowGroup int   `json:"row_group"`
 	// Start and Length are the row group's bytes in the file.
 	Start  int64 `json:"start"`
 	Length int64 `json:"length"`
-	// First is the split's first row, counted from the row group's.
+	// First is the index of the split's first row within the row group.
 	First int64 `json:"first,omitempty"`
-	// Rows of the split, before deletes and filter.
+	// Rows is the number of rows before deletes and filter.
 	Rows int64 `json:"rows"`
-	// Bytes is about what the served columns take as Arrow before deletes and
-	// filter: a weight, not a promise.
+	// Bytes is an estimate of the size of the served columns as Arrow, before deletes and filter.
 	Bytes int64 `json:"bytes"`
 	// Exact says that no deletes and no filter apply: Batches yields Rows rows or
 	// an error.
@@ -63,10 +61,10 @@ func (s Split) Info() source.SplitInfo {
 	return source.SplitInfo{File: s.File, RowGroup: s.RowGroup, First: s.First, Rows: s.Rows, Bytes: s.Bytes, Length: s.Length, Exact: s.Exact}
 }
 
-// end is the row of the row group after the split's last.
+// end is the row group's row after the split's last one.
 func (s Split) end() int64 { return s.First + s.Rows }
 
-// dataFile is a planned data file with its deletes.
+// dataFile is a planned data file and the delete files that apply to it.
 type dataFile struct {
 	file     ice.DataFile
 	sequence int64
@@ -80,26 +78,23 @@ func (d *dataFile) clean() bool {
 	return len(d.position) == 0 && len(d.equality) == 0 && len(d.vectors) == 0
 }
 
-// filePlan is the data files of the snapshot that may hold wanted rows, in the
-// order of their splits.
+// filePlan lists the data files of the snapshot that may contain selected rows, in the order of their splits.
 type filePlan struct {
 	files  []*dataFile
 	byName map[fileName]*dataFile
 }
 
-// fileName tells data files apart.
+// fileName identifies a data file.
 type fileName struct {
 	path     string
 	sequence int64
 }
 
-// Plan returns the table's splits in order: by data sequence number, then by
-// path, then by row group. The order depends on nothing but the table's
-// snapshot, the columns' file statistics and the filter. Row groups that the
-// footer's statistics rule out are left out.
+// Plan returns the table's splits in order: by data sequence number, then by path, then by row group. The order depends only on the
+// table's snapshot, the columns' file statistics and the filter. Row groups that the footer's statistics exclude are omitted.
 //
-// Plan reads every planned file's footer, 16 at a time, and calls progress, if
-// it is not nil, after each, never twice at a time.
+// Plan reads the footer of every planned file, 16 at a time, and calls progress, if it is not nil, after each; calls are never
+// concurrent.
 func (t *Table) Plan(ctx context.Context, progress func(done, total int)) ([]Split, error) {
 	plan, err := t.files(ctx)
 	if err != nil {
@@ -133,8 +128,7 @@ func (t *Table) Plan(ctx context.Context, progress func(done, total int)) ([]Spl
 	return slices.Concat(perFile...), nil
 }
 
-// files returns the data files of the snapshot, read from its manifests at the
-// first call.
+// files returns the data files of the snapshot; the first call reads the manifests.
 func (t *Table) files(ctx context.Context) (*filePlan, error) {
 	return t.plan.get(ctx, func(ctx context.Context) (*filePlan, error) {
 		tasks, err := t.tasks(ctx)
@@ -145,8 +139,7 @@ func (t *Table) files(ctx context.Context) (*filePlan, error) {
 	})
 }
 
-// tasks lets iceberg-go read the snapshot's manifests and match data files with
-// their deletes.
+// tasks has iceberg-go read the snapshot's manifests and match data files with their deletes.
 func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	defer parquet.RecoverError(&err)
 	snapshot, err := t.scan.ResolveSnapshot()
@@ -166,14 +159,13 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	}
 	t.manifests.Store(&manifests)
 	if t.filter != nil && t.hasPromotedDates() {
-		// iceberg-go 0.7.0 takes days for microseconds. Row groups are still pruned.
+		// iceberg-go 0.7.0 treats days as microseconds here. Row groups are still pruned.
 		return t.unfiltered.PlanFiles(ctx)
 	}
 	tasks, err := t.scan.PlanFiles(ctx)
 	if errors.Is(err, ice.ErrInvalidBinSerialization) {
-		// Files older than a promotion (int to long, float to double) keep bounds of
-		// the narrow type, which iceberg-go 0.7.0 cannot compare with the filter.
-		// Without it no file is pruned here; row groups still are, by their footers.
+		// Files written before a promotion (int to long, float to double) have bounds of the narrower type, which iceberg-go 0.7.0
+		// cannot compare with the filter. Without the filter no file is pruned here; row groups still are, by their footers.
 		return t.unfiltered.PlanFiles(ctx)
 	}
 	return tasks, err
@@ -184,7 +176,7 @@ func newFilePlan(tasks []table.FileScanTask) (*filePlan, error) {
 	var problems []error
 	for _, task := range tasks {
 		if task.Start != 0 {
-			continue // a later part of a file that is in the plan already
+			continue // another part of a file that is in the plan already
 		}
 		d := newDataFile(task)
 		if err := d.supported(); err != nil && len(problems) < mostListed {
@@ -201,7 +193,7 @@ func newFilePlan(tasks []table.FileScanTask) (*filePlan, error) {
 
 func newDataFile(task table.FileScanTask) *dataFile {
 	d := &dataFile{
-		file:     ice.DataFileWithoutColumnStats(task.File), // they are for pruning, which is done
+		file:     ice.DataFileWithoutColumnStats(task.File), // statistics are only for pruning, which is done
 		position: task.DeleteFiles,
 		equality: task.EqualityDeleteFiles,
 		vectors:  task.DeletionVectorFiles,
@@ -212,7 +204,7 @@ func newDataFile(task table.FileScanTask) *dataFile {
 	return d
 }
 
-// supported says which file of d is of a kind that cannot be read.
+// supported returns an error that names a file of d whose format is not supported.
 func (d *dataFile) supported() error {
 	for _, f := range slices.Concat([]ice.DataFile{d.file}, d.position, d.equality) {
 		if f.FileFormat() != ice.ParquetFile {

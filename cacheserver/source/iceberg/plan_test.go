@@ -76,8 +76,8 @@ func TestRecordsCanBeCanceled(t *testing.T) {
 	}
 }
 
-// TestSplitsInAnyOrder reads the splits of one table on another that knows only
-// the pin, as plain data and shuffled, each twice.
+// TestSplitsInAnyOrder reads the splits of one table with another that knows only the pin; the splits are encoded, shuffled and read
+// twice each.
 func TestSplitsInAnyOrder(t *testing.T) {
 	w := icetest.Local(t)
 	for name, made := range map[string]*icetest.Table{
@@ -105,7 +105,7 @@ func TestSplitsInAnyOrder(t *testing.T) {
 	}
 }
 
-// shipped sends splits through JSON.
+// shipped encodes splits as JSON and decodes them.
 func shipped(t *testing.T, splits []Split) []Split {
 	t.Helper()
 	text, err := json.Marshal(splits)
@@ -119,8 +119,8 @@ func shipped(t *testing.T, splits []Split) []Split {
 	return out
 }
 
-// TestSplitsAreWhatIcebergReads gives every split's byte range to iceberg-go: the
-// ranges must be one row group each, and make up the file.
+// TestSplitsAreWhatIcebergReads passes every split's byte range to iceberg-go: each range must be one row group, and together they
+// must make up the file.
 func TestSplitsAreWhatIcebergReads(t *testing.T) {
 	made := icetest.Local(t).Deleted("t", 2)
 	tbl := openTable(t, made.Metadata(), Selection{})
@@ -220,8 +220,7 @@ func TestOnlyParquet(t *testing.T) {
 	wantError(t, err, "/x/data.orc", "ORC", "only Parquet")
 }
 
-// TestOneTableManyReaders reads all splits at the same time, so that footers
-// and deletes are loaded by whoever comes first.
+// TestOneTableManyReaders reads all splits concurrently, so that footers and deletes are loaded by whichever reader comes first.
 func TestOneTableManyReaders(t *testing.T) {
 	w := icetest.Local(t)
 	for name, made := range map[string]*icetest.Table{"positions": w.Deleted("positions", 2), "vectors": w.Deleted("vectors", 3), "equal": w.EqualDeleted("equal", 2), "evolved": w.Evolved("evolved", 2)} {

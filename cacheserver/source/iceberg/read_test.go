@@ -34,7 +34,7 @@ func planOf(t *testing.T, tbl *Table) []Split {
 	return splits
 }
 
-// readSplit decodes a split. The batches are released when the test ends.
+// readSplit decodes a split. The batches are released at the end of the test.
 func readSplit(t *testing.T, tbl *Table, s Split) ([]arrow.RecordBatch, error) {
 	t.Helper()
 	f, err := tbl.Fetch(t.Context(), s)
@@ -59,7 +59,7 @@ func readSplit(t *testing.T, tbl *Table, s Split) ([]arrow.RecordBatch, error) {
 	return batches, nil
 }
 
-// readAll decodes splits in their order.
+// readAll decodes splits in order.
 func readAll(t *testing.T, tbl *Table, splits []Split) []arrow.RecordBatch {
 	t.Helper()
 	var all []arrow.RecordBatch
@@ -83,7 +83,7 @@ func rowsOf(batches []arrow.RecordBatch) (n int64) {
 	return n
 }
 
-// reference is what iceberg-go's own reader makes of the splits, in our types.
+// reference reads the splits with iceberg-go's own reader and converts the result to our types.
 func reference(t *testing.T, tbl *Table, columns []string) []string {
 	t.Helper()
 	scan := tbl.scan
@@ -108,7 +108,7 @@ func reference(t *testing.T, tbl *Table, columns []string) []string {
 	return icetest.JSON(t, batches...)
 }
 
-// check reads a whole table and compares it with what it must hold.
+// check reads a whole table and compares it with want.
 func check(t *testing.T, tbl *Table, want []string) []Split {
 	t.Helper()
 	splits := planOf(t, tbl)

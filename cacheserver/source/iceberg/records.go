@@ -19,10 +19,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// Batches decodes the split's rows in their order, about 4 MiB at a time. It ends
-// with an error, or when every row was given: a row group with fewer or more rows
-// than its footer says is an error, whatever else applies. Each call decodes anew
-// and gives the same batches.
+// Batches decodes the split's rows in order, about 4 MiB at a time. The sequence ends with an error or when every row was yielded: a
+// row group with fewer or more rows than its footer states is an error, whatever else applies. Each call decodes again and yields the
+// same batches.
 func (f *Fetched) Batches(ctx context.Context) iter.Seq2[source.Batch, error] {
 	return func(yield func(source.Batch, error) bool) {
 		ctx := compute.WithAllocator(ctx, f.table.mem)
@@ -54,12 +53,12 @@ func (f *Fetched) failed(err error) error {
 	return fmt.Errorf("data file %s row group %d: %w", f.split.File, f.split.RowGroup, err)
 }
 
-// decoder makes the batches of a split.
+// decoder decodes the batches of a split.
 type decoder struct {
 	fetched *Fetched
 	rows    *parquet.RowReader
-	first   int64  // position in the file of the row group's first row
-	keep    bitmap // by position in the file; nil: no row is deleted by position
+	first   int64  // position of the row group's first row in the file
+	keep    bitmap // by position in the file; nil: no positional deletes
 	equal   []*equalDeletes
 }
 
@@ -80,11 +79,10 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 	return d, nil
 }
 
-// Decoders tells how many columns of the split Batches decoded by package decode,
-// and how many it left to the general reader, pqarrow.
+// Decoders returns how many columns of the split Batches decoded with package decode, and how many with the general reader, pqarrow.
 func (f *Fetched) Decoders() (direct, general int) { return f.own, f.general }
 
-// next returns the next batch, none if no row of it stays, or io.EOF.
+// next returns the next batch, none if no row of it is kept, or io.EOF.
 func (d *decoder) next(ctx context.Context) (_ source.Batch, err error) {
 	defer parquet.RecoverError(&err)
 	at := d.first + d.rows.Position()
@@ -104,7 +102,7 @@ func (d *decoder) next(ctx context.Context) (_ source.Batch, err error) {
 	return source.Batch{RecordBatch: rec, Keep: keep}, nil
 }
 
-// mask says which of n rows from position at on stay, and how many they are.
+// mask returns the bitmap of the rows [at, at+n) that are kept, and their number.
 func (d *decoder) mask(columns []arrow.Array, at, n int) (keep []byte, kept int, err error) {
 	if d.keep == nil && d.equal == nil && d.fetched.table.filter == nil {
 		return nil, n, nil

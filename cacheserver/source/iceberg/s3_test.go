@@ -14,10 +14,10 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// s3Tail is how much of a file's end the stores here read when they open it.
+// s3Tail is how many bytes at the end of a file the test's stores read when they open it.
 const s3Tail = 4 << 10
 
-// s3Store returns a store that reaches server.
+// s3Store returns a store that connects to server.
 func s3Store(t *testing.T, server *s3test.Server) *objstore.Store {
 	t.Helper()
 	cfg, err := objstore.Config{TailBytes: s3Tail, GapBytes: 64, Retry: objstore.Retry{Attempts: 3, FirstPause: time.Millisecond}}.WithProperties(server.Properties())
@@ -47,8 +47,8 @@ func TestOnS3(t *testing.T) {
 	}
 }
 
-// TestFetchReadsWhatIsNeeded counts the bytes of the data file that are read
-// for a split of some columns, and that decoding reads none.
+// TestFetchReadsWhatIsNeeded counts the bytes of the data file that are read for a split of some columns, and checks that decoding
+// reads none.
 func TestFetchReadsWhatIsNeeded(t *testing.T) {
 	server := s3test.Start(t)
 	made := icetest.OnS3(t, server, "lake").Plain("t", 2, 1, 20_000, 5_000)
@@ -153,7 +153,7 @@ func TestS3Faults(t *testing.T) {
 		bad[splits[5].Start+10] ^= 1
 		server.Put("lake", key, bad)
 		defer server.Put("lake", key, good)
-		for _, tbl := range []*Table{tbl, open(t)} { // that knows the footer, and that does not
+		for _, tbl := range []*Table{tbl, open(t)} { // one table that has the footer cached, and one that has not
 			_, err := readSplit(t, tbl, splits[5])
 			wantError(t, err, splits[5].File, "changed since the table was planned")
 		}

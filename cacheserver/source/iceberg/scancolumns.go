@@ -13,16 +13,15 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// scanColumns is how the rows of one data file become rows of the table: the served
-// columns come first, then those that only filter and deletes look at.
+// scanColumns describes how the rows of one data file become rows of the table: first the served columns, then those that only filter
+// and deletes compare.
 type scanColumns struct {
 	projection *parquet.Projection
 	served     int
-	paths      map[int]predicate.Path // by field id, of the fields that filter and deletes look at
+	paths      map[int]predicate.Path // locates the fields that filter and deletes compare, by field id
 }
 
-// columnsOf builds the way of a data file. d may be nil for a file without deletes
-// in a table without identity partitions.
+// columnsOf returns the scanColumns of a data file. d may be nil for a file without deletes in a table without identity partitions.
 func (t *Table) columnsOf(f *parquet.Footer, d *dataFile) (*scanColumns, error) {
 	w := &scanColumns{served: len(t.fields), paths: map[int]predicate.Path{}}
 	fields := slices.Clone(t.fields)
@@ -59,7 +58,7 @@ func (t *Table) comparedFields(d *dataFile) ([]int, error) {
 	return ids, nil
 }
 
-// addCompared finds field id in fields or adds a column for it.
+// addCompared sets the path of field id, and appends a column to fields if none of them contains it.
 func (w *scanColumns) addCompared(t *Table, fields []ice.NestedField, id int) ([]ice.NestedField, error) {
 	for i, f := range fields {
 		if kids, leaf, ok := pathTo(f, id); ok {
@@ -76,8 +75,8 @@ func (w *scanColumns) addCompared(t *Table, fields []ice.NestedField, id int) ([
 	return append(fields, chain), nil
 }
 
-// topLevelField returns the top-level field that field id is in, with nothing else in
-// it. A field that was dropped is looked for in older schemas.
+// topLevelField returns the top-level field that contains field id, reduced to that field. A field that was dropped is looked up in
+// older schemas.
 func (t *Table) topLevelField(id int) (ice.NestedField, bool) {
 	schemas := append([]*ice.Schema{t.schema}, t.table.Metadata().Schemas()...)
 	slices.Reverse(schemas[1:]) // newest first
@@ -91,10 +90,10 @@ func (t *Table) topLevelField(id int) (ice.NestedField, bool) {
 	return ice.NestedField{}, false
 }
 
-// onlyField returns f with only field id in it.
+// onlyField returns f reduced to field id.
 func onlyField(f ice.NestedField, id int) (ice.NestedField, bool) {
 	if f.ID == id {
-		f.Required = false // an older file may lack a field that was dropped since
+		f.Required = false // older files may lack a field that was dropped since
 		return f, true
 	}
 	st, ok := f.Type.(*ice.StructType)
@@ -110,7 +109,7 @@ func onlyField(f ice.NestedField, id int) (ice.NestedField, bool) {
 	return f, false
 }
 
-// pathTo returns the way from f to field id through structs.
+// pathTo returns the indices that lead from f through structs to field id.
 func pathTo(f ice.NestedField, id int) (kids []int, leaf ice.NestedField, ok bool) {
 	if f.ID == id {
 		return nil, f, true

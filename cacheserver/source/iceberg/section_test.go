@@ -25,7 +25,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// inOrder is the rows of splits as JSON, in their order.
+// inOrder returns the rows of splits as JSON, in order.
 func inOrder(t *testing.T, tbl *Table, splits []Split) []string {
 	t.Helper()
 	var out []string
@@ -58,7 +58,7 @@ func inOrder(t *testing.T, tbl *Table, splits []Split) []string {
 	return out
 }
 
-// cutAnywhere cuts splits into pieces at random rows.
+// cutAnywhere divides splits into pieces at random rows.
 func cutAnywhere(random *rand.Rand, splits []Split) []Split {
 	var pieces []Split
 	for _, s := range splits {
@@ -71,8 +71,8 @@ func cutAnywhere(random *rand.Rand, splits []Split) []Split {
 	return pieces
 }
 
-// TestPieces reads tables by pieces of their row groups: the rows must be those of
-// the whole row groups, in the same order, whatever applies to them.
+// TestPieces reads tables by pieces of their row groups: the rows must be those of the whole row groups, in the same order, with any
+// deletes, filters and partitions.
 func TestPieces(t *testing.T) {
 	w := icetest.Local(t)
 	tables := map[string]string{
@@ -104,8 +104,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestWrongOffsetIndex has an index that says other rows than its pages have: an
-// error, never other rows.
+// TestWrongOffsetIndex reads a file whose offset index states wrong rows for its pages: this must be an error, never wrong rows.
 func TestWrongOffsetIndex(t *testing.T) {
 	data := mixedFile(t, 5000, pq.WithPageIndexEnabled(true))
 	made := icetest.Local(t).Create("t", 2, mixedSchema())
@@ -143,7 +142,7 @@ func TestWrongOffsetIndex(t *testing.T) {
 	}
 }
 
-// TestPieceReadsItsPages counts the bytes that are read for one of two halves.
+// TestPieceReadsItsPages counts the bytes read for one of two halves of a row group.
 func TestPieceReadsItsPages(t *testing.T) {
 	server := s3test.Start(t)
 	data := mixedFile(t, 100_000, pq.WithPageIndexEnabled(true), pq.WithDataPageSize(8<<10))
@@ -180,7 +179,7 @@ func TestPieceReadsItsPages(t *testing.T) {
 	}
 }
 
-// TestBadPiece asks for rows that the row group does not have.
+// TestBadPiece requests rows that the row group does not have.
 func TestBadPiece(t *testing.T) {
 	made := icetest.Local(t).Plain("t", 2, 1, 100, 100)
 	tbl := openTable(t, made.Metadata(), Selection{})
@@ -200,8 +199,7 @@ func mixedSchema() *ice.Schema {
 	)
 }
 
-// mixedFile is a file of one row group with plain values, a dictionary, lists and
-// a struct, with nulls in each.
+// mixedFile returns a file of one row group with plain values, a dictionary, lists and a struct, with nulls in each.
 func mixedFile(t *testing.T, rows int, properties ...pq.WriterProperty) []byte {
 	t.Helper()
 	field := func(id int, name string, to arrow.DataType) arrow.Field {

@@ -15,11 +15,10 @@ import (
 	"github.com/apache/iceberg-go/table"
 )
 
-// mostListed bounds how many snapshots or refs a message names.
+// mostListed bounds the number of snapshots or refs that a message lists.
 const mostListed = 10
 
-// scanOf returns a scan of the selected snapshot with the schema that goes with
-// it; filter and columns are added by the caller's options.
+// scanOf returns a scan of the selected snapshot with its schema; the caller's options add filter and columns.
 func scanOf(t *table.Table, sel Selection, options ...table.ScanOption) (*table.Scan, error) {
 	switch {
 	case sel.SnapshotID != nil:
@@ -68,7 +67,7 @@ func listSnapshots(t *table.Table) string {
 	return listed(names)
 }
 
-// listed joins names, the first of them if they are many.
+// listed joins the first mostListed names.
 func listed(names []string) string {
 	if more := len(names) - mostListed; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostListed], ", "), more)
@@ -76,8 +75,7 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// selectColumns returns the fields of schema that names name, in the schema's
-// order; all of them if there are no names.
+// selectColumns returns the fields of schema with the given names, in the schema's order; all fields if there are no names.
 func selectColumns(schema *ice.Schema, names []string) ([]ice.NestedField, error) {
 	fields := schema.Fields()
 	if len(names) == 0 {

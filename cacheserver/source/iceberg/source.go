@@ -14,13 +14,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// Source makes a table a source.Source. Store, Location and Selection must not be changed once it is used. Data nodes need no Selection: the
-// version that they open has it.
+// Source implements source.Source for a table. Store, Location and Selection must not be changed once it is in use. Data nodes need
+// no Selection: the version that they open contains it.
 type Source struct {
 	Store     *objstore.Store
 	Location  Location
 	Selection Selection
-	// Pinned is the snapshot to plan, whichever Selection says by now: an earlier process planned it for the same request. Nil: none is.
+	// Pinned is the snapshot to plan, even if Selection now selects another one: an earlier process planned it for the same request.
+	// Nil: none.
 	Pinned *int64
 }
 
@@ -60,7 +61,7 @@ func (s *Source) Plan(ctx context.Context, progress func(done, total int)) (*sou
 	return p, nil
 }
 
-// selection is what to plan.
+// selection is the Selection to plan.
 func (s *Source) selection() Selection {
 	selection := s.Selection
 	if s.Pinned != nil {
@@ -69,7 +70,7 @@ func (s *Source) selection() Selection {
 	return selection
 }
 
-// plan is the plan of what was pinned, without schema and splits.
+// plan returns the plan for a pin, without schema and splits.
 func (s *Source) plan(pin Pin) (*source.Plan, error) {
 	p := &source.Plan{Identity: source.Identity{UUID: pin.UUID, Snapshot: pin.SnapshotID, Filter: s.Selection.Filter, Columns: s.Selection.Columns}}
 	var err error
@@ -133,7 +134,7 @@ func (s *Source) Split(text json.RawMessage) (source.Split, error) {
 	return split, nil
 }
 
-// dataset makes a table a source.Dataset.
+// dataset implements source.Dataset for a table.
 type dataset struct{ table *Table }
 
 // Schema implements source.Dataset.

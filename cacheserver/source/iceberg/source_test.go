@@ -15,8 +15,8 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// What one process planned, another one restores from its JSON and opens, also when the table went on and a snapshot was pinned that the
-// selection no longer means.
+// TestSourceOpensWhatAnotherPlanned checks that a process can restore a plan from the JSON of another process and open it, also when
+// the table has changed and the selection now selects another snapshot.
 func TestSourceOpensWhatAnotherPlanned(t *testing.T) {
 	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
 	table.Append(icetest.Row{"id": 1})

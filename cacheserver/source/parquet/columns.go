@@ -14,27 +14,25 @@ import (
 	ice "github.com/apache/iceberg-go"
 )
 
-// FieldIDKey is where pqarrow leaves the field id of a Parquet column.
+// FieldIDKey is the metadata key under which pqarrow stores the field id of a Parquet column.
 const FieldIDKey = "PARQUET:field_id"
 
-// NameMapping is a table's name mapping: ids for files that were not written by an
-// Iceberg writer and hold none.
+// NameMapping is a table's name mapping: field ids for files without ids, which no Iceberg writer wrote.
 type NameMapping = ice.NameMapping
 
-// allocator gives Arrow buffers.
+// allocator allocates Arrow buffers.
 type allocator = memory.Allocator
 
-// fileColumn is a column of a file, or what is within one: a struct's fields, a
-// list's element, a map's key and value.
+// fileColumn is a column of a file or a nested part of one: a struct's fields, a list's element, a map's key and value.
 type fileColumn struct {
-	id    int // 0: the column belongs to no table column
+	id    int // 0: it corresponds to no column of the table
 	field arrow.Field
 	leaf  int // index of the Parquet column; -1 if it has kids
 	kids  []*fileColumn
 }
 
-// fileColumns returns the columns of a file with their field ids: their own if
-// the file has any, else those that names gives them.
+// fileColumns returns the columns of a file with their field ids: those in the file if it has any, otherwise those that names
+// assigns.
 func fileColumns(manifest *pqarrow.SchemaManifest, names NameMapping) ([]*fileColumn, error) {
 	byName := true
 	for i := range manifest.Fields {
@@ -109,7 +107,7 @@ func ownID(f *pqarrow.SchemaField) int {
 	return id
 }
 
-// byID returns the column of an id among columns.
+// byID returns the column with an id among columns.
 func byID(columns []*fileColumn, id int) *fileColumn {
 	for _, c := range columns {
 		if c.id == id && id > 0 {
@@ -142,7 +140,7 @@ func (c *fileColumn) anyLeaf(leaves map[int]bool) bool {
 	return false
 }
 
-// readLeaves appends those of c's Parquet columns to all that are in leaves.
+// readLeaves appends to all those of c's Parquet columns that are in leaves.
 func (c *fileColumn) readLeaves(all []int, leaves map[int]bool) []int {
 	if c.leaf >= 0 && leaves[c.leaf] {
 		all = append(all, c.leaf)
@@ -153,7 +151,7 @@ func (c *fileColumn) readLeaves(all []int, leaves map[int]bool) []int {
 	return all
 }
 
-// firstLeaf is the Parquet column of c that comes first.
+// firstLeaf is the first Parquet column of c.
 func (c *fileColumn) firstLeaf() int {
 	for c.leaf < 0 && len(c.kids) > 0 {
 		c = c.kids[0]

@@ -17,17 +17,16 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// constant is a column of which every row has one value, or null. It is safe for
-// concurrent use.
+// constant is a column that has the same value, or null, in every row. It is safe for concurrent use.
 type constant struct {
 	to   arrow.DataType
 	cell *predicate.Value // nil: null
 
 	mu    sync.Mutex
-	cells arrow.Array // the longest made so far; garbage collected, never released
+	cells arrow.Array // the longest array made so far; left to the garbage collector, never released
 }
 
-// array returns n rows, which the caller releases.
+// array returns an array of n rows, which the caller releases.
 func (c *constant) array(n int) (arrow.Array, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,7 +40,7 @@ func (c *constant) array(n int) (arrow.Array, error) {
 	return array.NewSlice(c.cells, 0, int64(n)), nil
 }
 
-// repeat returns n times a cell of type to; nil is null.
+// repeat returns an array of type to that repeats a cell n times; nil is null.
 func repeat(to arrow.DataType, cell *predicate.Value, n int) (arrow.Array, error) {
 	if cell == nil {
 		return array.MakeArrayOfNull(memory.DefaultAllocator, to, n), nil
@@ -74,7 +73,7 @@ func repeat(to arrow.DataType, cell *predicate.Value, n int) (arrow.Array, error
 	return wrap(array.NewData(to, n, buffers, nil, 0, 0)), nil
 }
 
-// fixedWidth returns a cell as Arrow lays it out in an array of a fixed width.
+// fixedWidth returns a cell's bytes in an Arrow array of a fixed-width type.
 func fixedWidth(to arrow.DataType, cell predicate.Value) ([]byte, error) {
 	switch to.ID() {
 	case arrow.INT32, arrow.DATE32:

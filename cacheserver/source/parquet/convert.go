@@ -16,14 +16,12 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 )
 
-// convert returns arr as type to; the caller releases the result and keeps arr.
+// convert converts arr to type to; the caller releases the result and still owns arr.
 type convert func(ctx context.Context, mem allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error)
 
-// conversion returns how a leaf of type from, as pqarrow reads it, becomes one
-// of type to; nil if it is one already. Beyond the promotions of the Iceberg
-// specification it takes what other writers leave in files that are added to a
-// table: INT96 timestamps, other units, narrower integers, strings without
-// their annotation.
+// conversion returns the function that converts a leaf of type from, as pqarrow reads it, to type to; nil if the types are equal.
+// Besides the promotions of the Iceberg specification it supports what other writers use in files that are added to a table: INT96
+// timestamps, other units, narrower integers, strings without a logical type.
 func conversion(from, to arrow.DataType, physical parquet.Type) (convert, error) {
 	if arrow.TypeEqual(from, to) {
 		return nil, nil
@@ -53,7 +51,7 @@ func conversion(from, to arrow.DataType, physical parquet.Type) (convert, error)
 	return nil, fmt.Errorf("the table's type %s cannot be read from the file's %s", to, from)
 }
 
-// widens reports whether every value of from is one of to.
+// widens reports whether type to can represent every value of from.
 func widens(from, to arrow.DataType) bool {
 	switch to.ID() {
 	case arrow.INT32:
@@ -72,8 +70,7 @@ func widens(from, to arrow.DataType) bool {
 
 func isOneOf(t arrow.DataType, ids ...arrow.Type) bool { return slices.Contains(ids, t.ID()) }
 
-// toTimestamp allows another unit, and another zone only for INT96, which has no
-// way to say whether it means UTC.
+// toTimestamp accepts another unit; it accepts another zone only for INT96, which does not record whether it is in UTC.
 func toTimestamp(from arrow.DataType, to *arrow.TimestampType, physical parquet.Type) (convert, error) {
 	if from.ID() == arrow.DATE32 && to.TimeZone == "" {
 		return cast, nil
@@ -91,7 +88,7 @@ func toTimestamp(from arrow.DataType, to *arrow.TimestampType, physical parquet.
 	return rescaling(t.Unit, to.Unit), nil
 }
 
-// rescaling returns how timestamps of one unit become those of another.
+// rescaling returns the conversion of timestamps between two units.
 func rescaling(from, to arrow.TimeUnit) convert {
 	if from == to {
 		return relabel
@@ -113,7 +110,7 @@ func floorDiv(a, b int64) int64 {
 	return q
 }
 
-// rescale applies f to every timestamp; f says whether its result is right.
+// rescale applies f to every timestamp; f reports whether its result is valid.
 func rescale(f func(int64) (int64, bool)) convert {
 	return func(_ context.Context, mem allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error) {
 		from := arr.(*array.Timestamp).Values()
@@ -136,7 +133,7 @@ func rescale(f func(int64) (int64, bool)) convert {
 	}
 }
 
-// relabel keeps the buffers, which mean the same under both types.
+// relabel returns the same buffers with another type in which they have the same meaning.
 func relabel(_ context.Context, _ allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error) {
 	d := arr.Data()
 	return wrap(array.NewData(to, d.Len(), d.Buffers(), nil, arr.NullN(), d.Offset())), nil

@@ -1,11 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package parquet reads rows of Parquet row groups as the columns of a table.
+// Package parquet reads rows of Parquet row groups as columns of a table.
 //
-// ReadFooter finds the columns of a file by field id. NewProjection says how they become the columns of the table: which
-// are read, converted, or constant because the file lacks them. LocateSection finds the pages of some rows, and a RowReader
-// decodes them in batches, over package decode and, what that does not cover, over pqarrow.
+// ReadFooter maps the columns of a file to field ids. NewProjection determines how they become the columns of the table: which are
+// read, converted, or constant because the file lacks them. LocateSection finds the pages of a range of rows, and a RowReader decodes
+// them in batches, with package decode or, for types that it does not support, with pqarrow.
 package parquet
 
 import (
@@ -25,7 +25,7 @@ import (
 // streamBuffer is how much of a column chunk is read at a time.
 const streamBuffer = 256 << 10
 
-// Footer is a Parquet file's footer. It is immutable.
+// Footer is a parsed Parquet footer. It is immutable.
 type Footer struct {
 	URI     string
 	Size    int64
@@ -35,7 +35,7 @@ type Footer struct {
 	leaves  int
 }
 
-// Cost is about what a parsed footer takes in memory.
+// Cost is the approximate memory of a parsed footer.
 func (f *Footer) Cost() int64 { return int64(f.meta.Size())*8 + 4096 }
 
 // ReadFooter parses the footer of an open file.
@@ -47,8 +47,8 @@ func ReadFooter(ctx context.Context, f *objstore.File, names NameMapping) (*Foot
 	if meta.IsSetEncryptionAlgorithm() {
 		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
 	}
-	// Without the key-value metadata: the Arrow schema in there would bring back
-	// large offsets and dictionaries, which are not served.
+	// Without the key-value metadata: the Arrow schema stored there could ask for large offsets and dictionaries, which are not
+	// served.
 	manifest, err := pqarrow.NewSchemaManifest(meta.Schema, nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("data file %s: its schema cannot be read: %w", f.URI(), err)
@@ -68,7 +68,7 @@ func unreadableFooter(uri string, err error) error {
 	return fmt.Errorf("data file %s: its Parquet footer cannot be read: %w: restore or rewrite the file", uri, err)
 }
 
-// FileRows returns how many rows a file has by its footer.
+// FileRows returns the number of rows of a file according to its footer.
 func FileRows(f *objstore.File) (int64, error) {
 	meta, err := parseFooter(f)
 	if err != nil {
@@ -77,7 +77,7 @@ func FileRows(f *objstore.File) (int64, error) {
 	return meta.NumRows, nil
 }
 
-// parseFooter lets arrow-go read a footer; a panic of it is an error.
+// parseFooter parses a footer with arrow-go; a panic of arrow-go becomes an error.
 func parseFooter(f *objstore.File) (_ *metadata.FileMetaData, err error) {
 	defer RecoverError(&err)
 	r, err := file.NewParquetReader(f)
@@ -87,15 +87,13 @@ func parseFooter(f *objstore.File) (_ *metadata.FileMetaData, err error) {
 	return r.MetaData(), nil
 }
 
-// records returns a reader of some Parquet columns of a row group by pqarrow. It
-// decodes on the caller's goroutine.
+// records returns a pqarrow reader of some Parquet columns of a row group. It decodes in the caller's goroutine.
 func (f *Footer) records(ctx context.Context, from *objstore.File, group int, leaves []int, batchRows int64, mem allocator) (pqarrow.RecordReader, error) {
 	pages := parquet.NewReaderProperties(mem)
 	pages.BufferedStreamEnabled = true
 	pages.BufferSize = streamBuffer
-	// No page is larger than its column chunk: writers make pages of 1024 values
-	// at least, which is past arrow-go's own limits if the values are images. And
-	// a page header that is corrupt must not ask for any amount of memory.
+	// A page is never larger than its column chunk. arrow-go's default limits are too low: writers put at least 1024 values in a
+	// page, which may be images. And without any limit a corrupt page header could request any amount of memory.
 	pages.MaxCompressedPageSize, pages.MaxUncompressedPageSize = f.largestChunk(group)
 	r, err := file.NewParquetReader(from, file.WithMetadata(f.meta), file.WithReadProps(pages))
 	if err != nil {
@@ -112,8 +110,7 @@ func (f *Footer) records(ctx context.Context, from *objstore.File, group int, le
 	return reader.GetRecordReader(ctx, leaves, []int{group})
 }
 
-// largestChunk returns the most bytes that a column chunk of a row group has, as
-// it is and uncompressed.
+// largestChunk returns the largest compressed and uncompressed sizes of a column chunk of a row group.
 func (f *Footer) largestChunk(group int) (compressed, uncompressed int64) {
 	for _, c := range f.meta.RowGroups[group].Columns {
 		compressed = max(compressed, c.GetMetaData().GetTotalCompressedSize())
@@ -128,7 +125,7 @@ func (f *Footer) Groups() int { return len(f.meta.RowGroups) }
 // Rows is the number of rows of a row group.
 func (f *Footer) Rows(group int) int64 { return f.meta.RowGroups[group].GetNumRows() }
 
-// FirstRow is the position in the file of a row group's first row.
+// FirstRow is the position of a row group's first row in the file.
 func (f *Footer) FirstRow(group int) int64 {
 	var n int64
 	for i := range group {
@@ -157,8 +154,7 @@ func (f *Footer) chunk(group, leaf int) (objstore.Range, error) {
 	return r, nil
 }
 
-// Check reports what makes columns of a row group unreadable by what the footer
-// says of them: a codec that is not supported, or a count that cannot be right.
+// Check returns an error if the footer shows that columns of a row group can't be read: an unsupported codec, or an impossible count.
 func (f *Footer) Check(group int, leaves []int) error {
 	for _, leaf := range leaves {
 		if err := f.checkChunk(group, leaf); err != nil {
@@ -183,7 +179,7 @@ func (f *Footer) checkChunk(group, leaf int) error {
 	return nil
 }
 
-// servedCodecs are the Parquet codecs that can be read, for messages.
+// servedCodecs lists the supported Parquet codecs, for error messages.
 const servedCodecs = "UNCOMPRESSED, SNAPPY, GZIP, ZSTD, BROTLI, LZ4, LZ4_RAW"
 
 // Extent is the byte range of a whole row group.
@@ -202,14 +198,14 @@ func (f *Footer) Extent(group int) (start, length int64, err error) {
 	return start, end - start, nil
 }
 
-// RecoverFileError turns a panic over a file into an error that names it.
+// RecoverFileError converts a panic to an error that names the file.
 func RecoverFileError(uri string, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("data file %s: the decoder panicked: %v: restore or rewrite the file", uri, p)
 	}
 }
 
-// RecoverError turns a panic into an error. The caller names the file.
+// RecoverError converts a panic to an error, to which the caller adds the file.
 func RecoverError(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the decoder panicked: %v", p)

@@ -15,9 +15,8 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 )
 
-// asINT96 returns a column of INT96 timestamps, or of lists of them, as package
-// leaf decodes it: to the 12 bytes of each value. pqarrow makes nanoseconds of
-// them, which hold the years 1677 to 2262 alone.
+// asINT96 returns the field of a column of INT96 timestamps, or of lists of them, as package decode yields it: the 12 bytes of each
+// value. pqarrow converts them to nanoseconds, which can only represent the years 1677 to 2262.
 func asINT96(field arrow.Field) arrow.Field {
 	value := arrow.DataType(&arrow.FixedSizeBinaryType{ByteWidth: parquet.Int96SizeBytes})
 	if list, ok := field.Type.(*arrow.ListType); ok {
@@ -29,7 +28,7 @@ func asINT96(field arrow.Field) arrow.Field {
 	return field
 }
 
-// fromINT96 converts INT96 timestamps, as leaf or as pqarrow reads them.
+// fromINT96 converts INT96 timestamps, as yielded by package decode or by pqarrow.
 func fromINT96(ctx context.Context, mem allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error) {
 	unit := to.(*arrow.TimestampType).Unit
 	from, ok := arr.(*array.FixedSizeBinary)
@@ -61,8 +60,7 @@ const (
 	nanosPerDay  = 86_400_000_000_000
 )
 
-// timestampOf converts a value, which is nanoseconds of a day and the Julian day.
-// It reports false if the unit does not hold it.
+// timestampOf converts a value, which is nanoseconds of a day and the Julian day. It returns false if the unit can't represent it.
 func timestampOf(value parquet.Int96, unit arrow.TimeUnit) (int64, bool) {
 	if unit == arrow.Nanosecond {
 		t, err := value.ToTimestamp()

@@ -14,8 +14,8 @@ import (
 	"github.com/apache/thrift/lib/go/thrift"
 )
 
-// explainFooter returns why arrow-go failed to parse a footer: err, or the columns
-// whose logical type is newer than arrow-go, over which it panics.
+// explainFooter returns the reason why arrow-go failed to parse a footer: err, or an error that names the columns with a logical type
+// newer than arrow-go, for which arrow-go panics.
 func explainFooter(ctx context.Context, f io.ReaderAt, size int64, err error) error {
 	names, lookErr := unknownLogicalTypes(ctx, f, size)
 	if lookErr != nil || len(names) == 0 {
@@ -24,11 +24,10 @@ func explainFooter(ctx context.Context, f io.ReaderAt, size int64, err error) er
 	return fmt.Errorf("column %s: its Parquet logical type is not known here", strings.Join(names, ", column "))
 }
 
-// footerTail is a footer's length, and the magic.
+// footerTail is the length of the footer's own length and the magic.
 const footerTail = 8
 
-// unknownLogicalTypes returns the columns of a file that have a logical type that
-// arrow-go's Thrift definition lacks.
+// unknownLogicalTypes returns the columns of a file with a logical type that arrow-go's Thrift definition lacks.
 func unknownLogicalTypes(ctx context.Context, f io.ReaderAt, size int64) (_ []string, err error) {
 	defer RecoverError(&err)
 	var tail [footerTail]byte
@@ -54,5 +53,5 @@ func unknownLogicalTypes(ctx context.Context, f io.ReaderAt, size int64) (_ []st
 	return names, nil
 }
 
-// newLike returns a new T: its package is internal to arrow-go.
+// newLike returns a new T, for a type whose package is internal to arrow-go.
 func newLike[T any](*T) *T { return new(T) }

@@ -18,26 +18,26 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// column makes one column of the table, or a part of one, from what a file has.
+// column describes how a column of the table, or a nested part of one, is made from a file's.
 type column struct {
 	field   ice.NestedField
 	to      arrow.DataType
-	from    *fileColumn // nil: the file lacks it, every row has the constant
-	at      int         // index of from among what is read of its parent
-	kids    []*column   // of a struct, list or map
-	convert convert     // of a leaf; nil: its type is to already
-	unwrap  bool        // of a list: its elements were read as structs of one list
+	from    *fileColumn // nil: the file lacks it, and every row has the constant
+	at      int         // index of from among the columns read of its parent
+	kids    []*column   // for a struct, list or map
+	convert convert     // for a leaf; nil: it already has type to
+	unwrap  bool        // for a list whose elements were read as structs with one list
 
 	constant *constant
 }
 
-// Projection makes the columns of the table from a file's.
+// Projection converts a file's columns to those of the table.
 type Projection struct {
 	columns []*column
-	leaves  map[int]bool // Parquet columns that are read
+	leaves  map[int]bool // Parquet columns to read
 }
 
-// projector builds projections of one file.
+// projector builds the projection of one file.
 type projector struct {
 	file       *Footer
 	properties ice.Properties
@@ -45,7 +45,8 @@ type projector struct {
 	leaves     map[int]bool
 }
 
-// NewProjection returns how to make fields from a file. missing returns the value of a field that the file lacks; nil is null.
+// NewProjection returns the projection that makes fields from a file. missing returns the value of a field that the file lacks; nil
+// is null.
 func NewProjection(f *Footer, fields []ice.NestedField, missing func(ice.NestedField) (*predicate.Value, error), properties ice.Properties) (*Projection, error) {
 	p := &projector{file: f, properties: properties, missing: missing, leaves: map[int]bool{}}
 	columns := make([]*column, len(fields))
@@ -87,8 +88,7 @@ func (p *projector) column(field ice.NestedField, to arrow.DataType, from *fileC
 	return c, err
 }
 
-// fill makes c a constant: the partition's value, the field's initial default or
-// null.
+// fill makes c a constant: the partition's value, the field's initial default or null.
 func (p *projector) fill(c *column) error {
 	cell, err := p.missing(c.field)
 	if err != nil {
@@ -117,7 +117,7 @@ func (p *projector) structure(c *column, t *ice.StructType) error {
 		c.kids = append(c.kids, kid)
 	}
 	if leaf := c.from.firstLeaf(); !found && leaf >= 0 {
-		p.leaves[leaf] = true // tells which structs are null
+		p.leaves[leaf] = true // shows which structs are null
 	}
 	return nil
 }
@@ -136,10 +136,9 @@ func (p *projector) list(c *column, t *ice.ListType) error {
 	return err
 }
 
-// isRepeatedList reports whether c is an inner list in the two-level form of
-// Parquet's lists: a repeated group with one repeated field (Parquet format,
-// LogicalTypes.md, backward compatibility). pqarrow reads it as a struct that has
-// the list as its only field. Neither can be null.
+// isRepeatedList reports whether c is an inner list in the two-level form of Parquet lists: a repeated group with one repeated field
+// (Parquet format, LogicalTypes.md, backward compatibility). pqarrow reads it as a struct whose only field is the list. Neither can
+// be null.
 func isRepeatedList(c *fileColumn) bool {
 	return c.field.Type.ID() == arrow.STRUCT && len(c.kids) == 1 && c.kids[0].field.Type.ID() == arrow.LIST
 }
@@ -158,11 +157,11 @@ func (p *projector) dictionary(c *column, t *ice.MapType) error {
 		return fmt.Errorf("value: %w", err)
 	}
 	c.kids = []*column{key, value}
-	c.from.markLeaves(p.leaves) // pqarrow reads maps whole
+	c.from.markLeaves(p.leaves) // pqarrow reads complete maps
 	return nil
 }
 
-// place sets the indices of c and its kids among what is read.
+// place sets the indices of c and its children among the columns that are read.
 func (c *column) place(siblings []*fileColumn, leaves map[int]bool) {
 	if c.from == nil {
 		return
@@ -181,8 +180,7 @@ func (c *column) place(siblings []*fileColumn, leaves map[int]bool) {
 	}
 }
 
-// Ranges returns the byte ranges of the column chunks that are read, or of the
-// pages of a section.
+// Ranges returns the byte ranges of the column chunks to read, or of the pages of a section.
 func (p *Projection) Ranges(f *Footer, s Section) ([]objstore.Range, error) {
 	var ranges []objstore.Range
 	for _, leaf := range p.Leaves() {
@@ -199,8 +197,7 @@ func (p *Projection) Ranges(f *Footer, s Section) ([]objstore.Range, error) {
 	return ranges, nil
 }
 
-// Leaves returns the Parquet columns that are read, in the file's order. It is
-// never nil.
+// Leaves returns the Parquet columns to read, in the file's order. It is never nil.
 func (p *Projection) Leaves() []int {
 	leaves := make([]int, 0, len(p.leaves))
 	for leaf := range p.leaves {
@@ -210,8 +207,7 @@ func (p *Projection) Leaves() []int {
 	return leaves
 }
 
-// apply returns the projection's columns of a batch as the file has it. The
-// caller releases them.
+// apply converts a batch of the file's columns to those of the projection. The caller releases them.
 func (p *Projection) apply(ctx context.Context, mem allocator, rec []arrow.Array, rows int) (_ []arrow.Array, err error) {
 	out := make([]arrow.Array, 0, len(p.columns))
 	defer func() {
@@ -236,7 +232,7 @@ func (p *Projection) apply(ctx context.Context, mem allocator, rec []arrow.Array
 	return out, nil
 }
 
-// make returns c's array of n rows. from is released by its owner.
+// make returns c's array of n rows. It does not release from.
 func (c *column) make(ctx context.Context, mem allocator, from arrow.Array, n int) (arrow.Array, error) {
 	if c.from == nil {
 		return c.constant.array(n)
@@ -270,7 +266,7 @@ func (c *column) makeStruct(ctx context.Context, mem allocator, from *array.Stru
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", kid.field.Name, err)
 		}
-		defer arr.Release() // the data keeps what it needs
+		defer arr.Release() // the data retains what it needs
 		kids = append(kids, arr.Data())
 	}
 	valid, owned := validity(mem, from)
@@ -312,8 +308,7 @@ func (c *column) makeMap(ctx context.Context, mem allocator, from *array.Map) (a
 	return wrap(array.NewData(c.to, d.Len(), d.Buffers(), []arrow.ArrayData{entries}, from.NullN(), d.Offset())), nil
 }
 
-// validity returns the bitmap of arr from bit 0 on, nil if nothing is null;
-// owned tells whether the caller must release it.
+// validity returns the bitmap of arr with offset 0, nil if nothing is null; owned says whether the caller must release it.
 func validity(mem allocator, arr arrow.Array) (_ *memory.Buffer, owned bool) {
 	if arr.NullN() == 0 {
 		return nil, false
@@ -328,13 +323,13 @@ func validity(mem allocator, arr arrow.Array) (_ *memory.Buffer, owned bool) {
 	return buf, true
 }
 
-// wrap makes an array of data, which it releases.
+// wrap makes an array of data, and releases data.
 func wrap(data arrow.ArrayData) arrow.Array {
 	defer data.Release()
 	return array.MakeFromData(data)
 }
 
-// ReleaseAll releases each of all.
+// ReleaseAll releases all elements.
 func ReleaseAll[T interface{ Release() }](all []T) {
 	for _, x := range all {
 		x.Release()

@@ -22,27 +22,27 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet/decode"
 )
 
-// RowReader decodes rows of one row group into the columns of a projection, batch by batch. It
-// is for one goroutine; whoever makes one closes it.
+// RowReader decodes rows of one row group into the columns of a projection, batch by batch. It is not safe for concurrent use; the
+// caller that makes one closes it.
 //
-// Columns of plain values, or lists of those, are decoded by package decode; what
-// that does not cover is left to pqarrow, column by column.
+// Package decode decodes columns of primitive values or of lists of these; pqarrow decodes the others.
 type RowReader struct {
 	footer     *Footer
 	section    Section
 	projection *Projection
 	mem        allocator
 	batch      int64
-	columns    []*fileColumn        // that are read
-	own        []*decode.Column     // by column; nil: one of rest
-	rest       pqarrow.RecordReader // of the other columns; nil: there are none
-	record     arrow.RecordBatch    // of rest, under way
-	used       int64                // rows of it
-	raw        []arrow.Array        // columns of the file in the batch under way
-	at         int64                // the row group's row that is next
+	columns    []*fileColumn        // columns of the file to read
+	own        []*decode.Column     // by column; nil: it is in rest
+	rest       pqarrow.RecordReader // the other columns; nil: there are none
+	record     arrow.RecordBatch    // the current record of rest
+	used       int64                // rows of it that were returned
+	raw        []arrow.Array        // columns of the file in the current batch
+	at         int64                // the row group's next row
 }
 
-// NewRowReader reads the rows of s in record batches of at most batch rows, with the columns of p. Close it.
+// NewRowReader returns a reader of the rows of s, in record batches of at most batch rows with the columns of p. The caller closes
+// it.
 func NewRowReader(ctx context.Context, f *Footer, from *objstore.File, p *Projection, s Section, batch int64, mem allocator) (_ *RowReader, err error) {
 	defer RecoverError(&err)
 	r := &RowReader{footer: f, section: s, projection: p, mem: mem, batch: batch, at: s.first}
@@ -63,8 +63,7 @@ func NewRowReader(ctx context.Context, f *Footer, from *objstore.File, p *Projec
 	return r, nil
 }
 
-// openRest opens the columns of leaves by pqarrow, which does not look at the
-// checksums of pages.
+// openRest opens the columns of leaves with pqarrow, after checking the checksums of pages, which pqarrow does not do.
 func (r *RowReader) openRest(ctx context.Context, from *objstore.File, leaves []int) error {
 	for _, at := range leaves {
 		chunk, err := r.chunk(from, at)
@@ -80,12 +79,12 @@ func (r *RowReader) openRest(ctx context.Context, from *objstore.File, leaves []
 	return err
 }
 
-// dictionaryBytes bounds what a batch makes of a column's dictionary, of which
-// the footer does not tell how long its strings are.
+// dictionaryBytes bounds the bytes that a column's dictionary expands to in a batch: the footer does not tell how long its strings
+// are.
 const dictionaryBytes = 64 << 20
 
-// open opens the columns that package decode covers and returns the leaves of the
-// others. It makes batches smaller if strings are very long.
+// open opens the columns that package decode supports and returns the leaves of the others. It reduces the batch size if strings are
+// very long.
 func (r *RowReader) open(from *objstore.File) (rest []int, err error) {
 	for _, c := range r.footer.columns {
 		if !c.anyLeaf(r.projection.leaves) {
@@ -105,7 +104,7 @@ func (r *RowReader) open(from *objstore.File) (rest []int, err error) {
 	return rest, nil
 }
 
-// Decoders returns how many columns package decode decodes, and how many pqarrow.
+// Decoders returns how many columns are decoded by package decode, and how many by pqarrow.
 func (r *RowReader) Decoders() (direct, general int) {
 	for _, c := range r.own {
 		if c == nil {
@@ -115,10 +114,10 @@ func (r *RowReader) Decoders() (direct, general int) {
 	return len(r.own) - general, general
 }
 
-// Position is the row of the row group that next returns first.
+// Position is the index in the row group of the next row that Next returns.
 func (r *RowReader) Position() int64 { return r.at }
 
-// restNames are the names of the columns that pqarrow reads.
+// restNames lists the names of the columns that pqarrow reads.
 func (r *RowReader) restNames() []string {
 	var names []string
 	for i, c := range r.own {
@@ -129,8 +128,7 @@ func (r *RowReader) restNames() []string {
 	return names
 }
 
-// column opens a column. The error is errors.ErrUnsupported if package decode does
-// not cover it.
+// column opens a column. The error is errors.ErrUnsupported if package decode does not support it.
 func (r *RowReader) column(from *objstore.File, c *fileColumn) (*decode.Column, error) {
 	at, field, ok := r.footer.leafColumn(c)
 	if !ok {
@@ -147,7 +145,7 @@ func (r *RowReader) column(from *objstore.File, c *fileColumn) (*decode.Column, 
 	return decode.Open(chunk, source.WithoutZeros(r.mem))
 }
 
-// chunk is the column chunk of a Parquet column, all but its Arrow field.
+// chunk returns the column chunk of a Parquet column, without its Arrow field.
 func (r *RowReader) chunk(from *objstore.File, at int) (decode.Chunk, error) {
 	bytes, err := r.footer.chunk(r.section.group, at)
 	if err != nil {
@@ -161,8 +159,7 @@ func (r *RowReader) chunk(from *objstore.File, at int) (decode.Chunk, error) {
 	}, nil
 }
 
-// leafColumn returns the Parquet column of a column that package decode may cover,
-// and the field that it is decoded to.
+// leafColumn returns the Parquet column of a column that package decode may support, and the field that it is decoded to.
 func (f *Footer) leafColumn(c *fileColumn) (at int, field arrow.Field, ok bool) {
 	at, field = c.leaf, c.field
 	if _, list := field.Type.(*arrow.ListType); list && len(c.kids) == 1 {
@@ -177,7 +174,7 @@ func (f *Footer) leafColumn(c *fileColumn) (at int, field arrow.Field, ok bool) 
 	return at, field, true
 }
 
-// skip goes past the rows before the section.
+// skip skips the rows before the section.
 func (r *RowReader) skip() error {
 	for i, c := range r.own {
 		if c == nil {
@@ -204,7 +201,7 @@ func (r *RowReader) skip() error {
 	return nil
 }
 
-// more makes sure that rows of the record under way are left, or returns io.EOF.
+// more advances to the next record if all rows of the current one were returned, or returns io.EOF.
 func (r *RowReader) more() error {
 	if r.record != nil && r.used < r.record.NumRows() {
 		return nil
@@ -220,9 +217,8 @@ func (r *RowReader) more() error {
 	return io.EOF
 }
 
-// Next returns the columns of the next rows and how many rows they are, or
-// io.EOF. The caller releases them. At the end it is an error if the rows were
-// not as many as the footer says.
+// Next returns the columns of the next rows and their number, or io.EOF. The caller releases them. At the end it returns an error if
+// the number of rows is not the footer's.
 func (r *RowReader) Next(ctx context.Context) (_ []arrow.Array, rows int, err error) {
 	defer RecoverError(&err)
 	if ctx.Err() != nil {
@@ -243,8 +239,7 @@ func (r *RowReader) Next(ctx context.Context) (_ []arrow.Array, rows int, err er
 	return columns, rows, err
 }
 
-// checkEnd checks that the section's rows were read and that they end where the
-// footer or the offset index says.
+// checkEnd checks that the section's rows were read and that they end where the footer or the offset index states.
 func (r *RowReader) checkEnd() error {
 	rows := r.footer.Rows(r.section.group)
 	if r.at != r.section.end {
@@ -267,8 +262,7 @@ func (r *RowReader) checkEnd() error {
 	return nil
 }
 
-// fill decodes the columns of the next rows as the file has them, and returns how
-// many rows they are, or io.EOF.
+// fill decodes the file's columns for the next rows, and returns their number, or io.EOF.
 func (r *RowReader) fill() (rows int, err error) {
 	rows = int(min(r.batch, r.section.end-r.at))
 	if rows == 0 {
@@ -301,13 +295,13 @@ func (r *RowReader) fill() (rows int, err error) {
 	return rows, nil
 }
 
-// drop releases the batch under way.
+// drop releases the current batch.
 func (r *RowReader) drop() {
 	ReleaseAll(r.raw)
 	r.raw = r.raw[:0]
 }
 
-// Close releases what the reader holds; batches that it gave stay good.
+// Close releases what the reader holds; returned batches stay valid.
 func (r *RowReader) Close() {
 	for _, c := range r.own {
 		if c != nil {

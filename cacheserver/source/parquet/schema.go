@@ -11,9 +11,8 @@ import (
 	"github.com/apache/iceberg-go/table"
 )
 
-// ArrowSchema returns the Arrow schema in which fields are served: offsets of 32
-// bits, timestamptz as timestamp[us, UTC], uuid as the arrow.uuid extension
-// (which is what pyarrow and pyiceberg make of it), no metadata of any kind.
+// ArrowSchema returns the Arrow schema in which fields are served: 32-bit offsets, timestamptz as timestamp[us, UTC], uuid as the
+// arrow.uuid extension (like pyarrow and pyiceberg), no metadata.
 func ArrowSchema(fields []ice.NestedField, properties ice.Properties) (*arrow.Schema, error) {
 	out := make([]arrow.Field, len(fields))
 	for i, f := range fields {
@@ -26,7 +25,7 @@ func ArrowSchema(fields []ice.NestedField, properties ice.Properties) (*arrow.Sc
 	return arrow.NewSchema(out, nil), nil
 }
 
-// ArrowType is the type in which a column is served. The error names a column whose type is not supported.
+// ArrowType is the type in which a column is served. If the type is not supported, the error names the column.
 func ArrowType(f ice.NestedField, properties ice.Properties) (arrow.DataType, error) {
 	if t := unsupported(f.Type); t != nil {
 		return nil, fmt.Errorf("column %q: type %s is not supported: select the other columns", f.Name, t)
@@ -38,7 +37,7 @@ func ArrowType(f ice.NestedField, properties ice.Properties) (arrow.DataType, er
 	return withoutMetadata(dt), nil
 }
 
-// unsupported returns the first type within t that cannot be served.
+// unsupported returns the first nested type of t that cannot be served.
 func unsupported(t ice.Type) ice.Type {
 	switch t := t.(type) {
 	case *ice.StructType:
@@ -60,7 +59,7 @@ func unsupported(t ice.Type) ice.Type {
 	return nil
 }
 
-// withoutMetadata returns dt with the field metadata of all its children gone.
+// withoutMetadata returns dt without the field metadata of its children.
 func withoutMetadata(dt arrow.DataType) arrow.DataType {
 	switch dt := dt.(type) {
 	case *arrow.StructType:

@@ -14,26 +14,26 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet/decode"
 )
 
-// Section is the rows [first, end) of a row group, and where they lie.
+// Section is the rows [first, end) of a row group, and the pages that contain them.
 type Section struct {
 	group      int
 	first, end int64
-	// Pages are the data pages of the rows by Parquet column. Of a column that is
-	// not in it the whole chunk is read, and rows before first are dropped.
+	// Pages maps Parquet columns to the data pages of the rows. For a column that is not in it the whole chunk is read, and rows
+	// before first are dropped.
 	Pages map[int]SectionPages
 }
 
-// SectionPages are some data pages of a column chunk.
+// SectionPages are consecutive data pages of a column chunk.
 type SectionPages struct {
 	decode.Pages
-	dictionary int64 // bytes of the chunk before its first data page
+	dictionary int64 // length of the chunk before its first data page
 }
 
-// Whole is all rows of a row group.
+// Whole returns the section of all rows of a row group.
 func (f *Footer) Whole(group int) Section { return Section{group: group, end: f.Rows(group)} }
 
-// LocateSection locates the rows [first, end) of a row group for a projection. It reads the offset indexes of the
-// columns if they are not all rows of the group. The caller recovers panics over a corrupt index.
+// LocateSection locates the rows [first, end) of a row group for a projection. Unless they are all rows of the group, it reads the
+// offset indexes of the columns. The caller must recover panics over a corrupt index.
 func LocateSection(ctx context.Context, file *objstore.File, f *Footer, p *Projection, group int, first, end int64) (Section, error) {
 	s := Section{group: group, first: first, end: end, Pages: map[int]SectionPages{}}
 	if first == 0 && end == f.Rows(group) {
@@ -67,9 +67,8 @@ func LocateSection(ctx context.Context, file *objstore.File, f *Footer, p *Proje
 	return s, nil
 }
 
-// pagesOf reads the offset index of a column, which lies at r, and finds the
-// pages of the section's rows. It reports false if the index does not cover the
-// column chunk, page by page: the whole chunk can be read then.
+// pagesOf reads the offset index of a column, which is at r, and finds the pages of the section's rows. It returns false if the index
+// does not describe all pages of the column chunk: the whole chunk must be read then.
 func (s Section) pagesOf(file *objstore.File, f *Footer, at int, r objstore.Range) (SectionPages, bool, error) {
 	chunk, err := f.chunk(s.group, at)
 	if err != nil {
@@ -96,8 +95,7 @@ func (s Section) pagesOf(file *objstore.File, f *Footer, at int, r objstore.Rang
 	}, true, nil
 }
 
-// covered reports whether pages follow each other in their chunk, each with
-// rows, from row 0 on.
+// covered reports whether pages are contiguous in their chunk and non-empty, starting with row 0.
 func covered(chunk objstore.Range, rows int64, pages []*metadata.PageLocation) bool {
 	at, row := chunk.Offset, int64(-1)
 	for _, p := range pages {

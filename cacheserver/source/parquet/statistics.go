@@ -15,7 +15,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 )
 
-// Bounds returns a function that returns what the statistics of a row group say of a field.
+// Bounds returns a function that returns the bounds of a field according to the statistics of a row group.
 func (f *Footer) Bounds(group int) func(ice.NestedField) predicate.Bounds {
 	return func(field ice.NestedField) predicate.Bounds {
 		leaf, from := findLeaf(f.columns, field.ID)
@@ -44,8 +44,7 @@ func (f *Footer) Bounds(group int) func(ice.NestedField) predicate.Bounds {
 	}
 }
 
-// findLeaf returns the Parquet column of field id, if it is not in a list or a
-// map, and its type in the file; -1 if there is none.
+// findLeaf returns the Parquet column of field id and its type in the file, unless it is in a list or a map; -1 if there is none.
 func findLeaf(columns []*fileColumn, id int) (int, arrow.DataType) {
 	for _, c := range columns {
 		if c.id == id {
@@ -60,8 +59,7 @@ func findLeaf(columns []*fileColumn, id int) (int, arrow.DataType) {
 	return -1, nil
 }
 
-// statistic decodes a bound of a column whose file type is from and whose table
-// type is to.
+// statistic decodes a bound of a column whose file type is from and whose table type is to.
 func statistic(raw []byte, physical parquet.Type, from, to arrow.DataType) (predicate.Value, bool) {
 	promoted := from.ID() == arrow.INT32 && to.ID() == arrow.INT64 || from.ID() == arrow.FLOAT32 && to.ID() == arrow.FLOAT64
 	if !arrow.TypeEqual(from, to) && !promoted {

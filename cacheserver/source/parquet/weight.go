@@ -9,15 +9,15 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 )
 
-// Bounds of a batch.
+// Limits of a batch.
 const (
 	batchBytes   = 4 << 20
 	MinBatchRows = 16
 	MaxBatchRows = 128 << 10
 )
 
-// Weight is about how many bytes the columns that are read take as Arrow, of which the first served are returned to the caller
-// even if the file lacks them.
+// Weight is an estimate of the Arrow bytes of the columns that are read. The first served of them are returned to the caller even if
+// the file lacks them, and count in any case.
 func (p *Projection) Weight(f *Footer, group, served int) int64 {
 	var n int64
 	for _, leaf := range p.Leaves() {
@@ -31,13 +31,12 @@ func (p *Projection) Weight(f *Footer, group, served int) int64 {
 	return max(n, 1)
 }
 
-// leafWeight is about how many bytes one Parquet column takes as Arrow. Values
-// of a fixed width are counted; lengths of strings are known if the writer tells
-// them or if they lie in the file plain, else guessed.
+// leafWeight is an estimate of the Arrow bytes of one Parquet column. Fixed-width values are counted; the lengths of strings are
+// known if the writer states them or if they are PLAIN in the file, otherwise they are guessed.
 func leafWeight(f *Footer, group, leaf int) int64 {
 	c := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
 	desc := f.meta.Schema.Column(leaf)
-	values := c.GetNumValues() // nulls and empty lists included
+	values := c.GetNumValues() // includes nulls and empty lists
 	n := values / 8
 	if desc.MaxRepetitionLevel() > 0 {
 		n += f.Rows(group) * 4 // offsets
@@ -55,7 +54,7 @@ func leafWeight(f *Footer, group, leaf int) int64 {
 	return n + values*8
 }
 
-// stringBytes is about the total length of a column's strings.
+// stringBytes is an estimate of the total length of a column's strings.
 func stringBytes(f *Footer, group, leaf int, values int64) int64 {
 	c := f.meta.RowGroups[group].Columns[leaf].GetMetaData()
 	if s := c.GetSizeStatistics(); s != nil && s.IsSetUnencodedByteArrayDataBytes() {
@@ -69,8 +68,8 @@ func stringBytes(f *Footer, group, leaf int, values int64) int64 {
 	return n
 }
 
-// BatchRows is how many rows make a batch of about batchBytes. pqarrow's
-// builders grow by powers of two, so it is one.
+// BatchRows is the number of rows of a batch of about batchBytes. It is a power of two, since pqarrow's builders grow by powers of
+// two.
 func BatchRows(weight, rows int64) int64 {
 	perRow := max(weight/max(rows, 1), 1)
 	n := max(batchBytes/perRow, 1)

@@ -15,9 +15,9 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/compress"
 )
 
-// BenchmarkColumn decodes 16 MiB of lists of int32, of 512 and of 1 to 40 values, in batches of 4 MiB. "copy" is the
-// bar: a copy of the values from where the file has them. The file lies in memory, as what is prefetched does, for
-// "plain", and is read for the others. Memory is used again, as package iceberg does.
+// BenchmarkColumn decodes 16 MiB of lists of int32, with 512 or with 1 to 40 values each, in batches of 4 MiB. "copy" is the
+// reference: copying the values out of the file. The file is in memory for "plain", as prefetched data is, and is read for the
+// others. Memory is reused, as package iceberg does.
 func BenchmarkColumn(b *testing.B) {
 	const size, batch = 16 << 20, 4 << 20
 	for _, lists := range []struct {
@@ -58,7 +58,7 @@ func BenchmarkColumn(b *testing.B) {
 	}
 }
 
-// someLists is n random values in lists of shortest values, and up to spans-1 more.
+// someLists returns n random values in lists of shortest to shortest+spans-1 values.
 func someLists(n, shortest, spans int) (arrow.Field, arrow.Array) {
 	r := rand.New(rand.NewPCG(1, 2))
 	field := arrow.Field{Name: "c", Type: arrow.ListOfField(arrow.Field{Name: "element", Type: arrow.PrimitiveTypes.Int32, Nullable: true}), Nullable: true}
@@ -76,7 +76,7 @@ func someLists(n, shortest, spans int) (arrow.Field, arrow.Array) {
 	return field, lists.NewArray()
 }
 
-// readColumn reads a column chunk batch by batch, again and again.
+// readColumn reads a column chunk repeatedly, batch by batch.
 func readColumn(b *testing.B, chunk Chunk, size int64, batch int) {
 	b.Helper()
 	mem := &recycler{}
@@ -97,7 +97,7 @@ func readColumn(b *testing.B, chunk Chunk, size int64, batch int) {
 	}
 }
 
-// recycler gives freed memory out again. It is for one goroutine.
+// recycler is an allocator that reuses freed memory. It is not safe for concurrent use.
 type recycler struct{ free [][]byte }
 
 func (r *recycler) Allocate(size int) []byte {

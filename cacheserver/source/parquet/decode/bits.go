@@ -8,13 +8,13 @@ import (
 	"unsafe"
 )
 
-// widest is the widest packed value that one load of 64 bits holds wherever in a byte it starts.
+// widest is the largest width of a packed value that a load of 64 bits always contains, at whichever bit of a byte it starts.
 const widest = 64 - 7
 
-// loads is how many of n values of width bits from bit at of src on can be read by a load of 64 bits within src, and
-// tail the bytes from where the next starts, fewer than 8, with zeros for loads behind them.
+// loads returns how many of n values of width bits, starting at bit at of src, can be read by a 64-bit load within src. tail holds
+// the remaining bytes, fewer than 8, padded with zeros for the loads of the other values.
 func loads(src []byte, at, n int, width uint) (fast int, tail [16]byte) {
-	if last := (len(src) - 8) * 8; last >= at&^7 { // the last byte at which a load may start
+	if last := (len(src) - 8) * 8; last >= at&^7 { // the last byte where a load can start
 		fast = n
 		if width > 0 {
 			fast = min(n, (last+7-at)/int(width)+1)
@@ -26,7 +26,7 @@ func loads(src []byte, at, n int, width uint) (fast int, tail [16]byte) {
 	return fast, tail
 }
 
-// unpack reads len(dst) values of width bits, low bits first, from bit at of src on, which has them.
+// unpack decodes len(dst) values of width bits, least significant bit first, starting at bit at of src.
 func unpack[T uint8 | uint32 | uint64](dst []T, src []byte, at int, width uint) {
 	if width > widest {
 		for i := range dst {
@@ -39,7 +39,7 @@ func unpack[T uint8 | uint32 | uint64](dst []T, src []byte, at int, width uint) 
 	unpackLoads(dst[fast:], tail[:], (at+fast*int(width))&7, width)
 }
 
-// unpackLoads is unpack where src has 8 bytes from every value on, and values are not too wide.
+// unpackLoads is unpack for values that can be read by 64-bit loads.
 func unpackLoads[T uint8 | uint32 | uint64](dst []T, src []byte, at int, width uint) {
 	from, mask, bit := unsafe.Pointer(unsafe.SliceData(src)), uint64(1)<<width-1, uint(at)
 	for i := range dst {
@@ -48,14 +48,14 @@ func unpackLoads[T uint8 | uint32 | uint64](dst []T, src []byte, at int, width u
 	}
 }
 
-// lookup reads indices of at most 32 bits as unpack does and sets dst to their entries in dict. It reports whether
-// all are in it.
+// lookup decodes indices of at most 32 bits like unpack and sets dst to their entries in dict. It reports whether all indices are
+// valid.
 func lookup[T any](dst, dict []T, src []byte, at int, width uint) bool {
 	fast, tail := loads(src, at, len(dst), width)
 	return lookupLoads(dst[:fast], dict, src, at, width) && lookupLoads(dst[fast:], dict, tail[:], (at+fast*int(width))&7, width)
 }
 
-// lookupLoads is lookup where src has 8 bytes from every index on.
+// lookupLoads is lookup for indices that can be read by 64-bit loads.
 func lookupLoads[T any](dst, dict []T, src []byte, at int, width uint) bool {
 	from, mask, bit := unsafe.Pointer(unsafe.SliceData(src)), uint64(1)<<width-1, uint(at)
 	for i := range dst {
@@ -69,11 +69,11 @@ func lookupLoads[T any](dst, dict []T, src []byte, at int, width uint) bool {
 	return true
 }
 
-// bitsAt is a value of at most 64 bits from bit at of src on; bits past the end of src are zero.
+// bitsAt returns a value of at most 64 bits, starting at bit at of src; bits past the end of src are zero.
 func bitsAt(src []byte, at int, width uint) uint64 {
 	var window [16]byte
 	copy(window[:], src[min(at>>3, len(src)):])
 	shift := uint(at & 7)
 	v := binary.LittleEndian.Uint64(window[:])>>shift | binary.LittleEndian.Uint64(window[8:])<<(64-shift)
-	return v & (1<<width - 1) // all ones at 64: 1<<64 is 0
+	return v & (1<<width - 1) // for width 64 all ones, since 1<<64 is 0
 }

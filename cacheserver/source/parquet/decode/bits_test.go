@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// packed is values of width bits each, from bit at on.
+// packed packs values of width bits each, starting at bit at.
 func packed(values []uint64, at int, width uint) []byte {
 	all := new(big.Int)
 	for _, v := range slices.Backward(values) {

@@ -11,14 +11,14 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 )
 
-// boolean decodes BOOLEAN to bits.
+// boolean decodes BOOLEAN to a bitmap.
 type boolean struct {
 	bits output
 	n    int
 
 	encoding parquet.Encoding
 	plain    []byte
-	at       int // bit of plain
+	at       int // next bit of plain
 	runs     hybrid
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 )
 
-// summed returns a chunk whose pages have CRCs, which arrow-go does not write, and all its bytes.
+// summed returns a chunk with CRCs in its page headers, which arrow-go does not write, and all its bytes.
 func summed(t testing.TB, c Chunk) (Chunk, []byte) {
 	t.Helper()
 	p := pages{from: c.File, at: c.Offset, end: c.Offset + c.Length, mem: memory.DefaultAllocator}
@@ -42,20 +42,20 @@ func summed(t testing.TB, c Chunk) (Chunk, []byte) {
 	return c, out
 }
 
-// withCRC puts field 4 into a PageHeader in Thrift's compact protocol, between field 3 and the next.
+// withCRC inserts field 4 into a PageHeader in Thrift's compact protocol, between field 3 and the next.
 func withCRC(head []byte, crc uint32) []byte {
 	at := 0
-	for range 3 { // a byte of id and type, and a number
+	for range 3 { // a byte with id and type, then a number
 		_, n := binary.Uvarint(head[at+1:])
 		at += 1 + n
 	}
 	out := append(bytes.Clone(head[:at]), 0x15)
 	out = binary.AppendVarint(out, int64(int32(crc)))
-	out = append(out, head[at]-0x10) // one less after the field before
+	out = append(out, head[at]-0x10) // the field id is relative to the previous field, so it is one less now
 	return append(out, head[at+1:]...)
 }
 
-// readWhole reads a column, or says why it cannot be read.
+// readWhole reads a column, or returns the error.
 func readWhole(c Chunk) (arrow.Array, error) {
 	column, err := Open(c, dirty{memory.DefaultAllocator})
 	if err != nil {
@@ -65,8 +65,8 @@ func readWhole(c Chunk) (arrow.Array, error) {
 	return column.Read(int(c.Rows))
 }
 
-// A column chunk with CRCs of which 1 or 3 bits were flipped, in bodies or headers of its pages, must give an error
-// or exactly the rows that were written. So must Verify, with any flip in a body.
+// TestFlippedBits flips 1 or 3 bits in bodies or headers of the pages of a column chunk with CRCs: the result must be an error or
+// exactly the rows that were written. Verify must detect any flip in a body.
 func TestFlippedBits(t *testing.T) {
 	harmless, refused := 0, 0
 	for seed := range uint64(60) {
@@ -108,7 +108,7 @@ func TestFlippedBits(t *testing.T) {
 	t.Logf("%d refused, %d harmless", refused, harmless)
 }
 
-// differing are the offsets at which two texts differ, with what is there.
+// differing lists the offsets at which a and b differ, with the bytes there.
 func differing(a, b []byte) (at [][3]int) {
 	for i := range a {
 		if a[i] != b[i] {
@@ -118,7 +118,7 @@ func differing(a, b []byte) (at [][3]int) {
 	return at
 }
 
-// The pages of a column chunk have CRCs or have none.
+// TestVerify checks that either all pages of a column chunk must have CRCs, or none.
 func TestVerify(t *testing.T) {
 	d := newDice(t, 1)
 	field := arrow.Field{Name: "c", Type: arrow.PrimitiveTypes.Int64, Nullable: true}

@@ -14,8 +14,8 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/file"
 )
 
-// A column chunk with bytes changed must give an error, or as many rows as are asked for in arrays that hold
-// together; never a panic, and never any amount of memory. A plain test run takes the first seeds, -fuzz any others.
+// FuzzCorruptColumn changes bytes of a column chunk: the result must be an error, or the requested number of rows in consistent
+// arrays; never a panic or an unbounded allocation. A plain test run uses the first seeds, -fuzz any others.
 func FuzzCorruptColumn(f *testing.F) {
 	for seed := range uint64(150) {
 		f.Add(seed)
@@ -23,7 +23,7 @@ func FuzzCorruptColumn(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		d := newDice(t, seed)
 		field := d.field()
-		properties, about := d.properties(field.Type, compress.Codecs.Uncompressed) // damage must get past the codec
+		properties, about := d.properties(field.Type, compress.Codecs.Uncompressed) // damage to compressed pages would only reach the codec
 		rows := d.array(field, 1+d.IntN(500))
 		t.Logf("%d rows of %s, nullable %t; %s", rows.Len(), field.Type, field.Nullable, about)
 		data := write(t, field, rows, int64(rows.Len()), properties)
@@ -53,10 +53,10 @@ func FuzzCorruptColumn(f *testing.F) {
 	})
 }
 
-// mostAtOnce is many times what 500 rows of any of the types take.
+// mostAtOnce is many times the memory of 500 rows of any of the types.
 const mostAtOnce = 64 << 20
 
-// bounded fails the test where damage makes the decoder ask for much memory at once.
+// bounded is an allocator that fails the test if damage causes a large allocation.
 type bounded struct {
 	dirty
 	t *testing.T
@@ -96,7 +96,7 @@ func (d dice) damage(t *testing.T, data []byte) {
 	}
 }
 
-// validate fails the test if an array's buffers do not hold its values.
+// validate fails the test if an array's buffers are too short for its values.
 func validate(t *testing.T, arr arrow.Array) {
 	t.Helper()
 	if list, ok := arr.(*array.List); ok {
@@ -107,7 +107,7 @@ func validate(t *testing.T, arr arrow.Array) {
 	}
 	for i := range arr.Len() {
 		if arr.IsValid(i) {
-			_ = arr.ValueStr(i) // reads every value: a buffer that is too short panics
+			_ = arr.ValueStr(i) // reads every value, and panics if a buffer is too short
 		}
 	}
 }

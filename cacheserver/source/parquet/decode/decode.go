@@ -1,16 +1,16 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decode reads the pages of Parquet column chunks, of plain columns and of lists of plain values, into Arrow arrays.
+// Package decode decodes the pages of Parquet column chunks to Arrow arrays, for columns of primitive values and of lists of these.
 //
-// A [Column] goes over its pages once and writes each value once, to the buffer of the array that it belongs to.
-// Definition and repetition levels are followed as the runs that they are encoded in, so that a page without nulls
-// costs nothing beside its values. What this package does not cover, structs, maps, lists of lists and rare types,
-// is for a general reader such as pqarrow, which gives the same arrays: [Open] tells with [errors.ErrUnsupported].
+// A [Column] reads its pages once and writes each value once, to the buffer of its array. It processes definition and repetition
+// levels run by run, as they are encoded, so that a page without nulls costs hardly more than its values. For structs, maps, lists of
+// lists and rare types [Open] returns [errors.ErrUnsupported]; a general reader such as pqarrow, which yields the same arrays, must
+// be used for these.
 //
-// Encodings: PLAIN, dictionary, RLE, DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY and
-// BYTE_STREAM_SPLIT, where the Parquet format (Encodings.md) allows them; data pages of version 1 and 2; every codec
-// that arrow-go knows, and LZ4 as Hadoop frames it. A page that has a CRC is compared with it.
+// Encodings: PLAIN, dictionary, RLE, DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY and BYTE_STREAM_SPLIT, where the
+// Parquet format (Encodings.md) allows them; data pages of version 1 and 2; every codec that arrow-go supports, and LZ4 with Hadoop's
+// framing. The CRC of a page is checked if it has one.
 package decode
 
 import (
@@ -26,32 +26,32 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/schema"
 )
 
-// Chunk is a column chunk to decode. All fields are needed.
+// Chunk is a column chunk to decode. All fields are required, except for Pages.
 type Chunk struct {
-	// File has the chunk's pages at [Offset, Offset+Length), the dictionary first. If it has a method
-	// Near(offset, length int64) []byte, pages are decoded where that says that they lie in memory.
+	// File has the chunk's pages at [Offset, Offset+Length), the dictionary first. If it has a method Near(offset, length int64)
+	// []byte, pages that this returns are decoded without copying them.
 	File           io.ReaderAt
 	Offset, Length int64
-	// Codec is what they are compressed with, and PageBytes bounds what one of them is uncompressed.
+	// Codec is the compression of the pages, and PageBytes bounds the uncompressed size of a page.
 	Codec     compress.Compression
 	PageBytes int64
 	// Leaf is the Parquet column.
 	Leaf *schema.Column
-	// Field is what its rows become: the top-level field that pqarrow makes of it without a stored Arrow schema.
+	// Field is the Arrow field of its rows: the top-level field that pqarrow yields for it without a stored Arrow schema.
 	Field arrow.Field
-	// Rows and Values are how many the chunk has by the footer; nulls and empty lists count as values.
+	// Rows and Values are the numbers of rows and values in the chunk according to the footer; nulls and empty lists count as values.
 	Rows, Values int64
-	// Pages, if it is not nil, are the data pages to read; [Offset, Offset+Length) has the dictionary alone then.
+	// Pages, if it is not nil, selects the data pages to read; [Offset, Offset+Length) is then only the dictionary.
 	Pages *Pages
 }
 
-// Pages are consecutive data pages of a chunk, as its offset index tells them.
+// Pages are consecutive data pages of a chunk, as described by its offset index.
 type Pages struct {
 	Offset, Length int64
-	Row, Rows      int64 // their first row in the chunk, and how many they have
+	Row, Rows      int64 // the index in the chunk of their first row, and the number of rows
 }
 
-// Covers reports whether Open covers a Parquet column whose rows become field.
+// Covers reports whether Open supports a Parquet column whose rows become field.
 func Covers(leaf *schema.Column, field arrow.Field) bool {
 	c := &Column{chunk: Chunk{Leaf: leaf, Field: field}}
 	value, err := c.nest()
@@ -61,8 +61,8 @@ func Covers(leaf *schema.Column, field arrow.Field) bool {
 	return err == nil
 }
 
-// Column decodes a column chunk from its first row to its last. It is for one goroutine; Open makes Columns, and
-// whoever opened one closes it. After an error it is of no more use but to be closed.
+// Column decodes a column chunk from its first row to its last. It is not safe for concurrent use. Open makes Columns; the caller
+// closes them. After an error only Close may be called.
 type Column struct {
 	chunk  Chunk
 	pages  pages
@@ -76,39 +76,39 @@ type Column struct {
 
 	rows   validity // if list
 	slots  validity // of values
-	starts output   // offsets, if list
+	starts output   // list offsets, if list
 
-	rowsRead   int64 // those before chunk.Pages included
-	endRow     int64 // where chunk, or chunk.Pages, end
-	valuesRead int64 // those of the page under way included
-	left       int   // values of that page
+	rowsRead   int64 // including those before chunk.Pages
+	endRow     int64 // end of chunk, or of chunk.Pages
+	valuesRead int64 // including those of the current page
+	left       int   // remaining values of the current page
 	def        hybrid
-	defs       levels // in place of def, if list
+	defs       levels // used instead of def, if list
 	reps       hybrid
-	worded     bool // there was a dictionary page
+	worded     bool // a dictionary page was read
 }
 
 // values decodes one physical type, page by page, to slots of an output.
 type values interface {
 	// begin begins an output of about hint slots.
 	begin(mem memory.Allocator, hint int)
-	// dictionary sets the dictionary to a page of n values. data is aligned as memory of an Allocator is and is valid
-	// until dictionary is called again.
+	// dictionary sets the dictionary, from a page of n values. data is aligned like memory of an Allocator, and valid until
+	// dictionary is called again.
 	dictionary(data []byte, n int) error
-	// page takes the values of a data page, at most n.
+	// page sets the values of the current data page, at most n.
 	page(encoding parquet.Encoding, data []byte, n int) error
 	// read appends the next n values of the page.
 	read(n int) error
-	// spread makes the last n values that were appended fill slots: those whose bits, from bit at on, are set.
+	// spread moves the last n appended values to the slots whose bits, starting at bit at, are set.
 	spread(bits []byte, at, slots, n int)
-	// finish hands over the buffers of the output, all but the validity.
+	// finish returns the buffers of the output, without the validity bitmap, and resets it.
 	finish() []*memory.Buffer
-	// release ends an output that is not finished.
+	// release releases an unfinished output.
 	release()
 }
 
-// Open begins to decode a chunk in memory of mem, whose bytes need not be zero; it reads the first page. The error is
-// errors.ErrUnsupported if the column is one that this package does not cover.
+// Open starts decoding a chunk and reads its first page. Arrays are allocated in mem, which need not zero its memory. The error is
+// errors.ErrUnsupported if this package does not support the column.
 func Open(chunk Chunk, mem memory.Allocator) (*Column, error) {
 	c := &Column{chunk: chunk, mem: mem, endRow: chunk.Rows}
 	value, err := c.nest()
@@ -157,8 +157,8 @@ func (c *Column) nest() (value arrow.Field, err error) {
 	return value, nil
 }
 
-// Longest is the length in bytes of the longest string in the chunk's dictionary, 0 if it has none: a few indices
-// may stand for any number of bytes.
+// Longest is the length in bytes of the longest string in the chunk's dictionary, 0 if it has none. It bounds what a few indices can
+// expand to.
 func (c *Column) Longest() int {
 	t, ok := c.values.(*text)
 	if !ok {
@@ -167,13 +167,13 @@ func (c *Column) Longest() int {
 	return t.longest
 }
 
-// Close releases what the column holds; arrays that Read gave stay good.
+// Close releases what the column holds; arrays returned by Read stay valid.
 func (c *Column) Close() {
 	c.pages.close()
 }
 
-// Read decodes the next n rows, or says why the chunk does not have them. The caller releases the array. With the
-// chunk's last row it is also an error if values are left over.
+// Read decodes the next n rows; it returns an error if the chunk does not have them. The caller releases the array. After the chunk's
+// last row, left over values are an error too.
 func (c *Column) Read(n int) (_ arrow.Array, err error) {
 	c.begin(n)
 	defer func() {
@@ -195,13 +195,13 @@ func (c *Column) Read(n int) (_ arrow.Array, err error) {
 	return c.finish(n), nil
 }
 
-// SkipRest passes the rows to the end of the chunk, or of its Pages.
+// SkipRest skips the rows up to the end of the chunk, or of its Pages.
 func (c *Column) SkipRest() error { return c.Skip(c.endRow - c.rowsRead) }
 
-// skipRows is how many rows Skip decodes at a time.
+// skipRows is the number of rows that Skip decodes at a time.
 const skipRows = 16 << 10
 
-// Skip passes the next n rows. Pages of a column of plain values that have no others are not decoded.
+// Skip skips the next n rows. Pages of a non-list column that are skipped completely are not decoded.
 func (c *Column) Skip(n int64) error {
 	for n > 0 {
 		if !c.list && c.left == 0 {
@@ -227,7 +227,7 @@ func (c *Column) Skip(n int64) error {
 	return nil
 }
 
-// begin begins an output of n rows.
+// begin starts an output of n rows.
 func (c *Column) begin(n int) {
 	slots := n
 	if c.list {
@@ -242,7 +242,7 @@ func (c *Column) begin(n int) {
 	c.values.begin(c.mem, slots)
 }
 
-// abandon releases an output that is not finished.
+// abandon releases an unfinished output.
 func (c *Column) abandon() {
 	c.rows.bits.release()
 	c.slots.bits.release()
@@ -250,7 +250,7 @@ func (c *Column) abandon() {
 	c.values.release()
 }
 
-// readFlat reads n values, one a row.
+// readFlat reads n values of a non-list column, which are n rows.
 func (c *Column) readFlat(n int) error {
 	for n > 0 {
 		if c.left == 0 {
@@ -273,7 +273,7 @@ func (c *Column) readFlat(n int) error {
 	return nil
 }
 
-// take appends n slots by the page's definition levels and returns how many are valid.
+// take appends n slots according to the page's definition levels and returns how many are valid.
 func (c *Column) take(n int) (valid int, err error) {
 	if c.maxDef > 0 {
 		return c.slots.take(&c.def, n)
@@ -282,7 +282,7 @@ func (c *Column) take(n int) (valid int, err error) {
 	return n, nil
 }
 
-// append appends slots from number at on, of which the next values fill those that are valid.
+// append appends slots, starting at bit at of the validity bitmap, and fills the valid ones with the next values.
 func (c *Column) append(at, slots, valid int) error {
 	if err := c.values.read(valid); err != nil {
 		return err
@@ -293,7 +293,7 @@ func (c *Column) append(at, slots, valid int) error {
 	return nil
 }
 
-// need goes on to the next page with values.
+// need advances to the next page with values.
 func (c *Column) need() error {
 	for c.left == 0 {
 		ok, err := c.next()
@@ -307,7 +307,7 @@ func (c *Column) need() error {
 	return nil
 }
 
-// finish makes the array of n rows.
+// finish returns the array of n rows.
 func (c *Column) finish(n int) arrow.Array {
 	buffers := c.kind.finish(c.mem, c.values.finish(), c.slots.slots)
 	slots := arrayOf(c.kind.to, c.slots.slots, append([]*memory.Buffer{c.slots.finish()}, buffers...), nil, c.slots.nulls)
@@ -318,7 +318,7 @@ func (c *Column) finish(n int) arrow.Array {
 	return arrayOf(c.chunk.Field.Type, n, []*memory.Buffer{c.rows.finish(), c.starts.finish()}, []arrow.ArrayData{slots.Data()}, c.rows.nulls)
 }
 
-// arrayOf makes an array, which takes over the buffers.
+// arrayOf makes an array that takes over the buffers.
 func arrayOf(to arrow.DataType, n int, buffers []*memory.Buffer, kids []arrow.ArrayData, nulls int) arrow.Array {
 	d := array.NewData(to, n, buffers, kids, nulls, 0)
 	defer d.Release()
@@ -330,12 +330,12 @@ func arrayOf(to arrow.DataType, n int, buffers []*memory.Buffer, kids []arrow.Ar
 	return array.MakeFromData(d)
 }
 
-// corrupt says what is wrong with a page.
+// corrupt returns an error about a corrupt page.
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf("corrupt page: "+format+": restore or rewrite the file", args...)
 }
 
-// errFew is that a page has less than it says.
+// errFew says that a page has fewer values than its header states.
 var errFew = corrupt("fewer values than its header says")
 
 func unknown(encoding parquet.Encoding) error {

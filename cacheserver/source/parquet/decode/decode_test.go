@@ -15,7 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 )
 
-// dirty gives memory that is full of something: what a column does not write itself must not count.
+// dirty is an allocator of memory with arbitrary content: a column must write every byte that matters.
 type dirty struct{ memory.Allocator }
 
 func (d dirty) Allocate(size int) []byte {
@@ -31,7 +31,7 @@ func (d dirty) Reallocate(size int, b []byte) []byte {
 	return out
 }
 
-// inMemory is a file that lies in memory, and says so, in pieces of some size.
+// inMemory is a file in memory that implements Near, in pieces of a given size.
 type inMemory struct {
 	*bytes.Reader
 	data  []byte
@@ -43,7 +43,7 @@ func (f inMemory) Near(offset, length int64) []byte {
 	return f.data[offset:end:end]
 }
 
-// openChunk opens the one column of a row group, in a file that is read or one in memory.
+// openChunk opens the single column of a row group, at random in a file that is read or in one in memory.
 func (d dice) openChunk(t testing.TB, data []byte, group int, mem memory.Allocator) (*Column, error) {
 	t.Helper()
 	c := chunkOf(t, data, group)
@@ -53,7 +53,7 @@ func (d dice) openChunk(t testing.TB, data []byte, group int, mem memory.Allocat
 	return Open(c, mem)
 }
 
-// chunkOf is the one column of a row group.
+// chunkOf returns the single column chunk of a row group.
 func chunkOf(t testing.TB, data []byte, group int) Chunk {
 	t.Helper()
 	r, err := file.NewParquetReader(bytes.NewReader(data))
@@ -78,7 +78,7 @@ func chunkOf(t testing.TB, data []byte, group int) Chunk {
 	}
 }
 
-// A footer that has other counts than the pages is an error, not fewer rows.
+// TestCounts checks that a footer with other counts than the pages is an error and does not yield fewer rows.
 func TestCounts(t *testing.T) {
 	for name, field := range map[string]arrow.Field{
 		"flat": {Name: "c", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
@@ -109,8 +109,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// reference reads a row group's column by pqarrow. It skips the test where that fails, as v18.8.0 does on pages of
-// version 2 that have levels alone and are compressed by brotli.
+// reference reads a row group's column with pqarrow. It skips the test where that fails, as v18.8.0 does for brotli-compressed pages
+// of version 2 that consist only of levels.
 func reference(t testing.TB, data []byte, group int) arrow.Array {
 	t.Helper()
 	r, err := file.NewParquetReader(bytes.NewReader(data))
@@ -133,8 +133,8 @@ func reference(t testing.TB, data []byte, group int) arrow.Array {
 	return all
 }
 
-// What Column reads of random files must be what pqarrow reads, in batches of any size. A plain test run takes the
-// first seeds, -fuzz any others.
+// FuzzColumn compares Column with pqarrow on random files, in batches of various sizes. A plain test run uses the first seeds, -fuzz
+// any others.
 func FuzzColumn(f *testing.F) {
 	for seed := range uint64(100) {
 		f.Add(seed)

@@ -8,19 +8,19 @@ import (
 	"math"
 )
 
-// delta reads DELTA_BINARY_PACKED: blocks of miniblocks of differences (Parquet format, Encodings.md).
+// delta decodes DELTA_BINARY_PACKED: blocks of miniblocks of differences (Parquet format, Encodings.md).
 type delta struct {
 	data  []byte
-	mini  int  // values of a miniblock
-	minis int  // miniblocks of a block
+	mini  int  // values per miniblock
+	minis int  // miniblocks per block
 	left  int  // values that are not read yet
-	begun bool // the first value, which the header has, is read
+	begun bool // the first value, which is in the header, was read
 
 	last   uint64
-	least  uint64 // smallest difference of the block
-	widths []byte // of the block's miniblocks that are not begun
+	least  uint64 // minimum difference of the block
+	widths []byte // bit widths of the block's remaining miniblocks
 
-	packed []byte // the miniblock under way
+	packed []byte // the current miniblock
 	width  uint
 	unread int // its values
 	block  []uint64
@@ -57,7 +57,7 @@ func (d *delta) uvarint() (uint64, bool) {
 
 func unzigzag(v uint64) uint64 { return v>>1 ^ -(v & 1) }
 
-// readDelta sets dst to the next values, which wrap around as the writer's did.
+// readDelta sets dst to the next values. Arithmetic wraps around, as it does in writers.
 func readDelta[T uint32 | uint64](d *delta, dst []T) error {
 	if len(dst) > d.left {
 		return corrupt("the page has fewer delta-encoded values than its header says")
@@ -89,7 +89,7 @@ func readDelta[T uint32 | uint64](d *delta, dst []T) error {
 	return nil
 }
 
-// miniblock begins the next miniblock.
+// miniblock starts the next miniblock.
 func (d *delta) miniblock() error {
 	if len(d.widths) == 0 {
 		least, ok := d.uvarint()
@@ -115,7 +115,7 @@ func (d *delta) miniblock() error {
 	return nil
 }
 
-// lengths reads a whole run of delta-encoded lengths and returns what follows it.
+// lengths decodes n delta-encoded lengths and returns the rest of data.
 func lengths(data []byte, n int) (all []uint32, rest []byte, err error) {
 	d, err := newDelta(data, n)
 	if err != nil {

@@ -3,9 +3,9 @@
 
 package decode
 
-// A column chunk has one dictionary page, its first. Writers give the dictionary up when it grows too large, which they
-// find out a page too late: of columns of large values it takes as much memory as a page does. So it is dropped at the
-// first data page that does not use it, and read again if one comes that does, which the format allows and writers avoid.
+// A column chunk has one dictionary page, its first. Writers stop using the dictionary when it gets too large. For columns of large
+// values it then takes as much memory as a page. So it is dropped at the first data page that does not use it, and read again if a
+// later page does, which the format allows and writers avoid.
 
 // dropDictionary frees the memory of the dictionary.
 func (p *pages) dropDictionary() {

@@ -34,8 +34,8 @@ func split(t *testing.T, data []byte) (list [][]byte) {
 	}
 }
 
-// A page of plain values ends the life of the dictionary, whose memory a column need not hold any longer. The format allows
-// a page of indices after it.
+// TestDictionaryAfterPlainPages checks that the memory of the dictionary is freed at a page of plain values, and that a page of
+// indices may still follow, as the format allows.
 func TestDictionaryAfterPlainPages(t *testing.T) {
 	for name, test := range map[string]struct {
 		field  arrow.Field
@@ -85,7 +85,7 @@ func TestDictionaryAfterPlainPages(t *testing.T) {
 	}
 }
 
-// counting knows the most bytes that were allocated at once.
+// counting is an allocator that records the maximum allocated at the same time.
 type counting struct {
 	memory.Allocator
 	now, most int
@@ -102,7 +102,7 @@ func (c *counting) Free(b []byte) {
 	c.Allocator.Free(b)
 }
 
-// A large page is not held compressed beside what it uncompresses to.
+// TestLargePagesAreStreamed checks that the compressed and the uncompressed form of a large page are not in memory together.
 func TestLargePagesAreStreamed(t *testing.T) {
 	const size = 5 << 20
 	d := newDice(t, 5)
@@ -154,7 +154,7 @@ func TestLargePagesAreStreamed(t *testing.T) {
 	}
 }
 
-// A frame may not make the decoder take more memory than the page's header says.
+// TestZstdFrameLargerThanItsPage checks that a frame can't make the decoder allocate more memory than the page's header states.
 func TestZstdFrameLargerThanItsPage(t *testing.T) {
 	codec, err := compress.GetCodec(compress.Codecs.Zstd)
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 )
 
-// number is a physical type of 4 or 8 bytes, whatever its bits mean.
+// number is the bits of a physical type of 4 or 8 bytes.
 type number interface{ uint32 | uint64 }
 
 // fixed decodes INT32, INT64, FLOAT and DOUBLE.
 type fixed[T number] struct {
 	out   output
-	entry []T // of the dictionary
+	entry []T // the dictionary's values
 
 	encoding parquet.Encoding
-	data     []byte // plain, or split into streams of
+	data     []byte // plain values or, with BYTE_STREAM_SPLIT, streams of
 	stream   int    // bytes each
-	at       int    // values read of the streams
+	at       int    // values read from the streams
 	ids      hybrid
 	deltas   *delta
 }
@@ -77,7 +77,7 @@ func (f *fixed[T]) read(n int) error {
 	return nil
 }
 
-// join puts values together from streams of their first bytes, their second bytes, and so on.
+// join assembles values from streams of their first bytes, their second bytes, and so on.
 func join[T number](dst []T, data []byte, stream int) {
 	clear(dst)
 	for k := range sizeOf[T]() {
@@ -93,8 +93,8 @@ func (f *fixed[T]) spread(bits []byte, at, slots, n int) {
 	spread(all[len(all)-slots:], bits, at, n)
 }
 
-// spread moves the n values that out begins with to the slots of out whose bits, from bit at on, are set: n are.
-// The others become zero.
+// spread moves the first n values of out to the slots whose bits, starting at bit at, are set; there are n of these. The other slots
+// become zero.
 func spread[T any](out []T, bits []byte, at, n int) {
 	var zero T
 	for i := len(out) - 1; i >= n; i-- {
@@ -121,7 +121,7 @@ func sizeOf[T number]() int {
 	return 8
 }
 
-// indices reads the indices of a page into the dictionary.
+// indices decodes a page's indices into the dictionary.
 func indices(data []byte) (hybrid, error) {
 	switch {
 	case len(data) == 0: // every value is null

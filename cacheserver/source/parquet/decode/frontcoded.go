@@ -3,16 +3,15 @@
 
 package decode
 
-// frontCoded reads DELTA_BYTE_ARRAY: what each value shares with the one before, and what is its own (Parquet format,
-// Encodings.md).
+// frontCoded decodes DELTA_BYTE_ARRAY: each value is a prefix of the previous value and a suffix (Parquet format, Encodings.md).
 type frontCoded struct {
-	shares []uint32 // bytes that each value has of the one before
-	owns   []uint32 // bytes that it has of data
+	shares []uint32 // prefix lengths
+	owns   []uint32 // suffix lengths
 	data   []byte
 	before []byte
 }
 
-// begin begins a page of at most n values.
+// begin starts a page of at most n values.
 func (s *frontCoded) begin(data []byte, n int) (err error) {
 	if s.shares, data, err = lengths(data, n); err != nil {
 		return err
@@ -27,7 +26,7 @@ func (s *frontCoded) begin(data []byte, n int) (err error) {
 	return nil
 }
 
-// next is the next value, until the next call.
+// next returns the next value, which is valid until the next call.
 func (s *frontCoded) next() ([]byte, error) {
 	if len(s.owns) == 0 {
 		return nil, errFew

@@ -8,13 +8,13 @@ import (
 	"errors"
 )
 
-// header is a page's (Parquet format, PageHeader), fields by their Thrift ids.
+// header is a page header (Parquet format, PageHeader), with fields indexed by their Thrift ids.
 type header struct {
 	page fields
-	data fields // of the DataPageHeader, DataPageHeaderV2 or DictionaryPageHeader within
+	data fields // fields of its DataPageHeader, DataPageHeaderV2 or DictionaryPageHeader
 }
 
-// Thrift ids of a PageHeader's fields.
+// Thrift field ids of PageHeader.
 const (
 	pageKind         = 1
 	pageUncompressed = 2
@@ -25,18 +25,18 @@ const (
 	pageDataV2       = 8
 )
 
-// What pageKind may be.
+// Values of pageKind.
 const (
 	kindDataV1     = 0
 	kindDictionary = 2
 	kindDataV2     = 3
 )
 
-// Thrift ids of fields of the headers within.
+// Thrift field ids of the nested headers.
 const (
-	dataValues = 1 // of all three
+	dataValues = 1 // in all three
 
-	v1Encoding    = 2 // of a dictionary page too
+	v1Encoding    = 2 // in a dictionary page's header too
 	v1DefEncoding = 3
 	v1RepEncoding = 4
 
@@ -46,7 +46,7 @@ const (
 	v2Compressed = 7
 )
 
-// fields are a Thrift struct's numbers and booleans.
+// fields holds the numbers and booleans of a Thrift struct.
 type fields struct {
 	known uint
 	value [10]int64
@@ -73,8 +73,8 @@ var (
 	errHeader = corrupt("page header")
 )
 
-// parseHeader reads the header that text begins with and tells its length. The error is errShort if it may go on
-// past text.
+// parseHeader parses the header at the start of text and returns its length. The error is errShort if the header may continue after
+// text.
 func parseHeader(text []byte) (h header, size int, err error) {
 	p := &compact{text: text}
 	p.structure(&h.page, &h.data, 0)
@@ -87,15 +87,15 @@ func parseHeader(text []byte) (h header, size int, err error) {
 	return h, len(text) - len(p.text), nil
 }
 
-// compact reads Thrift's compact protocol (Thrift specification, thrift-compact-protocol.md). After the first failure
-// it reads zeros.
+// compact parses Thrift's compact protocol (Thrift specification, thrift-compact-protocol.md). After the first error it returns
+// zeros.
 type compact struct {
 	text  []byte
 	short bool // text ended
 	bad   bool
 }
 
-// The compact protocol's types.
+// The types of the compact protocol.
 const (
 	typeTrue   = 1
 	typeFalse  = 2
@@ -109,9 +109,9 @@ const (
 	typeStruct = 12
 )
 
-const deepest = 16 // structs and lists within one another
+const deepest = 16 // maximum nesting of structs and lists
 
-// structure reads a struct: its numbers and booleans to f, those of page headers within to kid. Both may be nil.
+// structure parses a struct: its numbers and booleans to f, those of nested page headers to kid. Both may be nil.
 func (p *compact) structure(f, kid *fields, depth int) {
 	id := int16(0)
 	for !p.failed() {
@@ -128,7 +128,7 @@ func (p *compact) structure(f, kid *fields, depth int) {
 		switch {
 		case kid != nil && kind <= typeI64 && id >= pageDataV1 && id <= pageDataV2: // all of these are structs
 			p.bad = true
-		case f != nil && kind <= typeFalse && id == v2Compressed: // is_compressed, the only boolean field that is read
+		case f != nil && kind <= typeFalse && id == v2Compressed: // is_compressed, the only boolean field that is needed
 			f.set(id, int64(2-kind))
 		case f != nil && kind > typeByte && kind <= typeI64:
 			f.set(id, int64(unzigzag(p.uvarint())))
@@ -140,7 +140,7 @@ func (p *compact) structure(f, kid *fields, depth int) {
 	}
 }
 
-// skip passes a field's value.
+// skip skips a field's value.
 func (p *compact) skip(kind byte, depth int) {
 	if depth > deepest {
 		p.bad = true
@@ -164,12 +164,12 @@ func (p *compact) skip(kind byte, depth int) {
 		p.items(n, head&0xf, depth)
 	case kind == typeStruct:
 		p.structure(nil, nil, depth+1)
-	default: // no page header has maps
+	default: // page headers contain no maps
 		p.bad = true
 	}
 }
 
-// items passes the items of a list. Booleans take a byte here.
+// items skips the items of a list, where booleans take a byte.
 func (p *compact) items(n uint64, kind byte, depth int) {
 	if kind == typeTrue || kind == typeFalse {
 		kind = typeByte

@@ -11,8 +11,7 @@ import (
 	"github.com/apache/thrift/lib/go/thrift"
 )
 
-// thriftPage is the header of a data page of version 2, written with Thrift's own encoder, with text of any length in
-// its statistics.
+// thriftPage encodes the header of a data page of version 2 with Thrift's own encoder; text is put in its statistics.
 func thriftPage(t *testing.T, text string) []byte {
 	t.Helper()
 	ctx := t.Context()
@@ -81,7 +80,7 @@ func TestHeaderEndsEarly(t *testing.T) {
 }
 
 func TestHeaderTooDeep(t *testing.T) {
-	nested := strings.Repeat("\x1c", 1000) // field 1, a struct, and so on
+	nested := strings.Repeat("\x1c", 1000) // each byte is field 1 of type struct
 	if _, _, err := parseHeader([]byte(nested)); !errors.Is(err, errHeader) {
 		t.Errorf("1000 structs within one another: %v, want %v", err, errHeader)
 	}

@@ -8,18 +8,18 @@ import (
 	"math"
 )
 
-// hybrid reads Parquet's mix of runs of one value and of packed values (Parquet format, Encodings.md, RLE).
+// hybrid decodes Parquet's RLE/bit-packing hybrid: runs of one value and of packed values (Parquet format, Encodings.md, RLE).
 type hybrid struct {
 	data  []byte
-	width uint // bits of a value, at most 32
+	width uint // bits per value, at most 32
 
-	left   int    // values of the run under way
-	value  uint32 // all of them, if bits is nil
-	packed []byte // they lie in here,
+	left   int    // remaining values of the current run
+	value  uint32 // the run's value, if packed is nil
+	packed []byte // the run's packed values,
 	at     int    // from this bit on
 }
 
-// newHybrid reads from data. Values of no width are 0, as many as are asked for.
+// newHybrid returns a decoder of data. With width 0 it yields any number of zeros.
 func newHybrid(data []byte, width uint) hybrid {
 	h := hybrid{data: data, width: width}
 	if width == 0 {
@@ -28,7 +28,7 @@ func newHybrid(data []byte, width uint) hybrid {
 	return h
 }
 
-// run makes sure that a run is under way.
+// run starts the next run if the current one is finished.
 func (h *hybrid) run() error {
 	for h.left == 0 {
 		if len(h.data) == 0 {
@@ -50,11 +50,11 @@ func (h *hybrid) run() error {
 	return nil
 }
 
-// pack begins a run of groups of 8 packed values. Writers may leave out the padding of the last group.
+// pack starts a run of groups of 8 packed values. Writers may omit the padding of the last group.
 func (h *hybrid) pack(groups int) {
 	size := min(groups*int(h.width), len(h.data))
 	h.left = min(groups*8, size*8/int(h.width))
-	h.packed, h.at = h.data, 0 // with what comes behind, so that loads may go past the run
+	h.packed, h.at = h.data, 0 // including the bytes after the run, so that loads may read past its end
 	h.data = h.data[size:]
 }
 
@@ -72,7 +72,7 @@ func (h *hybrid) repeat(n int) error {
 	return nil
 }
 
-// skip passes n values of the run under way.
+// skip skips n values of the current run.
 func (h *hybrid) skip(n int) {
 	h.left -= n
 	h.at += n * int(h.width)
@@ -96,7 +96,7 @@ func (h *hybrid) read(dst []uint32) error {
 	return nil
 }
 
-// gather sets dst to the entries of dict that the next values name.
+// gather sets dst to the entries of dict whose indices are the next values.
 func gather[T any](h *hybrid, dst, dict []T) error {
 	for len(dst) > 0 {
 		if err := h.run(); err != nil {

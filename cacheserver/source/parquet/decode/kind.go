@@ -15,17 +15,16 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/schema"
 )
 
-// kind is how a physical type becomes an Arrow type.
+// kind is a combination of a physical type and the Arrow type that it is decoded to.
 type kind struct {
 	to     arrow.DataType
 	values func() values
-	// convert makes the values of n slots, in the buffer's place, from those of the physical type; nil: they are
-	// the same.
+	// convert converts the n slots of a buffer from the physical type; nil: the bytes are the same.
 	convert func(dst, src []byte, n int)
 	width   int // bytes of a converted value
 }
 
-// finish makes an array's buffers of the physical type's. It takes those over.
+// finish converts the buffers of the physical type to those of the array. It takes them over.
 func (k kind) finish(mem memory.Allocator, buffers []*memory.Buffer, n int) []*memory.Buffer {
 	if k.convert == nil {
 		return buffers
@@ -37,7 +36,7 @@ func (k kind) finish(mem memory.Allocator, buffers []*memory.Buffer, n int) []*m
 	return []*memory.Buffer{out.finish()}
 }
 
-// kindOf is the kind of a Parquet column whose values become the Arrow type that pqarrow gives them.
+// kindOf returns the kind of a Parquet column whose Arrow type, in pqarrow, is to.
 func kindOf(leaf *schema.Column, to arrow.DataType) (kind, error) {
 	k := kind{to: to}
 	id := to.ID()
@@ -60,7 +59,7 @@ func kindOf(leaf *schema.Column, to arrow.DataType) (kind, error) {
 		k.values, ok = func() values { return &fixed[uint64]{} }, id == arrow.FLOAT64
 	case parquet.Types.ByteArray:
 		k.values, ok = func() values { return &text{} }, id == arrow.STRING || id == arrow.BINARY
-	case parquet.Types.Int96: // as its bytes
+	case parquet.Types.Int96: // kept as 12 bytes
 		k.values = func() values { return &wide{width: parquet.Int96SizeBytes} }
 		fixed, isFixed := to.(*arrow.FixedSizeBinaryType)
 		ok = isFixed && fixed.ByteWidth == parquet.Int96SizeBytes
@@ -115,7 +114,7 @@ func (k *kind) fromFixed(id arrow.Type, width int) bool {
 	return true
 }
 
-// narrow keeps the low bytes of 32-bit integers.
+// narrow truncates 32-bit integers to their low bytes.
 func narrow[T uint8 | uint16](dst, src []byte, n int) {
 	out := valuesOf[T](dst)[:n]
 	for i, v := range valuesOf[uint32](src)[:n] {
@@ -123,7 +122,7 @@ func narrow[T uint8 | uint16](dst, src []byte, n int) {
 	}
 }
 
-// decimals widens integers.
+// decimals converts integers to decimal128.
 func decimals[T int32 | int64](dst, src []byte, n int) {
 	out := valuesOf[decimal128.Num](dst)[:n]
 	for i, v := range valuesOf[T](src)[:n] {
@@ -131,7 +130,7 @@ func decimals[T int32 | int64](dst, src []byte, n int) {
 	}
 }
 
-// bigEndian reads signed integers of width bytes, at most 16, the highest first.
+// bigEndian converts big-endian signed integers of width bytes, at most 16.
 func bigEndian(dst, src []byte, n, width int) {
 	out := valuesOf[decimal128.Num](dst)[:n]
 	var word [arrow.Decimal128SizeBytes]byte

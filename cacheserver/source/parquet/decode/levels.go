@@ -8,22 +8,22 @@ import (
 	"math/bits"
 )
 
-// levels reads definition levels as runs of equal ones.
+// levels decodes definition levels as runs of equal levels.
 type levels struct {
 	runs hybrid
-	most uint8 // the highest level there may be
+	most uint8 // the maximum level
 
-	block [256 + 8]uint8 // unpacked, and room for a load
-	at, n int            // those of them that are not read yet
+	block [256 + 8]uint8 // unpacked levels, and room for a 64-bit load
+	at, n int            // [at, n) of block are not read yet
 }
 
-// begin begins a page.
+// begin starts a page.
 func (l *levels) begin(data []byte, most uint8) {
 	l.runs, l.most = newHybrid(data, uint(bits.Len8(most))), most
 	l.at, l.n = 0, 0
 }
 
-// peek tells the next level and how many like it follow at least.
+// peek returns the next level, and a lower bound on how many levels equal to it follow.
 func (l *levels) peek() (level uint8, n int, err error) {
 	if l.at == l.n {
 		if err := l.runs.run(); err != nil {
@@ -52,7 +52,7 @@ func (l *levels) peek() (level uint8, n int, err error) {
 	return level, min(n, l.n-l.at), nil
 }
 
-// unpack brings packed levels into block.
+// unpack unpacks the next packed levels into block.
 func (l *levels) unpack() error {
 	l.at, l.n = 0, min(l.runs.left, len(l.block)-8)
 	unpack(l.block[:l.n], l.runs.packed, l.runs.at, l.runs.width)
@@ -65,7 +65,7 @@ func (l *levels) unpack() error {
 	return nil
 }
 
-// skip passes n levels that peek told of.
+// skip skips n levels returned by peek.
 func (l *levels) skip(n int) {
 	if l.at < l.n {
 		l.at += n

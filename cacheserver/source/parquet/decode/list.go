@@ -9,17 +9,17 @@ import (
 	"math/bits"
 )
 
-// lists are the lists of an output so far.
+// lists are the lists decoded into an output so far.
 type lists struct {
-	offsets []int32 // the first slot of each list, of all that there will be, and one more
-	begun   int     // lists that are begun
-	open    bool    // the last of them has an element
+	offsets []int32 // the first slot of each list of the output, plus the end
+	begun   int     // number of lists begun
+	open    bool    // the last list has an element, so more may follow
 }
 
-// room is how many lists are yet to begin.
+// room is the number of lists that are not begun yet.
 func (l *lists) room() int { return len(l.offsets) - 1 - l.begun }
 
-// readLists reads n lists. The last may go on in the next page, so this reads on until another begins.
+// readLists reads n lists. The last one may continue on the next page, so it reads until the next list begins.
 func (c *Column) readLists(n int) error {
 	extend[int32](&c.starts, n)
 	l := lists{offsets: valuesOf[int32](c.starts.bytes())}
@@ -51,9 +51,9 @@ func (c *Column) readLists(n int) error {
 	}
 }
 
-// follow follows the levels to the end of the page, or to a list too many. It appends the slots of the lists and
-// returns how many of those are valid. A list's definition level tells: below holder it is null, at holder it is
-// empty, above it has an element, which is valid at the highest level.
+// follow processes levels up to the end of the page, or to the list after the last one wanted. It appends the slots of the lists and
+// returns how many of them are valid. With a definition level below holder a list is null, at holder it is empty, above it has an
+// element, which is valid at the maximum level.
 func (c *Column) follow(l *lists) (valid int, err error) {
 	for c.left > 0 {
 		def, n, err := c.defs.peek()
@@ -86,8 +86,8 @@ func (c *Column) follow(l *lists) (valid int, err error) {
 	return valid, nil
 }
 
-// elements follows the repetition levels of n elements, each of which begins a list or goes on with one. It returns how
-// many there are before a list too many.
+// elements processes the repetition levels of n elements, each of which begins or continues a list. It returns how many elements come
+// before the list after the last one wanted.
 func (c *Column) elements(l *lists, n int) (done int, err error) {
 	if c.slots.slots > math.MaxInt32-n {
 		return 0, corrupt("the lists of a batch have more than 2^31 elements")
@@ -122,7 +122,7 @@ func (c *Column) elements(l *lists, n int) (done int, err error) {
 	return done, nil
 }
 
-// skipEmptyLists follows the repetition levels of n lists without elements, and returns how many there are before one too many.
+// skipEmptyLists processes the repetition levels of n lists without elements, and returns how many of them are wanted.
 func (c *Column) skipEmptyLists(l *lists, n int) (done int, err error) {
 	n = min(n, l.room())
 	for ; done < n; done++ {
@@ -141,10 +141,10 @@ func (c *Column) skipEmptyLists(l *lists, n int) (done int, err error) {
 	return done, nil
 }
 
-// errNoList is a repetition level of 1 where no list is under way.
+// errNoList is the error for a repetition level of 1 without a list to continue.
 var errNoList = corrupt("an element of a list that is not there")
 
-// repetitions makes sure that a run of repetition levels is under way.
+// repetitions starts the next run of repetition levels if the current one is finished.
 func (c *Column) repetitions() error {
 	if err := c.reps.run(); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (c *Column) repetitions() error {
 	return nil
 }
 
-// begins reports whether the next repetition level of the run under way begins a list.
+// begins reports whether the next repetition level of the current run begins a list.
 func (c *Column) begins() bool {
 	if c.reps.packed == nil {
 		return c.reps.value == 0
@@ -163,7 +163,7 @@ func (c *Column) begins() bool {
 	return c.reps.packed[c.reps.at>>3]>>(c.reps.at&7)&1 == 0
 }
 
-// singles begins n lists at slots that follow each other, if there is room, and returns how many it began.
+// singles begins n lists at consecutive slots, as far as there is room, and returns how many it began.
 func (l *lists) singles(n, slot int) int {
 	n = min(n, l.room())
 	for i := range n {
@@ -173,8 +173,8 @@ func (l *lists) singles(n, slot int) int {
 	return n
 }
 
-// packed begins a list at each of n slots, from number slot on, whose bit is zero, from bit at of src on. It returns how
-// many slots there are before a list too many.
+// packed begins a list at each of n slots whose repetition bit, starting at bit at of src, is zero; the first slot has index slot. It
+// returns how many slots come before the list after the last one wanted.
 func (l *lists) packed(src []byte, at, n, slot int) int {
 	offsets, begun := l.offsets[:len(l.offsets)-1], l.begun
 	for done := 0; done < n; done += widest {
@@ -193,10 +193,11 @@ func (l *lists) packed(src []byte, at, n, slot int) int {
 	return n
 }
 
-// runs follows whole runs of repetition levels, when none is under way and a list is open, one pass for what elements does run
-// by run: a list of some ten elements is about two runs, so they decide what short lists cost (BenchmarkColumn/1-40). It takes
-// those with a header of one byte that go on with a list, or are packed and have no more levels than n and than there is
-// room for lists, and stops at any other. It returns how many levels it has followed, the first of them of number slot.
+// runs processes whole runs of repetition levels in one loop, while elements would process them one by one. A list of about ten
+// elements has two runs, so runs dominate the cost of short lists (BenchmarkColumn/1-40). It is called between two runs, while a list
+// is open. It processes runs that have a header of one byte and either continue a list, or are packed with at most n levels and at
+// most as many as there is room for lists; it stops at any other run. It returns the number of levels processed; the first of them
+// has index slot.
 func (l *lists) runs(h *hybrid, n, slot int) (done int) {
 	data, begun := h.data, l.begun
 	for len(data) >= 2 {
@@ -225,8 +226,8 @@ func (l *lists) runs(h *hybrid, n, slot int) (done int) {
 	return done
 }
 
-// group begins a list at each zero of 8 levels, and returns how many. It writes two offsets whether or not they begin a list,
-// for which offsets has room: most groups have one or two, and a processor can't foretell which.
+// group begins a list at each zero among 8 levels, and returns how many. It always writes two offsets, without a branch, whether or
+// not they begin a list; offsets must have room for this. Most groups have one or two zeros, which a CPU can't predict.
 func group(offsets []int32, levels uint8, slot int) int {
 	begins := uint(^levels)
 	n := bits.OnesCount(begins)
@@ -237,7 +238,7 @@ func group(offsets []int32, levels uint8, slot int) int {
 	return n
 }
 
-// window is at least widest bits of src from bit at on, zeros past its end.
+// window returns at least widest bits of src, starting at bit at; bits past its end are zero.
 func window(src []byte, at int) uint64 {
 	if at>>3+8 <= len(src) {
 		return binary.LittleEndian.Uint64(src[at>>3:]) >> (at & 7)

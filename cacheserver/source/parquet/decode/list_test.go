@@ -14,7 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// pageOf is a column in the midst of a page: lists whose null is at definition level 0, empty at 1, with elements at 2.
+// pageOf returns a column in the middle of a page: a list is null at definition level 0, empty at 1, and has elements at 2.
 func pageOf(reps, defs []byte, left int) *Column {
 	c := &Column{list: true, holder: 1, maxDef: 2, left: left, reps: newHybrid(reps, 1)}
 	c.defs.begin(defs, c.maxDef)
@@ -23,7 +23,7 @@ func pageOf(reps, defs []byte, left int) *Column {
 	return c
 }
 
-// run is the levels of a run of n equal values, n below 64.
+// run encodes the levels of a run of n equal values, n below 64.
 func run(n, value byte) []byte { return []byte{n << 1, value} }
 
 func TestFollow(t *testing.T) {
@@ -32,8 +32,8 @@ func TestFollow(t *testing.T) {
 		name       string
 		reps, defs []byte
 		left, room int
-		want       []int32 // the first slots of the lists that begin
-		rest       int     // levels that are not followed
+		want       []int32 // the first slots of the lists begun
+		rest       int     // number of levels left unprocessed
 		fails      error
 	}{
 		{name: "packed", reps: bits(0b1101_0110), defs: run(8, 2), left: 8, room: 9, want: []int32{0, 3, 5}},
@@ -74,7 +74,7 @@ func TestFollowRefusesLevelsTooHigh(t *testing.T) {
 	}
 }
 
-// Windows of any offset and length give the same lists as looking at bit by bit.
+// TestPacked checks for all offsets and lengths that the lists are the same as when bits are processed one by one.
 func TestPacked(t *testing.T) {
 	const seed = 5
 	r := rand.New(rand.NewPCG(seed, 7))
@@ -82,7 +82,7 @@ func TestPacked(t *testing.T) {
 	for range 2000 {
 		src := make([]byte, 1+r.IntN(40))
 		for i := range src {
-			src[i] = byte(r.Uint32() | r.Uint32()) // lists of four on average
+			src[i] = byte(r.Uint32() | r.Uint32()) // lists with four elements on average
 		}
 		at := r.IntN(8)
 		n := r.IntN(8*len(src) - at + 1)
@@ -105,7 +105,7 @@ func TestPacked(t *testing.T) {
 	}
 }
 
-// Runs of any kind and length give the same lists as looking at level by level.
+// TestRuns checks for runs of all kinds and lengths that the lists are the same as when levels are processed one by one.
 func TestRuns(t *testing.T) {
 	const seed = 6
 	r := rand.New(rand.NewPCG(seed, 7))

@@ -13,10 +13,10 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// hadoopLZ4 is the Parquet codec LZ4 (id 5), which the format deprecates because writers disagree about its framing
-// (Compression.md). Hadoop, and so Spark, writes blocks of BlockCompressorStream: the block's uncompressed length, then
-// pieces, each behind its compressed length, until that length is reached; lengths are 32 bits, big-endian. Old writers
-// of Arrow wrote LZ4 frames, or one raw LZ4 block. It is registered for pqarrow too, which has no codec of this id.
+// hadoopLZ4 is the Parquet codec LZ4 (id 5), which the format deprecates because writers use different framings (Compression.md).
+// Hadoop, and so Spark, writes blocks in the format of BlockCompressorStream: the block's uncompressed length, then pieces that are
+// each preceded by their compressed length, until the uncompressed length is reached; lengths are 32 bits, big-endian. Old Arrow
+// writers wrote LZ4 frames, or a single raw LZ4 block. The codec is registered for pqarrow too, which has none with this id.
 type hadoopLZ4 struct{}
 
 var _ compress.ErrorCodec = hadoopLZ4{}
@@ -25,7 +25,7 @@ func init() { compress.RegisterCodec(compress.Codecs.Lz4, hadoopLZ4{}) }
 
 const lz4FrameMagic = 0x184d2204
 
-// DecodeWithError fills dst, which is as long as the page.
+// DecodeWithError fills dst, whose length is the page's uncompressed size.
 func (hadoopLZ4) DecodeWithError(dst, src []byte) ([]byte, error) {
 	if hadoopBlocks(dst, src) == nil {
 		return dst, nil
@@ -69,7 +69,7 @@ func hadoopBlocks(dst, src []byte) error {
 	return nil
 }
 
-// bigEndianLength takes a length off the front of src, -1 if there is none.
+// bigEndianLength removes a length from the front of src and returns it; -1 if src is too short.
 func bigEndianLength(src *[]byte) int {
 	if len(*src) < 4 {
 		return -1
@@ -82,12 +82,12 @@ func bigEndianLength(src *[]byte) int {
 func (c hadoopLZ4) Decode(dst, src []byte) []byte {
 	out, err := c.DecodeWithError(dst, src)
 	if err != nil {
-		panic(err) // compress.Codec has no error; compress.Decode calls DecodeWithError
+		panic(err) // compress.Codec.Decode can't return an error; compress.Decode calls DecodeWithError
 	}
 	return out
 }
 
-// Encode writes one block of one piece.
+// Encode writes one block with one piece.
 func (c hadoopLZ4) Encode(dst, src []byte) []byte {
 	raw, err := compress.GetCodec(compress.Codecs.Lz4Raw)
 	if err != nil {

@@ -22,7 +22,7 @@ func rawLZ4(t testing.TB, data []byte) []byte {
 	return out[:n]
 }
 
-// hadoop frames data as BlockCompressorStream does: blocks of several pieces.
+// hadoop frames data like BlockCompressorStream, in blocks of several pieces.
 func hadoop(t testing.TB, data []byte, block, piece int) []byte {
 	t.Helper()
 	var out []byte
@@ -82,7 +82,7 @@ func TestLZ4Framings(t *testing.T) {
 	}
 }
 
-// FuzzLZ4 gives the codec any bytes: an error or a page, never a panic.
+// FuzzLZ4 decodes arbitrary bytes: the result must be an error or a page, never a panic.
 func FuzzLZ4(f *testing.F) {
 	data := bytes.Repeat([]byte("value "), 30)
 	f.Add(hadoop(f, data, 100, 60), uint16(len(data)))

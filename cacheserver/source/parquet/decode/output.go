@@ -9,13 +9,13 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// output is a buffer that grows. Set mem before use; whoever stops halfway releases it.
+// output is a growing buffer. Set mem before use; release it if decoding stops before finish.
 type output struct {
 	mem memory.Allocator
-	buf *memory.Buffer // nil: nothing yet
+	buf *memory.Buffer // nil: nothing written yet
 }
 
-// reserve makes room for size bytes in all.
+// reserve makes room for a total of size bytes.
 func (o *output) reserve(size int) {
 	if o.buf == nil {
 		o.buf = memory.NewResizableBuffer(o.mem)
@@ -25,7 +25,7 @@ func (o *output) reserve(size int) {
 	}
 }
 
-// resize makes it size bytes long.
+// resize sets the length to size bytes.
 func (o *output) resize(size int) {
 	o.reserve(size)
 	o.buf.ResizeNoShrink(size)
@@ -33,7 +33,7 @@ func (o *output) resize(size int) {
 
 func (o *output) bytes() []byte { return o.buf.Bytes() }
 
-// len is its length in bytes.
+// len is the length in bytes.
 func (o *output) len() int {
 	if o.buf == nil {
 		return 0
@@ -41,7 +41,7 @@ func (o *output) len() int {
 	return o.buf.Len()
 }
 
-// finish hands over the buffer, nil if nothing was written.
+// finish returns the buffer and resets the output; the buffer is nil if nothing was written.
 func (o *output) finish() *memory.Buffer {
 	b := o.buf
 	o.buf = nil
@@ -55,7 +55,7 @@ func (o *output) release() {
 	}
 }
 
-// extend appends n values of T, of any content, and returns them.
+// extend appends n values of T, with arbitrary content, and returns them.
 func extend[T any](o *output, n int) []T {
 	size := int(unsafe.Sizeof(*new(T)))
 	from := o.len()
@@ -63,12 +63,12 @@ func extend[T any](o *output, n int) []T {
 	return valuesOf[T](o.bytes()[from:])
 }
 
-// valuesOf is whole values in b, which is aligned to them.
+// valuesOf returns b as values of T; b is aligned for T.
 func valuesOf[T any](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
 }
 
-// bytesOf is the memory of values.
+// bytesOf returns the memory of values.
 func bytesOf[T any](values []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 )
 
-// next goes on to the next data page. It reports false after the last, which is an error unless all values of the
-// chunk were read.
+// next advances to the next data page. It returns false after the last one, and an error if not all values of the chunk have been
+// read by then.
 func (c *Column) next() (bool, error) {
 	for {
 		p, err := c.pages.next()
@@ -31,7 +31,7 @@ func (c *Column) next() (bool, error) {
 	}
 }
 
-// ended says what is wrong when there are no more pages.
+// ended returns an error if values are missing when there are no more pages.
 func (c *Column) ended() error {
 	if c.valuesRead != c.chunk.Values && c.chunk.Pages == nil {
 		return corrupt("the pages of the column chunk have %d values, the footer says %d", c.valuesRead, c.chunk.Values)
@@ -39,7 +39,7 @@ func (c *Column) ended() error {
 	return nil
 }
 
-// over says what is wrong when values are left over.
+// over returns an error if values are left over.
 func (c *Column) over() error {
 	for more := true; more && c.left == 0; {
 		var err error
@@ -53,7 +53,7 @@ func (c *Column) over() error {
 	return nil
 }
 
-// setDictionary takes the dictionary.
+// setDictionary decodes the dictionary page.
 func (c *Column) setDictionary(p page) error {
 	if c.worded {
 		return corrupt("the column chunk has a second dictionary")
@@ -65,8 +65,8 @@ func (c *Column) setDictionary(p page) error {
 	return c.values.dictionary(p.data, p.n)
 }
 
-// settleDictionary follows pages, which drops the dictionary when a page does not use it, and reads it again for a page
-// that does.
+// settleDictionary keeps the decoded dictionary in step with pages, which drops the dictionary page at a data page that does not use
+// it, and reads it again for one that does.
 func (c *Column) settleDictionary(p *page) error {
 	if !c.pages.dropped {
 		return nil
@@ -81,7 +81,7 @@ func (c *Column) settleDictionary(p *page) error {
 	return c.values.dictionary(dictionary.data, dictionary.n)
 }
 
-// page begins a data page.
+// page starts a data page.
 func (c *Column) page(p page) (err error) {
 	if p.kind == kindDataV1 && c.list {
 		if p.reps, p.data, err = levelsV1(p.data, p.repEncoding); err != nil {
@@ -103,7 +103,7 @@ func (c *Column) page(p page) (err error) {
 	} else {
 		c.def = newHybrid(p.defs, 1)
 	}
-	if p.encoding == parquet.Encodings.PlainDict { // an older name of the same
+	if p.encoding == parquet.Encodings.PlainDict { // a deprecated name of the same encoding
 		p.encoding = parquet.Encodings.RLEDict
 	}
 	if err := c.settleDictionary(&p); err != nil {
@@ -112,7 +112,7 @@ func (c *Column) page(p page) (err error) {
 	return c.values.page(p.encoding, p.data, p.n)
 }
 
-// levelsV1 takes levels that lie behind their length off a page of version 1.
+// levelsV1 splits levels, which are preceded by their length, off the data of a page of version 1.
 func levelsV1(data []byte, encoding parquet.Encoding) (levels, rest []byte, err error) {
 	if encoding != parquet.Encodings.RLE {
 		return nil, nil, unknown(encoding)

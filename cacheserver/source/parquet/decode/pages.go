@@ -15,46 +15,46 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/compress"
 )
 
-// pages reads the pages of a column chunk one after the other: checks their CRC, uncompresses them.
+// pages reads the pages of a column chunk in order, checks their CRCs and uncompresses them.
 //
-// A page is valid until the next one is read; a dictionary until the first data page that does not use it.
+// A page is valid until the next one is read; a dictionary is valid until the first data page that does not use it.
 type pages struct {
 	from    io.ReaderAt
 	at, end int64
-	then    *Pages         // what comes after end; nil: nothing
-	most    int64          // bytes of a page, uncompressed
-	codec   compress.Codec // nil: pages are not compressed
-	streams bool           // codec can read a page in pieces, see stream
+	then    *Pages         // pages to read after end; nil: none
+	most    int64          // maximum uncompressed size of a page
+	codec   compress.Codec // nil: pages are uncompressed
+	streams bool           // codec can uncompress a page as a stream, see stream
 	mem     memory.Allocator
 
-	checked bool // a data page was read, and
-	summed  bool // it had a CRC, so that all of them have one
+	checked bool // a data page was read,
+	summed  bool // and it had a CRC, so all of them must have one
 
-	window []byte // bytes of the file
-	start  int64  // where they are
-	buffer []byte // all of window's memory, but where the file has it
+	window []byte // some bytes of the file,
+	start  int64  // from this offset on
+	buffer []byte // the memory of window, unless it is the file's own
 
-	body  []byte   // as the file has it, where window does not have all of it
+	body  []byte   // a page's body that is not within window
 	plain []byte   // uncompressed
 	kept  [][]byte // memory of the dictionary
 
-	dictionaryAt int64 // where the dictionary page begins
+	dictionaryAt int64 // offset of the dictionary page
 	dropped      bool  // the dictionary's memory was freed, see dropDictionary
 }
 
 const (
-	windowBytes = 64 << 10 // read at a time, for headers and small pages
-	mostHeader  = 16 << 20 // statistics may be long
-	largeBytes  = 4 << 20  // of a page's body that is uncompressed while it is read, where the codec can
+	windowBytes = 64 << 10 // length of a read for headers and small pages
+	mostHeader  = 16 << 20 // headers are long if they have long statistics
+	largeBytes  = 4 << 20  // bodies of this size or more are uncompressed as a stream, if the codec can
 )
 
-// page is a page of any kind that holds values.
+// page is a page with values, of any kind.
 type page struct {
 	kind     int64
 	n        int // values, nulls included
 	encoding parquet.Encoding
 
-	defEncoding, repEncoding parquet.Encoding // of version 1; its levels lie in data
+	defEncoding, repEncoding parquet.Encoding // of version 1, whose levels are in data
 
 	reps, defs []byte // levels of version 2
 	data       []byte // uncompressed
@@ -122,7 +122,7 @@ func (p *pages) read() (page, error) {
 	return pg, err
 }
 
-// content reads and uncompresses the bytes of a page whose header was read.
+// content reads and uncompresses the body of a page whose header was read.
 func (p *pages) content(pg *page, h *header, size int) (err error) {
 	length := h.page.value[pageCompressed]
 	if p.streams && pg.kind != kindDataV2 && length > largeBytes && int64(len(p.near())) < length {
@@ -136,7 +136,7 @@ func (p *pages) content(pg *page, h *header, size int) (err error) {
 	return err
 }
 
-// whole reads all bytes of a page before it uncompresses them.
+// whole reads the complete body of a page and then uncompresses it.
 func (p *pages) whole(pg *page, h *header, size int) error {
 	body, err := p.bytes(h.page.value[pageCompressed])
 	if err != nil {
@@ -152,15 +152,15 @@ func (p *pages) whole(pg *page, h *header, size int) error {
 		err = p.readV2(pg, &h.data, body, size)
 	}
 	if err == nil && p.codec != nil && pg.kind != kindDataV2 {
-		p.free(&p.body) // another column can use it while this page is decoded
+		p.free(&p.body) // other columns can use it while this page is decoded
 	}
 	return err
 }
 
-// ErrChecksum is that a page's bytes are not those that were written.
+// ErrChecksum says that a page's bytes were changed after they were written.
 var ErrChecksum = errors.New("the page's checksum does not match: its bytes were changed in the store or on the way")
 
-// checksum is the CRC-32 of a page's bytes, 0 if its header has none.
+// checksum is the CRC-32 of a page's body, 0 if its header has none.
 func (h *header) checksum(body []byte) uint32 {
 	if !h.page.has(pageCRC) {
 		return 0
@@ -168,15 +168,14 @@ func (h *header) checksum(body []byte) uint32 {
 	return crc32.ChecksumIEEE(body)
 }
 
-// verify compares a page's CRC-32 with the one in its header, which covers all bytes of the page as they lie in the file, the
-// levels of version 2 included. The data pages of a column chunk all have a CRC or none: a changed header must not make
-// a page pass without.
+// verify compares a page's CRC-32 with the one in its header. The CRC covers all bytes of the page as stored, including the levels of
+// version 2. The data pages of a column chunk must either all have a CRC or none: so a corrupt header can't disable the check.
 func (p *pages) verify(h *header, sum uint32) error {
 	summed := h.page.has(pageCRC)
 	if summed && sum != uint32(h.page.value[pageCRC]) {
 		return fmt.Errorf("%w: restore the file", ErrChecksum)
 	}
-	if h.page.value[pageKind] == kindDictionary { // parquet-java wrote CRCs to them, and none to data pages of version 2
+	if h.page.value[pageKind] == kindDictionary { // parquet-java wrote CRCs for dictionary pages, but none for data pages of version 2
 		return nil
 	}
 	if p.checked && summed != p.summed {
@@ -186,7 +185,7 @@ func (p *pages) verify(h *header, sum uint32) error {
 	return nil
 }
 
-// Verify checks the CRCs of a chunk's pages, for readers that do not. Bodies of pages without one are not read.
+// Verify checks the CRCs of a chunk's pages, for readers that don't. Bodies of pages without a CRC are not read.
 func Verify(chunk Chunk, mem memory.Allocator) error {
 	p := pages{from: chunk.File, at: chunk.Offset, end: chunk.Offset + chunk.Length, mem: mem}
 	defer p.close()
@@ -199,7 +198,7 @@ func Verify(chunk Chunk, mem memory.Allocator) error {
 	return nil
 }
 
-// verifyNext checks the page at p.at and goes past it.
+// verifyNext checks the page at p.at and advances past it.
 func (p *pages) verifyNext() error {
 	h, err := p.header()
 	if err != nil {
@@ -217,7 +216,7 @@ func (p *pages) verifyNext() error {
 	return p.verify(&h, h.checksum(body))
 }
 
-// readV2 takes the levels, which are not compressed, off the body.
+// readV2 splits the levels, which are not compressed, off the body.
 func (p *pages) readV2(pg *page, d *fields, body []byte, size int) (err error) {
 	reps, defs := d.value[v2RepBytes], d.value[v2DefBytes]
 	if !d.has(dataValues, v2Encoding, v2RepBytes, v2DefBytes) || reps < 0 || defs < 0 || reps+defs > int64(min(len(body), size)) {
@@ -229,7 +228,7 @@ func (p *pages) readV2(pg *page, d *fields, body []byte, size int) (err error) {
 	return err
 }
 
-// header reads the header at p.at and goes past it.
+// header reads the header at p.at and advances past it.
 func (p *pages) header() (header, error) {
 	for want := int64(512); ; want *= 8 {
 		text, err := p.peek(min(want, p.end-p.at))
@@ -249,13 +248,13 @@ func (p *pages) header() (header, error) {
 	}
 }
 
-// nearby is a file some of whose bytes lie in memory.
+// nearby is a file that may have some of its bytes in memory.
 type nearby interface {
-	// Near returns those bytes from offset on, at most length, that lie in memory in one piece. They never change.
+	// Near returns the bytes in memory from offset on, at most length, that are contiguous there. They never change.
 	Near(offset, length int64) []byte
 }
 
-// peek returns at least n bytes from p.at on, which the column chunk has.
+// peek returns at least n bytes from p.at on; the column chunk must have them.
 func (p *pages) peek(n int64) ([]byte, error) {
 	if near := p.near(); int64(len(near)) >= n {
 		return near, nil
@@ -278,7 +277,7 @@ func (p *pages) peek(n int64) ([]byte, error) {
 	return p.window, nil
 }
 
-// near is what the window has from p.at on.
+// near is the part of window from p.at on.
 func (p *pages) near() []byte {
 	if p.at < p.start || p.at >= p.start+int64(len(p.window)) {
 		return nil
@@ -286,7 +285,7 @@ func (p *pages) near() []byte {
 	return p.window[p.at-p.start:]
 }
 
-// bytes reads the next n bytes and goes past them. They are good until the next page.
+// bytes reads the next n bytes and advances past them. They are valid until the next page.
 func (p *pages) bytes(n int64) ([]byte, error) {
 	if n < 0 || n > p.end-p.at {
 		return nil, corrupt("%d bytes where its column chunk has %d left", n, p.end-p.at)
@@ -305,7 +304,7 @@ func (p *pages) bytes(n int64) ([]byte, error) {
 	return body, nil
 }
 
-// uncompress returns the size bytes that a page's body stands for.
+// uncompress returns the uncompressed body of a page, size bytes.
 func (p *pages) uncompress(body []byte, size int, compressed bool) ([]byte, error) {
 	if p.codec == nil || !compressed {
 		if len(body) != size {
@@ -326,7 +325,8 @@ func (p *pages) uncompress(body []byte, size int, compressed bool) ([]byte, erro
 	return out, nil
 }
 
-// keep makes the bytes of a page good until freeKept. They begin where mem's memory does, so values in them are aligned.
+// keep makes the bytes of a page valid until freeKept. They start at the beginning of an allocation, so that values in them are
+// aligned.
 func (p *pages) keep(data []byte) []byte {
 	if len(data) == 0 {
 		return nil
@@ -334,7 +334,7 @@ func (p *pages) keep(data []byte) []byte {
 	for _, b := range []*[]byte{&p.plain, &p.body} {
 		if len(*b) > 0 && unsafe.SliceData(*b) == unsafe.SliceData(data) {
 			p.kept = append(p.kept, *b)
-			*b = nil // the next page gets another
+			*b = nil // the next page gets a new buffer
 			return data
 		}
 	}
@@ -344,7 +344,7 @@ func (p *pages) keep(data []byte) []byte {
 	return kept
 }
 
-// sized returns n bytes of a buffer that is as long or made so; what it had is lost.
+// sized returns n bytes of a buffer, which is reallocated if it is too short; the content is undefined.
 func (p *pages) sized(b *[]byte, n int) []byte {
 	if n > len(*b) {
 		p.free(b)
@@ -360,7 +360,7 @@ func (p *pages) free(b *[]byte) {
 	}
 }
 
-// close gives back all memory.
+// close releases all memory.
 func (p *pages) close() {
 	p.window = nil
 	p.free(&p.buffer)

@@ -19,7 +19,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 )
 
-// dice makes random files of one column.
+// dice generates random files with one column.
 type dice struct{ *rand.Rand }
 
 func newDice(t testing.TB, seed uint64) dice {
@@ -32,7 +32,7 @@ func (d dice) chance(percent int) bool { return d.IntN(100) < percent }
 
 func pick[T any](d dice, from ...T) T { return from[d.IntN(len(from))] }
 
-// value is a random type of plain values.
+// value returns a random primitive type.
 func (d dice) value() arrow.DataType {
 	return pick[arrow.DataType](d,
 		arrow.FixedWidthTypes.Boolean, arrow.PrimitiveTypes.Int8, arrow.PrimitiveTypes.Int16, arrow.PrimitiveTypes.Int32, arrow.PrimitiveTypes.Int64,
@@ -44,7 +44,7 @@ func (d dice) value() arrow.DataType {
 		arrow.BinaryTypes.String, arrow.BinaryTypes.Binary, &arrow.FixedSizeBinaryType{ByteWidth: 1 + d.IntN(20)})
 }
 
-// field is a random column.
+// field returns a random column.
 func (d dice) field() arrow.Field {
 	f := arrow.Field{Name: "c", Type: d.value(), Nullable: d.chance(60)}
 	if d.chance(40) {
@@ -53,11 +53,11 @@ func (d dice) field() arrow.Field {
 	return f
 }
 
-// style is how values are distributed.
+// style is the distribution of values.
 type style struct {
 	distinct uint64
 	nulls    int // percent
-	runs     int // values that are alike, one after the other
+	runs     int // length of runs of equal values
 	length   int // of strings and lists
 }
 
@@ -65,7 +65,7 @@ func (d dice) style() style {
 	return style{distinct: pick[uint64](d, 1, 2, 5, 300, 1<<20, 1<<63), nulls: pick(d, 0, 0, 1, 10, 50, 100), runs: pick(d, 1, 1, 3, 40, 1000), length: pick(d, 0, 3, 20, 40, 200)}
 }
 
-// array is n random rows of a field.
+// array returns n random rows of a field.
 func (d dice) array(f arrow.Field, n int) arrow.Array {
 	s := d.style()
 	if s.length == 200 {
@@ -162,12 +162,12 @@ func appendValue(b array.Builder, v uint64, length int) {
 	}
 }
 
-// codecs are all that can be read.
+// codecs lists all codecs that can be decoded.
 var codecs = []compress.Compression{
 	compress.Codecs.Uncompressed, compress.Codecs.Snappy, compress.Codecs.Gzip, compress.Codecs.Brotli, compress.Codecs.Zstd, compress.Codecs.Lz4Raw, compress.Codecs.Lz4,
 }
 
-// properties are random ways to write a column, with one of the codecs.
+// properties returns random writer properties for a column, with one of the codecs.
 func (d dice) properties(value arrow.DataType, codecs ...compress.Compression) (*parquet.WriterProperties, string) {
 	if list, ok := value.(*arrow.ListType); ok {
 		value = list.Elem()
@@ -187,7 +187,7 @@ func (d dice) properties(value arrow.DataType, codecs ...compress.Compression) (
 	return parquet.NewWriterProperties(options...), about
 }
 
-// encodingsOf are the encodings that arrow-go writes a type's values in, beside a dictionary.
+// encodingsOf lists the encodings besides a dictionary in which arrow-go writes a type's values.
 func encodingsOf(value arrow.DataType) []parquet.Encoding {
 	e := parquet.Encodings
 	switch value.ID() {
@@ -197,14 +197,14 @@ func encodingsOf(value arrow.DataType) []parquet.Encoding {
 		return []parquet.Encoding{e.Plain, e.DeltaLengthByteArray, e.DeltaByteArray}
 	case arrow.FIXED_SIZE_BINARY, arrow.FLOAT16, arrow.FLOAT32, arrow.FLOAT64:
 		return []parquet.Encoding{e.Plain, e.ByteStreamSplit}
-	case arrow.DECIMAL128: // three physical types
+	case arrow.DECIMAL128: // it can be stored in three physical types
 		return []parquet.Encoding{e.Plain}
 	}
 	return []parquet.Encoding{e.Plain, e.DeltaBinaryPacked, e.ByteStreamSplit}
 }
 
-// write writes rows of a field, in row groups of at most group rows. It skips the test where arrow-go's writer
-// fails or panics, as v18.8.0 does on some delta-encoded pages.
+// write writes rows of a field in row groups of at most group rows. It skips the test where arrow-go's writer fails or panics, as
+// v18.8.0 does on some delta-encoded pages.
 func write(t testing.TB, f arrow.Field, rows arrow.Array, group int64, properties *parquet.WriterProperties) []byte {
 	t.Helper()
 	s := arrow.NewSchema([]arrow.Field{f}, nil)

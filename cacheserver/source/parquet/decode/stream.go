@@ -17,7 +17,7 @@ import (
 // streamBuffer is how much of a page's body is in memory while it is uncompressed as a stream.
 const streamBuffer = 256 << 10
 
-// stream reads and uncompresses the body of the page whose header was read. Unlike whole it never holds all of the body.
+// stream reads and uncompresses the body of the page whose header was read. Unlike whole, it never has the complete body in memory.
 func (p *pages) stream(h *header, size int) ([]byte, error) {
 	length := h.page.value[pageCompressed]
 	if length > p.end-p.at {
@@ -36,7 +36,7 @@ func (p *pages) stream(h *header, size int) ([]byte, error) {
 			return nil, readErr
 		}
 	}
-	if err := p.verify(h, sum.Sum32()); err != nil { // more telling than what the codec made of it
+	if err := p.verify(h, sum.Sum32()); err != nil { // more informative than the codec's error
 		return nil, err
 	}
 	if err != nil {
@@ -46,14 +46,14 @@ func (p *pages) stream(h *header, size int) ([]byte, error) {
 	return out, nil
 }
 
-// readStream uncompresses body, which must be exactly as long as out.
+// readStream uncompresses body, which must yield exactly len(out) bytes.
 func readStream(codec compress.Codec, body io.Reader, out []byte) error {
 	streaming, ok := codec.(compress.StreamingCodec)
 	if !ok {
 		return errors.ErrUnsupported
 	}
 	r := streaming.NewReader(body)
-	defer func() { _ = r.Close() }() // read to its end or given up
+	defer func() { _ = r.Close() }() // the body was read to its end or is abandoned
 	if _, err := io.ReadFull(r, out); err != nil {
 		return err
 	}

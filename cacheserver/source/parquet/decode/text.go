@@ -13,26 +13,26 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 )
 
-// text decodes BYTE_ARRAY to offsets of 32 bits and data.
+// text decodes BYTE_ARRAY to 32-bit offsets and data.
 type text struct {
 	ends  output // offsets
-	data  output // its length is
-	at    int    // this
-	sized int    // what the output before had
+	data  output // decoded values
+	at    int    // length of data
+	sized int    // length of the previous output's values
 
-	entry   []stretch // of the dictionary, in
+	entry   []stretch // the dictionary's values,
 	words   []byte
 	longest int
 
 	encoding parquet.Encoding
-	rest     []byte   // plain values, or those behind
-	lengths  []uint32 // of all of them
+	rest     []byte   // plain values, or the values after their lengths
+	lengths  []uint32 // the lengths of all values
 	front    frontCoded
 	ids      hybrid
 	block    [256]stretch
 }
 
-// stretch is where a value of the dictionary lies.
+// stretch is the position and length of a value of the dictionary in words.
 type stretch struct{ at, n uint32 }
 
 func (t *text) begin(mem memory.Allocator, hint int) {
@@ -93,10 +93,10 @@ func (t *text) read(n int) error {
 	return t.deltaByteArray(ends)
 }
 
-// short is the longest value that is copied as that many bytes, whatever its length: a few moves in place of a call.
+// short is the maximum length of a value that is copied as exactly that many bytes: a few moves instead of a call.
 const short = 32
 
-// room gives the memory of the data with room for a value of n bytes, and for what a short copy writes past it.
+// room returns the memory of the data with room for a value of n bytes, and for the bytes that a short copy writes past it.
 func (t *text) room(n int) ([]byte, error) {
 	if t.at+n > math.MaxInt32 {
 		return nil, errors.New("the values of a batch take more than 2 GiB: rewrite the file with smaller row groups")
@@ -107,7 +107,7 @@ func (t *text) room(n int) ([]byte, error) {
 	return t.data.buf.Buf(), nil
 }
 
-// plain reads values that lie each behind its length.
+// plain decodes values that are each preceded by their length.
 func (t *text) plain(ends []int32) error {
 	out, err := t.room(0)
 	for i := range ends {
@@ -136,7 +136,7 @@ func (t *text) plain(ends []int32) error {
 	return err
 }
 
-// look reads indices into the dictionary.
+// look decodes indices and copies the dictionary's values.
 func (t *text) look(ends []int32) error {
 	out, err := t.room(0)
 	for len(ends) > 0 && err == nil {
@@ -165,7 +165,7 @@ func (t *text) look(ends []int32) error {
 	return err
 }
 
-// deltaLengthByteArray reads values that lie one after the other, behind the lengths of all.
+// deltaLengthByteArray decodes values that are stored consecutively, after the lengths of all.
 func (t *text) deltaLengthByteArray(ends []int32) error {
 	if len(ends) > len(t.lengths) {
 		return errFew
@@ -188,7 +188,7 @@ func (t *text) deltaLengthByteArray(ends []int32) error {
 	return nil
 }
 
-// deltaByteArray reads values that begin with bytes of the value before.
+// deltaByteArray decodes values that share a prefix with the previous value.
 func (t *text) deltaByteArray(ends []int32) error {
 	for i := range ends {
 		v, err := t.front.next()
@@ -208,7 +208,7 @@ func (t *text) deltaByteArray(ends []int32) error {
 func (t *text) spread(bits []byte, at, slots, n int) {
 	extend[int32](&t.ends, slots-n)
 	all := valuesOf[int32](t.ends.bytes())
-	ends := all[len(all)-slots-1:] // with that of the slot before
+	ends := all[len(all)-slots-1:] // including that of the previous slot
 	for i := slots; i > n; i-- {
 		ends[i] = ends[n]
 		if bitutil.BitIsSet(bits, at+i-1) {

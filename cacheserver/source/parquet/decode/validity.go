@@ -8,19 +8,19 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// validity is a bitmap of the slots so far: nothing while none is null.
+// validity is the validity bitmap of the slots so far; it is empty while none is null.
 type validity struct {
 	bits  output
 	slots int
 	nulls int
-	hint  int // about how many slots there will be
+	hint  int // expected number of slots
 }
 
 func (v *validity) begin(mem memory.Allocator, hint int) {
 	*v = validity{bits: output{mem: mem}, hint: hint}
 }
 
-// grow makes room for n slots more and returns the bitmap.
+// grow makes room for n more slots and returns the bitmap.
 func (v *validity) grow(n int) []byte {
 	if v.bits.buf == nil {
 		v.bits.reserve(int(bitutil.BytesForBits(int64(max(v.hint, v.slots+n)))))
@@ -47,7 +47,7 @@ func (v *validity) add(valid bool, n int) {
 	}
 }
 
-// copy appends n slots as the bits of src from bit at on say, and returns how many are valid.
+// copy appends n slots with the bits of src, starting at bit at, and returns how many are valid.
 func (v *validity) copy(src []byte, at, n int) int {
 	ones := bitutil.CountSetBits(src, at, n)
 	if ones == n || ones == 0 {
@@ -65,7 +65,7 @@ func (v *validity) copy(src []byte, at, n int) int {
 	return ones
 }
 
-// take appends n slots of a column that is null where its definition level is 0, and returns how many are valid.
+// take appends n slots of a column whose definition level 0 means null, and returns how many are valid.
 func (v *validity) take(def *hybrid, n int) (ones int, err error) {
 	for n > 0 {
 		if err := def.run(); err != nil {
@@ -87,7 +87,7 @@ func (v *validity) take(def *hybrid, n int) (ones int, err error) {
 	return ones, nil
 }
 
-// finish hands over the bitmap, nil if no slot is null.
+// finish returns the bitmap, nil if no slot is null, and resets it.
 func (v *validity) finish() *memory.Buffer {
 	return v.bits.finish()
 }

@@ -13,13 +13,13 @@ import (
 type wide struct {
 	out   output
 	width int
-	words []byte // of the dictionary, one after the other
+	words []byte // the dictionary's values, consecutively
 	entry int    // how many
 
 	encoding parquet.Encoding
-	data     []byte // plain, or split into streams of
+	data     []byte // plain values or, with BYTE_STREAM_SPLIT, streams of
 	stream   int    // bytes each
-	at       int    // values read of the streams
+	at       int    // values read from the streams
 	front    frontCoded
 	ids      hybrid
 	block    [256]uint32
@@ -81,7 +81,7 @@ func (w *wide) read(n int) error {
 	return nil
 }
 
-// extend appends n values, of any content.
+// extend appends n values with arbitrary content.
 func (w *wide) extend(n int) []byte { return extend[byte](&w.out, n*w.width) }
 
 func (w *wide) look(dst []byte) error {

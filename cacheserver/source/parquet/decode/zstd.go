@@ -10,8 +10,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// zstdCodec is arrow-go's codec with another decoder of whole pages: arrow-go's serves four goroutines at a time however
-// many cores there are, and takes whatever memory a frame says that it needs.
+// zstdCodec is arrow-go's codec with another decoder for whole pages: arrow-go's runs at most four decodes concurrently, however many
+// cores there are, and allocates as much memory as a frame claims to need.
 type zstdCodec struct {
 	compress.Codec
 	compress.StreamingCodec
@@ -20,12 +20,12 @@ type zstdCodec struct {
 func init() {
 	codec, err := compress.GetCodec(compress.Codecs.Zstd)
 	if err != nil {
-		panic(err) // arrow-go registers it before
+		panic(err) // arrow-go has registered it
 	}
 	compress.RegisterCodec(compress.Codecs.Zstd, zstdCodec{codec, codec.(compress.StreamingCodec)}) //nolint:forcetypeassert // arrow-go's streams
 }
 
-// zstdDecoder decodes for a goroutine a core at a time, never past the capacity of where it decodes to.
+// zstdDecoder runs as many concurrent decodes as there are cores, and never writes beyond the capacity of the destination.
 var zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecodeAllCapLimit(true))
 })
