@@ -25,33 +25,32 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// foreignError says that an object of somebody else has the name that we need. It is never adopted, changed or deleted: it may serve
-// others.
+// foreignError says that an object with the name that we need belongs to somebody else. It is never adopted, changed or deleted,
+// since it may be in use.
 type foreignError struct{ kind, name, owner string }
 
 func (e *foreignError) Error() string {
 	return fmt.Sprintf("%s %s exists and belongs to %s: delete or rename it, or choose another name", e.kind, e.name, e.owner)
 }
 
-// errGoing says that an object of the last owner of the same name is still there; the garbage collector takes it.
+// errGoing says that an object of the previous owner with the same name still exists; the garbage collector will delete it.
 var errGoing = errors.New("the object of an earlier owner of the same name still goes")
 
 const (
-	conflictPause = 200 * time.Millisecond // lets the informers see the write that was lost against
-	goingPause    = 2 * time.Second        // lets the garbage collector work
+	conflictPause = 200 * time.Millisecond // gives the informers time to see the other write
+	goingPause    = 2 * time.Second        // gives the garbage collector time
 )
 
-// applier makes objects be as wanted. Objects are created, then patched under their resourceVersion; server-side apply is not used,
-// for it can't say "create only" and would merge into an object of somebody else.
+// applier creates and updates objects. Objects are created, then patched with their resourceVersion. Server-side apply is not used:
+// it can't be restricted to creation, and would merge into an object of somebody else.
 type applier struct {
-	client client.Client // reads from informers, which see objects with LabelManagedBy alone
+	client client.Client // reads from informers, which only contain objects with LabelManagedBy
 	live   client.Reader // reads from the API server
 }
 
-// apply creates the object or patches what differs of what we say about it. What it returns is the object as it is now, or a
-// *foreignError.
+// apply creates the object, or patches the fields that we set if they differ. It returns the object as it is now, or a *foreignError.
 func apply[T client.Object](ctx context.Context, k applier, want T) (T, error) {
-	have := want.DeepCopyObject().(T) // a copy has the type of what it copies
+	have := want.DeepCopyObject().(T) // a copy has the type of the original
 	key := client.ObjectKeyFromObject(want)
 	err := k.client.Get(ctx, key, have)
 	if apierrors.IsNotFound(err) {
@@ -64,9 +63,9 @@ func apply[T client.Object](ctx context.Context, k applier, want T) (T, error) {
 		return have, err
 	}
 	if have.GetDeletionTimestamp() != nil {
-		return have, nil // its going wakes us again
+		return have, nil // we are reconciled again when it is gone
 	}
-	next := have.DeepCopyObject().(T) // a copy has the type of what it copies
+	next := have.DeepCopyObject().(T) // a copy has the type of the original
 	mergeDesired(next, want)
 	if equality.Semantic.DeepEqual(have, next) {
 		return have, nil
@@ -77,9 +76,9 @@ func apply[T client.Object](ctx context.Context, k applier, want T) (T, error) {
 	return next, nil
 }
 
-// create is for an object that the informers don't know: there is none, or it was made a moment ago, or it is not ours.
+// create handles an object that the informers don't contain: it does not exist, was created a moment ago, or is not ours.
 func create[T client.Object](ctx context.Context, k applier, want T) (T, error) {
-	made := want.DeepCopyObject().(T) // a copy has the type of what it copies
+	made := want.DeepCopyObject().(T) // a copy has the type of the original
 	made.SetAnnotations(mergeAnnotations(nil, want.GetAnnotations()))
 	err := k.client.Create(ctx, made)
 	if err == nil {
@@ -88,15 +87,15 @@ func create[T client.Object](ctx context.Context, k applier, want T) (T, error) 
 	if !apierrors.IsAlreadyExists(err) {
 		return made, k.failed("create", want, err)
 	}
-	have := want.DeepCopyObject().(T) // a copy has the type of what it copies
+	have := want.DeepCopyObject().(T) // a copy has the type of the original
 	if err := k.live.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
 		return have, k.failed("get", want, err)
 	}
 	return have, foreign(k.kind(want), have, want)
 }
 
-// foreign is nil where the object has the controller that the wanted one has, errGoing where it has an earlier one of the same name, and
-// a *foreignError else.
+// foreign returns nil if the object has the same controller as the wanted one, errGoing if its controller is an earlier object of the
+// same name, and otherwise a *foreignError.
 func foreign(kind string, have, want client.Object) error {
 	is, wanted := metav1.GetControllerOf(have), metav1.GetControllerOf(want)
 	if is != nil && is.UID == wanted.UID {
@@ -124,12 +123,12 @@ func (k applier) kind(object runtime.Object) string {
 	return gvk.Kind
 }
 
-// mergeDesired sets in an object of the API server what we say about it and leaves the rest: defaults, and what others add. A
-// LeaderWorkerSet keeps its template, as another one would throw away what its pods have loaded, unless the DataCache's spec asks for other
-// pods: then its controller replaces copy after copy.
+// mergeDesired sets in an existing object the fields that we manage and leaves the rest: defaults, and what others added. A
+// LeaderWorkerSet keeps its template, since a change would discard the rows in its pods, unless the DataCache's spec changes its
+// pods: then the LeaderWorkerSet controller replaces copy after copy.
 func mergeDesired(have, want client.Object) {
 	if set, ok := have.(*lws.LeaderWorkerSet); ok {
-		mergeLeaderWorkerSet(set, want.(*lws.LeaderWorkerSet)) // a pair has one type
+		mergeLeaderWorkerSet(set, want.(*lws.LeaderWorkerSet)) // both are of the same type
 	}
 	have.SetLabels(joined(have.GetLabels(), want.GetLabels()))
 	have.SetAnnotations(mergeAnnotations(have.GetAnnotations(), want.GetAnnotations()))
@@ -149,7 +148,8 @@ func mergeDesired(have, want client.Object) {
 	}
 }
 
-// mergeLeaderWorkerSet is for before the annotations are merged: they say what the pods were made by. The size can't change.
+// mergeLeaderWorkerSet must be called before the annotations are merged, since they record the pod settings of the existing template.
+// The group size is immutable.
 func mergeLeaderWorkerSet(have, want *lws.LeaderWorkerSet) {
 	have.Spec.Replicas = want.Spec.Replicas
 	if madeBy, ok := have.Annotations[annotationPodSettings]; ok && madeBy != want.Annotations[annotationPodSettings] {
@@ -158,8 +158,8 @@ func mergeLeaderWorkerSet(have, want *lws.LeaderWorkerSet) {
 	}
 }
 
-// mergeAnnotations is have with want over it, without those that we wrote before and no longer want. Which ones we wrote is an annotation
-// itself.
+// mergeAnnotations returns have overridden by want, without annotations that we wrote before and no longer want. An annotation lists
+// the ones we wrote.
 func mergeAnnotations(have, want map[string]string) map[string]string {
 	applied := strings.Fields(have[annotationApplied])
 	if len(want) == 0 && len(applied) == 0 {
@@ -179,7 +179,7 @@ func mergeAnnotations(have, want map[string]string) map[string]string {
 	return out
 }
 
-// joined is have with want over it; nil stays nil where nothing is wanted.
+// joined returns have overridden by want; if want is empty, a nil map stays nil.
 func joined(have, want map[string]string) map[string]string {
 	if len(want) == 0 {
 		return have
@@ -190,8 +190,8 @@ func joined(have, want map[string]string) map[string]string {
 	return out
 }
 
-// requeueExpected maps errors that are no failures to a later try: another write came first, or something must go first. In a namespace
-// that is being deleted nothing can be made, and nothing is tried again.
+// requeueExpected maps expected errors to a later retry: conflicts, and objects that must be deleted first. In a namespace that is
+// being deleted nothing can be created, so there is no retry.
 func requeueExpected(result ctrl.Result, err error) (ctrl.Result, error) {
 	switch {
 	case apierrors.IsConflict(err):

@@ -22,8 +22,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// mergeCases are, for each kind of object that we apply, one as it is, what we want of it, and by hand what must come of both: ours comes
-// back, what the API server or somebody else added stays.
+// mergeCases has, for each kind of object that we apply, an existing object, the wanted one, and the expected merge: our fields are
+// restored, additions of the API server or of others stay.
 var mergeCases = map[string]struct{ have, want, merged client.Object }{
 	"ServiceAccount": {
 		have: &corev1.ServiceAccount{
@@ -71,7 +71,7 @@ var mergeCases = map[string]struct{ have, want, merged client.Object }{
 	"NetworkPolicy": {
 		have: &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{}}}},
 		want: &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Ingress"}}},
-		// A rule that was added would let strangers in.
+		// A rule that somebody added would let others in.
 		merged: &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Ingress"}}},
 	},
 	"PodDisruptionBudget": {
@@ -79,14 +79,14 @@ var mergeCases = map[string]struct{ have, want, merged client.Object }{
 		want:   &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))}},
 		merged: &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))}},
 	},
-	"LeaderWorkerSet": { // of pods that an earlier release made by the same settings
+	"LeaderWorkerSet": { // made by an earlier release for pods with the same settings
 		have:   setOf(7, 3, "the image that it was started with", map[string]string{annotationPodSettings: "same", "theirs": "kept"}),
 		want:   setOf(2, 5, "a newer image", map[string]string{annotationPodSettings: "same"}),
 		merged: setOf(2, 3, "the image that it was started with", map[string]string{annotationPodSettings: "same", annotationApplied: annotationPodSettings, "theirs": "kept"}),
 	},
 }
 
-// setOf is a LeaderWorkerSet of so many copies of a size, whose pods run an image.
+// setOf returns a LeaderWorkerSet with a number of copies of a size, whose pods run an image.
 func setOf(copies, size int32, image string, annotations map[string]string) *lws.LeaderWorkerSet {
 	pod := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}
 	return &lws.LeaderWorkerSet{
@@ -118,7 +118,7 @@ func TestMergeDesired(t *testing.T) {
 	}
 }
 
-// TestMergeAnnotations: what we wrote and no longer want goes, what others wrote stays.
+// TestMergeAnnotations checks that annotations that we wrote and no longer want are removed, and that those of others stay.
 func TestMergeAnnotations(t *testing.T) {
 	t.Parallel()
 	first := mergeAnnotations(map[string]string{"theirs": "1"}, map[string]string{"role": "reader", "region": "eu"})

@@ -21,12 +21,12 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// arrowEngine keeps a table as Arrow record batches in the pods of a LeaderWorkerSet: one group a copy of the table, the head its leader.
-// Everything that knows LeaderWorkerSets and heads is in the files arrow*.go.
+// arrowEngine keeps a table as Arrow record batches in the pods of a LeaderWorkerSet: each group is a copy of the table, with the
+// head as its leader. Only the files arrow*.go depend on LeaderWorkerSets and heads.
 type arrowEngine struct {
 	applier
 	server    program
-	namespace string // the manager's own
+	namespace string // namespace of the manager
 	heads     heads
 	warnings  *warnings
 }
@@ -37,7 +37,7 @@ func (*arrowEngine) describe(dc *v1alpha1.DataCache) (parts, data string) {
 	return fmt.Sprintf("a head and %d data nodes", dc.Spec.Arrow.DataNodes), "table " + dc.Spec.Arrow.Table
 }
 
-// provision makes the objects in this order: pods must find their account and their pin.
+// provision creates the objects in this order, since the pods need their account and the pinned snapshot.
 func (e *arrowEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) error {
 	for _, object := range desiredObjects(dc, e.namespace) {
 		if _, err := apply(ctx, e.applier, object); err != nil {
@@ -55,8 +55,8 @@ func (e *arrowEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) err
 	return err
 }
 
-// keepSecret makes the cache's key where the pods are about to be made, and anew where a pod waits for a key that somebody deleted. The
-// pods that have the old key must go then: they would not know those with the new one.
+// keepSecret creates the Secret with the cache's key before the pods are created, and again if somebody deleted it and a pod waits
+// for it. In that case the pods with the old key must be deleted: they could not authenticate to those with the new one.
 func (e *arrowEngine) keepSecret(ctx context.Context, dc *v1alpha1.DataCache, set *lws.LeaderWorkerSet) error {
 	err := e.client.Get(ctx, client.ObjectKeyFromObject(set), &lws.LeaderWorkerSet{})
 	if apierrors.IsNotFound(err) {
@@ -77,7 +77,8 @@ func (e *arrowEngine) keepSecret(ctx context.Context, dc *v1alpha1.DataCache, se
 	return e.release(ctx, dc)
 }
 
-// createSecret makes the key, unless there is one. A Secret of that name is ours: the name carries the UID of this very DataCache.
+// createSecret creates the Secret with the key, unless it exists. A Secret with that name is ours, since the name contains the
+// DataCache's UID.
 func (e *arrowEngine) createSecret(ctx context.Context, dc *v1alpha1.DataCache) (created bool, err error) {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
@@ -93,7 +94,7 @@ func (e *arrowEngine) createSecret(ctx context.Context, dc *v1alpha1.DataCache) 
 	return true, nil
 }
 
-// observe asks every head that runs; what none of them answers, the pods tell.
+// observe queries every running head; if none answers, it derives the status from the pods.
 func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (observation, error) {
 	out := observation{
 		endpoint: fmt.Sprintf("grpc://%s.%s:%d", inject.ServiceName(dc.Name), dc.Namespace, inject.FlightPort),
@@ -117,7 +118,7 @@ func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 	return out, nil
 }
 
-// explain finds what keeps the pods from being there or from running; nil where they only need time.
+// explain returns what prevents the pods from being created or running; nil if they only need time.
 func (e *arrowEngine) explain(ctx context.Context, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*trouble, error) {
 	if t := troubleOf(pods); t != nil || !needsWarnings(set, pods, e.warnings.now()) {
 		return t, nil
@@ -129,7 +130,7 @@ func (e *arrowEngine) explain(ctx context.Context, set *lws.LeaderWorkerSet, pod
 	return troubleOfEvents(set, pods, events), nil
 }
 
-// askAll asks the heads that run, in the order of their names.
+// askAll queries the running heads, in the order of their names.
 func (e *arrowEngine) askAll(ctx context.Context, pods []*corev1.Pod) []headAnswer {
 	var answers []headAnswer
 	for _, pod := range runningHeads(pods) {
@@ -151,12 +152,12 @@ func (e *arrowEngine) pods(ctx context.Context, dc *v1alpha1.DataCache) ([]*core
 	return pods, nil
 }
 
-// find gets the cache's LeaderWorkerSet; nil if there is none, or only one of somebody else.
+// find returns the cache's LeaderWorkerSet; nil if there is none, or only one that is not ours.
 func (e *arrowEngine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.LeaderWorkerSet, error) {
 	set := &lws.LeaderWorkerSet{}
 	err := e.client.Get(ctx, types.NamespacedName{Namespace: dc.Namespace, Name: inject.CacheName(dc.Name)}, set)
 	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(set, dc) {
-		return nil, nil // no set is an answer
+		return nil, nil // it is valid that there is none
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get LeaderWorkerSet of DataCache %s: %w", qualified(dc), err)
@@ -164,7 +165,7 @@ func (e *arrowEngine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.Le
 	return set, nil
 }
 
-// release deletes the LeaderWorkerSet, and so the pods.
+// release deletes the LeaderWorkerSet, and with it the pods.
 func (e *arrowEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error {
 	set, err := e.find(ctx, dc)
 	if err != nil || set == nil {
@@ -173,8 +174,8 @@ func (e *arrowEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error
 	return e.deleteSet(ctx, set)
 }
 
-// releaseOrphan deletes the LeaderWorkerSet of a DataCache that is gone: one that was deleted with --cascade=orphan leaves it without an
-// owner, and nobody would end it.
+// releaseOrphan deletes the LeaderWorkerSet of a DataCache that no longer exists: a DataCache deleted with --cascade=orphan leaves it
+// without an owner.
 func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedName) error {
 	set := &lws.LeaderWorkerSet{}
 	err := e.client.Get(ctx, types.NamespacedName{Namespace: cache.Namespace, Name: inject.CacheName(cache.Name)}, set)
@@ -190,13 +191,13 @@ func (e *arrowEngine) releaseOrphan(ctx context.Context, cache types.NamespacedN
 	return e.deleteSet(ctx, set)
 }
 
-// isOrphan tells whether a LeaderWorkerSet was made for a DataCache of the name and has no owner any more.
+// isOrphan reports whether a LeaderWorkerSet was made for a DataCache with the name and has no owner any more.
 func isOrphan(set *lws.LeaderWorkerSet, cache string) bool {
 	return set.Labels[LabelManagedBy] == ManagedBy && set.Labels[inject.LabelCache] == cache && len(set.OwnerReferences) == 0
 }
 
-// deleteSet deletes in the foreground: the set stays in sight until its pods are gone, so that a cache which is wanted again does not meet
-// the StatefulSets of its last run.
+// deleteSet deletes in the foreground: the set exists until its pods are gone, so that a cache that is wanted again does not collide
+// with the StatefulSets of its last run.
 func (e *arrowEngine) deleteSet(ctx context.Context, set *lws.LeaderWorkerSet) error {
 	if set.DeletionTimestamp != nil {
 		return nil

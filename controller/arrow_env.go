@@ -15,7 +15,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// Environment of head and data nodes; cmd/cacheserver/flags.go reads it.
+// Environment variables of head and data nodes; cmd/cacheserver/flags.go reads them.
 const (
 	envMetadata   = "METADATA_LOC"
 	envSchema     = "SCHEMA_NAME"
@@ -38,7 +38,7 @@ const (
 	envObjectCacheToken  = "OBJECT_CACHE_TOKEN_FILE"
 )
 
-// sourceEnv says where the table is and how to get at it: what head and data nodes both need.
+// sourceEnv returns the variables for the table's location and access, which head and data nodes both need.
 func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	arrow := dc.Spec.Arrow
 	schema, table := splitTable(arrow.Table)
@@ -63,8 +63,8 @@ func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	return append(env, fromSecret(envSecret, secretName(dc), envSecret, false))
 }
 
-// selectionEnv says which rows and columns, as the spec does. The pin comes by pinnedSnapshot: a template with the pin in it would be another
-// one, and LeaderWorkerSet would make all pods anew.
+// selectionEnv returns the variables that select rows and columns according to the spec. The pinned snapshot is passed through the
+// ConfigMap of pinnedSnapshot instead: in the pod template it would be a change for which LeaderWorkerSet would recreate all pods.
 func selectionEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	arrow := dc.Spec.Arrow
 	var env []corev1.EnvVar
@@ -86,7 +86,7 @@ func selectionEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	return env
 }
 
-// splitTable cuts <schema>.<table> at the last dot: a schema may have several levels.
+// splitTable splits <schema>.<table> at the last dot: a schema may have several levels.
 func splitTable(name string) (schema, table string) {
 	i := strings.LastIndexByte(name, '.')
 	if i < 0 {
@@ -95,7 +95,8 @@ func splitTable(name string) (schema, table string) {
 	return name[:i], name[i+1:]
 }
 
-// variable takes the value as it is: the kubelet would replace $(NAME) and turn $$ into $ (third_party/forked/golang/expansion).
+// variable returns a variable with the literal value: without escaping, the kubelet would expand $(NAME) and turn $$ into $
+// (third_party/forked/golang/expansion).
 func variable(name, value string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$", "$$")}
 }
@@ -108,11 +109,11 @@ func fromSecret(name, secret, key string, optional bool) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: selector}}
 }
 
-// jsonList is a list of names in which a name may hold a comma.
+// jsonList encodes a list of names, which may contain commas.
 func jsonList(names []string) string {
 	text, err := json.Marshal(names)
 	if err != nil {
-		panic(err) // strings have a JSON form
+		panic(err) // strings can always be encoded
 	}
 	return string(text)
 }

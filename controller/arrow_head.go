@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// headTimeout bounds one question to a head; an answer takes milliseconds.
+	// headTimeout bounds one request to a head; a response takes milliseconds.
 	headTimeout = 2 * time.Second
-	// maxAnswer bounds what is read of an answer: a thousand data nodes take about 250 KiB.
+	// maxAnswer bounds the length of a response; with a thousand data nodes it has about 250 KiB.
 	maxAnswer = 4 << 20
 )
 
-// Dial opens a connection to the HTTP port of the head, or of the step that waits, that runs in the pod.
+// Dial connects to the HTTP port of a pod: of a head, or of a step that waits for a cache.
 type Dial func(ctx context.Context, pod *corev1.Pod) (net.Conn, error)
 
-// dialPod goes to the pod's own address, ready or not. Its name, asked for before it was there, would stay unknown for as long as
-// CoreDNS keeps a no (5 s, 30 s where kubeadm set it up), and a cache may have failed by then.
+// dialPod connects to the pod's IP address, ready or not. A DNS name that is queried before it exists would be cached by CoreDNS as
+// missing (5 s, or 30 s with kubeadm's configuration), by when a cache may have failed.
 func dialPod(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
 	if pod.Status.PodIP == "" {
 		return nil, errors.New("the pod has no address yet")
@@ -39,7 +39,7 @@ func dialPod(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(inject.HTTPPort)))
 }
 
-// headStatus is what the controller wants of a head's /status (docs/contract.md).
+// headStatus is the part of a head's /status (docs/contract.md) that the controller uses.
 type headStatus struct {
 	State    string `json:"state"`
 	Reason   string `json:"reason"`
@@ -52,7 +52,7 @@ type headStatus struct {
 	} `json:"splits"`
 }
 
-// percent of the splits that are in memory; a table without rows is whole.
+// percent is the percentage of splits in memory; 100 for a table without rows.
 func (h *headStatus) percent() int32 {
 	if h.Splits.Total == 0 {
 		return 100
@@ -60,17 +60,17 @@ func (h *headStatus) percent() int32 {
 	return int32(100 * h.Splits.Done / h.Splits.Total) // at most 100
 }
 
-// heads asks heads how they are doing. It is safe for concurrent use.
+// heads queries the status of heads. It is safe for concurrent use.
 type heads struct {
 	dial    Dial
 	timeout time.Duration
 }
 
-// ask reads the /status of the head in the pod.
+// ask requests /status from the head in the pod.
 func (h heads) ask(ctx context.Context, pod *corev1.Pod) (*headStatus, error) {
 	client := http.Client{
 		Timeout: h.timeout,
-		// A head is asked every few seconds, from many hundreds of heads on: connections are not kept, nor is a proxy asked.
+		// There may be many hundreds of heads, each queried every few seconds: connections are not kept. Proxies are not used.
 		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return h.dial(ctx, pod) }},
 	}
 	url := fmt.Sprintf("http://%s:%d/status", pod.Name, inject.HTTPPort)
@@ -93,8 +93,8 @@ func (h heads) ask(ctx context.Context, pod *corev1.Pod) (*headStatus, error) {
 	return status, nil
 }
 
-// steady leaves out of an error what differs from try to try, such as our own port: it goes into a status, which is written when it
-// differs.
+// steady removes from an error what differs between attempts, such as the local port: the error goes into a status, which is only
+// written when it changes.
 func steady(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestAsk asks real HTTP servers, which answer at the address that a head has in a cluster.
+// TestAsk sends requests to real HTTP servers through a dialer that stands for the pod network.
 func TestAsk(t *testing.T) {
 	t.Parallel()
 	reply := func(code int, body string) http.HandlerFunc {
@@ -29,9 +29,9 @@ func TestAsk(t *testing.T) {
 	const whole = `{"state":"Loading","reason":"loading 42%","table":"db.t","snapshot":7,"rows":120,"bytes":4096,"splits":{"done":12,"total":28},"nodes":[{"index":0}]}`
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
-		want    string // the answer, or a part of the error
+		want    string // the state, or a part of the error
 		fails   bool
-		timeout time.Duration // 0: longer than any machine takes
+		timeout time.Duration // 0: longer than any machine needs
 	}{
 		"loads":             {handler: reply(http.StatusOK, whole), want: "{State:Loading Reason:loading 42% Snapshot:7 Rows:120 Bytes:4096 Splits:{Done:12 Total:28}}"},
 		"answers an error":  {handler: reply(http.StatusBadGateway, "no"), want: "/status answers 502 Bad Gateway", fails: true},

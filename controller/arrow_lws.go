@@ -19,10 +19,10 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// terminationGrace is the server's --grace (20 s for running streams) and some seconds to leave.
+// terminationGrace is the server's --grace (20 s for running streams) plus some seconds to exit.
 const terminationGrace = 30
 
-// program is the cache server's image, how it is pulled, and the object cache that it may read through.
+// program is the cache server's image, its pull settings, and the object cache that it may read through.
 type program struct {
 	image          string
 	policy         corev1.PullPolicy
@@ -30,12 +30,13 @@ type program struct {
 	objectCacheURL string
 }
 
-// leaderWorkerSet is the cache's LeaderWorkerSet: the head leads, data nodes follow, one group a copy of the table. It fails only for a template
-// that can't be merged.
+// leaderWorkerSet returns the cache's LeaderWorkerSet: the head is the leader and the data nodes are workers; each group is a copy of
+// the table. It fails only if the DataCache's pod template can't be merged.
 //
-// Three settings carry the design. LeaderCreated: a head is ready only when its nodes have loaded, so nodes must not wait for it.
-// None: a data node that restarts loads its own rows again and the head notices, the rest of the copy stays in memory. rolloutStrategy
-// and networkConfig are always there, because LWS dereferences them where its webhook is off (leaderworkerset_controller.go:293).
+// Three settings are essential. Startup policy LeaderCreated: a head is ready only when its nodes have loaded, so nodes must not wait
+// for it. Restart policy None: a restarted data node loads its own rows again, which the head notices, and the rest of the copy stays
+// in memory. rolloutStrategy and networkConfig are always set, because LWS dereferences them even if its webhook is disabled
+// (leaderworkerset_controller.go:293).
 func leaderWorkerSet(dc *v1alpha1.DataCache, server program) (*lws.LeaderWorkerSet, error) {
 	arrow := dc.Spec.Arrow
 	meta := owned(dc, inject.CacheName(dc.Name))
@@ -79,8 +80,8 @@ func leaderWorkerSet(dc *v1alpha1.DataCache, server program) (*lws.LeaderWorkerS
 	}, nil
 }
 
-// copiesToRun is one until the snapshot is pinned, where two heads that plan at the same time might find two: a catalog's current snapshot may
-// change between them, while a metadata file stays what it is.
+// copiesToRun is one until the snapshot is pinned, because two heads that plan concurrently might select different snapshots: a
+// catalog's current snapshot may change in between. With a metadata file this can't happen.
 func copiesToRun(dc *v1alpha1.DataCache) int32 {
 	arrow := dc.Spec.Arrow
 	fixed := arrow.MetadataLocation != nil || arrow.Snapshot != nil && arrow.Snapshot.ID != nil
@@ -90,8 +91,8 @@ func copiesToRun(dc *v1alpha1.DataCache) int32 {
 	return min(arrow.Replicas, 1)
 }
 
-// podSettingsHash changes with whatever of a DataCache's spec is written into its pods and may change. What the manager itself chooses, such
-// as the image, is left out: a new manager must not restart caches that run.
+// podSettingsHash covers the mutable parts of a DataCache's spec that determine its pods. What the manager chooses itself, such as
+// the image, is left out: a new manager must not restart running caches.
 func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
 	arrow := dc.Spec.Arrow
 	var catalog *v1alpha1.Credentials
@@ -109,7 +110,7 @@ func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
 func headPod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.Head.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("1"), corev1.ResourceMemory: quantity("1Gi")})
 	env := append(sourceEnv(dc), selectionEnv(dc)...)
-	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside of it, under their own limit.
+	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside the heap, under their own limit.
 	memory := resources.Limits[corev1.ResourceMemory]
 	env = append(env, variable(envGoMemory, decimal(memory.Value()/10*9)))
 	return podTemplate(dc, RoleHead, server, cacheContainer(dc, RoleHead, env, resources))
@@ -125,7 +126,7 @@ func nodePod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
 	return template
 }
 
-// podTemplate passes the restricted Pod Security Standard. The user is the image's, which is not root.
+// podTemplate satisfies the restricted Pod Security Standard. The user is the image's, which is not root.
 func podTemplate(dc *v1alpha1.DataCache, role string, server program, container corev1.Container) corev1.PodTemplateSpec {
 	container.Image, container.ImagePullPolicy = server.image, server.policy
 	volumes := readThrough(dc, server, &container)
@@ -134,7 +135,8 @@ func podTemplate(dc *v1alpha1.DataCache, role string, server program, container 
 	if unique, ok := dc.Labels[inject.LabelPlacement]; ok {
 		labels[inject.LabelPlacement] = unique
 	}
-	// A sidecar that is injected into user namespaces takes nothing on (plain gRPC to pods' own names) and would hold the ports back.
+	// A sidecar injected into user namespaces would add nothing (plain gRPC to the pods' own names) and would block the ports until
+	// it is ready.
 	labels["sidecar.istio.io/inject"] = "false"
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
@@ -154,8 +156,8 @@ func podTemplate(dc *v1alpha1.DataCache, role string, server program, container 
 	}
 }
 
-// cacheContainer is `cacheserver head` or `cacheserver node`. Where the head is, how many nodes there are and which one this is, LWS
-// says by environment (LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX).
+// cacheContainer runs `cacheserver head` or `cacheserver node`. LWS sets the head's address, the number of nodes and the node's index
+// in the environment (LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX).
 func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, resources corev1.ResourceRequirements) corev1.Container {
 	container := corev1.Container{
 		Name: role,
@@ -166,7 +168,7 @@ func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, re
 			{Name: httpPort, ContainerPort: inject.HTTPPort, Protocol: corev1.ProtocolTCP},
 		},
 		Resources: resources,
-		// A server answers /healthz from its first second on, loading or failed; one that does not is stuck.
+		// A server answers /healthz as soon as it starts, even while it loads or after a failure; one that does not is stuck.
 		StartupProbe:   probe("/healthz", 0, 2, 5, 30),
 		LivenessProbe:  probe("/healthz", 0, 10, 5, 6),
 		ReadinessProbe: readiness(dc.Spec.Arrow.Readiness),
@@ -186,7 +188,7 @@ func cacheContainer(dc *v1alpha1.DataCache, role string, env []corev1.EnvVar, re
 	return container
 }
 
-// readiness fills in what is unset; an object that the API server has seen has its defaults.
+// readiness returns the readiness probe. It sets defaults for objects that did not pass through the API server.
 func readiness(r *v1alpha1.Readiness) *corev1.Probe {
 	if r == nil {
 		r = &v1alpha1.Readiness{}
@@ -208,8 +210,8 @@ func or(value, fallback int32) int32 {
 	return value
 }
 
-// sized makes limits and requests equal wherever only one of them is given, and fills in the default where neither is. A limit of cpu
-// is always there: the Kubeflow SDK can't read pods that limit memory alone (utils.py:40-82).
+// sized sets limits and requests to the same value where only one of them is given, and to the default where neither is. A cpu limit
+// is always set: the Kubeflow SDK can't parse pods with only a memory limit (utils.py:40-82).
 func sized(given corev1.ResourceRequirements, defaults corev1.ResourceList) corev1.ResourceRequirements {
 	out := corev1.ResourceRequirements{Limits: maps.Clone(defaults), Requests: corev1.ResourceList{}, Claims: given.Claims}
 	maps.Copy(out.Limits, given.Requests)

@@ -12,14 +12,14 @@ import (
 const (
 	objectCacheVolume = "object-cache"
 	objectCacheMount  = "/var/run/secrets/datacache/object-cache"
-	// objectCacheAudience is what the object cache's --audience is where nothing else is set.
+	// objectCacheAudience is the default of the object cache's --audience.
 	objectCacheAudience = "datacache-object-cache"
-	// objectCacheExpiry is how long a token is good; the kubelet writes a new one after 80 % of it.
+	// objectCacheExpiry is the lifetime of a token in seconds; the kubelet renews it after 80 % of that.
 	objectCacheExpiry = 3600
 )
 
-// readThrough has a container read the table through the object cache, if the DataCache says so, and returns the pod's volume that
-// holds the token for it: one of the pod's ServiceAccount, bound to the pod, and good for nothing else.
+// readThrough configures a container to read the table through the object cache, if the DataCache requests it, and returns the pod's
+// volume with the token for it: a token of the pod's ServiceAccount that is bound to the pod and valid only for the object cache.
 func readThrough(dc *v1alpha1.DataCache, server program, container *corev1.Container) []corev1.Volume {
 	through := dc.Spec.Arrow.ObjectCache
 	if through == nil {

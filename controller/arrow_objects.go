@@ -17,14 +17,14 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// Names of ports, the same on pods and Services.
+// Port names, the same on pods and Services.
 const (
 	flightPort = "flight"
 	httpPort   = "http"
 )
 
-// desiredObjects are the objects that a cache keeps from its first start until it is deleted, also while its pods are released: they cost
-// nothing, and clients' names resolve again as soon as the pods are back.
+// desiredObjects are the objects of a cache that exist from its first start until it is deleted, even while its pods are released:
+// they cost nothing, and clients can resolve names again as soon as the pods are back.
 func desiredObjects(dc *v1alpha1.DataCache, managerNamespace string) []client.Object {
 	return []client.Object{
 		cacheAccount(dc),
@@ -35,8 +35,8 @@ func desiredObjects(dc *v1alpha1.DataCache, managerNamespace string) []client.Ob
 	}
 }
 
-// cacheAccount is what the cache's pods run as. It gets no token of the API server, which they never call; clouds' webhooks project
-// their own by its annotations.
+// cacheAccount is the account of the cache's pods. It gets no API server token, since the pods never call the API server; the
+// webhooks of cloud providers add their own tokens according to its annotations.
 func cacheAccount(dc *v1alpha1.DataCache) *corev1.ServiceAccount {
 	account := &corev1.ServiceAccount{
 		ObjectMeta:                   owned(dc, inject.CacheName(dc.Name)),
@@ -46,8 +46,8 @@ func cacheAccount(dc *v1alpha1.DataCache) *corev1.ServiceAccount {
 	return account
 }
 
-// pinnedSnapshot hands the snapshot that was planned first to every head that starts later: it is the environment of head containers, read
-// when they start. A head without it would plan whatever the catalog says is current by then. Pods wait for it where it was deleted.
+// pinnedSnapshot passes the first planned snapshot to every head that starts later, as environment variables that head containers get
+// when they start. Without it a head would plan the catalog's current snapshot. If it is deleted, pods wait until it exists again.
 func pinnedSnapshot(dc *v1alpha1.DataCache) *corev1.ConfigMap {
 	pin := &corev1.ConfigMap{ObjectMeta: owned(dc, inject.CacheName(dc.Name))}
 	if dc.Status.Snapshot != "" {
@@ -56,8 +56,8 @@ func pinnedSnapshot(dc *v1alpha1.DataCache) *corev1.ConfigMap {
 	return pin
 }
 
-// cacheService is how clients find the head. With one copy it also leads to a head that still loads, so that the gate and people can
-// read its /status; with several it leads to those that serve.
+// cacheService is the Service through which clients find the head. With one copy it includes a head that is not ready, so that the
+// waiting step and people can read its /status; with several copies only ready ones.
 func cacheService(dc *v1alpha1.DataCache) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: owned(dc, inject.ServiceName(dc.Name)),
@@ -77,10 +77,10 @@ func servicePorts() []corev1.ServicePort {
 	return []corev1.ServicePort{port(flightPort, inject.FlightPort), port(httpPort, inject.HTTPPort)}
 }
 
-// cachePolicy lets in, besides the cache's own pods, those who may use it (whoever reaches the head can read the table), and the
-// controller, which reads /status. What the pods may call stays open: object stores are anywhere.
+// cachePolicy admits, besides the cache's own pods, those that may use it (anyone who reaches the head can read the table), and the
+// controller, which reads /status. It does not restrict egress, since object stores can be anywhere.
 func cachePolicy(dc *v1alpha1.DataCache, managerNamespace string) *networkingv1.NetworkPolicy {
-	users := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}} // every pod of this namespace, ours included
+	users := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}} // every pod of this namespace, including the cache's
 	switch access := dc.Spec.Access.Namespaces; access.From {
 	case v1alpha1.AccessNames:
 		users = append(users, fromNamespaces(slices.Sorted(slices.Values(access.Names))...))
@@ -114,8 +114,8 @@ func policyPorts(numbers ...int32) []networkingv1.NetworkPolicyPort {
 	return ports
 }
 
-// cacheBudget lets a drain take one pod of the cache, and the next only when the rows of the first are in memory again. Pods that are
-// not ready hold nothing that a drain could lose.
+// cacheBudget lets a drain evict one pod of the cache, and the next one only when the rows of the first are in memory again. Pods
+// that are not ready may always be evicted, since they serve no rows.
 func cacheBudget(dc *v1alpha1.DataCache) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: owned(dc, inject.CacheName(dc.Name)),
@@ -127,8 +127,8 @@ func cacheBudget(dc *v1alpha1.DataCache) *policyv1.PodDisruptionBudget {
 	}
 }
 
-// cacheSecret holds the key that head and data nodes prove themselves with and sign tickets by. It is written once and never read by
-// the controller, which has no right to read Secrets.
+// cacheSecret holds the key with which head and data nodes authenticate each other and tickets. It is written once and never read by
+// the controller, which has no permission to read Secrets.
 func cacheSecret(dc *v1alpha1.DataCache, key string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: owned(dc, secretName(dc)),

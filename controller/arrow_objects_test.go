@@ -20,9 +20,9 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write testdata anew") //nolint:forbidigo // a test binary has no cmd/ of its own
+var update = flag.Bool("update", false, "write testdata anew") //nolint:forbidigo // a test has no cmd/
 
-// minimal is a DataCache as the API server keeps it when only what must be given was given.
+// minimal returns a DataCache as the API server stores it when only required fields are given.
 func minimal() *v1alpha1.DataCache {
 	return &v1alpha1.DataCache{
 		ObjectMeta: metav1.ObjectMeta{Name: "reviews", Namespace: "team-a", UID: "0a1b2c3d-1111-2222-3333-444455556666", Generation: 1},
@@ -32,7 +32,7 @@ func minimal() *v1alpha1.DataCache {
 	}
 }
 
-// everything sets every field.
+// everything returns a DataCache with every field set.
 func everything() *v1alpha1.DataCache {
 	dc := minimal()
 	dc.Labels = map[string]string{labelQueue: "gpu-queue", "team": "not copied"}
@@ -70,8 +70,8 @@ func everything() *v1alpha1.DataCache {
 	return dc
 }
 
-// TestObjects compares all that is made for a DataCache with testdata: a change there is a change of what runs in clusters. `go test
-// ./controller -update` writes it anew.
+// TestObjects compares all objects made for a DataCache with testdata: a difference means that clusters would run something else. `go
+// test ./controller -update` rewrites it.
 func TestObjects(t *testing.T) {
 	t.Parallel()
 	pinned := minimal()
@@ -95,7 +95,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// render writes the objects as a stream of YAML documents, each under the name of its type.
+// render formats the objects as a stream of YAML documents, each headed by its type.
 func render(t *testing.T, objects []client.Object) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -172,8 +172,8 @@ func TestSelectionEnv(t *testing.T) {
 	}
 }
 
-// TestPodsOutliveThePin: the snapshot that is pinned later, and what the manager itself chooses, are no reason to make pods anew; what the
-// spec says of pods is.
+// TestPodsOutliveThePin checks that pods are not recreated when the snapshot is pinned or when settings of the manager change, but
+// are when the pod settings in the spec change.
 func TestPodsOutliveThePin(t *testing.T) {
 	t.Parallel()
 	made, err := leaderWorkerSet(minimal(), program{image: "image"})
@@ -222,7 +222,8 @@ func TestPodsOutliveThePin(t *testing.T) {
 	}
 }
 
-// TestOneHeadChooses: where two heads could find two snapshots, the second one starts when the first one's is pinned.
+// TestOneHeadChooses checks that, where two heads could select different snapshots, the second one is started only after the first
+// one's snapshot is pinned.
 func TestOneHeadChooses(t *testing.T) {
 	t.Parallel()
 	catalog := func(dc *v1alpha1.DataCache) {

@@ -13,20 +13,20 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// headAnswer is what a head said when it was asked; status is nil where it did not answer.
+// headAnswer is the result of querying a head; status is nil if it did not answer.
 type headAnswer struct {
 	pod    *corev1.Pod
 	status *headStatus
 	err    error
 }
 
-// order ranks the states of copies, the worst first.
+// order ranks the states of copies, worst first.
 var order = []v1alpha1.State{
 	v1alpha1.StateFailed, v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateDegraded, v1alpha1.StateReady,
 }
 
-// combine makes one condition of what the heads of all copies and the pods tell: that of the copy that is worst. why is what keeps pods from
-// running, nil if nothing does.
+// combine derives a single condition from the answers of the heads of all copies and from the pods: that of the worst copy. why is
+// what prevents pods from running, nil if nothing does.
 func combine(out *observation, set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer, why *trouble) {
 	if !slices.ContainsFunc(answers, func(a headAnswer) bool { return a.status != nil }) {
 		out.condition, out.silent = conditionOfPods(set, pods, answers, why), len(answers) > 0
@@ -48,7 +48,8 @@ func combine(out *observation, set *lws.LeaderWorkerSet, pods []*corev1.Pod, ans
 
 func rank(a *headAnswer) int { return slices.Index(order, conditionOfHead(a.status).state) }
 
-// combineCopies accounts for copies whose head does not run or answer: a cache with several copies is Ready only when all of them are.
+// combineCopies takes into account copies whose head does not run or answer: a cache with several copies is Ready only when all of
+// them are.
 func combineCopies(out *observation, copies int, worst string, answers []headAnswer) {
 	answering := 0
 	for _, a := range answers {
@@ -65,7 +66,7 @@ func combineCopies(out *observation, copies int, worst string, answers []headAns
 	}
 }
 
-// conditionOfHead takes the head's word; its states are ours.
+// conditionOfHead converts a head's status to a condition; both use the same states.
 func conditionOfHead(h *headStatus) condition {
 	switch state := v1alpha1.State(h.State); state {
 	case v1alpha1.StatePlanning:
@@ -90,7 +91,7 @@ func progressOf(h *headStatus) *progress {
 	return p
 }
 
-// addTrouble adds why a pod does not start to what a head that waits for it says.
+// addTrouble appends the reason why a pod does not start to the condition of a head that waits for the pod.
 func addTrouble(c *condition, why *trouble) {
 	if why == nil || c.state == v1alpha1.StateReady || c.state == v1alpha1.StateFailed {
 		return
@@ -98,8 +99,8 @@ func addTrouble(c *condition, why *trouble) {
 	c.reason, c.message = why.reason, c.message+"; "+why.message
 }
 
-// conditionOfPods is for when no head answers. A pod is ready by /ready, which is the head's word too: heads that the kubelet can reach and
-// this process can't are Ready all the same.
+// conditionOfPods derives the condition from the pods when no head answers. The pods' readiness comes from /ready of the head: heads
+// that the kubelet can reach and this process can't are still Ready.
 func conditionOfPods(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers []headAnswer, why *trouble) condition {
 	ready := 0
 	for _, a := range answers {

@@ -13,16 +13,16 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// trouble is why a pod does not get on: a word for a condition's reason, and what a person wants to read.
+// trouble is why a pod does not run: a CamelCase reason for a condition, and a message for people.
 type trouble struct{ reason, message string }
 
-// stuck are the reasons of waiting containers that somebody must mend.
+// stuck lists the reasons of waiting containers that need somebody's intervention.
 var stuck = []string{
 	"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError",
 	"CrashLoopBackOff", "RunContainerError",
 }
 
-// troubleOf finds what keeps the pods from running, the first pod by name; nil where they only need time.
+// troubleOf returns what prevents the pods from running, for the first such pod by name; nil if they only need time.
 func troubleOf(pods []*corev1.Pod) *trouble {
 	for _, pod := range byName(pods) {
 		if t := podTrouble(pod); t != nil {
@@ -52,7 +52,7 @@ func podTrouble(pod *corev1.Pod) *trouble {
 	return nil
 }
 
-// containerTrouble tells a kill for memory before the back-off that follows it: that is what can be mended.
+// containerTrouble prefers an out-of-memory kill to the back-off that follows it, since the kill is the cause.
 func containerTrouble(pod string, c *corev1.ContainerStatus) *trouble {
 	if c.Ready {
 		return nil
@@ -73,7 +73,7 @@ func containerTrouble(pod string, c *corev1.ContainerStatus) *trouble {
 	return &trouble{waiting.Reason, message}
 }
 
-// word is the text where it can be a condition's reason, else "".
+// word returns the text if it can be a condition's reason, else "".
 func word(text string) string {
 	for i, r := range text {
 		letter := r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
@@ -84,16 +84,16 @@ func word(text string) string {
 	return text
 }
 
-// runningHeads are the heads to ask, by name.
+// runningHeads returns the heads that can be queried, by name.
 func runningHeads(pods []*corev1.Pod) []*corev1.Pod {
 	return slices.DeleteFunc(byName(pods), func(pod *corev1.Pod) bool {
 		return pod.Labels[LabelRole] != RoleHead || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil
 	})
 }
 
-// lacksSecret tells whether a pod can't start because there is no Secret of the name.
+// lacksSecret reports whether a pod can't start because the Secret does not exist.
 func lacksSecret(pods []*corev1.Pod, name string) bool {
-	missing := fmt.Sprintf("secret %q not found", name) // k8s.io/kubernetes pkg/kubelet/kubelet_pods.go, by way of the API server's answer
+	missing := fmt.Sprintf("secret %q not found", name) // k8s.io/kubernetes pkg/kubelet/kubelet_pods.go, which quotes the API server's message
 	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 		return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 			return c.State.Waiting != nil && strings.Contains(c.State.Waiting.Message, missing)
@@ -120,7 +120,7 @@ func runningOf(pods []*corev1.Pod) int {
 	return n
 }
 
-// wantedPods is how many pods a LeaderWorkerSet is to have.
+// wantedPods is the number of pods that a LeaderWorkerSet should have.
 func wantedPods(set *lws.LeaderWorkerSet) int32 {
 	return *set.Spec.Replicas * *set.Spec.LeaderWorkerTemplate.Size
 }

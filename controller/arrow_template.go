@@ -14,7 +14,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// templateError says that a template of the DataCache can't be used.
+// templateError says that a template of the DataCache is invalid.
 type templateError struct {
 	field string
 	err   error
@@ -24,8 +24,8 @@ func (e *templateError) Error() string { return e.field + ": " + e.err.Error() }
 
 func (e *templateError) Unwrap() error { return e.err }
 
-// mergeTemplate lays a user's template over ours by strategic merge, and puts back what makes the pod one of the cache's: labels, account,
-// and of its first container arguments and environment. ours is not changed.
+// mergeTemplate merges a user's template into ours by strategic merge, then restores what the cache depends on: labels, service
+// account, and the first container's arguments and environment. It does not modify ours.
 func mergeTemplate(ours corev1.PodTemplateSpec, user *v1alpha1.PodTemplate) (corev1.PodTemplateSpec, error) {
 	if user == nil {
 		return ours, nil
@@ -57,7 +57,8 @@ func mergeTemplate(ours corev1.PodTemplateSpec, user *v1alpha1.PodTemplate) (cor
 	return out, nil
 }
 
-// templatePatch is the user's template as a patch. Go writes a PodSpec's containers as null where there are none, which would delete ours.
+// templatePatch encodes the user's template as a patch. Go encodes missing containers of a PodSpec as null, which would delete ours,
+// so it is removed.
 func templatePatch(user *v1alpha1.PodTemplate) ([]byte, error) {
 	text, err := json.Marshal(user)
 	if err != nil {
@@ -73,7 +74,7 @@ func templatePatch(user *v1alpha1.PodTemplate) ([]byte, error) {
 	return json.Marshal(tree)
 }
 
-// mergeEnv is ours and after it what else is there: a variable that the controller sets can't be set by a template.
+// mergeEnv returns ours followed by the other variables: a template can't override variables that the controller sets.
 func mergeEnv(all, ours []corev1.EnvVar) []corev1.EnvVar {
 	others := slices.DeleteFunc(slices.Clone(all), func(v corev1.EnvVar) bool {
 		return slices.ContainsFunc(ours, func(own corev1.EnvVar) bool { return own.Name == v.Name })

@@ -12,7 +12,8 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// TestMergeTemplate: everything that a user may say of pods reaches them, and nothing takes the pod away from its cache.
+// TestMergeTemplate checks that every field that users may set reaches the pods, and that no template can detach a pod from its
+// cache.
 func TestMergeTemplate(t *testing.T) {
 	t.Parallel()
 	dc := everything()
@@ -64,7 +65,7 @@ func TestMergeTemplate(t *testing.T) {
 	}
 }
 
-// TestMergeTemplateWithoutContainers: a template that says nothing of containers leaves ours.
+// TestMergeTemplateWithoutContainers checks that a template without containers leaves ours unchanged.
 func TestMergeTemplateWithoutContainers(t *testing.T) {
 	t.Parallel()
 	ours := headPod(minimal(), program{image: "image"})

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// warningPatience is how long pods may be missing, or their containers not start, before the events are read: most come at once.
+	// warningPatience is how long pods may be missing, or their containers not started, before events are read: most start at once.
 	warningPatience = 3 * time.Second
-	// warningsAge is how long the events of a namespace are used before they are read again.
+	// warningsAge is how long the events read for a namespace are cached.
 	warningsAge = 2 * time.Second
 )
 
-// warnings reads the Warning events of namespaces, which alone say why a StatefulSet can't make its pods or a volume can't be mounted.
-// However many caches of a namespace wait, its events are read once per warningsAge. It is safe for concurrent use.
+// warnings reads the Warning events of namespaces, which are the only source for why a StatefulSet can't create its pods or a volume
+// can't be mounted. Events are read once per warningsAge, however many caches of a namespace wait. It is safe for concurrent use.
 type warnings struct {
 	live client.Reader
 	now  func() time.Time
@@ -41,7 +41,7 @@ type namespaceWarnings struct {
 
 func (w *warnings) of(ctx context.Context, namespace string) ([]corev1.Event, error) {
 	w.mu.Lock()
-	defer w.mu.Unlock() // also while reading: who asks meanwhile wants the same answer
+	defer w.mu.Unlock() // held while reading too: concurrent callers need the same result
 	now := w.now()
 	if kept, ok := w.kept[namespace]; ok && now.Sub(kept.read) < warningsAge {
 		return kept.events, nil
@@ -62,7 +62,7 @@ func (w *warnings) of(ctx context.Context, namespace string) ([]corev1.Event, er
 	return list.Items, nil
 }
 
-// needsWarnings tells whether the pods have been incomplete for so long, without a sign why, that the events may say it.
+// needsWarnings reports whether the pods have been incomplete for so long, without a visible cause, that events should be read.
 func needsWarnings(set *lws.LeaderWorkerSet, pods []*corev1.Pod, now time.Time) bool {
 	if now.Sub(newest(set, pods)) < warningPatience || troubleOf(pods) != nil {
 		return false
@@ -70,7 +70,7 @@ func needsWarnings(set *lws.LeaderWorkerSet, pods []*corev1.Pod, now time.Time) 
 	return len(pods) < int(wantedPods(set)) || slices.ContainsFunc(pods, isStarting)
 }
 
-// newest is when the last of the pods was made, or the set where there is none.
+// newest is the creation time of the last pod, or of the set if there is none.
 func newest(set *lws.LeaderWorkerSet, pods []*corev1.Pod) time.Time {
 	last := set.CreationTimestamp.Time
 	for _, pod := range pods {
@@ -81,15 +81,15 @@ func newest(set *lws.LeaderWorkerSet, pods []*corev1.Pod) time.Time {
 	return last
 }
 
-// isStarting tells whether a pod has its node, and no container of it was started.
+// isStarting reports whether a pod is scheduled and none of its containers has started.
 func isStarting(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodPending && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue
 	})
 }
 
-// troubleOfEvents is what the newest of the events says of the pods that are not there or don't start; nil where none does. An event about a
-// set that is older than one of its pods was overcome.
+// troubleOfEvents returns what the newest relevant event says about pods that are missing or don't start; nil if there is none. An
+// event about a set that is older than one of its pods is obsolete.
 func troubleOfEvents(set *lws.LeaderWorkerSet, pods []*corev1.Pod, events []corev1.Event) *trouble {
 	made := newest(set, pods).Truncate(time.Second)
 	missing := len(pods) < int(wantedPods(set))
@@ -108,8 +108,8 @@ func troubleOfEvents(set *lws.LeaderWorkerSet, pods []*corev1.Pod, events []core
 	return &trouble{cmp.Or(word(last.Reason), "PodsFailed"), fmt.Sprintf("%s %s: %s", last.InvolvedObject.Kind, last.InvolvedObject.Name, last.Message)}
 }
 
-// isOfSet tells whether an event is about the LeaderWorkerSet, or about one of the StatefulSets that it makes: <name> of heads, and
-// <name>-<copy> of data nodes.
+// isOfSet reports whether an event is about the LeaderWorkerSet or one of its StatefulSets: <name> for heads, <name>-<copy> for data
+// nodes.
 func isOfSet(set *lws.LeaderWorkerSet, e *corev1.Event) bool {
 	switch e.InvolvedObject.Kind {
 	case "LeaderWorkerSet":
@@ -122,7 +122,7 @@ func isOfSet(set *lws.LeaderWorkerSet, e *corev1.Event) bool {
 	return false
 }
 
-// timeOf is when an event, of either of the two APIs of events, was seen last.
+// timeOf is when an event, of either events API, was last observed.
 func timeOf(e *corev1.Event) time.Time {
 	last := e.CreationTimestamp.Time
 	seen := []time.Time{e.LastTimestamp.Time, e.EventTime.Time}

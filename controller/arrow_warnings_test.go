@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// warningAbout is an event that was seen seconds after the set of liveSet was made.
+// warningAbout returns an event observed some seconds after the creation of liveSet's set.
 func warningAbout(kind, name, reason, message string, seconds int) corev1.Event {
 	return corev1.Event{
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name, UID: types.UID(name + "-uid")}, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
@@ -91,7 +91,7 @@ func TestNeedsWarnings(t *testing.T) {
 	}
 }
 
-// countingReader counts what is listed.
+// countingReader counts list calls.
 type countingReader struct {
 	client.Reader
 	lists int
@@ -102,7 +102,7 @@ func (r *countingReader) List(context.Context, client.ObjectList, ...client.List
 	return nil
 }
 
-// TestWarningsAreShared: caches of one namespace read its events once in a while, whatever their number.
+// TestWarningsAreShared checks that the events of a namespace are read once per interval, regardless of the number of caches.
 func TestWarningsAreShared(t *testing.T) {
 	t.Parallel()
 	now, reader := time.Unix(1_000_000, 0), &countingReader{}

@@ -20,7 +20,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// cacheReconciler gives a DataCache its memory while somebody wants it, and says how it is doing.
+// cacheReconciler runs a DataCache's pods while they are wanted, and maintains its status.
 type cacheReconciler struct {
 	applier
 	arrow   *arrowEngine
@@ -29,7 +29,7 @@ type cacheReconciler struct {
 	now     func() time.Time
 }
 
-// engineOf is the engine that the DataCache's spec names; nil for one that this release doesn't know.
+// engineOf returns the engine that the DataCache's spec names; nil for one that this release doesn't support.
 func (r *cacheReconciler) engineOf(dc *v1alpha1.DataCache) engine {
 	if dc.Spec.Arrow != nil {
 		return r.arrow
@@ -37,7 +37,8 @@ func (r *cacheReconciler) engineOf(dc *v1alpha1.DataCache) engine {
 	return nil
 }
 
-// Reconcile reads, decides, acts and writes the status once. Everything read but the heads' word comes from informers.
+// Reconcile reads the state, decides, acts, and writes the status once. Everything it reads comes from informers, except for the
+// answers of heads.
 func (r *cacheReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	dc := &v1alpha1.DataCache{}
 	err := r.client.Get(ctx, request.NamespacedName, dc)
@@ -52,7 +53,7 @@ func (r *cacheReconciler) Reconcile(ctx context.Context, request ctrl.Request) (
 		return ctrl.Result{}, nil
 	}
 	if dc.DeletionTimestamp != nil {
-		return requeueExpected(ctrl.Result{}, e.release(ctx, dc)) // the garbage collector takes the rest, unless it is told to leave it
+		return requeueExpected(ctrl.Result{}, e.release(ctx, dc)) // the garbage collector deletes the rest, unless the deletion orphans it
 	}
 	return requeueExpected(r.reconcile(ctx, dc, e))
 }
@@ -81,13 +82,14 @@ func (r *cacheReconciler) reconcile(ctx context.Context, dc *v1alpha1.DataCache,
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if next.Snapshot != snapshot && f.plan.run {
-		return ctrl.Result{RequeueAfter: conflictPause}, nil // the pin is to be handed to the pods
+		return ctrl.Result{RequeueAfter: conflictPause}, nil // the pods must get the pinned snapshot
 	}
 	return ctrl.Result{RequeueAfter: requeueAfter(&next, f)}, nil
 }
 
-// recordFinalState observes a cache that is to go, and records a failure before its pods go: once they do, nobody can be asked again should
-// the write be lost to another. wait: something that runs did not answer and may know why the TrainJob failed.
+// recordFinalState observes a cache that is about to be released and records a failure before its pods are deleted: afterwards there
+// is nobody left to query if the write of the status fails with a conflict. wait means that something is running that did not answer
+// and may know why the TrainJob failed.
 func (r *cacheReconciler) recordFinalState(ctx context.Context, dc *v1alpha1.DataCache, e engine, f *facts) (wait bool, err error) {
 	if f.observation, err = e.observe(ctx, dc); err != nil {
 		return false, err
@@ -102,7 +104,7 @@ func (r *cacheReconciler) recordFinalState(ctx context.Context, dc *v1alpha1.Dat
 	return false, client.IgnoreNotFound(r.record(ctx, dc, e, &next))
 }
 
-// gather finds the owning job's state and the users.
+// gather determines the owning job's phase and the users.
 func (r *cacheReconciler) gather(ctx context.Context, dc *v1alpha1.DataCache, f *facts) error {
 	f.owner.phase = gone
 	if ref := ownerOf(dc); ref != nil {
@@ -117,8 +119,8 @@ func (r *cacheReconciler) gather(ctx context.Context, dc *v1alpha1.DataCache, f 
 	return err
 }
 
-// act makes the objects be as planned, and observes those that are to stay. What somebody must fix is no error to try again at once:
-// f.obstacle says it.
+// act applies the plan and observes the objects that remain. Problems that people must fix are not returned as errors, which would be
+// retried at once, but set as f.obstacle.
 func (r *cacheReconciler) act(ctx context.Context, dc *v1alpha1.DataCache, e engine, f *facts) error {
 	var err error
 	switch {
@@ -132,7 +134,7 @@ func (r *cacheReconciler) act(ctx context.Context, dc *v1alpha1.DataCache, e eng
 	default:
 		err = e.provision(ctx, dc)
 		if f.obstacle = obstacleOf(err); f.obstacle != nil {
-			err = nil // pods that run serve all the same
+			err = nil // running pods can serve nevertheless
 		}
 	}
 	if err != nil {
@@ -151,8 +153,8 @@ func (r *cacheReconciler) remove(ctx context.Context, dc *v1alpha1.DataCache) er
 	return nil
 }
 
-// record writes the status if it differs, under the resource version that it was made from: only then did the step happen just now, and
-// only then are its event and metrics told. Who loses to another write looks again.
+// record writes the status if it changed, with the resourceVersion that it was derived from. Events and metrics are emitted only if
+// the write succeeds, so each change is reported once. After a conflict the cache is reconciled again.
 func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, e engine, next *v1alpha1.DataCacheStatus) error {
 	if equality.Semantic.DeepEqual(&dc.Status, next) {
 		return nil
@@ -171,7 +173,7 @@ func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, e 
 	return r.recordOnUsers(ctx, old.Status.UsedBy, next.UsedBy, ev)
 }
 
-// recordOnUsers records it on the TrainJobs that use the cache, or did until now: the SDK shows a TrainJob's events alone.
+// recordOnUsers records the event on the TrainJobs that use the cache or used it until now: the SDK only shows events of TrainJobs.
 func (r *cacheReconciler) recordOnUsers(ctx context.Context, before, now []string, ev *objectEvent) error {
 	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(before, now))))
 	for _, name := range names[:min(len(names), maxTold)] {

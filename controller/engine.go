@@ -11,38 +11,40 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// engine keeps the data of the DataCaches whose spec names it. Users, lifetime, status and events are the same for every engine and are not
-// its business. An engine is safe for concurrent use.
+// engine runs the caches of one kind of spec. Users, lifetime, status and events are common to all engines and handled elsewhere. An
+// engine must be safe for concurrent use.
 type engine interface {
-	// provision creates the cache's objects or brings them up to date. An error for which obstacleOf gives an obstacle needs people; any
-	// other is tried again.
+	// provision creates or updates the cache's objects. An error for which obstacleOf returns an obstacle needs intervention by
+	// people; other errors are retried.
 	provision(ctx context.Context, dc *v1alpha1.DataCache) error
-	// observe reads how the cache's objects are doing. It changes nothing.
+	// observe reads the state of the cache's objects. It changes nothing.
 	observe(ctx context.Context, dc *v1alpha1.DataCache) (observation, error)
-	// release deletes what holds memory, and keeps what costs nothing. It returns before all of that is gone.
+	// release deletes what uses memory and keeps what costs nothing. It does not wait for the deletion to complete.
 	release(ctx context.Context, dc *v1alpha1.DataCache) error
-	// describe names for events what starts and what is loaded, such as "a head and 2 data nodes" and "table demo.reviews".
+	// describe returns descriptions for events of what starts and what is loaded, such as "a head and 2 data nodes" and "table
+	// demo.reviews".
 	describe(dc *v1alpha1.DataCache) (parts, data string)
 }
 
-// observation is what an engine found out about a cache.
+// observation is the state of a cache that an engine observed.
 type observation struct {
-	// exists: there is something that holds memory; leaving: it is being deleted; created: when it was asked for.
+	// exists: something that uses memory exists; leaving: it is being deleted; created: when it was created.
 	exists, leaving bool
 	created         metav1.Time
-	// condition is how it is doing, whether or not anybody wants it. Not set where nothing exists.
+	// condition is the cache's condition, regardless of whether the cache is wanted. Not set if nothing exists.
 	condition condition
-	// answers: the condition is the cache's own word, not guessed from pods. silent: something runs that should answer and does not.
+	// answers: the condition was reported by the cache itself and not derived from pods. silent: something is running that should
+	// answer and does not.
 	answers, silent bool
-	// progress is nil where it is not known.
+	// progress is nil if it is not known.
 	progress *progress
 
 	replicas, readyReplicas int32
-	selector                string // of the pods that replicas count
-	endpoint, claimName     string // how clients reach it, whether it exists or not
+	selector                string // matches the pods that replicas counts
+	endpoint, claimName     string // how clients access the cache, whether it exists or not
 }
 
-// condition is a state with a reason and words for people.
+// condition is a state with a reason and a message.
 type condition struct {
 	state           v1alpha1.State
 	reason, message string
@@ -50,7 +52,7 @@ type condition struct {
 
 // progress is how much of a cache is in memory.
 type progress struct {
-	snapshot string // "" while it is not chosen
+	snapshot string // "" until it is selected
 	rows     int64
 	bytes    int64
 	percent  int32

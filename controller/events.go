@@ -29,13 +29,13 @@ const (
 	EventTwinTaken = "CacheTwinNameTaken"
 )
 
-// maxTold bounds to how many users of a shared cache each of its events goes.
+// maxTold bounds the number of users of a shared cache that get each of its events.
 const maxTold = 20
 
-// maxSaid bounds what an eventRecorder remembers.
+// maxSaid bounds the number of events that an eventRecorder remembers.
 const maxSaid = 10_000
 
-// event is one event before it is said of somebody.
+// objectEvent is an event without the object it is about.
 type objectEvent struct{ kind, reason, message string }
 
 func normal(reason, format string, args ...any) *objectEvent {
@@ -46,7 +46,7 @@ func warning(reason, format string, args ...any) *objectEvent {
 	return &objectEvent{corev1.EventTypeWarning, reason, cut(fmt.Sprintf(format, args...))}
 }
 
-// change is the event for the step from one status to the next; nil where people have nothing to learn.
+// change returns the event for the transition from one status to the next; nil if it is of no interest to users.
 func change(dc *v1alpha1.DataCache, e engine, old, next *v1alpha1.DataCacheStatus) *objectEvent {
 	was, is := readyCondition(old), readyCondition(next)
 	if old.State == next.State || isLoading(old.State) && isLoading(next.State) {
@@ -81,7 +81,7 @@ func isLoading(s v1alpha1.State) bool {
 	return s == v1alpha1.StatePlanning || s == v1alpha1.StateLoading
 }
 
-// obstacleEvent is the event for a cache whose pods have begun not to get on, or for another reason than before.
+// obstacleEvent returns the event for a cache whose pods are newly prevented from running, or for a new reason.
 func obstacleEvent(dc *v1alpha1.DataCache, before string, next *v1alpha1.DataCacheStatus, is condition) *objectEvent {
 	if is.reason == before || !isObstacle(is.reason) {
 		return nil
@@ -97,7 +97,7 @@ func obstacleEvent(dc *v1alpha1.DataCache, before string, next *v1alpha1.DataCac
 	return warning(EventProvisioning, "cache %s: %s", dc.Name, is.message)
 }
 
-// isObstacle tells the reasons of what people may have to remove from those of a cache that goes its way.
+// isObstacle reports whether a reason names a problem that people may have to fix.
 func isObstacle(reason string) bool {
 	switch reason {
 	case "", reasonStarting, reasonUnreachable, reasonPlanning, reasonLoading, reasonLoaded, reasonReloading, reasonFailed, reasonReleased:
@@ -114,15 +114,15 @@ func readyCondition(s *v1alpha1.DataCacheStatus) condition {
 	return condition{state: s.State, reason: c.Reason, message: c.Message}
 }
 
-// eventRecorder says events of objects of one kind. Goroutines may share it.
+// eventRecorder records events on objects of one kind. It is safe for concurrent use.
 //
-// Events are of core/v1 with firstTimestamp, which the recorder of client-go's tools/record writes: the Kubeflow SDK's get_job_events
-// leaves out any other, and any that is not on the TrainJob, its JobSet, Jobs and pods.
+// Events are written by client-go's tools/record as core/v1 events with firstTimestamp: the Kubeflow SDK's get_job_events omits all
+// others, and those that are not on the TrainJob, its JobSet, Jobs and pods.
 type eventRecorder struct {
 	sink record.EventRecorder
 
 	mu   sync.Mutex
-	said map[types.NamespacedName]string // what recordOnce said last
+	said map[types.NamespacedName]string // the last event of recordOnce by object
 }
 
 func newEventRecorder(sink record.EventRecorder) *eventRecorder {
@@ -133,13 +133,13 @@ func (r *eventRecorder) record(object client.Object, h *objectEvent) {
 	r.sink.Event(object, h.kind, h.reason, h.message)
 }
 
-// recordOnce is tell for what is found anew in each reconciliation: the same is not said of an object twice in a row.
+// recordOnce is tell for what every reconciliation finds again: it does not record the same event for an object twice in a row.
 func (r *eventRecorder) recordOnce(object client.Object, h *objectEvent) {
 	key, text := client.ObjectKeyFromObject(object), string(object.GetUID())+h.reason+h.message
 	r.mu.Lock()
 	again := r.said[key] == text
 	if len(r.said) >= maxSaid {
-		clear(r.said) // rather an event too many than a map that grows with every job there ever was
+		clear(r.said) // a repeated event is better than a map that grows with every job
 	}
 	r.said[key] = text
 	r.mu.Unlock()
@@ -148,7 +148,7 @@ func (r *eventRecorder) recordOnce(object client.Object, h *objectEvent) {
 	}
 }
 
-// forget is for an object that is well again or gone.
+// forget must be called for an object that has recovered or is gone.
 func (r *eventRecorder) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// TestObstacleEvent: pods that can't start are told once for each reason, however their messages change.
+// TestObstacleEvent checks that pods that can't start cause one event for each reason, even if their messages change.
 func TestObstacleEvent(t *testing.T) {
 	t.Parallel()
 	dc := minimal()

@@ -23,8 +23,8 @@ import (
 	"github.com/kubeflow/datacache/internal/runtimes"
 )
 
-// jobReconciler gives a TrainJob its cache: a DataCache of its own, or a Service that leads to one that it shares. What becomes of the
-// DataCache is for cacheReconciler.
+// jobReconciler gives a TrainJob its cache: a DataCache of its own, or a Service that points to a shared one. cacheReconciler handles
+// the DataCache itself.
 type jobReconciler struct {
 	applier
 	events        *eventRecorder
@@ -32,15 +32,16 @@ type jobReconciler struct {
 	clusterDomain string
 }
 
-// refusal is why a TrainJob gets no cache, for its owner to mend; trying again does not help.
+// refusal is why a TrainJob gets no cache; its owner must fix it, and a retry does not help.
 type refusal struct{ text string }
 
 func (r *refusal) Error() string { return r.text }
 
 func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
 
-// Reconcile ends a use when the job does, and begins one while it runs. A job that is suspended from the start gets its cache when it is
-// let go; one that is suspended later keeps the record of the cache that it used, which frees its memory all the same (usersOf).
+// Reconcile starts a job's use of a cache when the job runs, and ends it when the job ends. A job that is created suspended gets its
+// cache when it is resumed. One that is suspended later keeps the Service that records its use; its cache's memory is still freed
+// (see usersOf).
 func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (ctrl.Result, error) {
 	if isElsewhere(job) {
 		return ctrl.Result{}, nil
@@ -60,8 +61,8 @@ func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (c
 	return r.explain(job, r.serve(ctx, job, inject.StepOf(runtime)))
 }
 
-// explain says of the job why it gets no cache, to its events and, by r.refusals, to its step that waits. What only the job's owner can mend
-// is not tried again; what others can is.
+// explain reports why the job gets no cache, in its events and, through r.refusals, to its waiting step. If only the job's owner can
+// fix the problem there is no retry, otherwise there is.
 func (r *jobReconciler) explain(job *trainer.TrainJob, err error) (ctrl.Result, error) {
 	key, obstacle := client.ObjectKeyFromObject(job), obstacleOf(err)
 	no := (*refusal)(nil)
@@ -82,8 +83,8 @@ func (r *jobReconciler) explain(job *trainer.TrainJob, err error) (ctrl.Result, 
 	return ctrl.Result{RequeueAfter: obstaclePause}, nil
 }
 
-// serve makes what the job asks for. Which DataCache a job uses is decided once, when it first runs, and recorded: a DataCache of its own by
-// its owner, another one by the Service that leads to it. A runtime that is changed or deleted later has no say in it.
+// serve creates what the job requests. Which DataCache a job uses is decided once, when it first runs, and recorded: the job's own
+// DataCache has an owner reference, another one is named by the job's Service. Later changes to the runtime don't matter.
 func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob, step inject.Step) error {
 	own, err := r.find(ctx, client.ObjectKeyFromObject(job))
 	if err != nil {
@@ -102,7 +103,7 @@ func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob, step i
 	return r.begin(ctx, job, step, own)
 }
 
-// begin decides which DataCache the job uses. Own is the DataCache of its name, nil if there is none.
+// begin decides which DataCache the job uses. own is the DataCache with the job's name, nil if there is none.
 func (r *jobReconciler) begin(ctx context.Context, job *trainer.TrainJob, step inject.Step, own *v1alpha1.DataCache) error {
 	request, err := requestOf(job, step)
 	switch {
@@ -119,8 +120,8 @@ func (r *jobReconciler) begin(ctx context.Context, job *trainer.TrainJob, step i
 	return err
 }
 
-// useAgain keeps the job at the DataCache that it uses. One that was deleted meanwhile is made again only as it was: rows must not change
-// under a training that goes on.
+// useAgain keeps the job at the DataCache that it uses. If that was deleted meanwhile, it is only recreated with the same rows: they
+// must not change during a training.
 func (r *jobReconciler) useAgain(ctx context.Context, job *trainer.TrainJob, step inject.Step, used types.NamespacedName) error {
 	dc, err := r.find(ctx, used)
 	if err != nil {
@@ -141,7 +142,7 @@ func (r *jobReconciler) useAgain(ctx context.Context, job *trainer.TrainJob, ste
 	return refuse("DataCache %s, which this TrainJob uses, was deleted, and its runtime asks for other rows by now: make the DataCache again, or a new TrainJob", used)
 }
 
-// requestOf is what the job asks for, by its runtime as it is now.
+// requestOf returns what the job requests, according to its current runtime.
 func requestOf(job *trainer.TrainJob, step inject.Step) (*inject.Request, error) {
 	request, errs := inject.Parse(job, step)
 	if len(errs) > 0 {
@@ -150,7 +151,7 @@ func requestOf(job *trainer.TrainJob, step inject.Step) (*inject.Request, error)
 	return request, nil
 }
 
-// join makes the job a user of a DataCache that exists. One that was deleted, or that the job may not use any more, it leaves.
+// join makes the job a user of an existing DataCache. If that was deleted, or the job may not use it any more, the job's use ends.
 func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key types.NamespacedName) error {
 	dc, err := r.find(ctx, key)
 	if err != nil {
@@ -169,7 +170,7 @@ func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key typ
 	return r.use(ctx, job, dc)
 }
 
-// share makes the job a user of its namespace's cache of these rows, which the first job makes.
+// share makes the job a user of the namespace's cache of these rows, which it creates if it does not exist.
 func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, request *inject.Request) error {
 	same := func(dc *v1alpha1.DataCache) bool {
 		return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && inject.SameRows(dc.Spec.Arrow, request.Cache.Arrow)
@@ -189,7 +190,7 @@ func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, reques
 	return r.use(ctx, job, dc)
 }
 
-// use keeps the Service that leads the job to the cache. Where both have one name, the cache's own Service does.
+// use maintains the Service that points the job to the cache. If both have the same name, the cache's own Service serves the purpose.
 func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, dc *v1alpha1.DataCache) error {
 	if dc.Namespace == job.Namespace && dc.Name == job.Name {
 		return nil
@@ -202,7 +203,7 @@ func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, dc *v1al
 	return nil
 }
 
-// useEvent tells which DataCache a job uses, and what keeps that from running already: its own event of it is not told again to a new user.
+// useEvent says which DataCache a job uses, and what prevents that from running: a new user did not get the earlier event about it.
 func useEvent(dc *v1alpha1.DataCache, host string) *objectEvent {
 	if is := readyCondition(&dc.Status); isObstacle(is.reason) {
 		return warning(EventProvisioning, "uses DataCache %s at %s: %s: %s", qualified(dc), host, is.reason, is.message)
@@ -222,8 +223,8 @@ func (r *jobReconciler) leave(ctx context.Context, job *trainer.TrainJob) error 
 	return nil
 }
 
-// used is the DataCache, not of its own, that the job was recorded to use; the zero name where there is none. The API server is asked as
-// well: a record may be younger than the informers.
+// used is the DataCache, not the job's own, that the job is recorded to use; the zero name if there is none. It also reads from the
+// API server, since the record may be newer than the informers.
 func (r *jobReconciler) used(ctx context.Context, job *trainer.TrainJob) (types.NamespacedName, error) {
 	for _, reader := range []client.Reader{r.client, r.live} {
 		service, err := r.service(ctx, reader, job)
@@ -237,22 +238,22 @@ func (r *jobReconciler) used(ctx context.Context, job *trainer.TrainJob) (types.
 	return types.NamespacedName{}, nil
 }
 
-// service is the job's own Service, which leads to a cache that it shares; nil if there is none.
+// service returns the job's own Service, which points to a shared cache; nil if there is none.
 func (r *jobReconciler) service(ctx context.Context, reader client.Reader, job *trainer.TrainJob) (*corev1.Service, error) {
 	service := &corev1.Service{}
 	err := reader.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: inject.ServiceName(job.Name)}, service)
 	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(service, job) {
-		return nil, nil // no Service is an answer
+		return nil, nil // it is valid that there is none
 	}
 	return service, err
 }
 
-// find gets a DataCache, nil if there is none or it is being deleted.
+// find returns a DataCache; nil if there is none or it is being deleted.
 func (r *jobReconciler) find(ctx context.Context, key types.NamespacedName) (*v1alpha1.DataCache, error) {
 	dc := &v1alpha1.DataCache{}
 	err := r.client.Get(ctx, key, dc)
 	if apierrors.IsNotFound(err) || err == nil && dc.DeletionTimestamp != nil {
-		return nil, nil // no DataCache is an answer
+		return nil, nil // it is valid that there is none
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get DataCache %s: %w", key, err)
@@ -260,7 +261,8 @@ func (r *jobReconciler) find(ctx context.Context, key types.NamespacedName) (*v1
 	return dc, nil
 }
 
-// create makes a DataCache, or gives the one of that name if it is the one meant. What the API server refuses, the job's owner must mend.
+// create creates a DataCache, or returns the existing one with that name if meant accepts it. If the API server rejects it, the job's
+// owner must fix that.
 func (r *jobReconciler) create(ctx context.Context, want *v1alpha1.DataCache, meant func(*v1alpha1.DataCache) bool) (*v1alpha1.DataCache, error) {
 	err := r.client.Create(ctx, want)
 	switch {
@@ -284,7 +286,8 @@ func (r *jobReconciler) create(ctx context.Context, want *v1alpha1.DataCache, me
 	return have, nil
 }
 
-// ownedByOther is the error for a DataCache that is not the one meant; the last one of a job of the same name still goes.
+// ownedByOther is the error for an existing DataCache that is not the one meant. It may belong to a deleted job with the same name
+// and still be in deletion.
 func ownedByOther(dc *v1alpha1.DataCache, job string) error {
 	owner := ownerOf(dc)
 	if owner == nil {
@@ -301,7 +304,8 @@ func isOwnedBy(dc *v1alpha1.DataCache, job *trainer.TrainJob) bool {
 	return owner != nil && owner.UID == job.UID
 }
 
-// ownCache goes with its job. Its pods queue where the job does, and its training pods look for their zone.
+// ownCache returns a DataCache that is deleted with its job. Its pods use the job's queue, and the job's training pods prefer its
+// zone.
 func ownCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCache {
 	dc := &v1alpha1.DataCache{
 		ObjectMeta: metav1.ObjectMeta{
@@ -321,7 +325,7 @@ func ownCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCach
 	return dc
 }
 
-// sharedCache outlives the job that makes it; its idleTTL frees it.
+// sharedCache returns a DataCache that outlives the job that creates it; its idleTTL frees it.
 func sharedCache(job *trainer.TrainJob, request *inject.Request) *v1alpha1.DataCache {
 	dc := ownCache(job, request)
 	dc.Name, dc.OwnerReferences = request.Name, nil

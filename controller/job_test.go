@@ -12,7 +12,8 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// TestOwnCacheFollowsItsJob: the pods carry what the job's training pods look for, and run what the job's runtime says, where it says.
+// TestOwnCacheFollowsItsJob checks that the pods have the labels that the job's training pods select, and the image and placement
+// that the job's runtime sets.
 func TestOwnCacheFollowsItsJob(t *testing.T) {
 	t.Parallel()
 	job := trainJob()

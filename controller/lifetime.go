@@ -16,7 +16,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// phase is what of a TrainJob's life matters to its cache.
+// phase is the part of a TrainJob's state that matters to its cache.
 type phase string
 
 const (
@@ -26,7 +26,7 @@ const (
 	gone      phase = "deleted"
 )
 
-// phaseOf is gone for a job that does not exist (nil) or is being deleted. A finished job stays finished, suspended or not.
+// phaseOf returns gone for a job that does not exist (nil) or is being deleted. A finished job stays finished, suspended or not.
 func phaseOf(job *trainer.TrainJob) phase {
 	switch {
 	case job == nil || job.DeletionTimestamp != nil:
@@ -39,7 +39,7 @@ func phaseOf(job *trainer.TrainJob) phase {
 	return active
 }
 
-// conditionSince is since when a condition of the job has been True; zero if it is not.
+// conditionSince is the time since which a condition of the job has been True; zero if it is not.
 func conditionSince(job *trainer.TrainJob, kind string) time.Time {
 	if job == nil {
 		return time.Time{}
@@ -51,13 +51,13 @@ func conditionSince(job *trainer.TrainJob, kind string) time.Time {
 	return c.LastTransitionTime.Time
 }
 
-// multiKueue manages jobs that run in another cluster; their caches are that cluster's matter.
+// multiKueue is the manager of jobs that run in another cluster, which is also responsible for their caches.
 const multiKueue = "kueue.x-k8s.io/multikueue"
 
 func isElsewhere(job *trainer.TrainJob) bool { return ptr.Deref(job.Spec.ManagedBy, "") == multiKueue }
 
-// ownerOf is the TrainJob that the DataCache was made for alone; nil for one that outlives its users. Not the controller's reference:
-// Kueue leaves out of its quota what a job that it manages controls.
+// ownerOf is the TrainJob that the DataCache was made exclusively for; nil for one that outlives its users. The owner reference is
+// not that of a controller: Kueue does not charge objects to its quota that a job under its management controls.
 func ownerOf(dc metav1.Object) *metav1.OwnerReference {
 	owners := dc.GetOwnerReferences()
 	i := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool {
@@ -69,37 +69,38 @@ func ownerOf(dc metav1.Object) *metav1.OwnerReference {
 	return &owners[i]
 }
 
-// owner is what a DataCache needs to know of the TrainJob that it was made for.
+// owner is the state of the TrainJob that a DataCache was made for.
 type owner struct {
 	phase     phase
-	suspended time.Time // since when; zero: it is not, or was a moment ago
-	failed    time.Time // when; zero: it did not
+	suspended time.Time // since when; zero: not suspended, or only since a moment ago
+	failed    time.Time // time of failure; zero: it did not fail
 }
 
 func ownerState(job *trainer.TrainJob) owner {
 	return owner{phaseOf(job), conditionSince(job, trainer.TrainJobSuspended), conditionSince(job, trainer.TrainJobFailed)}
 }
 
-// plan says what is to become of a cache.
+// plan is what should happen to a cache.
 type plan struct {
-	run     bool          // its pods are to be there
-	hold    bool          // with run: neither made nor deleted, for it failed and its next try is not due
-	restart bool          // with run: made anew, for it failed and its next try is due
-	remove  bool          // the DataCache itself is to go
+	run     bool          // its pods should exist
+	hold    bool          // with run: nothing is created or deleted, since the cache failed and its retry is not due
+	restart bool          // with run: recreate the pods, since the cache failed and its retry is due
+	remove  bool          // delete the DataCache itself
 	why     string        // for people
-	after   time.Duration // look again then, because time alone may change it; 0: no
+	after   time.Duration // reconcile again after this time, since time alone may change the plan; 0: never
 }
 
 const (
-	// defaultSuspendGrace is retention.suspendGrace where it is not set.
+	// defaultSuspendGrace is the default of retention.suspendGrace.
 	defaultSuspendGrace = 10 * time.Minute
-	// firstRetry is when a failed cache tries again; each time that it fails in a row doubles it, up to lastRetry.
+	// firstRetry is the delay before a failed cache is retried; it doubles with each consecutive failure, up to lastRetry.
 	firstRetry = 10 * time.Second
 	lastRetry  = 10 * time.Minute
 )
 
-// planFor decides whether a cache runs. One that a job owns runs as long as the job, and a while on when that is suspended; any other while it
-// is used, then for its idleTTL, or for ever without one. What failed and is used by nobody only holds memory: it goes.
+// planFor decides whether a cache runs. The cache of a job runs as long as the job, and for its suspendGrace when the job is
+// suspended; any other runs while it is used and then for its idleTTL, or forever without one. A failed cache that nobody uses is
+// released, since it only uses memory.
 func planFor(dc *v1alpha1.DataCache, by owner, users int, now time.Time) plan {
 	ref := ownerOf(dc)
 	switch {
@@ -117,7 +118,7 @@ func planFor(dc *v1alpha1.DataCache, by owner, users int, now time.Time) plan {
 	return planIdle(dc, now)
 }
 
-// planSuspended keeps a cache for the suspendGrace. One that is not loaded by then goes as well.
+// planSuspended keeps a cache for the suspendGrace. One that has not loaded by then is released as well.
 func planSuspended(dc *v1alpha1.DataCache, job string, since, now time.Time) plan {
 	if since.IsZero() {
 		since = now
@@ -129,7 +130,7 @@ func planSuspended(dc *v1alpha1.DataCache, job string, since, now time.Time) pla
 	return plan{why: fmt.Sprintf("TrainJob %s is suspended", job)}
 }
 
-// planRetry has a failed cache that is used try anew: when its annotation says so, or when its pause is over.
+// planRetry retries a failed cache that is in use: when its retry annotation changes, or when its delay is over.
 func planRetry(dc *v1alpha1.DataCache, now time.Time) plan {
 	last := dc.Status.LastFailure
 	if last == nil || dc.Annotations[AnnotationRetry] != last.Retry {
@@ -141,7 +142,7 @@ func planRetry(dc *v1alpha1.DataCache, now time.Time) plan {
 	return plan{run: true, restart: true}
 }
 
-// retryPause doubles with every failure in a row.
+// retryPause doubles with every consecutive failure.
 func retryPause(failures int32) time.Duration {
 	pause := firstRetry
 	for i := int32(1); i < failures && pause < lastRetry; i++ {
@@ -150,7 +151,7 @@ func retryPause(failures int32) time.Duration {
 	return min(pause, lastRetry)
 }
 
-// planIdle is for a cache that nobody uses.
+// planIdle is the plan for a cache that nobody uses.
 func planIdle(dc *v1alpha1.DataCache, now time.Time) plan {
 	since := lastUse(dc, now)
 	p := planUnused(dc, since, now)
@@ -182,16 +183,16 @@ func planUnused(dc *v1alpha1.DataCache, since, now time.Time) plan {
 	return plan{why: fmt.Sprintf("nobody used it for its idleTTL, %s", ttl.Duration)}
 }
 
-// isLeftOver tells whether the DataCache was made for a TrainJob alone that was deleted with --cascade=orphan.
+// isLeftOver reports whether the DataCache was made for a single TrainJob that was deleted with --cascade=orphan.
 func isLeftOver(dc *v1alpha1.DataCache) bool {
 	return dc.Labels[LabelManagedBy] == ManagedBy && dc.Labels[LabelScope] == "" && ownerOf(dc) == nil
 }
 
-// lastUse is when the cache was used last, its making if it never was.
+// lastUse is when the cache was last used, or its creation if it never was.
 func lastUse(dc *v1alpha1.DataCache, now time.Time) time.Time {
 	switch {
 	case dc.Status.Users > 0:
-		return now // its last user went just now, which is not recorded yet
+		return now // its last user ended just now, which is not recorded yet
 	case dc.Status.LastUsedTime != nil:
 		return dc.Status.LastUsedTime.Time
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// metrics are what the controller counts itself. Errors of reconciliations are in controller_runtime_reconcile_errors_total by the
+// metrics are the controller's own metrics. Errors of reconciliations are in controller_runtime_reconcile_errors_total under the
 // controllers' names: datacache, datacache-trainjob, datacache-clustertrainingruntime, datacache-trainingruntime.
 type metrics struct{ provision, load prometheus.Histogram }
 
-// newMetrics registers the metrics; caches by state are counted in the informer's memory when somebody asks. A nil registry is
+// newMetrics registers the metrics; caches are counted by state from the informer at each scrape. A nil registry means
 // controller-runtime's.
 func newMetrics(registry prometheus.Registerer, caches client.Reader) (*metrics, error) {
 	if registry == nil {
@@ -45,7 +45,7 @@ func newMetrics(registry prometheus.Registerer, caches client.Reader) (*metrics,
 	return m, nil
 }
 
-// observe counts a step from one status to the next.
+// observe records a transition from one status to the next.
 func (m *metrics) observe(old, next *v1alpha1.DataCacheStatus, now time.Time) {
 	if next.ProvisionedTime == nil {
 		return
@@ -66,18 +66,18 @@ var states = []v1alpha1.State{
 	v1alpha1.StateFailed, v1alpha1.StateReleased,
 }
 
-// collectTimeout bounds a scrape before the informers have synced; afterwards it takes milliseconds.
+// collectTimeout bounds a scrape while the informers have not synced; afterwards it takes milliseconds.
 const collectTimeout = 5 * time.Second
 
-// stateCollector counts DataCaches by state. Every replica of the manager shows the same numbers: take the max.
+// stateCollector counts DataCaches by state. Every replica of the manager reports the same numbers, so aggregate them with max.
 type stateCollector struct{ caches client.Reader }
 
 // Describe names the one metric.
 func (*stateCollector) Describe(out chan<- *prometheus.Desc) { out <- cachesDesc }
 
-// Collect shows every state, also with no DataCache in it, so that a graph has no gaps.
+// Collect reports every state, even with no DataCache in it, so that graphs have no gaps.
 func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout) //nolint:forbidigo // prometheus hands no context down
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout) //nolint:forbidigo // prometheus passes no context
 	defer cancel()
 	var list v1alpha1.DataCacheList
 	if err := c.caches.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {

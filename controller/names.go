@@ -12,12 +12,12 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// Labels and annotations of what the controller makes. The manager's informers see objects with LabelManagedBy alone.
+// Labels and annotations of the objects that the controller makes. The manager's informers only contain objects with LabelManagedBy.
 const (
 	LabelManagedBy = inject.LabelManagedBy
 	ManagedBy      = inject.ManagedBy
 
-	// LabelRole tells a cache's pods apart: RoleHead or RoleNode.
+	// LabelRole is the role of a cache's pod: RoleHead or RoleNode.
 	LabelRole = inject.Group + "/role"
 	RoleHead  = "head"
 	RoleNode  = "node"
@@ -26,16 +26,16 @@ const (
 	LabelScope     = inject.Group + "/scope"
 	ScopeNamespace = "namespace"
 
-	// AnnotationUses is on the Service of a job that uses a DataCache which is not its own: <namespace>/<name> of that DataCache.
-	// The Service is the record of the use: who has one is a user.
+	// AnnotationUses is on the Service of a job that uses a DataCache other than its own; its value is that DataCache as
+	// <namespace>/<name>. The Service is the record of the use: jobs with such a Service are users.
 	AnnotationUses = inject.Group + "/uses"
 
-	// AnnotationRetry on a DataCache that failed has it try at once; every new value does once.
+	// AnnotationRetry makes a failed DataCache retry at once, each time that its value changes.
 	AnnotationRetry = inject.Group + "/retry"
 
-	// annotationPodSettings on a LeaderWorkerSet is the podSettingsHash that its pods were made by.
+	// annotationPodSettings on a LeaderWorkerSet is the podSettingsHash of its pod template.
 	annotationPodSettings = inject.Group + "/pod-settings"
-	// annotationApplied lists the annotations that the controller wrote, so that it can take back those that are no longer wanted.
+	// annotationApplied lists the annotations that the controller wrote, so that it can remove those that are no longer wanted.
 	annotationApplied = inject.Group + "/applied-annotations"
 
 	// labelQueue and labelPriority put a cache's pods into the Kueue queue of the job that they are for.
@@ -65,18 +65,18 @@ func podsOf(dc *v1alpha1.DataCache, role string) map[string]string {
 	return labels
 }
 
-// headSelector selects a cache's heads by the labels that LeaderWorkerSet itself sets (and autoscalers of it use).
+// headSelector selects a cache's heads by the labels that LeaderWorkerSet sets, which its autoscalers use too.
 func headSelector(dc *v1alpha1.DataCache) map[string]string {
 	return map[string]string{lws.SetNameLabelKey: inject.CacheName(dc.Name), lws.WorkerIndexLabelKey: "0"}
 }
 
-// secretName differs for a DataCache that is made anew under the same name, so that an old key never serves a new cache.
+// secretName differs for a DataCache that is recreated with the same name, so that an old key is never used for a new cache.
 func secretName(dc *v1alpha1.DataCache) string {
 	uid := string(dc.UID)
 	return inject.CacheName(dc.Name) + "-" + uid[:min(8, len(uid))]
 }
 
-// owned is the metadata of an object that goes when its DataCache goes.
+// owned returns the metadata of an object that is garbage collected with its DataCache.
 func owned(dc *v1alpha1.DataCache, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: name, Namespace: dc.Namespace, Labels: cacheLabels(dc),

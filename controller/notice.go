@@ -25,24 +25,24 @@ import (
 )
 
 const (
-	// noticePause is how often a step that waits is looked at though nothing woke us: refusals wake nobody.
+	// noticePause is how often a waiting step is checked without an event, since refusals cause none.
 	noticePause = 3 * time.Second
-	// noticeTimeout bounds one notice.
+	// noticeTimeout is the timeout of sending a notice.
 	noticeTimeout = 2 * time.Second
 )
 
-// noticeReconciler tells the steps that wait for a cache what the controller knows and the cache's head can't tell: why a TrainJob gets no
-// cache, or why its pods don't start. The step writes it into its log (docs/adr/0017). It carries no data and no decision: a step that can't
-// be reached waits all the same.
+// noticeReconciler sends to the steps that wait for a cache what the controller knows and the cache's head can't tell: why a TrainJob
+// gets no cache, or why its pods don't start. The step writes the notice to its log (docs/adr/0017). Nothing depends on notices: a
+// step that can't be reached waits as well.
 type noticeReconciler struct {
 	client   client.Reader
 	refusals *refusals
 	dial     Dial
 
-	told sync.Map // the last notice by the UID of the step's pod
+	told sync.Map // the last notice sent, by the UID of the step's pod
 }
 
-// Reconcile is for a pod of a step that waits.
+// Reconcile handles the pod of a waiting step.
 func (r *noticeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	pod := &corev1.Pod{}
 	if err := r.client.Get(ctx, request.NamespacedName, pod); err != nil {
@@ -56,7 +56,7 @@ func (r *noticeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 		return ctrl.Result{}, nil
 	}
 	if pod.Status.Phase != corev1.PodRunning {
-		return ctrl.Result{}, nil // its start wakes us
+		return ctrl.Result{}, nil // its start causes an event
 	}
 	notice, err := r.notice(ctx, jobOfStep(pod))
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *noticeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 	return ctrl.Result{RequeueAfter: noticePause}, nil
 }
 
-// notice is what the controller knows of a TrainJob's cache; "" where the cache's head tells more.
+// notice returns what the controller knows of a TrainJob's cache; "" if the cache's head knows more.
 func (r *noticeReconciler) notice(ctx context.Context, job types.NamespacedName) (string, error) {
 	if refusal := r.refusals.of(job); refusal != "" {
 		return refusal, nil
@@ -97,7 +97,8 @@ func (r *noticeReconciler) notice(ctx context.Context, job types.NamespacedName)
 	return noticeOf(dc), nil
 }
 
-// noticeOf is what a DataCache's status says of pods, and of what keeps them from running; the rest the head tells itself.
+// noticeOf returns what a DataCache's status says about pods and what prevents them from running; the head itself reports everything
+// else.
 func noticeOf(dc *v1alpha1.DataCache) string {
 	c := readyCondition(&dc.Status)
 	if isObstacle(c.reason) || c.reason == reasonStarting || c.reason == reasonReleased {
@@ -130,21 +131,21 @@ func tell(ctx context.Context, dial Dial, pod *corev1.Pod, notice string) error 
 	return nil
 }
 
-// noticePath is where a step takes notices (cacheserver/wait).
+// noticePath is the path on which a step receives notices (cacheserver/wait).
 const noticePath = "/notice"
 
-// isStep tells whether a pod is of a step that waits.
+// isStep reports whether a pod belongs to a step that waits for a cache.
 func isStep(pod client.Object) bool {
 	labels := pod.GetLabels()
 	return labels[inject.LabelJobSet] != "" && labels[inject.LabelReplicatedJob] == inject.StepName
 }
 
-// jobOfStep is the TrainJob whose step a pod is.
+// jobOfStep is the TrainJob to which a step's pod belongs.
 func jobOfStep(pod client.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[inject.LabelJobSet]}
 }
 
-// stepOfJob is the index of the pods of steps by their TrainJob's name.
+// stepOfJob indexes the pods of steps by their TrainJob's name.
 func stepOfJob(pod client.Object) []string {
 	if !isStep(pod) {
 		return nil
@@ -152,7 +153,7 @@ func stepOfJob(pod client.Object) []string {
 	return []string{jobOfStep(pod).Name}
 }
 
-// stepsOfCache are the pods that wait for a DataCache: those of the TrainJob of its name, and of its users.
+// stepsOfCache maps a DataCache to the pods that wait for it: those of the TrainJob with its name, and of its users.
 func stepsOfCache(reader client.Reader) func(context.Context, client.Object) []reconcile.Request {
 	return func(ctx context.Context, object client.Object) []reconcile.Request {
 		var requests []reconcile.Request
@@ -169,7 +170,7 @@ func stepsOfCache(reader client.Reader) func(context.Context, client.Object) []r
 	}
 }
 
-// refusals are why TrainJobs get no cache, as long as they don't. Goroutines may share them.
+// refusals records why TrainJobs currently get no cache. It is safe for concurrent use.
 type refusals struct {
 	mu   sync.Mutex
 	text map[types.NamespacedName]string
@@ -177,7 +178,7 @@ type refusals struct {
 
 func newRefusals() *refusals { return &refusals{text: map[types.NamespacedName]string{}} }
 
-// set records why the job gets no cache; "": it gets one, or is gone.
+// set records why the job gets no cache; "" if it gets one or is gone.
 func (r *refusals) set(job types.NamespacedName, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// obstacleOf is the trouble behind an error that only people can mend: a name that is taken, a quota, a policy, a webhook; nil for any other
-// error.
+// obstacleOf returns the trouble for an error that only people can fix: a name that is taken, a quota, a policy, a webhook; nil for
+// any other error.
 func obstacleOf(err error) *trouble {
 	taken, template := (*foreignError)(nil), (*templateError)(nil)
 	switch {
@@ -27,8 +27,9 @@ func obstacleOf(err error) *trouble {
 	return nil
 }
 
-// isRefused tells what people must mend from what may pass: the API server says no for a missing right, a quota, validation or an admission
-// policy, also in a minute. A webhook may refuse with any code, and one that can't be called refuses everything.
+// isRefused distinguishes errors that people must fix from temporary ones: the API server rejects a request for missing permission,
+// quota, validation or an admission policy, and will do so again. A webhook may reject with any code, and one that can't be called
+// rejects everything.
 func isRefused(err error) bool {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

@@ -1,11 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller gives TrainJobs their caches: it makes and frees the pods of DataCaches, says how they are doing, and keeps for
-// every training runtime a twin whose TrainJobs wait for their cache.
+// Package controller gives TrainJobs their caches: it creates and releases the pods of DataCaches, maintains their status, and keeps
+// for every training runtime a twin, a copy whose TrainJobs wait for their cache.
 //
-// Reconcilers read from informers, decide by pure functions (planFor, statusOf, change, and the objects of an engine) and
-// write once. What a TrainJob asks for, internal/inject says.
+// Reconcilers read from informers, decide with pure functions (planFor, statusOf, change, and the object functions of an engine), and
+// write once. internal/inject determines what a TrainJob requests.
 package controller
 
 import (
@@ -36,27 +36,28 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// Options are the platform's choices. Image and Namespace must be set.
+// Options are the platform's settings. Image and Namespace are required.
 type Options struct {
-	// Image of the data plane: head and data nodes run its `head` and `node`.
+	// Image of the data plane, whose commands `head` and `node` the pods run.
 	Image string
-	// Gate is how the step of twins looks; its Image is set to Image where it is empty. Heads and data nodes are pulled as it is.
+	// Gate configures the waiting step in twins; its Image defaults to Image. Heads and data nodes use its pull settings.
 	Gate inject.Gate
-	// Namespace that the manager runs in: caches let it read their /status.
+	// Namespace that the manager runs in; caches admit requests for their /status from it.
 	Namespace string
-	// ObjectCacheURL is where caches with an objectCache find it; empty: where manifests/object-cache puts it.
+	// ObjectCacheURL is the URL of the object cache for caches that use one; empty: the Service of manifests/object-cache.
 	ObjectCacheURL string
-	// ClusterDomain ends the names of Services; empty: cluster.local.
+	// ClusterDomain is the suffix of Service names; empty: cluster.local.
 	ClusterDomain string
-	// Workers is how many DataCaches, and half as many TrainJobs, are reconciled at a time; 0: 16. A head that does not answer holds one
-	// up for at most 2 s.
+	// Workers is the number of DataCaches reconciled concurrently; half as many TrainJobs are. 0: 16. A head that does not answer
+	// blocks a worker for at most 2 s.
 	Workers int
 
-	// Dial opens connections to heads and to the steps that wait for them; nil: to their pods' addresses.
+	// Dial connects to heads and to the steps that wait for them; nil: to their pods' IP addresses.
 	Dial Dial
-	// Now is the clock of idleTTL and times in statuses; nil: time.Now.
+	// Now is the clock for idleTTL and times in statuses; nil: time.Now.
 	Now func() time.Time
-	// Registry takes the metrics; nil: controller-runtime's, which the manager serves. It takes them once.
+	// Registry is where the metrics are registered; nil: controller-runtime's, which the manager serves. Each registry can be used
+	// once.
 	Registry prometheus.Registerer
 }
 
@@ -100,8 +101,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// CacheOptions are what the manager's informers may keep: of Kubernetes' own kinds only what datacache made, and nothing that no
-// reconciler reads. A manager without them works, and holds every Pod and Service of the cluster in memory.
+// CacheOptions restrict the manager's informers: of Kubernetes' own kinds they contain only objects that datacache made, and only
+// fields that reconcilers read. Without them a manager works, but holds every Pod and Service of the cluster in memory.
 func CacheOptions() cache.Options {
 	ours := labels.SelectorFromSet(labels.Set{LabelManagedBy: ManagedBy})
 	return cache.Options{
@@ -118,7 +119,7 @@ func CacheOptions() cache.Options {
 	}
 }
 
-// slimPod keeps of a pod what troubleOf, runningHeads and noticeReconciler look at.
+// slimPod keeps only the parts of a pod that troubleOf, runningHeads and noticeReconciler read.
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		pod.ManagedFields, pod.Annotations, pod.Spec = nil, nil, corev1.PodSpec{}
@@ -126,7 +127,7 @@ func slimPod(object any) (any, error) {
 	return object, nil
 }
 
-// Setup registers the reconcilers with the manager, which must know the types of AddToScheme. They run where the manager leads.
+// Setup registers the reconcilers with the manager, which must know the types of AddToScheme. They run only on the leader.
 func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err := o.complete(); err != nil {
 		return err
@@ -183,7 +184,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// setupCaches: a DataCache is looked at again when its spec or annotations change, its objects or pods do, or the life of a job that uses it.
+// setupCaches reconciles a DataCache when its spec or annotations, its objects or pods, or the phase of a job that uses it change.
 func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 	spec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("datacache").
@@ -202,7 +203,7 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 		Complete(r)
 }
 
-// setupJobs: a TrainJob is looked at again when its life changes, its Service does, or a DataCache that it may use.
+// setupJobs reconciles a TrainJob when its phase, its Service, or a DataCache that it may use changes.
 func setupJobs(mgr ctrl.Manager, o Options, r *jobReconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("datacache-trainjob").
 		For(&trainer.TrainJob{}, builder.WithPredicates(phaseChanged)).
@@ -212,7 +213,7 @@ func setupJobs(mgr ctrl.Manager, o Options, r *jobReconciler) error {
 		Complete(reconcile.AsReconciler(mgr.GetClient(), r))
 }
 
-// setupNotices: a pod that waits is looked at again when it starts, when the status of the DataCache that it waits for changes, and now and then.
+// setupNotices reconciles a waiting pod when it starts, when the status of the DataCache that it waits for changes, and periodically.
 func setupNotices(mgr ctrl.Manager, o Options, r *noticeReconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("datacache-notice").
 		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(isStep))).
@@ -221,7 +222,7 @@ func setupNotices(mgr ctrl.Manager, o Options, r *noticeReconciler) error {
 		Complete(r)
 }
 
-// setupTwins: a source is looked at again when it or its twin changes, or when a TrainJob that names the twin goes.
+// setupTwins reconciles a source when it or its twin changes, or when a TrainJob that names the twin is deleted.
 func setupTwins(mgr ctrl.Manager, r *twinReconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("datacache-"+strings.ToLower(r.kind)).
 		Watches(newRuntime(r.kind), handler.EnqueueRequestsFromMapFunc(sourceRequests)).

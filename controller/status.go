@@ -13,7 +13,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// Reasons of conditions, beside those of pods that can't start (ImagePullBackOff, Unschedulable, OOMKilled, ...).
+// Reasons of conditions, besides those of pods that can't start (ImagePullBackOff, Unschedulable, OOMKilled, ...).
 const (
 	reasonStarting    = "PodsStarting"
 	reasonUnreachable = "HeadUnreachable"
@@ -26,7 +26,7 @@ const (
 	reasonNameTaken   = "NameTaken"
 	reasonRefused     = "Refused"
 
-	// Of Progressing and Degraded where they are False.
+	// Reasons of Progressing and Degraded when they are False.
 	reasonLoadComplete  = "LoadComplete"
 	reasonStopped       = "Stopped"
 	reasonNotLoaded     = "NotLoaded"
@@ -34,19 +34,20 @@ const (
 )
 
 const (
-	obstaclePause = 10 * time.Second // the informers don't see what is not ours
+	obstaclePause = 10 * time.Second // informers don't contain objects that are not ours
 	steadyPause   = 30 * time.Second
 	longestPause  = 10 * time.Second
-	startingPause = 3 * time.Second // nothing wakes us when a StatefulSet can't make a pod
+	startingPause = 3 * time.Second // no event occurs when a StatefulSet can't create a pod
 
-	// answerGrace is how long after its TrainJob failed a cache stays for a head that runs and does not answer: it may know why.
+	// answerGrace is how long a cache is kept after its TrainJob failed if its head is running and does not answer: it may know the
+	// reason.
 	answerGrace = 30 * time.Second
 )
 
-// maxUsedBy bounds status.usedBy.
+// maxUsedBy is the maximum length of status.usedBy.
 const maxUsedBy = 100
 
-// facts are what a reconciliation knows of a cache.
+// facts is what a reconciliation knows about a cache.
 type facts struct {
 	observation
 
@@ -54,12 +55,12 @@ type facts struct {
 	plan  plan
 	owner owner
 	users []string // as <namespace>/<name>, sorted
-	// obstacle keeps the cache's objects from being as wanted until somebody removes it.
+	// obstacle prevents the cache's objects from being applied until somebody removes it.
 	obstacle *trouble
 }
 
-// statusOf makes the status that follows from the one before and what is known. It changes neither. observedGeneration stays behind while an
-// obstacle keeps the spec from being applied.
+// statusOf returns the status that follows from the previous one and the facts. It modifies neither. observedGeneration is not
+// advanced while an obstacle prevents the spec from being applied.
 func statusOf(dc *v1alpha1.DataCache, f facts) v1alpha1.DataCacheStatus {
 	out := *dc.Status.DeepCopy()
 	if f.obstacle == nil {
@@ -81,8 +82,9 @@ func statusOf(dc *v1alpha1.DataCache, f facts) v1alpha1.DataCacheStatus {
 	return out
 }
 
-// mayExplain tells whether a cache that is to go must be observed first: it may have failed since it was observed last, and its TrainJob of
-// that, for the step that waits asks more often than we do. Once the pods are gone nobody knows why.
+// mayExplain reports whether a cache that is about to be released must be observed first. It may have failed since it was last
+// observed, and its TrainJob because of that, since the waiting step polls more often than we do. Once the pods are gone the reason
+// can't be determined.
 func mayExplain(dc *v1alpha1.DataCache, p plan) bool {
 	switch dc.Status.State {
 	case v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateDegraded:
@@ -91,8 +93,8 @@ func mayExplain(dc *v1alpha1.DataCache, p plan) bool {
 	return false
 }
 
-// judge derives the state, the surest source first: whether there are to be pods at all, what keeps them from being as wanted, then how they
-// are doing.
+// judge derives the condition from the most decisive fact: first whether pods should exist at all, then what prevents the objects
+// from being applied, then the pods' condition.
 func judge(before *v1alpha1.DataCacheStatus, f facts) condition {
 	served := before.State == v1alpha1.StateReady || before.State == v1alpha1.StateDegraded
 	switch {
@@ -116,7 +118,8 @@ func judge(before *v1alpha1.DataCacheStatus, f facts) condition {
 	return f.condition
 }
 
-// withObstacle is never Ready: what serves may serve those who may not be served, or be lost with nothing that brings it back.
+// withObstacle returns the condition of a cache with an obstacle, which is never Ready: it may be serving clients that should not
+// have access, or nothing would restore it if it were lost.
 func withObstacle(f facts) condition {
 	c := condition{v1alpha1.StatePending, f.obstacle.reason, f.obstacle.message + "; it is tried again every " + obstaclePause.String()}
 	switch f.condition.state {
@@ -128,7 +131,7 @@ func withObstacle(f facts) condition {
 	return c
 }
 
-// failure is why a cache failed, as it was recorded.
+// failure returns the recorded reason of a cache's failure.
 func failure(before *v1alpha1.DataCacheStatus) string {
 	if c := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReady); c != nil {
 		return c.Message
@@ -136,7 +139,7 @@ func failure(before *v1alpha1.DataCacheStatus) string {
 	return "the cache failed"
 }
 
-// recordFailure keeps the last failure, also while the cache is tried again, until it is Ready.
+// recordFailure keeps the last failure until the cache is Ready, even during retries.
 func recordFailure(out *v1alpha1.DataCacheStatus, dc *v1alpha1.DataCache, c condition, now metav1.Time) {
 	switch {
 	case c.state == v1alpha1.StateReady:
@@ -151,7 +154,7 @@ func recordFailure(out *v1alpha1.DataCacheStatus, dc *v1alpha1.DataCache, c cond
 }
 
 func recordUsers(out *v1alpha1.DataCacheStatus, f facts) {
-	count := int32(len(f.users)) // TrainJobs of one cluster
+	count := int32(len(f.users)) // bounded by the number of TrainJobs in a cluster
 	first := f.users[:min(len(f.users), maxUsedBy)]
 	if out.Users == count && slices.Equal(out.UsedBy, first) {
 		return
@@ -159,7 +162,7 @@ func recordUsers(out *v1alpha1.DataCacheStatus, f facts) {
 	out.Users, out.UsedBy, out.LastUsedTime = count, slices.Clone(first), new(f.now)
 }
 
-// recordTimes keeps when this run's pods were asked for and when all its rows were there first.
+// recordTimes records when the pods of this run were created and when all rows were first in memory.
 func recordTimes(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts) {
 	if !f.plan.run {
 		out.ProvisionedTime, out.ReadyTime = nil, nil
@@ -176,8 +179,8 @@ func recordTimes(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts) {
 	}
 }
 
-// recordProgress keeps the last known numbers while the cache is silent and forgets them when the memory is freed. A failed load that never
-// got ready also forgets its snapshot: its files may be gone, and nobody has seen a row of it.
+// recordProgress keeps the last known numbers while the cache does not answer, and clears them when its memory is freed. When a load
+// fails before the cache was ever ready, the snapshot is cleared too: its files may be gone, and nobody has read its rows.
 func recordProgress(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts) {
 	switch {
 	case state == v1alpha1.StateReleased || state == v1alpha1.StateFailed:
@@ -194,8 +197,8 @@ func recordProgress(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts
 	}
 }
 
-// setConditions gives each condition its own reason: Ready has the state's, Progressing what is under way or how it ended, Degraded what is
-// lost.
+// setConditions sets each condition with its own reason: Ready that of the state, Progressing what is under way or how it ended,
+// Degraded which rows are missing.
 func setConditions(out *v1alpha1.DataCacheStatus, c condition, generation int64, now metav1.Time) {
 	set := func(kind string, is bool, reason, message string) {
 		status := metav1.ConditionFalse
@@ -223,7 +226,7 @@ func setConditions(out *v1alpha1.DataCacheStatus, c condition, generation int64,
 	}
 }
 
-// maxMessage is within what a condition may hold (32768) and an event shows (1024).
+// maxMessage is below the maximum length of a condition's message (32768) and of an event's (1024).
 const maxMessage = 1000
 
 func cut(message string) string {
@@ -233,8 +236,8 @@ func cut(message string) string {
 	return message[:maxMessage] + " ..."
 }
 
-// requeueAfter is when to look at a cache again though nothing woke us: often at first and while it loads, for which 1 s to 10 s bound the
-// requests of many large caches; rarely when it stands; 0 for never.
+// requeueAfter is when to reconcile a cache without an event: soon after it starts and while it loads, where 1 s to 10 s bound the
+// number of requests for many large caches; rarely when it is stable; 0 for never.
 func requeueAfter(status *v1alpha1.DataCacheStatus, f facts) time.Duration {
 	pause := steadyPause
 	switch {

@@ -27,7 +27,7 @@ func after(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(d)) }
 func liveSet() *lws.LeaderWorkerSet {
 	set, err := leaderWorkerSet(minimal(), program{image: "image"})
 	if err != nil {
-		panic(err) // minimal has no template to merge
+		panic(err) // minimal has no template that could fail to merge
 	}
 	set.CreationTimestamp = noon
 	return set
@@ -83,7 +83,7 @@ func answer(state, reason string, done, total int64) *headStatus {
 	return h
 }
 
-// answered is what the engine makes of one head's answer.
+// answered returns the engine's observation of one head's answer.
 func answered(h *headStatus, pods ...*corev1.Pod) observation {
 	return observedAs(liveSet(), pods, headAnswer{cachePod(RoleHead, "reviews-cache-0"), h, nil})
 }
@@ -94,7 +94,7 @@ func observedAs(set *lws.LeaderWorkerSet, pods []*corev1.Pod, answers ...headAns
 	return o
 }
 
-// copiesOf is a LeaderWorkerSet of several copies.
+// copiesOf returns a LeaderWorkerSet with several copies.
 func copiesOf(n int32) *lws.LeaderWorkerSet {
 	set := liveSet()
 	set.Spec.Replicas = &n
@@ -187,7 +187,7 @@ func TestMayExplain(t *testing.T) {
 	}
 }
 
-// TestLife follows one DataCache through its states, each status made from the one before, and the events that tell of them.
+// TestLife takes one DataCache through its states, deriving each status from the previous one, and checks the events.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	dc := minimal()
@@ -224,7 +224,7 @@ func TestLife(t *testing.T) {
 			return differs(s.ProvisionedTime, new(after(2*time.Hour))) + differs(s.ReadyTime, (*metav1.Time)(nil)) + differs(s.Snapshot, "42")
 		}, EventProvisioning},
 		{2*time.Hour + time.Minute, facts{plan: run, observation: observedAs(second, nil, headAnswer{cachePod(RoleHead, "reviews-cache-0"), answer("Failed", "no such file", 0, 28), nil}), users: user}, func(s *v1alpha1.DataCacheStatus) string {
-			return differs(s.Snapshot, "") // never ready: the next try may take the snapshot that is current then
+			return differs(s.Snapshot, "") // it was never ready, so a retry may plan the current snapshot
 		}, EventFailed},
 		{3 * time.Hour, facts{plan: plan{why: "TrainJob train is finished"}}, func(s *v1alpha1.DataCacheStatus) string {
 			return differs(failure(s), "no such file") + differs(s.LastFailure, &v1alpha1.Failure{Time: after(2*time.Hour + time.Minute), Message: "no such file", Count: 1})
@@ -272,7 +272,8 @@ func reasons(s *v1alpha1.DataCacheStatus) [3]string {
 	return all
 }
 
-// wantReasons are those of Ready, Progressing and Degraded: one that is False says what it speaks of, not what another one does.
+// wantReasons are the expected reasons of Ready, Progressing and Degraded: a condition that is False has a reason of its own, not
+// that of another one.
 func wantReasons(state v1alpha1.State, ready string) [3]string {
 	switch state {
 	case v1alpha1.StateReady:
@@ -335,7 +336,8 @@ func TestRequeueAfter(t *testing.T) {
 	}
 }
 
-// TestFailuresInARow: each failure counts, the last one stays readable while it is tried again, and success ends the count.
+// TestFailuresInARow checks that consecutive failures are counted, that the last one stays in the status during a retry, and that
+// success resets the count.
 func TestFailuresInARow(t *testing.T) {
 	t.Parallel()
 	dc := minimal()
@@ -371,7 +373,7 @@ func TestFailuresInARow(t *testing.T) {
 	}
 }
 
-// TestObservedGeneration stays behind while an obstacle keeps the spec from being applied.
+// TestObservedGeneration checks that observedGeneration is not advanced while an obstacle prevents the spec from being applied.
 func TestObservedGeneration(t *testing.T) {
 	t.Parallel()
 	dc := minimal()

@@ -26,22 +26,23 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// annotationContent on a twin is the hash of what it was made as. The API server's defaults differ from what was sent, so contents
-// can't be compared themselves.
+// annotationContent on a twin is the hash of the content with which it was created. Contents can't be compared directly, since the
+// API server adds defaults.
 const annotationContent = inject.Group + "/content"
 
-// twinReconciler keeps, beside every runtime of one kind that is not ours, its twin <name>-data-cache with our gate in it. The gate is
-// the platform's and the same for all.
+// twinReconciler maintains, for every runtime of one kind that is not ours, a twin named <name>-data-cache that contains the waiting
+// step. The step's settings are the platform's, the same for all twins.
 type twinReconciler struct {
 	applier
-	kind   string // of the runtimes
+	kind   string // kind of the runtimes
 	gate   inject.Gate
 	events *eventRecorder
-	// unedited holds by UID the generation of each twin that was found to be as it was made. It grows by a number for every twin there was.
+	// unedited maps the UID of each twin to the generation at which it was found to be unedited. Entries of deleted twins are not
+	// removed.
 	unedited sync.Map
 }
 
-// Reconcile is for the name of a source, whether it exists or not.
+// Reconcile takes the name of a source runtime, whether it exists or not.
 func (r *twinReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	return requeueExpected(ctrl.Result{}, r.reconcile(ctx, request.NamespacedName))
 }
@@ -70,7 +71,7 @@ func (r *twinReconciler) reconcile(ctx context.Context, key types.NamespacedName
 	return r.write(ctx, source, twin, want)
 }
 
-// wantsTwin is false for a runtime that is gone (nil), that has our gate, that is a twin, or whose owner wants none.
+// wantsTwin is false for a runtime that is gone (nil), contains the waiting step, is itself a twin, or is labelled to have none.
 func wantsTwin(source client.Object) bool {
 	return source != nil && source.GetDeletionTimestamp() == nil &&
 		source.GetLabels()[inject.LabelDerive] != "false" &&
@@ -78,8 +79,8 @@ func wantsTwin(source client.Object) bool {
 		!inject.HasGate(source.GetLabels(), specOf(source))
 }
 
-// twinOf is the twin as it should be. It has no ownerReference to its source: TrainJobs name it, and the Kubeflow SDK can't list a
-// namespace in which one names a runtime that is gone.
+// twinOf returns the twin as it should be. It has no owner reference to its source: it must not be deleted while TrainJobs name it,
+// because the Kubeflow SDK fails to list a namespace with a TrainJob whose runtime does not exist.
 func (r *twinReconciler) twinOf(source client.Object) (client.Object, error) {
 	spec, err := inject.Twin(specOf(source), r.gate)
 	if err != nil {
@@ -98,7 +99,8 @@ func (r *twinReconciler) twinOf(source client.Object) (client.Object, error) {
 	return twin, nil
 }
 
-// trackers begin the labels by which deployment tools know what they applied: on a twin, they would prune it.
+// trackers are the prefixes of labels by which deployment tools recognize what they applied: if a twin had them, the tools would
+// prune it.
 var trackers = []string{"argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "app.kubernetes.io/instance", "helm.sh/"}
 
 func twinLabels(source map[string]string) map[string]string {
@@ -119,7 +121,7 @@ func contentHash(labels map[string]string, spec *trainer.TrainingRuntimeSpec) (s
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// write creates the twin or brings it up to date.
+// write creates or updates the twin.
 func (r *twinReconciler) write(ctx context.Context, source, have, want client.Object) error {
 	if have != nil && r.isUnedited(have) && have.GetAnnotations()[annotationContent] == want.GetAnnotations()[annotationContent] && len(have.GetOwnerReferences()) > 0 {
 		return nil
@@ -135,7 +137,7 @@ func (r *twinReconciler) write(ctx context.Context, source, have, want client.Ob
 		err = r.update(ctx, have, want)
 	}
 	if apierrors.IsAlreadyExists(err) {
-		return nil // made a moment ago, by us or not: its event wakes us again
+		return nil // created a moment ago, by us or not: its event triggers another reconciliation
 	}
 	if isRefused(err) {
 		r.events.recordOnce(source, warning(EventNoTwin, "the API server refuses %s: %v", want.GetName(), err))
@@ -150,8 +152,8 @@ func (r *twinReconciler) write(ctx context.Context, source, have, want client.Ob
 	return nil
 }
 
-// installation is the owner of all twins: the CRD of DataCaches. Whoever removes it removes datacache, and the garbage collector then
-// removes the twins, also where no manager runs any more.
+// installation is the owner of all twins: the CRD of DataCaches. When that is removed, datacache is uninstalled, and the garbage
+// collector removes the twins, even if no manager is running any more.
 func (r *twinReconciler) installation(ctx context.Context) (metav1.OwnerReference, error) {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
@@ -162,7 +164,7 @@ func (r *twinReconciler) installation(ctx context.Context) (metav1.OwnerReferenc
 	return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: crd.Name, UID: crd.UID}, nil
 }
 
-// update writes a twin whose source changed or that somebody edited.
+// update restores a twin whose source changed or that somebody edited.
 func (r *twinReconciler) update(ctx context.Context, have, want client.Object) error {
 	annotations := maps.Clone(have.GetAnnotations())
 	maps.Copy(annotations, want.GetAnnotations())
@@ -177,15 +179,15 @@ func (r *twinReconciler) update(ctx context.Context, have, want client.Object) e
 	return r.client.Update(ctx, want)
 }
 
-// isUnedited tells whether isEdited has answered no for this generation of the twin: then the API server need not be asked again.
+// isUnedited reports whether isEdited returned false for this generation of the twin, so that the API server need not be asked again.
 func (r *twinReconciler) isUnedited(have client.Object) bool {
 	known, ok := r.unedited.Load(have.GetUID())
 	return ok && known == have.GetGeneration()
 }
 
-// isEdited tells whether the twin differs from what the API server would make of the wanted one.
+// isEdited reports whether the twin differs from the wanted one with the API server's defaults.
 func (r *twinReconciler) isEdited(ctx context.Context, have, want client.Object) (bool, error) {
-	defaulted, _ := want.DeepCopyObject().(client.Object) // a copy has the type of what it copies
+	defaulted, _ := want.DeepCopyObject().(client.Object) // a copy has the type of the original
 	if err := r.client.Update(ctx, defaulted, client.DryRunAll); err != nil {
 		return false, err
 	}
@@ -196,12 +198,13 @@ func (r *twinReconciler) isEdited(ctx context.Context, have, want client.Object)
 	return false, nil
 }
 
-// isFinal tells what the runtime's owner must mend, so that trying again is of no use: validation and webhooks say no.
+// isFinal reports whether an error must be fixed by the runtime's owner, so that a retry is useless: rejections by validation and
+// webhooks.
 func isFinal(err error) bool {
 	return apierrors.IsInvalid(err) || err != nil && strings.Contains(err.Error(), "denied the request") // k8s.io/apiserver webhook/errors/statuserror.go
 }
 
-// clash says of the source that its twin's name is taken.
+// clash records on the source that its twin's name is taken.
 func (r *twinReconciler) clash(source, other client.Object) error {
 	if wantsTwin(source) {
 		r.events.recordOnce(source, warning(EventTwinTaken, "runtime %s exists and is not this one's twin: TrainJobs with a data cache can't use this runtime; rename either", other.GetName()))
@@ -209,7 +212,7 @@ func (r *twinReconciler) clash(source, other client.Object) error {
 	return nil
 }
 
-// remove deletes a twin that nothing needs any more. One that a TrainJob names stays until that is gone.
+// remove deletes a twin that is not needed any more. It waits while a TrainJob names the twin.
 func (r *twinReconciler) remove(ctx context.Context, twin client.Object) error {
 	if twin == nil || twin.GetDeletionTimestamp() != nil {
 		return nil
@@ -232,12 +235,12 @@ func (r *twinReconciler) remove(ctx context.Context, twin client.Object) error {
 	return nil
 }
 
-// find gets a runtime, nil if there is none.
+// find returns a runtime; nil if there is none.
 func (r *twinReconciler) find(ctx context.Context, key types.NamespacedName) (client.Object, error) {
 	runtime := newRuntime(r.kind)
 	err := r.client.Get(ctx, key, runtime)
 	if apierrors.IsNotFound(err) {
-		return nil, nil // no runtime is an answer
+		return nil, nil // it is valid that there is none
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get %s %s: %w", r.kind, key, err)
@@ -245,7 +248,7 @@ func (r *twinReconciler) find(ctx context.Context, key types.NamespacedName) (cl
 	return runtime, nil
 }
 
-// newRuntime is an empty runtime of the kind; nil for a kind that Trainer does not have.
+// newRuntime returns an empty runtime of the kind; nil for a kind that Trainer does not have.
 func newRuntime(kind string) client.Object {
 	switch kind {
 	case trainer.ClusterTrainingRuntimeKind:
@@ -256,7 +259,7 @@ func newRuntime(kind string) client.Object {
 	return nil
 }
 
-// specOf is a runtime's spec, shared with it; an empty one for another object.
+// specOf returns a pointer to a runtime's spec; an empty one for another object.
 func specOf(runtime client.Object) *trainer.TrainingRuntimeSpec {
 	switch runtime := runtime.(type) {
 	case *trainer.ClusterTrainingRuntime:
@@ -267,7 +270,7 @@ func specOf(runtime client.Object) *trainer.TrainingRuntimeSpec {
 	return &trainer.TrainingRuntimeSpec{}
 }
 
-// runtimeOf is the index of TrainJobs by the runtime that they name.
+// runtimeOf indexes TrainJobs by the runtime that they name.
 func runtimeOf(object client.Object) []string {
 	job, ok := object.(*trainer.TrainJob)
 	if !ok {

@@ -21,10 +21,10 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// Indexes of the informers: which objects have to do with which.
+// Indexes of the informers: which objects are related to which.
 const (
 	indexCache     = "datacache" // pods by the name of their DataCache
-	indexStep      = "step"      // pods of steps that wait by their TrainJob's name
+	indexStep      = "step"      // pods of waiting steps by their TrainJob's name
 	indexUses      = "uses"      // Services by the DataCache, <namespace>/<name>, that their job uses
 	indexReference = "reference" // TrainJobs by the DataCache, <namespace>/<name>, that their storageUri names
 	indexRuntime   = "runtime"   // TrainJobs by the runtime, <kind>/<name>, that they name
@@ -49,15 +49,15 @@ func referenceOf(object client.Object) []string {
 	if !ok || !inject.Matches(job) {
 		return nil
 	}
-	request, _ := inject.Parse(job, inject.Step{}) // what is wrong with it, the job's own reconciliation says
+	request, _ := inject.Parse(job, inject.Step{}) // the job's own reconciliation reports errors
 	if request == nil || request.Reference == nil {
 		return nil
 	}
 	return []string{request.Reference.String()}
 }
 
-// useService leads a job's clients, who know no more than TRAIN_JOB_NAME, to the cache that it shares with others; and it is the record
-// that the job uses it.
+// useService returns a Service through which a job's clients, which only know TRAIN_JOB_NAME, find the cache that the job shares. It
+// is also the record that the job uses the cache.
 func useService(job *trainer.TrainJob, dc *v1alpha1.DataCache, clusterDomain string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -74,7 +74,7 @@ func useService(job *trainer.TrainJob, dc *v1alpha1.DataCache, clusterDomain str
 	}
 }
 
-// jobReference does not block the job's deletion: nothing of ours must run before a job may go.
+// jobReference is an owner reference that does not block the job's deletion: a job can always be deleted without us.
 func jobReference(job *trainer.TrainJob, controller bool) metav1.OwnerReference {
 	ref := metav1.OwnerReference{APIVersion: trainer.GroupVersion.String(), Kind: trainer.TrainJobKind, Name: job.Name, UID: job.UID}
 	if controller {
@@ -83,24 +83,24 @@ func jobReference(job *trainer.TrainJob, controller bool) metav1.OwnerReference 
 	return ref
 }
 
-// findJob gets the TrainJob that has the UID, nil if there is none any more.
+// findJob returns the TrainJob with the UID; nil if it does not exist any more.
 func findJob(ctx context.Context, reader client.Reader, key types.NamespacedName, uid types.UID) (*trainer.TrainJob, error) {
 	job := &trainer.TrainJob{}
 	err := reader.Get(ctx, key, job)
 	if apierrors.IsNotFound(err) {
-		return nil, nil // no job is an answer
+		return nil, nil // it is valid that there is none
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get TrainJob %s: %w", key, err)
 	}
 	if job.UID != uid {
-		return nil, nil // another job of that name
+		return nil, nil // another job with that name
 	}
 	return job, nil
 }
 
-// usersOf are the TrainJobs that use the cache now, as <namespace>/<name>, sorted: those with a Service that leads to it, and the one of
-// its own name, whose Service is the cache's own.
+// usersOf returns the TrainJobs that use the cache now, as <namespace>/<name>, sorted: those with a Service that points to it, and
+// the one with the cache's name, which uses the cache's own Service.
 func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataCache) ([]string, error) {
 	var users []string
 	namesake := &trainer.TrainJob{}
@@ -149,12 +149,12 @@ func isNamesakeUser(job *trainer.TrainJob, dc *v1alpha1.DataCache) bool {
 func jobOfService(ctx context.Context, reader client.Reader, service *corev1.Service) (*trainer.TrainJob, error) {
 	owner := metav1.GetControllerOf(service)
 	if owner == nil || owner.Kind != trainer.TrainJobKind {
-		return nil, nil // somebody's Service with our annotation records no use
+		return nil, nil // our annotation on a Service of somebody else is no record
 	}
 	return findJob(ctx, reader, types.NamespacedName{Namespace: service.Namespace, Name: owner.Name}, owner.UID)
 }
 
-// keyOf reads <namespace>/<name>.
+// keyOf parses <namespace>/<name>.
 func keyOf(name string) types.NamespacedName {
 	namespace, name, _ := strings.Cut(name, "/")
 	return types.NamespacedName{Namespace: namespace, Name: name}

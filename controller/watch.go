@@ -21,7 +21,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// phaseChanged lets through what matters of a TrainJob's life, not the counts of its pods.
+// phaseChanged passes events that change a TrainJob's phase, and not those that only change the counts of its pods.
 var phaseChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*trainer.TrainJob)
@@ -48,7 +48,7 @@ func cacheRequestOfPod(_ context.Context, pod client.Object) []reconcile.Request
 	return []reconcile.Request{request(types.NamespacedName{Namespace: pod.GetNamespace(), Name: name})}
 }
 
-// cacheOfOrphan is the DataCache that a LeaderWorkerSet without an owner was made for.
+// cacheOfOrphan maps a LeaderWorkerSet without an owner to the DataCache that it was made for.
 func cacheOfOrphan(_ context.Context, object client.Object) []reconcile.Request {
 	set, ok := object.(*lws.LeaderWorkerSet)
 	if !ok || !isOrphan(set, set.Labels[inject.LabelCache]) {
@@ -57,7 +57,7 @@ func cacheOfOrphan(_ context.Context, object client.Object) []reconcile.Request 
 	return []reconcile.Request{request(types.NamespacedName{Namespace: set.Namespace, Name: set.Labels[inject.LabelCache]})}
 }
 
-// usedCache is the DataCache that a job's Service leads to.
+// usedCache maps a job's Service to the DataCache that it points to.
 func usedCache(_ context.Context, service client.Object) []reconcile.Request {
 	name := service.GetAnnotations()[AnnotationUses]
 	if name == "" {
@@ -66,7 +66,7 @@ func usedCache(_ context.Context, service client.Object) []reconcile.Request {
 	return []reconcile.Request{request(keyOf(name))}
 }
 
-// cachesOfJob are the DataCache of a job's own name and the one that its Service leads to.
+// cachesOfJob maps a job to the DataCache with its name and the one that its Service points to.
 func cachesOfJob(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []reconcile.Request {
 		job, ok := object.(*trainer.TrainJob)
@@ -84,7 +84,7 @@ func cachesOfJob(reader client.Reader) handler.MapFunc {
 	}
 }
 
-// jobsOfCache are the TrainJobs that have to do with a DataCache: the one of its name, its users, and those that wait for it.
+// jobsOfCache maps a DataCache to the TrainJobs that depend on it: the one with its name, its users, and those that wait for it.
 func jobsOfCache(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, dc client.Object) []reconcile.Request {
 		requests := []reconcile.Request{request(client.ObjectKeyFromObject(dc))}
@@ -108,7 +108,7 @@ func jobsOfCache(reader client.Reader) handler.MapFunc {
 	}
 }
 
-// sourceRequests are the runtimes whose twins a runtime's change may concern: itself, and the one whose twin's name it has.
+// sourceRequests maps a runtime to the sources whose twins may be affected: itself, and the runtime of which it has the twin's name.
 func sourceRequests(_ context.Context, runtime client.Object) []reconcile.Request {
 	key := client.ObjectKeyFromObject(runtime)
 	requests := []reconcile.Request{request(key)}
@@ -118,7 +118,7 @@ func sourceRequests(_ context.Context, runtime client.Object) []reconcile.Reques
 	return requests
 }
 
-// sourceOfJob is the source of the twin that a TrainJob named, which may now go if its source is gone.
+// sourceOfJob maps a TrainJob to the source of the twin that it named, which can now be deleted if its source is gone.
 func (r *twinReconciler) sourceOfJob(_ context.Context, object client.Object) []reconcile.Request {
 	job, ok := object.(*trainer.TrainJob)
 	if !ok {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// Reasons of the events on jobs; EventRefused, EventTaken and EventStranded are on the pod as well.
+// Reasons of the events on jobs; EventRefused, EventTaken and EventStranded are recorded on the pod as well.
 const (
 	EventWaiting  = "ClaimsWaiting"
 	EventReady    = "ClaimsReady"
@@ -23,11 +23,11 @@ const (
 	EventStranded = "ClaimStranded"
 )
 
-// shortWait is how long a job's pods may wait before anybody is told.
+// shortWait is how long a job's pods may wait before an event is recorded.
 const shortWait = time.Second
 
-// events tells jobs how their claims are doing: of a job's first pod that has to wait, and when none waits any more. So their number
-// does not grow with the number of pods. It is for one goroutine.
+// events records events about claims on jobs: when the first pod of a job has to wait, and when none waits any more. So their number
+// does not grow with the number of pods. It is not safe for concurrent use.
 type events struct {
 	recorder record.EventRecorder
 	jobs     map[types.UID]*waitingJob
@@ -37,14 +37,14 @@ type events struct {
 type waitingJob struct {
 	reference             *corev1.ObjectReference
 	began                 time.Time
-	waiting, opened, told int // pods; told: 1 once ClaimsWaiting was said
+	waiting, opened, told int // number of pods; told is 1 once ClaimsWaiting was recorded
 }
 
 func newEvents(recorder record.EventRecorder) *events {
 	return &events{recorder: recorder, jobs: map[types.UID]*waitingJob{}}
 }
 
-// joined counts a pod once its owner is known.
+// joined counts a pod when its owner is known.
 func (v *events) joined(e *entry, namespace string, owner metav1.OwnerReference) {
 	if e.owner != "" {
 		return
@@ -64,7 +64,7 @@ func (v *events) opened(e *entry) {
 	}
 }
 
-// left is said of a pod that is not in the queue any more.
+// left is called for a pod that was removed from the queue.
 func (v *events) left(e *entry) {
 	job := v.jobs[e.owner]
 	if job == nil {
@@ -80,7 +80,7 @@ func (v *events) left(e *entry) {
 	}
 }
 
-// tellWaiting tells each job with pods in the queue, once, that they wait.
+// tellWaiting records for each job with pods in the queue, once, that they wait.
 func (v *events) tellWaiting(q *queue, limiter *rate.Limiter) {
 	untold := false
 	for _, job := range v.jobs {
@@ -120,7 +120,7 @@ func seconds(n int, limiter *rate.Limiter) time.Duration {
 	return time.Duration(missing / float64(limiter.Limit()) * float64(time.Second))
 }
 
-// warn tells the pod and, where it is known, its owner.
+// warn records a warning on the pod and, if it is known, on its owner.
 func (v *events) warn(pod *corev1.Pod, owner metav1.OwnerReference, why *obstacle) {
 	v.recorder.Event(pod, corev1.EventTypeWarning, why.reason, why.message)
 	if owner.UID != "" && owner.UID != pod.UID {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// metrics are what the worker counts. Goroutines may share them.
+// metrics are the worker's metrics. They are safe for concurrent use.
 type metrics struct {
 	created prometheus.Counter
 	failed  *prometheus.CounterVec

@@ -18,18 +18,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// errOver says of a pod's controllers that one of them is gone, being deleted, or finished: the pod needs no claim any more.
+// errOver says that one of a pod's controllers is gone, being deleted, or finished, so that the pod needs no claim any more.
 var errOver = errors.New("the job is over")
 
 const (
-	ownerLifetime = 30 * time.Second // how long what was read of a pod's controllers is used for the pods beside it
+	ownerLifetime = 30 * time.Second // how long a pod's controllers are cached for other pods of the same job
 	maxOwners     = 10_000
-	maxClimb      = 10 // TrainJob, JobSet, Job is 3; TrainJob, LeaderWorkerSet, StatefulSet, leader pod, StatefulSet is 5
+	maxClimb      = 10 // TrainJob, JobSet, Job are 3; TrainJob, LeaderWorkerSet, StatefulSet, leader pod, StatefulSet are 5
 )
 
-// owners finds who owns the claims of a pod. It is for one goroutine.
+// owners finds the owner for the claims of a pod. It is not safe for concurrent use.
 type owners struct {
-	reader client.Reader // of the API server, not of an informer
+	reader client.Reader // reads from the API server, not from an informer
 	known  map[types.UID]resolved
 }
 
@@ -39,8 +39,8 @@ type resolved struct {
 	at    time.Time
 }
 
-// of climbs from a pod through its controllers to the one that nobody controls. A kind that we may not read, or that the API server does
-// not serve any more, ends the climb. A pod without controller owns its claims itself. The reference is a controller's and does not block
+// of follows a pod's controllers up to the one that has no controller. It stops below a kind that we may not read, or that the API
+// server does not serve. A pod without controller owns its claims itself. The reference is a controller's and does not block
 // deletion.
 func (o *owners) of(ctx context.Context, pod *corev1.Pod) (metav1.OwnerReference, error) {
 	first := metav1.GetControllerOf(pod)
@@ -91,11 +91,11 @@ func controller(ref metav1.OwnerReference) *metav1.OwnerReference {
 	return &ref
 }
 
-// finished says whether a Job, JobSet or TrainJob has come to its end. Other kinds don't end.
+// finished reports whether a Job, JobSet or TrainJob has finished. Other kinds don't finish.
 func finished(object *unstructured.Unstructured) bool {
 	conditions, _, err := unstructured.NestedSlice(object.Object, "status", "conditions")
 	if err != nil {
-		return false // a kind whose conditions are something else
+		return false // a kind with another format of conditions
 	}
 	for _, c := range conditions {
 		condition, _ := c.(map[string]any)

@@ -19,14 +19,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kinds is a reader of owners in memory, by kind: for each an object or an error.
+// kinds is an in-memory reader of owners that returns one object or error per kind.
 type kinds struct {
 	client.Reader
 	answers map[string]any
 	asked   int
 }
 
-// Get answers with the object or error of the kind.
+// Get returns the object or error of the kind.
 func (k *kinds) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	k.asked++
 	u, _ := object.(*unstructured.Unstructured)
@@ -44,7 +44,7 @@ func ownedBy(kind string) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "example.com/v1", Kind: kind, Name: "train", UID: types.UID(kind), Controller: new(true), BlockOwnerDeletion: new(true)}
 }
 
-// object is one of the kind, with its controller's kind; "" is none.
+// object returns an object of the kind whose controller is of another kind; "" means none.
 func object(kind, controller string, edits ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	u.SetUID(types.UID(kind))
@@ -69,7 +69,7 @@ func TestOwner(t *testing.T) {
 	tests := []struct {
 		name    string
 		answers map[string]any
-		want    string // kind; "" with over
+		want    string // kind of the owner; "" if over
 		over    bool
 	}{
 		{"TrainJob", map[string]any{"Job": object("Job", "JobSet"), "JobSet": object("JobSet", "TrainJob"), "TrainJob": object("TrainJob", "")}, "TrainJob", false},

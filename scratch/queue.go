@@ -17,17 +17,18 @@ type entry struct {
 	key     types.NamespacedName
 	uid     types.UID
 	replica string
-	since   time.Time // its place: the pod's creation, later the end of its back-off; it is not tried before
+	since   time.Time // its position: the pod's creation, later the end of its back-off; it is not tried earlier
 	owner   types.UID // empty until it is known
 
-	failures int                                      // in a row
-	made     map[string]*corev1.PersistentVolumeClaim // claims of the pod that the informer may not have yet, by name
-	check    bool                                     // read claims from the API server: the informer has only ours
+	failures int                                      // number of consecutive failures
+	made     map[string]*corev1.PersistentVolumeClaim // claims of the pod that the informer may not contain yet, by name
+	check    bool                                     // read claims from the API server: the informer only contains ours
 
 	at int // index in the heap
 }
 
-// before orders entries by place, namespace and replica. Replicas that differ in the number at their end alone are ordered by it.
+// before orders entries by position, namespace and replica. Replicas that only differ in the number at their end are ordered by the
+// number.
 func (e *entry) before(other *entry) bool {
 	if !e.since.Equal(other.since) {
 		return e.since.Before(other.since)
@@ -55,7 +56,7 @@ func splitNumber(name string) (stem, number string) {
 	return stem, name[len(stem):]
 }
 
-// queue holds entries by key and in order. It is for one goroutine.
+// queue holds entries by key and in order. It is not safe for concurrent use.
 type queue struct {
 	byKey map[types.NamespacedName]*entry
 	order entryHeap
@@ -63,14 +64,14 @@ type queue struct {
 
 func newQueue() *queue { return &queue{byKey: map[types.NamespacedName]*entry{}} }
 
-// add puts an entry at its place, instead of another one with its key.
+// add inserts an entry, replacing another one with its key.
 func (q *queue) add(e *entry) {
 	q.remove(e.key)
 	q.byKey[e.key] = e
 	heap.Push(&q.order, e)
 }
 
-// remove is without effect where the key has no entry.
+// remove removes the key's entry, if there is one.
 func (q *queue) remove(key types.NamespacedName) {
 	if e := q.byKey[key]; e != nil {
 		delete(q.byKey, key)
@@ -78,13 +79,13 @@ func (q *queue) remove(key types.NamespacedName) {
 	}
 }
 
-// move gives an entry of the queue another place.
+// move changes the position of an entry of the queue.
 func (q *queue) move(e *entry, since time.Time) {
 	e.since = since
 	heap.Fix(&q.order, e.at)
 }
 
-// hasten gives the entries of replicas, by namespace, that are held until later a place now.
+// hasten ends the back-off of the entries of replicas.
 func (q *queue) hasten(replicas map[types.NamespacedName]struct{}, now time.Time) {
 	if len(replicas) == 0 {
 		return
@@ -96,7 +97,7 @@ func (q *queue) hasten(replicas map[types.NamespacedName]struct{}, now time.Time
 	}
 }
 
-// head is the first entry; nil in an empty queue.
+// head is the first entry; nil if the queue is empty.
 func (q *queue) head() *entry {
 	if len(q.order) == 0 {
 		return nil
@@ -119,7 +120,7 @@ func (h entryHeap) Swap(i, j int) {
 	h[i].at, h[j].at = i, j
 }
 
-// Push adds an entry behind the last one.
+// Push appends an entry.
 func (h *entryHeap) Push(x any) {
 	e, _ := x.(*entry)
 	e.at = len(*h)

@@ -23,13 +23,14 @@ import (
 	"github.com/kubeflow/datacache/internal/claim"
 )
 
-// Options are the platform's choices. QPS and Burst must be set.
+// Options are the platform's settings. QPS and Burst are required.
 type Options struct {
-	// QPS is how many claims a second are made in the whole cluster, over time.
+	// QPS is how many claims per second are created in the whole cluster, on average.
 	QPS float64
-	// Burst is how many may be made at once after a while without any; at least 1.
+	// Burst is how many may be created at once after a pause; at least 1.
 	Burst int
-	// Registry takes the metrics; nil: controller-runtime's, which the manager serves. It takes them once.
+	// Registry is where the metrics are registered; nil: controller-runtime's, which the manager serves. Each registry can be used
+	// once.
 	Registry prometheus.Registerer
 }
 
@@ -46,8 +47,8 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Setup registers the worker with the manager, whose scheme must know core/v1. It runs where the manager leads. Its informers are its
-// own: gated pods and the claims that it made, in all namespaces, and nodes. SetupWebhook serves admission.
+// Setup registers the worker with the manager, whose scheme must contain core/v1. It runs only on the leader. It has its own
+// informers: gated pods and the claims that it created, in all namespaces, and nodes. SetupWebhook serves admission.
 func Setup(mgr ctrl.Manager, o Options) error {
 	if err := o.complete(); err != nil {
 		return err
@@ -82,7 +83,7 @@ func newWorker(cached client.Reader, live client.Client, reader client.Reader, v
 	}, nil
 }
 
-// uncached is a manager's client whose reads go to the API server, past the manager's informers.
+// uncached is a manager's client that reads from the API server instead of the manager's informers.
 type uncached struct {
 	client.Client
 	reader client.Reader
@@ -120,7 +121,7 @@ func newInformers(mgr ctrl.Manager) (cache.Cache, error) {
 	return informers, nil
 }
 
-// leading is the worker as a part of the manager.
+// leading is the worker as a runnable of the manager.
 type leading struct {
 	worker    *worker
 	informers cache.Cache
@@ -128,7 +129,7 @@ type leading struct {
 
 var _ manager.LeaderElectionRunnable = (*leading)(nil)
 
-// Start runs the worker until ctx ends, once the informers have synced and all gated pods are noticed.
+// Start runs the worker until ctx ends, after the informers have synced and the worker has been notified of all gated pods.
 func (l *leading) Start(ctx context.Context) error {
 	pods, err := l.informers.GetInformer(ctx, &corev1.Pod{})
 	if err != nil {
@@ -152,7 +153,7 @@ func (l *leading) Start(ctx context.Context) error {
 	if _, err := claims.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: l.noticeGone}); err != nil {
 		return fmt.Errorf("watch claims: %w", err)
 	}
-	defer func() { _ = pods.RemoveEventHandler(registration) }() // the informer ends as well
+	defer func() { _ = pods.RemoveEventHandler(registration) }() // fails only if the informer has ended as well
 	if !l.informers.WaitForCacheSync(ctx) || !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
 		return errors.New("the informers of scratch volumes did not sync")
 	}
@@ -160,13 +161,13 @@ func (l *leading) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection says that one worker alone keeps the rate.
+// NeedLeaderElection returns true: a single worker enforces the rate.
 func (l *leading) NeedLeaderElection() bool { return true }
 
 func (l *leading) notice(object any) {
 	key, err := toolscache.DeletionHandlingMetaNamespaceKeyFunc(object)
 	if err != nil {
-		return // not an object; the informer hands out none of these
+		return // not an object, which the informer never passes
 	}
 	namespace, name, err := toolscache.SplitMetaNamespaceKey(key)
 	if err == nil {

@@ -16,11 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// strandedBackOff is the longest time until a claim without a node is looked at again.
+// strandedBackOff is the maximum time until a claim without a usable node is checked again.
 const strandedBackOff = 30 * time.Second
 
-// stranded is the obstacle of a pod whose claim is bound to a volume that no ready node can use; nil where there is such a node, and where
-// the volume is not known yet. The pod keeps its gate: once opened, it could not be given another claim.
+// stranded returns an obstacle if the pod's claim is bound to a volume that no ready node can use; nil if a node can, or if the
+// volume is not known yet. The pod keeps its gate, since after its removal it could not get another claim.
 func (w *worker) stranded(ctx context.Context, bound *corev1.PersistentVolumeClaim) (*obstacle, error) {
 	if bound.Spec.VolumeName == "" {
 		return nil, nil
@@ -30,7 +30,7 @@ func (w *worker) stranded(ctx context.Context, bound *corev1.PersistentVolumeCla
 	switch {
 	case apierrors.IsNotFound(err):
 		return noNode(bound, "which is gone"), nil
-	case apierrors.IsForbidden(err): // then the scheduler has to tell
+	case apierrors.IsForbidden(err): // then the scheduler has to report it
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("get the volume of claim %s: %w", bound.Name, err)
@@ -46,7 +46,7 @@ func (w *worker) stranded(ctx context.Context, bound *corev1.PersistentVolumeCla
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
 		if matches, err := selector.Match(node); err != nil || !matches {
-			continue // of a term that can't be read the API server should have told
+			continue // the API server rejects invalid terms
 		}
 		if nodeReady(node) {
 			return nil, nil
@@ -71,7 +71,7 @@ func nodeReady(node *corev1.Node) bool {
 	})
 }
 
-// stripNode keeps of a node what stranded looks at.
+// stripNode keeps only the parts of a node that stranded reads.
 func stripNode(object any) (any, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeflow/datacache/internal/claim"
 )
 
-// MutatePath is where the API server calls for new pods with scratch volumes.
+// MutatePath is the path that the API server calls for new pods with scratch volumes.
 const MutatePath = "/mutate-pod"
 
 // SetupWebhook serves admission of pods from the manager's webhook server.
@@ -27,7 +27,7 @@ func SetupWebhook(mgr ctrl.Manager) error {
 	return nil
 }
 
-// mutator gates pods with scratch volumes and points their volumes at claims. It may be used by many goroutines.
+// mutator gates pods with scratch volumes and points their volumes at claims. It is safe for concurrent use.
 type mutator struct{}
 
 var _ admission.Defaulter[*corev1.Pod] = mutator{}

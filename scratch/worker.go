@@ -25,26 +25,26 @@ import (
 const (
 	firstBackOff = time.Second
 	maxBackOff   = 5 * time.Minute
-	endingDelay  = 2 * time.Second // until a claim that is being deleted is looked at again
+	endingDelay  = 2 * time.Second // until a claim that is being deleted is checked again
 )
 
-// worker makes claims and opens gates, in one goroutine: run.
+// worker creates claims and removes gates, in one goroutine: run.
 type worker struct {
 	cached  client.Reader // informers of gated pods and of our claims
 	live    client.Client
 	owners  *owners
-	limiter *rate.Limiter // of create calls; the bucket that client-go's flowcontrol wraps
+	limiter *rate.Limiter // limits create calls; client-go's flowcontrol wraps the same token bucket
 	events  *events
 	metrics *metrics
 	queue   *queue
 
-	changed chan struct{} // has room for one: inbox or gone is not empty
+	changed chan struct{} // has a buffer of one; filled when inbox or gone is not empty
 	mu      sync.Mutex
 	inbox   map[types.NamespacedName]struct{} // pods
 	gone    map[types.NamespacedName]struct{} // replicas that lost a claim, by namespace
 }
 
-// notice tells the worker that a pod came, changed or went. Any goroutine may call it.
+// notice notifies the worker that a pod was created, changed or deleted. It is safe for concurrent use.
 func (w *worker) notice(pods ...types.NamespacedName) {
 	w.mu.Lock()
 	for _, key := range pods {
@@ -54,8 +54,8 @@ func (w *worker) notice(pods ...types.NamespacedName) {
 	w.wake()
 }
 
-// noticeGone tells the worker that a claim of a replica is gone: a pod that waits for that need not wait for the end of its back-off. Any
-// goroutine may call it.
+// noticeGone notifies the worker that a claim of a replica was deleted, which ends the back-off of a pod that waits for that. It is
+// safe for concurrent use.
 func (w *worker) noticeGone(namespace, replica string) {
 	w.mu.Lock()
 	w.gone[types.NamespacedName{Namespace: namespace, Name: replica}] = struct{}{}
@@ -66,12 +66,12 @@ func (w *worker) noticeGone(namespace, replica string) {
 func (w *worker) wake() {
 	select {
 	case w.changed <- struct{}{}:
-	default: // it is told already
+	default: // already notified
 	}
 }
 
-// run works until ctx ends. The bucket is empty at first: else each change of leader would grant a burst. All pods that are to be in the
-// first order of the queue must have been noticed.
+// run works until ctx ends. The token bucket starts empty, since otherwise each change of leader would allow a burst. notice must
+// have been called before for all pods that exist, so that the queue's first order includes them.
 func (w *worker) run(ctx context.Context) {
 	w.limiter.AllowN(time.Now(), w.limiter.Burst())
 	for ctx.Err() == nil {
@@ -93,7 +93,8 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// receive puts the pods of the inbox into the queue, and those that are gone out of it. It opens pods whose claims all exist.
+// receive moves the pods of the inbox into the queue, and removes those that are gone. It removes the gates of pods whose claims all
+// exist.
 func (w *worker) receive(ctx context.Context) {
 	w.mu.Lock()
 	keys, gone := w.inbox, w.gone
@@ -129,16 +130,16 @@ func newEntry(pod *corev1.Pod) *entry {
 	}
 }
 
-// waiting is the gated pod of a key, nil if there is none.
+// waiting returns the gated pod with a key, nil if there is none.
 func (w *worker) waiting(ctx context.Context, key types.NamespacedName) *corev1.Pod {
 	pod := &corev1.Pod{}
 	if err := w.cached.Get(ctx, key, pod); err != nil || pod.DeletionTimestamp != nil || !claim.Gated(pod) {
-		return nil // an informer that has synced knows no error but NotFound
+		return nil // an informer that has synced returns only NotFound
 	}
 	return pod
 }
 
-// drop takes a pod that waits no longer out of the queue.
+// drop removes a pod that waits no longer from the queue.
 func (w *worker) drop(key types.NamespacedName) {
 	if e := w.queue.byKey[key]; e != nil {
 		w.queue.remove(key)
@@ -146,7 +147,7 @@ func (w *worker) drop(key types.NamespacedName) {
 	}
 }
 
-// step does at most one thing for the first pod. It returns how long nothing can be done; idle says: until a pod comes.
+// step does at most one action for the first pod. It returns how long nothing can be done; idle means: until there is a pod.
 func (w *worker) step(ctx context.Context) (wait time.Duration, idle bool) {
 	e := w.queue.head()
 	if e == nil {
@@ -167,7 +168,7 @@ func (w *worker) step(ctx context.Context) (wait time.Duration, idle bool) {
 	return 0, false
 }
 
-// action is what is next for a pod: one of create, open, hold and, if none is set, to drop it.
+// action is the next action for a pod: one of create, open, hold or, if none is set, drop.
 type action struct {
 	pod    *corev1.Pod
 	owner  metav1.OwnerReference
@@ -176,17 +177,17 @@ type action struct {
 	hold   *obstacle
 }
 
-// obstacle says why a pod has to wait apart from its turn.
+// obstacle is why a pod has to wait for something other than its turn.
 type obstacle struct {
 	reason  string // of the event; empty: none
 	message string
 	label   string        // of the metric
 	delay   time.Duration // 0: back-off
-	longest time.Duration // of the back-off; 0: maxBackOff
-	check   bool          // the claim may be one that the informer does not have
+	longest time.Duration // maximum back-off; 0: maxBackOff
+	check   bool          // the informer may not contain the claim
 }
 
-// plan looks at a pod, its owner and its claims.
+// plan decides the next action for a pod from its owner and its claims.
 func (w *worker) plan(ctx context.Context, e *entry) action {
 	pod := w.waiting(ctx, e.key)
 	if pod == nil || pod.UID != e.uid {
@@ -226,7 +227,7 @@ func (w *worker) plan(ctx context.Context, e *entry) action {
 	return action{pod: pod, owner: owner, open: true}
 }
 
-// find reads a claim; nil if there is none, as far as is known.
+// find returns a claim; nil if none is known.
 func (w *worker) find(ctx context.Context, e *entry, key client.ObjectKey) (*corev1.PersistentVolumeClaim, error) {
 	if made := e.made[key.Name]; made != nil {
 		return made, nil
@@ -238,7 +239,7 @@ func (w *worker) find(ctx context.Context, e *entry, key client.ObjectKey) (*cor
 	existing := &corev1.PersistentVolumeClaim{}
 	err := reader.Get(ctx, key, existing)
 	if apierrors.IsNotFound(err) {
-		return nil, nil // no claim is an answer
+		return nil, nil // it is valid that there is none
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get the claim %s: %w", key, err)
@@ -246,7 +247,7 @@ func (w *worker) find(ctx context.Context, e *entry, key client.ObjectKey) (*cor
 	return existing, nil
 }
 
-// judge is nil for the claim that the pod wants.
+// judge returns nil if the claim is the one that the pod wants.
 func judge(existing, want *corev1.PersistentVolumeClaim, owner metav1.OwnerReference) *obstacle {
 	switch state, why := claim.Judge(existing, want, owner); state {
 	case claim.Ending:
@@ -258,7 +259,7 @@ func judge(existing, want *corev1.PersistentVolumeClaim, owner metav1.OwnerRefer
 	return nil
 }
 
-// failure is the obstacle that an error of the API server is.
+// failure converts an error of the API server to an obstacle.
 func failure(err error) *obstacle {
 	label := string(apierrors.ReasonForError(err))
 	if label == "" {
@@ -267,7 +268,7 @@ func failure(err error) *obstacle {
 	return &obstacle{reason: EventRefused, message: err.Error(), label: label}
 }
 
-// do carries an action out. The caller took the token for create.
+// do carries out an action. For create, the caller has taken a token.
 func (w *worker) do(ctx context.Context, e *entry, next action) {
 	switch {
 	case next.create != nil:
@@ -289,13 +290,13 @@ func (w *worker) create(ctx context.Context, e *entry, next action) {
 		w.metrics.created.Inc()
 		e.made[name], e.failures = next.create, 0
 	case apierrors.IsAlreadyExists(err):
-		e.check = true // made a moment ago, or not ours: the next plan reads it
+		e.check = true // created a moment ago, or not ours: the next plan reads it
 	case ctx.Err() == nil:
 		w.hold(e, next, failure(fmt.Errorf("create the claim %s: %w", name, err)))
 	}
 }
 
-// open lets the scheduler have the pod.
+// open removes the pod's gate.
 func (w *worker) open(ctx context.Context, e *entry, next action) {
 	patch, err := claim.OpenPatch(next.pod)
 	if err == nil {
@@ -306,14 +307,14 @@ func (w *worker) open(ctx context.Context, e *entry, next action) {
 		w.metrics.wait.Observe(time.Since(next.pod.CreationTimestamp.Time).Seconds())
 		w.events.opened(e)
 		w.drop(e.key)
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // the pod is gone, or another has its name: the informer will tell
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // the pod is gone, or another one has its name: the informer will report it
 		w.drop(e.key)
 	case ctx.Err() == nil:
 		w.hold(e, next, failure(fmt.Errorf("open the gate of pod %s: %w", e.key, err)))
 	}
 }
 
-// hold puts a pod at the end of the queue, behind all that come until its delay is over.
+// hold moves a pod back in the queue, behind all pods that come until its delay is over.
 func (w *worker) hold(e *entry, next action, why *obstacle) {
 	delay := why.delay
 	if delay == 0 {

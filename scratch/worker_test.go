@@ -33,13 +33,13 @@ import (
 
 const namespace = "team-a"
 
-// plane is an API server in memory, so that time can be the test's: it is made and used in a synctest bubble. It stands in for informers
-// too, which are never behind here.
+// plane is an in-memory API server for use in a synctest bubble, so that the test controls time. It also stands in for informers,
+// which never lag here.
 type plane struct {
 	client.Client
 	t      *testing.T
 	began  time.Time
-	refuse func(claim string) error // set before work
+	refuse func(claim string) error // set before calling work
 	events *record.FakeRecorder
 	set    *appsv1.StatefulSet
 
@@ -48,7 +48,7 @@ type plane struct {
 	at    []time.Duration // when they were
 }
 
-// created are the names of claims in the order of create calls, and when these were.
+// created returns the names of claims in the order of create calls, and the times of the calls.
 func (p *plane) created() (names []string, at []time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func (p *plane) record(name string) error {
 	return p.refuse(name)
 }
 
-// pass lets time pass until the worker has done all that there was to do by then.
+// pass advances time and waits until the worker has done everything that was due by then.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -102,7 +102,7 @@ func (p *plane) statefulSet(name string) *appsv1.StatefulSet {
 	return set
 }
 
-// pod makes a pod of the StatefulSet, admitted as the webhook does.
+// pod creates a pod of the StatefulSet, after admission by the webhook.
 func (p *plane) pod(name string, volumes ...string) *corev1.Pod {
 	p.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -120,7 +120,7 @@ func (p *plane) pod(name string, volumes ...string) *corev1.Pod {
 	return pod
 }
 
-// work runs a worker until the test ends, or stop is called.
+// work runs a worker until the end of the test or until stop is called.
 func (p *plane) work(qps float64, burst int) (w *worker, stop func()) {
 	p.t.Helper()
 	w, err := newWorker(p.Client, p.Client, p.Client, newEvents(p.events), Options{QPS: qps, Burst: burst, Registry: prometheus.NewRegistry()})
@@ -142,7 +142,7 @@ func (p *plane) gated(pod *corev1.Pod) bool {
 	return claim.Gated(pod)
 }
 
-// said are the events so far, each as "Type Reason message".
+// said returns the events so far, each as "Type Reason message".
 func (p *plane) said() []string {
 	var all []string
 	for {
@@ -165,7 +165,7 @@ func count(events []string, reason string) int {
 	return n
 }
 
-// TestRate: 40 claims at 5 a second take 8 s, as the bucket is empty at first, in the order of their pods.
+// TestRate checks that 40 claims at 5 per second take 8 s, since the bucket starts empty, in the order of their pods.
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t)
@@ -194,7 +194,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// TestBurst: after a while without claims as many are made at once as the bucket holds, the rest at the rate.
+// TestBurst checks that after a pause as many claims are created at once as the bucket holds, and the rest at the rate.
 func TestBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t)
@@ -215,7 +215,7 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// TestTwoVolumes: a pod is opened once both of its claims are there.
+// TestTwoVolumes checks that a pod's gate is removed when both of its claims exist.
 func TestTwoVolumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t)
@@ -239,7 +239,7 @@ func TestTwoVolumes(t *testing.T) {
 	})
 }
 
-// TestReattach: pods whose claims exist are opened without a token, past a pod that waits for one.
+// TestReattach checks that pods whose claims exist get their gates removed without a token, ahead of a pod that waits for one.
 func TestReattach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t)
@@ -250,7 +250,7 @@ func TestReattach(t *testing.T) {
 		_, stop := p.work(1, 1)
 		pass(10 * time.Second)
 		stop()
-		p.pod("set-5", "scratch") // first in the queue: there is one token an hour
+		p.pod("set-5", "scratch") // it is first in the queue; there is one token per hour
 		w, stop := p.work(1./3600, 1)
 		defer stop()
 		for i, old := range pods {
@@ -270,7 +270,8 @@ func TestReattach(t *testing.T) {
 	})
 }
 
-// TestRefusedByQuota: a refused claim goes to the tail with a back-off that doubles, is told to pod and owner, and is made in the end.
+// TestRefusedByQuota checks that a rejected claim moves to the end of the queue with a back-off that doubles, causes events on pod
+// and owner, and is created in the end.
 func TestRefusedByQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t)
@@ -296,14 +297,14 @@ func TestRefusedByQuota(t *testing.T) {
 		if p.gated(first) {
 			t.Error("the pod still waits")
 		}
-		// At 0.1, 1.1, 3.1, 7.1 and 15.1 s, and the other one.
+		// At 0.1, 1.1, 3.1, 7.1 and 15.1 s, and the one of the other pod.
 		if calls, at := p.created(); len(calls) != 6 || at[5].Round(100*time.Millisecond) != 15100*time.Millisecond {
 			t.Errorf("create calls %q at %v", calls, at)
 		}
 	})
 }
 
-// TestForeignClaim: a claim of somebody else is never adopted; once it is gone, the pod gets its own.
+// TestForeignClaim checks that a claim of somebody else is never adopted, and that the pod gets its own when that is gone.
 func TestForeignClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t)
@@ -329,7 +330,8 @@ func TestForeignClaim(t *testing.T) {
 	})
 }
 
-// TestAnotherLeader: a worker that takes over in the middle makes the rest in the same order, none twice, and grants no burst.
+// TestAnotherLeader checks that a worker that takes over creates the remaining claims in the same order, none twice, and without a
+// burst.
 func TestAnotherLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t)
@@ -357,7 +359,7 @@ func TestAnotherLeader(t *testing.T) {
 	})
 }
 
-// TestOverMeansNoClaim: the pods of an owner that is gone or being deleted get no claim.
+// TestOverMeansNoClaim checks that the pods of an owner that is gone or being deleted get no claim.
 func TestOverMeansNoClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t)
@@ -372,7 +374,7 @@ func TestOverMeansNoClaim(t *testing.T) {
 	})
 }
 
-// TestStranded: a pod whose volume has no ready node keeps its gate and says so; a node opens it, and so does a new claim.
+// TestStranded checks that a pod whose volume has no ready node keeps its gate, with an event, until there is a node or a new claim.
 func TestStranded(t *testing.T) {
 	for _, by := range []string{"node", "claim"} {
 		t.Run(by, func(t *testing.T) {

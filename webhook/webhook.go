@@ -1,10 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhook is admission: a TrainJob that asks for a cache is pointed at a runtime that waits for one, or refused with the reason.
+// Package webhook is the admission webhook: it points a TrainJob that requests a cache at a runtime with a step that waits for the
+// cache, or rejects it with the reason.
 //
-// It decides nothing itself: package inject does, from the TrainJob, its runtime and the DataCache that it names. The API server calls it
-// for such TrainJobs alone (matchConditions in manifests/base/webhook), so that no other one depends on it.
+// The decisions are made by package inject, from the TrainJob, its runtime and the DataCache that it names. The API server calls the
+// webhook only for such TrainJobs (matchConditions in manifests/base/webhook), so that no others depend on it.
 package webhook
 
 import (
@@ -18,13 +19,13 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// Where the API server calls (manifests/base/webhook).
+// The paths that the API server calls (manifests/base/webhook).
 const (
 	MutatePath   = "/mutate-trainjob"
 	ValidatePath = "/validate-trainjob"
 )
 
-// Setup serves both webhooks from the manager's webhook server. The manager's scheme must know Trainer's types and ours.
+// Setup registers both webhooks with the manager's webhook server. The manager's scheme must contain Trainer's types and ours.
 func Setup(mgr ctrl.Manager, settings inject.Settings) error {
 	judge := &admit.Admission{Readers: []client.Reader{mgr.GetClient(), mgr.GetAPIReader()}, Settings: settings}
 	err := ctrl.NewWebhookManagedBy(mgr, &trainer.TrainJob{}).

@@ -44,7 +44,7 @@ type config struct {
 }
 
 func command(env func(string) string) *cobra.Command {
-	cfg := config{log: zap.Options{TimeEncoder: zapcore.RFC3339NanoTimeEncoder, ZapOpts: []zaplog.Option{zaplog.AddCaller()}}} // the same as Trainer's own
+	cfg := config{log: zap.Options{TimeEncoder: zapcore.RFC3339NanoTimeEncoder, ZapOpts: []zaplog.Option{zaplog.AddCaller()}}} // as in Trainer
 	cmd := &cobra.Command{
 		Use:           "trainer-manager",
 		Short:         "Kubeflow Trainer with datacache compiled in",

@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admit brings to package inject what it judges a TrainJob by: the runtime and the DataCache that the TrainJob names. The webhook
-// and the Trainer plugin both stand on it.
+// Package admit looks up the runtime and the DataCache that a TrainJob names and passes them to package inject, which mutates and
+// validates the TrainJob. The webhook and the Trainer plugin both use it.
 package admit
 
 import (
@@ -20,16 +20,17 @@ import (
 	"github.com/kubeflow/datacache/internal/runtimes"
 )
 
-// Admission judges TrainJobs. It may be used by many goroutines.
+// Admission mutates and validates TrainJobs. It is safe for concurrent use.
 type Admission struct {
-	// Readers are asked in turn: an informer's cache first, the API server after it, since what a TrainJob names may be a moment old.
+	// Readers are tried in order: an informer's cache first, then the API server, since what a TrainJob names may have been created a
+	// moment ago.
 	Readers []client.Reader
-	// Settings of what is added.
+	// Settings of what is injected.
 	Settings inject.Settings
 }
 
-// Mutate edits a new TrainJob in place, if it inject.Asks for a cache. The namespace is the TrainJob's, which may not carry it yet; unique
-// is for inject.Settings.
+// Mutate edits a new TrainJob in place, if it requests a cache (inject.Asks). namespace is the TrainJob's, which may not be set in it
+// yet; unique is for inject.Settings.
 func (a *Admission) Mutate(ctx context.Context, namespace, unique string, job *trainer.TrainJob) (field.ErrorList, error) {
 	runtime, err := runtimes.Find(ctx, namespace, inject.RuntimeRef(job), a.Readers...)
 	if err != nil || !inject.Asks(job, runtime) {
@@ -40,7 +41,7 @@ func (a *Admission) Mutate(ctx context.Context, namespace, unique string, job *t
 	return inject.Mutate(job, nil, runtime, settings), nil
 }
 
-// Validate refuses a new TrainJob, after Mutate, whose cache can't be: for what it asks, for its runtime, or for the DataCache it names.
+// Validate validates a new TrainJob after Mutate: its request, its runtime, and the DataCache that it names.
 func (a *Admission) Validate(ctx context.Context, namespace string, job *trainer.TrainJob) (field.ErrorList, error) {
 	runtime, err := runtimes.Find(ctx, namespace, inject.RuntimeRef(job), a.Readers...)
 	if err != nil {
@@ -61,7 +62,7 @@ func (a *Admission) Validate(ctx context.Context, namespace string, job *trainer
 	return a.checkCaches(ctx, namespace, job, asked)
 }
 
-// checkCaches looks at the DataCache that the TrainJob asks for, and at the one that has the TrainJob's name.
+// checkCaches checks the DataCache that the TrainJob requests, and the one that has the TrainJob's name.
 func (a *Admission) checkCaches(ctx context.Context, namespace string, job *trainer.TrainJob, asked *inject.Request) (field.ErrorList, error) {
 	var errs field.ErrorList
 	if asked.Reference != nil {
@@ -78,7 +79,7 @@ func (a *Admission) checkCaches(ctx context.Context, namespace string, job *trai
 		}
 		errs = inject.CheckReference(namespace, labels, *asked.Reference, cache)
 	}
-	if job.Name == "" { // of generateName; the API server has not chosen it yet
+	if job.Name == "" { // the API server has not generated the name yet
 		return errs, nil
 	}
 	alike, err := a.find(ctx, client.ObjectKey{Namespace: namespace, Name: job.Name})
@@ -88,8 +89,8 @@ func (a *Admission) checkCaches(ctx context.Context, namespace string, job *trai
 	return append(errs, inject.CheckName(job, asked, alike)...), nil
 }
 
-// NamespaceLabels are the labels of a namespace where inject.MayUse asks for them, else nil. The reader must be the API server: the right
-// to get a namespace is enough then.
+// NamespaceLabels returns the labels of a namespace if inject.MayUse needs them, otherwise nil. The reader must be the API server's,
+// so that permission to get a namespace is sufficient.
 func NamespaceLabels(ctx context.Context, namespace string, cache *v1alpha1.DataCache, live client.Reader) (map[string]string, error) {
 	if cache == nil || !inject.NeedsLabels(namespace, cache) {
 		return nil, nil
@@ -101,7 +102,7 @@ func NamespaceLabels(ctx context.Context, namespace string, cache *v1alpha1.Data
 	return found.Labels, nil
 }
 
-// find gets a DataCache, nil if there is none.
+// find returns a DataCache; nil if there is none.
 func (a *Admission) find(ctx context.Context, key client.ObjectKey) (*v1alpha1.DataCache, error) {
 	for _, reader := range a.Readers {
 		cache := &v1alpha1.DataCache{}
@@ -116,7 +117,8 @@ func (a *Admission) find(ctx context.Context, key client.ObjectKey) (*v1alpha1.D
 	return nil, nil
 }
 
-// missing tells that the twin of a runtime, which Mutate found good, is not made yet. A runtime that doesn't exist is for Trainer to refuse.
+// missing returns an error if the twin of a valid runtime has not been created yet. A runtime that doesn't exist is rejected by
+// Trainer.
 func (a *Admission) missing(ctx context.Context, namespace string, job *trainer.TrainJob) error {
 	ref := inject.RuntimeRef(job)
 	kind, name := inject.OriginalRuntime(job)

@@ -21,7 +21,7 @@ func controlledBy(apiVersion, kind, name string) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: "uid-of-" + "owner", Controller: new(true)}}
 }
 
-// scratchPod is a pod of a StatefulSet with one scratch volume.
+// scratchPod returns a pod of a StatefulSet with one scratch volume.
 func scratchPod(edits ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "set-3", OwnerReferences: controlledBy("apps/v1", "StatefulSet", "set")},
@@ -45,7 +45,7 @@ func scratchVolume(name, value string) corev1.Volume {
 	}}}
 }
 
-// ofIndexedJob makes the pod as the Job controller makes those of an indexed Job.
+// ofIndexedJob changes the pod to one as the Job controller creates it for an indexed Job.
 func ofIndexedJob(pod *corev1.Pod) {
 	pod.Name, pod.GenerateName = "", "train-node-0-7-"
 	pod.OwnerReferences = controlledBy("batch/v1", "Job", "train-node-0")
@@ -115,8 +115,8 @@ func TestMutateLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// TestMutateRefuses: each refusal, by Mutate and by the admission policy, names the field, the value and the fix, and leaves the pod as it
-// was.
+// TestMutateRefuses checks that each rejection, by Mutate and by the admission policy, names the field, the value and the fix, and
+// leaves the pod unchanged.
 func TestMutateRefuses(t *testing.T) {
 	policy := readPolicy(t)
 	tests := []struct {
@@ -181,7 +181,7 @@ func TestWantedRefuses(t *testing.T) {
 	}
 }
 
-// TestJudge: volume a of replica b-c and volume a-b of replica c have the same claim name; only the first gets it.
+// TestJudge covers volume a of replica b-c and volume a-b of replica c, which have the same claim name; only the first gets it.
 func TestJudge(t *testing.T) {
 	owner := metav1.OwnerReference{APIVersion: "jobset.x-k8s.io/v1alpha2", Kind: "JobSet", Name: "train", UID: "1", Controller: new(true)}
 	claimOf := func(volume, replica string, owners ...metav1.OwnerReference) *corev1.PersistentVolumeClaim {
@@ -219,7 +219,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestOpenPatch: the gates and labels of others stay, and a second patch changes nothing.
+// TestOpenPatch checks that other gates and labels stay, and that applying the patch twice changes nothing more.
 func TestOpenPatch(t *testing.T) {
 	pod := scratchPod(func(p *corev1.Pod) {
 		p.UID, p.Labels = "7", map[string]string{"app": "x"}
@@ -254,7 +254,8 @@ func TestOpenPatch(t *testing.T) {
 	}
 }
 
-// FuzzMutate: a pod is refused and left alone, or edited so that a second Mutate does nothing, and its claims have valid, distinct names.
+// FuzzMutate checks that a pod is either rejected and unchanged, or edited so that a second Mutate does nothing and its claims have
+// valid, distinct names.
 func FuzzMutate(f *testing.F) {
 	f.Add("set-3", "", "", "", "scratch", PerReplica, "cache", PerReplica)
 	f.Add("", "job-0-", "job-0", "0", "a", PerReplica, "a-b", "shared")

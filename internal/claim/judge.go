@@ -10,19 +10,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// State is what an existing claim means to a pod that wants one of its name.
+// State classifies an existing claim with the name that a pod wants.
 type State int
 
 const (
-	// Ours is the claim that the pod wants.
+	// Ours is a claim that is the one that the pod wants.
 	Ours State = iota
-	// Ending is a claim that is being deleted: another can be made once it is gone.
+	// Ending is a claim that is being deleted; the wanted one can be created when it is gone.
 	Ending
 	// Taken is a claim of somebody else, or of another volume or replica of the same job.
 	Taken
 )
 
-// Judge compares an existing claim with the wanted one, whose owner is given. why says for Ending and Taken what the claim is.
+// Judge compares an existing claim with the wanted one, whose owner is given. For Ending and Taken, why describes the existing claim.
 func Judge(existing, wanted *corev1.PersistentVolumeClaim, owner metav1.OwnerReference) (state State, why string) {
 	if existing.DeletionTimestamp != nil {
 		return Ending, "it is being deleted"

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Mutate edits a new pod in place: each scratch volume becomes a reference to its replica's claim, and the pod gets Gate and LabelState.
-// A pod without scratch volumes stays as it is, and so does one that Mutate edited before. Where it returns errors the pod must be
-// refused; it is unchanged.
+// Mutate edits a new pod in place: each scratch volume becomes a reference to its replica's claim, and the pod gets Gate and
+// LabelState. A pod without scratch volumes is unchanged, and so is one that Mutate edited before. If it returns errors, the pod is
+// unchanged and must be rejected.
 func Mutate(pod *corev1.Pod) field.ErrorList {
 	var marked []int
 	for i := range pod.Spec.Volumes {

@@ -35,30 +35,31 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// policy is what the manifests make the API server do: a MutatingAdmissionPolicy, and a ValidatingAdmissionPolicy that refuses what it left.
+// policy evaluates the admission policies of the manifests as the API server does: a MutatingAdmissionPolicy, and a
+// ValidatingAdmissionPolicy that checks the result.
 type policy struct {
 	mutating, validating *plugincel.CompositedCompiler
 	patcher              patch.Patcher
-	refusals             plugincel.ConditionEvaluator // one for each message
+	refusals             plugincel.ConditionEvaluator // one per message
 	messages             plugincel.ConditionEvaluator
 }
 
-// variable is a named expression of any type.
+// variable is a named CEL expression of any type.
 type variable struct{ admissionv1.Variable }
 
-// GetName is how expressions after it refer to it.
+// GetName returns the name by which later expressions refer to it.
 func (v variable) GetName() string { return v.Name }
 
-// GetExpression is its CEL.
+// GetExpression returns its CEL expression.
 func (v variable) GetExpression() string { return v.Expression }
 
-// ReturnTypes are all.
+// ReturnTypes allows all types.
 func (v variable) ReturnTypes() []*cel.Type { return []*cel.Type{cel.AnyType, cel.DynType} }
 
-// message is an expression that gives a text.
+// message is an expression that yields a string.
 type message struct{ variable }
 
-// ReturnTypes are texts.
+// ReturnTypes allows only strings.
 func (message) ReturnTypes() []*cel.Type { return []*cel.Type{cel.StringType} }
 
 func compiler(t testing.TB, variables []admissionv1.Variable) *plugincel.CompositedCompiler {
@@ -119,7 +120,7 @@ func readPolicy(t testing.TB) *policy {
 	return p
 }
 
-// request is the creation of a pod.
+// request returns the admission request for creating a pod.
 func request(pod *corev1.Pod) *admission.VersionedAttributes {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	pod = pod.DeepCopy()
@@ -130,7 +131,7 @@ func request(pod *corev1.Pod) *admission.VersionedAttributes {
 
 var pods = corev1.SchemeGroupVersion.WithResource("pods")
 
-// refuse says why the API server refuses a pod, which has a name by then; nothing if it does not.
+// refuse returns the messages with which the validating policy rejects a pod, which has a name at that stage; none if it is accepted.
 func (p *policy) refuse(t testing.TB, pod *corev1.Pod) (why []string) {
 	t.Helper()
 	if !hasScratchVolume(pod) {
@@ -166,7 +167,7 @@ func (p *policy) refuse(t testing.TB, pod *corev1.Pod) (why []string) {
 	return why
 }
 
-// mutate is what the API server makes of a pod with a scratch volume.
+// mutate returns a pod with a scratch volume after the mutating policy.
 func (p *policy) mutate(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	mutated, err := p.patcher.Patch(p.mutating.CreateContext(t.Context()), patch.Request{
@@ -183,7 +184,7 @@ func (p *policy) mutate(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	return result
 }
 
-// FuzzPolicy: Mutate and the policies change a pod alike, for the same claims, or both refuse it.
+// FuzzPolicy checks that Mutate and the policies either change a pod in the same way, with the same claims, or both reject it.
 func FuzzPolicy(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed)
@@ -214,7 +215,7 @@ func FuzzPolicy(f *testing.F) {
 		if !equality.Semantic.DeepEqual(want, got) {
 			t.Fatalf("seed %d: claims (-Mutate +policy):\n%s", seed, cmp.Diff(want, got))
 		}
-		for _, pod := range []*corev1.Pod{ours, theirs} { // the same JSON in another order
+		for _, pod := range []*corev1.Pod{ours, theirs} { // the same JSON with fields in another order
 			for _, v := range pod.Spec.Volumes {
 				delete(pod.Annotations, TemplateAnnotation(v.Name))
 			}
@@ -229,7 +230,7 @@ func hasScratchVolume(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { _, marked := Marked(&v); return marked })
 }
 
-// randomPod has at least one scratch volume. Half of those are valid.
+// randomPod returns a pod with at least one scratch volume. Half of these pods are valid.
 func randomPod(r *rand.Rand) *corev1.Pod {
 	pod := scratchPod()
 	pod.Spec.Volumes = nil
@@ -251,7 +252,7 @@ func randomPod(r *rand.Rand) *corev1.Pod {
 	if rarely() {
 		pod.OwnerReferences = nil
 	}
-	if rarely() { // one that owns it, but does not control it
+	if rarely() { // owned by it, but not controlled
 		pod.OwnerReferences = append([]metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "x", UID: "x"}}, pod.OwnerReferences...)
 	}
 	if rarely() {
@@ -327,7 +328,7 @@ func randomTemplate(r *rand.Rand) *corev1.PersistentVolumeClaimTemplate {
 	return template
 }
 
-// oddText is one of the texts that an annotation may have.
+// oddText returns a random text for an annotation, with characters that need escaping.
 func oddText(r *rand.Rand) string {
 	const runes = "a\"\\\n\r\t\b\f/<>&'{}[],:%\u0085\u2028é世🙂\u007f"
 	text := make([]rune, r.IntN(12))
@@ -338,7 +339,8 @@ func oddText(r *rand.Rand) string {
 	return string(text)
 }
 
-// TestPolicyRefuses: what the policy can't keep as JSON, it refuses; and it says so where it was not applied.
+// TestPolicyRefuses checks that the policy rejects what it can't encode as JSON, and that the message says when the mutating policy
+// was not applied.
 func TestPolicyRefuses(t *testing.T) {
 	p := readPolicy(t)
 	control := scratchPod(func(pod *corev1.Pod) {
@@ -354,7 +356,8 @@ func TestPolicyRefuses(t *testing.T) {
 	}
 }
 
-// TestRandomTemplatesHaveAllFields: what the generator leaves out, FuzzPolicy can't see the policy lose.
+// TestRandomTemplatesHaveAllFields checks that the generator sets every field: FuzzPolicy can't notice that the policy drops a field
+// that is never set.
 func TestRandomTemplatesHaveAllFields(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 0))
 	set := map[string]bool{}

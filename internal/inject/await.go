@@ -10,17 +10,18 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// maxDependencies is how many jobs one may depend on (sigs.k8s.io/jobset v0.12.0 api/jobset/v1alpha2/jobset_types.go:353).
+// maxDependencies is the maximum number of dependencies of a job (sigs.k8s.io/jobset v0.12.0
+// api/jobset/v1alpha2/jobset_types.go:353).
 const maxDependencies = 5
 
-// await makes every job that is no initializer wait until the gate is complete, unless it waits for one that does. What depended on a
-// job that the gate replaced depends on the gate.
+// await makes every job that is not an initializer depend on the completion of the gate, unless it depends on a job that does.
+// Dependencies on jobs that the gate replaced become dependencies on the gate.
 func await(jobs []jobset.ReplicatedJob, replaced map[string]bool) error {
 	for i := range jobs {
 		jobs[i].DependsOn = redirect(jobs[i].DependsOn, replaced)
 	}
 	waits := map[string]bool{}
-	for i := range jobs { // in order, since a job depends on earlier ones alone
+	for i := range jobs { // in order, since a job can only depend on earlier ones
 		job := &jobs[i]
 		waits[job.Name] = slices.ContainsFunc(job.DependsOn, func(on jobset.DependsOn) bool { return on.Name == StepName || waits[on.Name] })
 		if waits[job.Name] || isInitializer(job) {
@@ -35,7 +36,8 @@ func await(jobs []jobset.ReplicatedJob, replaced map[string]bool) error {
 	return nil
 }
 
-// redirect points dependencies on replaced jobs at the gate, once, to be complete: Ready would be true as soon as it runs.
+// redirect replaces dependencies on replaced jobs with a single one on the gate's completion: its condition Ready would be true as
+// soon as it runs.
 func redirect(dependencies []jobset.DependsOn, replaced map[string]bool) []jobset.DependsOn {
 	var kept []jobset.DependsOn
 	gated := false

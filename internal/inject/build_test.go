@@ -20,7 +20,7 @@ const (
 	table    = "cache://demo/reviews"
 )
 
-// trainJob is a TrainJob of the Kubeflow SDK's form, with variables as NAME=value. An empty URI is none.
+// trainJob returns a TrainJob as the Kubeflow SDK builds it, with variables as NAME=value. An empty URI is omitted.
 func trainJob(uri string, env ...string) *trainer.TrainJob {
 	dataset := &trainer.DatasetInitializer{Env: variables(env...)}
 	if uri != "" {
@@ -44,13 +44,13 @@ func variables(env ...string) []corev1.EnvVar {
 	return all
 }
 
-// stock is one of Trainer's runtimes.
+// stock returns one of Trainer's runtimes.
 func stock(t testing.TB, name string) *Runtime {
 	t.Helper()
 	return Cluster(stocktest.Runtime(t, name))
 }
 
-// twin is the twin of a runtime.
+// twin returns the twin of a runtime.
 func twin(t testing.TB, source *Runtime) *Runtime {
 	t.Helper()
 	spec, err := Twin(source.Spec, Gate{Image: image})
@@ -60,7 +60,7 @@ func twin(t testing.TB, source *Runtime) *Runtime {
 	return &Runtime{Kind: source.Kind, Name: TwinName(source.Name), Labels: TwinLabels(source.Labels), Spec: spec}
 }
 
-// expect compares errors with the texts that they must hold, each all of its texts, in order.
+// expect checks that there are as many errors as elements of want, and that each contains all texts of its element, in order.
 func expect(t *testing.T, errs field.ErrorList, want ...[]string) {
 	t.Helper()
 	if len(errs) != len(want) {

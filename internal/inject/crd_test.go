@@ -17,8 +17,8 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// crd is the DataCache's schema, read for what it says of lengths, numbers and patterns. The API server's own validation, which the
-// integration tests have, would make a fuzzed binary of a whole API server.
+// crd is the DataCache's schema, reduced to its limits on lengths, numbers and patterns. The API server's own validation, which the
+// integration tests use, would make the fuzzed binary too large.
 type crd struct{ spec apiextensions.JSONSchemaProps }
 
 func dataCacheCRD(t testing.TB) *crd {
@@ -38,7 +38,7 @@ func dataCacheCRD(t testing.TB) *crd {
 	return &crd{spec}
 }
 
-// refusals are what the schema says against a spec.
+// refusals returns the schema's objections to a spec.
 func (c *crd) refusals(t testing.TB, spec v1alpha1.DataCacheSpec) []string {
 	t.Helper()
 	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
@@ -48,7 +48,7 @@ func (c *crd) refusals(t testing.TB, spec v1alpha1.DataCacheSpec) []string {
 	return check("spec", c.spec, tree)
 }
 
-// matchesRule is the one form of CEL that stands for a pattern.
+// matchesRule matches the only form of CEL rule that is used instead of a pattern.
 var matchesRule = regexp.MustCompile(`^self\.matches\('(.*)'\)$`)
 
 func check(at string, schema apiextensions.JSONSchemaProps, value any) []string {
@@ -102,7 +102,7 @@ func outside(n int64, least, most *int64) bool {
 	return least != nil && n < *least || most != nil && n > *most
 }
 
-// TestSchemaIsNotBlind: what the API refuses is seen.
+// TestSchemaIsNotBlind checks that refusals detects specs that the API rejects.
 func TestSchemaIsNotBlind(t *testing.T) {
 	good := func() *v1alpha1.ArrowCache { return plain(nil).Cache.Arrow }
 	api := dataCacheCRD(t)

@@ -17,33 +17,34 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// Gate is how the platform wants our step to look. Only Image must be set.
+// Gate is the platform's configuration of the step that waits for a cache. Only Image is required.
 type Gate struct {
 	// Image of the cache server.
 	Image string
 	// ImagePullPolicy and ImagePullSecrets of the step; empty: the kubelet's default, and none.
 	ImagePullPolicy  corev1.PullPolicy
 	ImagePullSecrets []corev1.LocalObjectReference
-	// Env is added to the step: plain values, none of them a parameter of caches; the runtime's own variables win.
+	// Env is added to the step: plain values that are not parameters of caches; the runtime's own variables take precedence.
 	Env []corev1.EnvVar
-	// Resources of the step; cpu and memory that are missing become 100m and 64Mi, and limits are never left without a cpu.
+	// Resources of the step; missing cpu and memory become 100m and 64Mi, and a cpu limit is always set.
 	Resources corev1.ResourceRequirements
 }
 
 const (
-	// gateCommand is the command of the image (cmd/cacheserver) that waits.
+	// gateCommand is the image's command (cmd/cacheserver) that waits.
 	gateCommand = "initializer"
-	// stepMount is where Trainer's own initializers have the volume that its webhook demands of the step; the gate has no use for it.
+	// stepMount is where Trainer's own initializers mount the volume that Trainer's webhook requires of the step; the gate does not
+	// use it.
 	stepMount = "/workspace"
-	// gateRetries is how often a gate that was ended from outside, say with its node, is begun again.
+	// gateRetries is how often a gate is restarted that was terminated from outside, for example with its node.
 	gateRetries = 6
 )
 
-// finalExits are the exit codes after which another try would end the same: called wrongly, the cache failed, not ready in time
+// finalExits are the exit codes for failures that a retry does not fix: invalid arguments, the cache failed, not ready in time
 // (cmd/cacheserver/initializer.go).
 var finalExits = []int32{1, 3, 4}
 
-// HasGate tells whether a runtime's step dataset-initializer is our gate, so that TrainJobs use the runtime as it is.
+// HasGate reports whether a runtime's step dataset-initializer is our gate, so that TrainJobs can use the runtime directly.
 func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
 	if labels[LabelGate] != "true" {
 		return false
@@ -53,10 +54,10 @@ func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
 	})
 }
 
-// job is the gate as a job of a JobSet, in the place of a runtime's step: it keeps the defaults of caches in its environment, and where it
-// runs. It has no token for the API server,
-// writes nothing but its log, and gives up for good only where trying again is of no use. The restart policy is Never, because a Job
-// that gives up deletes pods that it would restart, and with them the log that tells why.
+// job returns the gate as a job of a JobSet that replaces a runtime's step. It keeps the step's defaults for caches in its
+// environment, and its placement. It has no API server token, writes only its log, and fails permanently only for failures that a
+// retry does not fix. The restart policy is Never, because a Job that gives up deletes pods that it would restart, together with the
+// log that explains the failure.
 func (g Gate) job(step Step, ownVolume bool) jobset.ReplicatedJob {
 	pod := corev1.PodSpec{
 		RestartPolicy:                corev1.RestartPolicyNever,
@@ -83,7 +84,8 @@ func (g Gate) job(step Step, ownVolume bool) jobset.ReplicatedJob {
 				BackoffLimit:     new(int32(gateRetries)),
 				PodFailurePolicy: gateFailurePolicy(),
 				Template: corev1.PodTemplateSpec{
-					// A mesh's proxy in the pod would keep the step from ever being complete. The controller sends notices to pods with its label.
+					// A service mesh's proxy in the pod would prevent the step from completing. The controller sends notices to pods
+					// with its label.
 					ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"sidecar.istio.io/inject": "false", LabelManagedBy: ManagedBy}},
 					Spec:       pod,
 				},
@@ -114,8 +116,8 @@ func (g Gate) container(defaults []corev1.EnvVar) corev1.Container {
 	}
 }
 
-// env is the step's environment by name. Of the runtime's it keeps what means something to a cache or its gate: the rest was for the
-// program that was in its place, such as STORAGE_URI, CACHE_IMAGE or tokens.
+// env returns the step's environment by name. Of the runtime's variables it keeps those that caches or the gate read: the others,
+// such as STORAGE_URI, CACHE_IMAGE or tokens, were for the program that the gate replaces.
 func (g Gate) env(defaults []corev1.EnvVar) []corev1.EnvVar {
 	env := []corev1.EnvVar{jobName()}
 	for _, v := range defaults {
@@ -132,7 +134,8 @@ func (g Gate) env(defaults []corev1.EnvVar) []corev1.EnvVar {
 	return env
 }
 
-// resources always holds a cpu limit: the Kubeflow SDK fails on limits without one (kubeflow 0.5.0 trainer/backends/kubernetes/utils.py:40).
+// resources always includes a cpu limit: the Kubeflow SDK fails on limits without one (kubeflow 0.5.0
+// trainer/backends/kubernetes/utils.py:40).
 func (g Gate) resources() corev1.ResourceRequirements {
 	resources := *g.Resources.DeepCopy()
 	if resources.Requests == nil {
@@ -177,8 +180,8 @@ func gateFailurePolicy() *batchv1.PodFailurePolicy {
 	}}
 }
 
-// jobName is the variable by which gate and training find the cache: the TrainJob's name, which JobSet puts on every pod. The name
-// itself is not known when a TrainJob with generateName is admitted.
+// jobName is the variable by which gate and training find the cache: the TrainJob's name, taken from a label that JobSet puts on
+// every pod. The name itself is not known when a TrainJob with generateName is admitted.
 func jobName() corev1.EnvVar {
 	return corev1.EnvVar{Name: "TRAIN_JOB_NAME", ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.labels['" + LabelJobSet + "']"},

@@ -19,16 +19,16 @@ import (
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
-var update = flag.Bool("update", false, "write the golden files and runtimes/ anew") //nolint:forbidigo // a test has no other way to be told
+var update = flag.Bool("update", false, "write the golden files and runtimes/ anew") //nolint:forbidigo // a test has no cmd/
 
-// image is what the manifests name; an overlay's images entry replaces it.
+// image is the image that the manifests name; an overlay's images entry replaces it.
 const image = "ghcr.io/kubeflow/datacache/cacheserver:v0.1.0"
 
 const header = `# Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
 `
 
-// TestTwinsOfStockRuntimes compares the twins of everything that Trainer ships with testdata/twins, for people to read.
+// TestTwinsOfStockRuntimes compares the twins of all runtimes that Trainer ships with testdata/twins, which people can read.
 func TestTwinsOfStockRuntimes(t *testing.T) {
 	for _, source := range stocktest.Runtimes(t) {
 		t.Run(source.Name, func(t *testing.T) {
@@ -37,14 +37,14 @@ func TestTwinsOfStockRuntimes(t *testing.T) {
 	}
 }
 
-// shipped are the runtimes of ours in runtimes/, each made from one of Trainer's. The first has the name that the KEP's sample and the
-// SDK's examples use.
+// shipped maps our runtimes in runtimes/ to the Trainer runtimes that they are made from. The first has the name that the KEP's
+// sample and the SDK's examples use.
 var shipped = map[string]string{
 	"torch-distributed-with-cache":     "torch-distributed",
 	"deepspeed-distributed-with-cache": "deepspeed-distributed",
 }
 
-// TestShippedRuntimesAreTwins keeps runtimes/ what Twin makes.
+// TestShippedRuntimesAreTwins checks that runtimes/ is the output of Twin.
 func TestShippedRuntimesAreTwins(t *testing.T) {
 	for name, source := range shipped {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestShippedRuntimesAreTwins(t *testing.T) {
 	}
 }
 
-// TestShippedImagesAreTrainers keeps the tags that runtimes/kustomization.yaml pins with go.mod.
+// TestShippedImagesAreTrainers checks that the tags in runtimes/kustomization.yaml match go.mod.
 func TestShippedImagesAreTrainers(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "runtimes", "kustomization.yaml"))
 	if err != nil {
@@ -96,7 +96,7 @@ func twinOf(t *testing.T, source *trainer.ClusterTrainingRuntime, name string) *
 	}
 }
 
-// golden compares an object with a file, or writes it there.
+// golden compares an object with a file, or writes the file with -update.
 func golden(t *testing.T, path, comment string, object any) {
 	t.Helper()
 	text, err := yaml.Marshal(pruned(t, object))
@@ -121,7 +121,7 @@ func golden(t *testing.T, path, comment string, object any) {
 	}
 }
 
-// pruned is the object as JSON has it, without the empty structs that Go can't leave out.
+// pruned returns the object's JSON without the empty structs that Go can't omit.
 func pruned(t *testing.T, object any) any {
 	t.Helper()
 	text, err := yaml.Marshal(object)

@@ -11,24 +11,25 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Settings are the platform's choices for what admission adds. The zero value is good.
+// Settings are the platform's settings for what admission injects. The zero value is valid.
 type Settings struct {
-	// NoZoneAffinity leaves out that training pods prefer the zone that their cache's pods are in.
+	// NoZoneAffinity disables the affinity of training pods to the zone of their cache's pods.
 	NoZoneAffinity bool
-	// Unique is a text that no other TrainJob is given, fit for a label's value, such as the UID of the admission request. By it training
-	// pods of a TrainJob whose name is still to be made find the zone of their cache; empty: they don't look for it.
+	// Unique is a text that is unique to the TrainJob and valid as a label value, such as the UID of the admission request. With it,
+	// training pods of a TrainJob whose name is still to be generated find the zone of their cache; if it is empty, they have no
+	// affinity.
 	Unique string
-	// Now stamps our entry of spec.runtimePatches; zero leaves that to Trainer's own webhook.
+	// Now is the timestamp of our entry in spec.runtimePatches; if zero, Trainer's own webhook sets it.
 	Now metav1.Time
 }
 
-// Mutate edits a TrainJob that Asks for a cache, in place, so that it gets its cache; doing it again changes nothing. The runtime is the one that
-// RuntimeRef names, nil if there is no such. On an update, old is the TrainJob before it, else nil; what was injected is then put back as
-// it was, and runtime and settings are not looked at: who writes the whole object, as the SDK and kubectl apply do, need not know of
-// our additions, and Trainer refuses changes of them. The errors say why the TrainJob can't be served.
+// Mutate edits in place a TrainJob that requests a cache (Asks), so that it gets the cache; it is idempotent. rt is the runtime that
+// RuntimeRef names, nil if it does not exist. On an update, old is the previous TrainJob, otherwise nil. An update restores what was
+// injected before and does not look at runtime and settings: clients that write the whole object, such as the SDK and kubectl apply,
+// need not know our additions, and Trainer rejects changes to them. The errors say why the TrainJob can't be served.
 //
-// A TrainJob of another manager (spec.managedBy: kueue.x-k8s.io/multikueue) is edited like any other: Kueue counts the same pods in the
-// cluster that queues it and in the one that runs it only if both see the same runtime. It is the controller that leaves it alone.
+// A TrainJob of another manager (spec.managedBy: kueue.x-k8s.io/multikueue) is edited too: Kueue counts the same pods in the cluster
+// that queues it and in the one that runs it only if both see the same runtime. But the controller ignores it.
 func Mutate(job, old *trainer.TrainJob, rt *Runtime, settings Settings) field.ErrorList {
 	if old != nil {
 		return restore(job, old)
@@ -64,7 +65,7 @@ func retarget(job *trainer.TrainJob, rt *Runtime) field.ErrorList {
 	return nil
 }
 
-// servable says why no twin of a runtime can be used, or nil.
+// servable returns an error if no twin of the runtime can be used.
 func servable(rt *Runtime) *field.Error {
 	if rt.Labels[LabelDerive] == "false" {
 		return field.Invalid(runtimePath.Child("name"), rt.Name, "the runtime's step "+StepName+" is not datacache's, and its label "+LabelDerive+
@@ -80,7 +81,8 @@ func unusable(rt *Runtime, why error) *field.Error {
 	return field.Invalid(runtimePath.Child("name"), rt.Name, fmt.Sprintf("the runtime can't be used with a cache: %v", why))
 }
 
-// hideSecret moves the credentials' name to an annotation: Trainer would put the whole Secret into the gate's environment.
+// hideSecret moves the name of the credentials' Secret to an annotation: Trainer would put the whole Secret into the gate's
+// environment.
 func hideSecret(job *trainer.TrainJob) {
 	initializer := dataset(job)
 	if initializer.SecretRef == nil || initializer.SecretRef.Name == "" || isReference(job) {
@@ -90,7 +92,7 @@ func hideSecret(job *trainer.TrainJob) {
 	initializer.SecretRef = nil
 }
 
-// restore puts back what was injected into old. What the update changes otherwise is left for the API server to judge.
+// restore restores what was injected into old. The API server validates the update's other changes.
 func restore(job, old *trainer.TrainJob) field.ErrorList {
 	if Matches(job) != Matches(old) {
 		return field.ErrorList{field.Forbidden(datasetPath, "can't be added, taken away or changed on a TrainJob that exists: make a new one")}

@@ -15,7 +15,7 @@ import (
 
 var admitted = Settings{Now: metav1.NewTime(time.Date(2026, 8, 21, 12, 0, 0, 0, time.UTC))}
 
-// edited is a TrainJob with changes.
+// edited returns the TrainJob after the edits.
 func edited(job *trainer.TrainJob, edits ...func(*trainer.TrainJob)) *trainer.TrainJob {
 	for _, edit := range edits {
 		edit(job)
@@ -33,14 +33,14 @@ func annotated(name, value string) func(*trainer.TrainJob) {
 	return func(job *trainer.TrainJob) { annotate(job, name, value) }
 }
 
-// zoned adds our entry for jobs, first of the patches.
+// zoned adds our entry for jobs in front of the patches.
 func zoned(cache, namespace string, jobs ...string) func(*trainer.TrainJob) {
 	return func(job *trainer.TrainJob) {
 		job.Spec.RuntimePatches = append([]trainer.RuntimePatch{zonePatchOf(nil, cache, namespace, jobs...)}, job.Spec.RuntimePatches...)
 	}
 }
 
-// placed adds our entry for the job node, near pods with the placement.
+// placed adds our entry for the job node, with an affinity to pods with the placement label.
 func placed(unique string) func(*trainer.TrainJob) {
 	return func(job *trainer.TrainJob) {
 		patch := zonePatchOf(nil, "", "", "node")
@@ -73,7 +73,7 @@ func zonePatchOf(before []corev1.WeightedPodAffinityTerm, cache, namespace strin
 	}}
 }
 
-// queued is what Kueue writes.
+// queued adds what Kueue writes.
 func queued(job *trainer.TrainJob) {
 	job.Spec.RuntimePatches = append(job.Spec.RuntimePatches, trainer.RuntimePatch{Manager: "kueue.x-k8s.io/manager", Time: &metav1.Time{Time: time.Unix(1, 0)}})
 }
@@ -192,7 +192,7 @@ func TestMutateRefuses(t *testing.T) {
 	}
 }
 
-// TestMutateUpdate: old is a TrainJob as admission made it, written by somebody who may not know of that.
+// TestMutateUpdate updates a TrainJob as admission made it, with an object from a client that doesn't know our additions.
 func TestMutateUpdate(t *testing.T) {
 	user := func() *trainer.TrainJob { return withSecret(trainJob(table, location), "keys") }
 	stored := func() *trainer.TrainJob {

@@ -8,44 +8,43 @@ import "strings"
 // Group is the API group of everything that datacache adds to objects of others.
 const Group = "datacache.kubeflow.org"
 
-// Labels and annotations that the webhook, the controller and the plugin meet in.
+// Labels and annotations shared by the webhook, the controller and the plugin.
 const (
-	// LabelGate on a runtime: "true" says that its step dataset-initializer is our gate, so that the runtime is used as it is.
+	// LabelGate on a runtime: "true" says that its step dataset-initializer is our gate, so that TrainJobs can use it directly.
 	LabelGate = Group + "/gate"
 	// LabelDerive on a runtime: "false" keeps the controller from making a twin of it.
 	LabelDerive = Group + "/derive"
-	// LabelManagedBy has the value ManagedBy on every object and pod of datacache's. The controller sees no others.
+	// LabelManagedBy has the value ManagedBy on all objects and pods of datacache. The controller ignores others.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "datacache"
-	// LabelCache on every pod of a cache: the name of its DataCache. Training pods prefer the zone of pods that carry it.
+	// LabelCache on every pod of a cache: the name of its DataCache. Training pods prefer the zone of pods with this label.
 	LabelCache = Group + "/cache"
-	// LabelPlacement on a cache's pods, and AnnotationPlacement on its TrainJob: a text of their own, by which training pods find their
-	// cache's zone where the TrainJob had no name yet when it was admitted.
+	// LabelPlacement on a cache's pods, and AnnotationPlacement on its TrainJob: a unique text by which training pods find their
+	// cache's zone if the TrainJob had no name yet when it was admitted.
 	LabelPlacement      = Group + "/placement"
 	AnnotationPlacement = LabelPlacement
-	// AnnotationTwinOf on a twin: the name of the runtime, of the same kind, that it is made from.
+	// AnnotationTwinOf on a twin: the name of the runtime of the same kind from which it was made.
 	AnnotationTwinOf = Group + "/twin-of"
-	// AnnotationRuntime on a TrainJob: the runtime that it named before admission, as "name" or, of another kind than
+	// AnnotationRuntime on a TrainJob: the runtime that it named before admission, as "name" or, for other kinds than
 	// ClusterTrainingRuntime, "Kind/name".
 	AnnotationRuntime = Group + "/runtime"
-	// AnnotationSecret on a TrainJob: where spec.initializer.dataset.secretRef.name goes at admission. Trainer would hand the whole
-	// Secret to the step; the keys are for the cache's pods alone.
+	// AnnotationSecret on a TrainJob: admission moves spec.initializer.dataset.secretRef.name here, because Trainer would pass the
+	// whole Secret to the step. The keys are only for the cache's pods.
 	AnnotationSecret = Group + "/credentials-secret"
 	// PatchManager is the manager of our entry in a TrainJob's spec.runtimePatches.
 	PatchManager = Group + "/webhook"
 )
 
-// Names that Trainer gives meaning to (kubeflow/trainer v2.3.0 pkg/constants/constants.go and
-// pkg/runtime/framework/plugins/jobset/constants).
+// Names defined by Trainer (kubeflow/trainer v2.3.0 pkg/constants/constants.go and pkg/runtime/framework/plugins/jobset/constants).
 const (
-	// StepName is the job, the container and the ancestor label's value of the step that waits for the cache.
+	// StepName is the name of the job and of the container of the step that waits for the cache, and the value of its ancestor label.
 	StepName = "dataset-initializer"
-	// NodeName is the container that trains, and the job of most runtimes that it is in.
+	// NodeName is the container that trains and, in most runtimes, its job.
 	NodeName = "node"
 	// DefaultRuntime is the ClusterTrainingRuntime of a TrainJob that names none, as in the Kubeflow SDK.
 	DefaultRuntime = "torch-distributed"
 
-	// LabelJobSet is on every pod of a TrainJob, with the TrainJob's name; LabelReplicatedJob with the name of the pod's job.
+	// LabelJobSet is on every pod of a TrainJob, with the TrainJob's name; LabelReplicatedJob has the name of the pod's job.
 	LabelJobSet        = "jobset.sigs.k8s.io/jobset-name"
 	LabelReplicatedJob = "jobset.sigs.k8s.io/replicatedjob-name"
 
@@ -56,35 +55,36 @@ const (
 	clusterRuntime = "ClusterTrainingRuntime"
 )
 
-// TwinSuffix ends the name of the runtime that the controller makes from another.
+// TwinSuffix is the suffix of the name of a twin.
 const TwinSuffix = "-data-cache"
 
 // Ports of a cache's head.
 const (
-	// FlightPort is where it answers Arrow Flight; the KEP's sample client has the number in its code.
+	// FlightPort is where it serves Arrow Flight; the KEP's sample client has the number in its code.
 	FlightPort = 50051
-	// HTTPPort is where it answers /ready, /status and /metrics, and where the step that waits for it takes the controller's notices.
+	// HTTPPort is where it serves /ready, /status and /metrics, and where the waiting step receives the controller's notices.
 	HTTPPort = 8080
 )
 
-// maxJobName is how long the name of a TrainJob with our step may be: JobSet makes pods <name>-dataset-initializer-0-0-abcde of it,
-// and a pod's hostname has at most 63 characters (sigs.k8s.io/jobset v0.12.0 pkg/webhooks/jobset_webhook.go:243).
+// maxJobName is the maximum length of the name of a TrainJob with our step: JobSet makes pods named
+// <name>-dataset-initializer-0-0-abcde, and a pod's hostname has at most 63 characters (sigs.k8s.io/jobset v0.12.0
+// pkg/webhooks/jobset_webhook.go:243).
 const maxJobName = 63 - len("-"+StepName+"-0-0-abcde")
 
-// generatedSuffix is how many characters the API server adds to metadata.generateName.
+// generatedSuffix is the number of characters that the API server adds to metadata.generateName.
 const generatedSuffix = 5
 
 // CacheName is the name of a DataCache's LeaderWorkerSet, ServiceAccount and NetworkPolicy.
 func CacheName(dataCache string) string { return dataCache + "-cache" }
 
-// ServiceName is the Service that clients connect to. The owner is a DataCache or a TrainJob: the KEP's sample client knows no
-// more than its TRAIN_JOB_NAME.
+// ServiceName is the Service that clients connect to. The owner is a DataCache or a TrainJob: the KEP's sample client only knows its
+// TRAIN_JOB_NAME.
 func ServiceName(owner string) string { return owner + "-cache-service" }
 
 // TwinName is the name of a runtime's twin.
 func TwinName(runtime string) string { return runtime + TwinSuffix }
 
-// SourceName is the name of the runtime whose twin would have the name; it is false where the name is no twin's.
+// SourceName is the name of the runtime whose twin would have the given name; ok is false if no twin can have it.
 func SourceName(twin string) (string, bool) {
 	source, ok := strings.CutSuffix(twin, TwinSuffix)
 	return source, ok && source != ""

@@ -15,24 +15,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// parameterNames are the environment variables that say what to cache and how, in the order in which errors list them.
-// The first ones are those of the Kubeflow SDK's DataCacheInitializer.
+// parameterNames are the environment variables that select what to cache and how, in the order in which errors list them. The first
+// ones are those of the Kubeflow SDK's DataCacheInitializer.
 var parameterNames = []string{
 	"METADATA_LOC", "CLUSTER_SIZE", "HEAD_CPU", "HEAD_MEM", "WORKER_CPU", "WORKER_MEM", "IAM_ROLE",
 	"SCHEMA_NAME", "TABLE_NAME", "CATALOG_URI", "CATALOG_WAREHOUSE", "COLUMNS", "FILTER", "SNAPSHOT_ID", "CACHE_SCOPE", "IDLE_TTL", "SUSPEND_GRACE",
 	"READINESS_INITIAL_DELAY_SECONDS", "READINESS_PERIOD_SECONDS", "READINESS_TIMEOUT_SECONDS", "READINESS_FAILURE_THRESHOLD",
 }
 
-// gateNames are the gate's own durations (cacheserver initializer --help): they reach it without our doing.
+// gateNames are the gate's own durations (cacheserver initializer --help), which are passed to it unchanged.
 var gateNames = []string{"READY_TIMEOUT", "PROGRESS_INTERVAL"}
 
-// storeName matches the variables of object stores' clients, as DataCache.spec.arrow.env takes them.
+// storeName matches the variables of object stores' clients that DataCache.spec.arrow.env accepts.
 var storeName = regexp.MustCompile(`^(AWS|AZURE|GCS|GOOGLE|S3)_[A-Z0-9_]+$`)
 
-// queryNames maps the query parameters of a cache:// URI to the variables that they stand for.
+// queryNames maps the query parameters of a cache:// URI to the corresponding variables.
 var queryNames = map[string]string{"columns": "COLUMNS", "filter": "FILTER", "snapshot": "SNAPSHOT_ID"}
 
-// imageName is the variable by which a runtime's step says which image its caches run.
+// imageName is the variable with which a runtime's step sets the image of its caches.
 const imageName = "CACHE_IMAGE"
 
 // platformNames are the variables that only a runtime may set, each with the reason.
@@ -41,7 +41,7 @@ var platformNames = map[string]string{
 	"TRAIN_JOB_NAME": "the runtime sets it to the TrainJob's own name",
 }
 
-// isParameter tells whether a variable means something to a cache or its gate.
+// isParameter reports whether a cache or its gate reads a variable.
 func isParameter(name string) bool {
 	return slices.Contains(parameterNames, name) || slices.Contains(gateNames, name) || storeName.MatchString(name)
 }
@@ -54,16 +54,16 @@ var (
 	runtimePath = field.NewPath("spec", "runtimeRef")
 )
 
-// parameter is a value that was given, and where.
+// parameter is a given value and where it was given.
 type parameter struct {
-	name  string // the variable's, or the query parameter's
+	name  string // of the variable or the query parameter
 	value string // never empty
 	path  *field.Path
-	whose string // before the mend in errors: whose value it is, where the path does not tell
-	own   bool   // from the TrainJob, not from its runtime
+	whose string // prefix of the fix in errors: whose value it is, if the path does not tell
+	own   bool   // set by the TrainJob, not by its runtime
 }
 
-// invalid is the error for a value.
+// invalid returns the error for the value.
 func (p parameter) invalid(format string, args ...any) *field.Error {
 	value := p.value
 	if !p.own || p.path == uriPath {
@@ -72,10 +72,10 @@ func (p parameter) invalid(format string, args ...any) *field.Error {
 	return field.Invalid(p.path, value, p.whose+fmt.Sprintf(format, args...))
 }
 
-// parameters are the values that were given, by the name of their variable.
+// parameters are the given values by the name of their variable.
 type parameters map[string]parameter
 
-// gather collects a TrainJob's variables and, for those that it leaves out or empty, its runtime's.
+// gather collects a TrainJob's variables and, for those that are missing or empty, its runtime's.
 func gather(job *trainer.TrainJob, defaults []corev1.EnvVar) (parameters, field.ErrorList) {
 	given := parameters{}
 	errs := given.addOwn(dataset(job).Env)
@@ -123,7 +123,7 @@ func (g parameters) addOwn(env []corev1.EnvVar) field.ErrorList {
 	return errs
 }
 
-// addQuery adds the parameters of a cache:// URI. They win over the runtime's, and must not be said again by the TrainJob's variables.
+// addQuery adds the parameters of a cache:// URI. They override the runtime's, and the TrainJob's variables must not repeat them.
 func (g parameters) addQuery(query map[string][]string) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range slices.Sorted(maps.Keys(query)) {

@@ -13,10 +13,11 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// zoneWeight is how much, of 100, the cache's zone counts for the scheduler: more than spreading, less than what a user asks for in full.
+// zoneWeight is the scheduler weight, out of 100, of the cache's zone: more than spreading, less than a user's preference of weight
+// 100.
 const zoneWeight = 50
 
-// zonePatch is our entry of spec.runtimePatches, by which training pods prefer the zone of their cache's pods; nil where there is
+// zonePatch returns our entry of spec.runtimePatches, with which training pods prefer the zone of their cache's pods; nil if there is
 // nothing to patch.
 func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.RuntimePatch {
 	if settings.NoZoneAffinity {
@@ -45,9 +46,9 @@ func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.R
 	return patch
 }
 
-// zoneTerm prefers the zone of the pods of the TrainJob's cache; it is false where what the TrainJob asks for can't be read, which is for
-// Validate to say. A cache of the TrainJob's own has its name, which is not known before the API server has made it of generateName: then
-// the pods carry a label of their own.
+// zoneTerm returns an affinity to the zone of the pods of the TrainJob's cache; ok is false if the TrainJob's request is invalid,
+// which Validate reports. A TrainJob's own cache has its name, which does not exist yet with generateName: then the pods get a unique
+// label.
 func zoneTerm(job *trainer.TrainJob, rt *Runtime, unique string) (corev1.WeightedPodAffinityTerm, bool) {
 	request, errs := Parse(job, StepOf(rt))
 	if len(errs) > 0 {
@@ -63,7 +64,7 @@ func zoneTerm(job *trainer.TrainJob, rt *Runtime, unique string) (corev1.Weighte
 	case request.Shared:
 		name = request.Name
 	case name == "" && unique != "":
-		if patchOf(job) < 0 || job.Annotations[AnnotationPlacement] == "" { // else this is admission again
+		if patchOf(job) < 0 || job.Annotations[AnnotationPlacement] == "" { // otherwise admission is called again for the same TrainJob
 			annotate(job, AnnotationPlacement, unique)
 		}
 		label, name = LabelPlacement, job.Annotations[AnnotationPlacement]
@@ -75,7 +76,7 @@ func zoneTerm(job *trainer.TrainJob, rt *Runtime, unique string) (corev1.Weighte
 	}}, name != ""
 }
 
-// HasZone tells whether training pods of a JobSet prefer the zone of a cache.
+// HasZone reports whether training pods of a JobSet prefer the zone of a cache.
 func HasZone(spec *jobset.JobSetSpec) bool {
 	return slices.ContainsFunc(spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
 		affinity := job.Template.Spec.Template.Spec.Affinity
@@ -89,7 +90,8 @@ func isZoneTerm(term corev1.WeightedPodAffinityTerm) bool {
 	return selector != nil && (selector.MatchLabels[LabelCache] != "" || selector.MatchLabels[LabelPlacement] != "")
 }
 
-// withTerm is an affinity that, merged into the job's, adds the term: of the patched list the runtime's own terms would be lost.
+// withTerm returns an affinity that, merged into the job's, adds the term. It repeats the runtime's terms, since merging replaces the
+// list.
 func withTerm(job *jobset.ReplicatedJob, term corev1.WeightedPodAffinityTerm) *corev1.Affinity {
 	var terms []corev1.WeightedPodAffinityTerm
 	if own := job.Template.Spec.Template.Spec.Affinity; own != nil && own.PodAffinity != nil {
@@ -100,13 +102,13 @@ func withTerm(job *jobset.ReplicatedJob, term corev1.WeightedPodAffinityTerm) *c
 	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: append(terms, term)}}
 }
 
-// patchOf is the place of our entry in spec.runtimePatches, -1 where there is none.
+// patchOf is the index of our entry in spec.runtimePatches, -1 if there is none.
 func patchOf(job *trainer.TrainJob) int {
 	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == PatchManager })
 }
 
-// setPatch puts our entry where it is, or else at the place, and keeps its time where nothing else changed. New ones come first: what
-// users and queues patch after it wins.
+// setPatch replaces our entry, or inserts it at the given index, and keeps its timestamp if nothing else changed. New entries are
+// inserted first, so that later patches of users and queues override them.
 func setPatch(job *trainer.TrainJob, patch trainer.RuntimePatch, place int) {
 	patches := job.Spec.RuntimePatches
 	at := patchOf(job)

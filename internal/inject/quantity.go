@@ -12,16 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// leastMemory is what is surely meant as more: Kubernetes reads 2 as two bytes and 512m as half a byte.
+// leastMemory is the smallest plausible amount of memory: Kubernetes parses 2 as two bytes and 512m as half a byte.
 var leastMemory = resource.MustParse("1Mi")
 
-// What people write who know other programs' units: 2 Gb, 2GB, 512m, 4 cores.
+// Notations of other programs that people use by mistake: 2 Gb, 2GB, 512m, 4 cores.
 var (
 	memoryGuess = regexp.MustCompile(`(?i)^\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtp])i?b?(?:ytes)?\s*$`)
 	cpuGuess    = regexp.MustCompile(`(?i)^\s*([0-9]+(?:\.[0-9]+)?)\s*v?(?:cores?|cpus?)?\s*$`)
 )
 
-// parseQuantity reads an amount of cpu or memory, or gives the reason why it is none, with the amount that was probably meant.
+// parseQuantity parses an amount of cpu or memory; if it is invalid, reason says why and suggests the amount that was probably meant.
 func parseQuantity(text string, of corev1.ResourceName) (amount resource.Quantity, reason string) {
 	amount, err := resource.ParseQuantity(text)
 	switch {

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// MayUse tells whether TrainJobs of a namespace with these labels may use a DataCache: those of its own, and of those that it chooses.
-// Labels are looked at only where NeedsLabels.
+// MayUse reports whether TrainJobs of a namespace with the labels may use a DataCache: those of its own namespace, and those of the
+// namespaces that its spec.access allows. Labels are only needed if NeedsLabels is true.
 func MayUse(namespace string, labels map[string]string, cache *v1alpha1.DataCache) bool {
 	if namespace == cache.Namespace {
 		return true
@@ -26,20 +26,20 @@ func MayUse(namespace string, labels map[string]string, cache *v1alpha1.DataCach
 	case v1alpha1.AccessNames:
 		return slices.Contains(access.Names, namespace)
 	case v1alpha1.AccessSelector:
-		selector, err := metav1.LabelSelectorAsSelector(access.Selector) // nil selects nothing
+		selector, err := metav1.LabelSelectorAsSelector(access.Selector) // nil matches nothing
 		return err == nil && selector.Matches(k8slabels.Set(labels))
 	}
 	return false
 }
 
-// NeedsLabels tells whether MayUse asks for the labels of the namespace.
+// NeedsLabels reports whether MayUse needs the labels of the namespace.
 func NeedsLabels(namespace string, cache *v1alpha1.DataCache) bool {
 	return namespace != cache.Namespace && cache.Spec.Access.Namespaces.From == v1alpha1.AccessSelector
 }
 
-// CheckName refuses a TrainJob whose name is that of a DataCache that is neither its own nor the one that it asks for: its clients look for
-// their cache by the TrainJob's name alone, and would find the other one. The cache is the DataCache of the TrainJob's name and namespace,
-// nil if there is none.
+// CheckName rejects a TrainJob with the name of a DataCache that is neither its own nor the one that it requests: its clients look up
+// their cache by the TrainJob's name and would find the wrong one. cache is the DataCache with the TrainJob's name and namespace, nil
+// if there is none.
 func CheckName(job *trainer.TrainJob, asked *Request, cache *v1alpha1.DataCache) field.ErrorList {
 	if cache == nil || asked.Reference != nil && *asked.Reference == (types.NamespacedName{Namespace: cache.Namespace, Name: cache.Name}) {
 		return nil
@@ -54,13 +54,13 @@ func CheckName(job *trainer.TrainJob, asked *Request, cache *v1alpha1.DataCache)
 		referenceScheme, cache.Name))}
 }
 
-// CheckReference refuses a TrainJob of a namespace with these labels whose storageUri names a DataCache that there is not (nil) or that it
-// may not use. Of another namespace it doesn't tell which of the two it is.
+// CheckReference rejects a TrainJob whose storageUri names a DataCache that does not exist (nil) or that its namespace may not use.
+// For another namespace the error does not tell which of the two it is.
 func CheckReference(namespace string, labels map[string]string, reference types.NamespacedName, cache *v1alpha1.DataCache) field.ErrorList {
 	path := field.NewPath("spec", "initializer", "dataset", "storageUri")
 	value := "datacache://" + reference.String()
 	switch {
-	case namespace != reference.Namespace && (cache == nil || !MayUse(namespace, labels, cache)): // in the same words: strangers must not learn which
+	case namespace != reference.Namespace && (cache == nil || !MayUse(namespace, labels, cache)): // with the same message: others must not learn which it is
 		return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
 			"the DataCache %s is not for the namespace %s: if there is one, its owner must add %[2]s to spec.access.namespaces", reference, namespace))}
 	case cache == nil:

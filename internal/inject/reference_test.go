@@ -62,7 +62,7 @@ func TestCheckReference(t *testing.T) {
 	for name, c := range map[string]struct {
 		namespace string
 		cache     *v1alpha1.DataCache
-		want      []string // words of the refusal; none where there is none
+		want      []string // parts of the error message; empty if valid
 	}{
 		"there and ours":      {"team-a", dataCache("reviews", nil), nil},
 		"not there":           {"team-a", nil, []string{"spec.initializer.dataset.storageUri", "reviews", "kubectl get datacaches -n team-a"}},
@@ -82,7 +82,7 @@ func TestCheckReference(t *testing.T) {
 	}
 }
 
-// TestReferencesTellNothing: of another namespace, a refusal is the same whether there is such a DataCache or not.
+// TestReferencesTellNothing checks that the error for a DataCache of another namespace is the same whether it exists or not.
 func TestReferencesTellNothing(t *testing.T) {
 	reviews := types.NamespacedName{Namespace: "team-a", Name: "reviews"}
 	there := CheckReference("team-b", nil, reviews, dataCache("reviews", nil)).ToAggregate()

@@ -17,7 +17,7 @@ const (
 	atEnv1 = "spec.initializer.dataset.env[1].value: Invalid value: "
 )
 
-// TestParseRefuses: each refusal names the field, the value and the mend.
+// TestParseRefuses checks that each error names the field, the value and the fix.
 func TestParseRefuses(t *testing.T) {
 	tests := []struct {
 		name string
@@ -136,7 +136,7 @@ func manyVariables(count int) []string {
 	return env
 }
 
-// TestParseRefusesDefaults: what the platform got wrong is told at the runtime.
+// TestParseRefusesDefaults checks that errors in the platform's defaults refer to the runtime.
 func TestParseRefusesDefaults(t *testing.T) {
 	pointer := corev1.EnvVar{Name: "AWS_SECRET_ACCESS_KEY", ValueFrom: &corev1.EnvVarSource{}}
 	_, errs := Parse(trainJob(table, location), Step{Env: append(variables("CLUSTER_SIZE=2.5"), pointer)})
@@ -145,14 +145,14 @@ func TestParseRefusesDefaults(t *testing.T) {
 		[]string{"spec.runtimeRef: Invalid value: ", `"CLUSTER_SIZE=2.5"`, "the runtime's step dataset-initializer", "integer from 2"})
 }
 
-// TestParseTellsAll: a user mends everything at once.
+// TestParseTellsAll checks that all errors are reported together.
 func TestParseTellsAll(t *testing.T) {
 	_, errs := Parse(trainJob("cache://s", "CLUSTER_SIZE=1", "HEAD_MEM=2 Gb", "FILTER=a >", "CACHE_IMAGE=x"), Step{})
 	expect(t, errs,
 		[]string{"env[3].name", "CACHE_IMAGE"}, []string{atURI}, []string{"METADATA_LOC"}, []string{"env[2].value"}, []string{"env[0].value"}, []string{"env[1].value"})
 }
 
-// FuzzParse: no TrainJob makes it panic, and what it takes fits the DataCache's schema.
+// FuzzParse checks that no TrainJob causes a panic, and that accepted requests satisfy the DataCache's schema.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []struct{ uri, env string }{
 		{"cache://s/t", location}, {"cache://a.b/%C3%BC?columns=a,b&filter=x%3E1&snapshot=main", "CATALOG_URI=https://x\nCATALOG_WAREHOUSE=w"},

@@ -17,21 +17,22 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// Request is what a TrainJob asks for.
+// Request is the cache that a TrainJob requests.
 type Request struct {
-	// Reference names a DataCache that exists; Cache is then empty. Its namespace is the TrainJob's unless the URI says another.
+	// Reference names an existing DataCache; Cache is then empty. Its namespace is the TrainJob's unless the URI names another.
 	Reference *types.NamespacedName
-	// Cache is the cache to make. It holds what was asked for and leaves the rest to the API's defaults; resources are requests alone.
+	// Cache is the spec of the cache to create. Only requested fields are set, the API sets the defaults; resources only have
+	// requests.
 	Cache v1alpha1.DataCacheSpec
-	// Shared says that TrainJobs of the namespace that ask for the same rows share the cache, and that it is freed by its idleTTL.
+	// Shared says that all TrainJobs of the namespace that request the same rows share the cache, and that its idleTTL frees it.
 	Shared bool
-	// Name is the DataCache's where it is shared, the same for the same rows; else "": it has the TrainJob's own name, which may not
-	// be known yet.
+	// Name is the name of a shared DataCache, the same for the same rows; otherwise "": the DataCache then has the TrainJob's name,
+	// which may not be known yet.
 	Name string
 }
 
-// Parse reads what a TrainJob that Asks for a cache wants. Step is its runtime's (StepOf): the TrainJob wins over what it says, and an empty
-// value is as good as none. What is wrong comes as errors that name the field, its value and how to correct it; the request is nil then.
+// Parse returns the request of a TrainJob that requests a cache (Asks). step is its runtime's (StepOf), whose values the TrainJob's
+// override; an empty value counts as missing. Each error names a field, its value and how to correct it; the request is then nil.
 func Parse(job *trainer.TrainJob, step Step) (*Request, field.ErrorList) {
 	if !Matches(job) && (storageURI(job) != "" || !namesTable(step.Env)) {
 		return nil, field.ErrorList{field.Invalid(uriPath, storageURI(job),
@@ -66,7 +67,7 @@ func Parse(job *trainer.TrainJob, step Step) (*Request, field.ErrorList) {
 	return request, nil
 }
 
-// Matches tells whether a TrainJob's dataset initializer is ours: its storageUri begins with cache:// or datacache://, or it has no
+// Matches reports whether a TrainJob's dataset initializer is ours: its storageUri begins with cache:// or datacache://, or it has no
 // storageUri but the variables SCHEMA_NAME and TABLE_NAME, as in the Kubeflow enhancement proposal 2655.
 func Matches(job *trainer.TrainJob) bool {
 	if uri := storageURI(job); uri != "" {
@@ -75,13 +76,13 @@ func Matches(job *trainer.TrainJob) bool {
 	return namesTable(dataset(job).Env)
 }
 
-// Asks tells whether a TrainJob asks for a cache: itself, or by a runtime whose step waits for one. The runtime is the one that it names,
-// nil if there is no such.
+// Asks reports whether a TrainJob requests a cache, either itself or through a runtime whose step waits for one. rt is the runtime
+// that it names, nil if it does not exist.
 func Asks(job *trainer.TrainJob, rt *Runtime) bool {
 	return Matches(job) || rt != nil && HasGate(rt.Labels, rt.Spec)
 }
 
-// namesTable tells whether an environment names a table in the KEP's form.
+// namesTable reports whether an environment names a table in the KEP's form.
 func namesTable(env []corev1.EnvVar) bool {
 	named := map[string]bool{}
 	for _, v := range env {
@@ -90,7 +91,7 @@ func namesTable(env []corev1.EnvVar) bool {
 	return named["SCHEMA_NAME"] && named["TABLE_NAME"]
 }
 
-// dataset is what a TrainJob says of its dataset initializer; nothing where it has none.
+// dataset returns a TrainJob's dataset initializer, an empty one if it has none.
 func dataset(job *trainer.TrainJob) *trainer.DatasetInitializer {
 	if job.Spec.Initializer == nil || job.Spec.Initializer.Dataset == nil {
 		return &trainer.DatasetInitializer{}
@@ -98,17 +99,17 @@ func dataset(job *trainer.TrainJob) *trainer.DatasetInitializer {
 	return job.Spec.Initializer.Dataset
 }
 
-// storageURI is the TrainJob's, or "" where it has none.
+// storageURI is the TrainJob's storageUri, or "" if it has none.
 func storageURI(job *trainer.TrainJob) string {
 	return ptr.Deref(dataset(job).StorageUri, "")
 }
 
-// isReference tells whether the TrainJob names a DataCache that exists.
+// isReference reports whether the TrainJob names an existing DataCache.
 func isReference(job *trainer.TrainJob) bool {
 	return strings.HasPrefix(storageURI(job), referenceScheme)
 }
 
-// referenced reads a datacache:// TrainJob, which may say nothing about the cache but its name.
+// referenced parses the request of a TrainJob with a datacache:// URI, which may only set the cache's name.
 func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
 	given := parameters{}
 	errs := given.addOwn(dataset(job).Env)
@@ -116,7 +117,7 @@ func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
 	gate.gate()
 	errs = append(errs, gate.errs...)
 	for _, p := range given.sorted() {
-		if p.name == "CLUSTER_SIZE" && p.value == "1" { // no pods of its own; the SDK can't leave it out (kubeflow 0.5.0 backends/kubernetes/utils.py:653)
+		if p.name == "CLUSTER_SIZE" && p.value == "1" { // ignored, since the SDK always sets it (kubeflow 0.5.0 backends/kubernetes/utils.py:653)
 			continue
 		}
 		if !isGate(p.name) {
@@ -136,8 +137,8 @@ func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
 	return &Request{Reference: &name}, nil
 }
 
-// credentialsSecret is the name of the Secret with the object store's credentials, "" where there is none: where admission put it, or
-// where the user did.
+// credentialsSecret is the name of the Secret with the object store's credentials, "" if there is none: from the annotation that
+// admission set, or from the user's field.
 func credentialsSecret(job *trainer.TrainJob) string {
 	if secret := dataset(job).SecretRef; secret != nil {
 		return secret.Name
@@ -145,7 +146,7 @@ func credentialsSecret(job *trainer.TrainJob) string {
 	return job.Annotations[AnnotationSecret]
 }
 
-// badSecret is the error for a name that no Secret can have.
+// badSecret returns the error for a name that no Secret can have.
 func badSecret(name string) *field.Error {
 	if wrong := validation.IsDNS1123Subdomain(name); wrong != nil {
 		return field.Invalid(secretPath.Child("name"), name, "must be the name of a Secret of the TrainJob's namespace: "+wrong[0])

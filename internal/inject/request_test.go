@@ -52,7 +52,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// plain is the request of a TrainJob that says nothing but its table and the table's metadata.
+// plain returns the request of a TrainJob that only sets its table and the table's metadata.
 func plain(edit func(*Request, *v1alpha1.ArrowCache)) *Request {
 	arrow := &v1alpha1.ArrowCache{
 		Table: "demo.reviews", MetadataLocation: new("s3://bucket/reviews/metadata/00003.metadata.json"), DataNodes: 2, Replicas: 1,
@@ -200,8 +200,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestSharedNames: what asks for the same rows has one name and is compared as equal, also after the API server has stored it; what asks
-// for other rows differs in both.
+// TestSharedNames checks that requests for the same rows have the same name and compare as equal, even after the API server has
+// stored them, and that requests for other rows differ in both.
 func TestSharedNames(t *testing.T) {
 	const filter = "FILTER=a = 1"
 	asks := func(uri string, env ...string) *Request {
@@ -240,7 +240,7 @@ func TestSharedNames(t *testing.T) {
 		"its warehouse":       {"": asks(table, "CATALOG_URI=https://x", "CATALOG_WAREHOUSE=w", filter)},
 		"another catalog":     {"": asks(table, "CATALOG_URI=https://y", filter)},
 	}
-	byHand := stored(t, moment("2026-01-01T00:00:00Z").Cache.Arrow) // as kubectl might write it
+	byHand := stored(t, moment("2026-01-01T00:00:00Z").Cache.Arrow) // as a user of kubectl might write it
 	byHand.Snapshot.AsOf = new("2026-01-01T01:00:00.0+01:00")
 	if !SameRows(byHand, groups["a moment"]["whole seconds"].Cache.Arrow) {
 		t.Error("a moment written in another zone has other rows")
@@ -263,7 +263,7 @@ func TestSharedNames(t *testing.T) {
 	}
 }
 
-// stored is a cache as it comes back from the API server.
+// stored returns a cache as the API server returns it.
 func stored(t *testing.T, arrow *v1alpha1.ArrowCache) *v1alpha1.ArrowCache {
 	t.Helper()
 	text, err := json.Marshal(arrow)

@@ -16,25 +16,25 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// Runtime is a TrainingRuntime or a ClusterTrainingRuntime. Nothing here changes its Spec or its Labels.
+// Runtime is a TrainingRuntime or a ClusterTrainingRuntime. This package never modifies its Spec or Labels.
 type Runtime struct {
 	Kind, Name string
 	Labels     map[string]string
 	Spec       *trainer.TrainingRuntimeSpec
 }
 
-// Cluster is the Runtime of a ClusterTrainingRuntime; both share their spec and labels.
+// Cluster returns the Runtime of a ClusterTrainingRuntime; both share their spec and labels.
 func Cluster(r *trainer.ClusterTrainingRuntime) *Runtime {
 	return &Runtime{Kind: clusterRuntime, Name: r.Name, Labels: r.Labels, Spec: &r.Spec}
 }
 
-// Namespaced is the Runtime of a TrainingRuntime; both share their spec and labels.
+// Namespaced returns the Runtime of a TrainingRuntime; both share their spec and labels.
 func Namespaced(r *trainer.TrainingRuntime) *Runtime {
 	return &Runtime{Kind: "TrainingRuntime", Name: r.Name, Labels: r.Labels, Spec: &r.Spec}
 }
 
-// RuntimeRef is the runtime that a TrainJob names, with the API server's defaults, or DefaultRuntime where it names none: what
-// Mutate wants to be given.
+// RuntimeRef returns the runtime that a TrainJob names, with the API server's defaults, or DefaultRuntime if it names none. This is
+// the runtime that Mutate expects.
 func RuntimeRef(job *trainer.TrainJob) trainer.RuntimeRef {
 	ref := job.Spec.RuntimeRef
 	if ref.Name == "" {
@@ -49,7 +49,7 @@ func RuntimeRef(job *trainer.TrainJob) trainer.RuntimeRef {
 	return ref
 }
 
-// describe is a runtime in the form of AnnotationRuntime.
+// describe formats a reference to a runtime for AnnotationRuntime.
 func describe(ref trainer.RuntimeRef) string {
 	if *ref.Kind == clusterRuntime {
 		return ref.Name
@@ -57,8 +57,8 @@ func describe(ref trainer.RuntimeRef) string {
 	return *ref.Kind + "/" + ref.Name
 }
 
-// OriginalRuntime is the kind and name of the runtime that a TrainJob named before admission: AnnotationRuntime where that is set, else
-// the one that it names.
+// OriginalRuntime is the kind and name of the runtime that a TrainJob named before admission: AnnotationRuntime if that is set,
+// otherwise the one that it names.
 func OriginalRuntime(job *trainer.TrainJob) (kind, name string) {
 	ref := RuntimeRef(job)
 	before := job.Annotations[AnnotationRuntime]
@@ -71,18 +71,18 @@ func OriginalRuntime(job *trainer.TrainJob) (kind, name string) {
 	return clusterRuntime, before
 }
 
-// Step is what a runtime says of caches in its step dataset-initializer. The zero value says nothing.
+// Step is the configuration for caches in a runtime's step dataset-initializer. The zero value configures nothing.
 type Step struct {
-	// Env are the platform's defaults for what a TrainJob leaves out.
+	// Env are the platform's defaults for values that a TrainJob does not set.
 	Env []corev1.EnvVar
-	// Image of caches (CACHE_IMAGE), where the step is our gate and says so: another step's is the image of another program.
+	// Image of caches (CACHE_IMAGE), only set if the step is our gate: in another step the variable belongs to another program.
 	Image string
-	// NodeSelector and Tolerations of the step's pod say where caches of TrainJobs run as well.
+	// NodeSelector and Tolerations of the step's pod also apply to caches of TrainJobs.
 	NodeSelector map[string]string
 	Tolerations  []corev1.Toleration
 }
 
-// StepOf is the step of a runtime, shared with it; the zero Step where it has none, or where there is no runtime (nil).
+// StepOf returns the step of a runtime, which shares memory with it; the zero Step if it has none or rt is nil.
 func StepOf(rt *Runtime) Step {
 	if rt == nil {
 		return Step{}
@@ -95,13 +95,13 @@ func StepOf(rt *Runtime) Step {
 	return step
 }
 
-// The containers of a cache's pods, as DataCache.spec.arrow names them.
+// Container names of a cache's pods, to which DataCache.spec.arrow refers.
 const (
 	headContainer = "head"
 	nodeContainer = "node"
 )
 
-// template is what the step says of a cache's pods, nil where that is nothing.
+// template returns the step's settings for a cache's pods; nil if there are none.
 func (s Step) template(container string) *v1alpha1.PodTemplate {
 	if s.Image == "" && len(s.NodeSelector) == 0 && len(s.Tolerations) == 0 {
 		return nil
@@ -127,7 +127,7 @@ func stepOf(spec *trainer.TrainingRuntimeSpec) Step {
 	return Step{}
 }
 
-// container finds a container of a job's pods by name, or gives nil.
+// container returns a container of a job's pods by name, or nil.
 func container(job *jobset.ReplicatedJob, name string) *corev1.Container {
 	containers := job.Template.Spec.Template.Spec.Containers
 	for i := range containers {

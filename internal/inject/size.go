@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// defaultDataNodes is what upstream's CLUSTER_SIZE of 3, its default, means (kubeflow/trainer v2.3.0 pkg/initializers/types/types.py:64).
+	// defaultDataNodes corresponds to 3, upstream's default of CLUSTER_SIZE (kubeflow/trainer v2.3.0
+	// pkg/initializers/types/types.py:64).
 	defaultDataNodes = 2
 	maxDataNodes     = 1000
 	maxVariables     = 64
@@ -27,13 +28,14 @@ const (
 	maxVariable      = 128
 )
 
-// defaultIdleTTL frees a shared cache whose TrainJobs don't say IDLE_TTL: nobody would delete it, for nobody made it by hand.
+// defaultIdleTTL is the idleTTL of a shared cache whose TrainJobs don't set IDLE_TTL: since nobody created it by hand, nobody would
+// delete it.
 const defaultIdleTTL = time.Hour
 
-// deleteAfterIdle is when a shared DataCache goes itself, for the same reason, unless its idleTTL is longer.
+// deleteAfterIdle is when a shared DataCache itself is deleted, for the same reason, unless its idleTTL is longer.
 const deleteAfterIdle = 24 * time.Hour
 
-// size reads how many pods and how large.
+// size parses the number and the size of pods.
 func (s *spec) size(arrow *v1alpha1.ArrowCache) {
 	arrow.DataNodes = defaultDataNodes
 	if p, ok := s.lookup("CLUSTER_SIZE"); ok {
@@ -70,7 +72,7 @@ func (s *spec) resources(cpu, memory string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: requests}
 }
 
-// access reads what the cache's pods may do at the object store; nil credentials are none.
+// access parses how the cache's pods authenticate to the object store; nil credentials mean none.
 func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) (credentials *v1alpha1.Credentials) {
 	if p, ok := s.lookup("IAM_ROLE"); ok {
 		arrow.ServiceAccount.Annotations = accountAnnotations(p.value)
@@ -102,8 +104,9 @@ func (s *spec) access(job *trainer.TrainJob, arrow *v1alpha1.ArrowCache) (creden
 	return credentials
 }
 
-// accountAnnotations are the annotations by which the clouds give a ServiceAccount a role: those of upstream's initializer for AWS
-// (kubeflow/trainer v2.3.0 pkg/initializers/dataset/cache.py:123), GKE's where the role is a Google service account's mail address.
+// accountAnnotations returns the annotations with which clouds assign a role to a ServiceAccount: that of upstream's initializer for
+// AWS (kubeflow/trainer v2.3.0 pkg/initializers/dataset/cache.py:123), or GKE's if the role is a Google service account's e-mail
+// address.
 func accountAnnotations(role string) map[string]string {
 	if strings.HasSuffix(role, ".gserviceaccount.com") {
 		return map[string]string{"iam.gke.io/gcp-service-account": role}
@@ -111,7 +114,7 @@ func accountAnnotations(role string) map[string]string {
 	return map[string]string{"eks.amazonaws.com/role-arn": role, "eks.amazonaws.com/sts-regional-endpoints": "true"}
 }
 
-// readiness reads the probes' timings; nil where none is given. Those that are left out stay 0, for the API's defaults.
+// readiness parses the probes' timings; nil if none is given. Missing ones stay 0, so that the API sets the defaults.
 func (s *spec) readiness() *v1alpha1.Readiness {
 	var timings v1alpha1.Readiness
 	given := false
@@ -141,7 +144,7 @@ func (s *spec) readiness() *v1alpha1.Readiness {
 	return &timings
 }
 
-// lifetime reads whether other TrainJobs may share the cache, and how long it then stays after the last.
+// lifetime parses whether other TrainJobs may share the cache, and how long it is kept after the last one.
 func (s *spec) lifetime() (shared bool, idle time.Duration) {
 	scope, _ := s.lookup("CACHE_SCOPE")
 	switch scope.value {
@@ -165,7 +168,7 @@ func (s *spec) lifetime() (shared bool, idle time.Duration) {
 	return shared, idle
 }
 
-// suspendGrace reads how long a TrainJob's own cache stays while the TrainJob is suspended; nil where it is not given.
+// suspendGrace parses how long a TrainJob's own cache is kept while the TrainJob is suspended; nil if it is not given.
 func (s *spec) suspendGrace() *metav1.Duration {
 	p, ok := s.lookup("SUSPEND_GRACE")
 	if !ok {
@@ -178,7 +181,7 @@ func (s *spec) suspendGrace() *metav1.Duration {
 	return &metav1.Duration{Duration: grace}
 }
 
-// sorted gives the parameters by name.
+// sorted returns the parameters sorted by name.
 func (g parameters) sorted() []parameter {
 	all := make([]parameter, 0, len(g))
 	for _, p := range g {

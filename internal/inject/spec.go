@@ -22,7 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 )
 
-// What the API takes at most (api/v1alpha1); a request that passes here passes there.
+// Limits of the API (api/v1alpha1); a request that is valid here is valid there.
 const (
 	maxURI       = 2048
 	maxWarehouse = 1024
@@ -37,13 +37,13 @@ var (
 	catalogForm = regexp.MustCompile(`^https?://.+$`)
 )
 
-// spec turns parameters into a DataCache's spec and gathers what is wrong with them. The zero value has no parameters.
+// spec converts parameters to a DataCache's spec and collects errors. The zero value has no parameters.
 type spec struct {
 	given parameters
 	errs  field.ErrorList
 }
 
-// lookup gives a parameter; it is false where nobody gave it.
+// lookup returns a parameter; ok is false if it was not given.
 func (s *spec) lookup(name string) (parameter, bool) {
 	p, ok := s.given[name]
 	return p, ok
@@ -53,7 +53,7 @@ func (s *spec) refuse(p parameter, format string, args ...any) {
 	s.errs = append(s.errs, p.invalid(format, args...))
 }
 
-// table reads the table's name from the URI, with its query, or in the KEP's form from two variables.
+// table parses the table's name from the URI, with its query, or in the KEP's form from two variables.
 func (s *spec) table(job *trainer.TrainJob) string {
 	schema, table := s.given["SCHEMA_NAME"], s.given["TABLE_NAME"]
 	uri := storageURI(job)
@@ -90,7 +90,8 @@ func (s *spec) tableOfVariables(schema, table parameter) string {
 	return name
 }
 
-// source reads where the table's metadata is. A TrainJob that says one of the two ways takes the runtime's other one out of force.
+// source parses the location of the table's metadata. If a TrainJob sets one of the two ways, the runtime's value for the other way
+// is ignored.
 func (s *spec) source(arrow *v1alpha1.ArrowCache) {
 	location, byLocation := s.lookup("METADATA_LOC")
 	catalog, byCatalog := s.lookup("CATALOG_URI")
@@ -127,7 +128,7 @@ func (s *spec) warehouse() *string {
 	return &p.value
 }
 
-// selection reads which rows and columns.
+// selection parses which rows and columns to cache.
 func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 	if p, ok := s.lookup("SNAPSHOT_ID"); ok {
 		arrow.Snapshot = s.snapshot(p)
@@ -148,8 +149,8 @@ func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 	arrow.Filter = &p.value
 }
 
-// snapshot reads digits as a snapshot's ID. In the URI, where there is one word for all, a moment or the name of a branch or tag may
-// stand as well.
+// snapshot parses digits as a snapshot's ID. In the URI, where a single parameter serves all forms, it may also be a timestamp or the
+// name of a branch or tag.
 func (s *spec) snapshot(p parameter) *v1alpha1.Snapshot {
 	id, err := strconv.ParseUint(p.value, 10, 63)
 	if err == nil {
@@ -199,7 +200,8 @@ func (s *spec) columns(p parameter) []string {
 	return columns
 }
 
-// splitList reads a list of names: a JSON list, which takes any name, or names joined by commas. Quoted says that it was JSON.
+// splitList parses a list of names: a JSON list, which can contain any name, or names separated by commas. quoted says that it was
+// JSON.
 func splitList(text string) (names []string, quoted bool, err error) {
 	if !strings.HasPrefix(text, "[") {
 		return strings.Split(text, ","), false, nil
@@ -208,7 +210,7 @@ func splitList(text string) (names []string, quoted bool, err error) {
 	return names, true, err
 }
 
-// gate checks the gate's own durations, which it would refuse only when it runs.
+// gate checks the gate's own durations, which it would reject only when it runs.
 func (s *spec) gate() {
 	for _, name := range gateNames {
 		p, ok := s.lookup(name)
@@ -225,11 +227,11 @@ func isGate(name string) bool { return slices.Contains(gateNames, name) }
 
 func runes(text string) int { return utf8.RuneCountInString(text) }
 
-// whole reads an integer with nothing else around it.
+// whole parses an integer in [least, most]; a non-empty string is the reason why it is invalid.
 func whole(text string, least, most int) (int32, string) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least || n > most {
 		return 0, fmt.Sprintf("must be an integer from %d to %d", least, most)
 	}
-	return int32(n), "" // most is far within 32 bits
+	return int32(n), "" // most is well within 32 bits
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// withStep is a runtime with our gate, whose step has variables and a place to run.
+// withStep returns a runtime with our gate, whose step has variables and a placement.
 func withStep(t *testing.T, env ...string) *Runtime {
 	t.Helper()
 	rt := twin(t, stock(t, "torch-distributed"))
@@ -30,7 +30,7 @@ func bare() *trainer.TrainJob {
 	return job
 }
 
-// TestTableOfTheRuntime: a TrainJob that says nothing gets the cache that its runtime names.
+// TestTableOfTheRuntime checks that a TrainJob that sets nothing gets the cache that its runtime names.
 func TestTableOfTheRuntime(t *testing.T) {
 	rt := withStep(t, "SCHEMA_NAME=demo", "TABLE_NAME=reviews", location, "CLUSTER_SIZE=4", "CACHE_IMAGE=registry.example/cache:1")
 	job := bare()
@@ -64,7 +64,7 @@ func TestTableOfTheRuntime(t *testing.T) {
 	}
 }
 
-// TestStepWithoutATable: who names a runtime that waits for a cache, but no table, reads that at once.
+// TestStepWithoutATable checks that a TrainJob whose runtime waits for a cache and that names no table is rejected.
 func TestStepWithoutATable(t *testing.T) {
 	other := trainJob("hf://org/dataset")
 	for name, job := range map[string]*trainer.TrainJob{"no initializer": bare(), "another initializer": other} {
@@ -81,7 +81,7 @@ func TestStepWithoutATable(t *testing.T) {
 	}
 }
 
-// TestImageOfAnotherStep: what another program's step runs is no image of ours.
+// TestImageOfAnotherStep checks that the image of another program's step is not used for caches.
 func TestImageOfAnotherStep(t *testing.T) {
 	rt := withStep(t, "CACHE_IMAGE=another/program")
 	delete(rt.Labels, LabelGate)
@@ -90,7 +90,7 @@ func TestImageOfAnotherStep(t *testing.T) {
 	}
 }
 
-// TestTwinStaysWhereItsStepRan keeps the node selector and tolerations of a step that it replaces.
+// TestTwinStaysWhereItsStepRan checks that a twin keeps the node selector and tolerations of the step that it replaces.
 func TestTwinStaysWhereItsStepRan(t *testing.T) {
 	source := withStep(t)
 	spec, err := Twin(source.Spec, Gate{Image: image})

@@ -14,7 +14,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// TwinLabels are the labels of a twin: its source's, for the SDK needs trainer.kubeflow.org/framework, and LabelGate.
+// TwinLabels are the labels of a twin: its source's, since the SDK needs trainer.kubeflow.org/framework, and LabelGate.
 func TwinLabels(source map[string]string) map[string]string {
 	labels := map[string]string{}
 	maps.Copy(labels, source)
@@ -22,8 +22,8 @@ func TwinLabels(source map[string]string) map[string]string {
 	return labels
 }
 
-// Twin makes a copy of a runtime's spec in which the step dataset-initializer is our gate, the first of its jobs, and every training job
-// waits for it. A twin's twin is the twin itself. The error says why a runtime can't have one, in words for its owner.
+// Twin returns a copy of a runtime's spec in which the first job is our gate, as the step dataset-initializer, and every training job
+// waits for it. It is idempotent. The error tells the runtime's owner why the runtime can't have a twin.
 func Twin(source *trainer.TrainingRuntimeSpec, gate Gate) (*trainer.TrainingRuntimeSpec, error) {
 	if err := twinnable(source); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func Twin(source *trainer.TrainingRuntimeSpec, gate Gate) (*trainer.TrainingRunt
 	return twin, nil
 }
 
-// twinnable says why a runtime can't have a twin, or nil.
+// twinnable returns an error if a runtime can't have a twin.
 func twinnable(source *trainer.TrainingRuntimeSpec) error {
 	spec := &source.Template.Spec
 	trains := slices.ContainsFunc(spec.ReplicatedJobs, func(job jobset.ReplicatedJob) bool {
@@ -71,18 +71,20 @@ func twinnable(source *trainer.TrainingRuntimeSpec) error {
 	return nil
 }
 
-// isStep tells whether a job is a dataset initializer. Trainer's validation goes by its name and what it hands the step by its label
-// (kubeflow/trainer v2.3.0 pkg/runtime/framework/plugins/jobset: jobset.go:112, builder.go:45), so that one of them is enough.
+// isStep reports whether a job is a dataset initializer. Trainer identifies it by its name in validation and by its label when it
+// passes values to it (kubeflow/trainer v2.3.0 pkg/runtime/framework/plugins/jobset: jobset.go:112, builder.go:45), so either is
+// sufficient.
 func isStep(job *jobset.ReplicatedJob) bool {
 	return job.Name == StepName || job.Template.Labels[ancestorLabel] == StepName
 }
 
-// isInitializer tells whether a job runs before training and wants nothing of the cache.
+// isInitializer reports whether a job runs before training and does not need the cache.
 func isInitializer(job *jobset.ReplicatedJob) bool {
 	return isStep(job) || job.Name == modelStep || job.Template.Labels[ancestorLabel] == modelStep
 }
 
-// hasClaim tells whether JobSet makes the volume itself, for every job that mounts one of the name; its webhook refuses a second one.
+// hasClaim reports whether JobSet creates the volume itself, for every job that mounts it; its webhook rejects a second volume with
+// the name.
 func hasClaim(spec *jobset.JobSetSpec, name string) bool {
 	for _, policy := range spec.VolumeClaimPolicies {
 		if slices.ContainsFunc(policy.Templates, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == name }) {
@@ -92,7 +94,7 @@ func hasClaim(spec *jobset.JobSetSpec, name string) bool {
 	return false
 }
 
-// nameJob gives every training container its TRAIN_JOB_NAME.
+// nameJob sets TRAIN_JOB_NAME in every training container.
 func nameJob(jobs []jobset.ReplicatedJob) {
 	for i := range jobs {
 		c := container(&jobs[i], NodeName)
@@ -109,7 +111,7 @@ func nameJob(jobs []jobset.ReplicatedJob) {
 	}
 }
 
-// keepSuccess keeps the gate from being the one job whose end means success.
+// keepSuccess ensures that the gate is not the only job whose completion means success.
 func keepSuccess(spec *jobset.JobSetSpec) {
 	policy := spec.SuccessPolicy
 	if policy == nil || policy.Operator != jobset.OperatorAny || len(policy.TargetReplicatedJobs) > 0 {

@@ -20,12 +20,12 @@ import (
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
-// runtimeOf is a runtime's spec of jobs.
+// runtimeOf returns a runtime's spec with the jobs.
 func runtimeOf(jobs ...jobset.ReplicatedJob) *trainer.TrainingRuntimeSpec {
 	return &trainer.TrainingRuntimeSpec{Template: trainer.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: jobs}}}
 }
 
-// jobOf is a job with one container and, if not empty, an ancestor label.
+// jobOf returns a job with one container and, if not empty, an ancestor label.
 func jobOf(name, containerName, ancestor string, dependencies ...jobset.DependsOn) jobset.ReplicatedJob {
 	job := jobset.ReplicatedJob{Name: name, Replicas: 1, DependsOn: dependencies}
 	job.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: containerName, Image: "x"}}
@@ -48,7 +48,7 @@ func TestTwinDependencies(t *testing.T) {
 	tests := []struct {
 		name   string
 		source *trainer.TrainingRuntimeSpec
-		want   map[string][]jobset.DependsOn // by job, in order of names
+		want   map[string][]jobset.DependsOn // by job, sorted by name
 		order  []string
 	}{
 		{"training alone", runtimeOf(jobOf("node", "node", "trainer")),
@@ -137,7 +137,8 @@ func TestTwinRefuses(t *testing.T) {
 	}
 }
 
-// TestTwinKeepsThePlatformsDefaults: what the replaced step's program needed goes, what a cache needs stays, and can be read back.
+// TestTwinKeepsThePlatformsDefaults checks that variables of the replaced step's program are removed, and that those for caches stay
+// and can be parsed.
 func TestTwinKeepsThePlatformsDefaults(t *testing.T) {
 	step := jobOf(StepName, StepName, StepName)
 	step.Template.Spec.Template.Spec.Containers[0].Env = append(
@@ -213,7 +214,7 @@ func TestGateResources(t *testing.T) {
 	}
 }
 
-// TestTwinOfTwin: for the stock runtimes and for random ones, a twin's twin is the twin.
+// TestTwinOfTwin checks for the stock runtimes and for random ones that a twin's twin equals the twin.
 func TestTwinOfTwin(t *testing.T) {
 	gate := Gate{Image: image, Env: variables("B=1", "AWS_REGION=x"), ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}}
 	check := func(name string, source *trainer.TrainingRuntimeSpec) {
@@ -244,7 +245,7 @@ func TestTwinOfTwin(t *testing.T) {
 	}
 }
 
-// everyTrainingJobWaits walks the dependencies as JobSet does.
+// everyTrainingJobWaits follows the dependencies as JobSet does, and checks that every training job waits for the gate.
 func everyTrainingJobWaits(t *testing.T, name string, spec *trainer.TrainingRuntimeSpec) {
 	t.Helper()
 	waits := map[string]bool{}
@@ -269,7 +270,7 @@ func everyTrainingJobWaits(t *testing.T, name string, spec *trainer.TrainingRunt
 	}
 }
 
-// randomRuntime has up to eight jobs that depend on earlier ones.
+// randomRuntime returns a runtime with up to eight jobs that depend on earlier ones.
 func randomRuntime(rng *rand.Rand) *trainer.TrainingRuntimeSpec {
 	names := []string{"node", "launcher", StepName, "model-initializer", "data", "a", "b", "c"}
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -300,7 +301,8 @@ func randomRuntime(rng *rand.Rand) *trainer.TrainingRuntimeSpec {
 	return spec
 }
 
-// TestGateIsHarmless: no token, no privilege, no writes; exit codes that say "for good" end the Job.
+// TestGateIsHarmless checks that the gate has no token, no privileges and no writable files, and that exit codes for permanent
+// failures end the Job.
 func TestGateIsHarmless(t *testing.T) {
 	job := Gate{Image: image}.job(Step{}, true)
 	pod := job.Template.Spec.Template.Spec
@@ -311,7 +313,7 @@ func TestGateIsHarmless(t *testing.T) {
 		"seccomp":        pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
 		"privilege":      !*security.Privileged && !*security.AllowPrivilegeEscalation && slices.Contains(security.Capabilities.Drop, "ALL"),
 		"writing":        *security.ReadOnlyRootFilesystem && pod.Containers[0].VolumeMounts[0].ReadOnly,
-		"restart policy": pod.RestartPolicy == corev1.RestartPolicyNever, // podFailurePolicy wants it
+		"restart policy": pod.RestartPolicy == corev1.RestartPolicyNever, // podFailurePolicy requires it
 		"exit codes":     slices.Equal(job.Template.Spec.PodFailurePolicy.Rules[0].OnExitCodes.Values, []int32{1, 3, 4}),
 		"its action":     job.Template.Spec.PodFailurePolicy.Rules[0].Action == batchv1.PodFailurePolicyActionFailJob,
 	} {

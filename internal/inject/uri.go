@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// The schemes of spec.initializer.dataset.storageUri that are ours. Like the Kubeflow SDK they are taken in lower case alone.
+// Our schemes of spec.initializer.dataset.storageUri. Like the Kubeflow SDK we only accept lower case.
 const (
 	tableScheme     = "cache://"
 	referenceScheme = "datacache://"
@@ -25,17 +25,17 @@ const (
 	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>"
 )
 
-// maxTable is how long DataCache.spec.arrow.table may be, in characters.
+// maxTable is the maximum length of DataCache.spec.arrow.table in characters.
 const maxTable = 1024
 
-// tableURI is a cache:// URI taken apart.
+// tableURI is a parsed cache:// URI.
 type tableURI struct {
 	schema, table string
 	query         url.Values
 }
 
-// parseTableURI takes a URI apart, or gives the reason why it can't be. net/url would refuse escapes in a schema, which stands where
-// URIs have their host.
+// parseTableURI parses a URI, or returns the reason why it is invalid. net/url is not used, since it rejects escapes in the schema,
+// which is in the position of a host.
 func parseTableURI(uri string) (parsed tableURI, reason string) {
 	rest, rawQuery, _ := strings.Cut(strings.TrimPrefix(uri, tableScheme), "?")
 	if strings.Contains(uri, "#") {
@@ -60,7 +60,7 @@ func parseTableURI(uri string) (parsed tableURI, reason string) {
 	return parsed, ""
 }
 
-// tableName joins a schema and a table to DataCache.spec.arrow.table, or gives the reason why it can't be one.
+// tableName joins a schema and a table to DataCache.spec.arrow.table, or returns the reason why they are invalid.
 func tableName(schema, table string) (name, reason string) {
 	for level := range strings.SplitSeq(schema, ".") {
 		if reason := badName(level); reason != "" {
@@ -80,7 +80,7 @@ func tableName(schema, table string) (name, reason string) {
 	return name, ""
 }
 
-// badName says what is wrong with a level of a schema or the name of a table, or "".
+// badName returns the reason why a level of a schema or the name of a table is invalid, or "".
 func badName(name string) string {
 	switch {
 	case name == "":
@@ -95,10 +95,10 @@ func badName(name string) string {
 	return ""
 }
 
-// unreadable tells whether people could not see the character.
+// unreadable reports whether people can't see the character.
 func unreadable(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
-// parseReference reads a datacache:// URI, or gives the reason why it can't be read. Without a namespace it means the given one.
+// parseReference parses a datacache:// URI, or returns the reason why it is invalid. The namespace defaults to the given one.
 func parseReference(uri, namespace string) (name types.NamespacedName, reason string) {
 	rest := strings.TrimPrefix(uri, referenceScheme)
 	if strings.ContainsAny(rest, "?#") {

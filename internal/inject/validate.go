@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Names of Services begin with a letter and have no dots; the name that is still to be made of a prefix ends with letters and digits.
+// Names of Services begin with a letter and have no dots; a name generated from a prefix ends with letters and digits.
 var (
 	jobNameForm   = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 	jobPrefixForm = regexp.MustCompile(`^[a-z][-a-z0-9]*$`)
 )
 
-// Validate gives what a TrainJob that Asks for a cache wants, after Mutate, or refuses it for that, its name or its runtime. The runtime is the
-// one that it names now; nil if there is no such, which is for Trainer to refuse. It is for TrainJobs that are created: nothing that it
-// looks at can change later, and a TrainJob that exists must stay changeable when rules become stricter.
+// Validate returns the request of a TrainJob that requests a cache (Asks), after Mutate, or errors in its request, name or runtime.
+// rt is the runtime that it now names; nil if it does not exist, which Trainer rejects. Validate is only called for TrainJobs that
+// are created: what it checks is immutable, and an existing TrainJob must remain changeable when rules become stricter.
 func Validate(job *trainer.TrainJob, rt *Runtime) (*Request, field.ErrorList) {
 	errs := validateName(job)
 	if rt != nil {
@@ -48,7 +48,8 @@ func validateName(job *trainer.TrainJob) field.ErrorList {
 	return errs
 }
 
-// validateRuntime refuses what Mutate would have mended or refused, had it run, and what somebody made a gate of by hand.
+// validateRuntime rejects runtimes that Mutate would have replaced or rejected, if it had been called, and invalid gates that
+// somebody wrote by hand.
 func validateRuntime(rt *Runtime) field.ErrorList {
 	if !HasGate(rt.Labels, rt.Spec) {
 		if err := servable(rt); err != nil {

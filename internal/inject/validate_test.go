@@ -49,7 +49,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestMutatedStockRuntimes: whatever of Trainer's runtimes a TrainJob names, it is admitted.
+// TestMutatedStockRuntimes checks that TrainJobs with any of Trainer's runtimes are admitted.
 func TestMutatedStockRuntimes(t *testing.T) {
 	for _, name := range []string{
 		"deepspeed-distributed", "jax-distributed", "mlx-distributed", "torch-distributed", "torch-distributed-with-cache",

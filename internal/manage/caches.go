@@ -17,10 +17,11 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// imageContainer is the init container of the manager's own pod whose image caches run (manifests/base/manager/deployment.yaml).
+// imageContainer is the init container of the manager's own pod that has the image for caches
+// (manifests/base/manager/deployment.yaml).
 const imageContainer = "cacheserver"
 
-// CacheFlags are the flags that say how caches are made. Both managers have them. The zero value is ready for Register.
+// CacheFlags are the flags that configure how caches are made. Both managers have them. The zero value is ready for Register.
 type CacheFlags struct {
 	image, pullPolicy string
 	domain            string
@@ -29,8 +30,8 @@ type CacheFlags struct {
 	pod               client.ObjectKey
 }
 
-// Register adds the flags. Defaults come from the environment: env returns a variable's value, empty where it is not set. fallback is the
-// manager's namespace where neither POD_NAMESPACE nor --namespace names one.
+// Register adds the flags. Defaults come from the environment: env returns a variable's value, empty if it is not set. fallback is
+// the manager's namespace if neither POD_NAMESPACE nor --namespace is set.
 func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fallback string) {
 	namespace := env("POD_NAMESPACE")
 	if namespace == "" {
@@ -45,13 +46,13 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	flags.BoolVar(&f.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
 }
 
-// Namespace is the one that the manager runs in.
+// Namespace is the namespace that the manager runs in.
 func (f *CacheFlags) Namespace() string { return f.pod.Namespace }
 
-// Settings are those of admission.
+// Settings returns the settings for admission.
 func (f *CacheFlags) Settings() inject.Settings { return inject.Settings{NoZoneAffinity: f.noAffinity} }
 
-// Options are those of the controllers. Where no flag names an image, it and the names of the Secrets that pull it are read from the
+// Options returns the options of the controllers. If no flag sets an image, the image and its pull secrets are read from the
 // manager's own pod.
 func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (controller.Options, error) {
 	gate := inject.Gate{Image: f.image, ImagePullPolicy: corev1.PullPolicy(f.pullPolicy)}
@@ -66,7 +67,7 @@ func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (control
 	return controller.Options{Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain, ObjectCacheURL: f.objectCache}, nil
 }
 
-// complete fills in from the manager's own pod how the image of caches is pulled, as far as no flag says it.
+// complete sets, from the manager's own pod, the image settings of caches that no flag sets.
 func (f *CacheFlags) complete(ctx context.Context, reader client.Reader, gate *inject.Gate) error {
 	if f.pod.Name == "" {
 		if gate.Image == "" {

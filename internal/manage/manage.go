@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manage holds what our two managers do alike around controller-runtime: logs, the API server's address, probes, and waiting for
-// the webhook's certificate.
+// Package manage is the code around controller-runtime that our two managers share: logs, the API server's address, probes, and
+// waiting for the webhook's certificate.
 package manage
 
 import (
@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// LogTo sends what the program, controller-runtime and client-go log to one place. The format is text or json; the level debug, info,
+// LogTo directs the logs of the program, controller-runtime and client-go to out. The format is text or json; the level debug, info,
 // warn or error.
 func LogTo(out io.Writer, format, level string) error {
 	options := &slog.HandlerOptions{}
@@ -46,7 +46,8 @@ func LogTo(out io.Writer, format, level string) error {
 	return nil
 }
 
-// Reach is how the API server is reached: by the kubeconfig that is named, or as a pod does where none is.
+// Reach returns the client configuration for the API server: from the named kubeconfig, or from the pod's environment if none is
+// named.
 func Reach(kubeconfig string) (*rest.Config, error) {
 	reach, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -55,7 +56,8 @@ func Reach(kubeconfig string) (*rest.Config, error) {
 	return reach, nil
 }
 
-// Probe answers the kubelet: alive at once, ready once the certificate is there and the webhook listens; at once without a certificate (nil).
+// Probe adds the probes: alive at once, ready when the certificate exists and the webhook is listening; ready at once without a
+// certificate (nil).
 func Probe(mgr ctrl.Manager, certificate <-chan struct{}) error {
 	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
 		return fmt.Errorf("set up /healthz: %w", err)
@@ -66,7 +68,7 @@ func Probe(mgr ctrl.Manager, certificate <-chan struct{}) error {
 		}
 		select {
 		case <-certificate:
-			// Asking for the server starts it, and it can't start without a certificate.
+			// GetWebhookServer starts the server, which fails without a certificate.
 			return mgr.GetWebhookServer().StartedChecker()(r)
 		default:
 			return errors.New("the webhook has no certificate yet")
@@ -78,8 +80,8 @@ func Probe(mgr ctrl.Manager, certificate <-chan struct{}) error {
 	return nil
 }
 
-// Once runs setup in each of several managers, the leader and the others, as soon as the certificate is there. The manager ends with the
-// error that setup ends with.
+// Once runs setup on every replica of the manager, whether it leads or not, as soon as the certificate exists. If setup fails, the
+// manager ends with its error.
 func Once(mgr ctrl.Manager, certificate <-chan struct{}, setup func() error) error {
 	return mgr.Add(everywhere(func(ctx context.Context) error {
 		select {
@@ -91,7 +93,7 @@ func Once(mgr ctrl.Manager, certificate <-chan struct{}, setup func() error) err
 	}))
 }
 
-// everywhere is a runnable that waits for no leadership.
+// everywhere is a runnable that does not wait for leader election.
 type everywhere func(ctx context.Context) error
 
 var _ manager.LeaderElectionRunnable = everywhere(nil)
@@ -99,5 +101,5 @@ var _ manager.LeaderElectionRunnable = everywhere(nil)
 // Start runs it.
 func (e everywhere) Start(ctx context.Context) error { return e(ctx) }
 
-// NeedLeaderElection says that it needs none.
+// NeedLeaderElection returns false.
 func (e everywhere) NeedLeaderElection() bool { return false }

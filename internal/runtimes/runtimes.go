@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runtimes finds the runtime that a TrainJob names, of either kind.
+// Package runtimes looks up the runtime that a TrainJob names, of either kind.
 package runtimes
 
 import (
@@ -15,9 +15,9 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// Find gets the runtime that ref names, as inject.RuntimeRef fills it in; nil if there is none, or if it is of a group that is not
-// Trainer's. Readers are asked in turn until one has it: an informer's cache first, the API server after it, since a runtime may have
-// been made a moment ago. A TrainingRuntime is looked for in the TrainJob's namespace.
+// Find returns the runtime that ref, as completed by inject.RuntimeRef, names; nil if it does not exist or is not in Trainer's API
+// group. Readers are tried in order: an informer's cache first, then the API server, since a runtime may have been created a moment
+// ago. A TrainingRuntime is looked up in the TrainJob's namespace.
 func Find(ctx context.Context, namespace string, ref trainer.RuntimeRef, readers ...client.Reader) (*inject.Runtime, error) {
 	if *ref.APIGroup != trainer.GroupVersion.Group {
 		return nil, nil
