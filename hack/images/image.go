@@ -21,21 +21,21 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// image is what to build.
+// image is the specification of an image.
 type image struct {
-	Name   string   // with its tag
-	Layers []string // tar files, the lowest first
-	Files  []string // SRC=DST, together one layer above them
+	Name   string   // including its tag
+	Layers []string // tar files, lowest layer first
+	Files  []string // SRC=DST, combined in one layer on top
 	Config v1.Config
 }
 
-// write builds the image for this machine's architecture and writes it as a tarball, whole or not at all.
+// write builds the image for this machine's architecture and writes it as a tarball, atomically.
 func (i image) write(out string) error {
 	tag, err := name.NewTag(i.Name)
 	if err != nil {
 		return fmt.Errorf("-t: %w", err)
 	}
-	if !strings.HasSuffix(i.Name, ":"+tag.TagStr()) { // it would be "latest", which a kubelet tries to pull
+	if !strings.HasSuffix(i.Name, ":"+tag.TagStr()) { // the default tag "latest" would make a kubelet pull the image
 		return fmt.Errorf("-t %s: want a tag: %s:dev", i.Name, i.Name)
 	}
 	built, err := i.build()
@@ -78,18 +78,18 @@ func (i image) build() (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", runtime.GOARCH // without both, containerd's import leaves the image out
+	config.OS, config.Architecture = "linux", runtime.GOARCH // without them, containerd's import ignores the image
 	config.Config = i.Config
 	return mutate.ConfigFile(built, config)
 }
 
-// layerOf compresses a layer lightly: the tarball goes no further than to the nodes of this machine.
+// layerOf compresses a layer lightly, since the tarball is only copied to nodes on this machine.
 func layerOf(open tarball.Opener) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestSpeed))
 }
 
-// archive lays files, given as SRC=DST, into a tar archive with the folders above them, owned by root, without times. It
-// has a /tmp for all.
+// archive puts files, given as SRC=DST, into a tar archive with their parent folders, owned by root, without modification times. It
+// has a world-writable /tmp.
 func archive(files []string) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -116,7 +116,7 @@ func archive(files []string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// addFolders adds a folder and those above it which aren't made yet.
+// addFolders adds a folder and those of its parents that have not been added.
 func addFolders(w *tar.Writer, folder string, made map[string]bool) error {
 	if folder == "." || made[folder] {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// sample is an image of one program and one text, whose files carry the time of the call.
+// sample returns an image with one program and one text, whose files have the current modification time.
 func sample(t *testing.T) image {
 	t.Helper()
 	dir := t.TempDir()
@@ -99,7 +99,7 @@ func TestSameInputsSameBytes(t *testing.T) {
 	var first []byte
 	for range 2 {
 		out := filepath.Join(t.TempDir(), "sample.tar")
-		if err := sample(t).write(out); err != nil { // in another folder, at another time
+		if err := sample(t).write(out); err != nil { // from files in another folder, with another modification time
 			t.Fatal(err)
 		}
 		content, err := os.ReadFile(out)

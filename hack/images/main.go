@@ -1,11 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command images writes a container image as a tarball, from layers and files, with neither a container engine nor a registry.
+// Command images writes a container image as a tarball, from layers and files, without a container engine or a registry.
 //
 //	images -t NAME:TAG -o TAR [-layer TAR]... [-file SRC=DST]... [-entrypoint X]... [-env K=V]... [-user U:G] [-workdir DIR]
 //
-// The same inputs give the same bytes. 'docker load' and 'ctr images import' read the tarball.
+// The same inputs yield the same bytes. 'docker load' and 'ctr images import' read the tarball.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// words is a flag that may be given many times.
+// words is a flag that can be repeated.
 type words []string
 
 func (w *words) String() string     { return strings.Join(*w, " ") }

@@ -1,10 +1,10 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kube is etcd and every program of Kubernetes in one binary; the name that it is started by picks one.
+// Command kube is etcd and every program of Kubernetes in one binary; the name under which it is started selects the program.
 //
-// One binary because the programs share nearly all their packages: it links once, and the processes share its text in
-// memory. 'kube kubectl get pods' does the same as a link kubectl to it.
+// It is one binary because the programs share nearly all their packages: it is linked once, and the processes share its text in
+// memory. 'kube kubectl get pods' is equivalent to calling it through a link named kubectl.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
-	_ "k8s.io/component-base/metrics/prometheus/clientgo" // the metrics that the programs' own mains register
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // registers the metrics that the programs' own main packages register
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
@@ -27,7 +27,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// programs makes the command of each program. Only the one that runs is made: they would register flags twice.
+// programs maps names to functions that make the commands. Only the one to run is made, since several would register flags twice.
 var programs = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllers.NewControllerManagerCommand,
@@ -44,10 +44,10 @@ func main() {
 	}
 	switch name {
 	case "etcd":
-		etcdmain.Main(os.Args) // exits by itself
+		etcdmain.Main(os.Args) // it exits itself
 		return
 	case "kubectl":
-		// RunNoErrOutput and CheckErr: kubectl words its errors itself.
+		// RunNoErrOutput and CheckErr, since kubectl formats its errors itself.
 		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 			kubectlutil.CheckErr(err)
 		}

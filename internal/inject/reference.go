@@ -60,7 +60,7 @@ func CheckReference(namespace string, labels map[string]string, reference types.
 	path := field.NewPath("spec", "initializer", "dataset", "storageUri")
 	value := "datacache://" + reference.String()
 	switch {
-	case namespace != reference.Namespace && (cache == nil || !MayUse(namespace, labels, cache)): // with the same message: others must not learn which it is
+	case namespace != reference.Namespace && (cache == nil || !MayUse(namespace, labels, cache)): // the same message for both
 		return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
 			"the DataCache %s is not for the namespace %s: if there is one, its owner must add %[2]s to spec.access.namespaces", reference, namespace))}
 	case cache == nil:

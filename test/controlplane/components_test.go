@@ -27,20 +27,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// components are what an admin chooses from, with a kind, or the name of an object, that each adds.
+// components maps the components that an admin can choose to a kind, or the name of an object, that each adds.
 var components = map[string]string{
 	"namespace": "Namespace", "runtimes": trainer.ClusterTrainingRuntimeKind, "cert-manager": "Certificate", "monitoring": "ServiceMonitor",
 	"namespaced": namespacedRole,
 }
 
-// namespacedRole is the role that component namespaced adds in place of the manager's rights in all namespaces.
+// namespacedRole is the role that the component namespaced adds in place of the manager's permissions in all namespaces.
 const namespacedRole = "datacache-cluster"
 
-// TestComponents: every set of components renders, in the namespace that the base names and in another; the API server accepts the
-// objects; and each holds what an installation must hold.
+// TestComponents checks for every set of components, in the base's namespace and in another, that it renders, that the API server
+// accepts the objects, and that they are consistent.
 func TestComponents(t *testing.T) {
 	t.Parallel()
-	var accepted sync.Map // objects by their text, which many sets share
+	var accepted sync.Map // objects that were accepted, as text, since many sets share them
 	for set := range 1 << len(components) {
 		var chosen []string
 		for i, name := range slices.Sorted(maps.Keys(components)) {
@@ -74,7 +74,7 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// composed is a folder with the kustomization of an admin who chose a namespace and components, as docs/install.md says.
+// composed returns a folder with a kustomization in which an admin chose a namespace and components, as described in docs/install.md.
 func composed(t *testing.T, namespace string, chosen ...string) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -112,7 +112,7 @@ func composed(t *testing.T, namespace string, chosen ...string) string {
 	return dir
 }
 
-// accept has the API server, with Trainer's webhooks, check an object; kinds whose CRDs are not here are left out.
+// accept has the API server, with Trainer's webhooks, validate an object; kinds without a CRD in this cluster are skipped.
 func accept(t *testing.T, object *unstructured.Unstructured) {
 	t.Helper()
 	if group := object.GroupVersionKind().Group; group == "cert-manager.io" || group == "monitoring.coreos.com" {
@@ -120,7 +120,7 @@ func accept(t *testing.T, object *unstructured.Unstructured) {
 	}
 	applied := object.DeepCopy()
 	if isWebhook(object) || object.GetKind() == trainer.ClusterTrainingRuntimeKind {
-		// Of these names there are others: webhooks that lead to this process, and Trainer's runtime.
+		// Objects with these names exist already: webhooks that point to this process, and Trainer's runtime.
 		applied.SetName("overlay-" + object.GetName())
 	}
 	if err := cluster.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner("overlays"), client.ForceOwnership, client.DryRunAll); err != nil {
@@ -128,7 +128,7 @@ func accept(t *testing.T, object *unstructured.Unstructured) {
 	}
 }
 
-// checkInstallation: what holds for every set of objects that an admin may apply.
+// checkInstallation checks what must hold for every set of objects that an admin may apply.
 func checkInstallation(t *testing.T, namespace string, objects []*unstructured.Unstructured) {
 	t.Helper()
 	for _, object := range objects {
@@ -142,8 +142,8 @@ func checkInstallation(t *testing.T, namespace string, objects []*unstructured.U
 	checkManager(t, objects, "datacache-manager", "datacache-webhook", "datacache-metrics")
 }
 
-// checkRights: bindings give a manager's service account of this namespace its roles, all of which are there, and no role lets anybody
-// see Secrets other than by name.
+// checkRights checks that bindings give the service account of this namespace's manager its roles, that all of these exist, and that
+// no role allows reading Secrets other than by name.
 func checkRights(t *testing.T, namespace, manager string, objects []*unstructured.Unstructured) {
 	t.Helper()
 	for _, object := range objects {
@@ -172,7 +172,8 @@ func checkRights(t *testing.T, namespace, manager string, objects []*unstructure
 	}
 }
 
-// checkManager: what stands around a manager's pods fits them: Services, the policy, the priority class, memory, and the time to end.
+// checkManager checks that the objects around a manager's pods match them: Services, the policy, the priority class, memory, and the
+// termination grace period.
 func checkManager(t *testing.T, objects []*unstructured.Unstructured, name string, services ...string) {
 	t.Helper()
 	pod := decode[appsv1.Deployment](t, find(t, objects, "Deployment", name)).Spec.Template
@@ -205,7 +206,7 @@ func checkManager(t *testing.T, objects []*unstructured.Unstructured, name strin
 	if limit := container.Resources.Limits.Memory().Value(); memory.Value() > limit*95/100 || memory.Value() < limit*80/100 {
 		t.Errorf("GOMEMLIMIT is %s under a limit of %s, want 80 to 95 %% of it", container.Env[at].Value, container.Resources.Limits.Memory())
 	}
-	const drain = 30 // seconds that controller-runtime gives calls that run
+	const drain = 30 // seconds that controller-runtime gives running calls
 	if stop := container.Lifecycle.PreStop.Sleep.Seconds; stop < 5 || *pod.Spec.TerminationGracePeriodSeconds < stop+drain {
 		t.Errorf("the manager sleeps %d s before it ends, and has %d s in all, want 5 s and %d s more", stop, *pod.Spec.TerminationGracePeriodSeconds, drain)
 	}
@@ -220,7 +221,7 @@ func find(t *testing.T, objects []*unstructured.Unstructured, kind, name string)
 	return objects[at]
 }
 
-// decode reads an object as its Go type, and fails on fields that the type has not.
+// decode decodes an object to its Go type, and fails on fields that the type lacks.
 func decode[T any](t *testing.T, object *unstructured.Unstructured) *T {
 	t.Helper()
 	decoded := new(T)

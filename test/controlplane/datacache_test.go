@@ -18,7 +18,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// byHand is a DataCache as people write it.
+// byHand returns a DataCache as a user would write it.
 func byHand(namespace string) *v1alpha1.DataCache {
 	return &v1alpha1.DataCache{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "reviews"},
@@ -32,13 +32,13 @@ func memory(text string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(text)}
 }
 
-// TestDataCacheValidation: the API server refuses what can't be, and takes a template that says a part of a pod.
+// TestDataCacheValidation checks that the API server rejects invalid specs, and accepts a partial pod template.
 func TestDataCacheValidation(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
 	for name, c := range map[string]struct {
 		edit func(*v1alpha1.DataCache)
-		want string // "": it is taken
+		want string // "": it is accepted
 	}{
 		"as it is": {func(*v1alpha1.DataCache) {}, ""},
 		"a part of a pod": {func(dc *v1alpha1.DataCache) {
@@ -73,7 +73,7 @@ func TestDataCacheValidation(t *testing.T) {
 	}
 }
 
-// TestMemoryIsRaised: other resources reach the pods, which are made anew, and observedGeneration says so.
+// TestMemoryIsRaised checks that changed resources reach the pods, which are recreated, and that observedGeneration shows it.
 func TestMemoryIsRaised(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
@@ -103,7 +103,7 @@ func TestMemoryIsRaised(t *testing.T) {
 	})
 }
 
-// TestOrphanedCacheGoes: no pods stay of a DataCache that was deleted without its dependents.
+// TestOrphanedCacheGoes checks that the pods of a DataCache that was deleted with orphaned dependents are removed.
 func TestOrphanedCacheGoes(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)

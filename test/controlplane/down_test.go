@@ -19,9 +19,9 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// TestWebhookIsDown: TrainJobs without a cache don't notice, new ones with one are refused rather than left to train without it, and those
-// that were admitted can be suspended and resumed, as Kueue does.
-// What is down is a copy of one of our webhook configurations, for one namespace: the real ones serve the other tests.
+// TestWebhookIsDown checks what happens while the webhook is down: TrainJobs without a cache are unaffected, new ones with a cache
+// are rejected instead of training without it, and those admitted before can be suspended and resumed, as Kueue does. The test breaks
+// a copy of our webhook configurations, restricted to one namespace, since other tests use the real ones.
 func TestWebhookIsDown(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -37,7 +37,7 @@ func TestWebhookIsDown(t *testing.T) {
 			here := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: ns}}
 			admitted := cacheJob(ns, "admitted", table, tableEnv()...)
 			cluster.Create(t, admitted)
-			// Nothing of ours listens at port 1.
+			// Nothing listens at port 1.
 			configuration := copyOf(t, metav1.ObjectMeta{Name: name}, here, admissionv1.WebhookClientConfig{URL: new("https://" + cluster.Address + ":1")})
 			cluster.Create(t, configuration)
 			t.Cleanup(func() {

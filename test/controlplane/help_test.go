@@ -27,7 +27,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// variables is an environment in the order given, as name, value, name, value, ...
+// variables returns environment variables in the given order, from name, value, name, value, ...
 func variables(pairs ...string) []corev1.EnvVar {
 	var env []corev1.EnvVar
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -36,7 +36,7 @@ func variables(pairs ...string) []corev1.EnvVar {
 	return env
 }
 
-// cacheJob is a TrainJob with a cache on the stock runtime torch-distributed.
+// cacheJob returns a TrainJob with a cache on the stock runtime torch-distributed.
 func cacheJob(namespace, name, uri string, env ...corev1.EnvVar) *trainer.TrainJob {
 	return &trainer.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -48,7 +48,7 @@ func cacheJob(namespace, name, uri string, env ...corev1.EnvVar) *trainer.TrainJ
 	}
 }
 
-// tableEnv is what a job of the tests says of its table. Nobody opens it: the head is the test's own.
+// tableEnv returns the variables with which a job names its table. Nothing opens the table: the head is run by the test.
 func tableEnv() []corev1.EnvVar {
 	return variables("METADATA_LOC", "s3://lake/reviews/metadata/00001.metadata.json", "CLUSTER_SIZE", "3")
 }
@@ -62,7 +62,7 @@ func runtimes(t *testing.T) {
 	appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
 }
 
-// change edits an object until it is written.
+// change edits an object, and retries after conflicts.
 func change[T client.Object](t *testing.T, object T, edit func(T)) {
 	t.Helper()
 	kubetest.Eventually(t, "change "+object.GetName(), func() error {
@@ -81,7 +81,7 @@ func appears[T client.Object](t *testing.T, object T, namespace, name string) T 
 	return object
 }
 
-// told waits until an event of the reason was said of the TrainJob in the form that the Kubeflow SDK reads, and gives its message.
+// told waits for an event with the reason on the TrainJob, in the form that the Kubeflow SDK reads, and returns its message.
 func told(t *testing.T, job *trainer.TrainJob, reason string) string {
 	t.Helper()
 	message := ""
@@ -101,10 +101,10 @@ func told(t *testing.T, job *trainer.TrainJob, reason string) string {
 	return message
 }
 
-// tableRows of the table that served loads.
+// tableRows is the number of rows of the table that served loads.
 const tableRows = 1000
 
-// served runs a real head with two data nodes as the caches', until the test ends.
+// served runs a real head with two data nodes, as the head of the caches, until the end of the test.
 func served(t *testing.T, namespace string, caches ...string) {
 	t.Helper()
 	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
@@ -116,7 +116,7 @@ func served(t *testing.T, namespace string, caches ...string) {
 	runHead(t, table.Metadata(), namespace, caches...)
 }
 
-// runHead runs a real head of the table at metadata as the caches', until the test ends.
+// runHead runs a real head of the table at metadata, as the head of the caches, until the end of the test.
 func runHead(t *testing.T, metadata, namespace string, caches ...string) {
 	t.Helper()
 	flight, http := listen(t), listen(t)

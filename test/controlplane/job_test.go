@@ -26,10 +26,10 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// isCachePod tells a cache's pods from those of jobs.
+// isCachePod distinguishes a cache's pods from those of jobs.
 func isCachePod(pod *corev1.Pod) bool { return pod.Labels[inject.LabelCache] != "" }
 
-// TestJobGetsItsCache follows one TrainJob from its creation until nothing is left of it.
+// TestJobGetsItsCache follows a TrainJob from its creation until all its objects are gone.
 func TestJobGetsItsCache(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -90,7 +90,7 @@ func TestJobGetsItsCache(t *testing.T) {
 	cluster.Vanish(t, &policyv1.PodDisruptionBudget{}, ns, "train-cache")
 }
 
-// objectsAreThere waits for every object of the cache and checks its owner; what is in them, the controller's own tests say.
+// objectsAreThere waits for every object of the cache and checks its owner; the controller's unit tests check the contents.
 func objectsAreThere(t *testing.T, dc *v1alpha1.DataCache) {
 	t.Helper()
 	var secrets corev1.SecretList
@@ -125,7 +125,7 @@ func objectsAreThere(t *testing.T, dc *v1alpha1.DataCache) {
 	}
 }
 
-// podsKnowTheirPlaces waits for the head and the data nodes that LWS makes and checks what it tells them.
+// podsKnowTheirPlaces waits for the head and the data nodes that LWS creates, and checks the environment that LWS sets.
 func podsKnowTheirPlaces(t *testing.T, dc *v1alpha1.DataCache) {
 	t.Helper()
 	for i, pod := range cachePods(t, dc.Namespace, 3) {
@@ -162,7 +162,8 @@ func noCachePods(t *testing.T, namespace string) {
 	})
 }
 
-// TestSuspendedJobFreesItsCache: the memory goes with the job's pods and comes back with them.
+// TestSuspendedJobFreesItsCache checks that the memory is freed after the job's pods are gone, and that the cache runs again when the
+// job does.
 func TestSuspendedJobFreesItsCache(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -189,7 +190,7 @@ func TestSuspendedJobFreesItsCache(t *testing.T) {
 	set := appears(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 
 	change(t, job, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
-	usedBy(t, first) // by nobody, and it stays for its suspendGrace of 10 minutes
+	usedBy(t, first) // no users, and it is kept for its suspendGrace of 10 minutes
 	if first.Status.State != v1alpha1.StateReady {
 		t.Errorf("the cache of a TrainJob that was just suspended is %s, want it to stay for its suspendGrace", first.Status.State)
 	}
@@ -213,7 +214,8 @@ func TestSuspendedJobFreesItsCache(t *testing.T) {
 	}
 }
 
-// TestForeignObjectsStay: a Service that somebody else made under our name is not touched, and the job hears of it.
+// TestForeignObjectsStay checks that a Service with our name that somebody else created is not changed, and that the job gets an
+// event about it.
 func TestForeignObjectsStay(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -241,7 +243,7 @@ func TestForeignObjectsStay(t *testing.T) {
 	}
 }
 
-// TestPodsThatCannotStart: why they don't is in the DataCache's condition and the job's events.
+// TestPodsThatCannotStart checks that the DataCache's condition and the job's events say why its pods can't start.
 func TestPodsThatCannotStart(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -279,7 +281,8 @@ func TestPodsThatCannotStart(t *testing.T) {
 	})
 }
 
-// TestFailureIsHeardLate: a job may fail of its cache before the controller could ask the head; the cache stays until it has told why.
+// TestFailureIsHeardLate checks that, if a job fails because of its cache before the controller could query the head, the cache is
+// kept until it has reported the reason.
 func TestFailureIsHeardLate(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -309,8 +312,8 @@ func TestFailureIsHeardLate(t *testing.T) {
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 }
 
-// TestFailedCache: the job's owner reads why, the memory goes when the job has failed of it, the reason stays; and a new job of the same
-// name, made at once, gets a new cache.
+// TestFailedCache checks that the job's owner can read why its cache failed, that the memory is freed when the job has failed too,
+// that the reason remains, and that a new job with the same name, created at once, gets a new cache.
 func TestFailedCache(t *testing.T) {
 	t.Parallel()
 	runtimes(t)

@@ -9,8 +9,9 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// TestAnotherManagerTakesOver ends the manager that leads. The other one, which answered the webhook alone until then, gives the next
-// TrainJob its cache, and frees the one that the first manager made. It is not parallel: there is one leader to end.
+// TestAnotherManagerTakesOver stops the leading manager. The other one, which only served the webhook until then, gives the next
+// TrainJob its cache, and frees the one that the first manager created. The test is not parallel, since there is only one leader to
+// stop.
 func TestAnotherManagerTakesOver(t *testing.T) {
 	runtimes(t)
 	ns := cluster.Namespace(t)

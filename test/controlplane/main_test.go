@@ -39,7 +39,7 @@ const (
 	image           = "example.com/cacheserver:test"
 	systemNamespace = "datacache-system"
 	webhookPort     = 19450
-	// overlay is what is installed, but for the Deployment: the manager runs in this process.
+	// overlay is the overlay to install, without its Deployment: the manager runs in this process.
 	overlay = "../../manifests/overlays/without-runtime"
 )
 
@@ -54,7 +54,7 @@ var (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	klog.SetLogger(logr.Discard()) // it would read os.Stderr, which testing sets under -json
+	klog.SetLogger(logr.Discard()) // it would write to os.Stderr, which testing replaces under -json
 	options := kubetest.Options{
 		Tools:  os.Getenv("DATACACHE_KUBE"),
 		CRDs:   []string{"../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"},
@@ -66,7 +66,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// run gives what the tests ended with.
+// run runs the tests and returns their exit code.
 func run(m *testing.M, c *kubetest.Cluster) int {
 	cluster = c
 	stop, err := startManagers(c)
@@ -82,10 +82,10 @@ func run(m *testing.M, c *kubetest.Cluster) int {
 	return code
 }
 
-// startManagers installs the overlay and runs two managers, as its Deployment does, with the rights of the manager's own service account:
-// the first one leads, the second one answers the webhook. stop ends them and gives what they ended with.
+// startManagers installs the overlay and runs two managers, as its Deployment does, with the permissions of the manager's own service
+// account: the first one leads, the second one serves the webhook. stop ends them and returns their errors.
 func startManagers(c *kubetest.Cluster) (stop func() error, err error) {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // under TestMain, which has no context
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // called from TestMain, which has no context
 	defer func() {
 		if err != nil {
 			cancel()
@@ -109,10 +109,10 @@ func startManagers(c *kubetest.Cluster) (stop func() error, err error) {
 	return func() error { cancel(); return errors.Join(leader.stop(), other.stop()) }, nil
 }
 
-// running is a manager that runs.
+// running is a manager that is running.
 type running struct {
 	ctrl.Manager
-	stop func() error // ends it, the first time, and gives what it ended with
+	stop func() error // stops it, at the first call, and returns its error
 }
 
 func startManager(ctx context.Context, c *kubetest.Cluster, port int) (*running, error) {
@@ -152,7 +152,7 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int) (ctrl.Manage
 	if err != nil {
 		return nil, err
 	}
-	reach.QPS, reach.Burst = 200, 400 // as cmd/manager's flags have it
+	reach.QPS, reach.Burst = 200, 400 // as with the flags of cmd/manager
 	reach.Wrap(asked.count)
 	scheme := runtime.NewScheme()
 	if err := controller.AddToScheme(scheme); err != nil {
@@ -165,7 +165,7 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int) (ctrl.Manage
 		Controller:    config.Controller{SkipNameValidation: new(true)},
 		WebhookServer: ctrlwebhook.NewServer(ctrlwebhook.Options{Host: c.Address, Port: port, CertDir: c.CertDir}),
 
-		LeaderElection:                true, // as cmd/manager has it
+		LeaderElection:                true, // as in cmd/manager
 		LeaderElectionID:              "datacache-manager",
 		LeaderElectionNamespace:       systemNamespace,
 		LeaderElectionReleaseOnCancel: true,
@@ -181,13 +181,13 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int) (ctrl.Manage
 	})
 }
 
-// network stands in for the pod network: it leads the controller to the heads and steps that tests run. Safe for concurrent use.
+// network replaces the pod network: it connects the controller to the heads and steps that tests run. It is safe for concurrent use.
 type network struct {
 	mu      sync.Mutex
 	servers map[types.NamespacedName]string // host:port by pod
 }
 
-// headPod is LWS's name for the first pod of a cache's first group.
+// headPod is the name that LWS gives to the first pod of a cache's first group.
 func headPod(namespace, cache string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: inject.CacheName(cache) + "-0"}
 }
@@ -203,10 +203,10 @@ func (n *network) dial(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
 	return (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", server)
 }
 
-// serve leads to the server of a cache's first head from now on; "" to none.
+// serve connects a cache's first head to the server from now on; "" to none.
 func (n *network) serve(namespace, cache, server string) { n.lead(headPod(namespace, cache), server) }
 
-// lead leads to the server in a pod from now on; "" to none.
+// lead connects a pod to the server from now on; "" to none.
 func (n *network) lead(pod types.NamespacedName, server string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

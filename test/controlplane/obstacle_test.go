@@ -25,13 +25,13 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// obstacle keeps a TrainJob from its cache.
+// obstacle is a way to prevent a TrainJob from getting its cache.
 type obstacle struct {
-	raise func(t *testing.T, namespace string)            // before there is a TrainJob
-	job   func(t *testing.T, ns string) *trainer.TrainJob // nil: one with a cache of its own
-	act   kubetest.Act                                    // of the cache's pods
-	event string                                          // the reason of the TrainJob's event
-	want  []string                                        // parts of the event's message and of a line of the step's log
+	raise func(t *testing.T, namespace string)            // called before there is a TrainJob
+	job   func(t *testing.T, ns string) *trainer.TrainJob // nil: a TrainJob with its own cache
+	act   kubetest.Act                                    // simulated state of the cache's pods
+	event string                                          // reason of the TrainJob's event
+	want  []string                                        // parts of the event's message and of a line in the step's log
 }
 
 var obstacles = map[string]obstacle{
@@ -54,8 +54,8 @@ var obstacles = map[string]obstacle{
 	"a runtime that waits for no table": {job: asksNothing, event: "CacheFailed", want: []string{"no cache: ", "asks for no cache, for which the step dataset-initializer of the runtime waits"}},
 }
 
-// TestObstacles: why a TrainJob gets no cache, or why its pods don't start, is in its events, and in the log of the step that waits: that of
-// the real program, which no head answers.
+// TestObstacles checks that the reason why a TrainJob gets no cache, or why its pods don't start, is in its events and in the log of
+// the waiting step. The test runs the real program of that step, to which no head answers.
 func TestObstacles(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -84,7 +84,7 @@ func TestObstacles(t *testing.T) {
 	}
 }
 
-// warned looks for a warning of the TrainJob with the parts.
+// warned checks for a warning event of the TrainJob with the parts.
 func warned(t *testing.T, job *trainer.TrainJob, reason string, parts []string) error {
 	t.Helper()
 	var events corev1.EventList
@@ -102,7 +102,7 @@ func warned(t *testing.T, job *trainer.TrainJob, reason string, parts []string) 
 	return err
 }
 
-// lacks says which of the parts are not in the text.
+// lacks returns an error that lists the parts missing in the text.
 func lacks(text string, parts []string) error {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
@@ -112,7 +112,7 @@ func lacks(text string, parts []string) error {
 	return nil
 }
 
-// waitingStep runs the real program of the step that waits, as the pod that JobSet made for it, until the test ends.
+// waitingStep runs the real program of the waiting step, in place of the pod that JobSet created for it, until the end of the test.
 func waitingStep(t *testing.T, namespace, job string) *proctest.Process {
 	t.Helper()
 	var pods corev1.PodList
@@ -129,7 +129,7 @@ func waitingStep(t *testing.T, namespace, job string) *proctest.Process {
 	c := pods.Items[0].Spec.Containers[0]
 	listener := listen(t)
 	address := listener.Addr().String()
-	listener.Close() // the program listens there in a moment
+	listener.Close() // the program will listen there
 	args := strings.ReplaceAll(strings.Join(c.Args, " "), "--notices=:8080", "--notices="+address)
 	if !strings.Contains(args, address) {
 		t.Fatalf("the step runs %q, want --notices=:8080 in it", c.Args)
@@ -139,7 +139,7 @@ func waitingStep(t *testing.T, namespace, job string) *proctest.Process {
 	return step
 }
 
-// quota is a ResourceQuota as its controller, which doesn't run here, reports it of an empty namespace.
+// quota creates a ResourceQuota with the status that its controller, which doesn't run here, would report for an empty namespace.
 func quota(t *testing.T, namespace string, what corev1.ResourceName, most string) {
 	t.Helper()
 	hard := corev1.ResourceList{what: resource.MustParse(most)}
@@ -151,7 +151,7 @@ func quota(t *testing.T, namespace string, what corev1.ResourceName, most string
 	}
 }
 
-// violating has its TrainJob use a DataCache whose pods the namespace doesn't take.
+// violating returns a TrainJob that uses a DataCache whose pods the namespace rejects.
 func violating(t *testing.T, namespace string) *trainer.TrainJob {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
@@ -159,7 +159,7 @@ func violating(t *testing.T, namespace string) *trainer.TrainJob {
 	return usingTemplate(t, namespace, &corev1.PodSpec{HostNetwork: true})
 }
 
-// nowhere has its TrainJob use a DataCache whose pods no node is for.
+// nowhere returns a TrainJob that uses a DataCache whose pods no node can run.
 func nowhere(t *testing.T, namespace string) *trainer.TrainJob {
 	t.Helper()
 	return usingTemplate(t, namespace, &corev1.PodSpec{NodeSelector: map[string]string{"pool": "nowhere"}})
@@ -173,7 +173,7 @@ func usingTemplate(t *testing.T, namespace string, pod *corev1.PodSpec) *trainer
 	return cacheJob(namespace, "train", "datacache://reviews")
 }
 
-// asksNothing names a runtime with our step, by a name that admission doesn't look at, and no table.
+// asksNothing returns a TrainJob that names no table, and a runtime that has our step but a name that admission ignores.
 func asksNothing(t *testing.T, namespace string) *trainer.TrainJob {
 	t.Helper()
 	twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
@@ -184,7 +184,7 @@ func asksNothing(t *testing.T, namespace string) *trainer.TrainJob {
 	return job
 }
 
-// denied has an admission policy refuse every LeaderWorkerSet of the namespace.
+// denied adds an admission policy that rejects every LeaderWorkerSet of the namespace.
 func denied(t *testing.T, namespace string) {
 	t.Helper()
 	matches := admissionv1.MatchResources{
@@ -206,7 +206,7 @@ func denied(t *testing.T, namespace string) {
 	refuses(t, set, "no large sets")
 }
 
-// unreachable has the API server ask a webhook that nobody serves about every NetworkPolicy of the namespace.
+// unreachable registers a webhook without a server for every NetworkPolicy of the namespace.
 func unreachable(t *testing.T, namespace string) {
 	t.Helper()
 	installed(t, &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Webhooks: []admissionv1.ValidatingWebhook{{
@@ -221,11 +221,11 @@ func unreachable(t *testing.T, namespace string) {
 	refuses(t, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "any"}}, "failed calling webhook")
 }
 
-// installed creates an object of the cluster, which goes when the test ends.
+// installed creates a cluster-scoped object, which is deleted at the end of the test.
 func installed(t *testing.T, object client.Object) {
 	t.Helper()
 	cluster.Create(t, object)
-	ctx := context.WithoutCancel(t.Context()) // which is over when cleanup starts
+	ctx := context.WithoutCancel(t.Context()) // t.Context() is canceled before cleanup
 	t.Cleanup(func() {
 		if err := cluster.Client.Delete(ctx, object); err != nil {
 			t.Error(err)
@@ -233,11 +233,11 @@ func installed(t *testing.T, object client.Object) {
 	})
 }
 
-// refuses waits until the API server refuses the object so: it reads its admission's configuration now and then.
+// refuses waits until the API server rejects the object with the message, since it reloads its admission configuration periodically.
 func refuses(t *testing.T, object client.Object, why string) {
 	t.Helper()
 	kubetest.Eventually(t, "the API server to refuse", func() error {
-		copied, _ := object.DeepCopyObject().(client.Object) // a copy has the type of what it copies
+		copied, _ := object.DeepCopyObject().(client.Object) // a copy has the type of the original
 		return lacks(fmt.Sprint(cluster.Client.Create(t.Context(), copied, client.DryRunAll)), []string{why})
 	})
 }

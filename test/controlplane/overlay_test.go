@@ -25,7 +25,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// overlays are what people install, with the namespace that each is for.
+// overlays maps the overlays that users install to their namespaces.
 var overlays = map[string]string{
 	"without-runtime": systemNamespace,
 	"standalone":      systemNamespace,
@@ -33,8 +33,8 @@ var overlays = map[string]string{
 	"kubeflow":        "kubeflow-system",
 }
 
-// TestOverlays: the API server, with Trainer's webhooks, takes every object of every overlay. One of them is installed already, so that
-// this is the second time for its objects.
+// TestOverlays checks that the API server, with Trainer's webhooks, accepts every object of every overlay. One of them is installed
+// already, so its objects are applied a second time.
 func TestOverlays(t *testing.T) {
 	t.Parallel()
 	all, err := filepath.Glob("../../manifests/overlays/*/kustomization.yaml")
@@ -54,7 +54,7 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// render gives the objects of an overlay in the order in which kubectl apply -k sends them.
+// render returns the objects of an overlay in the order in which kubectl apply -k sends them.
 func render(t *testing.T, overlay string) []*unstructured.Unstructured {
 	t.Helper()
 	return renderFolder(t, filepath.Join("..", "..", "manifests", "overlays", overlay))
@@ -77,8 +77,8 @@ func renderFolder(t *testing.T, folder string) []*unstructured.Unstructured {
 	return objects
 }
 
-// checkOrder: one kubectl apply is enough, since nothing comes before what it needs: the namespace is the first, and there is no object of
-// a kind that the same overlay defines, which the API server may not know yet.
+// checkOrder checks that a single kubectl apply is sufficient, since no object precedes what it needs: the namespace comes first, and
+// there is no object of a kind that the same overlay defines, which the API server may not know yet.
 func checkOrder(t *testing.T, objects []*unstructured.Unstructured) {
 	t.Helper()
 	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "Namespace" })
@@ -92,8 +92,8 @@ func checkOrder(t *testing.T, objects []*unstructured.Unstructured) {
 	}
 }
 
-// checkCertificate: the webhook has one source of its certificate, the manager or cert-manager, which certifies the name that the API
-// server calls.
+// checkCertificate checks that the webhook's certificate comes from exactly one source, the manager or cert-manager, and is for the
+// name that the API server calls.
 func checkCertificate(t *testing.T, certManager bool, namespace string, objects []*unstructured.Unstructured) {
 	t.Helper()
 	kinds := map[string]bool{}
@@ -120,10 +120,10 @@ func checkCertificate(t *testing.T, certManager bool, namespace string, objects 
 	}
 }
 
-// imageName is a qualified name with a tag or a digest.
+// imageName matches a qualified name with a tag or a digest.
 var imageName = regexp.MustCompile(`^[a-z0-9.-]+\.[a-z]+(:[0-9]+)?/[a-z0-9./_-]+(:v?[0-9][A-Za-z0-9._-]*|@sha256:[0-9a-f]{64})$`)
 
-// checkImages: every image has a qualified name and a version, and all of ours have the same.
+// checkImages checks that every image has a qualified name and a version, and that all of ours have the same version.
 func checkImages(t *testing.T, objects []*unstructured.Unstructured) {
 	t.Helper()
 	versions := map[string]bool{}
@@ -142,7 +142,7 @@ func checkImages(t *testing.T, objects []*unstructured.Unstructured) {
 	}
 }
 
-// imagesIn are the images of all containers below a value of an object.
+// imagesIn returns the images of all containers within a value of an object.
 func imagesIn(value any) []string {
 	var images []string
 	switch v := value.(type) {
@@ -162,8 +162,8 @@ func imagesIn(value any) []string {
 	return images
 }
 
-// TestOneSettingMovesAllImages: kustomize's images entries, one for each program, reach every container that the manifests name, and with
-// them what the manager gives to caches and the initializer step.
+// TestOneSettingMovesAllImages checks that kustomize's images entries, one for each program, apply to every container in the
+// manifests, and to the images that the manager sets for caches and the initializer step.
 func TestOneSettingMovesAllImages(t *testing.T) {
 	t.Parallel()
 	at, err := filepath.Abs(filepath.Join("..", "..", "manifests", "overlays", "standalone"))
@@ -199,12 +199,12 @@ func TestOneSettingMovesAllImages(t *testing.T) {
 			}
 		}
 	}
-	if moved != 4 { // the manager, its init container, the step of two runtimes
+	if moved != 4 { // the manager, its init container, and the step of two runtimes
 		t.Errorf("%d images were moved, want 4", moved)
 	}
 }
 
-// TestNamespacedWebhooks: with the component namespaced, each webhook of the installation is for namespaces that are served alone.
+// TestNamespacedWebhooks checks that, with the component namespaced, each webhook only applies to the namespaces that are served.
 func TestNamespacedWebhooks(t *testing.T) {
 	t.Parallel()
 	at, err := filepath.Abs(filepath.Join("..", "..", "manifests"))
@@ -242,13 +242,13 @@ func TestNamespacedWebhooks(t *testing.T) {
 			found++
 		}
 	}
-	if found != 3 { // creation, updates, validation
+	if found != 3 { // those for creation, updates and validation
 		t.Errorf("there are %d webhooks, want 3", found)
 	}
 }
 
-// TestNoServiceOfTrainerSelectsTheManager: beside Trainer in its namespace, Trainer's admission calls must not reach us (its Service
-// selects a label that is common), nor ours reach Trainer.
+// TestNoServiceOfTrainerSelectsTheManager checks the case where we are installed in Trainer's namespace: Trainer's admission calls
+// must not reach us (its Service selects a common label), nor ours reach Trainer.
 func TestNoServiceOfTrainerSelectsTheManager(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)

@@ -23,8 +23,8 @@ import (
 	"github.com/kubeflow/datacache/plugin"
 )
 
-// trainersRuntimes are Trainer's runtimes of the kind ClusterTrainingRuntime as they are, and as the plugin decorates them. They write
-// nothing: Trainer's snapshot of a TrainJob's runtime is for the Trainer that runs beside them.
+// trainersRuntimes returns Trainer's runtimes of the kind ClusterTrainingRuntime, as they are and as decorated by the plugin. They
+// write nothing: the Trainer of the cluster writes the snapshot of a TrainJob's runtime.
 func trainersRuntimes(t *testing.T) (stock, decorated runtime.Runtime) {
 	t.Helper()
 	mgr, err := ctrl.NewManager(cluster.Config, ctrl.Options{Scheme: cluster.Client.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}})
@@ -46,7 +46,8 @@ func trainersRuntimes(t *testing.T) (stock, decorated runtime.Runtime) {
 	return made[key], both[key]
 }
 
-// TestPluginDoesTheSame as the webhook. It is one test, since Trainer keeps its runtimes in a variable of the process.
+// TestPluginDoesTheSame checks that plugin and webhook have the same effect. It is a single test, since Trainer stores its runtimes
+// in a package variable.
 func TestPluginDoesTheSame(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -55,7 +56,7 @@ func TestPluginDoesTheSame(t *testing.T) {
 	t.Run("refusals", func(t *testing.T) { sameRefusals(t, decorated) })
 }
 
-// sameJobSets: the plugin makes of a TrainJob as its user wrote it what stock Trainer makes of it after our webhook.
+// sameJobSets checks that the plugin makes of an unmodified TrainJob what stock Trainer makes of it after our webhook.
 func sameJobSets(t *testing.T, stock, decorated runtime.Runtime) {
 	t.Helper()
 	ns := cluster.Namespace(t)
@@ -72,10 +73,10 @@ func sameJobSets(t *testing.T, stock, decorated runtime.Runtime) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			admitted := theirs.DeepCopy()
-			if err := cluster.Client.Create(t.Context(), admitted, client.DryRunAll); err != nil { // for the webhook's sake alone
+			if err := cluster.Client.Create(t.Context(), admitted, client.DryRunAll); err != nil { // only to call the webhook
 				t.Fatal(err)
 			}
-			theirs.UID, theirs.Spec.Suspend = admitted.UID, admitted.Spec.Suspend // which the API server sets
+			theirs.UID, theirs.Spec.Suspend = admitted.UID, admitted.Spec.Suspend // the API server sets these
 			want, got := objectsOf(t, stock, admitted), objectsOf(t, decorated, theirs)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("the objects differ (-by the webhook +by the plugin):\n%s", diff)
@@ -87,7 +88,7 @@ func sameJobSets(t *testing.T, stock, decorated runtime.Runtime) {
 	}
 }
 
-// objectsOf is what a runtime makes of a TrainJob, as JSON.
+// objectsOf returns the objects that a runtime makes of a TrainJob, as JSON.
 func objectsOf(t *testing.T, of runtime.Runtime, job *trainer.TrainJob) string {
 	t.Helper()
 	objects, err := of.NewObjects(t.Context(), job)
@@ -101,7 +102,7 @@ func objectsOf(t *testing.T, of runtime.Runtime, job *trainer.TrainJob) string {
 	return string(text)
 }
 
-// sameRefusals: whoever has no webhook of ours reads the same words from Trainer's own.
+// sameRefusals checks that without our webhook Trainer's own reports the same errors.
 func sameRefusals(t *testing.T, decorated runtime.Runtime) {
 	t.Helper()
 	ns := cluster.Namespace(t)

@@ -20,14 +20,14 @@ const (
 	location = "s3://lake/reviews/metadata/00001.metadata.json"
 )
 
-// refused creates a TrainJob that must not be admitted, and looks for the parts of what its user reads: field, value and mend.
+// refused creates a TrainJob that must be rejected, and checks that the error has the parts: field, value and fix.
 func refused(t *testing.T, job *trainer.TrainJob, parts ...string) {
 	t.Helper()
 	err := cluster.Client.Create(t.Context(), job)
 	if err == nil {
 		t.Fatalf("the TrainJob was admitted, want a refusal that says %q", parts)
 	}
-	// The API server names the webhook that refuses: it must be ours, not Trainer's.
+	// The error names the webhook: it must be ours, not Trainer's.
 	for _, part := range append(parts, "trainjob.datacache.kubeflow.org", "denied the request") {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the refusal lacks %q:\n%v", part, err)
@@ -35,7 +35,7 @@ func refused(t *testing.T, job *trainer.TrainJob, parts ...string) {
 	}
 }
 
-// TestRefusals: what can't be served is refused when the TrainJob is created, in words that its user can act on.
+// TestRefusals checks that a TrainJob that can't be served is rejected at creation, with an error that says how to fix it.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -79,7 +79,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestNamesThatAreTooLong: pods of the step are named after the TrainJob, and JobSet would not make them; nobody but us would say so.
+// TestNamesThatAreTooLong covers names with which JobSet could not create the step's pods, which are named after the TrainJob; no
+// other component would report that.
 func TestNamesThatAreTooLong(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -100,7 +101,8 @@ func TestNamesThatAreTooLong(t *testing.T) {
 	}
 }
 
-// TestRuntimesThatCannotServe: gangs would wait for themselves, and others are not there or don't want copies.
+// TestRuntimesThatCannotServe covers runtimes with gang scheduling, which would wait for themselves, runtimes that do not exist, and
+// those labelled to have no twin.
 func TestRuntimesThatCannotServe(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -126,7 +128,7 @@ func TestRuntimesThatCannotServe(t *testing.T) {
 	}
 }
 
-// TestCacheOfANamespaceThatDoesNotAllow: whose rows they are says who reads them.
+// TestCacheOfANamespaceThatDoesNotAllow checks that the owner of a DataCache controls which namespaces may read it.
 func TestCacheOfANamespaceThatDoesNotAllow(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -137,12 +139,12 @@ func TestCacheOfANamespaceThatDoesNotAllow(t *testing.T) {
 	})
 	refused(t, cacheJob(ns, "train", "datacache://"+theirs+"/reviews"),
 		"spec.initializer.dataset.storageUri: Forbidden", "the DataCache "+theirs+"/reviews is not for the namespace "+ns, "its owner must add "+ns+" to spec.access.namespaces")
-	refused(t, cacheJob(ns, "train", "datacache://"+theirs+"/other"), // which there is not
+	refused(t, cacheJob(ns, "train", "datacache://"+theirs+"/other"), // which does not exist
 		"spec.initializer.dataset.storageUri: Forbidden", "the DataCache "+theirs+"/other is not for the namespace "+ns, "its owner must add "+ns+" to spec.access.namespaces")
 	cluster.Create(t, cacheJob(theirs, "train", "datacache://reviews"))
 }
 
-// TestEmptyValuesAreUnset: the Kubeflow SDK posts variables of its initializer that nobody set as empty ones.
+// TestEmptyValuesAreUnset covers variables that the Kubeflow SDK's initializer sends as empty when the user did not set them.
 func TestEmptyValuesAreUnset(t *testing.T) {
 	t.Parallel()
 	runtimes(t)

@@ -28,7 +28,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// requests counts what the manager asks of the API server, watches and leases aside, by verb and resource.
+// requests counts the manager's requests to the API server by verb and resource, without watches and leases.
 type requests struct {
 	mu     sync.Mutex
 	counts map[string]int
@@ -52,7 +52,7 @@ func (q *requests) count(next http.RoundTripper) http.RoundTripper {
 
 var inNamespace = regexp.MustCompile(`/namespaces/[^/]+/([a-z]+)(?:/[^/]+)?(/[a-z]+)?$`)
 
-// resourceOf is the resource, with its subresource, of a path in a namespace; else the path.
+// resourceOf returns the resource, with its subresource, of a path in a namespace; otherwise the path.
 func resourceOf(path string) string {
 	if m := inNamespace.FindStringSubmatch(path); m != nil {
 		return m[1] + m[2]
@@ -60,7 +60,7 @@ func resourceOf(path string) string {
 	return path
 }
 
-// take gives the counts and starts anew.
+// take returns the counts and resets them.
 func (q *requests) take() map[string]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -69,11 +69,12 @@ func (q *requests) take() map[string]int {
 	return counts
 }
 
-// mostRequests are what a TrainJob may cost the API server in its whole life. 18 are usual: 7 objects made and 1 deleted, 5 events or
-// more, a status for each step that is seen; a slow machine sees more steps, a loop of reconciliations many more.
+// mostRequests is the maximum number of API requests for a TrainJob over its lifetime. 18 are usual: 7 objects created and 1 deleted,
+// 5 or more events, and a status update for each observed change. A slow machine observes more changes, and a loop of reconciliations
+// would make many more requests.
 const mostRequests = 40
 
-// jobsAtOnce is how many TrainJobs come at once; 'make scale' sets it to 500.
+// jobsAtOnce is the number of TrainJobs created at once; 'make scale' sets it to 500.
 func jobsAtOnce(t *testing.T) int {
 	t.Helper()
 	text := cmp.Or(os.Getenv("CACHES"), "20")
@@ -84,7 +85,8 @@ func jobsAtOnce(t *testing.T) int {
 	return jobs
 }
 
-// TestRequestsPerJob counts what jobs cost that all come at once. It is not parallel: others' requests would be counted too.
+// TestRequestsPerJob counts the requests for jobs that are all created at once. It is not parallel, since the requests of other tests
+// would be counted too.
 func TestRequestsPerJob(t *testing.T) {
 	jobs := jobsAtOnce(t)
 	runtimes(t)
@@ -133,13 +135,13 @@ func TestRequestsPerJob(t *testing.T) {
 		t.Errorf("%d requests for %d TrainJobs, want at most %d each", total, jobs, mostRequests)
 	}
 	for what := range counts {
-		if strings.HasPrefix(what, "GET ") && counts[what] > 2*jobs { // the webhook asks once, for a DataCache of the name
+		if strings.HasPrefix(what, "GET ") && counts[what] > 2*jobs { // the webhook sends one, for a DataCache with the job's name
 			t.Errorf("%d times %s: reading is for informers", counts[what], what)
 		}
 	}
 }
 
-// reconcileErrors is what the managers of this process count of reconciliations that ended with an error.
+// reconcileErrors is the managers' count of reconciliations that ended with an error.
 func reconcileErrors(t *testing.T) float64 {
 	t.Helper()
 	families, err := ctrlmetrics.Registry.Gather()

@@ -27,15 +27,15 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-const scratchManager = "datacache-scratch-volumes" // and its namespace
+const scratchManager = "datacache-scratch-volumes" // and the name of its namespace
 
-// scratchServices are those of each way to install scratch volumes.
+// scratchServices are the Services of each way to install scratch volumes.
 var scratchServices = map[string][]string{
 	"webhook":          {scratchManager, scratchManager + "-metrics"},
 	"admission-policy": {scratchManager + "-metrics"},
 }
 
-// renderScratch gives the objects of scratch volumes, in their own namespace or in another.
+// renderScratch returns the objects of scratch volumes, in their own namespace or in another.
 func renderScratch(t *testing.T, folder, namespace string) []*unstructured.Unstructured {
 	t.Helper()
 	folder, err := filepath.Abs(filepath.Join("..", "..", "manifests", "scratch-volumes", folder))
@@ -62,8 +62,8 @@ func renderScratch(t *testing.T, folder, namespace string) []*unstructured.Unstr
 	return renderFolder(t, dir)
 }
 
-// TestScratchVolumesManifests: the API server accepts every object of both ways to install scratch volumes, in their own namespace and in
-// another, and each holds what an installation must hold.
+// TestScratchVolumesManifests checks that the API server accepts every object of both ways to install scratch volumes, in their own
+// namespace and in another, and that they are consistent.
 func TestScratchVolumesManifests(t *testing.T) {
 	t.Parallel()
 	for folder, services := range scratchServices {
@@ -73,11 +73,11 @@ func TestScratchVolumesManifests(t *testing.T) {
 				objects := renderScratch(t, folder, namespace)
 				for _, object := range objects {
 					if object.GetKind() == "Namespace" {
-						continue // of the dry run's other objects
+						continue // it would apply to the other objects of the dry run
 					}
 					if in := object.GetNamespace(); in == scratchManager {
 						object = object.DeepCopy()
-						object.SetNamespace(systemNamespace) // which is there
+						object.SetNamespace(systemNamespace) // a namespace that exists
 					}
 					accept(t, object)
 				}
@@ -90,8 +90,8 @@ func TestScratchVolumesManifests(t *testing.T) {
 	}
 }
 
-// TestScratchVolumesByPolicy: without a webhook the API server itself changes pods with scratch volumes, or refuses them with the reason,
-// and lets every other pod alone.
+// TestScratchVolumesByPolicy checks that without a webhook the API server itself modifies pods with scratch volumes, or rejects them
+// with the reason, and does not change other pods.
 func TestScratchVolumesByPolicy(t *testing.T) {
 	t.Parallel()
 	ctx := context.WithoutCancel(t.Context())
@@ -102,7 +102,7 @@ func TestScratchVolumesByPolicy(t *testing.T) {
 		if err := cluster.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("scratch"), client.ForceOwnership); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = cluster.Client.Delete(ctx, object) }) // other pods have no such volumes
+		t.Cleanup(func() { _ = cluster.Client.Delete(ctx, object) }) // harmless for other tests, whose pods have no scratch volumes
 	}
 	ns := cluster.Namespace(t)
 	dryRun := func(edit func(*corev1.Pod)) (*corev1.Pod, error) {
@@ -162,7 +162,8 @@ func scratchPod(namespace string) *corev1.Pod {
 	}
 }
 
-// TestScratchVolumesExamples: the API server accepts the objects of docs/scratch-volumes.md, knows all their fields, and keeps the mark.
+// TestScratchVolumesExamples checks that the API server accepts the objects in docs/scratch-volumes.md, knows all their fields, and
+// preserves the annotation.
 func TestScratchVolumesExamples(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "scratch-volumes.md"))

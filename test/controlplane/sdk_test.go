@@ -28,7 +28,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// notebook is what sdk/notebook.py prints.
+// notebook is the output of sdk/notebook.py.
 type notebook struct {
 	Jobs map[string]struct {
 		Name, Status, Runtime string
@@ -45,7 +45,8 @@ type notebook struct {
 	Refusal  string
 }
 
-// TestKubeflowSDK: the SDK 0.5.0, as it is, with no more rights than its user needs, makes TrainJobs with caches and sees how they do.
+// TestKubeflowSDK checks that the unmodified SDK 0.5.0, with only the permissions that its user needs, creates TrainJobs with caches
+// and reads their status.
 func TestKubeflowSDK(t *testing.T) {
 	t.Parallel()
 	python := os.Getenv("DATACACHE_TRAINING_PYTHON")
@@ -108,7 +109,7 @@ func TestKubeflowSDK(t *testing.T) {
 	cluster.Vanish(t, &v1alpha1.DataCache{}, ns, "kep")
 }
 
-// shipped installs a runtime of ours, in a namespace: other tests have the one of the same name that is Trainer's.
+// shipped installs one of our runtimes in a namespace: other tests use Trainer's runtime of the same name.
 func shipped(t *testing.T, namespace, name string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "runtimes", name+".yaml"))
@@ -122,11 +123,11 @@ func shipped(t *testing.T, namespace, name string) {
 	cluster.Create(t, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: ours.Labels}, Spec: ours.Spec})
 }
 
-// gateLog is what the step of every TrainJob of headsFollowPods has written.
+// gateLog is the log of the waiting step of every TrainJob of headsFollowPods.
 const gateLog = "waiting for the cache\nthe cache is ready"
 
-// headsFollowPods runs one real head and leads to it for every cache of the namespace, whose names the test need not know. Steps end
-// when they are started, training runs.
+// headsFollowPods runs one real head and connects every cache of the namespace to it, whatever its name. Steps complete when they are
+// started; training pods keep running.
 func headsFollowPods(t *testing.T, namespace string) {
 	t.Helper()
 	served(t, namespace, "any")
@@ -143,7 +144,7 @@ func headsFollowPods(t *testing.T, namespace string) {
 	})
 }
 
-// of is where serve leads to for a cache.
+// of returns the server to which serve connected a cache.
 func (n *network) of(namespace, cache string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -176,8 +177,8 @@ func runNotebook(t *testing.T, python, namespace string) *notebook {
 	return told
 }
 
-// user is the kubeconfig of one who may do in the namespace what the SDK does there, and nothing else. People of a real cluster have
-// these rights by the aggregated role edit, which nobody aggregates here.
+// user returns the kubeconfig of a user with only the permissions that the SDK needs in the namespace. In a real cluster, users have
+// these through the aggregated role edit, whose aggregation does not run here.
 func user(t *testing.T, namespace string) string {
 	t.Helper()
 	name := "user-of-" + namespace

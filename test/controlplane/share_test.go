@@ -34,7 +34,7 @@ func usedBy(t *testing.T, dc *v1alpha1.DataCache, users ...string) {
 	})
 }
 
-// leadsTo waits for the job's Service and checks where it leads.
+// leadsTo waits for the job's Service and checks where it points.
 func leadsTo(t *testing.T, job *trainer.TrainJob, dc *v1alpha1.DataCache) {
 	t.Helper()
 	service := appears(t, &corev1.Service{}, job.Namespace, job.Name+"-cache-service")
@@ -44,7 +44,8 @@ func leadsTo(t *testing.T, job *trainer.TrainJob, dc *v1alpha1.DataCache) {
 	}
 }
 
-// TestJobsShareACache: the first job of a namespace makes it, others join it, and it is freed when it was idle for its time.
+// TestJobsShareACache checks that the first job of a namespace creates the cache, others join it, and it is freed after its idle
+// time.
 func TestJobsShareACache(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -85,7 +86,7 @@ func TestJobsShareACache(t *testing.T) {
 	usedBy(t, dc, ns+"/two")
 	change(t, two, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
 	usedBy(t, dc)
-	leadsTo(t, two, dc) // the record of what it used, for when it is resumed
+	leadsTo(t, two, dc) // remains as the record of what it used, for when it is resumed
 	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReleased)
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, dc.Name+"-cache")
 
@@ -94,7 +95,7 @@ func TestJobsShareACache(t *testing.T) {
 	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
 }
 
-// TestNamedCache: a DataCache that people made serves jobs of its own namespace, and of those that it allows.
+// TestNamedCache checks that a DataCache created by a user serves jobs of its own namespace and of those that it allows.
 func TestNamedCache(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -145,8 +146,8 @@ func TestNamedCache(t *testing.T) {
 	})
 }
 
-// TestEditedRuntimeKeepsTheCache: which cache a TrainJob uses is decided once. A runtime that asks for other rows later, or is deleted, has no
-// say in it, and an edited one not even for a TrainJob that is suspended meanwhile.
+// TestEditedRuntimeKeepsTheCache checks that it is decided once which cache a TrainJob uses: it makes no difference if the runtime is
+// later deleted, or edited to request other rows, even if the TrainJob is suspended meanwhile.
 func TestEditedRuntimeKeepsTheCache(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -183,7 +184,8 @@ func TestEditedRuntimeKeepsTheCache(t *testing.T) {
 	})
 	again()
 
-	// Without the runtime Trainer itself refuses to suspend the TrainJob; a change of its DataCache has the TrainJob looked at again.
+	// Without the runtime Trainer itself rejects suspending the TrainJob; a change of its DataCache triggers a reconciliation of the
+	// TrainJob.
 	cluster.Delete(t, own)
 	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Replicas = 2 })
 	usedBy(t, dc, ns+"/train")

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// TestSpecs looks at what the stock managers make of a TrainJob: the JobSet, the step's Job, and the cache's pods.
+// TestSpecs checks the objects that the stock managers make of a TrainJob: the JobSet, the step's Job, and the cache's pods.
 func TestSpecs(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -54,7 +54,7 @@ func TestSpecs(t *testing.T) {
 	}
 }
 
-// gateIsRight checks the Job of the step: it can't do anything but wait, and says why it ended.
+// gateIsRight checks the Job of the step: it has no permissions beyond waiting, and reports why it ended.
 func gateIsRight(t *testing.T, spec batchv1.JobSpec) {
 	t.Helper()
 	pod := spec.Template.Spec
@@ -78,7 +78,7 @@ func gateIsRight(t *testing.T, spec batchv1.JobSpec) {
 	isRestricted(t, "the step", pod)
 }
 
-// knowsItsJob checks TRAIN_JOB_NAME, by which clients find their cache.
+// knowsItsJob checks TRAIN_JOB_NAME, with which clients find their cache.
 func knowsItsJob(t *testing.T, whose string, c corev1.Container) {
 	t.Helper()
 	for _, v := range c.Env {
@@ -114,7 +114,7 @@ func cachePodIsRight(t *testing.T, pod corev1.Pod) {
 	isRestricted(t, "pod "+pod.Name, pod.Spec)
 }
 
-// isRestricted checks what the Pod Security Standard of that name asks for, and that no token is mounted.
+// isRestricted checks the requirements of the restricted Pod Security Standard, and that no token is mounted.
 func isRestricted(t *testing.T, whose string, pod corev1.PodSpec) {
 	t.Helper()
 	if mounts := pod.AutomountServiceAccountToken; mounts != nil && *mounts {
@@ -154,7 +154,7 @@ func isRestricted(t *testing.T, whose string, pod corev1.PodSpec) {
 	}
 }
 
-// cachePods waits for the pods of the one cache of a namespace.
+// cachePods waits for the pods of a namespace's only cache.
 func cachePods(t *testing.T, namespace string, count int) []corev1.Pod {
 	t.Helper()
 	var pods corev1.PodList

@@ -19,10 +19,10 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// TestUpstreamsCacheRuntime: Trainer refuses TrainJobs with a dataset on its own runtime torch-distributed-with-cache, whose step has no
-// volume for one (kubeflow/trainer v2.3.0 pkg/runtime/framework/plugins/jobset/jobset.go:137). With datacache such a TrainJob runs, with
-// one cache: upstream's initializer, which would make another of the same names, does not run. That Trainer alone refuses cache:// too,
-// package kubetest shows.
+// TestUpstreamsCacheRuntime uses Trainer's own runtime torch-distributed-with-cache. Trainer alone rejects TrainJobs with a dataset
+// on it, since its step has no volume for one (kubeflow/trainer v2.3.0 pkg/runtime/framework/plugins/jobset/jobset.go:137). With
+// datacache such a TrainJob runs, with exactly one cache: upstream's initializer, which would create another one with the same names,
+// does not run. The tests of package kubetest show that Trainer alone rejects cache:// too.
 func TestUpstreamsCacheRuntime(t *testing.T) {
 	t.Parallel()
 	const name = "torch-distributed-with-cache"
@@ -55,7 +55,7 @@ func TestUpstreamsCacheRuntime(t *testing.T) {
 	onlyOurs(t, ns, upstream)
 }
 
-// initializerImage is what the step dataset-initializer runs.
+// initializerImage is the image of the step dataset-initializer.
 func initializerImage(t *testing.T, spec jobset.JobSetSpec) string {
 	t.Helper()
 	for _, job := range spec.ReplicatedJobs {
@@ -67,7 +67,7 @@ func initializerImage(t *testing.T, spec jobset.JobSetSpec) string {
 	return ""
 }
 
-// trains waits until a pod of the training job runs.
+// trains waits until a pod of the training job is running.
 func trains(t *testing.T, namespace string) {
 	t.Helper()
 	kubetest.Eventually(t, "training runs", func() error {
@@ -84,7 +84,7 @@ func trains(t *testing.T, namespace string) {
 	})
 }
 
-// onlyOurs looks for a second cache and for what would have made it.
+// onlyOurs checks that there is no second cache and no upstream initializer that would create one.
 func onlyOurs(t *testing.T, namespace, upstream string) {
 	t.Helper()
 	var sets lws.LeaderWorkerSetList

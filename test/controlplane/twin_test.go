@@ -18,7 +18,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// namespaced makes a TrainingRuntime of the stock runtime.
+// namespaced creates a TrainingRuntime from the stock runtime.
 func namespaced(t *testing.T, namespace, name string) *trainer.TrainingRuntime {
 	t.Helper()
 	runtimes(t)
@@ -74,7 +74,7 @@ func TestTwinFollowsItsSource(t *testing.T) {
 		t.Fatalf("the TrainJob runs on %s, want the twin", job.Spec.RuntimeRef.Name)
 	}
 	change(t, runtime, func(r *trainer.TrainingRuntime) { r.Labels[inject.LabelDerive] = "false" })
-	// A marker that is reconciled after it shows that the twin was left alone, not just not looked at yet.
+	// The marker is reconciled after the twin: so the twin was left unchanged, and not just not reconciled yet.
 	marker := namespaced(t, ns, "marker")
 	appears(t, &trainer.TrainingRuntime{}, ns, "marker-data-cache")
 	if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(twin), twin); err != nil {

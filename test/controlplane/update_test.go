@@ -18,7 +18,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// written is a TrainJob as its user wrote it, and as it is after admission.
+// written returns a TrainJob as its user wrote it, and as it is after admission.
 func written(t *testing.T, namespace, name string) (theirs, admitted *trainer.TrainJob) {
 	t.Helper()
 	runtimes(t)
@@ -38,7 +38,7 @@ func written(t *testing.T, namespace, name string) (theirs, admitted *trainer.Tr
 	return theirs, admitted
 }
 
-// put writes a TrainJob in whole, as the SDK's and many operators' updates do: it knows nothing of what we added.
+// put replaces the whole TrainJob, as updates by the SDK and many operators do, with an object that lacks our additions.
 func put(t *testing.T, theirs, before *trainer.TrainJob, suspend bool) *trainer.TrainJob {
 	t.Helper()
 	job := before.DeepCopy()
@@ -50,7 +50,7 @@ func put(t *testing.T, theirs, before *trainer.TrainJob, suspend bool) *trainer.
 	return job
 }
 
-// TestWholeWritesKeepTheCache: who writes the TrainJob as it was before admission changes nothing of what admission added.
+// TestWholeWritesKeepTheCache checks that writing the TrainJob as it was before admission preserves what admission added.
 func TestWholeWritesKeepTheCache(t *testing.T) {
 	t.Parallel()
 	theirs, admitted := written(t, cluster.Namespace(t), "train")
@@ -67,7 +67,7 @@ func TestWholeWritesKeepTheCache(t *testing.T) {
 	}
 }
 
-// TestKubectlApplyAgain: both ways of kubectl apply take the same file any number of times.
+// TestKubectlApplyAgain checks that client-side and server-side kubectl apply accept the same file repeatedly.
 func TestKubectlApplyAgain(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -108,7 +108,7 @@ func TestKubectlApplyAgain(t *testing.T) {
 	}
 }
 
-// TestCacheIsForLife: a TrainJob keeps the cache that it was created with, and gets none later.
+// TestCacheIsForLife checks that a TrainJob keeps the cache that it was created with, and that none can be added later.
 func TestCacheIsForLife(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
@@ -131,7 +131,7 @@ func TestCacheIsForLife(t *testing.T) {
 			t.Parallel()
 			job := tt.job.DeepCopy()
 			tt.edit(job)
-			err := cluster.Client.Patch(t.Context(), job, client.MergeFrom(tt.job)) // unlike an update, never in conflict with Trainer's own writes
+			err := cluster.Client.Patch(t.Context(), job, client.MergeFrom(tt.job)) // unlike an update, it can't conflict with Trainer's own writes
 			if err == nil || !strings.Contains(err.Error(), "spec.initializer.dataset: Forbidden: can't be added, taken away or changed") {
 				t.Errorf("the update gives %v, want it forbidden", err)
 			}
@@ -139,7 +139,7 @@ func TestCacheIsForLife(t *testing.T) {
 	}
 }
 
-// TestOtherTrainJobsAreNotTouched: what asks for no cache is stored as it was written.
+// TestOtherTrainJobsAreNotTouched checks that TrainJobs without a cache are stored unchanged.
 func TestOtherTrainJobsAreNotTouched(t *testing.T) {
 	t.Parallel()
 	runtimes(t)

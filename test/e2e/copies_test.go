@@ -21,15 +21,16 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// TestTwoCopies: both heads of a cache with two copies serve the same rows of the same snapshot. In mid-epoch one head's container is killed,
-// and then the other's pod is deleted, which takes its data node with it: training gets each row once.
+// TestTwoCopies checks that both heads of a cache with two copies serve the same rows of the same snapshot. In the middle of an epoch
+// one head's container is killed, and then the other's pod is deleted together with its data node: training must still get each row
+// exactly once.
 func TestTwoCopies(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
 	dc := sharedCache(ns, wide.write(t), ns)
 	dc.Spec.Arrow.Replicas, dc.Spec.Arrow.DataNodes = 2, 1
 	dc.Spec.Arrow.DataNode.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("512Mi")
-	dc.Spec.Retention.IdleTTL = nil // it is to stay while it has no user yet
+	dc.Spec.Retention.IdleTTL = nil // it must be kept while it has no user yet
 	cluster.Create(t, dc)
 	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
 	bothHeads(t, ns, dc.Name)
@@ -60,7 +61,7 @@ func TestTwoCopies(t *testing.T) {
 	bothHeads(t, ns, dc.Name)
 }
 
-// bothHeads checks that two heads have all rows of one snapshot.
+// bothHeads checks that two heads have all rows of the same snapshot.
 func bothHeads(t *testing.T, namespace, cache string) {
 	t.Helper()
 	var snapshots []int64
@@ -87,7 +88,7 @@ func bothHeads(t *testing.T, namespace, cache string) {
 	}
 }
 
-// restarted fails until the pod's container was started again and is ready.
+// restarted returns an error until the pod's container has been restarted and is ready.
 func restarted(t *testing.T, namespace, name string) error {
 	t.Helper()
 	pod := &corev1.Pod{}
@@ -100,8 +101,8 @@ func restarted(t *testing.T, namespace, name string) error {
 	return nil
 }
 
-// TestTaintedNode: where a runtime's step has a nodeSelector and tolerations, the caches of its TrainJobs run there, on a node that takes
-// nothing else; training does not. Not parallel: other tests' pods want that node too.
+// TestTaintedNode checks that, if a runtime's step has a nodeSelector and tolerations, the caches of its TrainJobs run on such a
+// node, which is tainted, and training pods do not. It is not parallel, since other tests' pods need that node too.
 func TestTaintedNode(t *testing.T) {
 	ns := namespace(t)
 	onCluster(t, "status")
@@ -120,7 +121,7 @@ func TestTaintedNode(t *testing.T) {
 	readOnce(t, r, r.look(t), 1, reviews.Rows)
 }
 
-// apart fails until the namespace has a whole cache on n2, and training on n1.
+// apart returns an error until the namespace has a complete cache on n2, and training on n1.
 func apart(t *testing.T, namespace string) error {
 	t.Helper()
 	var pods corev1.PodList

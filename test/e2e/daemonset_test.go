@@ -24,7 +24,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// Where manifests/object-cache puts the object cache, and what its tokens are made for.
+// The namespace of manifests/object-cache, and the audience of its tokens.
 const (
 	objectsNamespace = "datacache-object-cache"
 	objectsService   = "http://datacache-object-cache.datacache-object-cache.svc"
@@ -35,11 +35,11 @@ const (
 // objectCache is the object cache of the cluster. Its buckets "team" and "tables" are open to one namespace, "open" to all.
 type objectCache struct {
 	pods  []string // names
-	doors []string // where objects are to be had: each pod, and the Service
+	doors []string // addresses that serve objects: each pod, and the Service
 }
 
-// installObjects applies manifests/object-cache through an overlay, as docs/object-cache.md has it, and removes all of it when the test
-// ends. It skips where somebody else has one.
+// installObjects applies manifests/object-cache through an overlay, as described in docs/object-cache.md, and removes everything at
+// the end of the test. It skips the test if there is one already.
 func installObjects(t *testing.T, team string) *objectCache {
 	t.Helper()
 	if cluster.folder == "" {
@@ -67,7 +67,7 @@ func installObjects(t *testing.T, team string) *objectCache {
 	return o
 }
 
-// objectsOverlay writes what a user would: the image's tag, and the buckets.
+// objectsOverlay writes a user's overlay: the image's tag, and the buckets.
 func objectsOverlay(t *testing.T, team string) string {
 	t.Helper()
 	folder, err := filepath.EvalSymlinks(t.TempDir())
@@ -78,7 +78,7 @@ func objectsOverlay(t *testing.T, team string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if manifests, err = filepath.Rel(folder, manifests); err != nil { // kustomize takes no absolute path
+	if manifests, err = filepath.Rel(folder, manifests); err != nil { // kustomize accepts no absolute path
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
@@ -102,7 +102,7 @@ configMapGenerator:
 	return folder
 }
 
-// kubectl runs kubectl, of hack/kube or of PATH, on the cluster of the tests.
+// kubectl runs kubectl, from hack/kube or PATH, on the tests' cluster.
 func kubectl(ctx context.Context, arguments ...string) error {
 	path := filepath.Join(os.Getenv("DATACACHE_KUBE"), "bin", "kubectl")
 	if _, err := os.Stat(path); err != nil {
@@ -115,7 +115,8 @@ func kubectl(ctx context.Context, arguments ...string) error {
 	return nil
 }
 
-// objectPods are the object caches and where each gives objects; it fails while one of the DaemonSet isn't ready or doesn't know all.
+// objectPods returns the object caches' pods and the addresses where each serves objects; it returns an error while one of the
+// DaemonSet isn't ready or doesn't know all others.
 func objectPods(t *testing.T) (names, doors []string, err error) {
 	t.Helper()
 	var set appsv1.DaemonSet
@@ -148,7 +149,7 @@ func objectPods(t *testing.T) (names, doors []string, err error) {
 	return names, append(doors, objectsService), nil
 }
 
-// explainObjects logs what the object caches say.
+// explainObjects logs the object caches' logs.
 func explainObjects(ctx context.Context, t *testing.T) {
 	t.Helper()
 	var pods corev1.PodList
@@ -161,13 +162,13 @@ func explainObjects(ctx context.Context, t *testing.T) {
 	}
 }
 
-// podPage asks a pod's port for probes and people.
+// podPage requests a page from a pod's port for probes and metrics.
 func podPage(t *testing.T, namespace, pod, page string) ([]byte, error) {
 	t.Helper()
 	return cluster.logs.CoreV1().Pods(namespace).ProxyGet("http", pod, strconv.Itoa(inject.HTTPPort), page, nil).DoRaw(t.Context())
 }
 
-// podMetric is the sum of a metric over its labels and the pods; one of them must have it.
+// podMetric is the sum of a metric over its labels and the pods, at least one of which must have it.
 func podMetric(t *testing.T, namespace string, pods []string, name string) (total float64) {
 	t.Helper()
 	found := false

@@ -16,12 +16,13 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// TestFailures: a cache that can't be loaded fails the TrainJob before it trains, and everywhere that people look says why.
+// TestFailures checks that a cache that can't be loaded fails the TrainJob before it trains, with the reason in all places where
+// users look.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]struct {
 		spoil func(*testing.T, string, *job)
-		words []string // of the reason
+		words []string // parts of the reason
 	}{
 		"a truncated file": {
 			func(t *testing.T, _ string, j *job) {
@@ -62,7 +63,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// tellsWhy checks that the words are in all places where people look.
+// tellsWhy checks that the words are in all places where users look.
 func tellsWhy(t *testing.T, s seen, dc *v1alpha1.DataCache, words []string) {
 	t.Helper()
 	if s.Status != "Failed" || s.Steps[inject.StepName] != "Failed" {

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	deadline       = 10 * time.Minute // of every wait: what takes seconds on an idle machine may take long on a busy one
+	deadline       = 10 * time.Minute // for every wait: what takes seconds on an idle machine may take long on a busy one
 	storeNamespace = "object-store"
-	storeSecret    = "store" // in storeNamespace, and in every test's namespace
+	storeSecret    = "store" // name in storeNamespace, and in every test's namespace
 )
 
 // await waits until check returns nil.
@@ -31,13 +31,13 @@ func await(t *testing.T, what string, check func() error) {
 	kubetest.EventuallyWithin(t, deadline, what, check)
 }
 
-// namespace makes a namespace for the test, with the keys of the object store, and deletes it when the test ends.
+// namespace creates a namespace with the keys of the object store, and deletes it at the end of the test.
 func namespace(t *testing.T) string {
 	t.Helper()
 	needsCluster(t)
 	made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}
 	cluster.Create(t, made)
-	ctx := context.WithoutCancel(t.Context()) // which is over when cleanup starts
+	ctx := context.WithoutCancel(t.Context()) // t.Context() is canceled before cleanup
 	t.Cleanup(func() {
 		if t.Failed() {
 			kubetest.Explain(ctx, t, cluster.Client, made.Name)
@@ -51,8 +51,8 @@ func namespace(t *testing.T) string {
 	return made.Name
 }
 
-// webhookAnswers fails while TrainJobs with a cache can't be created because the manager is away, as it is after some tests. It asks for
-// one that is refused, and makes none.
+// webhookAnswers returns an error while TrainJobs with a cache can't be created because the manager is unavailable, as after some
+// tests. It tries to create one that must be rejected, so none is created.
 func webhookAnswers(t *testing.T, namespace string) error {
 	t.Helper()
 	job := &trainer.TrainJob{
@@ -72,7 +72,7 @@ func webhookAnswers(t *testing.T, namespace string) error {
 	return fmt.Errorf("a TrainJob with a wrong storageUri got no refusal: %w", err)
 }
 
-// storeKeys is how to reach the object store from within the cluster.
+// storeKeys returns the variables for reaching the object store from within the cluster.
 func storeKeys(t *testing.T) map[string][]byte {
 	t.Helper()
 	keys := &corev1.Secret{}

@@ -20,7 +20,8 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// TestSuspendResumeFinish: a TrainJob's cache goes with it and comes back with it, of the same snapshot.
+// TestSuspendResumeFinish checks that a TrainJob's cache is freed when it is suspended, and runs again with the same snapshot when it
+// is resumed.
 func TestSuspendResumeFinish(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
@@ -53,7 +54,7 @@ func TestSuspendResumeFinish(t *testing.T) {
 	nothingNew(t, ns, before)
 }
 
-// TestDeleteInMidTraining: who deletes a TrainJob finds nothing of it in the namespace.
+// TestDeleteInMidTraining checks that nothing of a deleted TrainJob remains in the namespace.
 func TestDeleteInMidTraining(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
@@ -72,7 +73,7 @@ func (r *run) suspend(t *testing.T, suspend bool) {
 	}
 }
 
-// nothingRuns fails while the namespace has such pods, apart from those that have ended.
+// nothingRuns returns an error while the namespace has such pods that have not ended.
 func nothingRuns(t *testing.T, namespace string, options ...client.ListOption) error {
 	t.Helper()
 	var pods corev1.PodList
@@ -87,7 +88,7 @@ func nothingRuns(t *testing.T, namespace string, options ...client.ListOption) e
 	return nil
 }
 
-// nothingNew waits until the namespace has no objects but those from before.
+// nothingNew waits until the namespace has only the objects in before.
 func nothingNew(t *testing.T, namespace string, before []string) {
 	t.Helper()
 	await(t, "nothing to be left in the namespace", func() error {
@@ -98,8 +99,8 @@ func nothingNew(t *testing.T, namespace string, before []string) {
 	})
 }
 
-// objects lists all objects of the namespace, of every kind that the cluster knows, as kind/name. Left out is what Kubernetes itself puts
-// into each namespace in its own time, and events, which end by themselves.
+// objects lists all objects of the namespace, of every kind in the cluster, as kind/name. It omits objects that Kubernetes itself
+// creates in each namespace, at any time, and events, which expire.
 func objects(t *testing.T, namespace string) []string {
 	t.Helper()
 	known, err := cluster.logs.Discovery().ServerPreferredNamespacedResources()

@@ -23,7 +23,8 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// TestDataNodeDies: a data node dies in mid-training. The same rows come back into memory, and training goes on and gets each once.
+// TestDataNodeDies kills a data node during training. The same rows must be loaded again, and training must continue and get each row
+// exactly once.
 func TestDataNodeDies(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T, pod *corev1.Pod){
@@ -51,13 +52,13 @@ func TestDataNodeDies(t *testing.T) {
 	}
 }
 
-// TestNodeIsLost: a whole node loses its power in mid-training, with one of a cache's two data nodes on it, and comes back. Not parallel:
-// other tests have pods there too.
+// TestNodeIsLost powers off a whole node during training, with one of a cache's two data nodes on it, and turns it on again. It is
+// not parallel, since other tests have pods there too.
 func TestNodeIsLost(t *testing.T) {
 	ns := namespace(t)
 	onCluster(t, "status")
 	dc := sharedCache(ns, wide.write(t), ns)
-	dc.Spec.Retention.IdleTTL = nil // it is to stay while it has no user yet
+	dc.Spec.Retention.IdleTTL = nil // it must be kept while it has no user yet
 	dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n1"}}}
 	apart := metav1.LabelSelector{MatchLabels: map[string]string{inject.LabelCache: dc.Name, controller.LabelRole: controller.RoleNode}}
 	dc.Spec.Arrow.DataNode.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
@@ -65,7 +66,7 @@ func TestNodeIsLost(t *testing.T) {
 	}}}}
 	cluster.Create(t, dc)
 	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
-	cordon(t, "n2") // training shall live
+	cordon(t, "n2") // keeps training off n2
 	j := referring("through", ns, dc.Name)
 	j.Nodes, j.Args = 2, slowArgs()
 	r := train(t, ns, j)
@@ -90,10 +91,10 @@ func TestNodeIsLost(t *testing.T) {
 	readOnce(t, r, r.look(t), 2, wide.Rows)
 }
 
-// wide is a table of which a rank of a slow job has but a small part in its buffers.
+// wide is a table of which the buffers of a slow job's rank hold only a small part.
 var wide = table{Name: "reviews", Rows: 20_000, Files: 4, Width: 4_000}
 
-// slowJob reads the wide table by our loader on two ranks, for most of a minute: time to do something to its cache.
+// slowJob reads the wide table with our loader on two ranks for most of a minute, which leaves time to disturb its cache.
 func slowJob(t *testing.T, name string) job {
 	t.Helper()
 	j := cacheJob(name, wide.write(t), 2, "loader")
@@ -103,13 +104,13 @@ func slowJob(t *testing.T, name string) job {
 
 func slowArgs() map[string]any { return map[string]any{"batch": 100, "pause": 0.2, "ahead": 2 << 20} }
 
-// killContainer sends SIGKILL to the server itself, past kubelet, as the kernel does when memory is short.
+// killContainer sends SIGKILL to the server itself, bypassing the kubelet, as the kernel does when memory runs out.
 func killContainer(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	task(t, pod, "kill", "--signal", "SIGKILL")
 }
 
-// task has the node's containerd do something to the task of the pod's only container.
+// task has the node's containerd run a command on the task of the pod's only container.
 func task(t *testing.T, pod *corev1.Pod, verb ...string) {
 	t.Helper()
 	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
@@ -117,7 +118,7 @@ func task(t *testing.T, pod *corev1.Pod, verb ...string) {
 	onCluster(t, append(append(ctr, verb...), id)...)
 }
 
-// headStatus is what a head says of itself at /status (cacheserver/head).
+// headStatus is the part of a head's /status (cacheserver/head) that tests use.
 type headStatus struct {
 	State, Reason string
 	Rows, Bytes   int64
@@ -129,8 +130,8 @@ type headStatus struct {
 	}
 }
 
-// isBack waits until a data node of the cache has died and all rows are in memory again, and logs how long that took since began and what
-// was read anew.
+// isBack waits until a data node of the cache has died and all rows are in memory again, and logs the time since began and what was
+// read again.
 func isBack(t *testing.T, namespace, cache string, began time.Time) {
 	t.Helper()
 	var s headStatus
@@ -159,7 +160,7 @@ func isBack(t *testing.T, namespace, cache string, began time.Time) {
 	}
 }
 
-// powerOff cuts a node's power and returns what turns it on again, which the end of the test does at the latest.
+// powerOff powers a node off and returns a function that turns it on again, which the end of the test does at the latest.
 func powerOff(t *testing.T, node string) (on func()) {
 	t.Helper()
 	onCluster(t, "cut", node)
@@ -168,13 +169,13 @@ func powerOff(t *testing.T, node string) (on func()) {
 	return on
 }
 
-// cordon keeps new pods from a node until the test ends.
+// cordon cordons a node until the end of the test.
 func cordon(t *testing.T, name string) {
 	t.Helper()
 	editNode(t, name, `{"spec":{"unschedulable":true}}`, `{"spec":{"unschedulable":false}}`)
 }
 
-// editNode patches a node, and at the end of the test back.
+// editNode patches a node, and reverts it with the patch back at the end of the test.
 func editNode(t *testing.T, name, patch, back string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

@@ -26,23 +26,23 @@ import (
 
 const clusterScript = "../../hack/cluster/cluster"
 
-// cluster is where the tests run; nil: no cluster was named, and they skip.
+// cluster is the cluster for the tests; nil: none was named, and the tests skip.
 var cluster *site
 
-// site is a cluster and the ways to it. Safe for concurrent use.
+// site is a cluster and how to access it. It is safe for concurrent use.
 type site struct {
-	kubetest.Objects // with the administrator's client, uncached
+	kubetest.Objects // with the administrator's uncached client
 
 	logs   kubernetes.Interface
 	sdk    *notebook
-	python string // with the Kubeflow SDK
-	folder string // of hack/cluster; "" = some other cluster
+	python string // an interpreter with the Kubeflow SDK
+	folder string // the folder of hack/cluster; "": another kind of cluster
 }
 
 func TestMain(m *testing.M) {
 	file, folder := os.Getenv("E2E_KUBECONFIG"), os.Getenv("DATACACHE_CLUSTER")
 	if file == "" && folder != "" {
-		fmt.Fprintln(os.Stderr, "e2e:", runInside(folder)) // returns only when it failed
+		fmt.Fprintln(os.Stderr, "e2e:", runInside(folder)) // it returns only if it failed
 		os.Exit(1)
 	}
 	if file != "" {
@@ -65,20 +65,20 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// untried is what tests could not try out on this cluster though they passed, for the end of the run.
+// untried lists what tests that passed could not check on this cluster, for the end of the run.
 var untried struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-// notTried has the run say at its end that a part of a test did not happen.
+// notTried records that a part of a test was not run; it is reported at the end.
 func notTried(what string) {
 	untried.mu.Lock()
 	defer untried.mu.Unlock()
 	untried.lines = append(untried.lines, what)
 }
 
-// runInside replaces this process by itself inside the cluster's network, which nothing outside can reach.
+// runInside replaces this process with one inside the cluster's network, which is unreachable from outside.
 func runInside(folder string) error {
 	script, err := filepath.Abs(clusterScript)
 	if err != nil {
@@ -92,7 +92,7 @@ func runInside(folder string) error {
 	return fmt.Errorf("%s run: %w", script, err)
 }
 
-// connect looks whether the cluster has what the tests need.
+// connect checks that the cluster has what the tests need.
 func connect(kubeconfig, folder string) (*site, error) {
 	s := &site{Objects: kubetest.Objects{Within: deadline}, folder: folder, python: os.Getenv("DATACACHE_TRAINING_PYTHON")}
 	if _, err := os.Stat(s.python); err != nil {
@@ -103,14 +103,14 @@ func connect(kubeconfig, folder string) (*site, error) {
 		return nil, fmt.Errorf("E2E_KUBECONFIG=%s: %w", kubeconfig, err)
 	}
 	config.QPS = -1
-	config.WarningHandler = rest.NoWarnings{} // of kinds that are going to be dropped
+	config.WarningHandler = rest.NoWarnings{} // about deprecated kinds
 	if s.logs, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
 	}
 	if s.Client, err = newClient(config); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // under TestMain, which has no context
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // called from TestMain, which has no context
 	defer cancel()
 	if err := s.Client.List(ctx, &v1alpha1.DataCacheList{}, client.Limit(1)); err != nil {
 		return nil, fmt.Errorf("E2E_KUBECONFIG=%s: datacache isn't installed or can't be asked: %w", kubeconfig, err)
@@ -127,7 +127,7 @@ func newClient(config *rest.Config) (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
-// needsCluster skips the test where no cluster is named.
+// needsCluster skips the test if no cluster is named.
 func needsCluster(t *testing.T) {
 	t.Helper()
 	if cluster == nil {
@@ -135,8 +135,8 @@ func needsCluster(t *testing.T) {
 	}
 }
 
-// onCluster runs a command of hack/cluster, such as "cut", "2"; other clusters have none, and the test skips.
-// A test's cleanup may call it too.
+// onCluster runs a command of hack/cluster, such as "cut", "2"; with other clusters it skips the test. Cleanup functions may call it
+// too.
 func onCluster(t *testing.T, arguments ...string) {
 	t.Helper()
 	if cluster.folder == "" {

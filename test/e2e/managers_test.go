@@ -20,12 +20,12 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// These tests take away what all others need; they are not parallel, and so run before those that are.
+// These tests disable components that all others need; they are not parallel, and so run before the parallel ones.
 
 var managerLabels = client.MatchingLabels{"app.kubernetes.io/name": "datacache-manager"}
 
-// TestManagerRestartsInMidLoad: the manager that comes up finds the load where it is, and starts nothing anew. The object store stands
-// still meanwhile, so that the load can't be over before.
+// TestManagerRestartsInMidLoad checks that a restarted manager continues with a load in progress and recreates nothing. The object
+// store is frozen meanwhile, so that the load can't finish early.
 func TestManagerRestartsInMidLoad(t *testing.T) {
 	ns := namespace(t)
 	metadata := reviews.write(t)
@@ -74,7 +74,8 @@ func TestManagerRestartsInMidLoad(t *testing.T) {
 	readOnce(t, r, r.look(t), 1, reviews.Rows)
 }
 
-// TestManagerIsDownWhileJobEnds: the TrainJob ends all the same, and the manager frees its cache when it is back.
+// TestManagerIsDownWhileJobEnds checks that the TrainJob ends while the manager is down, and that the manager frees its cache when it
+// is back.
 func TestManagerIsDownWhileJobEnds(t *testing.T) {
 	ns := namespace(t)
 	r := train(t, ns, slowJob(t, "alone"))
@@ -88,14 +89,14 @@ func TestManagerIsDownWhileJobEnds(t *testing.T) {
 	await(t, "the managers to be gone", func() error { return nothingRuns(t, deployment.Namespace, managerLabels) })
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 2, wide.Rows)
-	appears(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name)) // nobody is there to free it
+	appears(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name)) // not freed, since no manager is running
 
 	up()
 	cluster.DataCache(t, ns, r.name, v1alpha1.StateReleased)
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name))
 }
 
-// TestAPIServerRestarts in mid-training: rows don't go by it, and all managers find their way again.
+// TestAPIServerRestarts restarts the API server during training: the rows must be unaffected, and all managers must recover.
 func TestAPIServerRestarts(t *testing.T) {
 	ns := namespace(t)
 	r := train(t, ns, slowJob(t, "steady"))
@@ -107,7 +108,7 @@ func TestAPIServerRestarts(t *testing.T) {
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, inject.CacheName(r.name))
 }
 
-// manager is datacache's Deployment, in whatever namespace it was put.
+// manager returns datacache's Deployment, from whichever namespace it was installed in.
 func manager(t *testing.T) *appsv1.Deployment {
 	t.Helper()
 	var all appsv1.DeploymentList
@@ -120,7 +121,7 @@ func manager(t *testing.T) *appsv1.Deployment {
 	return &all.Items[0]
 }
 
-// available fails while a Deployment's pods aren't all there and ready.
+// available returns an error while not all of a Deployment's pods exist and are ready.
 func available(t *testing.T, d *appsv1.Deployment) error {
 	t.Helper()
 	if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
@@ -132,7 +133,7 @@ func available(t *testing.T, d *appsv1.Deployment) error {
 	return nil
 }
 
-// scale works in the cleanup of a test too.
+// scale can also be called in the cleanup of a test.
 func scale(t *testing.T, d *appsv1.Deployment, replicas int32) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
@@ -142,7 +143,7 @@ func scale(t *testing.T, d *appsv1.Deployment, replicas int32) {
 	}
 }
 
-// cachePods are the pods of the namespace's only cache, by name; it fails while they don't all run.
+// cachePods returns the pods of the namespace's only cache, by name; it returns an error while they aren't all running.
 func cachePods(t *testing.T, namespace string) (map[string]types.UID, error) {
 	t.Helper()
 	var pods corev1.PodList
@@ -162,7 +163,7 @@ func cachePods(t *testing.T, namespace string) (map[string]types.UID, error) {
 	return uids, nil
 }
 
-// freezeStore stops the object store's process and returns what lets it go on, which the end of the test does at the latest.
+// freezeStore stops the object store's process and returns a function that resumes it, which the end of the test does at the latest.
 func freezeStore(t *testing.T) (resume func()) {
 	t.Helper()
 	var pods corev1.PodList

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// TestObjectCache: the DaemonSet as docs/object-cache.md installs it, who may use it, and a table that is read through it.
+// TestObjectCache installs the DaemonSet as described in docs/object-cache.md, checks who may use it, and reads a table through it.
 func TestObjectCache(t *testing.T) {
 	t.Parallel()
 	own, other := namespace(t), namespace(t)
@@ -30,7 +30,7 @@ func TestObjectCache(t *testing.T) {
 		}
 	}
 	t.Run("nobody learns what there is", func(t *testing.T) {
-		whoMay(t, objects, []visit{ // each a hit or a miss, and sent on where it must be
+		whoMay(t, objects, []visit{ // each is a hit or a miss, and is forwarded to the owner
 			{"there", "GET", "team/there", bound, 200},
 			{"not there", "HEAD", "team/none", bound, 404},
 		})
@@ -78,13 +78,13 @@ func TestObjectCache(t *testing.T) {
 	})
 }
 
-// visit is one request and the answer that it must get at every door.
+// visit is a request and the response that every address must return.
 type visit struct {
 	name, method, target, token string
 	want                        int
 }
 
-// whoMay sends each request to every object cache, so that one has the key and others send the request on, and to the Service.
+// whoMay sends each request to the Service and to every object cache, so that the key's owner gets it directly and others forward it.
 func whoMay(t *testing.T, objects *objectCache, visits []visit) {
 	t.Helper()
 	for _, v := range visits {
@@ -103,8 +103,8 @@ func whoMay(t *testing.T, objects *objectCache, visits []visit) {
 	}
 }
 
-// learnNothing checks that who may not use a bucket gets the same answer whatever is in it, and if there is none, by way of any object
-// cache; and that none of them looked anything up or asked another one, so that the time that it took tells nothing either.
+// learnNothing checks that a client without access to a bucket gets the same response from every object cache, whatever the bucket
+// contains and even if it does not exist; and that no lookup or forwarding takes place, so that timing reveals nothing either.
 func learnNothing(t *testing.T, objects *objectCache, others string) {
 	t.Helper()
 	work := func() (counts [3]float64) {
@@ -116,12 +116,12 @@ func learnNothing(t *testing.T, objects *objectCache, others string) {
 	before := work()
 	for _, token := range []string{others, "not-a-token"} {
 		for _, method := range []string{"HEAD", "GET", "PUT", "DELETE"} {
-			for _, headers := range [][]string{nil, {"Datacache-Hop"}} { // which a client may set
+			for _, headers := range [][]string{nil, {"Datacache-Hop"}} { // clients may set this header
 				var first reply
 				for i, target := range []string{"team/there", "team/none", "none/there"} {
 					for j, door := range objects.doors {
 						got := ask(t, door, method, target, token, headers...)
-						got.Body = strings.ReplaceAll(got.Body, `"none"`, `"team"`) // what was asked for is said again
+						got.Body = strings.ReplaceAll(got.Body, `"none"`, `"team"`) // the response quotes the request
 						if i == 0 && j == 0 {
 							first = got
 						}
@@ -141,8 +141,8 @@ func learnNothing(t *testing.T, objects *objectCache, others string) {
 	}
 }
 
-// dies checks that a token that is good and in use is refused at every door, soon after it ended. The object cache believes an answer of
-// the API server for a minute; the API server gives one ten seconds long, and takes a token for a minute past its end.
+// dies checks that a token in use is rejected at every address soon after its expiry. The object cache caches the API server's answer
+// for a minute, and for ten seconds if it is negative; the API server accepts a token for a minute after its expiry.
 func dies(t *testing.T, objects *objectCache, token string, end func() time.Time) {
 	t.Helper()
 	const soon = 3 * time.Minute
@@ -168,15 +168,15 @@ func dies(t *testing.T, objects *objectCache, token string, end func() time.Time
 	}
 }
 
-// reply is an answer without its date.
+// reply is a response without its date.
 type reply struct {
 	Status int
 	Header http.Header
 	Body   string
 }
 
-// ask sends a request for an object; each of the headers gets the value 1. That nobody could say whose the token is or that the key's
-// node doesn't answer, as it may be on a busy machine, is no answer: it asks again.
+// ask sends a request for an object; each of the headers gets the value 1. It retries if the token could not be reviewed or the key's
+// node did not respond, as may happen on a busy machine.
 func ask(t *testing.T, door, method, target, token string, headers ...string) reply {
 	t.Helper()
 	var got reply

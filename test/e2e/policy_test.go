@@ -18,13 +18,13 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// TestNetworkPolicies: who may reach a cache's pods and who may not, by the rules of the cluster's own policies applied to the labels of
-// real pods; and tried out, where the cluster's network obeys policies.
+// TestNetworkPolicies checks who may connect to a cache's pods, by evaluating the cluster's policies for the labels of real pods; if
+// the cluster's network enforces policies, it also tries.
 func TestNetworkPolicies(t *testing.T) {
 	t.Parallel()
 	own, allowed, stranger := namespace(t), namespace(t), namespace(t)
 	dc := sharedCache(own, reviews.write(t), allowed)
-	dc.Spec.Retention.IdleTTL = nil // it is to outlive its users
+	dc.Spec.Retention.IdleTTL = nil // it must outlive its users
 	cluster.Create(t, dc)
 	for _, ns := range []string{own, allowed} {
 		j := referring("through", own, dc.Name)
@@ -67,7 +67,7 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 }
 
-// pods are the pods of a namespace that carry the labels; there must be some.
+// pods returns the pods of a namespace with the labels; there must be some.
 func pods(t *testing.T, namespace string, options ...client.ListOption) []corev1.Pod {
 	t.Helper()
 	var list corev1.PodList
@@ -80,8 +80,8 @@ func pods(t *testing.T, namespace string, options ...client.ListOption) []corev1
 	return list.Items
 }
 
-// admits checks that the NetworkPolicies let a pod's traffic in from another pod to the ports, or don't: as the API has it, traffic is
-// refused when a policy of the pod's namespace selects the pod and none of those that do has a rule that allows it.
+// admits checks whether the NetworkPolicies allow traffic from one pod to the ports of another: according to the API, traffic is
+// rejected if a policy of the target's namespace selects the target and no rule of such a policy allows the traffic.
 func admits(t *testing.T, to, from *corev1.Pod, want bool, ports ...int32) {
 	t.Helper()
 	var policies networkingv1.NetworkPolicyList
@@ -105,7 +105,7 @@ func admits(t *testing.T, to, from *corev1.Pod, want bool, ports ...int32) {
 	}
 }
 
-// rulesPort tells whether the rule is for the TCP port.
+// rulesPort reports whether the rule applies to the TCP port.
 func rulesPort(t *testing.T, rule networkingv1.NetworkPolicyIngressRule, port int32) bool {
 	t.Helper()
 	return len(rule.Ports) == 0 || slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool {
@@ -116,7 +116,7 @@ func rulesPort(t *testing.T, rule networkingv1.NetworkPolicyIngressRule, port in
 	})
 }
 
-// rulesPeer tells whether the rule of a policy in the namespace is for the pod.
+// rulesPeer reports whether the rule of a policy in the namespace applies to the pod.
 func rulesPeer(t *testing.T, namespace string, rule networkingv1.NetworkPolicyIngressRule, from *corev1.Pod) bool {
 	t.Helper()
 	return len(rule.From) == 0 || slices.ContainsFunc(rule.From, func(peer networkingv1.NetworkPolicyPeer) bool {
@@ -146,7 +146,7 @@ func selects(t *testing.T, selector *metav1.LabelSelector, carried map[string]st
 	return s.Matches(labels.Set(carried))
 }
 
-// obeysPolicies tells whether the network keeps a pod in whose policy lets nothing out.
+// obeysPolicies reports whether the network enforces a policy that allows a pod no egress.
 func obeysPolicies(t *testing.T, namespace, address string, port int32) bool {
 	t.Helper()
 	cluster.Create(t, &networkingv1.NetworkPolicy{
@@ -159,7 +159,7 @@ func obeysPolicies(t *testing.T, namespace, address string, port int32) bool {
 	return !connects(t, namespace, "locked-in", address, port)
 }
 
-// connects tries from a pod of the namespace whether the address can be connected to.
+// connects tries whether a pod of the namespace can connect to the address.
 func connects(t *testing.T, namespace, name, address string, port int32) bool {
 	t.Helper()
 	pod := &corev1.Pod{

@@ -15,11 +15,11 @@ import (
 const (
 	batchSize  = 100
 	seed       = 7
-	checkpoint = 60 // steps of 200: where training stops
+	checkpoint = 60 // step, of 200, at which training stops
 )
 
-// TestResumeWithMoreRanks: two ranks train from our loader, are stopped in mid-epoch, and three go on from the checkpoint. What they get,
-// step by step, is what the oracle says.
+// TestResumeWithMoreRanks trains two ranks with our loader, stops them in the middle of an epoch, and continues from the checkpoint
+// with three. The rows of every step must be those that the oracle computes.
 func TestResumeWithMoreRanks(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
@@ -57,7 +57,7 @@ func TestResumeWithMoreRanks(t *testing.T) {
 	eachOnce(t, all, reviews.Rows)
 }
 
-// passes waits until all ranks have written the step before the given one, and returns what each wrote.
+// passes waits until all ranks have finished the steps below the given one, and returns the output of each.
 func (r *run) passes(t *testing.T, ranks, step int) [][]told {
 	t.Helper()
 	lines := make([][]told, ranks)
@@ -76,13 +76,13 @@ func (r *run) passes(t *testing.T, ranks, step int) [][]told {
 	return lines
 }
 
-// step is a step of one rank, as the oracle has it: its number and the rows' indices.
+// step is a step of one rank, as the oracle computes it: its number and the rows' indices.
 type step struct {
 	number int
 	rows   []int64
 }
 
-// shares asks the oracle for the rest of epoch 0 from a step on, by rank.
+// shares has the oracle compute the rest of epoch 0 from a step on, by rank.
 func shares(t *testing.T, world, start int) [][]step {
 	t.Helper()
 	var epochs []map[string]any
@@ -111,7 +111,7 @@ func shares(t *testing.T, world, start int) [][]step {
 	return out
 }
 
-// sameSteps checks that a rank got the steps that the oracle says, and returns their ids.
+// sameSteps checks that a rank got the steps that the oracle computed, and returns their ids.
 func sameSteps(t *testing.T, who string, lines []told, want []step, rowIDs []int64) []int64 {
 	t.Helper()
 	got := map[int][]int64{}

@@ -11,7 +11,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 )
 
-// TestSampleClient: the SDK's own initializer, and two pods that know no more than the protocol of Kubeflow's enhancement proposal 2655.
+// TestSampleClient uses the SDK's own initializer, and two pods that only know the protocol of Kubeflow's enhancement proposal 2655.
 func TestSampleClient(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
@@ -24,7 +24,7 @@ func TestSampleClient(t *testing.T) {
 	readOnce(t, r, s, 2, reviews.Rows)
 }
 
-// readOnce checks that the ranks together got each row of the table once, each rank its share, and logs how fast.
+// readOnce checks that the ranks together got each row of the table exactly once, in equal shares, and logs the throughput.
 func readOnce(t *testing.T, r *run, s seen, ranks, rows int) {
 	t.Helper()
 	var all []int64

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// TestRuntimes: the same training on every kind of runtime, and asked for in every form.
+// TestRuntimes runs the same training on every kind of runtime, and requests its cache in every way.
 func TestRuntimes(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T, string) *run{
@@ -36,13 +36,13 @@ func TestRuntimes(t *testing.T) {
 	}
 }
 
-// small is one pod of the proposal's sample client, on the stock runtime torch-distributed.
+// small returns a job with one pod of the proposal's sample client, on the stock runtime torch-distributed.
 func small(t *testing.T) job {
 	t.Helper()
 	return cacheJob("small", reviews.write(t), 1, "sample_client")
 }
 
-const withCache = "torch-distributed-with-cache" // upstream's and ours, the latter in the test's namespace
+const withCache = "torch-distributed-with-cache" // the name of upstream's runtime and of ours, which is installed in the test's namespace
 
 func onUpstreams(t *testing.T, ns string) *run {
 	runtime := &trainer.ClusterTrainingRuntime{}
@@ -57,7 +57,7 @@ func onUpstreams(t *testing.T, ns string) *run {
 	return train(t, ns, j)
 }
 
-// onOurs installs our runtime of the name, with the gate's image set as an overlay does.
+// onOurs installs our runtime with that name, with the step's image set as an overlay does.
 func onOurs(t *testing.T, ns string) *run {
 	text, err := os.ReadFile(filepath.Join("..", "..", "runtimes", withCache+".yaml"))
 	if err != nil {
@@ -75,7 +75,7 @@ func onOurs(t *testing.T, ns string) *run {
 	return train(t, ns, j)
 }
 
-// stepOf is the container of the runtime's step dataset-initializer.
+// stepOf returns the container of the runtime's step dataset-initializer.
 func stepOf(t *testing.T, runtime trainer.TrainingRuntimeSpec) *corev1.Container {
 	t.Helper()
 	for _, replicated := range runtime.Template.Spec.ReplicatedJobs {
@@ -87,7 +87,7 @@ func stepOf(t *testing.T, runtime trainer.TrainingRuntimeSpec) *corev1.Container
 	return nil
 }
 
-// byVariables names the table by variables alone, as YAML of Kubeflow's enhancement proposal 2655 has it.
+// byVariables names the table only with variables, as in the YAML of Kubeflow's enhancement proposal 2655.
 func byVariables(t *testing.T, ns string) *run {
 	source, err := os.ReadFile(filepath.Join("sdk", "functions.py"))
 	if err != nil {

@@ -28,8 +28,8 @@ import (
 	"github.com/kubeflow/datacache/scratch"
 )
 
-// TestCheckpointOnScratch is the TrainJob of the documentation: a rank that is killed goes on from its checkpoint. With the TrainJob go the
-// claims, their volumes and the folders on the nodes.
+// TestCheckpointOnScratch runs the TrainJob of the documentation: a rank that is killed continues from its checkpoint. When the
+// TrainJob is deleted, so are the claims, their volumes and the folders on the nodes.
 func TestCheckpointOnScratch(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
@@ -62,7 +62,7 @@ func TestCheckpointOnScratch(t *testing.T) {
 	nothingIsLeft(t, ns, volumes)
 }
 
-// TestJobSetRestartKeepsScratch: every replica fails unless it finds what it wrote before the restart of its JobSet.
+// TestJobSetRestartKeepsScratch restarts a JobSet whose replicas fail unless they find what they wrote before the restart.
 func TestJobSetRestartKeepsScratch(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
@@ -94,7 +94,7 @@ func TestJobSetRestartKeepsScratch(t *testing.T) {
 	nothingIsLeft(t, ns, volumes)
 }
 
-// TestScratchIsOnePods: ReadWriteOncePod keeps any other pod from a replica's disk as long as its own pod runs.
+// TestScratchIsOnePods checks that ReadWriteOncePod keeps any other pod from a replica's disk while its own pod runs.
 func TestScratchIsOnePods(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
@@ -118,8 +118,8 @@ func TestScratchIsOnePods(t *testing.T) {
 	})
 }
 
-// TestNodeOfScratchIsLost: while the node that has a replica's disk is off, its next pod waits and says why. Once the node is back, it reads
-// what the first one wrote. Not parallel: other tests have pods on that node.
+// TestNodeOfScratchIsLost powers off the node with a replica's disk: its next pod waits and reports why. When the node is back, the
+// pod reads what the first one wrote. It is not parallel, since other tests have pods on that node.
 func TestNodeOfScratchIsLost(t *testing.T) {
 	ns := namespace(t)
 	needsLocalPath(t)
@@ -162,7 +162,7 @@ func TestNodeOfScratchIsLost(t *testing.T) {
 	})
 }
 
-// needsLocalPath skips the test on clusters without the provisioner that hack/cluster has.
+// needsLocalPath skips the test on clusters without the provisioner of hack/cluster.
 func needsLocalPath(t *testing.T) {
 	t.Helper()
 	if cluster.folder == "" {
@@ -170,7 +170,7 @@ func needsLocalPath(t *testing.T) {
 	}
 }
 
-// scratchJob is an indexed Job whose replicas run a script with a scratch volume at /scratch.
+// scratchJob returns an indexed Job whose replicas run a script with a scratch volume at /scratch.
 func scratchJob(replicas int32, script string) batchv1.JobSpec {
 	mode := batchv1.IndexedCompletion
 	class := "local-path"
@@ -194,7 +194,7 @@ func scratchJob(replicas int32, script string) batchv1.JobSpec {
 	}
 }
 
-// podOf waits for a running pod with the hostname, another one than that before.
+// podOf waits for a running pod with the hostname and another UID than before.
 func podOf(t *testing.T, namespace, hostname string, before types.UID) corev1.Pod {
 	t.Helper()
 	var found corev1.Pod
@@ -215,7 +215,7 @@ func podOf(t *testing.T, namespace, hostname string, before types.UID) corev1.Po
 	return found
 }
 
-// writes waits until a pod's log has the words, and returns the log.
+// writes waits until a pod's log contains the words, and returns the log.
 func writes(t *testing.T, pod *corev1.Pod, words string) string {
 	t.Helper()
 	log := ""
@@ -232,7 +232,7 @@ func writes(t *testing.T, pod *corev1.Pod, words string) string {
 	return log
 }
 
-// says waits for an event with words in its message about an object of the kind.
+// says waits for an event about an object of the kind whose message contains the words.
 func says(t *testing.T, namespace, kind, reason string, words ...string) {
 	t.Helper()
 	await(t, fmt.Sprintf("event %s of a %s with %q", reason, kind, words), func() error {
@@ -250,7 +250,7 @@ func says(t *testing.T, namespace, kind, reason string, words ...string) {
 	})
 }
 
-// volumesOf are the volumes of the namespace's claims, of which there are so many, all of the owner, and whose folders are there.
+// volumesOf returns the volumes of the namespace's claims. It checks their number, their owner, and that their folders exist.
 func volumesOf(t *testing.T, namespace string, number int, owner client.Object) []corev1.PersistentVolume {
 	t.Helper()
 	var claims corev1.PersistentVolumeClaimList
@@ -292,7 +292,7 @@ func nothingIsLeft(t *testing.T, namespace string, volumes []corev1.PersistentVo
 	}
 }
 
-// folder tests the folder of a volume, as test(1) does, on the node that has it.
+// folder runs test(1) on the folder of a volume, on its node.
 func folder(t *testing.T, volume *corev1.PersistentVolume, test string) error {
 	t.Helper()
 	path := ""

@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// notebook is a process with the Kubeflow SDK, sdk/client.py. Safe for concurrent use: calls take their turns.
+// notebook is a process with the Kubeflow SDK that runs sdk/client.py. It is safe for concurrent use: calls are serialized.
 type notebook struct {
 	cmd *exec.Cmd
 	in  io.Closer
@@ -25,7 +25,7 @@ type notebook struct {
 	mu      sync.Mutex
 	calls   *json.Encoder
 	answers *json.Decoder
-	said    bytes.Buffer // what it wrote on stderr, to be read when it has ended
+	said    bytes.Buffer // its output on stderr, to be read after it has ended
 }
 
 // openNotebook starts the process; the caller closes it.
@@ -47,7 +47,7 @@ func openNotebook(python, kubeconfig string) (*notebook, error) {
 	return n, cmd.Start()
 }
 
-// call has the SDK do what the verb says and reads its answer.
+// call has the SDK run the verb and decodes its answer.
 func (n *notebook) call(t *testing.T, namespace, verb string, argument, answer any) {
 	t.Helper()
 	n.mu.Lock()
@@ -56,7 +56,7 @@ func (n *notebook) call(t *testing.T, namespace, verb string, argument, answer a
 	if err == nil {
 		err = n.answers.Decode(answer)
 	}
-	if err != nil { // it has ended, or is of no use any more
+	if err != nil { // it has ended or can't be used any more
 		t.Fatalf("sdk/client.py %s: %v: %v\n%s", verb, err, n.close(), &n.said)
 	}
 }
@@ -65,7 +65,7 @@ func (n *notebook) close() error {
 	return errors.Join(n.in.Close(), n.cmd.Wait())
 }
 
-// runPython runs a script of sdk/ with the ask as JSON on its standard input, and returns what it printed.
+// runPython runs a script of sdk/ with ask as JSON on its standard input, and returns its output.
 func runPython(t *testing.T, environment []string, ask any, script string) []byte {
 	t.Helper()
 	input, err := json.Marshal(ask)
@@ -86,7 +86,7 @@ func runPython(t *testing.T, environment []string, ask any, script string) []byt
 	return out
 }
 
-// pythonCommand is a script of sdk/, which finds the loader and the conformance tests' oracle.
+// pythonCommand returns the command for a script of sdk/, with the loader and the conformance tests' oracle in its path.
 func pythonCommand(python, script string, environment ...string) (*exec.Cmd, error) {
 	var path []string
 	for _, source := range []string{"../../python/src", "../conformance"} {

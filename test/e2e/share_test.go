@@ -20,8 +20,8 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// TestSharedCache: one DataCache serves TrainJobs of its own namespace and of one that it allows, at the same time, and no others; when
-// the last one has ended its memory goes.
+// TestSharedCache checks that one DataCache serves TrainJobs of its own namespace and of one that it allows, concurrently, and no
+// others, and that its memory is freed after the last one has ended.
 func TestSharedCache(t *testing.T) {
 	t.Parallel()
 	own, allowed, stranger := namespace(t), namespace(t), namespace(t)
@@ -34,7 +34,7 @@ func TestSharedCache(t *testing.T) {
 	}
 
 	long := referring("long", own, dc.Name)
-	long.Args["pause"] = 60 // seconds a step: it goes on until it is deleted
+	long.Args["pause"] = 60 // seconds per step: it runs until it is deleted
 	endless := train(t, own, long)
 	r := train(t, allowed, referring("short", own, dc.Name))
 	await(t, "both TrainJobs to use the cache", func() error {
@@ -56,7 +56,7 @@ func TestSharedCache(t *testing.T) {
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, own, dc.Name+"-cache")
 }
 
-// sharedCache is a DataCache of the namespace that another one may use.
+// sharedCache returns a DataCache of the namespace that another namespace may use.
 func sharedCache(namespace, metadata, allowed string) *v1alpha1.DataCache {
 	ask := func(memory string) v1alpha1.PodSettings {
 		return v1alpha1.PodSettings{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
@@ -76,7 +76,7 @@ func sharedCache(namespace, metadata, allowed string) *v1alpha1.DataCache {
 	}
 }
 
-// referring is a TrainJob that reads a DataCache that exists.
+// referring returns a TrainJob that reads an existing DataCache.
 func referring(name, namespace, cache string) job {
 	return job{
 		Name: name, Runtime: "torch-distributed", Initializer: "Arrow", Func: "loader", Image: trainerImage, Nodes: 1,

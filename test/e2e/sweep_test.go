@@ -16,10 +16,11 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// trials of a sweep, as Katib makes them: TrainJobs that differ in what they train with, and ask for the same rows.
+// trials is the number of TrainJobs of a hyperparameter sweep, as Katib creates them: they differ in their parameters and request the
+// same rows.
 const trials = 8
 
-// TestSweep: all trials of a sweep read from the same pods, which read the table from the store once.
+// TestSweep checks that all trials of a sweep read from the same pods, which read the table from the store once.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
@@ -33,7 +34,7 @@ func TestSweep(t *testing.T) {
 	cluster.DataCache(t, ns, caches.Items[0].Name, v1alpha1.StateReady)
 	pods := slices.Sorted(maps.Keys(uids))
 	read := podMetric(t, ns, pods, "datacache_load_read_bytes_total")
-	if read < float64(reviews.Rows) { // a byte a row: less can't hold them
+	if read < float64(reviews.Rows) { // a byte per row is a lower bound
 		t.Fatalf("the load read %.0f bytes, which can't be all", read)
 	}
 
@@ -58,7 +59,7 @@ func TestSweep(t *testing.T) {
 	t.Logf("%d trials read %.0f bytes from the store", trials, read)
 }
 
-// trial is the i-th TrainJob of a sweep.
+// trial returns the i-th TrainJob of a sweep.
 func trial(t *testing.T, i int) job {
 	t.Helper()
 	j := cacheJob(fmt.Sprintf("trial-%d", i), reviews.write(t), 1, "loader")

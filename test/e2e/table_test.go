@@ -10,28 +10,28 @@ import (
 	"testing"
 )
 
-// table is what sdk/tables.py writes.
+// table describes a table for sdk/tables.py.
 type table struct {
 	Name     string `json:"name"`
 	Rows     int    `json:"rows"`
 	Files    int    `json:"files"`
-	Width    int    `json:"width"` // bytes of a row's content, about
+	Width    int    `json:"width"` // approximate bytes of a row's content
 	Truncate bool   `json:"truncate"`
 }
 
 // reviews is the table of most tests.
 var reviews = table{Name: "reviews", Rows: 20_000, Files: 4, Width: 200}
 
-// tables are those that are written, or just being written.
-var tables sync.Map // table to *written
+// tables has the tables that are written or being written.
+var tables sync.Map // maps table to *written
 
-// written is a table's metadata file; "" while there is none.
+// written is the location of a table's metadata file; "" while it does not exist.
 type written struct {
 	mu  sync.Mutex
 	uri string
 }
 
-// write puts the table into the object store, once for all tests, and returns the URI of its metadata file.
+// write writes the table to the object store, once for all tests, and returns the URI of its metadata file.
 func (w table) write(t *testing.T) string {
 	t.Helper()
 	entry, _ := tables.LoadOrStore(w, &written{})

@@ -17,14 +17,15 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// secondLoad: two caches of one table, one after the other, each with a TrainJob that gets every row. The second reads the table's bytes
-// from the object cache. On a busy machine a block may not get there in time, which is no fault: then a later cache must.
+// secondLoad loads a table into two caches, one after the other, each with a TrainJob that reads every row. The second must read the
+// table's bytes from the object cache. On a busy machine a block may not have been stored there in time, which is acceptable: then a
+// later cache must.
 func secondLoad(t *testing.T, namespace string) {
 	t.Helper()
 	fresh := reviews
-	fresh.Name = strings.ReplaceAll(namespace, "-", "_") // no object cache has seen it
+	fresh.Name = strings.ReplaceAll(namespace, "-", "_") // not in any object cache yet
 	first := loadThrough(t, namespace, "load-0", fresh)
-	if first.read < float64(reviews.Rows) { // a byte a row: less can't hold them
+	if first.read < float64(reviews.Rows) { // a byte per row is a lower bound
 		t.Fatalf("the first load read %.0f bytes from the bucket, which can't be all", first.read)
 	}
 	for i := range 5 {
@@ -36,16 +37,17 @@ func secondLoad(t *testing.T, namespace string) {
 	t.Error("the bucket is read again and again")
 }
 
-// traffic is what a cache read to load its table, in bytes.
+// traffic is the bytes that a cache read to load its table.
 type traffic struct{ read, cached float64 }
 
-// loadThrough makes a cache that reads the table through the object cache, trains from it, removes it, and returns where it had its bytes from.
+// loadThrough creates a cache that reads the table through the object cache, trains from it, deletes it, and returns where its bytes
+// came from.
 func loadThrough(t *testing.T, namespace, name string, from table) traffic {
 	t.Helper()
 	dc := sharedCache(namespace, from.write(t), namespace)
 	dc.Name = name
 	dc.Spec.Arrow.Table = "demo." + from.Name
-	dc.Spec.Retention.IdleTTL = nil // it is to outlive its user
+	dc.Spec.Retention.IdleTTL = nil // it must outlive its user
 	dc.Spec.Arrow.ObjectCache = &v1alpha1.ObjectCache{Bucket: "tables"}
 	cluster.Create(t, dc)
 	j := referring(name, namespace, name)

@@ -25,17 +25,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// account is every namespace's own ServiceAccount, for which the tests ask for tokens.
+// account is the default ServiceAccount of every namespace, whose tokens the tests request.
 const account = "default"
 
-// tokenOf asks for a token of the namespace's account, as the kubelet does for a projected volume; pod may be nil.
+// tokenOf requests a token of the namespace's account, as the kubelet does for a projected volume; pod may be nil.
 func tokenOf(t *testing.T, namespace, audience string, pod *corev1.Pod) string {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
 	if pod != nil {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}
 	}
-	await(t, "a token of namespace "+namespace, func() error { // a namespace gets its account a moment after it was made
+	await(t, "a token of namespace "+namespace, func() error { // the account is created a moment after the namespace
 		made, err := cluster.logs.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, request, metav1.CreateOptions{})
 		if err == nil {
 			request = made
@@ -45,8 +45,8 @@ func tokenOf(t *testing.T, namespace, audience string, pod *corev1.Pod) string {
 	return request.Status.Token
 }
 
-// endingAt is the token with another end, signed with the cluster's own key: what the API server would have given at another time. It
-// gives none that lives less than ten minutes.
+// endingAt returns the token with another expiry, signed with the cluster's own key: what the API server would have issued at another
+// time. The API server itself issues none that lives less than ten minutes.
 func endingAt(t *testing.T, token string, end time.Time) string {
 	t.Helper()
 	if cluster.folder == "" {
@@ -80,8 +80,8 @@ func endingAt(t *testing.T, token string, end time.Time) string {
 	return signed + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-// holder is a pod that has a token mounted as docs/object-cache.md says. It stores an object and reads it back by the Service's name,
-// and then stays.
+// holder creates a pod with a token mounted as described in docs/object-cache.md. It stores an object, reads it back through the
+// Service's name, and keeps running.
 func holder(t *testing.T, namespace, name string) *corev1.Pod {
 	t.Helper()
 	const visit = `
@@ -97,7 +97,7 @@ time.sleep(1e6)`
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: new(int64(1)),
-			RestartPolicy:                 corev1.RestartPolicyOnFailure, // a moment without an answer is no failure of the test
+			RestartPolicy:                 corev1.RestartPolicyOnFailure, // a moment without a response does not fail the test
 			Containers: []corev1.Container{{
 				Name: "visit", Image: trainerImage, Command: []string{"python3", "-c", visit, objectsService + "/v1/objects/team/" + name},
 				VolumeMounts: []corev1.VolumeMount{{Name: "object-cache", MountPath: "/var/run/object-cache"}},

@@ -22,11 +22,11 @@ import (
 // trainerImage has Python, pyarrow and the loader (hack/images).
 const trainerImage = "datacache/trainer:dev"
 
-// job is what sdk/client.py makes a TrainJob of.
+// job describes a TrainJob for sdk/client.py.
 type job struct {
 	Name        string            `json:"name"`
 	Runtime     string            `json:"runtime"`
-	Initializer string            `json:"initializer"` // the class: DataCacheInitializer, or Arrow for ours
+	Initializer string            `json:"initializer"` // the SDK class: DataCacheInitializer, or Arrow for ours
 	Dataset     map[string]any    `json:"dataset"`     // its fields
 	Func        string            `json:"func"`        // of sdk/functions.py
 	Args        map[string]any    `json:"args,omitempty"`
@@ -35,7 +35,7 @@ type job struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// cacheJob is a TrainJob that reads the table through a cache of two small data nodes, made with the SDK's own class.
+// cacheJob returns a TrainJob that reads the table through a cache of two small data nodes, made with the SDK's own class.
 func cacheJob(name, metadata string, nodes int, function string) job {
 	return job{
 		Name: name, Runtime: "torch-distributed", Initializer: "DataCacheInitializer", Func: function, Image: trainerImage, Nodes: nodes,
@@ -47,13 +47,13 @@ func cacheJob(name, metadata string, nodes int, function string) job {
 	}
 }
 
-// run is a TrainJob that was created.
+// run is a created TrainJob.
 type run struct {
 	namespace, name string
 	created         time.Time
 }
 
-// train creates the TrainJob as people do, by the SDK.
+// train creates the TrainJob with the SDK, as users do.
 func train(t *testing.T, namespace string, j job) *run {
 	t.Helper()
 	answer := submit(t, namespace, j)
@@ -65,7 +65,7 @@ func train(t *testing.T, namespace string, j job) *run {
 	return r
 }
 
-// submitted is the answer to a TrainJob: its name, or the words that refuse it.
+// submitted is the result of creating a TrainJob: its name, or the error.
 type submitted struct{ Name, Refused string }
 
 func submit(t *testing.T, namespace string, j job) submitted {
@@ -84,7 +84,7 @@ func (r *run) get(t *testing.T) *trainer.TrainJob {
 	return tj
 }
 
-// ends waits until the TrainJob has the condition, trainer.TrainJobComplete or trainer.TrainJobFailed, and fails the test at once when
+// ends waits until the TrainJob has the condition, trainer.TrainJobComplete or trainer.TrainJobFailed, and fails the test at once if
 // it has the other one.
 func (r *run) ends(t *testing.T, want string) *trainer.TrainJob {
 	t.Helper()
@@ -111,7 +111,7 @@ func (r *run) ends(t *testing.T, want string) *trainer.TrainJob {
 	return tj
 }
 
-// seen is what the SDK tells of a TrainJob.
+// seen is what the SDK reports about a TrainJob.
 type seen struct {
 	Status string
 	Steps  map[string]string
@@ -127,7 +127,7 @@ func (r *run) look(t *testing.T) seen {
 	return s
 }
 
-// told is a line that training wrote (sdk/functions.py).
+// told is a line of output of training (sdk/functions.py).
 type told struct {
 	IDs        []int64 `json:"ids"`
 	Order      []int64 `json:"order"`
@@ -139,7 +139,7 @@ type told struct {
 	Seconds    float64 `json:"seconds"`
 }
 
-// parse reads the lines that are JSON objects; libraries may have written others.
+// parse parses the lines that are JSON objects; libraries may have written others.
 func parse(t *testing.T, lines []string) []told {
 	t.Helper()
 	var all []told
@@ -156,7 +156,7 @@ func parse(t *testing.T, lines []string) []told {
 	return all
 }
 
-// now is what a rank has written so far, read past the SDK, which can't tell it of a job that runs.
+// now returns a rank's output so far. It does not use the SDK, which can't read that of a running job.
 func (r *run) now(t *testing.T, rank int) ([]told, error) {
 	t.Helper()
 	var pods corev1.PodList
@@ -174,6 +174,6 @@ func (r *run) now(t *testing.T, rank int) ([]told, error) {
 	if err != nil {
 		return nil, err
 	}
-	whole := text[:bytes.LastIndexByte(text, '\n')+1] // the last line may be half written
+	whole := text[:bytes.LastIndexByte(text, '\n')+1] // the last line may be incomplete
 	return parse(t, strings.Split(string(whole), "\n")), nil
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// transports are the values of --transport; every attack must fail over each.
+// transports are the values of --transport; every attack must fail with each.
 var transports = []transport.Implementation{transport.H2, transport.GRPC}
 
 // overTransport starts a cache on disk whose processes use a transport, and checks after the test that it still serves all rows.
@@ -43,7 +43,7 @@ func (c *cluster) survives() {
 	c.servesAll(1)
 }
 
-// takeTicket is the ticket of a data node for random access.
+// takeTicket returns a ticket of a data node for random access.
 func (c *cluster) takeTicket() []byte {
 	c.t.Helper()
 	info, err := c.info(limit(c.t, prompt), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(`{"v":1,"kind":"take"}`)})
@@ -53,7 +53,7 @@ func (c *cluster) takeTicket() []byte {
 	return info.GetEndpoint()[0].GetTicket().GetTicket()
 }
 
-// exchange sends messages to the first data node and gives the error that ends the call.
+// exchange sends messages to the first data node and returns the error that ends the call.
 func (c *cluster) exchange(ctx context.Context, messages ...*flight.FlightData) error {
 	c.t.Helper()
 	stream, err := service(ctx, c.t, c.nodeAddrs[0]).DoExchange(ctx)
@@ -61,7 +61,7 @@ func (c *cluster) exchange(ctx context.Context, messages ...*flight.FlightData) 
 		return err
 	}
 	for _, m := range messages {
-		_ = stream.Send(proto.CloneOf(m)) // an error comes from Recv, with its status
+		_ = stream.Send(proto.CloneOf(m)) // Recv returns the error with its status
 	}
 	_ = stream.CloseSend()
 	for err == nil {
@@ -70,7 +70,7 @@ func (c *cluster) exchange(ctx context.Context, messages ...*flight.FlightData) 
 	return err
 }
 
-// countlessFields is a schema whose vector of fields states 2^32-1 of them.
+// countlessFields returns a schema whose vector of fields claims a length of 2^32-1.
 func countlessFields() []byte {
 	b := flatbuffers.NewBuilder(64)
 	b.StartVector(4, 0, 4)
@@ -83,7 +83,7 @@ func countlessFields() []byte {
 	})
 }
 
-// schemaMessage ends a builder with an IPC message of a schema.
+// schemaMessage completes a builder with an IPC message of a schema.
 func schemaMessage(b *flatbuffers.Builder, schema flatbuffers.UOffsetT, change func([]byte)) []byte {
 	b.StartObject(5)
 	b.PrependInt16Slot(0, 4, 0)
@@ -94,7 +94,8 @@ func schemaMessage(b *flatbuffers.Builder, schema flatbuffers.UOffsetT, change f
 	return bytes.Clone(b.FinishedBytes())
 }
 
-// laughs is a schema of nested fields, each of which has the next one as its child many times: a few KB for 16^30 fields.
+// laughs returns a schema of nested fields that each have the next one as their child many times: a few KB for 16^30 fields (a
+// "billion laughs" attack).
 func laughs() []byte {
 	b := flatbuffers.NewBuilder(1 << 10)
 	name := b.CreateString("row")
@@ -127,7 +128,7 @@ func laughs() []byte {
 	return schemaMessage(b, b.EndObject(), func([]byte) {})
 }
 
-// compressedRows is a batch whose compressed values claim to be 2^46 bytes long.
+// compressedRows returns a batch whose compressed values claim an uncompressed length of 2^46 bytes.
 func compressedRows(t *testing.T) (schema, batch *flight.FlightData) {
 	t.Helper()
 	var sent recorder
@@ -139,11 +140,11 @@ func compressedRows(t *testing.T) (schema, batch *flight.FlightData) {
 		t.Fatal(err)
 	}
 	schema, batch = sent[0], sent[1]
-	flatbuffers.WriteUint64(batch.DataBody, 1<<46) // how long the first buffer is once decompressed
+	flatbuffers.WriteUint64(batch.DataBody, 1<<46) // the uncompressed length of the first buffer
 	return schema, batch
 }
 
-// recorder keeps what a writer of arrow-go sends.
+// recorder records the messages that arrow-go's writer sends.
 type recorder []*flight.FlightData
 
 func (r *recorder) Send(m *flight.FlightData) error {
@@ -151,7 +152,7 @@ func (r *recorder) Send(m *flight.FlightData) error {
 	return nil
 }
 
-// TestHostileExchange sends requests for rows that ended a data node when arrow-go read them, with and without a ticket.
+// TestHostileExchange sends requests for rows that crashed data nodes when arrow-go parsed them, with and without a ticket.
 func TestHostileExchange(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(string(transport), func(t *testing.T) {

@@ -29,10 +29,10 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// window is a client's HTTP/2 window. It is fixed: a client that stops reading stops the server after so much.
+// window is a client's HTTP/2 window. It is fixed, so the server is blocked after that many bytes if the client stops reading.
 const window = 64 << 10
 
-// dial makes a connection of its own to host:port, which is closed when ctx ends.
+// dial makes a separate connection to host:port, which is closed when ctx ends.
 func dial(ctx context.Context, address string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	options = append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -47,7 +47,7 @@ func dial(ctx context.Context, address string, options ...grpc.DialOption) (*grp
 	return conn, nil
 }
 
-// service speaks Flight with host:port until ctx ends.
+// service returns a Flight client for host:port that works until ctx ends.
 func service(ctx context.Context, t *testing.T, address string) flight.FlightServiceClient {
 	t.Helper()
 	conn, err := dial(ctx, address)
@@ -57,7 +57,7 @@ func service(ctx context.Context, t *testing.T, address string) flight.FlightSer
 	return flight.NewFlightServiceClient(conn)
 }
 
-// limit gives the context of a step that must be over in time.
+// limit returns a context with a time limit for a step.
 func limit(t *testing.T, within time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -65,24 +65,24 @@ func limit(t *testing.T, within time.Duration) context.Context {
 	return ctx
 }
 
-// shardOf asks for share index of total, as the KEP's client does.
+// shardOf requests share index of total, as the KEP's client does.
 func shardOf(index, total int) *flight.FlightDescriptor {
 	return &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{strconv.Itoa(index), strconv.Itoa(total)}}
 }
 
-// epochOf asks for a rank's share of a shuffled epoch.
+// epochOf requests a rank's share of a shuffled epoch.
 func epochOf(e epoch.Epoch, s epoch.Share) *flight.FlightDescriptor {
 	cmd, err := json.Marshal(map[string]any{
 		"v": 1, "kind": "epoch", "seed": e.Seed, "epoch": e.Number, "shuffle": e.Shuffle, "clump": e.Clump,
 		"global_batch": e.GlobalBatch, "tail": e.Tail, "rank": s.Rank, "world": s.World, "worker": s.Worker, "workers": s.Workers, "start_step": s.StartStep,
 	})
 	if err != nil {
-		panic(err) // numbers and strings
+		panic(err) // numbers and strings can always be encoded
 	}
 	return &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: cmd}
 }
 
-// info asks the head once.
+// info sends one GetFlightInfo to the head.
 func (c *cluster) info(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
 	conn, err := dial(ctx, c.headAddr)
 	if err != nil {
@@ -91,7 +91,7 @@ func (c *cluster) info(ctx context.Context, d *flight.FlightDescriptor) (*flight
 	return flight.NewFlightServiceClient(conn).GetFlightInfo(ctx, d)
 }
 
-// refused asserts that the head answers UNAVAILABLE with a reason that has the given part.
+// refused asserts that the head answers UNAVAILABLE with a reason that contains the given text.
 func (c *cluster) refused(reason string) {
 	c.t.Helper()
 	_, err := c.info(limit(c.t, prompt), shardOf(0, 1))
@@ -106,26 +106,26 @@ func wantStatus(t *testing.T, err error, code codes.Code, message string) {
 	}
 }
 
-// metadataOf reads what an answer says about the dataset.
+// metadataOf decodes the dataset metadata of a response.
 func metadataOf(info *flight.FlightInfo) (m protocol.InfoMetadata, err error) {
 	err = json.Unmarshal(info.GetAppMetadata(), &m)
 	return m, err
 }
 
-// nodeOf is the data node of an endpoint.
+// nodeOf returns the index of an endpoint's data node.
 func nodeOf(e *flight.FlightEndpoint) (int, error) {
 	var m protocol.EndpointMetadata
 	err := json.Unmarshal(e.GetAppMetadata(), &m)
 	return m.Node, err
 }
 
-// stream is one endpoint's rows as they come.
+// stream reads the rows of one endpoint.
 type stream struct {
 	lake   *lake
 	reader *flight.Reader
 }
 
-// open starts an endpoint's stream over a connection of its own, which lasts until ctx ends.
+// open starts reading an endpoint over a separate connection, which lasts until ctx ends.
 func (c *cluster) open(ctx context.Context, e *flight.FlightEndpoint) (*stream, error) {
 	locations := e.GetLocation()
 	if len(locations) != 1 {
@@ -146,7 +146,7 @@ func (c *cluster) open(ctx context.Context, e *flight.FlightEndpoint) (*stream, 
 	return &stream{lake: c.lake, reader: reader}, nil
 }
 
-// next gives the ids of the next batch, io.EOF after a clean end.
+// next returns the ids of the next batch, io.EOF after a clean end.
 func (s *stream) next() ([]int64, error) {
 	if s.reader.Next() {
 		return s.lake.check(s.reader.RecordBatch())
@@ -157,7 +157,7 @@ func (s *stream) next() ([]int64, error) {
 	return nil, io.EOF
 }
 
-// rest gives the ids up to the end.
+// rest returns the ids up to the end.
 func (s *stream) rest() ([]int64, error) {
 	var ids []int64
 	for {
@@ -172,7 +172,7 @@ func (s *stream) rest() ([]int64, error) {
 	}
 }
 
-// shard reads a share: its endpoints one after the other.
+// shard reads a share by reading its endpoints one after the other.
 func (c *cluster) shard(ctx context.Context, index, total int) ([]int64, error) {
 	info, err := c.info(ctx, shardOf(index, total))
 	if err != nil {
@@ -196,14 +196,14 @@ func (c *cluster) shard(ctx context.Context, index, total int) ([]int64, error) 
 	return ids, nil
 }
 
-// wrongRows is what no fault excuses: rows that are not the ones they should be.
+// wrongRows is the error for wrong rows, which no fault excuses.
 type wrongRows struct{ text string }
 
 func (w wrongRows) Error() string { return w.text }
 
 func wrongf(format string, args ...any) error { return wrongRows{fmt.Sprintf(format, args...)} }
 
-// epochReader is a rank's sequence as it is read: every data node's stream, and whose turn it is.
+// epochReader reads a rank's sequence: the streams of all data nodes, merged in the order of the sequence.
 type epochReader struct {
 	want    []uint64        // row indices, in sequence order
 	bounds  []assign.Bounds // by node
@@ -211,7 +211,7 @@ type epochReader struct {
 	pending map[int][]int64
 }
 
-// epoch starts to read a rank's share of an epoch.
+// epoch starts reading a rank's share of an epoch.
 func (c *cluster) epoch(ctx context.Context, e epoch.Epoch, s epoch.Share) (*epochReader, error) {
 	info, err := c.info(ctx, epochOf(e, s))
 	if err != nil {
@@ -238,7 +238,7 @@ func (c *cluster) epoch(ctx context.Context, e epoch.Epoch, s epoch.Share) (*epo
 	return read, nil
 }
 
-// sequence is the order of a rank's rows by the contract.
+// sequence returns the order of a rank's rows according to the contract.
 func sequence(e epoch.Epoch, s epoch.Share) ([]uint64, error) {
 	cursor, err := epoch.NewCursor(e, s)
 	if err != nil {
@@ -256,8 +256,8 @@ func sequence(e epoch.Epoch, s epoch.Share) ([]uint64, error) {
 	return rows, nil
 }
 
-// take reads the next n rows of the sequence and checks that they are the ones it has there. It gives
-// their ids, and io.EOF after the last row if every stream ended cleanly with it.
+// take reads the next n rows of the sequence and checks that they are the right ones. It returns their ids, and io.EOF after the last
+// row if every stream ended cleanly.
 func (e *epochReader) take(n int) ([]int64, error) {
 	var ids []int64
 	for ; n > 0; n-- {
@@ -277,7 +277,7 @@ func (e *epochReader) take(n int) ([]int64, error) {
 	return ids, nil
 }
 
-// fill waits for rows of a node that has more to send.
+// fill reads the next rows of a node that has more to send.
 func (e *epochReader) fill(owner int) error {
 	if e.streams[owner] == nil {
 		return wrongf("no endpoint for data node %d, which has row %d", owner, e.want[0])
@@ -295,7 +295,7 @@ func (e *epochReader) fill(owner int) error {
 	return nil
 }
 
-// end reads every stream to its end, where no more rows may be.
+// end reads every stream to its end, where no more rows may follow.
 func (e *epochReader) end() error {
 	for owner, s := range e.streams {
 		more, err := s.rest()

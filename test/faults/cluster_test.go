@@ -16,13 +16,13 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// The time limits of the tests. They are generous: the machine may be busy and the race detector slow.
+// The time limits of the tests. They are generous, since the machine may be busy and the race detector is slow.
 const (
-	soon   = 2 * time.Minute  // a small table is planned and loaded, on a machine that does much else
-	prompt = 20 * time.Second // a broken connection or a signal is noticed, there
+	soon   = 2 * time.Minute  // to plan and load a small table on a busy machine
+	prompt = 20 * time.Second // to notice a broken connection or a signal on a busy machine
 )
 
-// cluster is a head and data nodes, each a process, with addresses that stay theirs over restarts.
+// cluster is a head and data nodes, each a process, whose addresses stay the same over restarts.
 type cluster struct {
 	t         *testing.T
 	lake      *lake
@@ -38,7 +38,7 @@ type cluster struct {
 	nodes     []*process
 }
 
-// newCluster reserves addresses; nothing runs yet.
+// newCluster reserves addresses; it starts nothing.
 func newCluster(t *testing.T, l *lake, nodes int) *cluster {
 	t.Helper()
 	c := &cluster{
@@ -69,7 +69,7 @@ func (c *cluster) startAll() {
 	}
 }
 
-// startHead starts the head, again if one ran before.
+// startHead starts the head, possibly again.
 func (c *cluster) startHead(args ...string) {
 	c.t.Helper()
 	http := freeAddress(c.t)
@@ -78,7 +78,7 @@ func (c *cluster) startHead(args ...string) {
 		c.args, c.headArgs, args)...)
 }
 
-// startNode starts a data node at its own address, again if one ran there before.
+// startNode starts a data node at its own address, possibly again.
 func (c *cluster) startNode(i int, args ...string) {
 	c.t.Helper()
 	c.nodes[i] = c.spawnNode(i, c.nodeAddrs[i], c.httpAddrs[i], args...)
@@ -92,7 +92,8 @@ func (c *cluster) spawnNode(i int, address, http string, args ...string) *proces
 		c.args, c.nodeArgs, args)...)
 }
 
-// env tells a process where the objects are; its name is its access key, so that requests tell who made them.
+// env returns the variables with which a process accesses the objects; its name is its access key, so that the server's log shows
+// which process sent a request.
 func (c *cluster) env(name string) []string {
 	env := append([]string{"CACHE_SECRET=" + c.secret}, c.variables...)
 	if c.lake.s3 != nil {
@@ -101,8 +102,7 @@ func (c *cluster) env(name string) []string {
 	return env
 }
 
-// planned starts a head without data nodes and waits until it has a plan: whatever happens to files from
-// here on happens between plan and load.
+// planned starts a head without data nodes and waits until it has a plan: the test can then change files between plan and load.
 func planned(t *testing.T, l *lake, nodes int) *cluster {
 	t.Helper()
 	c := newCluster(t, l, nodes)
@@ -122,7 +122,7 @@ func (c *cluster) awaitPlan() {
 	})
 }
 
-// await waits until the head says a state with a reason that has the given parts, and gives its status.
+// await waits until the head reports the state with a reason that contains the given text, and returns its status.
 func (c *cluster) await(want protocol.State, reason string, within time.Duration) protocol.Status {
 	c.t.Helper()
 	c.head.alive()
@@ -137,7 +137,7 @@ func (c *cluster) await(want protocol.State, reason string, within time.Duration
 	return last
 }
 
-// awaitNode waits until a data node says a state with a reason that has the given part.
+// awaitNode waits until a data node reports the state with a reason that contains the given text.
 func (c *cluster) awaitNode(i int, want, reason string, within time.Duration) node.Status {
 	c.t.Helper()
 	c.nodes[i].alive()
@@ -152,7 +152,7 @@ func (c *cluster) awaitNode(i int, want, reason string, within time.Duration) no
 	return last
 }
 
-// reads gives the keys of data files that a process read, by its access key.
+// reads returns the keys of data files that a process read, identified by its access key.
 func (c *cluster) reads(name string) []string {
 	c.t.Helper()
 	var keys []string
@@ -165,7 +165,7 @@ func (c *cluster) reads(name string) []string {
 	return keys
 }
 
-// stallAll makes every read of a data file from now on wait until the returned fault is released.
+// stallAll makes every read of a data file from now on block until the returned fault is released.
 func (c *cluster) stallAll() *s3test.Injected {
 	return c.lake.s3.Inject(s3test.Match{Key: "/data/"}, s3test.Stall(-1))
 }

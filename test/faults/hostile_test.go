@@ -14,13 +14,13 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// rawClient is an HTTP/2 client that begins requests and does not finish them. It sends what the server's windows let through.
+// rawClient is an HTTP/2 client that begins requests and does not finish them. It respects the server's flow-control windows.
 type rawClient struct {
 	t      *testing.T
 	conn   net.Conn
 	framer *http2.Framer
 
-	mu      sync.Mutex // over writes, too
+	mu      sync.Mutex // also guards writes
 	windows map[uint32]int
 	window  int // the connection's
 	ended   map[uint32]bool
@@ -28,7 +28,7 @@ type rawClient struct {
 	changed *sync.Cond
 }
 
-// dialRaw makes the connection, which is closed when the test ends.
+// dialRaw makes the connection, which is closed at the end of the test.
 func dialRaw(t *testing.T, address string) *rawClient {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -48,7 +48,7 @@ func dialRaw(t *testing.T, address string) *rawClient {
 	return c
 }
 
-// read takes the server's frames until the connection ends.
+// read reads the server's frames until the connection ends.
 func (c *rawClient) read() {
 	for {
 		frame, err := c.framer.ReadFrame()
@@ -100,7 +100,7 @@ func (c *rawClient) begin(id uint32, method string) {
 	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true})
 }
 
-// send writes data of a call as far as the windows go, until the call or the connection ends or nothing moves for a while.
+// send sends data of a call as far as the windows allow, until the call or the connection ends or there is no progress for a while.
 func (c *rawClient) send(id uint32, data []byte) (sent int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +126,7 @@ func (c *rawClient) send(id uint32, data []byte) (sent int) {
 	return sent
 }
 
-// endedCalls is how many calls the server has ended.
+// endedCalls is the number of calls that the server has ended.
 func (c *rawClient) endedCalls() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -49,7 +49,7 @@ func TestNodeKilledWhileLoading(t *testing.T) {
 	c.wantReads("node-1", l.files[2:])
 }
 
-// wantReads asserts which data files a process has read since the log was last forgotten.
+// wantReads asserts which data files a process has read since the log was last cleared.
 func (c *cluster) wantReads(name string, files []string) {
 	c.t.Helper()
 	want := slices.Sorted(slices.Values(files))
@@ -108,8 +108,8 @@ func TestNodeKilledInMidStream(t *testing.T) {
 	}
 }
 
-// TestEpochResumesAfterKill kills a node in the middle of an epoch. The reader takes what is whole steps,
-// waits for the cache and asks for the steps that are left.
+// TestEpochResumesAfterKill kills a node in the middle of an epoch. The reader keeps complete steps, waits for the cache and requests
+// the remaining steps.
 func TestEpochResumesAfterKill(t *testing.T) {
 	t.Parallel()
 	c := running(t, big(t), 2)
@@ -146,8 +146,7 @@ func TestEpochResumesAfterKill(t *testing.T) {
 	}
 }
 
-// TestHeadKilledWhileReady restarts the head after the table has moved on: the nodes' rows are kept, and
-// with them the snapshot they are of.
+// TestHeadKilledWhileReady restarts the head after the table has changed: the nodes must keep their rows and with them the snapshot.
 func TestHeadKilledWhileReady(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 4, 50, 25)
@@ -187,7 +186,7 @@ func TestHeadKilledWhileReady(t *testing.T) {
 	c.wantReads("node-1", nil)
 }
 
-// firstOfNode starts to read a node's rows.
+// firstOfNode starts reading a node's rows.
 func (c *cluster) firstOfNode(i int) *stream {
 	c.t.Helper()
 	info, err := c.info(limit(c.t, prompt), shardOf(0, 1))
@@ -229,8 +228,8 @@ func TestHeadKilledWhileLoading(t *testing.T) {
 	c.servesAll(3)
 }
 
-// TestHeadKilledWhileLoadingAndTableMovesOn leaves one node loaded and one loading when the head dies and the
-// table changes: the cache goes on with the snapshot that the nodes hold.
+// TestHeadKilledWhileLoadingAndTableMovesOn kills the head while one node has loaded and one is loading, and changes the table: the
+// cache must continue with the snapshot that the nodes hold.
 func TestHeadKilledWhileLoadingAndTableMovesOn(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 4, 50, 25)
@@ -252,8 +251,8 @@ func TestHeadKilledWhileLoadingAndTableMovesOn(t *testing.T) {
 	c.servesAll(3)
 }
 
-// TestTwoProcessesWithOneIndex starts a node in the place of a living one: the newer one is refused, waits, and gets
-// the place when the older one is gone, or alive but silent.
+// TestTwoProcessesWithOneIndex starts a second node with the index of a running one: the newer one is rejected, waits, and takes over
+// when the older one is gone, or has frozen.
 func TestTwoProcessesWithOneIndex(t *testing.T) {
 	for name, end := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {

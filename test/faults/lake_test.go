@@ -19,27 +19,27 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// lake is one table of icetest.PlainSchema whose row index is its id, on S3 or on disk.
+// lake is a table of icetest.PlainSchema whose row index equals its id, on S3 or on disk.
 type lake struct {
 	t        *testing.T
 	s3       *s3test.Server // nil on disk
 	dir      string         // on disk
 	table    *icetest.Table
-	location string   // what the head is told
+	location string   // the table's location, as passed to the head
 	files    []string // object keys or paths of the data files, in row order
 	rows     int
-	width    int // bytes of the text column, 0 for icetest's own
+	width    int // bytes of the text column, 0 for icetest's default
 }
 
 const bucket = "lake"
 
-// onS3 makes a table of so many files of so many rows, in row groups of at most group rows, on an S3 server of its own.
+// onS3 makes a table with the given number of files and of rows per file, in row groups of at most group rows, on its own S3 server.
 func onS3(t *testing.T, files, rows, group int) *lake {
 	t.Helper()
 	return compressed(t, "zstd", files, rows, group)
 }
 
-// compressed makes a table on S3 whose pages are compressed by a codec of Parquet's.
+// compressed makes a table on S3 whose pages are compressed with a Parquet codec.
 func compressed(t *testing.T, codec string, files, rows, group int) *lake {
 	t.Helper()
 	l := &lake{t: t, s3: s3test.Start(t)}
@@ -65,7 +65,7 @@ func (l *lake) fill(w *icetest.Warehouse, files, rows, group int, options ...ice
 	l.location = l.table.Metadata()
 }
 
-// append adds one data file. The head that was started with an earlier location does not see it.
+// append adds one data file. A head started with an earlier location does not see it.
 func (l *lake) append(rows int) {
 	l.t.Helper()
 	batch := icetest.PlainRows(l.rows, l.rows+rows)
@@ -95,7 +95,7 @@ func (l *lake) dataFiles() []string {
 	return paths
 }
 
-// data is a data file's bytes.
+// data returns the bytes of a data file.
 func (l *lake) data(file int) []byte {
 	l.t.Helper()
 	if l.s3 != nil {
@@ -108,7 +108,7 @@ func (l *lake) data(file int) []byte {
 	return text
 }
 
-// replace writes other bytes in a data file's place.
+// replace overwrites a data file.
 func (l *lake) replace(file int, data []byte) {
 	l.t.Helper()
 	if l.s3 != nil {
@@ -132,13 +132,13 @@ func (l *lake) remove(file int) {
 	}
 }
 
-// name is a data file's last path element, as every message about it must have it.
+// name is the last path element of a data file; every message about the file must contain it.
 func (l *lake) name(file int) string { return filepath.Base(l.files[file]) }
 
-// all are the ids of the whole table in row order.
+// all returns the ids of the whole table in row order.
 func (l *lake) all() []int64 { return between(0, int64(l.rows)) }
 
-// between are the ids from lo to before hi.
+// between returns the ids from lo up to, but not including, hi.
 func between(lo, hi int64) []int64 {
 	ids := make([]int64, 0, hi-lo)
 	for id := lo; id < hi; id++ {
@@ -147,7 +147,7 @@ func between(lo, hi int64) []int64 {
 	return ids
 }
 
-// textOf is what a row's text column holds.
+// textOf returns the content of a row's text column.
 func textOf(id, width int) string {
 	text := fmt.Sprintf("text of row %06d", id)
 	if width == 0 {
@@ -156,7 +156,7 @@ func textOf(id, width int) string {
 	return strings.Repeat(text+" ", width/len(text)+1)[:width]
 }
 
-// check gives a batch's ids, and an error if any other column does not hold what the row with that id must.
+// check returns a batch's ids, and an error if another column has a wrong value for a row's id.
 func (l *lake) check(batch arrow.RecordBatch) ([]int64, error) {
 	column := func(name string) arrow.Array {
 		if found := batch.Schema().FieldIndices(name); len(found) == 1 {
@@ -183,7 +183,7 @@ func (l *lake) check(batch arrow.RecordBatch) ([]int64, error) {
 	return slices.Clone(ids.Int64Values()), nil
 }
 
-// plus appends one more data file and has the head read the table with it.
+// plus adds one data file and configures heads to read the table with it.
 func (l *lake) plus(rows int) *lake {
 	l.t.Helper()
 	l.append(rows)
@@ -191,7 +191,7 @@ func (l *lake) plus(rows int) *lake {
 	return l
 }
 
-// publish makes the table as it is now the current one of a Hadoop table, by version, and has heads read it so.
+// publish makes the current table a version of a Hadoop table, and configures heads to read that.
 func (l *lake) publish(version int) {
 	l.t.Helper()
 	_, key, _ := strings.Cut(l.table.Metadata(), bucket+"/")
@@ -200,8 +200,7 @@ func (l *lake) publish(version int) {
 	l.location = "s3://" + bucket + "/t"
 }
 
-// The big table is made once, on disk: its streams are many messages long, and so still under way when
-// something happens to them.
+// The big table is made once, on disk. Its streams have many messages, so they are still in progress when a test disturbs them.
 const (
 	bigFiles, bigRows, bigGroup, bigWidth = 6, 1000, 250, 4 << 10
 	bigBytes                              = bigFiles * bigRows * bigWidth
@@ -212,7 +211,7 @@ var (
 	bigMade lake
 )
 
-// big is the big table for a test. Do not change it.
+// big returns the big table for a test, which must not change it.
 func big(t *testing.T) *lake {
 	t.Helper()
 	bigOnce.Do(func() {

@@ -10,8 +10,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// overhead is what a process may take beyond its memory limit: the binary, the Go heap, and under the race
-// detector its shadow.
+// overhead is the memory that a process may use beyond its limit: for the binary, the Go heap, and the race detector's shadow memory.
 func overhead() int64 {
 	if raceEnabled {
 		return 600 << 20
@@ -52,7 +51,7 @@ func TestNodesThatNeverCome(t *testing.T) {
 	c := newCluster(t, onS3(t, 2, 50, 25), 3)
 	c.headArgs = append(c.headArgs, "--join-timeout", "20s")
 	c.startNode(1)
-	c.awaitNode(1, "Waiting", "waiting for the head", soon) // it joins as soon as there is a head
+	c.awaitNode(1, "Waiting", "waiting for the head", soon) // it joins when there is a head
 	c.startHead()
 	s := c.await(protocol.StateFailed, "1 of 3 data nodes joined within 20s; missing: 0, 2", soon)
 	c.refused("missing: 0, 2")

@@ -12,10 +12,10 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// binary is the cacheserver that every test runs.
+// binary is the path of the cacheserver that every test runs.
 var binary string
 
-// together is how many tests run at a time: most of them wait for processes.
+// together is the number of tests that run concurrently: most of them wait for processes.
 const together = "5"
 
 func TestMain(m *testing.M) {

@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	// nodeLimit is the data node's --memory-limit under attack, headLimit what the head may take for clients.
+	// nodeLimit is the --memory-limit of the attacked data node, headLimit the memory that clients may use in the head.
 	nodeLimit, headLimit = 300 << 20, 256 << 20
-	// besides is what a process may take beside its limit.
+	// besides is what a process may use besides its limit.
 	besides = 64 << 20
 )
 
-// many is how many of something an attack has: n, or DATACACHE_ATTACK times as many.
+// many is the size of an attack: n, or DATACACHE_ATTACK times as many.
 func many(t *testing.T, n int) int {
 	t.Helper()
 	text := os.Getenv("DATACACHE_ATTACK")
@@ -47,7 +47,7 @@ func many(t *testing.T, n int) int {
 	return n * times
 }
 
-// attacked starts a cache of the big table whose memory is limited.
+// attacked starts a cache of the big table with limited memory.
 func attacked(t *testing.T, transport transport.Implementation) *cluster {
 	t.Helper()
 	c := newCluster(t, big(t), 1)
@@ -58,7 +58,7 @@ func attacked(t *testing.T, transport transport.Implementation) *cluster {
 	return c
 }
 
-// within asserts that no process has taken more memory than it may.
+// within asserts that no process has used more memory than allowed.
 func (c *cluster) within() {
 	c.t.Helper()
 	slack := int64(besides)
@@ -75,7 +75,8 @@ func (c *cluster) within() {
 	}
 }
 
-// TestHalfSentRequests has 500 calls of each kind announce a message of 4 MiB, or of what their method takes, and never end it.
+// TestHalfSentRequests makes 500 calls of each kind that announce a message of 4 MiB, or of the maximum of their method, and never
+// complete it.
 func TestHalfSentRequests(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(string(transport), func(t *testing.T) {
@@ -114,7 +115,7 @@ func TestHalfSentRequests(t *testing.T) {
 	}
 }
 
-// servesBeside asserts that an honest client gets all rows while others attack. It may be told to ask again.
+// servesBeside asserts that an honest client gets all rows during an attack. The server may ask it to retry.
 func (c *cluster) servesBeside() {
 	c.t.Helper()
 	for range 3 {
@@ -133,7 +134,7 @@ func (c *cluster) servesBeside() {
 	}
 }
 
-// rowsMessage asks for one row many times.
+// rowsMessage requests one row many times.
 func rowsMessage(t *testing.T, ticket []byte, rows int) []*flight.FlightData {
 	t.Helper()
 	var sent recorder
@@ -148,7 +149,7 @@ func rowsMessage(t *testing.T, ticket []byte, rows int) []*flight.FlightData {
 	return sent
 }
 
-// TestUnreadTakes has clients ask for one row of 4 KiB many times and not read the answer.
+// TestUnreadTakes has clients request a row of 4 KiB many times without reading the response.
 func TestUnreadTakes(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(string(transport), func(t *testing.T) {
@@ -156,7 +157,7 @@ func TestUnreadTakes(t *testing.T) {
 			c := attacked(t, transport)
 			ticket := c.takeTicket()
 			whole, part := rowsMessage(t, ticket, 490_000), rowsMessage(t, ticket, 10_000)
-			err := c.exchange(limit(t, prompt), whole...) // read: it is refused
+			err := c.exchange(limit(t, prompt), whole...) // read completely, and rejected
 			wantStatus(t, err, codes.ResourceExhausted, "needed")
 			t.Log(err)
 			ctx, stop := context.WithCancel(t.Context())
@@ -187,7 +188,7 @@ func TestUnreadTakes(t *testing.T) {
 	}
 }
 
-// exchangeOnce asks for some rows and reads the answer.
+// exchangeOnce requests some rows and reads the response.
 func (c *cluster) exchangeOnce(ticket []byte) error {
 	ctx, done := context.WithTimeout(c.t.Context(), prompt)
 	defer done()
@@ -214,7 +215,7 @@ func (c *cluster) exchangeOnce(ticket []byte) error {
 	return nil
 }
 
-// clientsGone waits until the data node holds nothing for clients any more.
+// clientsGone waits until the data node has no memory reserved for clients.
 func (c *cluster) clientsGone() {
 	c.t.Helper()
 	eventually(c.t, prompt, func() error {

@@ -20,12 +20,12 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// The tests of this file are faults that pass: no row that is loaded may be lost over one.
+// The tests of this file cover temporary faults, after which no loaded row may be lost.
 
-// catalog is an Iceberg REST catalog of one table, db.t, that can be told what to answer.
+// catalog is an Iceberg REST catalog with one table, db.t, whose response status a test can set.
 type catalog struct {
 	server *httptest.Server
-	status atomic.Int32 // of the answer; 200 is the table
+	status atomic.Int32 // of the response; with 200 it has the table
 }
 
 func startCatalog(t *testing.T, l *lake) *catalog {
@@ -50,12 +50,12 @@ func startCatalog(t *testing.T, l *lake) *catalog {
 	return c
 }
 
-// args name the catalog's table.
+// args returns the flags that name the catalog's table.
 func (c *catalog) args() []string {
 	return []string{"--metadata", "", "--catalog-uri", c.server.URL, "--schema-name", "db", "--table-name", "t"}
 }
 
-// metadata is the content of the table's metadata file.
+// metadata returns the content of the table's metadata file.
 func (l *lake) metadata() []byte {
 	l.t.Helper()
 	if l.s3 != nil {
@@ -69,8 +69,8 @@ func (l *lake) metadata() []byte {
 	return text
 }
 
-// TestHeadRestartsWithoutStoreOrCatalog restarts the head of a Ready cache while what it planned from can't be read:
-// the nodes keep every row, and the cache is Ready again without a read.
+// TestHeadRestartsWithoutStoreOrCatalog restarts the head of a Ready cache while store or catalog are unavailable: the nodes must
+// keep every row, and the cache must be Ready again without reading anything.
 func TestHeadRestartsWithoutStoreOrCatalog(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -112,7 +112,8 @@ func TestHeadRestartsWithoutStoreOrCatalog(t *testing.T) {
 	}
 }
 
-// TestFirstPlanWaitsForTheCatalog starts a cache while its catalog is unwell: it says so and goes on when it is well.
+// TestFirstPlanWaitsForTheCatalog starts a cache while its catalog returns errors: it must report that, and continue when the catalog
+// works.
 func TestFirstPlanWaitsForTheCatalog(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 2, 50, 25)
@@ -139,9 +140,8 @@ func TestFirstPlanWaitsForTheCatalog(t *testing.T) {
 	failedWith(c, "table", "check namespace, table and warehouse")
 }
 
-// TestHeadAndNodeLostWhileTheTableMoves loses the head and one of two nodes together, after the table got a commit. The
-// pin is what the other node holds, also when the new node is first to join; and also when the head is lost once more
-// meanwhile.
+// TestHeadAndNodeLostWhileTheTableMoves kills the head and one of two nodes together, after a commit to the table. The other node's
+// snapshot must stay pinned, even if the new node joins first, and even if the head is killed again meanwhile.
 func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		t.Run(fmt.Sprintf("head lost again %t", again), func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 			pinned := l.rows
 			c.head.kill()
 			c.nodes[0].kill()
-			c.nodes[1].signal(syscall.SIGSTOP) // the new node is to be first
+			c.nodes[1].signal(syscall.SIGSTOP) // so that the new node joins first
 			l.append(50)
 			l.publish(2)
 			c.startHead()
@@ -181,8 +181,8 @@ func TestHeadAndNodeLostWhileTheTableMoves(t *testing.T) {
 	}
 }
 
-// TestReloadOutlastsDeniedRights restarts a node of a Ready cache while its rights are taken away: the cache is Degraded
-// with the reason, the other node keeps its rows, and the node loads once the rights are back.
+// TestReloadOutlastsDeniedRights restarts a node of a Ready cache while its permissions are revoked: the cache must be Degraded with
+// the reason, the other node must keep its rows, and the node must load once the permissions are restored.
 func TestReloadOutlastsDeniedRights(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 4, 50, 25)
@@ -199,13 +199,13 @@ func TestReloadOutlastsDeniedRights(t *testing.T) {
 	c.servesAll(2)
 }
 
-// TestAnotherPlanEndsTheStreamsOfTheOld restarts the head of a cache for another selection while a client holds a stream
-// that it does not read. There is no room for both plans' rows: the stream is ended, with a reason.
+// TestAnotherPlanEndsTheStreamsOfTheOld restarts the head of a cache with another selection while a client has a stream that it does
+// not read. There is no memory for both plans' rows, so the stream must be ended, with a reason.
 func TestAnotherPlanEndsTheStreamsOfTheOld(t *testing.T) {
 	t.Parallel()
 	l := big(t)
 	c := newCluster(t, l, 2)
-	c.variables = []string{"GOMAXPROCS=2"} // what loading sets aside depends on it
+	c.variables = []string{"GOMAXPROCS=2"} // it influences the memory reserved for loading
 	c.nodeArgs = []string{"--memory-limit", "29MB"}
 	c.startAll()
 	c.await(protocol.StateReady, "", soon)
@@ -214,12 +214,12 @@ func TestAnotherPlanEndsTheStreamsOfTheOld(t *testing.T) {
 	c.startHead("--filter", "id >= 0")
 	c.await(protocol.StateReady, "", soon)
 	_, err := idle.rest()
-	wantStatus(t, err, codes.Unavailable, "") // it stands within a message, after which no reason can be sent
+	wantStatus(t, err, codes.Unavailable, "") // the stream is in the middle of a message, after which no reason can be sent
 	c.servesAll(2)
 }
 
-// TestStoreThatTrickles loads from a store that brings 5 KB/s: such answers are given up, with the reason in the status,
-// and the rest is asked for again.
+// TestStoreThatTrickles loads from a store that sends 5 KB/s: such responses must be abandoned, with the reason in the status, and
+// the rest requested again.
 func TestStoreThatTrickles(t *testing.T) {
 	t.Parallel()
 	l := compressed(t, "uncompressed", 4, 400, 400)

@@ -25,7 +25,7 @@ import (
 
 const joinMethod = "/datacache.peer.v1.Peer/Join"
 
-// TestOddNodesAreRefused speaks the peer protocol by hand, and badly, in the place of a node that is awaited.
+// TestOddNodesAreRefused sends invalid messages of the peer protocol in place of a node that the head expects.
 func TestOddNodesAreRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, onS3(t, 4, 50, 25), 2)
@@ -75,7 +75,7 @@ func TestOddNodesAreRefused(t *testing.T) {
 	c.servesAll(3)
 }
 
-// speak joins the head, sends messages with the plan's name filled in, and gives the status that ends the stream.
+// speak joins the head, sends messages with the plan's name filled in, and returns the status that ends the stream.
 func (c *cluster) speak(secret string, messages ...string) error {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(limit(c.t, prompt))
@@ -88,7 +88,7 @@ func (c *cluster) speak(secret string, messages ...string) error {
 	if err != nil {
 		return err
 	}
-	// The handshake: our nonce, the head's with the MAC of its empty first message. See cacheserver/protocol/peer.
+	// The handshake: our nonce, then the head's with the MAC of its empty first message. See cacheserver/protocol/peer.
 	ours := protocol.Raw(strings.Repeat("n", 32))
 	if err := stream.SendMsg(&ours); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (c *cluster) speak(secret string, messages ...string) error {
 		c.t.Errorf("the head proved itself by %x, want %x", heard[32:], want)
 	}
 	for i, message := range messages {
-		if i > 0 { // the answer to hello is the assignment
+		if i > 0 { // the response to hello is the assignment
 			if err := stream.RecvMsg(&heard); err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ func (c *cluster) speak(secret string, messages ...string) error {
 	}
 }
 
-// messageMAC is what a message from head or node begins with; number counts the sender's messages.
+// messageMAC is the MAC that precedes a message of head or node; number counts the sender's messages.
 func messageMAC(secret, sender string, nodeNonce, headNonce []byte, number int, text string) []byte {
 	key := hmac.New(sha256.New, []byte(secret))
 	key.Write(slices.Concat([]byte(sender), nodeNonce, headNonce))
@@ -130,14 +130,14 @@ func messageMAC(secret, sender string, nodeNonce, headNonce []byte, number int, 
 	return mac.Sum(nil)
 }
 
-// planOf finds the plan's name in an assignment.
+// planOf extracts the plan's name from an assignment.
 func planOf(assignment []byte) string {
 	_, after, _ := strings.Cut(string(assignment), `"plan":"`)
 	name, _, _ := strings.Cut(after, `"`)
 	return name
 }
 
-// TestStrangersThatSayNothing leaves many joins open without a hello: the cache goes on beside them.
+// TestStrangersThatSayNothing opens many joins that never send a hello: the cache must continue to work.
 func TestStrangersThatSayNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, onS3(t, 2, 50, 25), 2)

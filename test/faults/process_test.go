@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// process is one running cacheserver. It is killed when its test ends, whatever the test did.
+// process is a running cacheserver. It is killed at the end of its test.
 type process struct {
 	t      *testing.T
 	name   string
@@ -28,7 +28,7 @@ type process struct {
 	output *proctest.Output
 }
 
-// start runs cacheserver with the arguments; env comes on top of almost nothing.
+// start runs cacheserver with the arguments; env is added to an almost empty environment.
 func start(t *testing.T, name, http string, env []string, args ...string) *process {
 	t.Helper()
 	env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + t.TempDir()}, env...)
@@ -36,7 +36,7 @@ func start(t *testing.T, name, http string, env []string, args ...string) *proce
 	return &process{t: t, name: name, http: http, server: server, output: server.Output}
 }
 
-// kill ends the process and its group at once and waits until it is gone.
+// kill kills the process and its group and waits until it is gone.
 func (p *process) kill() { p.server.Kill() }
 
 // signal sends a signal to a living process.
@@ -45,13 +45,13 @@ func (p *process) signal(s syscall.Signal) {
 	p.server.Signal(s)
 }
 
-// alive ends the test if the process has ended.
+// alive fails the test if the process has ended.
 func (p *process) alive() {
 	p.t.Helper()
 	p.server.Alive()
 }
 
-// exit waits for the process to end by itself and gives its exit code.
+// exit waits for the process to end by itself and returns its exit code.
 func (p *process) exit(within time.Duration) int {
 	p.t.Helper()
 	return p.server.Exit(within)
@@ -68,7 +68,7 @@ func (p *process) logs(text string, within time.Duration) {
 	})
 }
 
-// get reads one of the process' HTTP pages.
+// get requests one of the process's HTTP pages.
 func (p *process) get(path string) (code int, body string, err error) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
 	defer cancel()
@@ -85,7 +85,7 @@ func (p *process) get(path string) (code int, body string, err error) {
 	return response.StatusCode, string(text), err
 }
 
-// ready says whether /ready is 200, and its text.
+// ready reports whether /ready returns 200, and its text.
 func (p *process) ready() (bool, string) {
 	code, text, err := p.get("/ready")
 	if err != nil {
@@ -94,7 +94,7 @@ func (p *process) ready() (bool, string) {
 	return code == http.StatusOK, strings.TrimSpace(text)
 }
 
-// statusOf reads /status into a Status of head or node.
+// statusOf decodes /status into a Status of head or node.
 func statusOf[T any](p *process) (T, error) {
 	var status T
 	code, text, err := p.get("/status")
@@ -129,7 +129,7 @@ func (p *process) metric(name string) float64 {
 	return total
 }
 
-// memory is the process' resident memory now, or its peak, in bytes.
+// memory is the process's current or peak resident memory, depending on field, in bytes.
 func (p *process) memory(field string) int64 {
 	p.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.server.PID()))
@@ -149,16 +149,16 @@ func (p *process) memory(field string) int64 {
 	return 0
 }
 
-// eventually calls check until it has no objection, or ends the test with the last one.
+// eventually calls check until it returns nil; at the time limit it fails the test with the last error.
 func eventually(t *testing.T, within time.Duration, check func() error) {
 	t.Helper()
 	proctest.Eventually(t, within, check)
 }
 
-// ports are below the range that the kernel gives to outgoing connections, and apart from those of test/objectcache.
+// ports are below the kernel's range for outgoing connections, and disjoint from those of test/objectcache.
 var ports = proctest.Ports{First: 18000, End: 32000}
 
-// freeAddress gives a loopback address that nobody listens on and that no other call was given.
+// freeAddress returns a loopback address where nothing listens and that no other call returned.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	return ports.Free(t)

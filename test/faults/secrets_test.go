@@ -17,14 +17,14 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 )
 
-// The credentials that a process is given in TestSecretsAreNotShown.
+// The credentials passed to a process in TestSecretsAreNotShown.
 var credentials = []string{
 	"PASSWORD-of-uri", "TOKEN-of-property", "SECRET-of-credential", "SECRET-of-s3", "TOKEN-of-session", "SIGNATURE-of-query",
 	"VALUE-of-header", "SECRET-of-the-cache", "SECRET-of-environment", "SAS-of-azure", "PASSWORD-of-object-cache",
 }
 
-// TestSecretsAreNotShown gives a head credentials everywhere and a catalog that refuses, is away, or repeats all that it was
-// sent, and looks through everything that the head says.
+// TestSecretsAreNotShown passes a head credentials in every possible way, with a catalog that rejects, is unavailable, or echoes
+// everything it receives, and searches all output of the head for them.
 func TestSecretsAreNotShown(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{
@@ -64,7 +64,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// headWithSecrets runs a head until it has told of the catalog, and gives all that it shows.
+// headWithSecrets runs a head until it has reported an error of the catalog, and returns all its output.
 func headWithSecrets(t *testing.T, catalog, login string) string {
 	t.Helper()
 	env := []string{
@@ -79,7 +79,7 @@ func headWithSecrets(t *testing.T, catalog, login string) string {
 	}
 	address, web := freeAddress(t), freeAddress(t)
 	p := start(t, "head", web, env, append([]string{"head", "--nodes", "1", "--listen", address, "--http", web}, args...)...)
-	eventually(t, soon, func() error { // the reason of a failure, or of another try
+	eventually(t, soon, func() error { // the reason of a failure, or of a retry
 		if text := fetched(t, "http://"+web+"/status"); !strings.Contains(text, "catalog:") && !strings.Contains(text, "the catalog") {
 			return fmt.Errorf("the status tells nothing of the catalog: %s", text)
 		}
@@ -108,14 +108,14 @@ func headWithSecrets(t *testing.T, catalog, login string) string {
 	shows.Write(result.Body)
 	p.kill()
 	shows.WriteString(p.output.String())
-	// Commands that end: a plan that fails, a flag that is wrong, the help, which shows what the environment set.
+	// Commands that end: a failing plan, a wrong flag, and the help, which shows values from the environment.
 	for _, ends := range [][]string{
 		append([]string{"inspect"}, args[:len(args)-2]...), append([]string{"head", "--no-such-flag"}, args...), {"head", "--help"},
 		{"head", "--property", "s3.secret-access-key=SECRET-of-s3,oops"},
 	} {
 		cmd := exec.CommandContext(limit(t, 2*time.Minute), binary, ends...)
 		cmd.Env = append(env, "CATALOG_URI=http://user:PASSWORD-of-uri@host/?sig=SIGNATURE-of-query")
-		out, _ := cmd.CombinedOutput() // the exit code does not matter, the output does
+		out, _ := cmd.CombinedOutput() // only the output matters, not the exit code
 		shows.Write(out)
 	}
 	return shows.String()

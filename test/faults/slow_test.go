@@ -17,26 +17,26 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 )
 
-// TestHalfOfTheClientsStopReading opens 100 streams that are never read beyond their schema, while 100 other
-// clients read the table twice over. The others get every row; what the stalled ones take is bounded.
+// TestHalfOfTheClientsStopReading opens 100 streams that are not read beyond their schema, while 100 other clients read the table
+// twice. The others must get every row, and the memory for the stalled ones must be bounded.
 func TestHalfOfTheClientsStopReading(t *testing.T) {
 	const stalled, reading, shares = 100, 100, 50
 	shuffled := epochOf(epoch.Epoch{Seed: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: "keep"}, epoch.Share{World: 1, Workers: 1})
 	tests := []struct {
 		name    string
 		request *flight.FlightDescriptor
-		each    int64 // bytes that a stalled stream may take
+		each    int64 // bytes that a stalled stream may use
 	}{
-		// Rows as they lie: no copy, only what gRPC's buffers hold.
+		// Rows are not copied: only gRPC's buffers count.
 		{"of shards", shardOf(0, 1), 1 << 20},
-		// Gathered rows: of batches of about 1 MiB, the one that gRPC has and the one that it is to get next.
+		// Gathered rows, in batches of about 1 MiB: the one that gRPC has and the next one.
 		{"of epochs", shuffled, 2*(1<<20) + 1<<20},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			c := running(t, big(t), 2)
-			c.servesAll(shares) // so that the memory of ordinary work is there before it is measured
+			c.servesAll(shares) // to allocate the memory of ordinary work before it is measured
 			before := c.memory()
 
 			ctx, cancel := context.WithCancel(limit(t, 3*soon))
@@ -47,7 +47,7 @@ func TestHalfOfTheClientsStopReading(t *testing.T) {
 			took := c.memory() - before
 			bound := stalled * test.each
 			if raceEnabled {
-				bound *= 5 // the race detector's shadow of the Go heap
+				bound *= 5 // for the race detector's shadow memory
 			}
 			t.Logf("%d stalled clients took %d MB, bound %d MB", stalled, took>>20, bound>>20)
 			if took > bound {
@@ -76,7 +76,7 @@ func TestHalfOfTheClientsStopReading(t *testing.T) {
 	}
 }
 
-// stall opens n streams, spread over the nodes, that are not read beyond their schema before ctx ends.
+// stall opens n streams, spread over the nodes, that are not read beyond their schema until ctx ends.
 func (c *cluster) stall(ctx context.Context, d *flight.FlightDescriptor, n int) {
 	c.t.Helper()
 	info, err := c.info(ctx, d)
@@ -94,7 +94,7 @@ func (c *cluster) stall(ctx context.Context, d *flight.FlightDescriptor, n int) 
 	if err := group.Wait(); err != nil {
 		c.t.Fatal(err)
 	}
-	// What the server is about to buffer, it buffers now: it stands still when the bytes sent do.
+	// Wait until the server's buffers are full, which is when the number of bytes sent does not change any more.
 	last := -1.0
 	eventually(c.t, soon, func() error {
 		sent := c.metric("datacache_stream_bytes_total")
@@ -107,7 +107,7 @@ func (c *cluster) stall(ctx context.Context, d *flight.FlightDescriptor, n int) 
 	})
 }
 
-// readBeside has n clients, each with connections of its own, read shares of the table, and checks every row.
+// readBeside has n clients, with a connection each, read shares of the table, and checks every row.
 func (c *cluster) readBeside(n, shares int) {
 	c.t.Helper()
 	ctx := limit(c.t, 2*soon)
@@ -131,7 +131,7 @@ func (c *cluster) readBeside(n, shares int) {
 	}
 }
 
-// memory sums what the nodes have resident.
+// memory sums the resident memory of the nodes.
 func (c *cluster) memory() int64 {
 	var total int64
 	for _, n := range c.nodes {

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// number reads a number of the environment.
+// number parses a number from the environment.
 func number(t *testing.T, name string, fallback uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
@@ -37,9 +37,9 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 	return n
 }
 
-// TestKillsAtRandom kills, stops and freezes heads and nodes at random times while clients read shares and
-// epochs. A read may fail for a reason, it may never give a wrong row or fewer; and after every blow
-// the cache is Ready again by itself. FAULTS_ROUNDS sets the number of blows, FAULTS_SEED repeats a run.
+// TestKillsAtRandom kills, stops and freezes heads and nodes at random times while clients read shares and epochs. A read may fail
+// with a reason, but must never return wrong or missing rows; and after every disturbance the cache must become Ready again by
+// itself. FAULTS_ROUNDS sets the number of disturbances, FAULTS_SEED repeats a run.
 func TestKillsAtRandom(t *testing.T) {
 	t.Parallel()
 	rounds := number(t, "FAULTS_ROUNDS", 3)
@@ -60,7 +60,7 @@ func TestKillsAtRandom(t *testing.T) {
 	for round := range rounds {
 		time.Sleep(time.Duration(random.IntN(700)) * time.Millisecond)
 		c.blow(round, random)
-		for random.IntN(3) == 0 { // and once more while it recovers
+		for random.IntN(3) == 0 { // and possibly again while it recovers
 			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
 			c.blow(round, random)
 		}
@@ -80,10 +80,10 @@ func TestKillsAtRandom(t *testing.T) {
 	}
 }
 
-// reads counts what a reader had.
+// reads counts the complete and the failed reads.
 type reads struct{ whole, broken atomic.Int64 }
 
-// blow does something bad to one process and brings it back.
+// blow disturbs one process and restores it.
 func (c *cluster) blow(round uint64, random *rand.Rand) {
 	c.t.Helper()
 	target := random.IntN(len(c.nodes) + 1)
@@ -111,7 +111,7 @@ func (c *cluster) blow(round uint64, random *rand.Rand) {
 	}
 }
 
-// readUntil reads shares and epochs until ctx ends. It gives the first error that no fault excuses.
+// readUntil reads shares and epochs until ctx ends. It returns the first error that no fault excuses.
 func (c *cluster) readUntil(ctx context.Context, i int, random *rand.Rand, count *reads) error {
 	for ctx.Err() == nil {
 		one := c.readShare
@@ -121,7 +121,7 @@ func (c *cluster) readUntil(ctx context.Context, i int, random *rand.Rand, count
 		readCtx, cancel := context.WithTimeout(ctx, soon)
 		err := one(readCtx, random)
 		cancel()
-		time.Sleep(30 * time.Millisecond) // the machine is for the other tests too
+		time.Sleep(30 * time.Millisecond) // leaves CPU time for other tests
 		switch code := status.Code(err); {
 		case err == nil:
 			count.whole.Add(1)

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestSourcesAreOpened opens the sources of the server. go test keeps a passed result until a file changes that
-// a test opened or compiled; it can't see that TestMain builds the binary from these.
+// TestSourcesAreOpened opens the sources of the server. go test caches a passed result until a file changes that a test opened or
+// compiled; it doesn't know that TestMain builds the binary from these.
 func TestSourcesAreOpened(t *testing.T) {
 	opened := 0
 	for _, root := range []string{"../../cmd", "../../cacheserver", "../../go.mod"} {

@@ -82,7 +82,7 @@ func TestHeadToldToStopDoesNotWaitForItsNodes(t *testing.T) {
 	}
 }
 
-// TestStopWhileLoading stops head and nodes in the middle of a load that would never end.
+// TestStopWhileLoading stops head and nodes in the middle of a load that would never finish.
 func TestStopWhileLoading(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 4, 50, 25)

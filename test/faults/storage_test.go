@@ -16,7 +16,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// TestStoreThatRecovers loads from a store that misbehaves for a while: nothing of it may be seen in the rows.
+// TestStoreThatRecovers loads from a store with temporary faults, which must not affect the rows.
 func TestStoreThatRecovers(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -54,7 +54,8 @@ func TestStoreThatRecovers(t *testing.T) {
 	}
 }
 
-// TestStoreThatStaysBroken goes on trying, and says with which file and why; once the store is well the cache loads.
+// TestStoreThatStaysBroken checks that loading is retried, that the status names the file and the reason, and that the cache loads
+// once the store works.
 func TestStoreThatStaysBroken(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -90,7 +91,7 @@ func TestStoreThatStaysBroken(t *testing.T) {
 	}
 }
 
-// TestFirstLoadThatGetsNowhereFails bounds how long a cache that nobody has used yet waits for its store.
+// TestFirstLoadThatGetsNowhereFails checks that a cache that was never ready waits only a limited time for its store.
 func TestFirstLoadThatGetsNowhereFails(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 4, 50, 25)
@@ -104,7 +105,7 @@ func TestFirstLoadThatGetsNowhereFails(t *testing.T) {
 	failedWith(c, "no progress for 4s", l.name(2), "SlowDown")
 }
 
-// TestFileDeletedInMidLoad deletes a file that a node is about to read while it waits for another one.
+// TestFileDeletedInMidLoad deletes a file that a node is about to read, while the node waits for another one.
 func TestFileDeletedInMidLoad(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 8, 50, 50)
@@ -122,7 +123,7 @@ func TestFileDeletedInMidLoad(t *testing.T) {
 	failedWith(c, l.name(7), "404")
 }
 
-// TestFileTruncatedInMidLoad shortens a file that a node has opened but not read.
+// TestFileTruncatedInMidLoad truncates a file that a node has opened but not read.
 func TestFileTruncatedInMidLoad(t *testing.T) {
 	t.Parallel()
 	l := onDisk(t, 8, 50, 50)
@@ -132,7 +133,7 @@ func TestFileTruncatedInMidLoad(t *testing.T) {
 	failedWith(c, l.name(7), "truncated or replaced")
 }
 
-// TestFileReplacedBetweenLoads writes another file in a data file's place before its node restarts.
+// TestFileReplacedBetweenLoads replaces a data file before its node restarts.
 func TestFileReplacedBetweenLoads(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -157,7 +158,7 @@ func TestFileReplacedBetweenLoads(t *testing.T) {
 	}
 }
 
-// otherValue writes a file in a data file's place that has as many bytes and another text in one row.
+// otherValue replaces a data file with one of the same size that has another text in one row.
 func (l *lake) otherValue(file int) {
 	l.t.Helper()
 	before := l.data(file)
@@ -168,7 +169,7 @@ func (l *lake) otherValue(file int) {
 	l.replace(file, after)
 }
 
-// TestCorruptByteInChecksummedPage flips bytes in a page of zstd, whose frames carry a checksum.
+// TestCorruptByteInChecksummedPage flips bytes in a zstd page, whose frames have a checksum.
 func TestCorruptByteInChecksummedPage(t *testing.T) {
 	const seed = 20260101
 	t.Logf("seed %d", seed)
@@ -190,9 +191,9 @@ func TestCorruptByteInChecksummedPage(t *testing.T) {
 	}
 }
 
-// TestCorruptByteThatNothingGuards flips a byte of a value in a page without compression. Such a file is as
-// valid as the one that was written, and Parquet's optional page checksums are not there to tell. The test
-// holds what is left: the number of rows, every other value, and the process.
+// TestCorruptByteThatNothingGuards flips a byte of a value in an uncompressed page without a checksum. Such a file is as valid as the
+// original, so the change can't be detected. The test checks the rest: the number of rows, every other value, and that the process
+// keeps running.
 func TestCorruptByteThatNothingGuards(t *testing.T) {
 	t.Parallel()
 	l := compressed(t, "uncompressed", 2, 200, 200)
@@ -215,7 +216,7 @@ func TestCorruptByteThatNothingGuards(t *testing.T) {
 	}
 }
 
-// ended waits until loading is over, one way or the other.
+// ended waits until loading has succeeded or failed.
 func (c *cluster) ended() protocol.Status {
 	c.t.Helper()
 	var s protocol.Status
@@ -229,7 +230,7 @@ func (c *cluster) ended() protocol.Status {
 	return s
 }
 
-// flip turns all bits of one byte of a data file over.
+// flip flips all bits of a byte of a data file.
 func (l *lake) flip(file, offset int) {
 	l.t.Helper()
 	data := bytes.Clone(l.data(file))
@@ -237,7 +238,7 @@ func (l *lake) flip(file, offset int) {
 	l.replace(file, data)
 }
 
-// pages is where the compressed pages of a column lie in a data file with one row group: from its zstd frame on.
+// pages returns the offsets of a column's compressed pages in a data file with one row group, starting with the zstd frame.
 func (l *lake) pages(file int, column string) (first, end int) {
 	l.t.Helper()
 	data := l.data(file)

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// The tests of this file are the failures of Kubeflow Trainer 2.3.0's data cache, each of which it hid.
+// The tests of this file cover failures that Kubeflow Trainer 2.3.0's data cache did not report.
 
 func TestDamagedFileFailsTheCache(t *testing.T) {
 	truncate := func(l *lake) { l.replace(1, l.data(1)[:len(l.data(1))*2/3]) }
@@ -35,8 +35,8 @@ func TestDamagedFileFailsTheCache(t *testing.T) {
 		name   string
 		make   func(*testing.T) *lake
 		damage func(*lake)
-		nodes  int    // to load on; 0 damages the file before the plan
-		when   string // how the reason begins, by the stage that noticed
+		nodes  int    // number of nodes to load on; 0: the file is damaged before the plan
+		when   string // start of the reason, which depends on the stage that noticed
 		reason string
 	}{
 		{"truncated on disk before the plan", disk, truncate, 0, planned, size},
@@ -74,8 +74,8 @@ func TestDamagedFileFailsTheCache(t *testing.T) {
 func disk(t *testing.T) *lake      { return onDisk(t, 3, 50, 20) }
 func bucketful(t *testing.T) *lake { return onS3(t, 3, 50, 20) }
 
-// failedWith asserts that the cache ends as Failed with all the reasons, that clients hear them, and that
-// every process lives on to tell, with its memory given back.
+// failedWith asserts that the cache ends as Failed with all the reasons, that clients get them, and that every process keeps running
+// and has released its memory.
 func failedWith(c *cluster, reasons ...string) {
 	c.t.Helper()
 	s := c.await(protocol.StateFailed, reasons[0], soon)
@@ -150,7 +150,7 @@ func TestLateNodeIsWaitedFor(t *testing.T) {
 	c.servesAll(1)
 }
 
-// TestOrderStays reads the same table through caches of 1, 2 and 3 nodes, twice each and after a restart.
+// TestOrderStays reads the same table through caches of 1, 2 and 3 nodes, twice each and after a restart: the order must be the same.
 func TestOrderStays(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 5, 40, 16)
@@ -297,7 +297,7 @@ func TestUnimplementedCallsAreRefused(t *testing.T) {
 	c.servesAll(1)
 }
 
-// TestDeadNodeIsNotHandedOut asks the head without pause while a node is killed and comes back.
+// TestDeadNodeIsNotHandedOut queries the head continuously while a node is killed and restarted.
 func TestDeadNodeIsNotHandedOut(t *testing.T) {
 	t.Parallel()
 	c := running(t, onS3(t, 2, 50, 25), 2)
@@ -337,7 +337,7 @@ func TestDeadNodeIsNotHandedOut(t *testing.T) {
 	c.servesAll(2)
 }
 
-// TestOldTicketIsRefused keeps a ticket over the restart of the node it is for.
+// TestOldTicketIsRefused uses a ticket after the restart of the node that it is for.
 func TestOldTicketIsRefused(t *testing.T) {
 	t.Parallel()
 	c := running(t, onS3(t, 2, 50, 25), 1)

@@ -33,7 +33,7 @@ const (
 
 var (
 	cluster  *kubetest.Cluster
-	program  string // the manager, built
+	program  string // path of the built manager
 	lastPort atomic.Int64
 )
 
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M, dir string) int {
 	lastPort.Store(19500)
 	program = filepath.Join(dir, "manager")
-	if err := build(context.Background(), repository, program); err != nil { //nolint:forbidigo // under TestMain, which has no context
+	if err := build(context.Background(), repository, program); err != nil { //nolint:forbidigo // called from TestMain, which has no context
 		return fail(err)
 	}
 	options := kubetest.Options{
@@ -72,7 +72,7 @@ func fail(err error) int {
 
 const repository = "../.."
 
-// build makes the manager of a checkout.
+// build builds the manager of a checkout.
 func build(ctx context.Context, checkout, to string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", to, "./cmd/manager")
 	cmd.Dir = checkout
@@ -82,7 +82,7 @@ func build(ctx context.Context, checkout, to string) error {
 	return nil
 }
 
-// rendered is a file with the objects of an overlay of a checkout.
+// rendered returns a file with the objects of an overlay of a checkout.
 func rendered(t *testing.T, checkout, overlay string) string {
 	t.Helper()
 	text, err := exec.CommandContext(t.Context(), cluster.Kubectl(), "kustomize", filepath.Join(checkout, overlay)).Output()
@@ -105,7 +105,7 @@ type manager struct {
 	probes  string // host:port
 }
 
-// start runs a manager in the namespace and waits until it is ready. Its cleanup kills what is left of it.
+// start runs a manager in the namespace and waits until it is ready. Cleanup kills it if it is still running.
 func start(t *testing.T, program, namespace string, more ...string) *manager {
 	t.Helper()
 	m := launch(t, program, namespace, append([]string{"--rotate-certs=false", "--cert-dir=" + cluster.CertDir}, more...)...)
@@ -113,7 +113,7 @@ func start(t *testing.T, program, namespace string, more ...string) *manager {
 	return m
 }
 
-// launch is start without the wait, with the certificates that more names.
+// launch is start without waiting; more names the certificates.
 func launch(t *testing.T, program, namespace string, more ...string) *manager {
 	t.Helper()
 	kubeconfig, err := cluster.Kubeconfig("system:serviceaccount:"+namespace+":datacache-manager", "system:serviceaccounts", "system:authenticated")
@@ -146,7 +146,7 @@ func launch(t *testing.T, program, namespace string, more ...string) *manager {
 		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
 			t.Logf("the manager at %s said last:\n%s", m.webhook, text[max(0, len(text)-4000):])
 		}
-		_ = log.Close() // only read from here
+		_ = log.Close() // opened for reading: closing can't lose data
 	})
 	return m
 }
@@ -187,7 +187,7 @@ func (m *manager) terminate(t *testing.T) {
 	}
 }
 
-// cacheJob is a TrainJob with a cache on the stock runtime.
+// cacheJob returns a TrainJob with a cache on the stock runtime.
 func cacheJob(namespace, name string) *trainer.TrainJob {
 	return &trainer.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -202,7 +202,7 @@ func cacheJob(namespace, name string) *trainer.TrainJob {
 	}
 }
 
-// twin waits for the stock runtime's.
+// twin waits for the stock runtime's twin.
 func twin(t *testing.T) *trainer.ClusterTrainingRuntime {
 	t.Helper()
 	if err := cluster.InstallRuntimes(t.Context(), stock); err != nil {

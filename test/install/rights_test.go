@@ -28,8 +28,8 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// TestCertificateInASharedNamespace: beside Trainer, whose Secrets it may not see, the manager makes its certificate, tells the API server
-// its CA, and is ready once the kubelet has mounted it.
+// TestCertificateInASharedNamespace runs the manager in Trainer's namespace, where it may not read Trainer's Secrets: it must create
+// its certificate, pass its CA to the API server, and be ready once the kubelet has mounted the certificate.
 func TestCertificateInASharedNamespace(t *testing.T) {
 	const shared = "kubeflow-system"
 	if err := cluster.Install(t.Context(), rendered(t, repository, "manifests/overlays/kubeflow"), cluster.Address+":1"); err != nil {
@@ -64,7 +64,7 @@ func TestCertificateInASharedNamespace(t *testing.T) {
 	m.terminate(t)
 }
 
-// TestMetricsWantAToken: the metrics are for those whom the role datacache-metrics-reader is given.
+// TestMetricsWantAToken checks that only clients with the role datacache-metrics-reader can read the metrics.
 func TestMetricsWantAToken(t *testing.T) {
 	if err := cluster.Install(t.Context(), rendered(t, repository, overlay), cluster.Address+":1"); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestMetricsWantAToken(t *testing.T) {
 	}
 	cluster.Create(t, reader)
 	ctx := context.WithoutCancel(t.Context())
-	t.Cleanup(func() { _ = cluster.Client.Delete(ctx, reader) }) // nothing else has its name
+	t.Cleanup(func() { _ = cluster.Client.Delete(ctx, reader) }) // the name is not used elsewhere
 	for name, want := range map[string]int{"": http.StatusUnauthorized, "nobody": http.StatusForbidden, "reader": http.StatusOK} {
 		token := ""
 		if name != "" {
@@ -94,7 +94,7 @@ func TestMetricsWantAToken(t *testing.T) {
 	}
 }
 
-// scrape asks for the metrics, and returns an error unless the answer is as wanted.
+// scrape requests the metrics, and returns an error unless the response has the wanted status.
 func scrape(ctx context.Context, address, token string, want int) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/metrics", nil)
 	if err != nil {
@@ -103,7 +103,7 @@ func scrape(ctx context.Context, address, token string, want int) error {
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the manager signs it itself
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // it is self-signed
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
@@ -116,8 +116,8 @@ func scrape(ctx context.Context, address, token string, want int) error {
 	return nil
 }
 
-// TestNamespaced: with component namespaced the manager gives caches to TrainJobs of the namespaces that it serves, and has no right to
-// look into others, whose TrainJobs it doesn't touch.
+// TestNamespaced checks that with the component namespaced the manager gives caches to TrainJobs of the namespaces that it serves,
+// and has no permission to read others, whose TrainJobs it does not modify.
 func TestNamespaced(t *testing.T) {
 	served, other := cluster.Namespace(t), cluster.Namespace(t)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -135,7 +135,7 @@ func TestNamespaced(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The binding of an installation for all namespaces would give the rights that are to be missing.
+	// The binding of an installation for all namespaces would grant the permissions that must be missing.
 	if err := client.IgnoreNotFound(cluster.Client.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "datacache-manager"}})); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestNamespaced(t *testing.T) {
 	}
 	cluster.Create(t, cacheJob(served, "train"))
 	cluster.Appear(t, &lws.LeaderWorkerSet{}, served, inject.CacheName("train"))
-	// Not pointed at a twin, it is for Trainer to judge: the stock runtime has no step that initializes a dataset.
+	// It is not pointed at a twin, so Trainer validates it: the stock runtime has no step that initializes a dataset.
 	err = cluster.Client.Create(t.Context(), cacheJob(other, "train"), client.DryRunAll)
 	if err == nil || !strings.Contains(err.Error(), "must have dataset-initializer job") || !strings.Contains(err.Error(), stock) {
 		t.Errorf("creating a TrainJob in another namespace: %v, want Trainer's own refusal of runtime %s", err, stock)
@@ -162,7 +162,7 @@ func TestNamespaced(t *testing.T) {
 	m.terminate(t)
 }
 
-// restrictedClient has the rights of the manager of the namespace.
+// restrictedClient returns a client with the permissions of the namespace's manager.
 func restrictedClient(t *testing.T, namespace string) client.Client {
 	t.Helper()
 	config, err := cluster.ConfigFor("system:serviceaccount:"+namespace+":datacache-manager", "system:serviceaccounts", "system:authenticated")

@@ -15,14 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// service stands in for the webhook's Service: it leads each new connection to one of its endpoints in turn.
+// service stands in for the webhook's Service: it forwards new connections to its endpoints in turn.
 type service struct {
 	listener net.Listener
 
 	mu        sync.Mutex
 	endpoints []string
 	next      int
-	conns     map[string]int // so far, by endpoint
+	conns     map[string]int // number of connections so far, by endpoint
 }
 
 func newService(t *testing.T, endpoints ...string) *service {
@@ -77,9 +77,9 @@ func (s *service) served(endpoint string) int {
 	return s.conns[endpoint]
 }
 
-// TestNoCallIsRefusedAtRollout: while TrainJobs with caches are submitted without a pause, both managers are replaced, as a rollout of the
-// Deployment does it: a new one becomes ready and an endpoint; the old one is no endpoint any more, which its preStop gives the cluster the
-// time to learn; then it is told to end. Every TrainJob is admitted.
+// TestNoCallIsRefusedAtRollout replaces both managers as a rollout of the Deployment does, while TrainJobs with caches are submitted
+// continuously: a new manager becomes ready and an endpoint; the old one stops being an endpoint, and its preStop gives the cluster
+// time to notice; then it is terminated. Every TrainJob must be admitted.
 func TestNoCallIsRefusedAtRollout(t *testing.T) {
 	webhooks := newService(t)
 	if err := cluster.Install(t.Context(), rendered(t, repository, overlay), webhooks.listener.Addr().String()); err != nil {
@@ -107,14 +107,14 @@ func TestNoCallIsRefusedAtRollout(t *testing.T) {
 	stream.end(t)
 }
 
-// stream is TrainJobs that are submitted one after the other, by several users at a time, and kept nowhere (dry run).
+// stream submits TrainJobs one after the other, as several users concurrently, without storing them (dry run).
 type stream struct {
 	stop   context.CancelFunc
 	users  sync.WaitGroup
 	mu     sync.Mutex
 	count  int
 	errors []error
-	tick   chan struct{} // closed and made anew with each answer
+	tick   chan struct{} // closed and replaced at each response
 }
 
 func submit(t *testing.T, namespace string) *stream {
@@ -146,7 +146,7 @@ func (s *stream) note(err error) {
 	s.tick = make(chan struct{})
 }
 
-// passes waits for n more answers.
+// passes waits for n more responses.
 func (s *stream) passes(t *testing.T, n int) {
 	t.Helper()
 	s.mu.Lock()

@@ -26,8 +26,8 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// TestUninstall: with a cache in use, datacache is removed by one command, in whatever order its objects go and whether or not a manager
-// runs. Nothing of it is left, twins included, and the user's TrainJob and namespace can be deleted.
+// TestUninstall removes datacache with one command while a cache is in use, in random order of the objects, with and without a
+// running manager. Nothing may remain, twins included, and it must be possible to delete the user's TrainJob and namespace.
 func TestUninstall(t *testing.T) {
 	tests := map[string]struct {
 		running bool
@@ -72,8 +72,9 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// collected waits until the garbage collector watches DataCaches: it looks for new kinds every 30 s, and never deletes what an object
-// owned that came and went in between. What a DataCache that never was is said to own goes once it does.
+// collected waits until the garbage collector watches DataCaches: it discovers new kinds every 30 s, and never deletes the dependents
+// of an object that was created and deleted in between. The test creates an object owned by a DataCache that never existed, and waits
+// until it is deleted.
 func collected(t *testing.T, ns string) {
 	t.Helper()
 	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -84,7 +85,7 @@ func collected(t *testing.T, ns string) {
 	cluster.Vanish(t, &corev1.ConfigMap{}, ns, owned.Name)
 }
 
-// oneByOne deletes the overlay's objects in a random order, each without waiting for it.
+// oneByOne deletes the overlay's objects in a random order, without waiting for each.
 func oneByOne(t *testing.T) {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -116,7 +117,7 @@ func kubectl(t *testing.T, args ...string) {
 	}
 }
 
-// nothingIsLeft waits until all that datacache had is gone, in its own namespace, in the user's, and in none.
+// nothingIsLeft waits until all objects of datacache are gone: in its own namespace, in the user's, and cluster-scoped ones.
 func nothingIsLeft(t *testing.T, user string) {
 	t.Helper()
 	cluster.Vanish(t, &apiextensions.CustomResourceDefinition{}, "", "datacaches."+inject.Group)

@@ -34,9 +34,9 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// TestUpgrade: a cache that the commit before made, and serves, goes on through an upgrade as docs/install.md describes it: the manifests
-// are applied over the old ones, and the managers are replaced. Its pods stay, and the new manager looks after it and makes others.
-// UPGRADE_FROM names another commit to come from.
+// TestUpgrade checks that a cache that the previous commit created, and that is in use, survives an upgrade as described in
+// docs/install.md: the manifests are applied over the old ones, and the managers are replaced. Its pods must stay, and the new
+// manager must manage it and create others. UPGRADE_FROM selects another commit to upgrade from.
 func TestUpgrade(t *testing.T) {
 	before := checkout(t, cmp.Or(os.Getenv("UPGRADE_FROM"), "HEAD~1"))
 	oldProgram := filepath.Join(t.TempDir(), "manager")
@@ -81,7 +81,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// checkout is a folder with the files of a commit.
+// checkout returns a folder with the files of a commit.
 func checkout(t *testing.T, commit string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -93,12 +93,12 @@ func checkout(t *testing.T, commit string) string {
 	return dir
 }
 
-// head runs a real head with two data nodes on an address of its own until the test ends, and returns the address.
+// head runs a real head with two data nodes on its own address until the end of the test, and returns the address.
 func head(t *testing.T) string {
 	t.Helper()
 	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
 	table.Append(icetest.Row{"id": 1}, icetest.Row{"id": 2})
-	const address = "127.200.0.1" // where no test cluster's programs are: the port is the cache's own
+	const address = "127.200.0.1" // an address that no test cluster uses: the port is fixed
 	listen := func(port int) net.Listener {
 		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("%s:%d", address, port))
 		if err != nil {
@@ -127,7 +127,7 @@ func head(t *testing.T) string {
 	return address
 }
 
-// isReady waits for a DataCache's state, which is where it was in any version.
+// isReady waits for a DataCache's state, in the field that all versions use.
 func isReady(t *testing.T, namespace, name string) {
 	t.Helper()
 	dc := &unstructured.Unstructured{}
@@ -140,7 +140,7 @@ func isReady(t *testing.T, namespace, name string) {
 	})
 }
 
-// podsOf are the UIDs of a cache's pods, of which there are three.
+// podsOf returns the UIDs of a cache's pods; there must be three.
 func podsOf(t *testing.T, namespace, cache string) map[string]types.UID {
 	t.Helper()
 	uids := map[string]types.UID{}

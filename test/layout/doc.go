@@ -1,5 +1,5 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package layout holds the tests that keep the repository's shape: package sentences, file headers, import bans, sizes.
+// Package layout tests the structure of the repository: package comments, file headers, import bans, sizes.
 package layout

@@ -19,13 +19,13 @@ const (
 	sigs       = "sigs.k8s.io"
 )
 
-// ban says which imports a room must not reach, itself or through other packages of the module, and why.
+// ban lists imports that a folder must not reach, directly or through other packages of the module, with the reason.
 type ban struct {
-	room   string   // folder and all below it
-	never  []string // import paths; each also bans what lies below it
-	only   []string // when set: besides the standard library, exactly these may be imported
-	strict bool     // true: only is meant, even when empty
-	except string   // a room that the ban is not for, nor for what others reach through it
+	room   string   // applies to the folder and all below it
+	never  []string // import paths; each also bans the paths below it
+	only   []string // if set: besides the standard library, only these may be imported
+	strict bool     // only applies, even when it is empty
+	except string   // a folder to which the ban does not apply, nor to what others reach through it
 	why    string
 }
 
@@ -76,7 +76,7 @@ var bans = []ban{
 		why: "blobs over HTTP; tables read through it as any client does"},
 }
 
-// objectCacheKube asks whose a token is and who shares the keys: docs/adr/0010-object-cache.md.
+// objectCacheKube reviews tokens and watches members: docs/adr/0010-object-cache.md.
 const objectCacheKube = "cacheserver/objectcache/kube"
 
 func own(room string) string { return module + "/cacheserver/" + room }
@@ -104,7 +104,7 @@ func TestImportBans(t *testing.T) {
 	}
 }
 
-// forbids says why an import path is not for the room, or "".
+// forbids returns the reason why the folder must not import a path, or "".
 func (b ban) forbids(imported string) string {
 	for _, never := range b.never {
 		if within(imported, never) {
@@ -120,7 +120,7 @@ func (b ban) forbids(imported string) string {
 	return "only the standard library and " + strings.Join(b.only, ", ") + " may be"
 }
 
-// graphOf maps each folder with Go code to what its non-test files import.
+// graphOf maps each folder with Go code to the imports of its non-test files.
 func graphOf(t *testing.T, files []source) map[string][]string {
 	t.Helper()
 	graph := map[string][]string{}
@@ -133,7 +133,7 @@ func graphOf(t *testing.T, files []source) map[string][]string {
 	return graph
 }
 
-// reach returns every import path that dir reaches through packages of the module other than except, with the way there.
+// reach returns every import path that dir reaches through packages of the module other than except, with the chain of imports.
 func reach(graph map[string][]string, dir, except string) map[string][]string {
 	found := map[string][]string{}
 	var visit func(dir string, way []string)
@@ -165,12 +165,12 @@ func below(graph map[string][]string, room string) []string {
 	})
 }
 
-// within says whether a path is the parent or lies below it; "k8s.io" stands for everything of that host.
+// within reports whether a path is the parent or is below it; "k8s.io" stands for all paths of that host.
 func within(name, parent string) bool {
 	return name == parent || strings.HasPrefix(name, parent+"/")
 }
 
-// isStandard says whether an import path is the standard library's: its first element has no dot.
+// isStandard reports whether an import path is in the standard library: its first element has no dot.
 func isStandard(imported string) bool {
 	first, _, _ := strings.Cut(imported, "/")
 	return !strings.Contains(first, ".")

@@ -22,9 +22,9 @@ const (
 	module = "github.com/kubeflow/datacache"
 )
 
-// source is one parsed Go file of the module.
+// source is a parsed Go file of the module.
 type source struct {
-	path  string // from the repository's root, with slashes
+	path  string // relative to the repository's root, with slashes
 	text  string
 	ast   *ast.File
 	lines int
@@ -49,7 +49,7 @@ func (s source) imports(t *testing.T) []string {
 	return paths
 }
 
-// repository parses every Go file below the root, sorted by path.
+// repository parses every Go file of the repository, sorted by path.
 func repository(t *testing.T) (*token.FileSet, []source) {
 	t.Helper()
 	set := token.NewFileSet()
@@ -71,7 +71,7 @@ func repository(t *testing.T) (*token.FileSet, []source) {
 	return set, files
 }
 
-// filesOf lists the repository's files with the extension, sorted. Hidden folders and testdata are no code of ours.
+// filesOf lists the repository's files with the extension, sorted. Hidden folders and testdata are skipped.
 func filesOf(t *testing.T, ext string) []string {
 	t.Helper()
 	var names []string

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	maxFile     = 500 // lines, outside tests
-	maxFunction = 60  // lines from the func keyword's to the closing brace's, outside tests
+	maxFile     = 500 // lines, except in tests
+	maxFunction = 60  // lines from the func keyword to the closing brace, except in tests
 
 	copyright = "Copyright The Kubeflow Authors."
 	license   = "SPDX-License-Identifier: Apache-2.0"
 )
 
-// longOnPurpose lists files ("path") and functions ("path: name") that may pass the limits, each with the reason.
+// longOnPurpose lists files ("path") and functions ("path: name") that may exceed the limits, each with the reason.
 var longOnPurpose = map[string]string{}
 
 func TestEveryPackageSaysWhatItIs(t *testing.T) {
@@ -111,7 +111,8 @@ func TestNothingIsTooLong(t *testing.T) {
 	}
 }
 
-// `go install github.com/kubeflow/datacache/cmd/cacheserver@VERSION` refuses a module whose go.mod replaces or excludes others.
+// TestModuleCanBeInstalled checks that go.mod has no replace or exclude directives, with which `go install
+// github.com/kubeflow/datacache/cmd/cacheserver@VERSION` fails.
 func TestModuleCanBeInstalled(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	if err != nil {

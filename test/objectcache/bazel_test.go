@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// TestBazel has the exchange of a cold and of a second build, as Bazel's HTTP cache client has it (its HttpUploadHandler.java and
-// HttpDownloadHandler.java): one connection that stays, entries under ac/ and cas/, and answers of HTTP/1.1 that tell their length. Bazel
-// itself is in neither Debian nor a registry that the tests use.
+// TestBazel sends the requests of a first and of a second build, as Bazel's HTTP cache client does (its HttpUploadHandler.java and
+// HttpDownloadHandler.java): on one persistent connection, with entries under ac/ and cas/, expecting HTTP/1.1 responses with
+// Content-Length. Bazel itself is in neither Debian nor a registry that the tests use.
 func TestBazel(t *testing.T) {
 	t.Parallel()
 	p := start(t, options{})
@@ -26,7 +26,7 @@ func TestBazel(t *testing.T) {
 		if method == http.MethodPut {
 			length, sent = fmt.Sprintf("Content-Length: %d\r\n", len(body)), body
 		}
-		// Bazel's order: its own headers, those of --remote_header, and who it is.
+		// Bazel's order of headers: its own, those of --remote_header, and User-Agent.
 		_, err := fmt.Fprintf(conn, "%s /v1/objects/team/bazel/%s HTTP/1.1\r\nhost: cache\r\naccept: */*\r\n%sconnection: keep-alive\r\n"+
 			"Authorization: Bearer %s\r\nuser-agent: bazel/release 8.0.0\r\n\r\n%s", method, entry, length, token, sent)
 		if err != nil {

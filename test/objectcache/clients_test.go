@@ -28,7 +28,7 @@ func TestCurl(t *testing.T) {
 	p := start(t, options{})
 	dir := t.TempDir()
 	tokenFile := write(t, filepath.Join(dir, "token"), token+"\n")
-	sent := write(t, filepath.Join(dir, "sent"), content("curl", 0, 3<<20)) // large enough that curl expects a 100-continue
+	sent := write(t, filepath.Join(dir, "sent"), content("curl", 0, 3<<20)) // large enough that curl waits for 100 Continue
 	got := filepath.Join(dir, "got")
 	run := func(arguments string) string {
 		command := fmt.Sprintf(`%s -sS -w '%%{http_code}' -H "Authorization: Bearer $(cat %s)" %s`, curl, tokenFile, arguments)
@@ -70,7 +70,7 @@ func TestCurl(t *testing.T) {
 	}
 }
 
-// remoteHits finds what "ccache --print-stats" says of the remote storage.
+// remoteHits matches the counters of the remote storage in the output of "ccache --print-stats".
 var remoteHits = regexp.MustCompile(`(?m)^remote_storage_(read_hit|write)\t(\d+)$`)
 
 func TestCcache(t *testing.T) {
@@ -83,7 +83,7 @@ func TestCcache(t *testing.T) {
 	for i := range units {
 		write(t, filepath.Join(source, fmt.Sprintf("unit%d.c", i)), fmt.Sprintf("int answer%d(void) { return %d; }\n", i, i))
 	}
-	build := func(tokenGiven string) map[string]int { // from an empty local cache
+	build := func(tokenGiven string) map[string]int { // with an empty local cache
 		local := t.TempDir()
 		env := []string{
 			"PATH=" + os.Getenv("PATH"), "HOME=" + local, "CCACHE_DIR=" + local,
@@ -122,7 +122,7 @@ func TestCcache(t *testing.T) {
 	}
 }
 
-// reader is a pfio_reader.py that runs.
+// reader is a running pfio_reader.py.
 type reader struct {
 	t    *testing.T
 	in   io.Writer
@@ -162,7 +162,7 @@ func newReader(t *testing.T, origin, cache, tokenFile string, env ...string) *re
 	return r
 }
 
-// read reads a file by pfio.
+// read reads a file with pfio.
 func (r *reader) read(name string) string {
 	r.t.Helper()
 	line, err := json.Marshal(name)
@@ -210,19 +210,19 @@ func TestPfio(t *testing.T) {
 		t.Errorf("%g hits for %d files", hits, len(names))
 	}
 
-	write(t, filepath.Join(folder, "with space"), "origin") // never reaches a server: pfio falls back
+	write(t, filepath.Join(folder, "with space"), "origin") // the request never reaches the server, and pfio falls back
 	if got := r.read("with space"); got != "origin" {
 		t.Errorf("a name with a space: %q, want the origin's", got)
 	}
 
 	write(t, tokenFile, "expired")
-	eventually(t, func() error { // pfio reads the file again after a second
+	eventually(t, func() error { // pfio reads the token file again after a second
 		if got := r.read("plain"); got != "changed behind the cache's back" {
 			return fmt.Errorf("with a bad token: %q, want the origin's", got)
 		}
 		return nil
 	})
-	// pfio may read the token between a GET that was refused and the PUT of what it then read: so that is what is cached.
+	// pfio may read the token between a rejected GET and the PUT of what it then read, so the content is cached.
 	plain := write(t, filepath.Join(folder, "plain"), "first of plain")
 	hits := p.metric("hits_total")
 	write(t, tokenFile, token)
@@ -240,7 +240,7 @@ func TestPfio(t *testing.T) {
 	}
 }
 
-// TestPfioOfS3 has objects in an S3 bucket. The second reader gets them without a read from the bucket.
+// TestPfioOfS3 reads objects from an S3 bucket. The second reader must get them without reading from the bucket.
 func TestPfioOfS3(t *testing.T) {
 	t.Parallel()
 	p, origin := start(t, options{}), s3test.Start(t)
@@ -273,7 +273,7 @@ func TestPfioOfS3(t *testing.T) {
 	}
 }
 
-// TestStopWaitsForRequests ends the server in the middle of a PUT.
+// TestStopWaitsForRequests stops the server in the middle of a PUT.
 func TestStopWaitsForRequests(t *testing.T) {
 	t.Parallel()
 	p := start(t, options{args: []string{"--grace", patience.String()}})
@@ -303,7 +303,7 @@ func TestStopWaitsForRequests(t *testing.T) {
 		return nil
 	})
 	p.terminate()
-	eventually(t, func() error { // it takes no new connections
+	eventually(t, func() error { // it accepts no new connections
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/v1/objects/team/late", nil)
 		if err != nil {
 			return err

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// TestThousandOnOneKey has a thousand connections open at once. Half of them put one key, and all of those are in the middle of it when
-// the other half get it. Every answer is whole, and one object is left.
+// TestThousandOnOneKey opens a thousand connections at once. Half of them PUT the same key, and all of those are in progress when the
+// other half GET it. Every response must be complete, and one object must remain.
 func TestThousandOnOneKey(t *testing.T) {
 	t.Parallel()
 	const clients, size = 1000, 16 << 10
@@ -71,7 +71,7 @@ func TestThousandOnOneKey(t *testing.T) {
 	}
 }
 
-// TestEvictionUnderLoad puts many times what two buckets hold, and reads what may be there.
+// TestEvictionUnderLoad stores many times what two buckets can hold, and reads objects that may have been evicted.
 func TestEvictionUnderLoad(t *testing.T) {
 	t.Parallel()
 	const workers, objects, size, total = 8, 100, 64 << 10, 6 << 20
@@ -113,7 +113,7 @@ func TestEvictionUnderLoad(t *testing.T) {
 	})
 }
 
-// sizes is how much of the disk the files take together.
+// sizes is the total disk space of the files.
 func sizes(t *testing.T, paths []string) (total int64) {
 	t.Helper()
 	const blockSize = 4096
@@ -127,7 +127,7 @@ func sizes(t *testing.T, paths []string) (total int64) {
 	return total
 }
 
-// connect opens a connection for objects, which ends with the test.
+// connect opens a connection for objects, which is closed at the end of the test.
 func (p *process) connect() net.Conn {
 	p.t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
@@ -141,7 +141,7 @@ func (p *process) connect() net.Conn {
 	return conn
 }
 
-// answered sends what is left of a request, and checks its answer.
+// answered sends the rest of a request, and checks the response.
 func answered(conn net.Conn, send string, check func(*http.Response, string) error) error {
 	if _, err := io.WriteString(conn, send); err != nil {
 		return err
@@ -158,7 +158,7 @@ func answered(conn net.Conn, send string, check func(*http.Response, string) err
 	return check(response, string(text))
 }
 
-// isContent tells whether a text is the content of key "one" in some round, whole.
+// isContent reports whether a text is the complete content of key "one" in some round.
 func isContent(text string, size int) bool {
 	var round int
 	_, err := fmt.Sscanf(text, "<one round %d>", &round)

@@ -1,5 +1,5 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectcache holds the tests of real object-cache processes: real clients, kills, disks that are full or fail.
+// Package objectcache tests real object-cache processes: with real clients, kills, and disks that are full or fail.
 package objectcache

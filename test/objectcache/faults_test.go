@@ -17,13 +17,13 @@ import (
 	"testing"
 )
 
-// content is the object of a key and a round: any part of it shows of which it is.
+// content returns the object of a key and a round, every part of which shows to which it belongs.
 func content(key string, round, size int) string {
 	unit := fmt.Sprintf("<%s round %d>", key, round)
 	return strings.Repeat(unit, size/len(unit)+1)[:size]
 }
 
-// files lists the regular files below a folder, but for those in which a store keeps what it knows of itself.
+// files lists the regular files below a folder, except for those with a store's own state.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
 	var paths []string
@@ -39,8 +39,8 @@ func files(t *testing.T, dir string) []string {
 	return paths
 }
 
-// TestKillsDuringPut kills the server 50 times, each time when it was sent some of the bytes of four objects: 200 random
-// points. Afterwards each key has, whole, what was acknowledged last, or what was being sent.
+// TestKillsDuringPut kills the server 50 times, each time after it received a part of four objects: 200 random points. Afterwards
+// each key must have, complete, the object acknowledged last, or the one being sent.
 func TestKillsDuringPut(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -48,7 +48,7 @@ func TestKillsDuringPut(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	dir := filepath.Join(t.TempDir(), "objects")
 	const rounds, keys, together = 50, 8, 4
-	possible := map[string][]string{} // what each key may have; "" is a miss
+	possible := map[string][]string{} // the possible contents of each key; "" is a miss
 	for key := range keys {
 		possible[fmt.Sprintf("key-%d", key)] = []string{""}
 	}
@@ -71,7 +71,7 @@ func TestKillsDuringPut(t *testing.T) {
 		for _, number := range random.Perm(keys)[:together] {
 			key := fmt.Sprintf("key-%d", number)
 			body := content(key, round, 1+random.IntN(1<<20))
-			sent := random.IntN(len(body) + len(body)/2) // a third are sent whole
+			sent := random.IntN(len(body) + len(body)/2) // a third of them are sent completely
 			if p.sendPart(key, body, min(sent, len(body)), random.IntN(2) == 0) {
 				possible[key] = []string{body}
 				acknowledged++
@@ -86,14 +86,14 @@ func TestKillsDuringPut(t *testing.T) {
 	}
 }
 
-// sendPart sends the first bytes of a PUT. If that is all of it and wait is set, it waits for the acknowledgement.
+// sendPart sends the first bytes of a PUT. If these are all and wait is set, it waits for the acknowledgment.
 func (p *process) sendPart(key, body string, sent int, wait bool) (acknowledged bool) {
 	p.t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.t.Cleanup(func() { conn.Close() }) // not before the kill: the server must not learn that no more will come
+	p.t.Cleanup(func() { conn.Close() }) // not before the kill: otherwise the server would see the end of the body
 	head := fmt.Sprintf("PUT /v1/objects/open/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", key, token, len(body))
 	if _, err := conn.Write([]byte(head + body[:sent])); err != nil {
 		p.t.Fatal(err)
@@ -142,7 +142,7 @@ func TestFlippedBytes(t *testing.T) {
 	}
 }
 
-// mounted is a command line that mounts something in a mount namespace of its own and runs the rest there.
+// mounted returns a command that mounts something in a new mount namespace and runs the following arguments there.
 func mounted(t *testing.T, mount string) []string {
 	t.Helper()
 	unshare := need(t, "unshare", "install util-linux")
@@ -185,13 +185,13 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("DELETE: %d %s", status, text)
 		}
 	}
-	p.put("open/again", content("again", 0, size)) // nothing of what failed is left to take room
+	p.put("open/again", content("again", 0, size)) // what failed does not take up space
 	if failures := p.metric("disk_failures_total"); failures < 1 {
 		t.Errorf("metric disk_failures_total is %g, want what failed", failures)
 	}
 }
 
-// TestTheDiskKeepsRoom has limits above the size of the disk: objects are evicted before it is full.
+// TestTheDiskKeepsRoom sets limits above the size of the disk: objects must be evicted before it is full.
 func TestTheDiskKeepsRoom(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -262,7 +262,7 @@ func TestFilesAreReloaded(t *testing.T) {
 		t.Errorf("GET of the newest: %d, want it kept", status)
 	}
 	write(t, tokens, "another team-a")
-	eventually(t, func() error { // a token that is known is believed for a minute
+	eventually(t, func() error { // reviews of known tokens are cached for a minute
 		if status, _ := p.do(http.MethodGet, "team/7", ""); status != http.StatusUnauthorized {
 			return fmt.Errorf("a token that was taken out: %d, want %d", status, http.StatusUnauthorized)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// binary is the cacheserver that every test runs.
+// binary is the path of the cacheserver that every test runs.
 var binary string
 
 func TestMain(m *testing.M) {

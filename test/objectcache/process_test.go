@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// patience is how long a test waits for what must come, on a machine that has much else to do.
+// patience is how long tests wait for an event; it is long because the machine may be busy.
 const patience = 2 * time.Minute
 
 const (
@@ -27,20 +27,20 @@ const (
 	otherToken = "secret-of-team-b"
 )
 
-// process is one running object cache. It is killed when its test ends, whatever the test did.
+// process is a running object cache. It is killed at the end of its test.
 type process struct {
 	t       *testing.T
 	url     string // of objects
-	watched string // of /ready, /metrics
+	watched string // address of /ready and /metrics
 	server  *proctest.Process
 }
 
-// options are what a test wants other than usual.
+// options are a test's deviations from the defaults.
 type options struct {
-	dir     string   // for objects; default a new one
-	buckets string   // the buckets file; default defaultBuckets in a new one
+	dir     string   // folder for objects; default: a new one
+	buckets string   // buckets file; default: a new one with defaultBuckets
 	tokens  string   // the token file
-	wrap    []string // a program and its arguments, in front of cacheserver's
+	wrap    []string // a program with arguments that runs cacheserver
 	args    []string
 }
 
@@ -48,7 +48,7 @@ const defaultBuckets = `{"TotalLimit": "1Gi", "Bucket": [
 	{"Name": "open", "Public": true, "BucketQuota": "512Mi"},
 	{"Name": "team", "BucketQuota": "512Mi", "AllowNamespaces": ["team-a"]}]}`
 
-// start runs an object cache and waits until it serves.
+// start runs an object cache and waits until it is serving.
 func start(t *testing.T, o options) *process {
 	t.Helper()
 	p := launch(t, o)
@@ -56,7 +56,7 @@ func start(t *testing.T, o options) *process {
 	return p
 }
 
-// launch runs an object cache.
+// launch starts an object cache without waiting.
 func launch(t *testing.T, o options) *process {
 	t.Helper()
 	home := t.TempDir()
@@ -78,7 +78,7 @@ func launch(t *testing.T, o options) *process {
 	return &process{t: t, server: proctest.Start(t, "the object cache", env, args[0], args[1:]...)}
 }
 
-// await waits for the line that says where the process serves.
+// await waits for the line with the address at which the process is serving.
 func (p *process) await() {
 	p.t.Helper()
 	eventually(p.t, func() error {
@@ -94,23 +94,23 @@ func (p *process) await() {
 	})
 }
 
-// kill ends the process at once and waits until it is gone.
+// kill kills the process and waits until it is gone.
 func (p *process) kill() { p.server.Kill() }
 
-// stop asks the process to end and waits until it has.
+// stop terminates the process and waits until it has exited.
 func (p *process) stop() {
 	p.t.Helper()
 	p.terminate()
 	p.ends()
 }
 
-// terminate asks the process to end.
+// terminate sends SIGTERM to the process.
 func (p *process) terminate() {
 	p.t.Helper()
 	p.server.Signal(syscall.SIGTERM)
 }
 
-// ends waits until the process has ended well.
+// ends waits until the process has exited with code 0.
 func (p *process) ends() {
 	p.t.Helper()
 	if code := p.server.Exit(patience); code != 0 {
@@ -128,7 +128,7 @@ func (p *process) do(method, target, body string) (int, string) {
 	return status, text
 }
 
-// exchange is do for other goroutines than the test's own.
+// exchange is do for goroutines other than the test's own.
 func (p *process) exchange(method, target, body string) (int, string, error) {
 	request, err := http.NewRequestWithContext(p.t.Context(), method, p.url+"/v1/objects/"+target, strings.NewReader(body))
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *process) exchange(method, target, body string) (int, string, error) {
 	request.Header.Set("Authorization", "Bearer "+token)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return 0, "", err // names method and URL
+		return 0, "", err // the error names method and URL
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
@@ -147,7 +147,7 @@ func (p *process) exchange(method, target, body string) (int, string, error) {
 	return response.StatusCode, string(text), nil
 }
 
-// put stores an object that must be taken.
+// put stores an object, which must succeed.
 func (p *process) put(target, body string) {
 	p.t.Helper()
 	if status, text := p.do(http.MethodPut, target, body); status != http.StatusCreated {
@@ -190,19 +190,19 @@ func (p *process) metric(name string) float64 {
 	return total
 }
 
-// output collects what a client writes.
+// output collects the output of a client.
 type output = proctest.Output
 
-// eventually calls check until it has no objection, or ends the test with the last one.
+// eventually calls check until it returns nil; at the time limit it fails the test with the last error.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
 	proctest.Eventually(t, patience, check)
 }
 
-// ports are below the range that the kernel gives to outgoing connections, and apart from those of test/faults.
+// ports are below the kernel's range for outgoing connections, and disjoint from those of test/faults.
 var ports = proctest.Ports{First: 12000, End: 18000}
 
-// freeAddress gives a loopback address that nobody listens on and that no other call was given.
+// freeAddress returns a loopback address where nothing listens and that no other call returned.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	return ports.Free(t)
@@ -216,7 +216,7 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
-// need returns the path of a program that a test runs. Where CI is set it must be there.
+// need returns the path of a program that a test runs. If CI is set it must exist.
 func need(t *testing.T, program, from string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)

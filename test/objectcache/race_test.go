@@ -5,5 +5,5 @@
 
 package objectcache
 
-// raceEnabled says that the tests, and with them the server, run under the race detector.
+// raceEnabled says whether the tests and the server run with the race detector.
 const raceEnabled = true

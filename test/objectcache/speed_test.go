@@ -26,11 +26,10 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// TestSpeed prints requests a CPU-second beside nginx, which serves the same bytes from the same file system: sendfile on,
-// no authorisation, its open_file_cache off as it is unless configured, and its dav module for PUT. It fails if a ratio is
-// below its bar. It is run by hand: OBJECTCACHE_SPEED=3s go test ./test/objectcache -run
-// '^TestSpeed$' -v, where 3s is the time of each measurement. What counts is CPU time of the server's processes, so it does
-// not matter much that the client takes the same cores.
+// TestSpeed prints requests per CPU-second of the server and of nginx, which serves the same bytes from the same file system: with
+// sendfile, no authorization, open_file_cache off as by default, and its dav module for PUT. It fails if a ratio is below its
+// minimum. It must be run explicitly: OBJECTCACHE_SPEED=3s go test ./test/objectcache -run '^TestSpeed$' -v, where 3s is the duration
+// of each measurement. Only the CPU time of the server's processes counts, so it matters little that the client uses the same cores.
 func TestSpeed(t *testing.T) {
 	text := os.Getenv("OBJECTCACHE_SPEED")
 	if text == "" {
@@ -52,7 +51,7 @@ func TestSpeed(t *testing.T) {
 		for _, method := range []string{"GET", "PUT"} {
 			for _, connections := range []int{1, 32} {
 				var pairs []pair
-				for range 7 { // in turns: a shared machine's speed changes from one second to the next
+				for range 7 { // alternating, since a shared machine's speed changes from one second to the next
 					pairs = append(pairs, pair{
 						ours.measure(t, method, size, body, connections, duration),
 						nginx.measure(t, method, size, body, connections, duration),
@@ -66,13 +65,13 @@ func TestSpeed(t *testing.T) {
 	}
 }
 
-// load is a size of objects and a number of connections.
+// load is an object size and a number of connections.
 type load struct{ size, connections int }
 
-// bars are the least ratios for GET.
+// bars are the minimum ratios for GET.
 var bars = map[load]float64{{100 << 10, 1}: 0.3, {100 << 10, 32}: 0.3, {10 << 20, 1}: 0.8, {10 << 20, 32}: 0.8}
 
-// verdict holds a ratio to its bar.
+// verdict compares a ratio with its minimum.
 func verdict(t *testing.T, method string, size, connections int, ratio float64) string {
 	t.Helper()
 	bar, ok := bars[load{size, connections}]
@@ -86,7 +85,7 @@ func verdict(t *testing.T, method string, size, connections int, ratio float64) 
 	return fmt.Sprintf("%.2f pass", bar)
 }
 
-// machine says what the figures are of.
+// machine describes the machine, for the output.
 func machine(t *testing.T) string {
 	t.Helper()
 	read := func(path string) string {
@@ -106,16 +105,16 @@ func machine(t *testing.T) string {
 	return fmt.Sprintf("%d x %s, Linux %s, load %s, %s", runtime.NumCPU(), model, read("/proc/sys/kernel/osrelease"), read("/proc/loadavg"), runtime.Version())
 }
 
-// speed is what one measurement found.
+// speed is the result of one measurement.
 type speed struct{ perSecond, perCPU float64 }
 
-// pair is two measurements, one right after the other.
+// pair is two measurements made one after the other.
 type pair struct{ ours, nginx speed }
 
-// ratio is ours to nginx's requests per CPU-second.
+// ratio is the ratio of our requests per CPU-second to nginx's.
 func (p pair) ratio() float64 { return p.ours.perCPU / p.nginx.perCPU }
 
-// median is the pair of the median ratio.
+// median is the pair with the median ratio.
 func median(pairs []pair) pair {
 	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Compare(a.ratio(), b.ratio()) })
 	return pairs[len(pairs)/2]
@@ -124,10 +123,10 @@ func median(pairs []pair) pair {
 // target is a server to measure.
 type target struct {
 	name, address, path, header string
-	pid                         int // of the process, or of the parent of those that serve
+	pid                         int // PID of the process, or of the parent of the serving processes
 }
 
-// measure sends requests for a while.
+// measure sends requests for the given duration.
 func (to *target) measure(t *testing.T, method string, size int, body []byte, connections int, duration time.Duration) speed {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), duration)
@@ -215,7 +214,7 @@ func (to *target) cpu(t *testing.T) time.Duration {
 			t.Fatal(err)
 		}
 		_, rest, _ := strings.Cut(string(stat), ") ")
-		fields := strings.Fields(rest) // from the third of proc(5) on
+		fields := strings.Fields(rest) // the fields of proc(5) from the third one on
 		for _, f := range fields[11:13] {
 			n, err := strconv.ParseInt(f, 10, 64)
 			if err != nil {
@@ -227,13 +226,13 @@ func (to *target) cpu(t *testing.T) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on Linux
 }
 
-// startNginx runs nginx as fast as it goes.
+// startNginx starts nginx, configured for speed.
 func startNginx(t *testing.T) *target {
 	t.Helper()
 	program := need(t, "nginx", "install nginx-light")
 	dir, address := t.TempDir(), freeAddress(t)
 	for _, sub := range []string{"root", "tmp"} {
-		if err := os.Mkdir(filepath.Join(dir, sub), 0o777); err != nil { //nolint:gosec // a bench's own folder
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o777); err != nil { //nolint:gosec // a folder of this benchmark
 			t.Fatal(err)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// authority issues certificates for the name "cache".
+// authority is a CA that issues certificates for the name "cache".
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -59,7 +59,7 @@ func encodePEM(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// issue makes a certificate and its key, as PEM.
+// issue creates a certificate and its key, as PEM.
 func (a *authority) issue(t *testing.T, serial int64) (cert, key string) {
 	t.Helper()
 	private := newKey(t)
@@ -78,14 +78,14 @@ func (a *authority) issue(t *testing.T, serial int64) (cert, key string) {
 	return encodePEM("CERTIFICATE", der), encodePEM("PRIVATE KEY", pkcs8)
 }
 
-// TestTLS has two object caches that forward to each other over TLS, and gives them a new certificate.
+// TestTLS runs two object caches that forward to each other over TLS, and replaces their certificate.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	a, dir := newAuthority(t), t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	renew := func(serial int64) {
 		cert, key := a.issue(t, serial)
-		write(t, certFile, cert) // not at once with the key: a look in between must not keep the old pair for ever
+		write(t, certFile, cert) // before the key is written: a reload in between must not keep the old pair forever
 		write(t, keyFile, key)
 	}
 	renew(2)

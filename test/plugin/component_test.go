@@ -25,7 +25,7 @@ import (
 
 const deployment = "kubeflow-trainer-controller-manager"
 
-// get decodes the object of a kind and name.
+// get decodes the object with a kind and name.
 func get[T any](t *testing.T, objects []*unstructured.Unstructured, kind, name string) *T {
 	t.Helper()
 	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name })
@@ -39,8 +39,8 @@ func get[T any](t *testing.T, objects []*unstructured.Unstructured, kind, name s
 	return decoded
 }
 
-// TestComponent: trainer-manager runs in Trainer's own Deployment, of which nothing but the image and what is added here differs from the
-// stock one, so it starts with Trainer's own arguments; and editors of a namespace may edit its DataCaches.
+// TestComponent checks that trainer-manager runs in Trainer's own Deployment, which differs from the stock one only in the image and
+// the additions here, so it starts with Trainer's own arguments; and that editors of a namespace may edit its DataCaches.
 func TestComponent(t *testing.T) {
 	t.Parallel()
 	stock := get[appsv1.Deployment](t, trainersOwn(t), "Deployment", deployment).Spec.Template
@@ -71,7 +71,7 @@ func TestComponent(t *testing.T) {
 	}
 }
 
-// trainersOwn are the objects of Trainer's stock manifests.
+// trainersOwn returns the objects of Trainer's stock manifests.
 func trainersOwn(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(os.Getenv("DATACACHE_KUBE"), "manifests", "trainer.yaml"))
@@ -85,10 +85,11 @@ func trainersOwn(t *testing.T) []*unstructured.Unstructured {
 	return objects
 }
 
-// TestComponentFollowsTrainersNamespace: our role is bound to the service account that Trainer's manager runs as, wherever that is.
+// TestComponentFollowsTrainersNamespace checks that our role is bound to the service account of Trainer's manager, in whichever
+// namespace that is.
 func TestComponentFollowsTrainersNamespace(t *testing.T) {
 	t.Parallel()
-	for _, namespace := range []string{"kubeflow-system", "kubeflow"} { // of Trainer's overlays manager and kubeflow-platform
+	for _, namespace := range []string{"kubeflow-system", "kubeflow"} { // namespaces of Trainer's overlays manager and kubeflow-platform
 		t.Run(namespace, func(t *testing.T) {
 			t.Parallel()
 			objects, _, err := render(t.TempDir(), os.Getenv("DATACACHE_KUBE"), namespace)
@@ -103,7 +104,7 @@ func TestComponentFollowsTrainersNamespace(t *testing.T) {
 	}
 }
 
-// TestFlagsAreTrainers: trainer-manager accepts every flag of Trainer's own manager, with one dash as with two.
+// TestFlagsAreTrainers checks that trainer-manager accepts every flag of Trainer's own manager, with one dash or two.
 func TestFlagsAreTrainers(t *testing.T) {
 	t.Parallel()
 	stock := filepath.Join(os.Getenv("DATACACHE_KUBE"), "bin", kubetest.Trainer+"-manager")
@@ -117,7 +118,7 @@ func TestFlagsAreTrainers(t *testing.T) {
 	}
 	for _, flag := range flags {
 		for _, dashes := range []string{"-", "--"} {
-			// -h after a flag that is known prints the usage; an unknown one is an error.
+			// -h after a known flag prints the usage; after an unknown one there is an error.
 			out, err := exec.CommandContext(t.Context(), program, dashes+flag[1]+"="+valueOf(flag[1]), "-h").CombinedOutput()
 			if err != nil {
 				t.Errorf("%s%s: %v\n%s", dashes, flag[1], err, out)
@@ -126,7 +127,7 @@ func TestFlagsAreTrainers(t *testing.T) {
 	}
 }
 
-// valueOf is a value that a flag of Trainer's manager accepts.
+// valueOf returns a value that a flag of Trainer's manager accepts.
 func valueOf(flag string) string {
 	values := map[string]string{
 		"zap-devel": "true", "zap-encoder": "json", "zap-log-level": "2", "zap-stacktrace-level": "error", "zap-time-encoding": "iso8601",

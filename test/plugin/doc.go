@@ -1,6 +1,6 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugin holds the tests of the program trainer-manager, Trainer with datacache compiled in, in the place of the stock Trainer:
-// on a real API server, without our webhook.
+// Package plugin tests the program trainer-manager, which is Trainer with datacache compiled in, in place of the stock Trainer: on a
+// real API server, without our webhook.
 package plugin

@@ -25,7 +25,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// cacheJob is a TrainJob with a cache on the stock runtime, whose twin is there when it returns.
+// cacheJob returns a TrainJob with a cache on the stock runtime, after waiting for the runtime's twin.
 func cacheJob(t *testing.T, namespace, size string) *trainer.TrainJob {
 	t.Helper()
 	const stock = "torch-distributed"
@@ -54,11 +54,11 @@ func found(t *testing.T, object client.Object, namespace, name string) {
 	})
 }
 
-// TestJobIsServedByTrainerItself: the TrainJob stays as its user wrote it, and gets its cache, trains and frees it.
+// TestJobIsServedByTrainerItself checks that the TrainJob is not modified, gets its cache, trains and frees the cache.
 func TestJobIsServedByTrainerItself(t *testing.T) {
 	t.Parallel()
 	namespace := cluster.Namespace(t)
-	var seen atomic.Bool // a job that ends at once may be over before its cache is made
+	var seen atomic.Bool // a job that ends at once may end before its cache exists
 	cluster.Kubelet.Play(namespace, func(pod *corev1.Pod) kubetest.Act {
 		if seen.Load() {
 			return kubetest.Succeed(pod)
@@ -97,7 +97,7 @@ func TestJobIsServedByTrainerItself(t *testing.T) {
 	})
 }
 
-// waits checks that training waits for our gate.
+// waits checks that training waits for the step dataset-initializer.
 func waits(t *testing.T, made *jobset.JobSet) {
 	t.Helper()
 	jobs := made.Spec.ReplicatedJobs
@@ -115,7 +115,7 @@ func waits(t *testing.T, made *jobset.JobSet) {
 	}
 }
 
-// TestJobIsRefusedByTrainerItself: in the words of our webhook, which is not installed.
+// TestJobIsRefusedByTrainerItself checks that errors are those of our webhook, which is not installed.
 func TestJobIsRefusedByTrainerItself(t *testing.T) {
 	t.Parallel()
 	err := cluster.Client.Create(t.Context(), cacheJob(t, cluster.Namespace(t), "2.5"))
@@ -129,7 +129,8 @@ func TestJobIsRefusedByTrainerItself(t *testing.T) {
 	}
 }
 
-// TestResumesWithoutItsRuntime: a TrainJob that Trainer has built once is suspended and resumed whatever became of its runtime and its twin.
+// TestResumesWithoutItsRuntime checks that a TrainJob that Trainer has built once can be suspended and resumed after its runtime and
+// its twin are deleted or changed.
 func TestResumesWithoutItsRuntime(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, runtime *trainer.TrainingRuntime){

@@ -26,7 +26,7 @@ const (
 
 var (
 	cluster *kubetest.Cluster
-	// platform is what a platform that runs trainer-manager installs: Trainer's stock manifests with our component.
+	// platform is what a platform with trainer-manager installs: Trainer's stock manifests with our component.
 	platform []*unstructured.Unstructured
 	program  string // trainer-manager, built
 )
@@ -54,7 +54,7 @@ func run(m *testing.M, dir, tools string) int {
 	if platform, ours, err = render(dir, tools, "kubeflow-system"); err != nil {
 		return fail(err)
 	}
-	if err := os.Setenv("CACHE_IMAGE", image); err != nil { // which the Deployment sets
+	if err := os.Setenv("CACHE_IMAGE", image); err != nil { // as the Deployment does
 		return fail(err)
 	}
 	options := kubetest.Options{
@@ -67,8 +67,8 @@ func run(m *testing.M, dir, tools string) int {
 	})
 }
 
-// render is what a platform installs that has Trainer in a namespace, as its objects; and a file with those of them that are not in
-// Trainer's manifests: the CRD, and what our controllers may do.
+// render returns the objects that a platform with Trainer in a namespace installs, and a file with those of them that are not in
+// Trainer's manifests: the CRD, and our controllers' permissions.
 func render(dir, tools, namespace string) (objects []*unstructured.Unstructured, ours string, err error) {
 	trainer, err := os.ReadFile(filepath.Join(tools, "manifests", "trainer.yaml"))
 	if err != nil {
@@ -111,7 +111,7 @@ func render(dir, tools, namespace string) (objects []*unstructured.Unstructured,
 	return objects, ours, os.WriteFile(ours, kept, 0o600)
 }
 
-// split are the objects of a text of YAML documents.
+// split parses a YAML file with several documents.
 func split(text []byte) (objects []*unstructured.Unstructured, err error) {
 	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
 		object := &unstructured.Unstructured{}
@@ -123,7 +123,8 @@ func split(text []byte) (objects []*unstructured.Unstructured, err error) {
 	return objects, nil
 }
 
-// relative is the way from a folder to another one, as kustomize wants it; links are followed first, as it does.
+// relative returns the relative path from a folder to another, as kustomize requires; it resolves symbolic links first, as kustomize
+// does.
 func relative(from, to string) (string, error) {
 	from, err := filepath.EvalSymlinks(from)
 	if err != nil {

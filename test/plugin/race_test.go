@@ -5,5 +5,5 @@
 
 package plugin
 
-// raceEnabled says that the tests, and with them trainer-manager, run under the race detector.
+// raceEnabled says whether the tests and trainer-manager run with the race detector.
 const raceEnabled = true

@@ -16,7 +16,8 @@ import (
 	"github.com/kubeflow/datacache/scratch"
 )
 
-// quota: claims that a quota forbids are tried again, with the API server's reason on the pod and the job, and hold no other job up.
+// quota checks that claims that a quota forbids are retried, with the API server's reason on the pod and the job, and don't delay
+// other jobs.
 func quota(t *testing.T) {
 	limited, other := disks(t, replicas), disks(t, replicas)
 	limit := &corev1.ResourceQuota{
@@ -46,7 +47,8 @@ func quota(t *testing.T) {
 	running(t, limited, replicas, nil)
 }
 
-// foreignClaim: a claim of the right name that somebody else made is not used. The pod waits until it is gone, and says so.
+// foreignClaim checks that a claim with the right name that somebody else created is not used. The pod waits until it is gone, with
+// an event.
 func foreignClaim(t *testing.T) {
 	ns := disks(t, replicas)
 	theirs := &corev1.PersistentVolumeClaim{
@@ -78,11 +80,11 @@ func foreignClaim(t *testing.T) {
 	}
 }
 
-// stranded: a pod whose claim has its volume on a node that is not there waits, and says why; it gets an empty disk once somebody deletes
-// the claim.
+// stranded checks that a pod whose claim's volume is on a missing node waits, with an event that says why; it gets an empty disk once
+// somebody deletes the claim.
 func stranded(t *testing.T) {
 	ns := cluster.Namespace(t)
-	mode := storagev1.VolumeBindingImmediate // without asking for a node
+	mode := storagev1.VolumeBindingImmediate // binds without a node
 	cluster.Create(t, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: ns}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &mode})
 	lost := volume(ns, "lost")
 	lost.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{

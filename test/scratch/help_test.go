@@ -24,12 +24,13 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// account is the manager's user, in groups.
+// account is the manager's user name.
 const account = "system:serviceaccount:" + system + ":" + system
 
 var groups = []string{"system:serviceaccounts", "system:authenticated"}
 
-// disks makes a namespace and a storage class of its name with so many volumes, which are bound to claims once a pod uses them.
+// disks creates a namespace and a storage class with its name and the given number of volumes, which are bound to claims once a pod
+// uses them.
 func disks(t *testing.T, volumes int) (namespace string) {
 	t.Helper()
 	namespace = cluster.Namespace(t)
@@ -43,7 +44,7 @@ func disks(t *testing.T, volumes int) (namespace string) {
 	return namespace
 }
 
-// volume is one of the storage class, which is its namespace's as well.
+// volume returns a volume of the storage class, whose name is also the namespace's.
 func volume(class, name string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: class + "-" + name},
@@ -57,7 +58,7 @@ func volume(class, name string) *corev1.PersistentVolume {
 
 var size = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 
-// scratchVolume is marked, of the storage class that disks made.
+// scratchVolume returns a scratch volume of the storage class that disks created.
 func scratchVolume(namespace string) corev1.Volume {
 	return corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
 		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
@@ -72,7 +73,7 @@ func scratchVolume(namespace string) corev1.Volume {
 
 var mount = corev1.VolumeMount{Name: "scratch", MountPath: "/scratch"}
 
-// template is of pods with a scratch volume.
+// template returns a template of pods with a scratch volume.
 func template(namespace string, restart corev1.RestartPolicy) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		RestartPolicy: restart,
@@ -81,7 +82,7 @@ func template(namespace string, restart corev1.RestartPolicy) corev1.PodTemplate
 	}}
 }
 
-// indexedJob is a Job of so many replicas, which all run at once.
+// indexedJob returns a Job with the given number of replicas, which all run at once.
 func indexedJob(namespace, name string, replicas int32) *batchv1.Job {
 	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: jobSpec(namespace, replicas)}
 }
@@ -93,13 +94,13 @@ func jobSpec(namespace string, replicas int32) batchv1.JobSpec {
 	}
 }
 
-// barePod has no controller.
+// barePod returns a pod without a controller.
 func barePod(namespace, name string) *corev1.Pod {
 	t := template(namespace, corev1.RestartPolicyNever)
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: t.Spec}
 }
 
-// claims are all of a namespace.
+// claims returns all claims of a namespace.
 func claims(t *testing.T, namespace string) []corev1.PersistentVolumeClaim {
 	t.Helper()
 	var list corev1.PersistentVolumeClaimList
@@ -109,7 +110,7 @@ func claims(t *testing.T, namespace string) []corev1.PersistentVolumeClaim {
 	return list.Items
 }
 
-// haveClaims waits until the namespace has just these claims, none of them being deleted, and returns their UIDs by name.
+// haveClaims waits until the namespace has exactly these claims, none of them being deleted, and returns their UIDs by name.
 func haveClaims(t *testing.T, namespace string, names ...string) map[string]types.UID {
 	t.Helper()
 	var got map[string]types.UID
@@ -129,7 +130,7 @@ func haveClaims(t *testing.T, namespace string, names ...string) map[string]type
 	return got
 }
 
-// sameClaims checks that the claims of before are all there is.
+// sameClaims checks that exactly the earlier claims exist.
 func sameClaims(t *testing.T, namespace string, before map[string]types.UID) {
 	t.Helper()
 	after := map[string]types.UID{}
@@ -141,7 +142,7 @@ func sameClaims(t *testing.T, namespace string, before map[string]types.UID) {
 	}
 }
 
-// pods are all of a namespace that are not being deleted.
+// pods returns all pods of a namespace that are not being deleted.
 func pods(t *testing.T, namespace string) []corev1.Pod {
 	t.Helper()
 	var list corev1.PodList
@@ -151,7 +152,7 @@ func pods(t *testing.T, namespace string) []corev1.Pod {
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
-// running waits until so many pods that are none of those before run, and returns all of the namespace's pods by UID.
+// running waits until the given number of pods that are not in before are running, and returns all of the namespace's pods by UID.
 func running(t *testing.T, namespace string, number int, before map[types.UID]bool) map[types.UID]bool {
 	t.Helper()
 	var seen map[types.UID]bool
@@ -174,7 +175,7 @@ func running(t *testing.T, namespace string, number int, before map[types.UID]bo
 	return seen
 }
 
-// told waits for an event with words in its message about an object.
+// told waits for an event about an object whose message contains the words.
 func told(t *testing.T, namespace, kind, reason string, words ...string) {
 	t.Helper()
 	kubetest.Eventually(t, fmt.Sprintf("event %s of a %s with %q", reason, kind, words), func() error {
@@ -194,7 +195,7 @@ func told(t *testing.T, namespace, kind, reason string, words ...string) {
 	})
 }
 
-// gated waits until so many pods of the namespace wait for their claims, and no other is there.
+// gated waits until the given number of pods of the namespace wait for their claims, and there are no others.
 func gated(t *testing.T, namespace string, number int) []corev1.Pod {
 	t.Helper()
 	var all []corev1.Pod
@@ -208,7 +209,7 @@ func gated(t *testing.T, namespace string, number int) []corev1.Pod {
 	return all
 }
 
-// waiting are those of the pods that have the gate and the label.
+// waiting returns the pods that have the gate and the label.
 func waiting(all []corev1.Pod) []corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(all), func(p corev1.Pod) bool {
 		return !claim.Gated(&p) || p.Labels[claim.LabelState] != claim.StateWaiting

@@ -25,9 +25,9 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-const replicas = 2 // of each job in these tests
+const replicas = 2 // number of replicas of each job in these tests
 
-// jobSet is a JobSet of one Job.
+// jobSet returns a JobSet with one Job.
 func jobSet(namespace, name string) *jobset.JobSet {
 	spec := jobSpec(namespace, replicas)
 	spec.BackoffLimit = new(int32(0))
@@ -40,7 +40,7 @@ func jobSet(namespace, name string) *jobset.JobSet {
 	}
 }
 
-// trainJob asks for its volume by runtimePatches, on a stock runtime.
+// trainJob returns a TrainJob on a stock runtime that requests its volume with runtimePatches.
 func trainJob(t *testing.T, namespace, name string) *trainer.TrainJob {
 	t.Helper()
 	if err := cluster.InstallRuntimes(t.Context(), "torch-distributed"); err != nil {
@@ -85,7 +85,7 @@ func statefulSet(namespace, name string) *appsv1.StatefulSet {
 	}
 }
 
-// workflow is of a kind that the manager may not read; the test makes its pods.
+// workflow returns an object of a kind that the manager may not read; the test creates its pods.
 func workflow(namespace, name string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetAPIVersion("example.com/v1")
@@ -95,7 +95,8 @@ func workflow(namespace, name string) *unstructured.Unstructured {
 	return u
 }
 
-// kinds: every kind of job gets a claim for each replica, which its pods get and the job owns, and they go with the job.
+// kinds checks for every kind of job that each replica gets a claim, which its pods use and the job owns, and that the claims are
+// deleted with the job.
 func kinds(t *testing.T) {
 	tests := []struct {
 		apiVersion, kind string
@@ -157,7 +158,7 @@ func claimIsRight(t *testing.T, c *corev1.PersistentVolumeClaim, owner metav1.Ow
 	}
 }
 
-// ordinaryVolume: a volume without the mark is Kubernetes' own affair, and the pod owns its claim.
+// ordinaryVolume checks that the manager ignores a volume without the annotation, whose claim the pod owns.
 func ordinaryVolume(t *testing.T) {
 	ns := disks(t, 1)
 	pod := barePod(ns, "pod")
@@ -173,7 +174,7 @@ func ordinaryVolume(t *testing.T) {
 	}
 }
 
-// refused: pods that can have no scratch volume are refused where their users look.
+// refused checks that pods that can't have a scratch volume are rejected, with the reason where their users look.
 func refused(t *testing.T) {
 	ns := cluster.Namespace(t)
 	job := indexedJob(ns, "plain", 1)
@@ -196,7 +197,7 @@ func refused(t *testing.T) {
 	}
 }
 
-// restarts: what a replica's next pod gets is the claim that its last pod had.
+// restarts checks that a replica's next pod gets the claim of its last pod.
 func restarts(t *testing.T) {
 	tests := map[string]struct {
 		job    func(namespace string) client.Object
@@ -237,7 +238,8 @@ func restarts(t *testing.T) {
 	}
 }
 
-// suspended: a job that does not run gets no claims; one that is suspended later keeps them, and its next pods get them back.
+// suspended checks that a job that is created suspended gets no claims, and that one that is suspended later keeps them for its next
+// pods.
 func suspended(t *testing.T) {
 	tests := map[string]struct {
 		claims []string
@@ -314,7 +316,7 @@ func noPods(t *testing.T, namespace string) {
 	running(t, namespace, 0, map[types.UID]bool{})
 }
 
-// change edits an object until it is written.
+// change edits an object, and retries after conflicts.
 func change(t *testing.T, object client.Object, edit func()) {
 	t.Helper()
 	kubetest.Eventually(t, "change "+object.GetName(), func() error {

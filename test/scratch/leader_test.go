@@ -21,11 +21,11 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// takesOver kills the manager in mid-queue, and leaves another one, which works on: the claims come in the order of the pods, by their
-// creation, namespace and index, and each comes once.
+// takesOver kills the manager in the middle of the queue, and starts another one, which continues: claims must be created in the
+// order of the pods' creation, namespace and index, and each once.
 func takesOver(t *testing.T) {
-	const replicas, before = 20, 5 // pods of each of two Jobs; claims that the first manager makes at least
-	// Nobody leads while the test has the Lease, so that all pods are in the queue before the first claim is made.
+	const replicas, before = 20, 5 // pods of each of two Jobs; minimum number of claims that the first manager creates
+	// Nobody leads while the test has the Lease, so that all pods are in the queue before the first claim is created.
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: system},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("the test"), LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro())},
@@ -48,7 +48,7 @@ func takesOver(t *testing.T) {
 	cluster.Delete(t, lease)
 	got := made.next(t, before)
 	first.Kill()
-	// A manager that is killed keeps its Lease for 15 s; this is how an admin shortens that.
+	// The Lease of a killed manager is valid for 15 s; this is how an admin shortens that.
 	cluster.Delete(t, lease)
 	start(t, "--claim-qps=100", "--claim-burst=1")
 	got = append(got, made.next(t, 2*replicas-before)...)
@@ -63,7 +63,7 @@ func takesOver(t *testing.T) {
 			return nil
 		})
 	}
-	// What the manager made beyond them would come before this one.
+	// If the manager created more claims, they would precede this one.
 	last := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespaces[0], Name: "last", Labels: map[string]string{claim.LabelVolume: ""}},
 		Spec:       scratchVolume(namespaces[0]).Ephemeral.VolumeClaimTemplate.Spec,
@@ -83,14 +83,14 @@ func inOrder(a, b corev1.Pod) int {
 
 func index(pod corev1.Pod) int {
 	n := 0
-	_, _ = fmt.Sscan(pod.Labels["batch.kubernetes.io/job-completion-index"], &n) // 0 of a pod without: the order is wrong then
+	_, _ = fmt.Sscan(pod.Labels["batch.kubernetes.io/job-completion-index"], &n) // 0 for a pod without the label, which makes the order wrong
 	return n
 }
 
-// madeClaims are the claims of scratch volumes in the order in which they were made.
+// madeClaims are the claims of scratch volumes in the order of their creation.
 type madeClaims struct{ events <-chan watch.Event }
 
-// watchClaims sees claims that are made from now on.
+// watchClaims watches claims that are created from now on.
 func watchClaims(t *testing.T) madeClaims {
 	t.Helper()
 	set, err := kubernetes.NewForConfig(cluster.Config)
@@ -110,7 +110,7 @@ func watchClaims(t *testing.T) madeClaims {
 	return madeClaims{w.ResultChan()}
 }
 
-// next waits for so many claims and returns them as namespace/name.
+// next waits for the given number of claims and returns them as namespace/name.
 func (m madeClaims) next(t *testing.T, number int) []string {
 	t.Helper()
 	var names []string

@@ -21,13 +21,13 @@ const (
 	system  = "datacache-scratch-volumes" // the manager's namespace, service account and Lease
 	overlay = "../../manifests/scratch-volumes/webhook"
 
-	webhookPort = 19460 // of the one manager that runs
+	webhookPort = 19460 // ports of the one manager that runs
 	probesPort  = 19461
 )
 
 var (
 	cluster *kubetest.Cluster
-	program string // the manager, built
+	program string // path of the built manager
 )
 
 func TestMain(m *testing.M) {
@@ -64,10 +64,10 @@ func fail(err error) int {
 	return 1
 }
 
-// TestScratchVolumes runs all tests of this package on one manager after the other.
+// TestScratchVolumes runs all tests of this package one after the other, on one manager.
 func TestScratchVolumes(t *testing.T) {
 	install(t)
-	takesOver(t) // first: it leaves a manager that works fast
+	takesOver(t) // first, since the manager that it leaves has a high rate
 	for name, test := range map[string]func(*testing.T){
 		"Kinds": kinds, "OrdinaryVolume": ordinaryVolume, "Restarts": restarts, "Suspended": suspended, "Refused": refused,
 		"Quota": quota, "ForeignClaim": foreignClaim, "Stranded": stranded, "Rights": rights,
@@ -79,7 +79,7 @@ func TestScratchVolumes(t *testing.T) {
 	}
 }
 
-// install applies what an admin installs, but for the Deployment.
+// install applies what an admin installs, except for the Deployment.
 func install(t *testing.T) {
 	t.Helper()
 	text, err := exec.CommandContext(t.Context(), cluster.Kubectl(), "kustomize", overlay).Output()
@@ -97,7 +97,7 @@ func install(t *testing.T) {
 
 func at(port int) string { return net.JoinHostPort(cluster.Address, strconv.Itoa(port)) }
 
-// start runs a manager and waits until it is ready. There may be one at a time.
+// start runs a manager and waits until it is ready. There may be only one at a time.
 func start(t *testing.T, flags ...string) *proctest.Process {
 	t.Helper()
 	kubeconfig, err := cluster.Kubeconfig(account, groups...)

@@ -5,5 +5,5 @@
 
 package scratch
 
-// raceEnabled says that the tests, and with them the manager, run under the race detector.
+// raceEnabled says whether the tests and the manager run with the race detector.
 const raceEnabled = false

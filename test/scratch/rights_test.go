@@ -17,7 +17,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// rights: who has the manager's token can open the gates of scratch volumes and make claims, and change nothing else.
+// rights checks that the manager's token only allows removing the gates of scratch volumes and creating claims.
 func rights(t *testing.T) {
 	ns := disks(t, 0)
 	config, err := cluster.ConfigFor(account, groups...)
@@ -32,7 +32,7 @@ func rights(t *testing.T) {
 	theirs.Namespace, theirs.Name, theirs.Spec = ns, "scratch-pod", scratchVolume(ns).Ephemeral.VolumeClaimTemplate.Spec
 	cluster.Create(t, theirs) // so that the pod stays gated
 	pod, open := barePod(ns, "pod"), barePod(ns, "open")
-	open.Spec.Volumes, open.Spec.Containers[0].VolumeMounts = nil, nil // it never had a gate of ours
+	open.Spec.Volumes, open.Spec.Containers[0].VolumeMounts = nil, nil // without our gate
 	for _, p := range []*corev1.Pod{pod, open} {
 		p.Labels, p.Annotations = map[string]string{"app": "train"}, map[string]string{"note": "mine"}
 		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/quota"}}

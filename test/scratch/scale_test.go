@@ -35,10 +35,10 @@ import (
 
 const (
 	metricsPort = 19462
-	scaleClass  = "scale" // whose volumes nobody makes
+	scaleClass  = "scale" // its volumes are never provisioned
 )
 
-// setting is a number from the environment; 'make scale' sets them.
+// setting returns a number from the environment; 'make scale' sets them.
 func setting(t *testing.T, name, fallback string) int {
 	t.Helper()
 	value, err := strconv.Atoi(cmp.Or(os.Getenv(name), fallback))
@@ -48,8 +48,8 @@ func setting(t *testing.T, name, fallback string) int {
 	return value
 }
 
-// TestScale: claims are made in the order of their pods and no faster than the rate, by two requests each; pods that come back take no
-// token. It prints how fast Kubernetes' own controllers make claims.
+// TestScale checks that claims are created in the order of their pods and no faster than the rate, with two requests each, and that
+// pods whose claims exist take no token. It prints how fast Kubernetes' own controllers create claims.
 func TestScale(t *testing.T) {
 	count, rate := setting(t, "CLAIMS", "60"), setting(t, "CLAIM_QPS", "30")
 	install(t)
@@ -60,7 +60,7 @@ func TestScale(t *testing.T) {
 		t.Fatal(err)
 	}
 	ns := cluster.Namespace(t)
-	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "job"}} // a kind that the manager may not read
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "job"}} // its kind is one that the manager may not read
 	cluster.Create(t, owner)
 	made := watchArrivals(t, ns)
 	began := time.Now()
@@ -80,7 +80,7 @@ func TestScale(t *testing.T) {
 	peers(t, min(count, 300), patience)
 }
 
-// createPods creates pods eight at a time.
+// createPods creates pods, eight at a time.
 func createPods(t *testing.T, count int, pod func(i int) *corev1.Pod) {
 	t.Helper()
 	creators, ctx := errgroup.WithContext(t.Context())
@@ -93,7 +93,7 @@ func createPods(t *testing.T, count int, pod func(i int) *corev1.Pod) {
 	}
 }
 
-// gatedPod is a pod as admission leaves it. No scheduler looks at it.
+// gatedPod returns a pod as admission leaves it, for a scheduler that does not exist.
 func gatedPod(t *testing.T, owner *corev1.ConfigMap, i int) *corev1.Pod {
 	t.Helper()
 	pod := ephemeralPod(owner.Namespace, fmt.Sprintf("rank-%d", i), map[string]string{claim.Mark: claim.PerReplica})
@@ -124,7 +124,7 @@ func claimSpec() corev1.PersistentVolumeClaimSpec {
 	}
 }
 
-// arrivals are the claims of a namespace in the order in which etcd has them, and when the watch told of them.
+// arrivals records the claims of a namespace in the order in which etcd has them, and when the watch reported them.
 type arrivals struct {
 	mu  sync.Mutex
 	all []arrival
@@ -173,7 +173,7 @@ func (a *arrivals) names() []string {
 	return names
 }
 
-// await waits for a number of claims, and gives the time from the first to the last, and the most within any second.
+// await waits for a number of claims, and returns the time from the first to the last, and the maximum within any second.
 func (a *arrivals) await(t *testing.T, count int, patience time.Duration) (took time.Duration, most int) {
 	t.Helper()
 	kubetest.EventuallyWithin(t, patience, fmt.Sprintf("%d claims", count), func() error {
@@ -208,7 +208,7 @@ func noneWaits(t *testing.T, namespace string, patience time.Duration) {
 	})
 }
 
-// checkOrder: claims are made in the order of their pods' creation, by number within a second.
+// checkOrder checks that claims are created in the order of their pods' creation, and by number within a second.
 func checkOrder(t *testing.T, namespace string, got []string) {
 	t.Helper()
 	var pods corev1.PodList
@@ -227,13 +227,13 @@ func checkOrder(t *testing.T, namespace string, got []string) {
 	}
 }
 
-// checkRate holds the time from the first to the last claim to arithmetic; under 'make scale' from above too.
+// checkRate checks the time from the first to the last claim against the rate; under 'make scale' it also checks an upper bound.
 func checkRate(t *testing.T, made *arrivals, count, rate int) {
 	t.Helper()
 	took, most := made.await(t, count, kubetest.Deadline)
 	want := time.Duration(count-1) * time.Second / time.Duration(rate)
 	t.Logf("ours: %d claims in %.2f s (by arithmetic %.2f), %.1f a second, %d at most in one second", count, took.Seconds(), want.Seconds(), float64(count)/took.Seconds(), most)
-	// What the watch tells late makes the time between two claims shorter or longer than it was.
+	// Delays of the watch can make the measured time shorter or longer.
 	if took < want*99/100-100*time.Millisecond {
 		t.Errorf("claims were made faster than %d a second", rate)
 	}
@@ -242,7 +242,7 @@ func checkRate(t *testing.T, made *arrivals, count, rate int) {
 	}
 }
 
-// checkRequests: a claim costs its creation and the patch of its pod.
+// checkRequests checks that a claim costs two requests: its creation and the patch of its pod.
 func checkRequests(t *testing.T, count int) {
 	t.Helper()
 	all, total := scrape(t), 0.0
@@ -258,13 +258,13 @@ func checkRequests(t *testing.T, count int) {
 		}
 	}
 	t.Logf("%.3f requests a claim; the manager's memory is %.0f MiB", total/float64(count), all["process_resident_memory_bytes"]/(1<<20))
-	const besides = 60 // lists and watches, reviews, events, owners
+	const besides = 60 // for lists and watches, reviews, events, owners
 	if most := float64(2*count + besides); total > most {
 		t.Errorf("%.0f requests for %d claims, want at most %.0f", total, count, most)
 	}
 }
 
-// reattach: pods that come back to their claims take no token.
+// reattach checks that pods whose claims exist already take no token.
 func reattach(t *testing.T, owner *corev1.ConfigMap, count int, patience time.Duration) {
 	t.Helper()
 	before := scrape(t)["datacache_claims_created_total"]
@@ -314,7 +314,7 @@ func peers(t *testing.T, count int, patience time.Duration) {
 
 var requestSeries = regexp.MustCompile(`^rest_client_requests_total{code="([^"]*)",host="[^"]*",method="([A-Z]*)"}$`)
 
-// scrape reads the manager's metrics, by name and labels.
+// scrape returns the manager's metrics, by name and labels.
 func scrape(t *testing.T) map[string]float64 {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(metricsPort)+"/metrics", nil)

@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// hostile is a client that means harm. It keeps tickets to misuse them later. Its methods give an error for what a server
-// must not have done; being refused is none.
+// hostile is a malicious client. It keeps tickets to misuse them later. Its methods return an error if a server accepts what it must
+// reject; being rejected is no error.
 type hostile struct {
 	*reader
 	world   *world
@@ -31,19 +31,19 @@ type hostile struct {
 	attacks errgroup.Group // under way
 }
 
-// kept is an endpoint of an answer that the client had once.
+// kept is an endpoint of an earlier response.
 type kept struct {
 	answer   answer
 	endpoint *flight.FlightEndpoint
 	node     int
-	holder   *process // that was the data node then
+	holder   *process // the data node at that time
 	expires  time.Time
 }
 
-// ticketTTL is how long tickets are good, in seconds that tickets count whole.
+// ticketTTL is how long tickets are valid; tickets store whole seconds.
 const ticketTTL = 15 * time.Second
 
-// attacks are what hostile clients do, by name.
+// attacks are the attacks of hostile clients, by name.
 var attacks = []struct {
 	name string
 	do   func(h *hostile, ctx context.Context, random *rand.Rand) error
@@ -56,7 +56,8 @@ var attacks = []struct {
 	{"canceled calls", (*hostile).cancels},
 }
 
-// run keeps and misuses tickets until ctx ends. It gives the first error of a server that takes one that it must not.
+// run collects and misuses tickets until ctx ends. It returns the first error, which means that a server accepted what it must
+// reject.
 func (h *hostile) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		short, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -78,7 +79,7 @@ func (h *hostile) run(ctx context.Context) error {
 	return nil
 }
 
-// attack begins an attack that lasts for so long.
+// attack starts an attack for a limited time.
 func (h *hostile) attack(name string, do func(*hostile, context.Context, *rand.Rand) error, d time.Duration, seed uint64) {
 	h.attacks.Go(func() error {
 		ctx, cancel := context.WithTimeout(h.world.ctx, d)
@@ -90,7 +91,7 @@ func (h *hostile) attack(name string, do func(*hostile, context.Context, *rand.R
 	})
 }
 
-// keep asks for tickets and keeps them.
+// keep requests tickets and stores them.
 func (h *hostile) keep(ctx context.Context) error {
 	holders := h.world.nodesNow()
 	a, err := h.ask(ctx, map[string]any{"kind": "shard", "index": 0, "total": 1})
@@ -102,14 +103,14 @@ func (h *hostile) keep(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if holders[node] == h.world.nodesNow()[node] { // or else whose ticket it is can't be told
+		if holders[node] == h.world.nodesNow()[node] { // otherwise the node was replaced meanwhile, and it is unknown which one the ticket is for
 			h.kept = append(h.kept, kept{a, e, node, holders[node], time.Now().Add(ticketTTL + 2*time.Second)})
 		}
 	}
 	return nil
 }
 
-// choose gives one of the tickets kept.
+// choose returns one of the stored tickets.
 func (h *hostile) choose() (kept, bool) {
 	if len(h.kept) == 0 {
 		return kept{}, false
@@ -117,7 +118,7 @@ func (h *hostile) choose() (kept, bool) {
 	return h.kept[h.random.IntN(len(h.kept))], true
 }
 
-// use shows a ticket to a data node in the way that its kind wants, and gives the number of rows that it gets.
+// use presents a ticket to a data node, with the call for the ticket's kind, and returns the number of rows received.
 func (h *hostile) use(ctx context.Context, k kept, address string, ticket []byte) (int64, error) {
 	client, err := h.dial(ctx, address)
 	if err != nil {
@@ -154,7 +155,8 @@ func (h *hostile) use(ctx context.Context, k kept, address string, ticket []byte
 	}
 }
 
-// again shows a kept ticket once more: it is good for the same start of the node, the same plan and until it expires.
+// again presents a stored ticket again: it must be accepted only by the same incarnation of the node, with the same plan, until it
+// expires.
 func (h *hostile) again(ctx context.Context) error {
 	k, ok := h.choose()
 	if !ok {
@@ -173,7 +175,7 @@ func (h *hostile) again(ctx context.Context) error {
 	return nil
 }
 
-// changed flips a bit of a ticket.
+// changed presents a ticket with a flipped bit.
 func (h *hostile) changed(ctx context.Context) error {
 	k, ok := h.choose()
 	if !ok {
@@ -187,7 +189,7 @@ func (h *hostile) changed(ctx context.Context) error {
 	return nil
 }
 
-// neighbour shows a ticket to another data node.
+// neighbour presents a ticket to another data node.
 func (h *hostile) neighbour(ctx context.Context) error {
 	k, ok := h.choose()
 	other := h.random.IntN(len(h.world.nodes))
@@ -200,7 +202,7 @@ func (h *hostile) neighbour(ctx context.Context) error {
 	return nil
 }
 
-// requests asks the head for what there is not.
+// requests sends invalid requests to the head.
 func (h *hostile) requests(ctx context.Context, random *rand.Rand) error {
 	for _, request := range []map[string]any{
 		{"kind": "path", "index": 3, "total": 3},
@@ -219,7 +221,7 @@ func (h *hostile) requests(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// outOfRange asks a data node for a row that it does not hold.
+// outOfRange requests from a data node a row that it does not hold.
 func (h *hostile) outOfRange(ctx context.Context, random *rand.Rand) error {
 	a, err := h.ask(ctx, map[string]any{"kind": "take"})
 	if err != nil || len(a.info.GetEndpoint()) == 0 {
@@ -258,7 +260,7 @@ func (h *hostile) outOfRange(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// garbage sends bytes that are no HTTP/2.
+// garbage sends bytes that are not HTTP/2.
 func (h *hostile) garbage(ctx context.Context, random *rand.Rand) error {
 	for range 3 {
 		conn, err := h.host.dial(ctx, h.anyServer(random))
@@ -281,7 +283,7 @@ func (h *hostile) garbage(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// half announces a long message and sends a part of it, over many streams, until it is cut off.
+// half announces a long message and sends a part of it, on many streams, until the server closes the connection.
 func (h *hostile) half(ctx context.Context, random *rand.Rand) error {
 	conn, err := h.host.dial(ctx, h.anyServer(random))
 	if err != nil {
@@ -303,7 +305,7 @@ func (h *hostile) half(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// doExchange is the header of a call, as HPACK has it.
+// doExchange encodes the header of a call with HPACK.
 func doExchange() []byte {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
@@ -337,9 +339,9 @@ func (h *hostile) deaf(ctx context.Context, _ *rand.Rand) error {
 	return nil
 }
 
-// cancels gives calls up soon after they began.
+// cancels cancels calls soon after they began.
 func (h *hostile) cancels(ctx context.Context, random *rand.Rand) error {
-	client := &reader{host: h.host, truth: h.truth, random: random} // attacks run beside each other
+	client := &reader{host: h.host, truth: h.truth, random: random} // a separate client, since attacks run concurrently
 	for range 10 {
 		short, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(10000))*time.Microsecond)
 		err := client.share(short, 0, 1)
@@ -351,7 +353,7 @@ func (h *hostile) cancels(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// anyServer is the address of the head or a data node.
+// anyServer returns the address of the head or a data node.
 func (h *hostile) anyServer(random *rand.Rand) string {
 	if i := random.IntN(len(h.world.nodes) + 1); i < len(h.world.nodes) {
 		return nodeAddr(i)

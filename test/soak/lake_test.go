@@ -17,21 +17,21 @@ import (
 
 const bucketName = "lake"
 
-// lake is one table's objects, in all of its versions. It is not changed once it is made.
+// lake holds the objects of all versions of a table. It is immutable once it is made.
 type lake struct {
 	name     string
 	objects  map[string][]byte
-	versions []version         // from version 1 on
-	forged   map[string][]byte // data files of other rows but of the same length, by the key of the true one
+	versions []version         // starting with version 1
+	forged   map[string][]byte // data files of the same length with other rows, by the key of the real one
 }
 
-// version is a state of the table: the rows that it has, in row order.
+// version is a state of the table: its rows, in row order.
 type version struct {
 	snapshot int64
 	rows     []row
 }
 
-// row names a row's values. A row that was rewritten has its id and another revision.
+// row identifies a row's values. A row that was rewritten has the same id and another revision.
 type row struct{ id, revision int }
 
 func (r row) text() string { return fmt.Sprintf("text of row %06d, revision %d", r.id, r.revision) }
@@ -64,7 +64,7 @@ func newWriter(t *testing.T, name string, format, group int, options ...icetest.
 	return w
 }
 
-// add appends rows in one data file.
+// add appends rows as one data file.
 func (w *writer) add(rows ...row) {
 	values := make([]icetest.Row, len(rows))
 	for i, r := range rows {
@@ -74,7 +74,7 @@ func (w *writer) add(rows ...row) {
 	w.rows = append(w.rows, rows...)
 }
 
-// grow appends so many new rows, of the writer's revision.
+// grow appends n new rows of the writer's revision.
 func (w *writer) grow(n int) {
 	rows := make([]row, n)
 	for i := range rows {
@@ -84,7 +84,7 @@ func (w *writer) grow(n int) {
 	w.add(rows...)
 }
 
-// remove deletes rows with ids in [lo, hi), by positions or deletion vectors.
+// remove deletes rows with ids in [lo, hi), with positional deletes or deletion vectors.
 func (w *writer) remove(lo, hi int) {
 	id := ice.Reference("id")
 	gone := func(n int) bool { return lo <= n && n < hi }
@@ -92,7 +92,7 @@ func (w *writer) remove(lo, hi int) {
 	w.rows = slices.DeleteFunc(slices.Clone(w.rows), func(r row) bool { return gone(r.id) })
 }
 
-// rewrite replaces rows with ids in [lo, hi): an equality delete, and the rows' next revision.
+// rewrite replaces rows with ids in [lo, hi): with an equality delete and the rows' next revision.
 func (w *writer) rewrite(lo, hi int) {
 	var gone []icetest.Row
 	var again []row
@@ -108,7 +108,7 @@ func (w *writer) rewrite(lo, hi int) {
 	w.add(again...)
 }
 
-// publish makes the table as it is the lake's next version.
+// publish adds the current table to the lake as its next version.
 func (w *writer) publish() {
 	w.t.Helper()
 	_, key, _ := strings.Cut(w.table.Metadata(), bucketName+"/")
@@ -127,7 +127,7 @@ func (w *writer) done() *lake {
 	return w.lake
 }
 
-// lakes makes the tables that schedules choose from.
+// lakes makes the tables from which schedules choose.
 func lakes(t *testing.T) []*lake {
 	t.Helper()
 	plain := newWriter(t, "appended to", 2, 16)
@@ -163,7 +163,7 @@ func rewritten(t *testing.T) *lake {
 	w.grow(40)
 	w.grow(40)
 	w.rewrite(30, 50)
-	w.rewrite(25, 35) // a file's second delete
+	w.rewrite(25, 35) // the file's second delete
 	w.publish()
 	w.rewrite(20, 45)
 	w.publish()
@@ -182,7 +182,7 @@ func small(t *testing.T) *lake {
 	return w.done()
 }
 
-// forged is a table whose data files another one's can take the place of unnoticed by name, length and tag.
+// forged makes a table for which there are forged data files with the same names, lengths and entity tags.
 func forged(t *testing.T) *lake {
 	build := func(revision int) (l *lake, files []string) {
 		w := newWriter(t, "that is tampered with", 2, 10, icetest.Property("write.parquet.compression-codec", "uncompressed"))

@@ -16,34 +16,33 @@ import (
 	"time"
 )
 
-// network connects hosts by byte streams in memory. A byte arrives after the latency of its link and, of a slow host, as
-// fast as that host allows. Delays are drawn from seeds of the connections, so the order in which connections are used
-// does not change them.
+// network connects hosts by in-memory byte streams. A byte arrives after the latency of its link, later if the host is slow. Delays
+// are random, from a separate seed for each connection, so they don't depend on the order in which connections are used.
 type network struct {
 	seed    uint64
-	latency time.Duration // mean, in one direction
+	latency time.Duration // mean latency in one direction
 
 	mu        sync.Mutex
 	listeners map[netip.AddrPort]*listener
 	hosts     []*host
-	dialed    map[string]uint64 // connections made so far, by "from to"
+	dialed    map[string]uint64 // number of connections made so far, by "from to"
 }
 
 func newNetwork(seed uint64, latency time.Duration) *network {
 	return &network{seed: seed, latency: latency, listeners: map[netip.AddrPort]*listener{}, dialed: map[string]uint64{}}
 }
 
-// host is one process's place in the network: what it dials and accepts goes with it. A restarted process is a new host
-// with the same address.
+// host is a process's place in the network: its connections and listeners belong to it. A restarted process is a new host with the
+// same address.
 type host struct {
 	net  *network
 	addr netip.Addr
 
-	// Guarded by net.mu.
+	// Protected by net.mu.
 	dead   bool
-	frozen bool          // nothing goes to or from it
-	pace   time.Duration // what each KiB that it sends takes, beside latency
-	conns  []*conn       // its own ends, in the order of their making
+	frozen bool          // while set, nothing is sent to or from the host
+	pace   time.Duration // additional time for each KiB that it sends
+	conns  []*conn       // its ends of connections, in the order of their creation
 	ports  uint16
 }
 
@@ -56,14 +55,14 @@ func (n *network) host(addr netip.Addr) *host {
 	return h
 }
 
-// free says whether nobody listens on host:port.
+// free reports whether nothing listens on host:port.
 func (n *network) free(address string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.listeners[netip.MustParseAddrPort(address)] == nil
 }
 
-// end breaks every connection there is.
+// end breaks all connections.
 func (n *network) end() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -75,8 +74,8 @@ func (n *network) end() {
 	}
 }
 
-// kill ends the host: its own ends of connections fail at once, and its peers' are reset or, if it vanishes, hear nothing
-// more until they give up.
+// kill ends the host: its own ends of connections fail at once. The peers' ends are reset or, with vanish, receive nothing more until
+// they give up.
 func (h *host) kill(vanish bool) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
@@ -99,7 +98,7 @@ func (h *host) kill(vanish bool) {
 	}
 }
 
-// freeze stops all that goes to and from the host, or lets it go on.
+// freeze stops all traffic to and from the host, or resumes it.
 func (h *host) freeze(yes bool) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
@@ -110,14 +109,14 @@ func (h *host) freeze(yes bool) {
 	}
 }
 
-// slow sets what each KiB that the host sends takes; 0 is nothing.
+// slow sets the additional time for each KiB that the host sends.
 func (h *host) slow(pace time.Duration) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
 	h.pace = pace
 }
 
-// cut resets one of the host's connections, and says whether there was one.
+// cut resets one of the host's connections, and reports whether there was one.
 func (h *host) cut(random *rand.Rand) bool {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
@@ -129,7 +128,7 @@ func (h *host) cut(random *rand.Rand) bool {
 	return true
 }
 
-// listen opens a port of the host.
+// listen opens a listener on a port of the host.
 func (h *host) listen(port uint16) (net.Listener, error) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
@@ -143,7 +142,7 @@ func (h *host) listen(port uint16) (net.Listener, error) {
 	return l, nil
 }
 
-// dial connects to host:port. It takes a round trip.
+// dial connects to host:port, which takes a round trip.
 func (h *host) dial(ctx context.Context, address string) (net.Conn, error) {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -163,7 +162,7 @@ func (h *host) dial(ctx context.Context, address string) (net.Conn, error) {
 		if !errors.Is(err, errFrozen) {
 			return conn, err
 		}
-		wait = 100 * time.Millisecond // as a SYN is sent again
+		wait = 100 * time.Millisecond // like a retransmitted SYN
 	}
 }
 
@@ -200,7 +199,7 @@ type listener struct {
 	host *host
 	at   netip.AddrPort
 
-	// Guarded by the network's mu.
+	// Protected by the network's mu.
 	changed sync.Cond
 	waiting []*conn
 	closed  bool
@@ -267,7 +266,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// CloseWrite tells the peer that no more comes.
+// CloseWrite signals the end of the stream to the peer.
 func (c *conn) CloseWrite() error {
 	c.in.net.mu.Lock()
 	defer c.in.net.mu.Unlock()
@@ -316,7 +315,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// dialTCP is dial as an HTTP client wants it.
+// dialTCP is dial in the form that an HTTP client needs.
 func (h *host) dialTCP(ctx context.Context, _, address string) (net.Conn, error) {
 	return h.dial(ctx, address)
 }

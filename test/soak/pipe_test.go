@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	// pipeBytes is how many unread bytes a direction of a connection holds: what the buffers of two sockets would.
+	// pipeBytes is the maximum number of unread bytes in one direction of a connection, like the buffers of two sockets.
 	pipeBytes = 64 << 10
-	// givenUp is after how long without an answer a connection to a host that vanished fails.
+	// givenUp is the timeout after which a connection to a host that vanished fails.
 	givenUp = time.Minute
 )
 
-// pipe is one direction of a connection. Bytes are readable once they are due. The network's mu guards it.
+// pipe is one direction of a connection. Bytes are readable once they are due. It is protected by the network's mu.
 type pipe struct {
 	net      *network
 	from, to *host
 	random   *rand.Rand
 	changed  sync.Cond
-	timer    *time.Timer // wakes who waits for a time
+	timer    *time.Timer // wakes a goroutine that waits for a time
 
 	segments []segment
-	held     int       // bytes in segments
+	held     int       // number of bytes in segments
 	due      time.Time // of the last segment
-	ended    bool      // no more will be written
-	left     time.Time // when the writer can know that the reader closed its end; zero: it did not
-	failed   error     // what the reader gets
-	broken   error     // what the writer gets
+	ended    bool      // the writer has closed its end
+	left     time.Time // when the writer can know that the reader closed its end; zero: the reader did not
+	failed   error     // error for the reader
+	broken   error     // error for the writer
 	readBy   time.Time
 	writeBy  time.Time
 }
 
-// segment is what one write brought.
+// segment is the data of one write.
 type segment struct {
 	data []byte
 	due  time.Time
@@ -62,7 +62,7 @@ func hashOf(text string) uint64 {
 	return h
 }
 
-// waitLocked waits for a change, at most until the first of the times that are set.
+// waitLocked waits for a change, at most until the earliest of the non-zero times.
 func (p *pipe) waitLocked(times ...time.Time) {
 	var first time.Time
 	for _, t := range times {
@@ -78,7 +78,7 @@ func (p *pipe) waitLocked(times ...time.Time) {
 
 func passed(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
 
-// stuckLocked says whether nothing arrives: a host is frozen, or has vanished.
+// stuckLocked reports whether nothing can arrive because a host is frozen or has vanished.
 func (p *pipe) stuckLocked() bool { return p.from.frozen || p.to.frozen || p.from.dead || p.to.dead }
 
 func (p *pipe) read(to []byte) (int, error) {
@@ -160,7 +160,7 @@ func (p *pipe) putLocked(from []byte) int {
 
 func opError(op string, err error) error { return &net.OpError{Op: op, Net: "tcp", Err: err} }
 
-// endLocked lets the reader have what was written, then io.EOF.
+// endLocked makes reads return what was written, then io.EOF.
 func (p *pipe) endLocked() {
 	p.ended = true
 	if p.broken == nil {
@@ -169,8 +169,7 @@ func (p *pipe) endLocked() {
 	p.changed.Broadcast()
 }
 
-// abandonLocked is the reader's closing: what it has not read is lost. The writer learns of it a round trip later: no
-// sooner than that its peer will write no more.
+// abandonLocked is called when the reader closes its end: unread bytes are lost. The writer learns of it a round trip later.
 func (p *pipe) abandonLocked() {
 	if p.failed == nil {
 		p.failed = net.ErrClosed
@@ -180,7 +179,7 @@ func (p *pipe) abandonLocked() {
 	p.changed.Broadcast()
 }
 
-// failLocked breaks the pipe, for each end with an error of its own. The first one stays.
+// failLocked breaks the pipe with an error for each end. An earlier error is kept.
 func (p *pipe) failLocked(reader, writer error) {
 	if p.failed == nil {
 		p.failed = reader

@@ -31,14 +31,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// wrong is what no fault excuses: rows that are not the ones they should be, or an answer that contradicts itself.
+// wrong is an error that no fault excuses: wrong rows, or a response that contradicts itself.
 type wrong struct{ text string }
 
 func (w wrong) Error() string { return w.text }
 
 func wrongf(format string, values ...any) error { return wrong{fmt.Sprintf(format, values...)} }
 
-// reader is an honest client. It reads shares, epochs and rows at random and holds each row to the table's own.
+// reader is an honest client. It reads random shares, epochs and rows, and compares each row with the table.
 type reader struct {
 	host   *host
 	truth  *truth
@@ -46,18 +46,18 @@ type reader struct {
 	count  counts
 }
 
-// counts are what readers had.
+// counts are the numbers of complete, failed and resumed reads, and of rows.
 type counts struct {
 	whole, broken, resumed, rows atomic.Int64
 }
 
-// truth is what a cache of a lake may serve. It is safe for concurrent use.
+// truth is what the cache of a lake may serve. It is safe for concurrent use.
 type truth struct {
 	lake         *lake
 	fingerprints [8]atomic.Pointer[string] // by version
 }
 
-// version finds the rows that an answer is about and checks what it says of them.
+// version finds the version of the table that a response is about, and checks the response's metadata.
 func (t *truth) version(m protocol.InfoMetadata) (version, error) {
 	for i, v := range t.lake.versions {
 		if v.snapshot != m.Dataset.Snapshot {
@@ -84,7 +84,7 @@ func (t *truth) version(m protocol.InfoMetadata) (version, error) {
 	return version{}, wrongf("an answer about snapshot %d, which the table never had", m.Dataset.Snapshot)
 }
 
-// answer is a FlightInfo and what it is about.
+// answer is a FlightInfo and its decoded metadata.
 type answer struct {
 	info     *flight.FlightInfo
 	metadata protocol.InfoMetadata
@@ -105,7 +105,7 @@ func (r *reader) dial(ctx context.Context, address string) (flight.FlightService
 	return flight.NewFlightServiceClient(conn), nil
 }
 
-// ask asks the head.
+// ask sends GetFlightInfo to the head.
 func (r *reader) ask(ctx context.Context, request map[string]any) (answer, error) {
 	d := &flight.FlightDescriptor{Type: flight.DescriptorPATH}
 	if request["kind"] == "path" {
@@ -133,15 +133,15 @@ func (r *reader) ask(ctx context.Context, request map[string]any) (answer, error
 	return a, err
 }
 
-// source is one endpoint's rows as they come.
+// source reads the rows of one endpoint.
 type source struct {
 	reader *reader
 	next   func() (arrow.RecordBatch, error)
-	batch  arrow.RecordBatch // the last one
-	at     int               // rows of it that were checked
+	batch  arrow.RecordBatch // the current batch
+	at     int               // number of its rows that were checked
 }
 
-// open starts an endpoint's stream.
+// open starts reading an endpoint.
 func (r *reader) open(ctx context.Context, e *flight.FlightEndpoint) (*source, error) {
 	client, err := r.dialEndpoint(ctx, e)
 	if err != nil {
@@ -185,7 +185,7 @@ func (s *source) want(what row, where string) error {
 	return nil
 }
 
-// end checks that no rows are left.
+// end checks that there are no more rows.
 func (s *source) end(where string) error {
 	if s.batch != nil && s.at < int(s.batch.NumRows()) {
 		return wrongf("%s: %d rows too many", where, int(s.batch.NumRows())-s.at)
@@ -200,7 +200,7 @@ func (s *source) end(where string) error {
 	return err
 }
 
-// check compares a row of a batch by its values. Columns that the batch lacks were not asked for.
+// check compares the values of a row of a batch. Columns that the batch lacks were not requested.
 func (r row) check(batch arrow.RecordBatch, at int) error {
 	want := r.values()
 	for i, field := range batch.Schema().Fields() {
@@ -267,7 +267,7 @@ func (r *reader) share(ctx context.Context, index, total int) error {
 	return nil
 }
 
-// nodeOf is the data node of an endpoint.
+// nodeOf returns the index of an endpoint's data node.
 func (a answer) nodeOf(e *flight.FlightEndpoint) (int, error) {
 	var m protocol.EndpointMetadata
 	if err := json.Unmarshal(e.GetAppMetadata(), &m); err != nil || m.Node < 0 || m.Node >= len(a.metadata.Nodes) {
@@ -276,7 +276,7 @@ func (a answer) nodeOf(e *flight.FlightEndpoint) (int, error) {
 	return m.Node, nil
 }
 
-// boundsOf is the rows of an endpoint's data node.
+// boundsOf returns the rows of an endpoint's data node.
 func (a answer) boundsOf(e *flight.FlightEndpoint) (assign.Bounds, error) {
 	node, err := a.nodeOf(e)
 	if err != nil {
@@ -285,7 +285,7 @@ func (a answer) boundsOf(e *flight.FlightEndpoint) (assign.Bounds, error) {
 	return a.metadata.Nodes[node], nil
 }
 
-// epoch reads a rank's share of an epoch; after a failure it goes on at the row that it had come to.
+// epoch reads a rank's share of an epoch; after a failure it resumes at the row that it had reached.
 func (r *reader) epoch(ctx context.Context) error {
 	e := epoch.Epoch{
 		Seed: r.random.Uint64() >> 1, Number: r.random.Uint64N(5), Shuffle: r.random.IntN(4) > 0, Clump: 1 + r.random.Uint64N(5),
@@ -307,10 +307,10 @@ func (r *reader) epoch(ctx context.Context) error {
 	}
 }
 
-// epochProgress is how far an epoch was read, and of which rows.
+// epochProgress is how far an epoch was read, and from which dataset.
 type epochProgress struct {
 	fingerprint string
-	rows        uint64 // of the share's sequence
+	rows        uint64 // of the share's sequence, already read
 }
 
 func (r *reader) epochFrom(ctx context.Context, e epoch.Epoch, s epoch.Share, p *epochProgress) error {
@@ -325,7 +325,7 @@ func (r *reader) epochFrom(ctx context.Context, e epoch.Epoch, s epoch.Share, p 
 		return err
 	}
 	if p.fingerprint != "" && p.fingerprint != a.metadata.Dataset.Fingerprint {
-		*p = epochProgress{} // the cache says that it has other rows: the epoch begins anew
+		*p = epochProgress{} // the cache has other rows now: start the epoch again
 		return status.Error(codes.FailedPrecondition, "another dataset")
 	}
 	p.fingerprint = a.metadata.Dataset.Fingerprint
@@ -340,7 +340,7 @@ func (r *reader) epochFrom(ctx context.Context, e epoch.Epoch, s epoch.Share, p 
 	return r.merge(ctx, a, sequence, e, s, p)
 }
 
-// merge reads every data node's stream and checks the sequence that they make together.
+// merge reads every data node's stream and checks the sequence that they form together.
 func (r *reader) merge(ctx context.Context, a answer, sequence []uint64, e epoch.Epoch, s epoch.Share, p *epochProgress) error {
 	sources := map[assign.Bounds]*source{}
 	for _, endpoint := range a.info.GetEndpoint() {
@@ -379,7 +379,7 @@ func (r *reader) merge(ctx context.Context, a answer, sequence []uint64, e epoch
 	return nil
 }
 
-// sequenceOf is the row indices of a share of an epoch, in order.
+// sequenceOf returns the row indices of a share of an epoch, in order.
 func sequenceOf(e epoch.Epoch, s epoch.Share) ([]uint64, error) {
 	cursor, err := epoch.NewCursor(e, s)
 	if err != nil {
@@ -397,10 +397,10 @@ func sequenceOf(e epoch.Epoch, s epoch.Share) ([]uint64, error) {
 	return rows, nil
 }
 
-// rowSchema is what an exchange asks with.
+// rowSchema is the schema of the requests in an exchange.
 var rowSchema = arrow.NewSchema([]arrow.Field{{Name: "row", Type: arrow.PrimitiveTypes.Int64}}, nil)
 
-// take asks for rows at random, a few times over one exchange.
+// take requests random rows, a few times over one exchange.
 func (r *reader) take(ctx context.Context) error {
 	a, err := r.ask(ctx, map[string]any{"kind": "take"})
 	if err != nil {
@@ -454,7 +454,7 @@ func (r *reader) take(ctx context.Context) error {
 	return (&source{reader: r, next: batches.Read}).end("take")
 }
 
-// statusOf is why a stream ended that takes no more.
+// statusOf returns the status of a stream that ended, which caused the given send error.
 func statusOf(stream flight.FlightService_DoExchangeClient, err error) error {
 	if _, ended := stream.Recv(); ended != nil {
 		return ended
@@ -469,7 +469,7 @@ func write(w *flight.Writer, rows []int64) error {
 	return w.Write(batch)
 }
 
-// passing says whether an error may be the consequence of a fault.
+// passing reports whether an error may be the consequence of a fault.
 func passing(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.FailedPrecondition, codes.Unauthenticated:
@@ -478,7 +478,7 @@ func passing(err error) bool {
 	return false
 }
 
-// once reads something.
+// once does one random read.
 func (r *reader) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -493,7 +493,7 @@ func (r *reader) once(ctx context.Context) error {
 	}
 }
 
-// run reads until ctx ends. It gives the first error that no fault excuses.
+// run reads until ctx ends. It returns the first error that no fault excuses.
 func (r *reader) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := r.once(ctx)
@@ -502,7 +502,7 @@ func (r *reader) run(ctx context.Context) error {
 			r.count.whole.Add(1)
 		case errors.As(err, new(wrong)):
 			return err
-		case ctx.Err() != nil: // it was told to end
+		case ctx.Err() != nil: // it was told to stop
 		case passing(err), status.Code(err) == codes.DeadlineExceeded:
 			r.count.broken.Add(1)
 		default:

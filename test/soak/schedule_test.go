@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// event is one thing that happens in a schedule.
+// event is one event of a schedule.
 type event struct {
 	at   time.Duration // since the schedule began
 	kind string
@@ -18,14 +18,14 @@ type event struct {
 	do   func(*world)
 }
 
-// schedule draws events. All of its faults end with its last event.
+// schedule generates events. All faults have ended at its last event.
 type schedule struct {
 	random *rand.Rand
 	nodes  int
 	events []event
 }
 
-// faults are the kinds of faults, each as often as it is listed.
+// faults are the kinds of faults; those listed several times are more frequent.
 var faults = []struct {
 	kind string
 	draw func(s *schedule, at time.Duration)
@@ -42,7 +42,7 @@ var faults = []struct {
 	{"intruder", (*schedule).intrude},
 }
 
-// draw makes a schedule's events, in order of time. The table may be one that can be tampered with.
+// draw generates a schedule's events, in order of time. forgeable says that the lake has forged data files.
 func draw(random *rand.Rand, nodes int, forgeable bool) []event {
 	s := &schedule{random: random, nodes: nodes}
 	for range 1 + random.IntN(7) {
@@ -55,7 +55,7 @@ func draw(random *rand.Rand, nodes int, forgeable bool) []event {
 	return s.events
 }
 
-// time is when a fault begins: while the cache is loaded first, or later.
+// time is when a fault begins: during the first load, or later.
 func (s *schedule) time() time.Duration {
 	most := []time.Duration{60 * time.Millisecond, 500 * time.Millisecond, 12 * time.Second, 12 * time.Second}
 	return s.within(most[s.random.IntN(len(most))])
@@ -66,7 +66,7 @@ func (s *schedule) within(most time.Duration) time.Duration {
 	return time.Duration(s.random.Int64N(int64(most)))
 }
 
-// pause is how long a fault lasts: shorter than nodes may be silent, or longer.
+// pause is how long a fault lasts: shorter than a node may be silent, or longer.
 func (s *schedule) pause() time.Duration {
 	if s.random.IntN(3) == 0 {
 		return 8*time.Second + s.within(8*time.Second)
@@ -74,7 +74,7 @@ func (s *schedule) pause() time.Duration {
 	return s.within(2 * time.Second)
 }
 
-// any is a process by number: data nodes from 0 on, then the head.
+// any is the number of a process: data nodes from 0 on, then the head.
 func (s *schedule) any() int { return s.random.IntN(s.nodes + 1) }
 
 func (s *schedule) add(at time.Duration, kind, what string, do func(*world)) {
@@ -123,8 +123,8 @@ func (s *schedule) cut(at time.Duration) {
 	}
 }
 
-// move publishes the table's next version. The old metadata file may be gone with it, if every row is in memory: data
-// nodes that are lost later could not load theirs again, so none is from then on.
+// move publishes the table's next version. It may remove the old metadata file if every row is in memory: data nodes that are lost
+// later could not load their rows again, so none is ended from then on.
 func (s *schedule) move(at time.Duration) {
 	drop := s.random.IntN(3) == 0
 	s.add(at, "move", fmt.Sprintf("the table, drop %v", drop), func(w *world) {
@@ -134,13 +134,13 @@ func (s *schedule) move(at time.Duration) {
 	})
 }
 
-// ail gives the store a trouble.
+// ail makes the store fail for a while.
 func (s *schedule) ail(at time.Duration) {
 	t := []trouble{refuses, stalls, truncate}[s.random.IntN(3)]
 	share := 0.1 + 0.9*s.random.Float64()
 	s.add(at, "store", fmt.Sprintf("%s to %.0f %%", t, 100*share), func(w *world) { w.store.ail(t, share) })
 	d := s.pause()
-	if s.random.IntN(6) == 0 { // longer than reads of the store are tried again
+	if s.random.IntN(6) == 0 { // longer than reads of the store are retried
 		d = 25*time.Second + s.within(20*time.Second)
 	}
 	s.add(at+d, "store", "is well", func(w *world) { w.store.ail(none, 0) })
@@ -151,7 +151,7 @@ func (s *schedule) attack(at time.Duration) {
 	s.add(at, "attack", a.name, func(w *world) { w.enemy.attack(a.name, a.do, d, seed) })
 }
 
-// intrude starts another process as a data node: with another secret, or with the right one while the data node lives.
+// intrude starts another process as a data node: with another secret, or with the right one while the data node is running.
 func (s *schedule) intrude(at time.Duration) {
 	i, address, secret := s.random.IntN(s.nodes), rivalAddr, secret
 	if s.random.IntN(3) > 0 {
@@ -174,7 +174,8 @@ func (s *schedule) intrude(at time.Duration) {
 	})
 }
 
-// tamper has the store serve forged data files and a data node lost, which must not serve their rows: the cache fails.
+// tamper makes the store serve forged data files and ends a data node. When that restarts, it must not serve rows of the forged
+// files, so the cache fails.
 func (s *schedule) tamper(at time.Duration) {
 	i := s.random.IntN(s.nodes)
 	s.add(at, "tamper", fmt.Sprintf("with data files, kill process %d", i), func(w *world) {

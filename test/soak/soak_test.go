@@ -24,7 +24,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// number reads a number of the environment.
+// number parses a number from the environment.
 func number(t *testing.T, name string, fallback uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
@@ -38,11 +38,11 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 	return n
 }
 
-// TestSchedules runs SOAK_SCHEDULES schedules, with the seeds from SOAK_SEED on.
+// TestSchedules runs SOAK_SCHEDULES schedules, with consecutive seeds starting at SOAK_SEED.
 func TestSchedules(t *testing.T) {
 	count, first := number(t, "SOAK_SCHEDULES", 20), number(t, "SOAK_SEED", 1)
 	t.Logf("SOAK_SEED=%d SOAK_SCHEDULES=%d", first, count)
-	cryptotest.SetGlobalRandom(t, 0) // of the lakes' names and snapshots
+	cryptotest.SetGlobalRandom(t, 0) // for the lakes' names and snapshots
 	made := lakes(t)
 	sum := &tally{events: map[string]int{}}
 	began := time.Now()
@@ -58,8 +58,8 @@ func TestSchedules(t *testing.T) {
 	t.Logf("%d schedules in %.1f s (%.1f a second): %s", count, took, float64(count)/took, sum)
 }
 
-// run is one schedule: a cache is started, faults happen while clients read, then it must be Ready again by itself and serve
-// everything.
+// run runs one schedule: it starts a cache and causes faults while clients read; then the cache must become Ready again by itself and
+// serve everything.
 func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	log := &journal{began: time.Now()}
@@ -71,7 +71,7 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	l, nodes, latency := made[random.IntN(len(made))], 1+random.IntN(3), 100*time.Microsecond+time.Duration(random.Int64N(int64(3*time.Millisecond)))
 	log.note("table %s, %d data nodes, latency %s", l.name, nodes, latency)
 	w := newWorld(t.Context(), t, newStore(seed, l), newNetwork(seed, latency), nodes, log)
-	if random.IntN(2) == 0 { // few attempts: longer faults reach the retries of head and node
+	if random.IntN(2) == 0 { // with few attempts, longer faults reach the retries of head and node
 		w.retry = objstore.Retry{Attempts: 2}
 	}
 	w.startHead()
@@ -111,12 +111,12 @@ func run(t *testing.T, seed uint64, made []*lake, sum *tally) {
 	sum.add(readers)
 }
 
-// reader makes an honest client at a host of its own.
+// reader makes an honest client with its own host.
 func (w *world) reader(i int, shared *truth, seed uint64) *reader {
 	return &reader{host: w.net.host(netip.AddrFrom4([4]byte{10, 0, 1, byte(i)})), truth: shared, random: rand.New(rand.NewPCG(seed, 1+uint64(i)))}
 }
 
-// live lets time pass and looks at the cache meanwhile.
+// live lets time pass and checks the cache at intervals.
 func (w *world) live(d time.Duration) {
 	w.t.Helper()
 	for ; d > 0 && !w.t.Failed(); d -= look {
@@ -127,11 +127,11 @@ func (w *world) live(d time.Duration) {
 }
 
 const (
-	// look is how often the cache's state is looked at.
+	// look is the interval at which the cache's state is checked.
 	look = 250 * time.Millisecond
-	// noticed is within what time every process knows of a fault: longer than a head lets a node be silent.
+	// noticed is when every process must have noticed a fault: longer than a head lets a node be silent.
 	noticed = 11 * time.Second
-	// soon is within what time a cache must be Ready once nothing is wrong any more.
+	// soon is when a cache must be Ready after the last fault has ended.
 	soon = 2 * time.Minute
 )
 
@@ -155,7 +155,7 @@ func (w *world) awaitReady() {
 	w.t.Errorf("%s after the last fault the cache is %s: %s", soon, s.State, s.Reason)
 }
 
-// staysReady looks on for longer than a node may be silent.
+// staysReady keeps checking for longer than a node may be silent.
 func (w *world) staysReady() {
 	w.t.Helper()
 	for began := time.Now(); time.Since(began) < noticed && !w.t.Failed(); w.live(look) {
@@ -165,10 +165,10 @@ func (w *world) staysReady() {
 	}
 }
 
-// hasFreed checks that the data nodes of a failed cache hold nothing any more but what clients' connections have reserved.
+// hasFreed checks that the data nodes of a failed cache have no memory reserved, except for clients' connections.
 func (w *world) hasFreed() {
 	w.t.Helper()
-	_ = w.enemy.attacks.Wait() // streams keep their rows until they end; run looks at the error
+	_ = w.enemy.attacks.Wait() // streams keep their rows until they end; run checks the error
 	w.live(5 * time.Second)
 	for _, p := range w.nodes {
 		if held := p.budget.Used() - p.budget.Clients().Used(); held != 0 {

@@ -14,10 +14,10 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 )
 
-// storeAddr is where the object store listens.
+// storeAddr is the address of the object store.
 const storeAddr = "10.0.0.9:9000"
 
-// trouble is what an object store does to some of the requests that it gets.
+// trouble is the fault of an object store, for some of its requests.
 type trouble string
 
 // The troubles of a store.
@@ -34,20 +34,20 @@ type store struct {
 	lake *lake
 
 	mu      sync.Mutex
-	version int // of the table that the hint names
-	oldest  int // of the table whose metadata file is still there
+	version int // version of the table that the hint names
+	oldest  int // oldest version of the table whose metadata file still exists
 	trouble trouble
-	share   float64 // of the requests that have it
+	share   float64 // fraction of the requests with the trouble
 	ended   chan struct{}
 	asked   map[string]uint64
-	forged  bool // data files are the lake's forged ones
+	forged  bool // serve the lake's forged data files
 }
 
 func newStore(seed uint64, l *lake) *store {
 	return &store{seed: seed, lake: l, version: 1, oldest: 1, asked: map[string]uint64{}, ended: make(chan struct{})}
 }
 
-// publish makes the table's next version current, if there is one; drop removes the metadata files of those before.
+// publish makes the table's next version current, if there is one; drop removes the metadata files of earlier versions.
 func (s *store) publish(drop bool) (version int, moved bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,14 +61,14 @@ func (s *store) publish(drop bool) (version int, moved bool) {
 	return s.version, true
 }
 
-// forge has the store serve other data files in place of the lake's, under their names and tags.
+// forge makes the store serve forged data files, under the names and tags of the lake's.
 func (s *store) forge() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forged = true
 }
 
-// ail gives the store a trouble with a share of the requests, or none. Requests that it stalls go on with the next call.
+// ail sets the store's trouble and the fraction of requests that have it, or none. Requests stalled so far continue.
 func (s *store) ail(t trouble, share float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *store) ail(t trouble, share float64) {
 	s.ended = make(chan struct{})
 }
 
-// get finds an object and says what is to happen to the request for it.
+// get finds an object and decides which trouble the request has.
 func (s *store) get(key, span string) (data []byte, t trouble, ended chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +100,7 @@ func (s *store) get(key, span string) (data []byte, t trouble, ended chan struct
 	return s.lake.objects[key], t, s.ended
 }
 
-// mix is a number from three, as if at random.
+// mix is a hash of three numbers.
 func mix(a, b, c uint64) uint64 {
 	x := a ^ b*0x9e3779b97f4a7c15 ^ c*0xd6e8feb86659fd93
 	for range 2 {
@@ -133,7 +133,7 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), bytes.NewReader(data))
 }
 
-// shortWriter breaks the connection off once so many bytes of a body were written.
+// shortWriter closes the connection after the given number of bytes of a body.
 type shortWriter struct {
 	http.ResponseWriter
 	left int
@@ -149,7 +149,7 @@ func (w *shortWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// client is how a process at a host reaches the store.
+// client returns the object store's client of a process at a host.
 func (h *host) client(retry objstore.Retry) *objstore.Store {
 	return objstore.New(objstore.Config{
 		S3: objstore.S3{

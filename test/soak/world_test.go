@@ -26,16 +26,16 @@ import (
 
 const (
 	headAddr     = "10.0.0.1:50051"
-	rivalAddr    = "10.0.3.1:50051" // of a second process for a data node's place
-	intruderAddr = "10.0.3.2:50051" // of one that does not know the secret
+	rivalAddr    = "10.0.3.1:50051" // of a second process with the index of a data node
+	intruderAddr = "10.0.3.2:50051" // of a process that does not know the secret
 	secret       = "soak"
-	// nodeMemory is each data node's limit.
+	// nodeMemory is the memory limit of each data node.
 	nodeMemory = 64 << 20
 )
 
 func nodeAddr(i int) string { return fmt.Sprintf("10.0.0.%d:50051", 10+i) }
 
-// world is one cache with its store and network. Its methods are for one goroutine, unless they say otherwise.
+// world is one cache with its store and network. Its methods are not safe for concurrent use, unless stated otherwise.
 type world struct {
 	t        *testing.T
 	ctx      context.Context
@@ -44,26 +44,26 @@ type world struct {
 	where    *host // the store's
 	retry    objstore.Retry
 	head     *process
-	past     []*process // that were killed, stopped, or replaced
+	past     []*process // processes that were killed, stopped, or replaced
 	web      *http.Server
 	log      *journal
 	seen     ready
-	rivals   map[int]*process // that were started for a data node's place while it lives
-	spared   bool             // data nodes are not ended any more
-	tampered bool             // the store serves forged files: the cache may fail
+	rivals   map[int]*process // second processes with the index of a running data node
+	spared   bool             // data nodes must not be ended any more
+	tampered bool             // the store serves forged files, so the cache may fail
 	enemy    *hostile
 
 	mu    sync.Mutex
 	nodes []*process
 }
 
-// ready is what the cache was Ready with last.
+// ready is the dataset with which the cache was last Ready.
 type ready struct {
 	snapshot int64
 	holders  []*process
 }
 
-// nodesNow are the data nodes as they are. Any goroutine may ask.
+// nodesNow returns the current data nodes. It is safe for concurrent use.
 func (w *world) nodesNow() []*process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -76,16 +76,16 @@ type process struct {
 	host   *host
 	began  time.Time
 	cancel context.CancelFunc
-	down   bool          // killed or stopped, and not started again
+	down   bool          // killed or stopped, and not restarted
 	downAt time.Time     // when
 	ended  chan struct{} // closed when Start has returned
-	err    error         // what it returned
-	head   *head.Head    // of a head
-	node   *node.Node    // of a data node
+	err    error         // the error that Start returned
+	head   *head.Head    // if it is a head
+	node   *node.Node    // if it is a data node
 	budget *rows.Budget  // likewise
 }
 
-// running says whether the process has not ended. Any goroutine may ask.
+// running reports whether the process has not ended. It is safe for concurrent use.
 func (p *process) running() bool {
 	select {
 	case <-p.ended:
@@ -95,7 +95,7 @@ func (p *process) running() bool {
 	}
 }
 
-// newWorld makes a store and a network, but no processes.
+// newWorld makes a store and a network, without processes.
 func newWorld(ctx context.Context, t *testing.T, s *store, n *network, nodes int, log *journal) *world {
 	t.Helper()
 	at := netip.MustParseAddrPort(storeAddr)
@@ -109,7 +109,7 @@ func newWorld(ctx context.Context, t *testing.T, s *store, n *network, nodes int
 	return w
 }
 
-// start gives a process a host at an address and runs it.
+// start creates a host at an address for a process and runs the process.
 func (w *world) start(name, address string, run func(p *process) (func(context.Context) error, error)) *process {
 	w.t.Helper()
 	at := netip.MustParseAddrPort(address)
@@ -147,8 +147,8 @@ func (w *world) startHead() {
 	w.displace()
 }
 
-// displace forgets that data nodes hold rows whose places their rivals may take: a head that does not know which of two was first
-// takes the one that joins first.
+// displace clears the record that a data node holds rows if a rival may replace it: a head that does not know which of two was first
+// accepts the one that joins first.
 func (w *world) displace() {
 	if w.head.head.Report().State == protocol.StateReady {
 		return
@@ -190,12 +190,12 @@ func (w *world) nodeAt(i int, address, secret string) *process {
 	})
 }
 
-// table is the world's table as a process reads it.
+// table returns the world's table as the source of a process.
 func (w *world) table(p *process) *iceberg.Source {
 	return &iceberg.Source{Store: p.host.client(w.retry), Location: iceberg.Location{Metadata: "s3://" + bucketName + "/t"}}
 }
 
-// kill ends a process as SIGKILL or, if vanish, as its machine's end would.
+// kill ends a process as SIGKILL does or, with vanish, as a crash of its machine does.
 func (w *world) kill(p *process, vanish bool) {
 	p.down, p.downAt = true, time.Now()
 	p.host.kill(vanish)
@@ -212,7 +212,7 @@ func (w *world) stop(p *process) {
 	w.past = append(w.past, p)
 }
 
-// end ends all there is and checks what must hold then.
+// end ends all processes and checks what must hold then.
 func (w *world) end() {
 	w.t.Helper()
 	for _, p := range append(w.nodes, w.head) {
@@ -228,7 +228,7 @@ func (w *world) end() {
 	w.net.end()
 }
 
-// journal keeps what happened in a schedule. It is safe for concurrent use.
+// journal records the events of a schedule. It is safe for concurrent use.
 type journal struct {
 	began time.Time
 
@@ -236,7 +236,7 @@ type journal struct {
 	lines []string
 }
 
-// note adds a line with the time since the schedule began.
+// note adds a line with the time since the start of the schedule.
 func (j *journal) note(format string, values ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -244,7 +244,7 @@ func (j *journal) note(format string, values ...any) {
 	j.lines = append(j.lines, line)
 }
 
-// Write implements io.Writer: a line of a process's log.
+// Write implements io.Writer for lines of a process's log.
 func (j *journal) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -268,7 +268,7 @@ func (j *journal) logger(name string) *slog.Logger {
 	}})).With("of", name)
 }
 
-// The processes by number: data nodes from 0 on, then the head.
+// process returns a process by number: data nodes from 0 on, then the head.
 func (w *world) process(i int) *process {
 	if i == len(w.nodes) {
 		return w.head
@@ -290,16 +290,16 @@ func (w *world) stopNumber(i int) {
 	}
 }
 
-// spares says whether a process is not ended any more. A head that is restarted after the cache failed for forged files has
-// nothing to hold them to.
+// spares reports whether a process must not be ended any more. If the head restarted after the cache failed because of forged files,
+// it could not detect them any more.
 func (w *world) spares(i int) bool { return w.spared && (i < len(w.nodes) || w.tampered) }
 
-// allLoaded says whether every data node runs and holds its rows.
+// allLoaded reports whether every data node is running and holds its rows.
 func (w *world) allLoaded() bool {
 	return w.head.head.Report().State == protocol.StateReady && !slices.ContainsFunc(w.nodes, func(p *process) bool { return p.down })
 }
 
-// startNumber starts a process that is down.
+// startNumber starts a process that is down, by its number.
 func (w *world) startNumber(i int) {
 	switch p := w.process(i); {
 	case !p.down:
@@ -310,7 +310,7 @@ func (w *world) startNumber(i int) {
 	}
 }
 
-// supervise starts processes again that ended by themselves.
+// supervise restarts processes that ended by themselves.
 func (w *world) supervise() {
 	for i := range len(w.nodes) + 1 {
 		if p := w.process(i); !p.down && !p.running() {
@@ -321,7 +321,7 @@ func (w *world) supervise() {
 	}
 }
 
-// check holds the head's report to what must always be so.
+// check checks invariants of the head's report.
 func (w *world) check() {
 	w.t.Helper()
 	s := w.head.head.Report()

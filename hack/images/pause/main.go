@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pause holds a pod's namespaces: it waits until it is told to end, and buries processes that lost their parent.
+// Command pause keeps a pod's namespaces alive: it waits for a termination signal, and reaps orphaned processes.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() {
 		if s != syscall.SIGCHLD {
 			return
 		}
-		for { // one signal may stand for many children
+		for { // one signal may be for several children
 			if child, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != nil || child <= 0 {
 				break
 			}

@@ -15,14 +15,14 @@ import (
 	"github.com/apache/iceberg-go/table"
 )
 
-// Snapshot is a state a table was in.
+// Snapshot is a state of a table.
 type Snapshot struct {
 	ID   int64
-	Time time.Time // of its commit
-	Rows []string  // that it must hold, with the schema of that time
+	Time time.Time // time of its commit
+	Rows []string  // expected rows, with the schema of that time
 }
 
-// Append adds rows in one commit: one data file, or one a partition.
+// Append adds rows in one commit: one data file, or one per partition.
 func (t *Table) Append(rows ...Row) {
 	t.tb.Helper()
 	rec := t.record(rows, t.arrowSchema())
@@ -37,7 +37,7 @@ func (t *Table) Append(rows ...Row) {
 	t.reload()
 }
 
-// pause lets the clock go on, so that two snapshots never have the same time.
+// pause waits until the clock has advanced, so that two snapshots never have the same time.
 func (t *Table) pause() {
 	if s := t.table.CurrentSnapshot(); s != nil {
 		for time.Now().UnixMilli() <= s.TimestampMs {
@@ -53,8 +53,8 @@ func (t *Table) arrowSchema() *arrow.Schema {
 	return schema
 }
 
-// Delete removes the rows of which filter, and gone, are true: by positional
-// delete files, or in format v3 by deletion vectors.
+// Delete removes the rows for which filter, and equivalently gone, is true: with positional delete files or, in format v3, with
+// deletion vectors.
 func (t *Table) Delete(filter ice.BooleanExpression, gone func(Row) bool) {
 	t.tb.Helper()
 	t.pause()
@@ -64,8 +64,8 @@ func (t *Table) Delete(filter ice.BooleanExpression, gone func(Row) bool) {
 	t.reload()
 }
 
-// DeleteEqual removes the rows whose columns are equal to those of one of rows,
-// by an equality delete file. Later rows stay. columns are top-level names.
+// DeleteEqual removes the rows whose columns equal those of any of rows, with an equality delete file. Rows appended later are not
+// affected. columns are top-level names.
 func (t *Table) DeleteEqual(columns []string, rows ...Row) {
 	t.tb.Helper()
 	var ids []int
@@ -92,7 +92,7 @@ func (t *Table) DeleteEqual(columns []string, rows ...Row) {
 	t.reload()
 }
 
-// equal compares columns of two rows as JSON has them.
+// equal compares columns of two rows in their JSON form.
 func (t *Table) equal(columns []string, a, b Row) bool {
 	for _, c := range columns {
 		x, err := json.Marshal(a[c])
@@ -110,7 +110,7 @@ func one(rec arrow.RecordBatch) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) { yield(rec, nil) }
 }
 
-// Evolve changes the schema; row says what becomes of every row there is.
+// Evolve changes the schema; row converts every existing row.
 func (t *Table) Evolve(change func(*table.UpdateSchema), row func(Row)) {
 	t.tb.Helper()
 	tx := t.table.NewTransaction()
@@ -125,7 +125,7 @@ func (t *Table) Evolve(change func(*table.UpdateSchema), row func(Row)) {
 	t.reload()
 }
 
-// Repartition changes the partition spec of rows to come.
+// Repartition changes the partition spec for later rows.
 func (t *Table) Repartition(change func(*table.UpdateSpec)) {
 	t.tb.Helper()
 	tx := t.table.NewTransaction()
@@ -137,10 +137,10 @@ func (t *Table) Repartition(change func(*table.UpdateSpec)) {
 	t.reload()
 }
 
-// Snapshot is the state the table is in.
+// Snapshot returns the current state of the table.
 func (t *Table) Snapshot() Snapshot {
 	t.tb.Helper()
-	s := t.table.CurrentSnapshot() // nil, and a panic, if the table has none
+	s := t.table.CurrentSnapshot() // nil, and so a panic, if the table has none
 	return Snapshot{ID: s.SnapshotID, Time: time.UnixMilli(s.TimestampMs), Rows: t.Rows()}
 }
 
@@ -158,7 +158,7 @@ func (t *Table) Branch(name string, snapshot int64) {
 	t.reload()
 }
 
-// AddFile takes a Parquet file over that something else wrote, which holds rows.
+// AddFile adds a Parquet file that another program wrote; rows are its content.
 func (t *Table) AddFile(uri string, data []byte, rows ...Row) {
 	t.tb.Helper()
 	t.check("write", t.catalog.io.write(uri, data))

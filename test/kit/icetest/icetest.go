@@ -1,11 +1,10 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package icetest is Iceberg tables for tests, with the rows they must hold.
+// Package icetest makes Iceberg tables for tests, with the rows that they must contain.
 //
-// A Warehouse makes tables in a directory or in a bucket of an s3test.Server;
-// iceberg-go writes them. What a table must hold is known from what was written
-// into it, in JSON, and never from reading it back.
+// A Warehouse makes tables in a directory or in a bucket of an s3test.Server; iceberg-go writes them. The expected rows, in JSON, are
+// derived from what was written, and never from reading the table back.
 package icetest
 
 import (
@@ -29,14 +28,14 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// Warehouse makes tables. It is for one test.
+// Warehouse makes tables. It belongs to one test.
 type Warehouse struct {
 	tb      testing.TB
 	storage storage
 	root    string
 }
 
-// Local returns a warehouse in a directory that goes with the test.
+// Local returns a warehouse in a directory that is removed at the end of the test.
 func Local(tb testing.TB) *Warehouse {
 	return &Warehouse{tb: tb, storage: local{}, root: tb.TempDir()}
 }
@@ -51,11 +50,10 @@ func OnS3(tb testing.TB, server *s3test.Server, bucket string) *Warehouse {
 	return &Warehouse{tb: tb, storage: onS3{server}, root: "s3://" + bucket}
 }
 
-// Row is a row as JSON has it, by column name. Absent columns are null.
+// Row is a row in its JSON form, by column name. Absent columns are null.
 type Row map[string]any
 
-// Table is a table and the rows it must hold. Its methods end the test if they
-// fail. It is for one goroutine.
+// Table is a table and the rows that it must contain. Its methods fail the test on errors. It is not safe for concurrent use.
 type Table struct {
 	tb      testing.TB
 	catalog *catalog
@@ -63,7 +61,7 @@ type Table struct {
 	rows    []Row
 }
 
-// Option sets how a table is created.
+// Option configures the creation of a table.
 type Option func(*created)
 
 type created struct {
@@ -71,7 +69,7 @@ type created struct {
 	props ice.Properties
 }
 
-// Partitioned gives the table a partition spec.
+// Partitioned sets the table's partition spec.
 func Partitioned(fields ...ice.PartitionField) Option {
 	spec := ice.NewPartitionSpec(fields...)
 	return func(c *created) { c.spec = &spec }
@@ -82,12 +80,12 @@ func Property(key, value string) Option {
 	return func(c *created) { c.props[key] = value }
 }
 
-// RowGroup limits row groups to so many rows.
+// RowGroup sets the maximum number of rows in a row group.
 func RowGroup(rows int) Option {
 	return Property(table.ParquetRowGroupLimitKey, fmt.Sprint(rows))
 }
 
-// Create makes an empty table without a snapshot. version is the table format's.
+// Create makes an empty table without a snapshot. version is the table format version.
 func (w *Warehouse) Create(name string, version int, schema *ice.Schema, options ...Option) *Table {
 	w.tb.Helper()
 	c := created{spec: ice.UnpartitionedSpec, props: ice.Properties{
@@ -116,7 +114,7 @@ func (w *Warehouse) Create(name string, version int, schema *ice.Schema, options
 	return t
 }
 
-// reload takes over what was committed.
+// reload reads the table after a commit.
 func (t *Table) reload() {
 	t.tb.Helper()
 	loaded, err := t.catalog.LoadTable(t.tb.Context(), nil)
@@ -134,27 +132,26 @@ func (t *Table) check(what string, err error) {
 // Metadata is the location of the table's current metadata file.
 func (t *Table) Metadata() string { return t.catalog.location }
 
-// Iceberg is the table as iceberg-go has it.
+// Iceberg returns the table as an iceberg-go object.
 func (t *Table) Iceberg() *table.Table { return t.table }
 
-// Rows is the rows the table must hold, as JSON does with batches of a read.
+// Rows returns the expected rows, in the format of JSON.
 func (t *Table) Rows() []string { return t.RowsOf(nil) }
 
-// RowsOf is Rows with only the columns named, all if none is, in the table's
-// order.
+// RowsOf returns Rows with only the named columns, all if none is named, in the table's order.
 func (t *Table) RowsOf(columns []string) []string {
 	t.tb.Helper()
 	return t.encode(t.rows, columns)
 }
 
-// Where is the rows of which keep is true.
+// Where returns the rows for which keep is true.
 func (t *Table) Where(keep func(Row) bool) []string {
 	t.tb.Helper()
 	kept := slices.DeleteFunc(slices.Clone(t.rows), func(r Row) bool { return !keep(r) })
 	return t.encode(kept, nil)
 }
 
-// Len is how many rows the table must hold.
+// Len is the expected number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
 func (t *Table) encode(rows []Row, columns []string) []string {
@@ -187,8 +184,7 @@ func (t *Table) record(rows []Row, schema *arrow.Schema) arrow.RecordBatch {
 	return rec
 }
 
-// JSON is the rows of batches as JSON, sorted: the same for the same multiset of
-// rows, however it is cut into batches.
+// JSON returns the rows of batches as sorted JSON: the same for the same multiset of rows, however it is divided into batches.
 func JSON(tb testing.TB, batches ...arrow.RecordBatch) []string {
 	tb.Helper()
 	var out []string
@@ -209,7 +205,7 @@ func JSON(tb testing.TB, batches ...arrow.RecordBatch) []string {
 	return out
 }
 
-// catalog keeps one table's current metadata.
+// catalog is a catalog of one table that stores the current metadata.
 type catalog struct {
 	io       fileIO
 	meta     table.Metadata
@@ -246,7 +242,7 @@ func (c *catalog) apply(updates ...table.Update) error {
 	return c.store(meta)
 }
 
-// store writes a metadata file, under the name pyiceberg would give it.
+// store writes a metadata file, with a name as pyiceberg would choose it.
 func (c *catalog) store(meta table.Metadata) error {
 	text, err := json.Marshal(meta)
 	if err != nil {
@@ -258,7 +254,7 @@ func (c *catalog) store(meta table.Metadata) error {
 	if err := c.io.write(c.location, text); err != nil {
 		return err
 	}
-	// As a reader finds it: iceberg-go's metadata in memory can differ.
+	// Parse it as a reader does: iceberg-go's metadata in memory can differ.
 	c.meta, err = table.ParseMetadataBytes(text)
 	return err
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// TestTables lets iceberg-go read what it wrote: the rows that the tables must
-// hold are those it finds.
+// TestTables has iceberg-go read what it wrote: it must find the expected rows.
 func TestTables(t *testing.T) {
 	warehouses := map[string]*Warehouse{"local": Local(t), "s3": OnS3(t, s3test.Start(t), "lake")}
 	tables := map[string]func(w *Warehouse) *Table{

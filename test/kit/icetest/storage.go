@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// storage is where a warehouse's files are.
+// storage stores a warehouse's files.
 type storage interface {
 	read(uri string) ([]byte, error)
 	write(uri string, data []byte) error
@@ -51,7 +51,7 @@ func (s onS3) write(uri string, data []byte) error {
 	return nil
 }
 
-// fileIO is iceberg-go's view of a storage.
+// fileIO implements iceberg-go's IO interface over a storage.
 type fileIO struct{ storage }
 
 var (

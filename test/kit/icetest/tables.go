@@ -13,8 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// PlainSchema is the columns of most tables here: a unique id, a number, a
-// category and a text.
+// PlainSchema has the columns of most test tables: a unique id, a number, a category and a text.
 func PlainSchema() *ice.Schema {
 	return ice.NewSchema(0,
 		ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64, Required: true},
@@ -24,8 +23,7 @@ func PlainSchema() *ice.Schema {
 	)
 }
 
-// PlainRows is the rows of ids [lo, hi): number is null in every 7th, category
-// is one of "a" to "e" and null in every 11th.
+// PlainRows returns the rows with ids [lo, hi): number is null in every 7th, category is one of "a" to "e" and null in every 11th.
 func PlainRows(lo, hi int) []Row {
 	rows := make([]Row, 0, hi-lo)
 	for id := lo; id < hi; id++ {
@@ -46,8 +44,7 @@ func PlainRows(lo, hi int) []Row {
 	return rows
 }
 
-// Plain is a table of so many files of so many rows, in row groups of at most
-// group rows, with ids from 0 on.
+// Plain makes a table with the given number of files and of rows per file, in row groups of at most group rows, with ids from 0 on.
 func (w *Warehouse) Plain(name string, version, files, rows, group int, options ...Option) *Table {
 	w.tb.Helper()
 	t := w.Create(name, version, PlainSchema(), append(options, RowGroup(group))...)
@@ -57,13 +54,13 @@ func (w *Warehouse) Plain(name string, version, files, rows, group int, options 
 	return t
 }
 
-// NoSnapshot is a table to which nothing was ever written.
+// NoSnapshot makes a table to which nothing was ever written.
 func (w *Warehouse) NoSnapshot(name string) *Table {
 	w.tb.Helper()
 	return w.Create(name, 2, PlainSchema())
 }
 
-// Empty is a table whose rows are all deleted.
+// Empty makes a table whose rows are all deleted.
 func (w *Warehouse) Empty(name string) *Table {
 	w.tb.Helper()
 	t := w.Plain(name, 2, 1, 10, 100)
@@ -71,8 +68,7 @@ func (w *Warehouse) Empty(name string) *Table {
 	return t
 }
 
-// PrimitiveSchema has a column of every primitive type that format v2 has, by
-// the type's name.
+// PrimitiveSchema has a column of every primitive type of format v2, named by its type.
 func PrimitiveSchema() *ice.Schema {
 	types := []struct {
 		name string
@@ -102,7 +98,7 @@ func PrimitiveSchema() *ice.Schema {
 	return ice.NewSchema(0, fields...)
 }
 
-// PrimitiveRows is n rows of PrimitiveSchema; in row i, column i%17 is null.
+// PrimitiveRows returns n rows of PrimitiveSchema; in row i, column i%17 is null.
 func PrimitiveRows(n int) []Row {
 	rows := make([]Row, n)
 	for i := range rows {
@@ -133,7 +129,7 @@ func PrimitiveRows(n int) []Row {
 	return rows
 }
 
-// Primitives is a table with a column of every primitive type.
+// Primitives makes a table with a column of every primitive type.
 func (w *Warehouse) Primitives(name string, version int) *Table {
 	w.tb.Helper()
 	t := w.Create(name, version, PrimitiveSchema(), RowGroup(40))
@@ -141,7 +137,7 @@ func (w *Warehouse) Primitives(name string, version int) *Table {
 	return t
 }
 
-// NestedSchema has lists, structs and maps, within each other too.
+// NestedSchema has lists, structs and maps, also nested in each other.
 func NestedSchema() *ice.Schema {
 	point := &ice.StructType{FieldList: []ice.NestedField{
 		{ID: 20, Name: "x", Type: ice.PrimitiveTypes.Int32},
@@ -171,8 +167,7 @@ func NestedSchema() *ice.Schema {
 	)
 }
 
-// NestedRows is the rows of ids [lo, hi) of NestedSchema, with nulls and empty
-// lists at every level.
+// NestedRows returns the rows with ids [lo, hi) of NestedSchema, with nulls and empty lists at every level.
 func NestedRows(lo, hi int) []Row {
 	rows := make([]Row, 0, hi-lo)
 	for i := lo; i < hi; i++ {
@@ -206,7 +201,7 @@ func NestedRows(lo, hi int) []Row {
 	return rows
 }
 
-// nullEvery is null for every n-th i, else v.
+// nullEvery returns null for every n-th i, else v.
 func nullEvery(i, n int, v any) any {
 	if i%n == 0 {
 		return nil
@@ -214,7 +209,7 @@ func nullEvery(i, n int, v any) any {
 	return v
 }
 
-// Nested is a table of lists, structs and maps.
+// Nested makes a table of lists, structs and maps.
 func (w *Warehouse) Nested(name string, version int) *Table {
 	w.tb.Helper()
 	t := w.Create(name, version, NestedSchema(), RowGroup(32))
@@ -222,13 +217,12 @@ func (w *Warehouse) Nested(name string, version int) *Table {
 	return t
 }
 
-// Identity is a partition field that is a column itself.
+// Identity returns an identity partition field.
 func Identity(source, id int, name string) ice.PartitionField {
 	return ice.PartitionField{SourceIDs: []int{source}, FieldID: id, Name: name, Transform: ice.IdentityTransform{}}
 }
 
-// ByCategory is a table partitioned by category: two commits, a file a category
-// and commit.
+// ByCategory makes a table partitioned by category: two commits, with a file per category and commit.
 func (w *Warehouse) ByCategory(name string, version int) *Table {
 	w.tb.Helper()
 	t := w.Create(name, version, PlainSchema(), RowGroup(16), Partitioned(Identity(3, 1000, "category")))
@@ -237,9 +231,8 @@ func (w *Warehouse) ByCategory(name string, version int) *Table {
 	return t
 }
 
-// Deleted is a table with deletes at positions all over its row groups, from
-// two commits: delete files in format v2, deletion vectors in v3. One data file
-// has none.
+// Deleted makes a table with positional deletes throughout its row groups, from two commits: delete files in format v2, deletion
+// vectors in v3. One data file has no deletes.
 func (w *Warehouse) Deleted(name string, version int) *Table {
 	w.tb.Helper()
 	t := w.Plain(name, version, 3, 100, 32)
@@ -256,8 +249,7 @@ func (w *Warehouse) Deleted(name string, version int) *Table {
 	return t
 }
 
-// EqualDeleted is a table with equality deletes on one and on two columns, on a
-// null, and on rows that were written again later.
+// EqualDeleted makes a table with equality deletes on one and on two columns, on a null, and on rows that were written again later.
 func (w *Warehouse) EqualDeleted(name string, version int) *Table {
 	w.tb.Helper()
 	t := w.Plain(name, version, 2, 100, 32)
@@ -269,8 +261,8 @@ func (w *Warehouse) EqualDeleted(name string, version int) *Table {
 	return t
 }
 
-// Evolved is a table whose schema changed between its files: columns added,
-// dropped, renamed, promoted and moved, within a struct too.
+// Evolved makes a table whose schema changed between its files: columns added, dropped, renamed, promoted and moved, also within a
+// struct.
 func (w *Warehouse) Evolved(name string, version int) *Table {
 	w.tb.Helper()
 	schema := ice.NewSchema(0,
@@ -337,8 +329,8 @@ func (w *Warehouse) Evolved(name string, version int) *Table {
 
 func some[T any](v T) ice.Optional[T] { return ice.Optional[T]{Val: v, Valid: true} }
 
-// History is a table with three snapshots, a tag "first" on the first, a branch
-// "side" on the second, and a column that the third renamed.
+// History makes a table with three snapshots, a tag "first" on the first, a branch "side" on the second, and a column that the third
+// renamed.
 func (w *Warehouse) History(name string, version int) (*Table, [3]Snapshot) {
 	w.tb.Helper()
 	var states [3]Snapshot

@@ -10,24 +10,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Act is what a pod's containers do at the moment. The zero value runs and is ready. Regular containers all do the same;
-// init containers succeed before, sidecars run beside.
+// Act is the simulated state of a pod's containers. The zero value is running and ready. All regular containers have the same state;
+// init containers have succeeded, sidecars keep running.
 type Act struct {
-	Waiting  string // not started, and why: "ImagePullBackOff", "CreateContainerConfigError"; "" = started
+	Waiting  string // not started, with this reason: "ImagePullBackOff", "CreateContainerConfigError"; "" = started
 	Unready  bool   // the readiness probe fails
-	Exit     *int32 // they ended with this code: for good, or to be started again where the pod's restartPolicy says so (CrashLoopBackOff)
-	Reason   string // of an Exit: "OOMKilled"; "" = "Completed" or "Error"
-	Restarts int32  // how often they were started anew; an Exit that the restartPolicy mends counts as one at least
-	Log      string // all that they have written so far
-	IP       string // the pod's address; "" = one of 10.244.0.0/16 that nothing listens on. EndpointSlices refuse loopback ones
-	Linger   bool   // a pod being deleted doesn't end as long as this is true
+	Exit     *int32 // they ended with this code: permanently, or to be restarted if the pod's restartPolicy says so (CrashLoopBackOff)
+	Reason   string // reason of an Exit: "OOMKilled"; "" = "Completed" or "Error"
+	Restarts int32  // number of restarts; an Exit after which the restartPolicy restarts counts as at least one
+	Log      string // the log so far
+	IP       string // the pod's IP address; "" = one of 10.244.0.0/16 where nothing listens. EndpointSlices reject loopback addresses
+	Linger   bool   // while true, a pod that is being deleted doesn't end
 }
 
-// Play says what a pod's containers do. The kubelet asks again and again, from several goroutines: so a Play may follow
-// the test's own state, or a server's. The pod is the Play's own copy.
+// Play returns the state of a pod's containers. The kubelet calls it repeatedly, from several goroutines: so a Play may follow the
+// test's own state, or a server's. The pod is a copy.
 type Play func(pod *corev1.Pod) Act
 
-// Succeed is a Play in which the pods of Jobs end with 0 and all others run and are ready.
+// Succeed is a Play in which the pods of Jobs exit with 0 and all others are running and ready.
 func Succeed(pod *corev1.Pod) Act {
 	if _, ofJob := pod.Labels["batch.kubernetes.io/job-name"]; ofJob {
 		return Act{Exit: new(int32(0))}
@@ -35,16 +35,16 @@ func Succeed(pod *corev1.Pod) Act {
 	return Act{}
 }
 
-// exitTerminated is the code of a program that SIGTERM ended: 128 + 15.
+// exitTerminated is the exit code of a program that SIGTERM ended: 128 + 15.
 const exitTerminated = 143
 
-// ended says whether the pod is over: the kubelet never changes its phase again.
+// ended reports whether the pod has finished, after which the kubelet never changes its phase again.
 func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// statusOf returns the status that a kubelet would report of a pod whose containers do act. It changes nothing but what
-// differs from the status that the pod has, times included: the same act twice is the same status.
+// statusOf returns the status that a kubelet would report for a pod whose containers are in the state act. It is derived from the
+// pod's status and keeps times, so that the same act yields the same status again.
 func statusOf(pod *corev1.Pod, act Act, hostIP, podIP string, now metav1.Time) corev1.PodStatus {
 	status := *pod.Status.DeepCopy()
 	restarts := act.Restarts
@@ -88,7 +88,7 @@ func statusOf(pod *corev1.Pod, act Act, hostIP, podIP string, now metav1.Time) c
 	return status
 }
 
-// startsAgain says whether a kubelet starts containers again that ended with the code.
+// startsAgain reports whether a kubelet restarts containers that exited with the code.
 func startsAgain(policy corev1.RestartPolicy, code int32) bool {
 	return policy == corev1.RestartPolicyAlways || policy == corev1.RestartPolicyOnFailure && code != 0
 }
@@ -126,7 +126,7 @@ func containerState(act Act, again bool, now metav1.Time) corev1.ContainerState 
 	}}
 }
 
-// containerStatus is the status of one container, with the times of the one it had where its state is the same.
+// containerStatus returns the status of one container, with the times of its previous status if the state is unchanged.
 func containerStatus(
 	pod *corev1.Pod, c corev1.Container, before []corev1.ContainerStatus, state corev1.ContainerState, restarts int32, ready bool,
 ) corev1.ContainerStatus {
@@ -149,7 +149,7 @@ func containerStatus(
 	return status
 }
 
-// keepTimes returns the state, with the times of the one before where nothing else differs.
+// keepTimes returns the state, with the times of the previous state if nothing else differs.
 func keepTimes(state, before corev1.ContainerState) corev1.ContainerState {
 	switch {
 	case state.Running != nil && before.Running != nil:

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What the controllers look at in a pod's status.
+// brief has the fields of a pod's status that controllers read.
 type brief struct {
 	Phase    corev1.PodPhase
 	Ready    bool

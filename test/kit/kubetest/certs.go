@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// authority signs every certificate of one cluster: servers and users alike.
+// authority is the CA that signs all certificates of a cluster, of servers and users.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -43,7 +43,8 @@ func newAuthority() (*authority, error) {
 	return a, err
 }
 
-// serving issues the one certificate that all servers of the cluster share, for its address and every service name asked of it.
+// serving issues the certificate that all servers of the cluster share, for the cluster's address and every service name used with
+// it.
 func (a *authority) serving(addresses ...string) (cert, key []byte, err error) {
 	template := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kubetest-serving"},
@@ -58,7 +59,7 @@ func (a *authority) serving(addresses ...string) (cert, key []byte, err error) {
 	return cert, key, err
 }
 
-// user issues the certificate by which the API server knows a user and the groups it is in.
+// user issues the certificate with which a user of the groups authenticates to the API server.
 func (a *authority) user(name string, groups []string) (cert, key []byte, err error) {
 	_, cert, key, err = issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: name, Organization: groups},
@@ -68,7 +69,7 @@ func (a *authority) user(name string, groups []string) (cert, key []byte, err er
 	return cert, key, err
 }
 
-// issue completes the template with a key, a serial number and a day of life, and signs it; without a signer by itself.
+// issue adds a key, a serial number and a validity of one day to the template and signs it; without a signer it is self-signed.
 func issue(template *x509.Certificate, by *authority) (private *ecdsa.PrivateKey, cert, key []byte, err error) {
 	private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -94,7 +95,7 @@ func issue(template *x509.Certificate, by *authority) (private *ecdsa.PrivateKey
 	return private, cert, key, err
 }
 
-// writeFiles writes files by name into a folder, which it makes.
+// writeFiles writes files by name into a folder, which it creates.
 func writeFiles(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

@@ -29,51 +29,51 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
-// Options says what a cluster is made of. Only Tools is needed.
+// Options configures a cluster. Only Tools is required.
 type Options struct {
-	// Tools is the folder that 'make kube-tools' made; make puts it into the environment as DATACACHE_KUBE.
+	// Tools is the folder that 'make kube-tools' made; the Makefile passes it in DATACACHE_KUBE.
 	Tools string
-	// CRDs are manifest files, installed before the controllers start: the garbage collector finds a kind that comes
-	// later only after 30 s.
+	// CRDs are manifest files that are installed before the controllers start: the garbage collector takes 30 s to discover kinds
+	// that are added later.
 	CRDs []string
-	// Controllers are those of kube-controller-manager that run besides the ones that a TrainJob with a cache meets, by the names that
-	// its flag --controllers has.
+	// Controllers are additional controllers of kube-controller-manager, by their names in its flag --controllers, besides those that
+	// a TrainJob with a cache needs.
 	Controllers []string
-	// Programs replaces a manager's program, by the manager's name (JobSet, LWS, Trainer): the path of one with the
-	// stock one's flags and rights, or "" for none. The manager's CRDs, RBAC and webhooks are installed all the same.
+	// Programs replaces a manager's program, by the manager's name (JobSet, LWS, Trainer): the path of a program with the same flags
+	// and permissions, or "" for none. The manager's CRDs, RBAC and webhooks are always installed.
 	Programs map[string]string
-	// Scheme adds types to Cluster.Client's scheme, which knows Kubernetes' own, CRDs, Trainer's, JobSet's and LWS's.
+	// Scheme adds types to Cluster.Client's scheme, which contains the types of Kubernetes, CRDs, Trainer, JobSet and LWS.
 	Scheme func(*runtime.Scheme) error
 }
 
-// Cluster is a control plane that runs. Goroutines and tests may share it; the one who started it stops it.
+// Cluster is a running control plane. It is safe for concurrent use, also by several tests; the caller that started it stops it.
 type Cluster struct {
-	// Config is the administrator's, without a limit on requests.
+	// Config is the administrator's, without rate limit.
 	Config *rest.Config
 	// Objects has the administrator's Client, uncached; see Options.Scheme for its types.
 	Objects
-	// Address is the loopback address that everything listens on, for a test's own servers too (an IPv4 address).
+	// Address is the IPv4 loopback address on which everything listens; a test's own servers may use it too.
 	Address string
-	// CertDir holds ca.crt, tls.crt and tls.key: a serving certificate for Address and 127.0.0.1, and who signed it.
+	// CertDir contains ca.crt, tls.crt and tls.key: a serving certificate for Address and 127.0.0.1, and its CA.
 	CertDir string
-	// Kubelet plays the nodes.
+	// Kubelet simulates the nodes.
 	Kubelet *Kubelet
 
 	tools     string
-	dir       string // of this cluster alone; Stop removes it
+	dir       string // used only by this cluster; Stop removes it
 	ca        *authority
 	http      *http.Client
 	processes *processes
 	managers  []*process
 
 	mu    sync.Mutex
-	users map[string]string // kubeconfig files by user and groups
+	users map[string]string // kubeconfig files, by user and groups
 }
 
-// Run starts a cluster, hands it to tests, stops it, and returns what tests returned: an exit code for TestMain. A cluster
-// that doesn't start is said on stderr and counts as a failure, never as tests that were left out.
+// Run starts a cluster, passes it to tests, stops it, and returns the result of tests: an exit code for TestMain. If the cluster
+// doesn't start, Run prints the error and returns a failure; tests are never skipped because of that.
 func Run(options Options, tests func(*Cluster) int) int {
-	ctx := context.Background() //nolint:forbidigo // under TestMain, which has no context: the first one is made here
+	ctx := context.Background() //nolint:forbidigo // called from TestMain, which has no context
 	began := time.Now()
 	c, err := Start(ctx, options)
 	if err != nil {
@@ -85,8 +85,8 @@ func Run(options Options, tests func(*Cluster) int) int {
 	return tests(c)
 }
 
-// Start starts a cluster and waits until all of it serves: 5 to 10 s on an idle machine. The caller calls Stop. An error
-// names the program that failed with its last words; nothing is left running then.
+// Start starts a cluster and waits until all programs are serving: 5 to 10 s on an idle machine. The caller calls Stop. An error
+// names the program that failed and its last log lines; nothing is left running then.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if options.Tools == "" {
 		return nil, errors.New("Options.Tools is empty: run 'make kube-tools', and the tests by make or with DATACACHE_KUBE=$(make -s print-KUBE)")
@@ -110,9 +110,9 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	return c, nil
 }
 
-// identify makes the certificates and the administrator's clients.
+// identify creates the certificates and the administrator's clients.
 func (c *Cluster) identify() error {
-	// Trainer looks for certificates in this place below the folder for temporary files, and in no other.
+	// Trainer looks for certificates only in this path below the folder for temporary files.
 	c.CertDir = c.path("tmp/k8s-webhook-server/serving-certs")
 	if err := c.writeCertificates(); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (c *Cluster) writeCertificates() error {
 	if err != nil {
 		return err
 	}
-	_, tokenKey, err := c.ca.user("tokens", nil) // any key does
+	_, tokenKey, err := c.ca.user("tokens", nil) // any key will do
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (c *Cluster) writeCertificates() error {
 	})
 }
 
-// start brings the parts up in the order in which they need each other.
+// start starts the components in the order of their dependencies.
 func (c *Cluster) start(ctx context.Context, options Options) error {
 	if err := c.identify(); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (c *Cluster) start(ctx context.Context, options Options) error {
 	return c.awaitManagers(ctx, options.Programs)
 }
 
-// NewScheme returns a scheme of all types of a cluster with Trainer, and of what more adds; that may be nil.
+// NewScheme returns a scheme of all types of a cluster with Trainer, plus those that more, which may be nil, adds.
 func NewScheme(more func(*runtime.Scheme) error) (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	adders := []func(*runtime.Scheme) error{
@@ -203,18 +203,17 @@ func NewScheme(more func(*runtime.Scheme) error) (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// Stop ends all programs and removes the cluster's files. The cluster is of no use then.
+// Stop ends all programs and removes the cluster's files. The cluster can't be used afterwards.
 func (c *Cluster) Stop() {
 	if c.Kubelet != nil {
 		c.Kubelet.stop()
 	}
 	c.processes.stop()
-	_ = os.RemoveAll(c.dir) // left behind in the folder for temporary files at worst
+	_ = os.RemoveAll(c.dir) // on failure, files stay in the folder for temporary files
 }
 
-// ConfigFor returns the configuration of a user who is in the groups, without a limit on requests. Nobody but members of
-// system:masters may do anything that no role binding gives them; a service account is the user
-// "system:serviceaccount:<namespace>:<name>".
+// ConfigFor returns the configuration of a user in the groups, without rate limit. Except for members of system:masters, users only
+// have the permissions of role bindings; a service account is the user "system:serviceaccount:<namespace>:<name>".
 func (c *Cluster) ConfigFor(user string, groups ...string) (*rest.Config, error) {
 	cert, key, err := c.ca.user(user, groups)
 	if err != nil {
@@ -227,7 +226,8 @@ func (c *Cluster) ConfigFor(user string, groups ...string) (*rest.Config, error)
 	}, nil
 }
 
-// Kubeconfig returns the path of a file with the same for programs and the Kubeflow SDK. It lives as long as the cluster.
+// Kubeconfig returns the path of a kubeconfig file for such a user, for programs and the Kubeflow SDK. It exists as long as the
+// cluster.
 func (c *Cluster) Kubeconfig(user string, groups ...string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,7 +256,7 @@ func (c *Cluster) Kubeconfig(user string, groups ...string) (string, error) {
 // Kubectl returns the path of kubectl, of the cluster's version.
 func (c *Cluster) Kubectl() string { return c.tool("kubectl") }
 
-// freeAddress picks an address of 127.0.0.0/8 at random, so that clusters of several test binaries share no port.
+// freeAddress returns a random address of 127.0.0.0/8, so that clusters of several test binaries can use the same ports.
 func freeAddress() (string, error) {
 	var err error
 	for range 20 {

@@ -22,9 +22,9 @@ import (
 
 const fieldOwner = client.FieldOwner("kubetest")
 
-// Install applies a file of manifests as kubectl would, but leaves Deployments out, whose programs run as processes here or
-// in the test, and sends the calls of its webhooks to https://address, trusting the cluster's certificates. address
-// ("host:port") may be empty when the file has no webhooks. CRDs are there for use when it returns.
+// Install applies a manifest file like kubectl, except that it omits Deployments, whose programs run as processes here or in the
+// test, and directs the calls of webhooks to https://address, trusting the cluster's certificates. address ("host:port") may be empty
+// if the file has no webhooks. When it returns, CRDs can be used.
 func (c *Cluster) Install(ctx context.Context, file, address string) error {
 	objects, err := readManifest(file)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *Cluster) established(ctx context.Context, name string) error {
 	return errors.New("not established yet")
 }
 
-// readManifest reads the objects of a file of YAML documents.
+// readManifest parses the objects of a YAML file.
 func readManifest(file string) ([]*unstructured.Unstructured, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -94,14 +94,14 @@ func readManifest(file string) ([]*unstructured.Unstructured, error) {
 		if err := sigsyaml.Unmarshal(document, &o.Object); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		if len(o.Object) > 0 { // not only comments
+		if len(o.Object) > 0 { // skip documents with only comments
 			objects = append(objects, o)
 		}
 	}
 }
 
-// redirectWebhooks points the webhooks of a configuration, which name a Service, at https://address, and returns the URLs.
-// It leaves every other object as it is.
+// redirectWebhooks replaces the Service of the webhooks in a configuration with https://address, and returns the URLs. Other objects
+// are not changed.
 func redirectWebhooks(o *unstructured.Unstructured, address string, ca []byte) (urls []string, err error) {
 	if kind := o.GetKind(); kind != "MutatingWebhookConfiguration" && kind != "ValidatingWebhookConfiguration" {
 		return nil, nil

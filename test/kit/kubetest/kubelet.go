@@ -25,30 +25,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// nodes are the played ones and their zones.
+// nodes maps the simulated nodes to their zones.
 var nodes = map[string]string{"node-a": "zone-a", "node-b": "zone-b"}
 
 const (
-	askEvery       = 100 * time.Millisecond // how often a Play is asked about each pod
+	askEvery       = 100 * time.Millisecond // interval at which a Play is called for each pod
 	kubeletWorkers = 8
 )
 
-// Kubelet plays the kubelets of all nodes: it carries each pod that the scheduler bound through its life, as the Play of
-// the pod's namespace says. Without one, every pod runs and is ready, and none ends. Safe for concurrent use.
+// Kubelet simulates the kubelets of all nodes: it sets the status of each scheduled pod as the Play of the pod's namespace says.
+// Without a Play, every pod is running and ready, and none ends. It is safe for concurrent use.
 type Kubelet struct {
 	client  kubernetes.Interface
 	pods    listers.PodLister
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	address string // of the nodes
-	stop    func() // ends everything and waits
+	stop    func() // stops everything and waits
 
 	mu    sync.Mutex
 	plays map[string]Play
 	lives map[types.UID]*life
-	seen  int // lives so far
+	seen  int // number of pods so far
 }
 
-// life is what the kubelet knows of one pod besides its status.
+// life is the kubelet's state for one pod, besides the pod's status.
 type life struct {
 	ip      string
 	log     string
@@ -56,21 +56,21 @@ type life struct {
 	ended   bool
 }
 
-// Play sets the namespace's Play, for pods that are there and those to come. Nil takes it away.
+// Play sets the namespace's Play, for existing and future pods. Nil removes it.
 func (k *Kubelet) Play(namespace string, play Play) {
 	k.mu.Lock()
 	k.plays[namespace] = play
 	k.mu.Unlock()
 	pods, err := k.pods.Pods(namespace).List(labels.Everything())
 	if err != nil {
-		panic(err) // the informer's own memory has no errors
+		panic(err) // an informer's lister returns no errors
 	}
 	for _, pod := range pods {
 		k.queue.Add(cache.MetaObjectToName(pod))
 	}
 }
 
-// startKubelet makes the nodes, serves logs for them and plays their pods until stop.
+// startKubelet creates the nodes, serves logs for them and simulates their pods until stop is called.
 func startKubelet(ctx context.Context, c *Cluster) (*Kubelet, error) {
 	set, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
@@ -115,7 +115,7 @@ func startKubelet(ctx context.Context, c *Cluster) (*Kubelet, error) {
 	return k, nil
 }
 
-// createNode makes a node that is Ready, has room for everything and whose kubelet answers at the cluster's address.
+// createNode creates a node that is Ready, has unlimited room, and whose kubelet listens at the cluster's address.
 func (c *Cluster) createNode(ctx context.Context, name, zone string) error {
 	room := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("100k"), corev1.ResourceMemory: resource.MustParse("1Pi"),
@@ -136,7 +136,7 @@ func (c *Cluster) createNode(ctx context.Context, name, zone string) error {
 	if err := c.Client.Status().Update(ctx, node); err != nil {
 		return fmt.Errorf("reporting node %s: %w", name, err)
 	}
-	// Admission marks every new node as not ready; the node controller, which doesn't run, would take the mark away.
+	// Admission taints every new node as not ready; the node controller, which would remove the taint, doesn't run.
 	if err := c.Client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"taints":null}}`))); err != nil {
 		return fmt.Errorf("untainting node %s: %w", name, err)
 	}
@@ -172,7 +172,7 @@ func (k *Kubelet) work(ctx context.Context) {
 		again, err := k.sync(ctx, name)
 		switch {
 		case ctx.Err() != nil:
-		case err != nil: // a conflict, or the server is away: what is true is seen next time
+		case err != nil: // a conflict, or the server is unavailable: retried at the next call
 			k.queue.AddRateLimited(name)
 		case again:
 			k.queue.Forget(name)
@@ -184,7 +184,7 @@ func (k *Kubelet) work(ctx context.Context) {
 	}
 }
 
-// sync brings one pod's status to what its Play says, and says whether to ask it again.
+// sync updates one pod's status according to its Play; again says whether to call it again.
 func (k *Kubelet) sync(ctx context.Context, name cache.ObjectName) (again bool, err error) {
 	pod, err := k.pods.Pods(name.Namespace).Get(name.Name)
 	if apierrors.IsNotFound(err) {
@@ -213,7 +213,7 @@ func (k *Kubelet) sync(ctx context.Context, name cache.ObjectName) (again bool, 
 	return play != nil, k.report(ctx, pod, act)
 }
 
-// report writes the status of a pod that does act, unless it has it already.
+// report writes the status of a pod in the state act, if it differs.
 func (k *Kubelet) report(ctx context.Context, pod *corev1.Pod, act Act) error {
 	status := statusOf(pod, act, k.address, k.record(pod, act), metav1.Now().Rfc3339Copy())
 	if equality.Semantic.DeepEqual(status, pod.Status) {
@@ -225,7 +225,7 @@ func (k *Kubelet) report(ctx context.Context, pod *corev1.Pod, act Act) error {
 	return client.IgnoreNotFound(err)
 }
 
-// remove ends a pod's containers and takes the pod away, in the two steps that controllers count on.
+// remove ends a pod's containers and deletes the pod, in the two steps that controllers expect.
 func (k *Kubelet) remove(ctx context.Context, pod *corev1.Pod, act Act) error {
 	if !ended(pod) {
 		act.Waiting = ""
@@ -248,7 +248,7 @@ func (k *Kubelet) playOf(namespace string) Play {
 	return k.plays[namespace]
 }
 
-// record keeps what act says of the pod, and returns the pod's address.
+// record stores act's log and restarts for the pod, and returns the pod's IP address.
 func (k *Kubelet) record(pod *corev1.Pod, act Act) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// trainJob is one on a stock runtime.
+// trainJob returns a TrainJob on a stock runtime.
 func trainJob(namespace, name, runtime string) *trainer.TrainJob {
 	return &trainer.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -139,7 +139,7 @@ func TestTrainJobFailsWhenItsPodsDo(t *testing.T) {
 	install(t, "torch-distributed")
 	namespace := cluster.Namespace(t)
 	cluster.Kubelet.Play(namespace, func(*corev1.Pod) kubetest.Act {
-		// More restarts than a Job's backoffLimit: it doesn't wait for the back-off between failed pods then.
+		// More restarts than a Job's backoffLimit: so it fails without waiting for the back-off between failed pods.
 		return kubetest.Act{Exit: new(int32(1)), Restarts: 7}
 	})
 	job := trainJob(namespace, "fails", "torch-distributed")
@@ -147,8 +147,8 @@ func TestTrainJobFailsWhenItsPodsDo(t *testing.T) {
 	reaches(t, job, trainer.TrainJobFailed)
 }
 
-// Trainer v2.3.0 refuses its own cache runtime as soon as a TrainJob configures its initializer (facts in kubeflow/trainer
-// #3714): what datacache must get around.
+// TestTrainerRefusesItsOwnCacheRuntime shows that Trainer v2.3.0 rejects TrainJobs on its own cache runtime that configure its
+// initializer (facts in kubeflow/trainer #3714), which datacache must work around.
 func TestTrainerRefusesItsOwnCacheRuntime(t *testing.T) {
 	t.Parallel()
 	install(t, "torch-distributed-with-cache")
@@ -263,7 +263,7 @@ func TestDeletedPodLingersAsLongAsThePlaySays(t *testing.T) {
 	t.Parallel()
 	namespace := cluster.Namespace(t)
 	var stubborn atomic.Bool
-	var asked atomic.Int32 // since it is being deleted
+	var asked atomic.Int32 // called while it is being deleted
 	stubborn.Store(true)
 	cluster.Kubelet.Play(namespace, func(pod *corev1.Pod) kubetest.Act {
 		if pod.DeletionTimestamp != nil {

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// serveLogs serves what 'kubectl logs' and the Kubeflow SDK's get_job_logs read, to nobody but the API server.
+// serveLogs serves the logs that 'kubectl logs' and the Kubeflow SDK's get_job_logs read, only to the API server.
 func (k *Kubelet) serveLogs(ctx context.Context, c *Cluster) (io.Closer, error) {
 	certificate, err := tls.LoadX509KeyPair(filepath.Join(c.CertDir, "tls.crt"), filepath.Join(c.CertDir, "tls.key"))
 	if err != nil {
@@ -46,8 +46,8 @@ func (k *Kubelet) serveLogs(ctx context.Context, c *Cluster) (io.Closer, error) 
 	return server, nil
 }
 
-// logs writes what a pod has written so far, which is the same for all its containers; with follow=true also what comes
-// until the pod has ended. It knows tailLines of the other options.
+// logs writes a pod's log so far, which is the same for all its containers; with follow=true it continues until the pod has ended. Of
+// the other options it supports tailLines.
 func (k *Kubelet) logs(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
 	pod, err := k.pods.Pods(namespace).Get(name)
@@ -68,7 +68,7 @@ func (k *Kubelet) logs(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.WriteString(w, log); err != nil || over || r.FormValue("follow") != "true" {
 			return
 		}
-		_ = http.NewResponseController(w).Flush() // the next write says what is wrong
+		_ = http.NewResponseController(w).Flush() // the next write reports errors
 		select {
 		case <-r.Context().Done():
 			return
@@ -83,7 +83,7 @@ func (k *Kubelet) logs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// logOf returns what a pod wrote so far, and whether it will write no more.
+// logOf returns a pod's log so far, and whether it is complete.
 func (k *Kubelet) logOf(pod types.UID) (log string, over bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

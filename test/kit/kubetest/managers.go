@@ -21,23 +21,23 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The managers' names, for Options.Programs.
+// The managers' names, as used in Options.Programs.
 const (
 	JobSet  = "jobset"
 	LWS     = "lws"
 	Trainer = "trainer"
 )
 
-// manager says what differs between the stock managers.
+// manager describes one of the stock managers.
 type manager struct {
 	name      string
-	namespace string // where its manifests put it
+	namespace string // namespace in its manifests
 	account   string // its service account
 	config    string // its ConfigMap
 	port      int    // of its webhooks
 }
 
-const configFile = "controller_manager_config.yaml" // in each ConfigMap
+const configFile = "controller_manager_config.yaml" // file in each ConfigMap
 
 var managers = []manager{
 	{JobSet, "jobset-system", "jobset-controller-manager", "jobset-manager-config", 19441},
@@ -51,7 +51,7 @@ func (c *Cluster) manifest(name string) string {
 
 func (c *Cluster) webhookAddress(m manager) string { return c.Address + ":" + strconv.Itoa(m.port) }
 
-// startManagers starts the managers, with another program where one is named for it.
+// startManagers starts the managers, or the programs that replace them.
 func (c *Cluster) startManagers(programs map[string]string) error {
 	for _, m := range managers {
 		program, replaced := programs[m.name]
@@ -68,8 +68,9 @@ func (c *Cluster) startManagers(programs map[string]string) error {
 	return nil
 }
 
-// startManager starts one manager with the rights of its own service account and its stock configuration, save what
-// would clash on one address: webhooks on its own port, no metrics and probes; and it needs neither leader nor rotator.
+// startManager starts one manager with the permissions of its own service account and its stock configuration, except for what would
+// collide on a single address: it has its own port for webhooks, no metrics and no probes. Leader election and certificate rotation
+// are disabled.
 func (c *Cluster) startManager(m manager, program string) error {
 	kubeconfig, err := c.Kubeconfig("system:serviceaccount:"+m.namespace+":"+m.account, "system:serviceaccounts", "system:authenticated")
 	if err != nil {
@@ -96,7 +97,7 @@ func (c *Cluster) startManager(m manager, program string) error {
 	config["metrics"] = map[string]any{"bindAddress": "0"}
 	config["health"] = map[string]any{"healthProbeBindAddress": "0"}
 	config["leaderElection"] = map[string]any{"leaderElect": false}
-	if m.name == Trainer { // which finds its certificates below $TMPDIR, and can't be told another place
+	if m.name == Trainer { // it looks for its certificates only below $TMPDIR
 		config["webhook"] = map[string]any{"host": c.Address, "port": m.port}
 		config["certManagement"] = map[string]any{"enable": false}
 	} else {
@@ -120,7 +121,7 @@ func (c *Cluster) startManager(m manager, program string) error {
 	return err
 }
 
-// stockArgs are the arguments that a manager's own Deployment gives it, with another configuration file.
+// stockArgs returns the arguments in a manager's own Deployment, with another configuration file.
 func stockArgs(objects []*unstructured.Unstructured, m manager, file string) ([]string, error) {
 	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
 		return o.GetKind() == "Deployment" && o.GetName() == m.account
@@ -142,8 +143,8 @@ func stockArgs(objects []*unstructured.Unstructured, m manager, file string) ([]
 	return nil, fmt.Errorf("no argument --config=FILE in Deployment %s: %q", m.account, args)
 }
 
-// awaitManagers waits until each manager that runs answers at every path that its webhooks are called at, and namespaces
-// get their default service account.
+// awaitManagers waits until each running manager responds on every path of its webhooks, and namespaces get their default service
+// account.
 func (c *Cluster) awaitManagers(ctx context.Context, programs map[string]string) error {
 	for _, m := range managers {
 		if program, replaced := programs[m.name]; replaced && program == "" {
@@ -171,7 +172,7 @@ func (c *Cluster) awaitManagers(ctx context.Context, programs map[string]string)
 	})
 }
 
-// answers returns an error unless a server takes webhook calls at the URL: any answer but 404 to a call without content.
+// answers returns an error unless a server handles webhook calls at the URL: any status but 404 for an empty request.
 func (c *Cluster) answers(ctx context.Context, url string) error {
 	status, said, err := c.ask(ctx, http.MethodPost, url)
 	if err == nil && status == http.StatusNotFound {
@@ -181,7 +182,7 @@ func (c *Cluster) answers(ctx context.Context, url string) error {
 }
 
 // InstallRuntimes installs stock ClusterTrainingRuntimes of Trainer by name, unmodified: torch-distributed,
-// torch-distributed-with-cache, deepspeed-distributed, ... Installing one again changes nothing.
+// torch-distributed-with-cache, deepspeed-distributed, ... It is idempotent.
 func (c *Cluster) InstallRuntimes(ctx context.Context, names ...string) error {
 	var known []string
 	for _, file := range []string{c.manifest("runtimes"), c.manifest("data-cache")} {

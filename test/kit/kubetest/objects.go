@@ -17,11 +17,11 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-// Objects does with an API server's objects what tests do. What fails, or doesn't come, ends the test: so its
-// methods are for a test's own goroutine. Set Client before use; any number of tests may use one.
+// Objects has helpers for tests that work with an API server's objects. They fail the test on errors and time-outs, so they must be
+// called from the test's goroutine. Set Client before use; several tests may share one.
 type Objects struct {
 	Client client.Client
-	Within time.Duration // how long to wait; 0: Deadline
+	Within time.Duration // time limit; 0: Deadline
 }
 
 // Create creates an object.
@@ -32,7 +32,7 @@ func (o Objects) Create(t testing.TB, object client.Object) {
 	}
 }
 
-// Delete deletes an object in the background, as kubectl does, and waits for nothing.
+// Delete deletes an object with background propagation, as kubectl does, without waiting.
 func (o Objects) Delete(t testing.TB, object client.Object) {
 	t.Helper()
 	if err := o.Client.Delete(t.Context(), object, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
@@ -40,7 +40,7 @@ func (o Objects) Delete(t testing.TB, object client.Object) {
 	}
 }
 
-// Become reads an object until check, which looks at what was read, returns nil. A message says that it was to be what.
+// Become reads an object until check, which inspects it, returns nil. what describes the expected state in messages.
 func (o Objects) Become(t testing.TB, object client.Object, namespace, name, what string, check func() error) {
 	t.Helper()
 	EventuallyWithin(t, cmp.Or(o.Within, Deadline), fmt.Sprintf("%T %s to be %s", object, name, what), func() error {
@@ -51,13 +51,13 @@ func (o Objects) Become(t testing.TB, object client.Object, namespace, name, wha
 	})
 }
 
-// Appear waits for an object and reads it.
+// Appear waits until an object exists and reads it.
 func (o Objects) Appear(t testing.TB, object client.Object, namespace, name string) {
 	t.Helper()
 	o.Become(t, object, namespace, name, "there", func() error { return nil })
 }
 
-// Vanish waits until there is no such object.
+// Vanish waits until an object does not exist.
 func (o Objects) Vanish(t testing.TB, object client.Object, namespace, name string) {
 	t.Helper()
 	EventuallyWithin(t, cmp.Or(o.Within, Deadline), fmt.Sprintf("%T %s to go", object, name), func() error {
@@ -69,7 +69,7 @@ func (o Objects) Vanish(t testing.TB, object client.Object, namespace, name stri
 	})
 }
 
-// DataCache waits until a DataCache is in the state and returns it. The scheme must have been told of the type.
+// DataCache waits until a DataCache is in the state and returns it. The scheme must contain the type.
 func (o Objects) DataCache(t testing.TB, namespace, name string, state v1alpha1.State) *v1alpha1.DataCache {
 	t.Helper()
 	dc := &v1alpha1.DataCache{}

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// Where things listen on the cluster's address. Below 32768, where no client's port comes from.
+// The ports on the cluster's address. They are below 32768, and so outside the range for outgoing connections.
 const (
 	etcdPort      = "12379"
 	etcdPeerPort  = "12380"
 	apiServerPort = "16443"
 	kubeletPort   = 20250
 
-	serviceRange = "10.96.0.0/16" // of ClusterIPs, which nothing routes here
+	serviceRange = "10.96.0.0/16" // for ClusterIPs, which are not routed here
 )
 
-// controllers are those of kube-controller-manager that a TrainJob, its cache and its namespace meet.
+// controllers are the controllers of kube-controller-manager that a TrainJob, its cache and its namespace need.
 var controllers = []string{
 	"job-controller",
 	"statefulset-controller",
@@ -39,7 +39,7 @@ var controllers = []string{
 	"clusterrole-aggregation-controller",
 }
 
-// startStore starts etcd and kube-apiserver and waits until they serve.
+// startStore starts etcd and kube-apiserver and waits until they are serving.
 func (c *Cluster) startStore(ctx context.Context) error {
 	client, peer := "http://"+c.Address+":"+etcdPort, "http://"+c.Address+":"+etcdPeerPort
 	_, err := c.processes.run("etcd", c.tool("etcd"), nil,
@@ -52,7 +52,7 @@ func (c *Cluster) startStore(ctx context.Context) error {
 	server, err := c.processes.run("kube-apiserver", c.tool("kube-apiserver"), nil,
 		"--etcd-servers="+client,
 		"--bind-address="+c.Address, "--advertise-address="+c.Address, "--secure-port="+apiServerPort,
-		"--endpoint-reconciler-type=none", // it refuses a loopback address, and nobody asks for the Service "kubernetes"
+		"--endpoint-reconciler-type=none", // it would reject a loopback address, and the Service "kubernetes" is not used
 		"--tls-cert-file="+c.pki("tls.crt"), "--tls-private-key-file="+c.pki("tls.key"),
 		"--client-ca-file="+c.pki("ca.crt"),
 		"--authorization-mode=RBAC", "--allow-privileged",
@@ -78,8 +78,8 @@ func (c *Cluster) startStore(ctx context.Context) error {
 	})
 }
 
-// startControllers starts kube-controller-manager, with these controllers besides, and kube-scheduler. The garbage collector learns of kinds when it starts
-// and each 30 s after: install CRDs first.
+// startControllers starts kube-controller-manager, with additional controllers, and kube-scheduler. The garbage collector discovers
+// kinds when it starts and every 30 s after that, so install CRDs first.
 func (c *Cluster) startControllers(more []string) error {
 	kubeconfig, err := c.Kubeconfig("system:kube-controller-manager", "system:masters")
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *Cluster) startControllers(more []string) error {
 		"--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
 		"--controllers="+strings.Join(slices.Concat(controllers, more), ","),
 		"--root-ca-file="+c.pki("ca.crt"), "--service-account-private-key-file="+c.pki("tokens.key"),
-		// The job controller waits a second between syncs of one job, and 10 s after each failed pod: so it is.
+		// Not configurable: the job controller waits a second between syncs of one job, and 10 s after each failed pod.
 		"--kube-api-qps=500", "--kube-api-burst=500")
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (c *Cluster) startControllers(more []string) error {
 	return err
 }
 
-// ask asks a URL as the administrator.
+// ask sends a request as the administrator.
 func (c *Cluster) ask(ctx context.Context, method, url string) (status int, text string, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
@@ -119,12 +119,12 @@ func (c *Cluster) ask(ctx context.Context, method, url string) (status int, text
 	return response.StatusCode, string(body), err
 }
 
-// startDeadline is how long each part may take to start: seconds on an idle machine.
+// startDeadline is the time limit for the start of each component: it takes seconds on an idle machine.
 const startDeadline = 5 * time.Minute
 
 const pollInterval = 50 * time.Millisecond
 
-// await asks again until the answer is nil, a program has ended, or startDeadline is over.
+// await calls ask until it returns nil, a program has ended, or startDeadline has passed.
 func (c *Cluster) await(ctx context.Context, what string, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()

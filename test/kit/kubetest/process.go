@@ -15,14 +15,14 @@ import (
 	"syscall"
 )
 
-// processes starts programs that end with this one, and keeps what they say.
+// processes starts programs that end with this process, and keeps their output.
 type processes struct {
-	logs    string // folder: one file a program
+	logs    string // folder with one file per program
 	start   chan func()
 	running []*process
 }
 
-// process is one program. Its fields don't change after it was started.
+// process is one program. Its fields are immutable after the start.
 type process struct {
 	name  string
 	cmd   *exec.Cmd
@@ -30,9 +30,9 @@ type process struct {
 	ended chan struct{} // closed when the program has ended
 }
 
-// newProcesses makes a starter of programs, which keeps their output in the folder.
+// newProcesses returns a starter of programs that writes their output to files in the folder.
 //
-// Pdeathsig is sent when the *thread* that started a program ends, so one goroutine holds one thread for all of them.
+// Pdeathsig is sent when the *thread* that started a program ends, so a single goroutine, locked to its thread, starts all of them.
 func newProcesses(logs string) *processes {
 	p := &processes{logs: logs, start: make(chan func())}
 	go func() {
@@ -45,14 +45,14 @@ func newProcesses(logs string) *processes {
 	return p
 }
 
-// run starts a program in the background; env is put over the caller's own environment.
+// run starts a program in the background; env is added to the caller's environment.
 func (p *processes) run(name, path string, env []string, args ...string) (*process, error) {
 	out, err := os.Create(filepath.Join(p.logs, name+".log"))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = out.Close() }() // the program has a handle of its own
-	cmd := exec.Command(path, args...) // without a context: it lives as long as the cluster, and stop ends it
+	defer func() { _ = out.Close() }() // the program has its own descriptor
+	cmd := exec.Command(path, args...) // without a context: it runs as long as the cluster, and stop ends it
 	cmd.Env = append(cmd.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -70,17 +70,17 @@ func (p *processes) run(name, path string, env []string, args ...string) (*proce
 	return r, nil
 }
 
-// stop kills everything and waits for its end, last started first. There is no state worth a polite shutdown.
+// stop kills all programs, last started first, and waits for their end. They have no state worth a graceful shutdown.
 func (p *processes) stop() {
 	for _, r := range slices.Backward(p.running) {
-		_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) // gone already is as good
+		_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) // fails if it has ended already
 		<-r.ended
 	}
 	p.running = nil
 	close(p.start)
 }
 
-// check returns an error when a program has ended, which none should: what it said last.
+// check returns an error with the last output if a program has ended, since none should.
 func (p *processes) check() error {
 	for _, r := range p.running {
 		if err := r.check(); err != nil {

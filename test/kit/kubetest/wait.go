@@ -16,16 +16,16 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// Deadline is how long Eventually waits: far more than anything needs on an idle machine, for those that are not.
+// Deadline is how long Eventually waits: much longer than needed on an idle machine, for those that are busy.
 const Deadline = 5 * time.Minute
 
-// Eventually asks check until it returns nil. After Deadline it ends the test with the last error.
+// Eventually calls check until it returns nil. After Deadline it fails the test with the last error.
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
 	EventuallyWithin(t, Deadline, what, check)
 }
 
-// EventuallyWithin is Eventually with another deadline. The test's log tells how long it took.
+// EventuallyWithin is Eventually with another deadline. It logs how long it took.
 func EventuallyWithin(t testing.TB, deadline time.Duration, what string, check func() error) {
 	t.Helper()
 	began := time.Now()
@@ -38,8 +38,8 @@ func EventuallyWithin(t testing.TB, deadline time.Duration, what string, check f
 	t.Logf("waited %5.1f s for %s", time.Since(began).Seconds(), what)
 }
 
-// Namespace makes a namespace for the test and returns its name; it is deleted when the test ends. When the test has
-// failed by then, its log gets the namespace's pods and events, and what the managers said of the namespace.
+// Namespace creates a namespace for the test and returns its name; it is deleted at the end of the test. If the test has failed, the
+// namespace's pods and events, and the managers' log lines about it, are logged.
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
 	if err := c.processes.check(); err != nil {
@@ -50,7 +50,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 		t.Fatal(err)
 	}
 	name := namespace.Name
-	ctx := context.WithoutCancel(t.Context()) // which is over when cleanup starts
+	ctx := context.WithoutCancel(t.Context()) // t.Context() is canceled before cleanup
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.explain(ctx, t, name)
@@ -66,7 +66,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 	return name
 }
 
-// explain logs what may tell why a test failed.
+// explain logs what may show why a test failed.
 func (c *Cluster) explain(ctx context.Context, t testing.TB, namespace string) {
 	Explain(ctx, t, c.Client, namespace)
 	if err := c.processes.check(); err != nil {

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package proctest runs the real cacheserver, and other servers, as processes that end with their test (Linux only).
+// Package proctest runs the real cacheserver, and other servers, as processes that are killed when their test ends (Linux only).
 package proctest
 
 import (
@@ -16,30 +16,30 @@ import (
 	"time"
 )
 
-// shown is how many bytes of its log, from the end, a process shows when its test fails.
+// shown is how many bytes at the end of a process's log are shown when its test fails.
 const shown = 8 << 10
 
-// inexcusable is what no fault that a test injects may bring into a server's log.
+// inexcusable are texts that no injected fault may cause in a server's log.
 var inexcusable = []string{"DATA RACE", "a call panicked", "panic:", "fatal error:", "goroutine 1 ["}
 
-// Process is a running program, or one that has ended. Only Start makes one; the zero value is of no use. Kill may be
-// called from any goroutine; what can fail the test only from the test's own, as t.FailNow says.
+// Process is a program that is running or has ended. Start makes one; the zero value can't be used. Kill may be called from any
+// goroutine; methods that can fail the test only from the test's own, like t.FailNow.
 type Process struct {
-	Name   string  // as messages call it
-	Output *Output // what it has written to stdout and stderr
+	Name   string  // used in messages
+	Output *Output // its stdout and stderr
 
 	t     testing.TB
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process is gone
 }
 
-// Start runs a program with exactly the environment env ("name=value"), in a process group of its own; if it can't, the test
-// ends. Nobody needs to release it: when the test ends, the group is killed, and the process' log fails the test if it shows a
-// race or a panic, and is shown if the test has failed. The group's leader dies with the test binary, even a killed one.
+// Start runs a program with exactly the environment env ("name=value"), in its own process group; if it can't, the test fails. At the
+// end of the test the group is killed; the test fails if the process's log shows a race or a panic, and the log is shown if the test
+// has failed. The group's leader dies with the test binary, even if that is killed.
 func Start(t testing.TB, name string, env []string, program string, args ...string) *Process {
 	t.Helper()
 	p := &Process{Name: name, Output: &Output{}, t: t, ended: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), program, args...) // t.Context() is over before cleanUp
+	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), program, args...) // t.Context() is canceled before cleanUp
 	p.cmd.Env = env
 	p.cmd.Stdout, p.cmd.Stderr = p.Output, p.Output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -48,13 +48,13 @@ func Start(t testing.TB, name string, env []string, program string, args ...stri
 	}
 	go func() {
 		defer close(p.ended)
-		_ = p.cmd.Wait() // the exit code is looked at where a test cares
+		_ = p.cmd.Wait() // tests that care check the exit code
 	}()
 	t.Cleanup(p.cleanUp)
 	return p
 }
 
-// cleanUp kills the process and shows its log if the test failed or the log shows what no fault excuses.
+// cleanUp kills the process, fails the test if the log has an inexcusable text, and shows the log if the test failed.
 func (p *Process) cleanUp() {
 	p.Kill()
 	log := p.Output.String()
@@ -71,21 +71,21 @@ func (p *Process) cleanUp() {
 	}
 }
 
-// PID is the process' number. It may be another process' once this one has ended.
+// PID is the process ID. The system may reuse it after the process has ended.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Kill ends the process and its group at once and waits until it is gone. One that has ended is left alone.
+// Kill kills the process and its group and waits until it is gone. It does nothing if the process has ended.
 func (p *Process) Kill() {
 	select {
 	case <-p.ended:
 		return
 	default:
 	}
-	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // gone meanwhile is as good
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // fails if it has ended meanwhile
 	<-p.ended
 }
 
-// Signal sends a signal to the process, not to its group. One that has ended ends the test.
+// Signal sends a signal to the process, not to its group. If it has ended, the test fails.
 func (p *Process) Signal(s os.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
@@ -93,7 +93,7 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// Alive ends the test if the process has ended.
+// Alive fails the test if the process has ended.
 func (p *Process) Alive() {
 	p.t.Helper()
 	select {
@@ -103,8 +103,8 @@ func (p *Process) Alive() {
 	}
 }
 
-// Exit waits for the process to end by itself and returns its exit code, -1 after a signal. One that still runs after within
-// ends the test.
+// Exit waits for the process to end by itself and returns its exit code, -1 after a signal. If it is still running after within, the
+// test fails.
 func (p *Process) Exit(within time.Duration) int {
 	p.t.Helper()
 	select {
@@ -116,7 +116,7 @@ func (p *Process) Exit(within time.Duration) int {
 	}
 }
 
-// Output collects what a process writes. Its zero value is empty and ready; any number of goroutines may use one.
+// Output collects the output of a process. Its zero value is ready to use; it is safe for concurrent use.
 type Output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -129,7 +129,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	return o.text.Write(p)
 }
 
-// String is all that was written until now.
+// String returns the output so far.
 func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

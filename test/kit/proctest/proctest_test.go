@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-const patience = 2 * time.Minute // on a machine that has much else to do
+const patience = 2 * time.Minute // long, since the machine may be busy
 
 func shell(t testing.TB, script string) *Process {
 	t.Helper()
 	return Start(t, "shell", []string{"PATH=" + os.Getenv("PATH")}, "sh", "-c", script)
 }
 
-// written waits for a whole line of the process and returns it.
+// written waits for a complete line of the process's output and returns it.
 func written(t *testing.T, p *Process) string {
 	t.Helper()
 	line := ""
@@ -44,14 +44,14 @@ func TestKillEndsTheGroup(t *testing.T) {
 	}
 	p.Alive()
 	p.Kill()
-	p.Kill() // which is nothing
+	p.Kill() // a second call does nothing
 	if code := p.Exit(patience); code != -1 {
 		t.Errorf("exit code %d of a killed process, want -1", code)
 	}
-	Eventually(t, patience, func() error { // init, or who stands in for it, takes its time to reap an orphan
+	Eventually(t, patience, func() error { // init, or its substitute, takes its time to reap an orphan
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(child) + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
-			return nil //nolint:nilerr // no such process is what we want
+			return nil //nolint:nilerr // no such process, as wanted
 		}
 		return errors.New("the child of a killed process lives")
 	})
@@ -67,7 +67,7 @@ func TestSignalAndExit(t *testing.T) {
 	}
 }
 
-// verdict is a test that keeps what is said of it.
+// verdict is a testing.TB that records failures and messages.
 type verdict struct {
 	testing.TB
 	failed bool
@@ -82,7 +82,7 @@ func TestLogIsJudgedAndShown(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, log     string
-		failed, wants bool // whether the test had failed before, and fails
+		failed, wants bool // whether the test has failed already, and whether it must fail
 	}{
 		{name: "fine", log: "ready"},
 		{name: "failed before", log: "ready", failed: true, wants: true},

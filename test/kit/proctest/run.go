@@ -10,18 +10,18 @@ import (
 	"path/filepath"
 )
 
-// command is what Run builds, by its import path: any folder of the module will do to start from.
+// command is the import path of the program that Run builds: with it, the build works from any folder of the module.
 const command = "github.com/kubeflow/datacache/cmd/cacheserver"
 
-// Run builds cacheserver, with the race detector if race is set, hands the path of the binary to tests, and returns what
-// tests returned, or 1 with a line on stderr that starts with name when it could not build. It is for TestMain, once.
-// The binary lies in a temporary folder, where tests may keep more; the folder is gone when Run returns.
+// Run builds cacheserver, with the race detector if race is set, passes the path of the binary to tests, and returns the result of
+// tests, or 1 if the build failed, with an error on stderr that starts with name. It must be called once, from TestMain. The binary
+// is in a temporary folder, where tests may store files; it is removed when Run returns.
 func Run(name string, race bool, tests func(binary string) int) int {
 	dir, err := os.MkdirTemp("", name+"-")
 	if err != nil {
 		return fail(name, err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // what stays is in a temporary folder
+	defer func() { _ = os.RemoveAll(dir) }() // on failure, files stay in the temporary folder
 	binary := filepath.Join(dir, "cacheserver")
 	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", race), "-o", binary, command)
 	build.Stderr = os.Stderr

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Eventually calls check each 20 ms until it has no objection, or ends the test with the last one, so it is for the
-// test's own goroutine. It calls check once at least, and never during another call.
+// Eventually calls check every 20 ms until it returns nil; at the time limit it fails the test with the last error, so it must be
+// called from the test's own goroutine. It calls check at least once, and never concurrently.
 func Eventually(t testing.TB, within time.Duration, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(within)
@@ -31,18 +31,17 @@ func Eventually(t testing.TB, within time.Duration, check func() error) {
 	}
 }
 
-// Ports is the ports from First to before End, and which of them were given away; the zero value has none. Packages whose
-// tests run at the same time take ranges apart, below the one that the kernel gives to outgoing connections and to listeners
-// on port 0 (net.ipv4.ip_local_port_range), so that an address stays free while its process is down. Any number of
-// goroutines may use one; it must not be copied.
+// Ports allocates the ports from First to before End; the zero value has none. Packages whose tests run concurrently must use
+// disjoint ranges, below the kernel's range for outgoing connections and listeners on port 0 (net.ipv4.ip_local_port_range), so that
+// an address stays free while its process is down. It is safe for concurrent use and must not be copied.
 type Ports struct {
 	First, End int
 
 	next atomic.Int64
 }
 
-// Free returns a loopback address, as host:port, that nobody listens on and that no earlier of End-First calls was given. It
-// starts anywhere in the range, so that two runs at a time seldom meet. With no free port the test ends.
+// Free returns a loopback address, as host:port, where nothing listens and that none of the previous End-First calls returned. It
+// starts at a random position in the range, so that concurrent runs rarely collide. If no port is free the test fails.
 func (p *Ports) Free(t testing.TB) string {
 	t.Helper()
 	size := p.End - p.First
@@ -56,7 +55,7 @@ func (p *Ports) Free(t testing.TB) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = listener.Close() // it took no connection
+		_ = listener.Close() // it accepted no connection
 		return address
 	}
 	t.Fatalf("no free port on loopback from %d to %d", p.First, p.End-1)

@@ -15,18 +15,17 @@ import (
 	"time"
 )
 
-// Match picks requests that read objects (GET and HEAD). The zero value picks
-// all of them.
+// Match selects requests that read objects (GET and HEAD). The zero value selects all of them.
 type Match struct {
-	Key   string // a part of "bucket/key"
-	Skip  int    // let so many matching requests pass first
-	Count int    // then pick so many; 0 is all
+	Key   string // substring of "bucket/key"
+	Skip  int    // number of matching requests to let pass first
+	Count int    // number of requests to select after that; 0 means all
 }
 
-// Fault is something to do to a request instead of answering it well.
+// Fault is a misbehavior of the server in place of a correct response.
 type Fault struct {
 	kind   kind
-	after  int64 // bytes of the body that go out first, or the object's byte to corrupt
+	after  int64 // bytes of the body to send before the fault, or the offset of the byte to corrupt
 	status int
 	code   string
 	region string
@@ -43,41 +42,39 @@ const (
 	kindTrickle  kind = "trickle"
 )
 
-// Refuse answers with an error, such as 500 InternalError.
+// Refuse responds with an error, such as 500 InternalError.
 func Refuse(status int, code string) Fault {
 	return Fault{kind: kindRefuse, status: status, code: code}
 }
 
-// Throttle answers 503 SlowDown.
+// Throttle responds with 503 SlowDown.
 func Throttle() Fault { return Refuse(http.StatusServiceUnavailable, "SlowDown") }
 
-// Deny answers 403 AccessDenied.
+// Deny responds with 403 AccessDenied.
 func Deny() Fault { return Refuse(http.StatusForbidden, "AccessDenied") }
 
-// Redirect answers 301 PermanentRedirect and names the bucket's region.
+// Redirect responds with 301 PermanentRedirect and names the bucket's region.
 func Redirect(region string) Fault {
 	f := Refuse(http.StatusMovedPermanently, "PermanentRedirect")
 	f.region = region
 	return f
 }
 
-// Reset resets the connection (TCP RST) after so many bytes of the body, of
-// which the client may lose some; -1 is before the answer's header.
+// Reset resets the connection (TCP RST) after the given number of bytes of the body, some of which the client may lose; -1 resets it
+// before the response header.
 func Reset(after int64) Fault { return Fault{kind: kindReset, after: after} }
 
-// Truncate closes the connection after so many bytes of the body, fewer than
-// its header promised; the client gets exactly those.
+// Truncate closes the connection after the given number of bytes of the body, fewer than its header announced; the client gets
+// exactly those.
 func Truncate(after int64) Fault { return Fault{kind: kindTruncate, after: after} }
 
-// Stall sends so many bytes of the body (-1: not even the header) and the rest
-// only when Injected.Release is called.
+// Stall sends the given number of bytes of the body (-1: not even the header), and the rest only when Injected.Release is called.
 func Stall(after int64) Fault { return Fault{kind: kindStall, after: after} }
 
-// Trickle sends the body at so many bytes a second, and the rest at once when
-// Injected.Release is called.
+// Trickle sends the body at the given number of bytes per second, and the rest at once when Injected.Release is called.
 func Trickle(rate int64) Fault { return Fault{kind: kindTrickle, after: rate} }
 
-// Corrupt flips all bits of the object's byte at offset, in answers that have it.
+// Corrupt flips all bits of the object's byte at offset, in responses that include it.
 func Corrupt(offset int64) Fault { return Fault{kind: kindCorrupt, after: offset} }
 
 func (f Fault) String() string {
@@ -87,7 +84,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s %d", f.kind, f.after)
 }
 
-// Injected is a fault at work.
+// Injected is a fault in effect.
 type Injected struct {
 	match Match
 	fault Fault
@@ -98,8 +95,7 @@ type Injected struct {
 	released   chan struct{}
 }
 
-// Inject makes requests that match suffer f, until Remove. Of several faults
-// that match a request, the one injected first is done.
+// Inject applies f to matching requests until Remove. If several faults match a request, the one injected first applies.
 func (s *Server) Inject(m Match, f Fault) *Injected {
 	i := &Injected{match: m, fault: f, server: s, released: make(chan struct{})}
 	s.mu.Lock()
@@ -108,17 +104,17 @@ func (s *Server) Inject(m Match, f Fault) *Injected {
 	return i
 }
 
-// Hits is the number of requests the fault has been done to.
+// Hits is the number of requests to which the fault was applied.
 func (i *Injected) Hits() int {
 	i.server.mu.Lock()
 	defer i.server.mu.Unlock()
 	return i.hits
 }
 
-// Release lets answers that the fault stalled go on, and later ones pass.
+// Release lets stalled responses continue, and later ones pass.
 func (i *Injected) Release() { i.release.Do(func() { close(i.released) }) }
 
-// Remove ends the fault: requests pass, stalled answers go on.
+// Remove ends the fault: requests pass, and stalled responses continue.
 func (i *Injected) Remove() {
 	i.Release()
 	i.server.mu.Lock()
@@ -126,7 +122,7 @@ func (i *Injected) Remove() {
 	i.match.Count = -1
 }
 
-// dueLocked counts a request and reports whether the fault is to be done to it.
+// dueLocked counts a request and reports whether the fault applies to it.
 func (i *Injected) dueLocked(r *Request) bool {
 	reads := r.Key != "" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 	if !reads || i.match.Count < 0 || !strings.Contains(r.Bucket+"/"+r.Key, i.match.Key) {
@@ -141,7 +137,7 @@ func (i *Injected) dueLocked(r *Request) bool {
 	return true
 }
 
-// serve answers r as the fault wants it.
+// serve responds to r according to the fault.
 func (i *Injected) serve(s *Server, w http.ResponseWriter, r *http.Request) {
 	f := i.fault
 	if f.kind == kindRefuse {
@@ -161,7 +157,7 @@ func (i *Injected) serve(s *Server, w http.ResponseWriter, r *http.Request) {
 	if f.kind == kindCorrupt {
 		corrupt(body, good.Header().Get("Content-Range"), f.after)
 		w.WriteHeader(good.Code)
-		_, _ = w.Write(body) // the client has gone: its test will tell
+		_, _ = w.Write(body) // an error means that the client has gone; its test notices
 		return
 	}
 	w.WriteHeader(good.Code)
@@ -178,8 +174,7 @@ func (i *Injected) serve(s *Server, w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body[sent:])
 }
 
-// trickle sends body slowly, until it is all sent, the fault is released or the
-// client has gone.
+// trickle sends body slowly, until all is sent, the fault is released or the client has gone.
 func (i *Injected) trickle(w http.ResponseWriter, r *http.Request, body []byte) {
 	const pieces = 20 // a second
 	ticker := time.NewTicker(time.Second / pieces)
@@ -201,8 +196,7 @@ func (i *Injected) trickle(w http.ResponseWriter, r *http.Request, body []byte) 
 	}
 }
 
-// breakOff does what the fault does in mid-answer, and returns if the answer is
-// to go on.
+// breakOff applies the fault in the middle of a response, and returns if the response is to continue.
 func (i *Injected) breakOff(w http.ResponseWriter, r *http.Request) {
 	switch i.fault.kind {
 	case kindStall:
@@ -219,10 +213,10 @@ func (i *Injected) breakOff(w http.ResponseWriter, r *http.Request) {
 			_ = conn.Close()
 		}
 	}
-	panic(http.ErrAbortHandler) // net/http's way to drop a connection
+	panic(http.ErrAbortHandler) // aborts the connection in net/http
 }
 
-// corrupt flips the byte of body that is the object's at offset.
+// corrupt flips the byte of body that has the given offset in the object.
 func corrupt(body []byte, contentRange string, offset int64) {
 	first, _, _ := strings.Cut(strings.TrimPrefix(contentRange, "bytes "), "-")
 	at := offset

@@ -94,7 +94,7 @@ func TestFaults(t *testing.T) {
 		fault  Fault
 		header []string
 		status int
-		body   []byte // of a complete answer, or what comes before err
+		body   []byte // of a complete response, or what was read before err
 		err    error
 	}{
 		{fault: Throttle(), status: 503},
@@ -115,7 +115,7 @@ func TestFaults(t *testing.T) {
 			injected := s.Inject(Match{Key: "b/ke", Skip: 1, Count: 1}, tt.fault)
 			for i, path := range []string{"b/other", "b/key", "b/key", "b/key"} {
 				status, body, err := get(t, s, path, tt.header...)
-				if i != 2 { // the second GET of the key is the one
+				if i != 2 { // only the second GET of the key fails
 					if status/100 != 2 || err != nil {
 						t.Errorf("GET %d of %s: %d, %v", i, path, status, err)
 					}
@@ -200,7 +200,7 @@ func TestLoopbackOnly(t *testing.T) {
 	}
 }
 
-// TestEndsWithTheTest starts a server whose answer hangs, and sees it end.
+// TestEndsWithTheTest checks that a server with a stalled response stops at the end of the test.
 func TestEndsWithTheTest(t *testing.T) {
 	var url string
 	ended := make(chan error, 1)
@@ -216,11 +216,11 @@ func TestEndsWithTheTest(t *testing.T) {
 			}
 			ended <- err
 		}()
-		for stall.Hits() == 0 { // the test has a deadline of its own
+		for stall.Hits() == 0 { // bounded by the test's own deadline
 			time.Sleep(time.Millisecond)
 		}
 	})
-	<-ended // with or without an error: the point is that it ends
+	<-ended // with or without an error: it only matters that it ends
 	if _, err := http.Get(url); err == nil {
 		t.Error("the server outlives its test")
 	}

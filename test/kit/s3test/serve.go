@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// signed finds key and region in an Authorization header of signature version 4.
+// signed extracts key and region from an Authorization header of signature version 4.
 var signed = regexp.MustCompile(`Credential=([^/]+)/\d+/([^/]+)/`)
 
-// serve logs a request and answers it, by way of a fault if one is due.
+// serve logs a request and answers it, with a fault if one applies.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	entry, fault := s.arrived(r)
 	logged := &logger{ResponseWriter: w, server: s, entry: entry}
@@ -25,10 +25,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.answer(logged, r)
-	logged.note(http.StatusOK) // an answer without a body
+	logged.note(http.StatusOK) // a response without a body
 }
 
-// arrived logs a request and picks the fault for it, nil if none.
+// arrived logs a request and returns the fault that applies, nil if none.
 func (s *Server) arrived(r *http.Request) (*Request, *Injected) {
 	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	entry := &Request{Method: r.Method, Bucket: bucket, Key: key, Range: r.Header.Get("Range")}
@@ -47,8 +47,8 @@ func (s *Server) arrived(r *http.Request) (*Request, *Injected) {
 	return entry, nil
 }
 
-// answer is the server without faults: gofakes3, and what it lacks of S3. It
-// knows no If-Match, and refuses to give more last bytes than there are.
+// answer serves requests without faults: with gofakes3, plus features of S3 that it lacks. It does not support If-Match, and rejects
+// suffix ranges longer than the object.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	match, last := r.Header.Get("If-Match"), lastBytes(r.Header.Get("Range"))
@@ -80,7 +80,7 @@ func lastBytes(header string) int64 {
 	return n
 }
 
-// refuse answers with an error as S3 words it.
+// refuse sends an error in S3's format.
 func refuse(w http.ResponseWriter, status int, code string) {
 	text, err := xml.Marshal(struct {
 		XMLName xml.Name `xml:"Error"`
@@ -88,22 +88,22 @@ func refuse(w http.ResponseWriter, status int, code string) {
 		Message string
 	}{Code: code, Message: "an answer of s3test"})
 	if err != nil {
-		panic(err) // a struct of strings
+		panic(err) // a struct of strings can always be encoded
 	}
 	w.Header().Set("Content-Type", "application/xml")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
-	_, _ = w.Write(text) // the client has gone: its test will tell
+	_, _ = w.Write(text) // an error means that the client has gone; its test notices
 }
 
-// logger notes an answer's header in the log before the client can see it.
+// logger records a response's header in the log before the client can see it.
 type logger struct {
 	http.ResponseWriter
 	server *Server
 	entry  *Request
 }
 
-// Unwrap gives http.ResponseController the connection.
+// Unwrap returns the underlying ResponseWriter for http.ResponseController.
 func (l *logger) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 
 func (l *logger) WriteHeader(status int) {
@@ -112,7 +112,7 @@ func (l *logger) WriteHeader(status int) {
 }
 
 func (l *logger) Write(p []byte) (int, error) {
-	l.note(http.StatusOK) // net/http's own default, if no status came before
+	l.note(http.StatusOK) // net/http's default if no status was set
 	return l.ResponseWriter.Write(p)
 }
 

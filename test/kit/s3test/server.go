@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package s3test is an S3 server for tests, in memory and on loopback, that can be told to misbehave.
+// Package s3test is an S3 server for tests, in memory and on loopback, with fault injection.
 package s3test
 
 import (
@@ -19,18 +19,17 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// Credentials and region to use; the server takes any.
+// Credentials and region for clients; the server accepts any.
 const (
 	AccessKeyID     = "test-key"
 	SecretAccessKey = "test-secret"
 	Region          = "us-east-1"
 )
 
-// lastModified is when objects put by a test say they were written.
+// lastModified is the modification time of objects that tests put.
 const lastModified = "Thu, 01 Jan 2026 00:00:00 GMT"
 
-// Server is a running S3 server. Its methods may be called at the same time, and
-// while requests are served. It ends with the test that started it.
+// Server is a running S3 server. It is safe for concurrent use. It stops at the end of the test that started it.
 type Server struct {
 	t       testing.TB
 	backend *s3mem.Backend
@@ -43,22 +42,21 @@ type Server struct {
 	connections int
 }
 
-// Request is one request that reached the server.
+// Request is a request that the server received.
 type Request struct {
 	Method string
 	Bucket string
 	Key    string
 	Range  string // the Range header
-	Status int    // of the answer
-	Bytes  int64  // body bytes that the answer's header promised
-	Fault  string // what was done to it, empty if nothing
-	// AccessKeyID and Region are what the request was signed for, empty if it
-	// was not signed.
+	Status int    // of the response
+	Bytes  int64  // length of the body, according to the response header
+	Fault  string // the fault that was applied, empty if none
+	// AccessKeyID and Region are from the request's signature, empty if it was not signed.
 	AccessKeyID string
 	Region      string
 }
 
-// Start runs a server on a free port of 127.0.0.1 until the test ends.
+// Start runs a server on a free port of 127.0.0.1 until the end of the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	backend := s3mem.New()
@@ -80,7 +78,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// stop lets stalled answers go and ends the server.
+// stop releases stalled responses and stops the server.
 func (s *Server) stop() {
 	s.mu.Lock()
 	faults := slices.Clone(s.faults)
@@ -95,7 +93,7 @@ func (s *Server) stop() {
 // URL is the server's endpoint, http://127.0.0.1:port.
 func (s *Server) URL() string { return s.http.URL }
 
-// Properties are what reaches the server, by Iceberg's FileIO names.
+// Properties returns the Iceberg FileIO properties for accessing the server.
 func (s *Server) Properties() map[string]string {
 	return map[string]string{
 		"s3.endpoint":          s.URL(),
@@ -106,9 +104,8 @@ func (s *Server) Properties() map[string]string {
 	}
 }
 
-// Env is what reaches the server by the AWS SDKs' own environment variables, as
-// name=value, and keeps them from the configuration and metadata of the machine.
-// pyarrow obeys all but the endpoint: give it endpoint_override.
+// Env returns the AWS SDKs' environment variables for accessing the server, as name=value; they also disable the machine's own
+// configuration and metadata. pyarrow ignores the endpoint: pass it as endpoint_override.
 func (s *Server) Env() []string {
 	return []string{
 		"AWS_ACCESS_KEY_ID=" + AccessKeyID,
@@ -124,8 +121,7 @@ func (s *Server) Env() []string {
 	}
 }
 
-// Put stores data, making the bucket if there is none, and returns the object's
-// URI.
+// Put stores data, creating the bucket if it does not exist, and returns the object's URI.
 func (s *Server) Put(bucket, key string, data []byte) string {
 	s.t.Helper()
 	s.Bucket(bucket)
@@ -135,7 +131,7 @@ func (s *Server) Put(bucket, key string, data []byte) string {
 	return "s3://" + bucket + "/" + key
 }
 
-// Bucket makes a bucket if there is none of that name.
+// Bucket creates a bucket if it does not exist.
 func (s *Server) Bucket(name string) {
 	s.t.Helper()
 	if ok, err := s.backend.BucketExists(name); err == nil && ok {
@@ -168,7 +164,7 @@ func (s *Server) Delete(bucket, key string) {
 	}
 }
 
-// Objects are the keys in a bucket, sorted.
+// Objects lists the keys in a bucket, sorted.
 func (s *Server) Objects(bucket string) []string {
 	s.t.Helper()
 	list, err := s.backend.ListBucket(bucket, nil, gofakes3.ListBucketPage{})
@@ -182,8 +178,7 @@ func (s *Server) Objects(bucket string) []string {
 	return slices.Sorted(maps.Keys(keys))
 }
 
-// Requests is what has reached the server since Start or Forget, in the order
-// of arrival. A request whose answer has not begun has Status 0.
+// Requests returns the requests since Start or Forget, in the order of arrival. A request whose response has not begun has Status 0.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +189,7 @@ func (s *Server) Requests() []Request {
 	return log
 }
 
-// Forget empties the log of requests.
+// Forget clears the log of requests.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stocktest gives tests the runtimes that Kubeflow Trainer ships, as they are in its module.
+// Package stocktest provides the runtimes that Kubeflow Trainer ships, read from its module.
 package stocktest
 
 import (
@@ -20,7 +20,7 @@ import (
 
 const trainerModule = "github.com/kubeflow/trainer/v2"
 
-// dirs remembers the folders by module: asking go takes a while, and a module does not move while tests run.
+// dirs caches the folders by module: running go takes a while, and a module does not move during tests.
 var dirs sync.Map
 
 // ModuleDir is the folder of a module that go.mod requires, such as sigs.k8s.io/jobset, with its manifests.
@@ -41,8 +41,8 @@ func ModuleDir(t testing.TB, module string) string {
 	return dir
 }
 
-// Runtimes are all ClusterTrainingRuntimes of Trainer's manifests/base/runtimes, the data cache's and the torchtune ones among them, by
-// name. They are the caller's to change.
+// Runtimes returns all ClusterTrainingRuntimes of Trainer's manifests/base/runtimes by name, including those for the data cache and
+// torchtune. The caller may modify them.
 func Runtimes(t testing.TB) []*trainer.ClusterTrainingRuntime {
 	t.Helper()
 	var runtimes []*trainer.ClusterTrainingRuntime
@@ -73,7 +73,7 @@ func Runtimes(t testing.TB) []*trainer.ClusterTrainingRuntime {
 	return runtimes
 }
 
-// Runtime is the one of that name.
+// Runtime returns the runtime with the name.
 func Runtime(t testing.TB, name string) *trainer.ClusterTrainingRuntime {
 	t.Helper()
 	for _, runtime := range Runtimes(t) {

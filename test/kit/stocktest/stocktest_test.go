@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRuntimes says which runtimes there are: who moves to another release of Trainer sees what is new.
+// TestRuntimes lists the runtimes: an upgrade of Trainer that adds one makes it fail.
 func TestRuntimes(t *testing.T) {
 	var names []string
 	for _, runtime := range Runtimes(t) {

@@ -33,9 +33,9 @@ import (
 
 const (
 	home     = "datacache-object-cache" // namespace, Service and ServiceAccount of manifests/object-cache
-	audience = "datacache-object-cache" // what --audience is where it is not set
+	audience = "datacache-object-cache" // the default of --audience
 
-	// patience is how long a test waits for what must come, on a machine that has much else to do.
+	// patience is how long tests wait for an event; it is long because the machine may be busy.
 	patience = 5 * time.Minute
 )
 
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// install applies manifests/object-cache as people do.
+// install applies manifests/object-cache as users do.
 func install() (err error) {
 	if clients, err = kubernetes.NewForConfig(cluster.Config); err != nil {
 		return err
@@ -72,7 +72,7 @@ func install() (err error) {
 	return nil
 }
 
-// client asks the API server with the rights that manifests/object-cache gives.
+// client returns an API client with the permissions that manifests/object-cache grants.
 func client(t *testing.T, service string) *kube.Client {
 	t.Helper()
 	file, err := cluster.Kubeconfig("system:serviceaccount:" + home + ":" + home)
@@ -88,7 +88,7 @@ func client(t *testing.T, service string) *kube.Client {
 	return c
 }
 
-// account makes a namespace with a ServiceAccount "worker".
+// account creates a namespace with a ServiceAccount "worker".
 func account(t *testing.T) (namespace string) {
 	t.Helper()
 	namespace = cluster.Namespace(t)
@@ -99,7 +99,7 @@ func account(t *testing.T) (namespace string) {
 	return namespace
 }
 
-// token asks for a token of a namespace's worker, as the kubelet does for a projected volume; pod may be nil.
+// token requests a token of a namespace's worker, as the kubelet does for a projected volume; pod may be nil.
 func token(t *testing.T, namespace, audience string, pod *corev1.Pod) string {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
@@ -113,7 +113,7 @@ func token(t *testing.T, namespace, audience string, pod *corev1.Pod) string {
 	return made.Status.Token
 }
 
-// runPod makes a pod of a namespace's worker.
+// runPod creates a pod of a namespace's worker.
 func runPod(t *testing.T, namespace, name string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{
@@ -168,7 +168,8 @@ func serve(t *testing.T, team string) string {
 	return "http://" + listener.Addr().String()
 }
 
-// ask sends a request with a token and returns the status. That nobody could say whose it is, on a busy machine, is no answer.
+// ask sends a request with a token and returns the status. It retries if the token could not be reviewed, as may happen on a busy
+// machine.
 func ask(t *testing.T, method, url, token string) int {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Second) {
@@ -236,7 +237,7 @@ func TestWhoMay(t *testing.T) {
 	}
 }
 
-// TestATokenDiesWithItsPod waits for as long as an answer is believed.
+// TestATokenDiesWithItsPod waits for as long as a review is cached.
 func TestATokenDiesWithItsPod(t *testing.T) {
 	t.Parallel()
 	team := account(t)
@@ -254,7 +255,7 @@ func TestATokenDiesWithItsPod(t *testing.T) {
 	}
 }
 
-// slice makes or replaces one EndpointSlice of a Service; nodes that begin with "not-" are not ready.
+// slice creates or replaces an EndpointSlice of a Service; nodes whose names begin with "not-" are not ready.
 func slice(t *testing.T, service, name string, nodes ...string) {
 	t.Helper()
 	made := &discoveryv1.EndpointSlice{
@@ -279,7 +280,7 @@ func slice(t *testing.T, service, name string, nodes ...string) {
 	}
 }
 
-// seen keeps what a Watch told last.
+// seen records what a Watch reported last.
 type seen struct {
 	mu      sync.Mutex
 	told    bool
@@ -335,7 +336,7 @@ func TestWhoSharesTheKeys(t *testing.T) {
 		defer close(done)
 		watching.Watch(ctx, s.set)
 	}()
-	s.becomes(t) // nobody, and that is known
+	s.becomes(t) // it is known that there are none
 	slice(t, service, "first", "node-a", "not-yet", "node-b")
 	s.becomes(t, "node-a", "node-b")
 	slice(t, service, "second", "node-c")

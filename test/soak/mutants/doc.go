@@ -1,5 +1,5 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mutants holds deliberate bugs, and the test that package soak's schedules find them.
+// Package mutants contains deliberate bugs, and a test that the schedules of package soak detect them.
 package mutants

@@ -3,10 +3,10 @@
 
 package mutants
 
-// mutant is one deliberate bug: text of a file of the module that is replaced. The old text must be there exactly once.
+// mutant is one deliberate bug: a text replacement in a file of the module. The old text must occur exactly once.
 type mutant struct {
 	name     string
-	file     string // below the module's root
+	file     string // relative to the module's root
 	old, new string
 }
 

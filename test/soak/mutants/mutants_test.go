@@ -19,11 +19,11 @@ import (
 
 const root = "../../.."
 
-// missable is how many mutants of the whole list may go unnoticed.
+// missable is how many mutants of the whole list may remain undetected.
 const missable = 1
 
-// TestMutants builds the schedules' test with one deliberate bug after the other, and runs it until it fails.
-// MUTANTS sets how many bugs are tried, from MUTANTS_FIRST on; SOAK_SCHEDULES the schedules of each at most.
+// TestMutants builds the test of the schedules with one deliberate bug after the other, and runs it until it fails. MUTANTS is the
+// number of bugs to try, starting with MUTANTS_FIRST; SOAK_SCHEDULES is the maximum number of schedules for each.
 func TestMutants(t *testing.T) {
 	count, first := int(number(t, "MUTANTS", 1)), int(number(t, "MUTANTS_FIRST", 1))
 	count = min(count, len(list))
@@ -52,7 +52,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// apply gives the file's text with the bug.
+// apply returns the file's text with the bug.
 func (m mutant) apply() ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(root, m.file))
 	if err != nil {
@@ -66,7 +66,7 @@ func (m mutant) apply() ([]byte, error) {
 
 var verdict = regexp.MustCompile(`schedule (\d+) of \d+ failed|panic: [^\n]*|\d+ schedules in`)
 
-// run says whether a schedule fails with the bug, and which. An error is one of the build.
+// run reports whether a schedule fails with the bug, and how. It returns an error if the build fails.
 func (m mutant) run(t *testing.T) (how string, caught bool, err error) {
 	dir := t.TempDir()
 	text, err := m.apply()
@@ -88,7 +88,7 @@ func (m mutant) run(t *testing.T) (how string, caught bool, err error) {
 	}
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "soak.test"), "./test/soak")
 	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as everything is built that is not for the race detector
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as for all builds without the race detector
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", false, fmt.Errorf("build: %w\n%s", err, output)
 	}
@@ -106,7 +106,7 @@ func (m mutant) run(t *testing.T) (how string, caught bool, err error) {
 	return "caught, " + last[len(last)-1], true, nil
 }
 
-// number reads a number of the environment.
+// number parses a number from the environment.
 func number(t *testing.T, name string, fallback uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)

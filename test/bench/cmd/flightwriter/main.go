@@ -1,11 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command flightwriter is the benchmark's plain arrow-go Flight server: Parquet files held as record
-// batches in memory and sent with flight.Writer over a grpc-go server with default options.
+// Command flightwriter is a plain arrow-go Flight server for benchmarks: it holds Parquet files as record batches in memory and sends
+// them with flight.Writer, through a grpc-go server with default options.
 //
-// The ticket "INDEX/TOTAL" asks for one of TOTAL equal runs of batches. When the rows are in memory it
-// prints "ready grpc://HOST:PORT".
+// The ticket "INDEX/TOTAL" requests one of TOTAL equal runs of batches. When the rows are in memory it prints "ready
+// grpc://HOST:PORT".
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/kubeflow/datacache/test/bench/internal/pqfiles"
 )
 
-// server answers DoGet from batches that never change; safe for concurrent use.
+// server answers DoGet from immutable batches; it is safe for concurrent use.
 type server struct {
 	flight.BaseFlightServer
 	batches []arrow.RecordBatch

@@ -16,17 +16,17 @@ import (
 
 const (
 	mtu = 1500
-	// From linux/if_tun.h: checksums and segmentation are left to the other end, as network cards do them.
+	// Flags of linux/if_tun.h: checksums and segmentation are left to the other end, as with network cards.
 	offloads = 0x1 | 0x2 | 0x4 // TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6
 )
 
 // end is a network namespace with a TUN device.
 type end struct {
-	namespace string // a file for nsenter --net
+	namespace string // path for nsenter --net
 	device    int    // file descriptor
 }
 
-// newEnd makes a namespace, which lives as long as the thread that makes it, and its device.
+// newEnd makes a namespace, which exists as long as the thread that makes it, with its device.
 func newEnd(address [4]byte) (end, error) {
 	type made struct {
 		end end
@@ -34,7 +34,7 @@ func newEnd(address [4]byte) (end, error) {
 	}
 	done := make(chan made)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and must not end
+		runtime.LockOSThread() // never unlocked: the thread must not outlive or leave this goroutine
 		e, err := makeEnd(address)
 		done <- made{e, err}
 		if err == nil {
@@ -45,13 +45,13 @@ func newEnd(address [4]byte) (end, error) {
 	return m.end, m.err
 }
 
-// makeEnd moves the thread into a new namespace and sets that up.
+// makeEnd moves the thread into a new namespace and configures the namespace.
 func makeEnd(address [4]byte) (end, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return end{}, fmt.Errorf("make a network namespace (needs root): %w", err)
 	}
 	e := end{namespace: fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())}
-	// What TCP remembers of earlier connections must not depend on the order of measurements.
+	// TCP must not remember metrics of earlier connections, so that the order of measurements doesn't matter.
 	if err := os.WriteFile("/proc/sys/net/ipv4/tcp_no_metrics_save", []byte("1"), 0); err != nil {
 		return end{}, err
 	}
@@ -90,7 +90,7 @@ func openTUN(name string) (int, error) {
 	return fd, nil
 }
 
-// configure makes a request whose argument is a struct ifreq: a device's name and a value.
+// configure makes an ioctl whose argument is a struct ifreq: a device's name and a value.
 func configure(fd int, request uint, device string, value []byte) error {
 	var ifreq [40]byte
 	copy(ifreq[:unix.IFNAMSIZ-1], device)

@@ -14,21 +14,22 @@ import (
 )
 
 const (
-	// maxPacket is the longest packet with its offload header: TCP hands over up to 64 KiB at a time.
+	// maxPacket is the maximum length of a packet with its offload header: TCP sends up to 64 KiB at a time.
 	maxPacket = 1<<16 + 64
-	// maxQueued bounds the packets under way in one direction; a device whose packets are not read queues them as a network card does.
+	// maxQueued bounds the packets in flight in one direction; if a device's packets are not read, the device queues them like a
+	// network card.
 	maxQueued = 2048
 )
 
 // link carries packets in one direction.
 type link struct {
 	delay  atomic.Int64  // nanoseconds
-	loss   atomic.Uint64 // of 1<<32 packets so many are lost
+	loss   atomic.Uint64 // lost packets per 1<<32
 	random *rand.Rand    // of receive
-	free   chan []byte   // buffers to read into
+	free   chan []byte   // free buffers to read into
 }
 
-// packet is handed over at a time.
+// packet is due for delivery at a time.
 type packet struct {
 	at   time.Time
 	data []byte
@@ -43,7 +44,7 @@ func (l *link) set(delay time.Duration, loss float64) {
 	l.loss.Store(uint64(loss * (1 << 32)))
 }
 
-// carry hands over what comes from one device to the other, until one of them fails.
+// carry forwards packets from one device to the other, until one of them fails.
 func (l *link) carry(from, to int) error {
 	queue := make(chan packet, maxQueued)
 	failed := make(chan error, 2)
@@ -67,7 +68,7 @@ func (l *link) receive(from int, queue chan<- packet) error {
 	}
 }
 
-// buffer is one that is free, or a new one: no more than maxQueued and a few are ever under way.
+// buffer returns a free buffer, or a new one: hardly more than maxQueued are ever in use.
 func (l *link) buffer() []byte {
 	select {
 	case b := <-l.free:
@@ -79,16 +80,16 @@ func (l *link) buffer() []byte {
 
 func (l *link) deliver(to int, queue <-chan packet) error {
 	runtime.LockOSThread()
-	// Else the kernel lets a sleep take 50 microseconds longer.
+	// Otherwise the kernel lets a sleep take up to 50 microseconds longer.
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("set the timer slack: %w", err)
 	}
 	for p := range queue {
 		if wait := time.Until(p.at); wait > 0 {
 			pause := unix.NsecToTimespec(int64(wait))
-			_ = unix.Nanosleep(&pause, nil) // interrupted: a little early
+			_ = unix.Nanosleep(&pause, nil) // if interrupted, the packet is a little early
 		}
-		// A device that is full, or down for a moment, loses the packet as a network does.
+		// A device that is full, or down for a moment, loses the packet like a network.
 		if _, err := unix.Write(to, p.data); err != nil && err != unix.ENOBUFS && err != unix.EAGAIN && err != unix.EIO {
 			return fmt.Errorf("write a packet of %d bytes: %w", len(p.data), err)
 		}

@@ -1,13 +1,13 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command netdelay is a network with a round trip, for measurements on one machine: two network namespaces, joined by a pair of TUN
-// devices whose packets it hands over after a delay. It needs neither netem nor names: the namespaces are gone when it has ended and
-// nothing runs in them any more. It needs root and /dev/net/tun.
+// Command netdelay simulates a network with latency, for measurements on one machine: two network namespaces, joined by a pair of TUN
+// devices between which it forwards packets after a delay. It does not need netem. The namespaces have no names, so they disappear
+// when it has ended and no process uses them any more. It needs root and /dev/net/tun.
 //
-// It prints "ready NAMESPACE NAMESPACE", two files for nsenter --net; their addresses are 10.99.0.1 and 10.99.0.2. Each line on stdin is
-// a delay in one direction and the share of packets to be lost, as "2.5ms 0.001"; it is answered by the same line once it applies. It
-// ends with stdin.
+// It prints "ready NAMESPACE NAMESPACE", two paths for nsenter --net; their addresses are 10.99.0.1 and 10.99.0.2. Each line on stdin
+// is a delay in one direction and the fraction of packets to lose, as "2.5ms 0.001"; it echoes the line when it takes effect. It ends
+// at the end of stdin.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// addresses are those of the two ends.
+// addresses are the addresses of the two ends.
 var addresses = [2][4]byte{{10, 99, 0, 1}, {10, 99, 0, 2}}
 
 func main() {
@@ -70,7 +70,7 @@ func run(in io.Reader, out io.Writer) error {
 	}
 }
 
-// parse reads a delay and a share of lost packets.
+// parse parses a delay and a fraction of lost packets.
 func parse(line string) (delay time.Duration, loss float64, err error) {
 	var text string
 	if _, err := fmt.Sscanf(line, "%s %g", &text, &loss); err != nil {

@@ -31,8 +31,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestLink sends numbered packets through a link between two socket pairs: all come in order and not before the delay, and of those sent
-// while packets are lost about that share is missing.
+// TestLink sends numbered packets through a link between two socket pairs: all must arrive in order and not before the delay, and of
+// those sent with a loss rate about that fraction must be missing.
 func TestLink(t *testing.T) {
 	const packets, end, delay = 1000, 1 << 20, 20 * time.Millisecond
 	send := func(loss float64) (got []uint64, first time.Duration) {
@@ -47,7 +47,7 @@ func TestLink(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			for range 50 { // the end, which some of may be lost
+			for range 50 { // end markers, some of which may be lost
 				if _, err := unix.Write(from[0], binary.NativeEndian.AppendUint64(nil, end)); err != nil {
 					t.Error(err)
 				}
@@ -85,7 +85,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// pair is two connected sockets that keep packets apart, as a TUN device does.
+// pair returns two connected sockets that preserve packet boundaries, as a TUN device does.
 func pair(t *testing.T) [2]int {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)

@@ -1,12 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pqread is the benchmark's bare Parquet read: the cost of decoding the files and of nothing else.
+// Command pqread is a plain Parquet reader for benchmarks: it measures only the cost of decoding the files.
 //
-// It opens each file with parquet/file, reads it from end to end with a pqarrow record reader (default
-// allocator, all columns, columns of a file one after the other), counts rows, and releases every batch at
-// once, or holds all of them until the end with -keep, as a cache has to. -threads files are read at the same
-// time. It prints the number of rows.
+// It opens each file with parquet/file, reads it completely with a pqarrow record reader (default allocator, all columns, the columns
+// of a file sequentially), counts rows, and releases every batch at once or, with -keep, retains all of them until the end, as a
+// cache has to. -threads files are read concurrently. It prints the number of rows.
 //
 // usage: pqread [flags] FILE.parquet...
 package main
@@ -24,7 +23,7 @@ import (
 	"github.com/kubeflow/datacache/test/bench/internal/pqfiles"
 )
 
-// kept are the batches that -keep holds.
+// kept holds the batches that -keep retains.
 var kept sync.Map
 
 func main() {
@@ -38,7 +37,7 @@ func main() {
 	err := pqfiles.Each(context.Background(), flag.Args(), o, func(_ int, b arrow.RecordBatch) error {
 		rows.Add(b.NumRows())
 		if *keep {
-			b.Retain() // never released: the process ends with them
+			b.Retain() // never released: the process ends
 			kept.Store(b, nil)
 		}
 		return nil

@@ -1,11 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command tcpcopy is the benchmark's floor: the buffers of the same record batches written to a bare TCP
-// connection, 512 KiB a write, without any framing.
+// Command tcpcopy is the lower bound in benchmarks: it writes the buffers of the same record batches to a plain TCP connection, 512
+// KiB per write, without any framing.
 //
-// A client sends the line "INDEX/TOTAL" and reads one of TOTAL equal runs of batches up to the end of the
-// stream. When the rows are in memory the command prints "ready tcp://HOST:PORT".
+// A client sends the line "INDEX/TOTAL" and reads one of TOTAL equal runs of batches up to the end of the stream. When the rows are
+// in memory the command prints "ready tcp://HOST:PORT".
 package main
 
 import (
@@ -67,7 +67,8 @@ func run(ctx context.Context, listen string, paths []string, o pqfiles.Options) 
 	}
 }
 
-// dontPace has the connections that a socket accepts use Reno: this is the floor, and BBR, the default of some systems, costs more.
+// dontPace makes a socket's accepted connections use Reno: BBR, the default of some systems, costs more, and this is to be a lower
+// bound.
 func dontPace(_, _ string, socket syscall.RawConn) error {
 	var refused error
 	err := socket.Control(func(fd uintptr) {
@@ -76,7 +77,7 @@ func dontPace(_, _ string, socket syscall.RawConn) error {
 	return errors.Join(err, refused)
 }
 
-// appendBuffers adds the buffers that Arrow IPC would send: no bitmap where nothing is null.
+// appendBuffers appends the buffers that Arrow IPC would send: without bitmaps where nothing is null.
 func appendBuffers(to [][]byte, data arrow.ArrayData) [][]byte {
 	for i, buffer := range data.Buffers() {
 		if buffer == nil || (i == 0 && data.NullN() == 0) {

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pqfiles reads the Parquet files of a benchmark table with bare pqarrow.
+// Package pqfiles reads the Parquet files of a benchmark table with plain pqarrow.
 package pqfiles
 
 import (
@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Options say how files are read. The zero value reads with pqarrow's own batch size on one thread a core.
+// Options configure how files are read. The zero value uses pqarrow's default batch size and one thread per core.
 type Options struct {
-	BatchRows int64 // rows a record batch has at most; 0: pqarrow's default
-	Threads   int   // files read at the same time; 0: GOMAXPROCS
+	BatchRows int64 // maximum number of rows in a record batch; 0: pqarrow's default
+	Threads   int   // number of files read concurrently; 0: GOMAXPROCS
 }
 
-// Each reads the files with Options.Threads goroutines, a file at a time each, and calls visit for every
-// record batch, with the index of its file. The batches of one file come in order; visit is called by
-// several goroutines at once. A batch is released when visit returns: visit retains what it keeps.
+// Each reads the files with Options.Threads goroutines, one file each at a time, and calls visit for every record batch, with the
+// index of its file. The batches of one file are in order; calls of visit are concurrent. A batch is released when visit returns, so
+// visit must retain what it keeps.
 func Each(ctx context.Context, paths []string, o Options, visit func(file int, batch arrow.RecordBatch) error) error {
 	if len(paths) == 0 {
 		return errors.New("no Parquet files given: name at least one")
@@ -44,8 +44,8 @@ func Each(ctx context.Context, paths []string, o Options, visit func(file int, b
 	return group.Wait()
 }
 
-// Load reads all files into memory and returns their batches in file order.
-// The caller owns the batches. At least one batch is returned, or an error.
+// Load reads all files into memory and returns their batches in file order; the caller owns them. It returns an error if there is no
+// batch.
 func Load(ctx context.Context, paths []string, o Options) ([]arrow.RecordBatch, error) {
 	perFile := make([][]arrow.RecordBatch, len(paths))
 	err := Each(ctx, paths, o, func(i int, b arrow.RecordBatch) error {
@@ -66,7 +66,7 @@ func Load(ctx context.Context, paths []string, o Options) ([]arrow.RecordBatch, 
 	return all, nil
 }
 
-// Share returns the half-open range of n things that belong to share index of total.
+// Share returns the half-open range of n items that belong to share index of total.
 func Share(index, total, n int) (lo, hi int) {
 	return index * n / total, (index + 1) * n / total
 }
