@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-_GO = re.compile(r"(?m)(?:^[ \t]*//.*\n)+|//[ \t].*$")
+_GO = re.compile(r"(?m)(?:^[ \t]*//.*\n)+|(?<![\":])//[ \t].*$")
 _HASH = re.compile(r"(?m)(?:^[ \t]*#.*\n)+|[ \t]#[ \t].*$")
 _NO_PROSE = re.compile(r"//(go:|nolint|line )|# (type: ignore|pyright|noqa)|Copyright The|Code generated|#!")
 
