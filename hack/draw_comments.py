@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Draws comments of the repository at random, for a reader to judge who did not write them.
+"""Draws random comments of the repository, for a reader other than their author to judge.
 
-Each must be plain technical English that a stranger reads once (CONTRIBUTING.md). The seed is printed; the same
-seed draws the same comments of the same commit. Generated files, licences and directives are left out.
+Each must be plain technical English that a stranger reads once (CONTRIBUTING.md). Prints the seed; the same seed draws
+the same comments from the same commit. Generated files, licences and directives are excluded.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _NO_PROSE = re.compile(r"//(go:|nolint|line )|# (type: ignore|pyright|noqa)|Copy
 
 
 def _found(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of each comment and docstring."""
+    """Yields the line and the text of each comment and docstring."""
     text = path.read_text()
     if "Code generated" in text[:400]:
         return
@@ -35,11 +35,11 @@ def _found(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def main() -> None:
-    """Print the drawn comments, each with its place."""
+    """Print the drawn comments with their file and line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", default=["*.go", "*.py"], help="patterns as of git ls-files (default: *.go *.py)")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("files", nargs="*", default=["*.go", "*.py"], help="pathspecs of git (default: %(default)s)")
     options = parser.parse_args()
     files = subprocess.check_output(["git", "ls-files", *options.files], text=True).split()
     places = [(file, line, text) for file in files for line, text in _found(Path(file)) if len(text.split()) > 3]
