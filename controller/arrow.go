@@ -25,7 +25,7 @@ import (
 // head as its leader. Only the files arrow*.go depend on LeaderWorkerSets and heads.
 type arrowEngine struct {
 	applier
-	server    program
+	server    serverConfig
 	namespace string // namespace of the manager
 	heads     heads
 	warnings  *warnings

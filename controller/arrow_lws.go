@@ -22,8 +22,8 @@ import (
 // terminationGrace is the server's --grace (20 s for running streams) plus some seconds to exit.
 const terminationGrace = 30
 
-// program is the cache server's image, its pull settings, and the object cache that it may read through.
-type program struct {
+// serverConfig is the cache server's image, its pull settings, and the object cache that it may read through.
+type serverConfig struct {
 	image          string
 	policy         corev1.PullPolicy
 	secrets        []corev1.LocalObjectReference
@@ -37,7 +37,7 @@ type program struct {
 // for it. Restart policy None: a restarted data node loads its own rows again, which the head notices, and the rest of the copy stays
 // in memory. rolloutStrategy and networkConfig are always set, because LWS dereferences them even if its webhook is disabled
 // (leaderworkerset_controller.go:293).
-func leaderWorkerSet(dc *v1alpha1.DataCache, server program) (*lws.LeaderWorkerSet, error) {
+func leaderWorkerSet(dc *v1alpha1.DataCache, server serverConfig) (*lws.LeaderWorkerSet, error) {
 	arrow := dc.Spec.Arrow
 	meta := owned(dc, inject.CacheName(dc.Name))
 	hash, err := podSettingsHash(dc)
@@ -107,7 +107,7 @@ func podSettingsHash(dc *v1alpha1.DataCache) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-func headPod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
+func headPod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.Head.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("1"), corev1.ResourceMemory: quantity("1Gi")})
 	env := append(sourceEnv(dc), selectionEnv(dc)...)
 	// A head's memory is all Go heap (plan and footers); data nodes keep rows outside the heap, under their own limit.
@@ -116,7 +116,7 @@ func headPod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
 	return podTemplate(dc, RoleHead, server, cacheContainer(dc, RoleHead, env, resources))
 }
 
-func nodePod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
+func nodePod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.DataNode.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
 	template := podTemplate(dc, RoleNode, server, cacheContainer(dc, RoleNode, sourceEnv(dc), resources))
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
@@ -127,7 +127,7 @@ func nodePod(dc *v1alpha1.DataCache, server program) corev1.PodTemplateSpec {
 }
 
 // podTemplate satisfies the restricted Pod Security Standard. The user is the image's, which is not root.
-func podTemplate(dc *v1alpha1.DataCache, role string, server program, container corev1.Container) corev1.PodTemplateSpec {
+func podTemplate(dc *v1alpha1.DataCache, role string, server serverConfig, container corev1.Container) corev1.PodTemplateSpec {
 	container.Image, container.ImagePullPolicy = server.image, server.policy
 	volumes := readThrough(dc, server, &container)
 	labels := cacheLabels(dc)

@@ -20,7 +20,7 @@ const (
 
 // readThrough configures a container to read the table through the object cache, if the DataCache requests it, and returns the pod's
 // volume with the token for it: a token of the pod's ServiceAccount that is bound to the pod and valid only for the object cache.
-func readThrough(dc *v1alpha1.DataCache, server program, container *corev1.Container) []corev1.Volume {
+func readThrough(dc *v1alpha1.DataCache, server serverConfig, container *corev1.Container) []corev1.Volume {
 	through := dc.Spec.Arrow.ObjectCache
 	if through == nil {
 		return nil

@@ -82,7 +82,7 @@ func TestObjects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			before := dc.DeepCopy()
-			set, err := leaderWorkerSet(dc, program{image: "example.com/cacheserver:v1", objectCacheURL: "http://objects.example.svc"})
+			set, err := leaderWorkerSet(dc, serverConfig{image: "example.com/cacheserver:v1", objectCacheURL: "http://objects.example.svc"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ func TestSelectionEnv(t *testing.T) {
 // are when the pod settings in the spec change.
 func TestPodsOutliveThePin(t *testing.T) {
 	t.Parallel()
-	made, err := leaderWorkerSet(minimal(), program{image: "image"})
+	made, err := leaderWorkerSet(minimal(), serverConfig{image: "image"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestPodsOutliveThePin(t *testing.T) {
 			t.Parallel()
 			dc := minimal()
 			c.edit(dc)
-			want, err := leaderWorkerSet(dc, program{image: c.image})
+			want, err := leaderWorkerSet(dc, serverConfig{image: c.image})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,7 @@ import (
 func TestMergeTemplate(t *testing.T) {
 	t.Parallel()
 	dc := everything()
-	ours := nodePod(dc, program{image: "image", secrets: []corev1.LocalObjectReference{{Name: "platform"}}})
+	ours := nodePod(dc, serverConfig{image: "image", secrets: []corev1.LocalObjectReference{{Name: "platform"}}})
 	before := ours.DeepCopy()
 	got, err := mergeTemplate(ours, &v1alpha1.PodTemplate{
 		Metadata: v1alpha1.PodMetadata{
@@ -68,7 +68,7 @@ func TestMergeTemplate(t *testing.T) {
 // TestMergeTemplateWithoutContainers checks that a template without containers leaves ours unchanged.
 func TestMergeTemplateWithoutContainers(t *testing.T) {
 	t.Parallel()
-	ours := headPod(minimal(), program{image: "image"})
+	ours := headPod(minimal(), serverConfig{image: "image"})
 	got, err := mergeTemplate(ours, &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{SchedulerName: "gang"}})
 	if err != nil {
 		t.Fatal(err)

@@ -176,7 +176,7 @@ func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, e 
 // recordOnUsers records the event on the TrainJobs that use the cache or used it until now: the SDK only shows events of TrainJobs.
 func (r *cacheReconciler) recordOnUsers(ctx context.Context, before, now []string, ev *objectEvent) error {
 	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(before, now))))
-	for _, name := range names[:min(len(names), maxTold)] {
+	for _, name := range names[:min(len(names), maxRecordedUsers)] {
 		job := &trainer.TrainJob{}
 		err := r.client.Get(ctx, keyOf(name), job)
 		if apierrors.IsNotFound(err) {

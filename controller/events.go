@@ -29,11 +29,11 @@ const (
 	EventTwinTaken = "CacheTwinNameTaken"
 )
 
-// maxTold bounds the number of users of a shared cache that get each of its events.
-const maxTold = 20
+// maxRecordedUsers bounds the number of users of a shared cache that get each of its events.
+const maxRecordedUsers = 20
 
-// maxSaid bounds the number of events that an eventRecorder remembers.
-const maxSaid = 10_000
+// maxRemembered bounds the number of events that an eventRecorder remembers.
+const maxRemembered = 10_000
 
 // objectEvent is an event without the object it is about.
 type objectEvent struct{ kind, reason, message string }
@@ -121,27 +121,27 @@ func readyCondition(s *v1alpha1.DataCacheStatus) condition {
 type eventRecorder struct {
 	sink record.EventRecorder
 
-	mu   sync.Mutex
-	said map[types.NamespacedName]string // the last event of recordOnce by object
+	mu         sync.Mutex
+	lastEvents map[types.NamespacedName]string // the last event of recordOnce by object
 }
 
 func newEventRecorder(sink record.EventRecorder) *eventRecorder {
-	return &eventRecorder{sink: sink, said: map[types.NamespacedName]string{}}
+	return &eventRecorder{sink: sink, lastEvents: map[types.NamespacedName]string{}}
 }
 
 func (r *eventRecorder) record(object client.Object, h *objectEvent) {
 	r.sink.Event(object, h.kind, h.reason, h.message)
 }
 
-// recordOnce is tell for what every reconciliation finds again: it does not record the same event for an object twice in a row.
+// recordOnce is record for what every reconciliation finds again: it does not record the same event for an object twice in a row.
 func (r *eventRecorder) recordOnce(object client.Object, h *objectEvent) {
 	key, text := client.ObjectKeyFromObject(object), string(object.GetUID())+h.reason+h.message
 	r.mu.Lock()
-	again := r.said[key] == text
-	if len(r.said) >= maxSaid {
-		clear(r.said) // a repeated event is better than a map that grows with every job
+	again := r.lastEvents[key] == text
+	if len(r.lastEvents) >= maxRemembered {
+		clear(r.lastEvents) // a repeated event is better than a map that grows with every job
 	}
-	r.said[key] = text
+	r.lastEvents[key] = text
 	r.mu.Unlock()
 	if !again {
 		r.record(object, h)
@@ -152,5 +152,5 @@ func (r *eventRecorder) recordOnce(object client.Object, h *objectEvent) {
 func (r *eventRecorder) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.said, key)
+	delete(r.lastEvents, key)
 }

@@ -24,7 +24,7 @@ func TestOwnCacheFollowsItsJob(t *testing.T) {
 			NodeSelector: map[string]string{"pool": "cpu"}, Containers: []corev1.Container{{Name: container, Image: "registry.example/cache:1"}},
 		}}
 	}
-	set, err := leaderWorkerSet(ownCache(job, request), program{image: "the platform's"})
+	set, err := leaderWorkerSet(ownCache(job, request), serverConfig{image: "the platform's"})
 	if err != nil {
 		t.Fatal(err)
 	}

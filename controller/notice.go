@@ -39,7 +39,7 @@ type noticeReconciler struct {
 	refusals *refusals
 	dial     Dial
 
-	told sync.Map // the last notice sent, by the UID of the step's pod
+	lastNotices sync.Map // the last notice sent, by the UID of the step's pod
 }
 
 // Reconcile handles the pod of a waiting step.
@@ -52,7 +52,7 @@ func (r *noticeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 		return ctrl.Result{}, fmt.Errorf("get pod %s: %w", request.NamespacedName, err)
 	}
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		r.told.Delete(pod.UID)
+		r.lastNotices.Delete(pod.UID)
 		return ctrl.Result{}, nil
 	}
 	if pod.Status.Phase != corev1.PodRunning {
@@ -62,13 +62,13 @@ func (r *noticeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if before, ok := r.told.Load(pod.UID); notice == before || !ok && notice == "" {
+	if before, ok := r.lastNotices.Load(pod.UID); notice == before || !ok && notice == "" {
 		return ctrl.Result{RequeueAfter: noticePause}, nil
 	}
-	if err := tell(ctx, r.dial, pod, notice); err != nil {
+	if err := sendNotice(ctx, r.dial, pod, notice); err != nil {
 		log.FromContext(ctx).V(1).Info("a step that waits takes no notice", "pod", request.NamespacedName, "reason", err.Error())
 	} else {
-		r.told.Store(pod.UID, notice)
+		r.lastNotices.Store(pod.UID, notice)
 	}
 	return ctrl.Result{RequeueAfter: noticePause}, nil
 }
@@ -107,8 +107,8 @@ func noticeOf(dc *v1alpha1.DataCache) string {
 	return ""
 }
 
-// tell sends a notice to the step in the pod.
-func tell(ctx context.Context, dial Dial, pod *corev1.Pod, notice string) error {
+// sendNotice sends a notice to the step in the pod.
+func sendNotice(ctx context.Context, dial Dial, pod *corev1.Pod, notice string) error {
 	client := http.Client{
 		Timeout: noticeTimeout,
 		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -142,7 +142,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	recorder := mgr.GetEventRecorderFor("datacache")
 	k := applier{client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	arrow := &arrowEngine{
-		applier: k, server: program{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL}, namespace: o.Namespace,
+		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL}, namespace: o.Namespace,
 		heads: heads{o.Dial, headTimeout}, warnings: &warnings{live: mgr.GetAPIReader(), now: o.Now},
 	}
 	if err := setupCaches(mgr, o, &cacheReconciler{

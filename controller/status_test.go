@@ -25,7 +25,7 @@ var noon = metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
 func after(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(d)) }
 
 func liveSet() *lws.LeaderWorkerSet {
-	set, err := leaderWorkerSet(minimal(), program{image: "image"})
+	set, err := leaderWorkerSet(minimal(), serverConfig{image: "image"})
 	if err != nil {
 		panic(err) // minimal has no template that could fail to merge
 	}

@@ -83,7 +83,7 @@ func Probe(mgr ctrl.Manager, certificate <-chan struct{}) error {
 // Once runs setup on every replica of the manager, whether it leads or not, as soon as the certificate exists. If setup fails, the
 // manager ends with its error.
 func Once(mgr ctrl.Manager, certificate <-chan struct{}, setup func() error) error {
-	return mgr.Add(everywhere(func(ctx context.Context) error {
+	return mgr.Add(everyReplica(func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -93,13 +93,13 @@ func Once(mgr ctrl.Manager, certificate <-chan struct{}, setup func() error) err
 	}))
 }
 
-// everywhere is a runnable that does not wait for leader election.
-type everywhere func(ctx context.Context) error
+// everyReplica is a runnable that does not wait for leader election.
+type everyReplica func(ctx context.Context) error
 
-var _ manager.LeaderElectionRunnable = everywhere(nil)
+var _ manager.LeaderElectionRunnable = everyReplica(nil)
 
 // Start runs it.
-func (e everywhere) Start(ctx context.Context) error { return e(ctx) }
+func (e everyReplica) Start(ctx context.Context) error { return e(ctx) }
 
 // NeedLeaderElection returns false.
-func (e everywhere) NeedLeaderElection() bool { return false }
+func (e everyReplica) NeedLeaderElection() bool { return false }

@@ -81,8 +81,8 @@ func appears[T client.Object](t *testing.T, object T, namespace, name string) T 
 	return object
 }
 
-// told waits for an event with the reason on the TrainJob, in the form that the Kubeflow SDK reads, and returns its message.
-func told(t *testing.T, job *trainer.TrainJob, reason string) string {
+// awaitEvent waits for an event with the reason on the TrainJob, in the form that the Kubeflow SDK reads, and returns its message.
+func awaitEvent(t *testing.T, job *trainer.TrainJob, reason string) string {
 	t.Helper()
 	message := ""
 	kubetest.Eventually(t, fmt.Sprintf("event %s of TrainJob %s", reason, job.Name), func() error {

@@ -50,7 +50,7 @@ func TestJobGetsItsCache(t *testing.T) {
 	}
 	objectsAreThere(t, dc)
 	podsKnowTheirPlaces(t, dc)
-	told(t, job, "CacheProvisioning")
+	awaitEvent(t, job, "CacheProvisioning")
 
 	served(t, ns, "train")
 	dc = cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
@@ -61,7 +61,7 @@ func TestJobGetsItsCache(t *testing.T) {
 	if diff := cmp.Diff([]string{ns + "/train"}, s.UsedBy); diff != "" || s.Users != 1 {
 		t.Errorf("users = %d, usedBy differs (-want +got):\n%s", s.Users, diff)
 	}
-	if message := told(t, job, "CacheReady"); !strings.Contains(message, fmt.Sprintf("all %d rows are in memory", tableRows)) {
+	if message := awaitEvent(t, job, "CacheReady"); !strings.Contains(message, fmt.Sprintf("all %d rows are in memory", tableRows)) {
 		t.Errorf("event CacheReady says %q", message)
 	}
 
@@ -69,7 +69,7 @@ func TestJobGetsItsCache(t *testing.T) {
 	dc = cluster.DataCache(t, ns, "train", v1alpha1.StateReleased)
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 	noCachePods(t, ns)
-	told(t, job, "CacheReleased")
+	awaitEvent(t, job, "CacheReleased")
 	if dc.Status.Rows != nil || dc.Status.Users != 0 || dc.Status.Snapshot == "" {
 		t.Errorf("status of the Released DataCache is %+v, want no rows, no users, the snapshot kept", dc.Status)
 	}
@@ -228,7 +228,7 @@ func TestForeignObjectsStay(t *testing.T) {
 	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
 	cluster.Create(t, job)
 	want := "Service " + ns + "/train-cache-service exists and belongs to nobody that datacache knows"
-	if message := told(t, job, "CacheFailed"); !strings.Contains(message, want) {
+	if message := awaitEvent(t, job, "CacheFailed"); !strings.Contains(message, want) {
 		t.Errorf("event CacheFailed says %q, want %q in it", message, want)
 	}
 	dc := cluster.DataCache(t, ns, "train", v1alpha1.StatePending)
@@ -306,7 +306,7 @@ func TestFailureIsHeardLate(t *testing.T) {
 	})
 	runHead(t, "/nonexistent/00001.metadata.json", ns, "train")
 	cluster.DataCache(t, ns, "train", v1alpha1.StateFailed)
-	if message := told(t, job, "CacheFailed"); !strings.Contains(message, "/nonexistent/00001.metadata.json") {
+	if message := awaitEvent(t, job, "CacheFailed"); !strings.Contains(message, "/nonexistent/00001.metadata.json") {
 		t.Errorf("event CacheFailed says %q, want the file that is missing", message)
 	}
 	cluster.Vanish(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
@@ -329,7 +329,7 @@ func TestFailedCache(t *testing.T) {
 	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
 	cluster.Create(t, job)
 	first := cluster.DataCache(t, ns, "train", v1alpha1.StateFailed)
-	if message := told(t, job, "CacheFailed"); !strings.Contains(message, "/nonexistent/00001.metadata.json") {
+	if message := awaitEvent(t, job, "CacheFailed"); !strings.Contains(message, "/nonexistent/00001.metadata.json") {
 		t.Errorf("event CacheFailed says %q, want the file that is missing", message)
 	}
 	appears(t, &lws.LeaderWorkerSet{}, ns, "train-cache")

@@ -57,7 +57,7 @@ func TestKubeflowSDK(t *testing.T) {
 	ns := cluster.Namespace(t)
 	shipped(t, ns, "torch-distributed-with-cache")
 	headsFollowPods(t, ns)
-	told := runNotebook(t, python, ns)
+	awaitEvent := runNotebook(t, python, ns)
 
 	type expected struct {
 		runtime string
@@ -71,17 +71,17 @@ func TestKubeflowSDK(t *testing.T) {
 		"the KEP's variables":                   {"torch-distributed-data-cache", 1},
 		"a generated name":                      {"torch-distributed-data-cache", 1},
 	}
-	if len(told.Jobs) != len(want) || len(told.Listed) != len(want) {
-		t.Errorf("there are %d TrainJobs, %d are listed, want %d", len(told.Jobs), len(told.Listed), len(want))
+	if len(awaitEvent.Jobs) != len(want) || len(awaitEvent.Listed) != len(want) {
+		t.Errorf("there are %d TrainJobs, %d are listed, want %d", len(awaitEvent.Jobs), len(awaitEvent.Listed), len(want))
 	}
 	for form, of := range want {
-		job := told.Jobs[form]
+		job := awaitEvent.Jobs[form]
 		steps := map[string]string{inject.StepName: "Succeeded"}
 		for node := range of.nodes {
 			steps[fmt.Sprintf("node-%d", node)] = "Running"
 		}
-		if job.Status != "Running" || told.Listed[job.Name] != "Running" || job.Runtime != of.runtime {
-			t.Errorf("%s: %q is %q, listed as %q, on %q, want Running on %q", form, job.Name, job.Status, told.Listed[job.Name], job.Runtime, of.runtime)
+		if job.Status != "Running" || awaitEvent.Listed[job.Name] != "Running" || job.Runtime != of.runtime {
+			t.Errorf("%s: %q is %q, listed as %q, on %q, want Running on %q", form, job.Name, job.Status, awaitEvent.Listed[job.Name], job.Runtime, of.runtime)
 		}
 		if diff := cmp.Diff(steps, job.Steps); diff != "" {
 			t.Errorf("%s: its steps differ (-want +got):\n%s", form, diff)
@@ -99,12 +99,12 @@ func TestKubeflowSDK(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"torch-distributed", "torch-distributed-data-cache", "torch-distributed-with-cache"} {
-		if !slices.Contains(told.Runtimes, name) {
-			t.Errorf("the runtimes are %q, want %s among them", told.Runtimes, name)
+		if !slices.Contains(awaitEvent.Runtimes, name) {
+			t.Errorf("the runtimes are %q, want %s among them", awaitEvent.Runtimes, name)
 		}
 	}
-	if !strings.Contains(told.Refusal, `the schema \"\" has an empty name`) {
-		t.Errorf("who asks for cache:///reviews reads %q, want what is wrong with it", told.Refusal)
+	if !strings.Contains(awaitEvent.Refusal, `the schema \"\" has an empty name`) {
+		t.Errorf("who asks for cache:///reviews reads %q, want what is wrong with it", awaitEvent.Refusal)
 	}
 	cluster.Vanish(t, &v1alpha1.DataCache{}, ns, "kep")
 }
@@ -167,14 +167,14 @@ func runNotebook(t *testing.T, python, namespace string) *notebook {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("sdk/notebook.py: %v\n%s", err, &said)
 	}
-	told := &notebook{}
-	if err := json.Unmarshal(printed.Bytes(), told); err != nil {
+	awaitEvent := &notebook{}
+	if err := json.Unmarshal(printed.Bytes(), awaitEvent); err != nil {
 		t.Fatalf("sdk/notebook.py printed %q: %v", &printed, err)
 	}
 	if strings.Contains(said.String(), "Unknown device") || strings.Contains(said.String(), "Traceback") {
 		t.Errorf("the SDK complains:\n%s", &said)
 	}
-	return told
+	return awaitEvent
 }
 
 // user returns the kubeconfig of a user with only the permissions that the SDK needs in the namespace. In a real cluster, users have

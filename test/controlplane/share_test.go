@@ -77,10 +77,10 @@ func TestJobsShareACache(t *testing.T) {
 	usedBy(t, dc, ns+"/one", ns+"/two")
 	leadsTo(t, one, dc)
 	leadsTo(t, two, dc)
-	told(t, one, "CacheProvisioning")
+	awaitEvent(t, one, "CacheProvisioning")
 	served(t, ns, dc.Name)
 	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
-	told(t, two, "CacheReady")
+	awaitEvent(t, two, "CacheReady")
 
 	cluster.Delete(t, one)
 	usedBy(t, dc, ns+"/two")
@@ -129,7 +129,7 @@ func TestNamedCache(t *testing.T) {
 	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Spec.Access = v1alpha1.Access{} })
 	usedBy(t, dc, ns+"/local", ns+"/reviews")
 	cluster.Vanish(t, &corev1.Service{}, allowedNS, "remote-cache-service")
-	if message := told(t, remote, "CacheFailed"); !strings.Contains(message, "is not for the namespace "+allowedNS) {
+	if message := awaitEvent(t, remote, "CacheFailed"); !strings.Contains(message, "is not for the namespace "+allowedNS) {
 		t.Errorf("event CacheFailed says %q", message)
 	}
 

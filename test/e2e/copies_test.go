@@ -51,7 +51,7 @@ func TestTwoCopies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.ContainsFunc(lines, func(l told) bool { return l.Rows > 0 }) {
+		if slices.ContainsFunc(lines, func(l outputLine) bool { return l.Rows > 0 }) {
 			t.Errorf("rank %d was through with its epoch before both heads were hit", rank)
 		}
 	}
@@ -116,13 +116,13 @@ func TestTaintedNode(t *testing.T) {
 	j := small(t)
 	j.Runtime = withCache
 	r := train(t, ns, j)
-	await(t, "the cache and training to have nodes", func() error { return apart(t, ns) })
+	await(t, "the cache and training to have nodes", func() error { return checkNodes(t, ns) })
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 1, reviews.Rows)
 }
 
-// apart returns an error until the namespace has a complete cache on n2, and training on n1.
-func apart(t *testing.T, namespace string) error {
+// checkNodes returns an error until the namespace has a complete cache on n2, and training on n1.
+func checkNodes(t *testing.T, namespace string) error {
 	t.Helper()
 	var pods corev1.PodList
 	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(namespace)); err != nil {

@@ -64,7 +64,7 @@ func TestFailures(t *testing.T) {
 }
 
 // tellsWhy checks that the words are in all places where users look.
-func tellsWhy(t *testing.T, s seen, dc *v1alpha1.DataCache, words []string) {
+func tellsWhy(t *testing.T, s sdkView, dc *v1alpha1.DataCache, words []string) {
 	t.Helper()
 	if s.Status != "Failed" || s.Steps[inject.StepName] != "Failed" {
 		t.Errorf("the SDK says that the TrainJob is %s, its steps %v; want both Failed", s.Status, s.Steps)

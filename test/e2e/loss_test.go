@@ -60,9 +60,9 @@ func TestNodeIsLost(t *testing.T) {
 	dc := sharedCache(ns, wide.write(t), ns)
 	dc.Spec.Retention.IdleTTL = nil // it must be kept while it has no user yet
 	dc.Spec.Arrow.Head.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "n1"}}}
-	apart := metav1.LabelSelector{MatchLabels: map[string]string{inject.LabelCache: dc.Name, controller.LabelRole: controller.RoleNode}}
+	checkNodes := metav1.LabelSelector{MatchLabels: map[string]string{inject.LabelCache: dc.Name, controller.LabelRole: controller.RoleNode}}
 	dc.Spec.Arrow.DataNode.Template = &v1alpha1.PodTemplate{Spec: &corev1.PodSpec{Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &apart}},
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &checkNodes}},
 	}}}}
 	cluster.Create(t, dc)
 	cluster.DataCache(t, ns, dc.Name, v1alpha1.StateReady)
@@ -82,7 +82,7 @@ func TestNodeIsLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.ContainsFunc(lines, func(l told) bool { return l.Rows > 0 }) {
+		if slices.ContainsFunc(lines, func(l outputLine) bool { return l.Rows > 0 }) {
 			t.Errorf("rank %d was through with its epoch while half the rows were lost", rank)
 		}
 	}

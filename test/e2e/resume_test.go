@@ -58,16 +58,16 @@ func TestResumeWithMoreRanks(t *testing.T) {
 }
 
 // passes waits until all ranks have finished the steps below the given one, and returns the output of each.
-func (r *run) passes(t *testing.T, ranks, step int) [][]told {
+func (r *run) passes(t *testing.T, ranks, step int) [][]outputLine {
 	t.Helper()
-	lines := make([][]told, ranks)
+	lines := make([][]outputLine, ranks)
 	await(t, fmt.Sprintf("%d ranks to pass step %d", ranks, step), func() error {
 		for rank := range ranks {
 			var err error
 			if lines[rank], err = r.now(t, rank); err != nil {
 				return err
 			}
-			if !slices.ContainsFunc(lines[rank], func(l told) bool { return l.Step != nil && *l.Step >= step }) {
+			if !slices.ContainsFunc(lines[rank], func(l outputLine) bool { return l.Step != nil && *l.Step >= step }) {
 				return fmt.Errorf("rank %d is not there yet, it wrote %d lines", rank, len(lines[rank]))
 			}
 		}
@@ -112,7 +112,7 @@ func shares(t *testing.T, world, start int) [][]step {
 }
 
 // sameSteps checks that a rank got the steps that the oracle computed, and returns their ids.
-func sameSteps(t *testing.T, who string, lines []told, want []step, rowIDs []int64) []int64 {
+func sameSteps(t *testing.T, who string, lines []outputLine, want []step, rowIDs []int64) []int64 {
 	t.Helper()
 	got := map[int][]int64{}
 	for _, line := range lines {

@@ -25,7 +25,7 @@ func TestSampleClient(t *testing.T) {
 }
 
 // readOnce checks that the ranks together got each row of the table exactly once, in equal shares, and logs the throughput.
-func readOnce(t *testing.T, r *run, s seen, ranks, rows int) {
+func readOnce(t *testing.T, r *run, s sdkView, ranks, rows int) {
 	t.Helper()
 	var all []int64
 	for rank := range ranks {

@@ -105,7 +105,7 @@ func TestScratchIsOnePods(t *testing.T) {
 	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "thief"}, Spec: scratchJob(1, "exit 0").Template.Spec}
 	other.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "scratch-own-0"}}
 	cluster.Create(t, other)
-	says(t, ns, "Pod", "FailedScheduling", "ReadWriteOncePod")
+	awaitEvent(t, ns, "Pod", "FailedScheduling", "ReadWriteOncePod")
 	if err := cluster.Client.Delete(t.Context(), job, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestNodeOfScratchIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{"Pod", "Job"} {
-		says(t, ns, kind, scratch.EventStranded, "claim scratch-lost-0 is bound to the volume", "n2", "delete the claim")
+		awaitEvent(t, ns, kind, scratch.EventStranded, "claim scratch-lost-0 is bound to the volume", "n2", "delete the claim")
 	}
 	var pods corev1.PodList
 	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(ns)); err != nil {
@@ -232,8 +232,8 @@ func writes(t *testing.T, pod *corev1.Pod, words string) string {
 	return log
 }
 
-// says waits for an event about an object of the kind whose message contains the words.
-func says(t *testing.T, namespace, kind, reason string, words ...string) {
+// awaitEvent waits for an event about an object of the kind whose message contains the words.
+func awaitEvent(t *testing.T, namespace, kind, reason string, words ...string) {
 	t.Helper()
 	await(t, fmt.Sprintf("event %s of a %s with %q", reason, kind, words), func() error {
 		var events corev1.EventList

@@ -111,8 +111,8 @@ func (r *run) ends(t *testing.T, want string) *trainer.TrainJob {
 	return tj
 }
 
-// seen is what the SDK reports about a TrainJob.
-type seen struct {
+// sdkView is what the SDK reports about a TrainJob.
+type sdkView struct {
 	Status string
 	Steps  map[string]string
 	Logs   map[string][]string // by step: dataset-initializer, node-0, ...
@@ -120,15 +120,15 @@ type seen struct {
 	Cache  string
 }
 
-func (r *run) look(t *testing.T) seen {
+func (r *run) look(t *testing.T) sdkView {
 	t.Helper()
-	var s seen
+	var s sdkView
 	cluster.sdk.call(t, r.namespace, "look", r.name, &s)
 	return s
 }
 
-// told is a line of output of training (sdk/functions.py).
-type told struct {
+// outputLine is a line of output of training (sdk/functions.py).
+type outputLine struct {
 	IDs        []int64 `json:"ids"`
 	Order      []int64 `json:"order"`
 	Step       *int    `json:"step"`
@@ -140,14 +140,14 @@ type told struct {
 }
 
 // parse parses the lines that are JSON objects; libraries may have written others.
-func parse(t *testing.T, lines []string) []told {
+func parse(t *testing.T, lines []string) []outputLine {
 	t.Helper()
-	var all []told
+	var all []outputLine
 	for _, line := range lines {
 		if !strings.HasPrefix(line, "{") {
 			continue
 		}
-		var one told
+		var one outputLine
 		if err := json.Unmarshal([]byte(line), &one); err != nil {
 			t.Fatalf("training wrote %q: %v", line, err)
 		}
@@ -157,7 +157,7 @@ func parse(t *testing.T, lines []string) []told {
 }
 
 // now returns a rank's output so far. It does not use the SDK, which can't read that of a running job.
-func (r *run) now(t *testing.T, rank int) ([]told, error) {
+func (r *run) now(t *testing.T, rank int) ([]outputLine, error) {
 	t.Helper()
 	var pods corev1.PodList
 	labels := client.MatchingLabels{

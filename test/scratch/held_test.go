@@ -33,7 +33,7 @@ func quota(t *testing.T) {
 	})
 	cluster.Create(t, indexedJob(limited, "train", replicas))
 	for _, kind := range []string{"Pod", "Job"} {
-		told(t, limited, kind, scratch.EventRefused, "forbidden: exceeded quota: claims", "limited: persistentvolumeclaims=1")
+		awaitEvent(t, limited, kind, scratch.EventRefused, "forbidden: exceeded quota: claims", "limited: persistentvolumeclaims=1")
 	}
 	running(t, limited, 1, nil)
 	if n := len(waiting(pods(t, limited))); n != 1 || len(claims(t, limited)) != 1 {
@@ -58,7 +58,7 @@ func foreignClaim(t *testing.T) {
 	job := indexedJob(ns, "train", replicas)
 	cluster.Create(t, job)
 	for _, kind := range []string{"Pod", "Job"} {
-		told(t, ns, kind, scratch.EventTaken, "claim scratch-train-0 exists already and is not used", "no controller", "delete it, or rename")
+		awaitEvent(t, ns, kind, scratch.EventTaken, "claim scratch-train-0 exists already and is not used", "no controller", "delete it, or rename")
 	}
 	running(t, ns, 1, nil)
 	held := waiting(pods(t, ns))
@@ -104,7 +104,7 @@ func stranded(t *testing.T) {
 		cluster.Delete(t, &pod)
 	}
 	for _, kind := range []string{"Pod", "Job"} {
-		told(t, ns, kind, scratch.EventStranded, "claim scratch-train-0 is bound to the volume "+lost.Name, "delete the claim")
+		awaitEvent(t, ns, kind, scratch.EventStranded, "claim scratch-train-0 is bound to the volume "+lost.Name, "delete the claim")
 	}
 	gated(t, ns, 1)
 	sameClaims(t, ns, before)

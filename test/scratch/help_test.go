@@ -175,8 +175,8 @@ func running(t *testing.T, namespace string, number int, before map[types.UID]bo
 	return seen
 }
 
-// told waits for an event about an object whose message contains the words.
-func told(t *testing.T, namespace, kind, reason string, words ...string) {
+// awaitEvent waits for an event about an object whose message contains the words.
+func awaitEvent(t *testing.T, namespace, kind, reason string, words ...string) {
 	t.Helper()
 	kubetest.Eventually(t, fmt.Sprintf("event %s of a %s with %q", reason, kind, words), func() error {
 		var events corev1.EventList

@@ -180,7 +180,7 @@ func refused(t *testing.T) {
 	job := indexedJob(ns, "plain", 1)
 	job.Spec.CompletionMode = nil
 	cluster.Create(t, job)
-	told(t, ns, "Job", "FailedCreate", "metadata.generateName", "completionMode: Indexed")
+	awaitEvent(t, ns, "Job", "FailedCreate", "metadata.generateName", "completionMode: Indexed")
 
 	for words, edit := range map[string]func(*corev1.Pod){
 		`supported values: "per-replica"`: func(p *corev1.Pod) {

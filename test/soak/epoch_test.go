@@ -31,7 +31,7 @@ func (r *reader) epoch(ctx context.Context) error {
 	progress := epochProgress{}
 	for tries := 0; ; tries++ {
 		err := r.epochFrom(ctx, e, s, &progress)
-		if err == nil || errors.As(err, new(wrong)) || !passing(err) || ctx.Err() != nil || tries == 20 {
+		if err == nil || errors.As(err, new(inexcusable)) || !passing(err) || ctx.Err() != nil || tries == 20 {
 			return err
 		}
 		r.count.resumed.Add(1)
@@ -67,7 +67,7 @@ func (r *reader) epochFrom(ctx context.Context, e epoch.Epoch, s epoch.Share, p 
 		return err
 	}
 	if a.info.GetTotalRecords() != int64(len(sequence)) {
-		return wrongf("epoch: total_records %d, want %d", a.info.GetTotalRecords(), len(sequence))
+		return inexcusablef("epoch: total_records %d, want %d", a.info.GetTotalRecords(), len(sequence))
 	}
 	return r.merge(ctx, a, sequence, e, s, p)
 }
@@ -95,7 +95,7 @@ func (r *reader) merge(ctx context.Context, a answer, sequence []uint64, e epoch
 			}
 		}
 		if from == nil {
-			return wrongf("%s: row %d is of no endpoint", where, index)
+			return inexcusablef("%s: row %d is of no endpoint", where, index)
 		}
 		if err := from.want(a.version.rows[index], where); err != nil {
 			return err

@@ -63,12 +63,12 @@ func (h *hostile) run(ctx context.Context) error {
 		short, cancel := context.WithTimeout(ctx, 10*time.Second)
 		err := h.keep(short)
 		for _, misuse := range []func(context.Context) error{h.again, h.again, h.changed, h.neighbour} {
-			if !errors.As(err, new(wrong)) {
+			if !errors.As(err, new(inexcusable)) {
 				err = misuse(short)
 			}
 		}
 		cancel()
-		if errors.As(err, new(wrong)) {
+		if errors.As(err, new(inexcusable)) {
 			return err
 		}
 		select {
@@ -84,7 +84,7 @@ func (h *hostile) attack(name string, do func(*hostile, context.Context, *rand.R
 	h.attacks.Go(func() error {
 		ctx, cancel := context.WithTimeout(h.world.ctx, d)
 		defer cancel()
-		if err := do(h, ctx, rand.New(rand.NewPCG(seed, 0))); errors.As(err, new(wrong)) {
+		if err := do(h, ctx, rand.New(rand.NewPCG(seed, 0))); errors.As(err, new(inexcusable)) {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		return nil
@@ -145,10 +145,10 @@ func (h *hostile) use(ctx context.Context, k kept, address string, ticket []byte
 		for i := range batch.NumRows() {
 			at := bounds[0] + rows + i
 			if at >= bounds[1] {
-				return rows, wrongf("a ticket for rows %v gave more", bounds)
+				return rows, inexcusablef("a ticket for rows %v gave more", bounds)
 			}
 			if err := k.answer.version.rows[at].check(batch, int(i)); err != nil {
-				return rows, wrongf("a ticket for rows %v: %v", bounds, err)
+				return rows, inexcusablef("a ticket for rows %v: %v", bounds, err)
 			}
 		}
 		rows += batch.NumRows()
@@ -168,9 +168,9 @@ func (h *hostile) again(ctx context.Context) error {
 	case err != nil:
 		return err
 	case current != k.holder && h.world.nodesNow()[k.node] == current:
-		return wrongf("data node %d takes a ticket for an earlier start of it", k.node)
+		return inexcusablef("data node %d takes a ticket for an earlier start of it", k.node)
 	case began.After(k.expires):
-		return wrongf("data node %d takes a ticket that expired %s ago", k.node, began.Sub(k.expires))
+		return inexcusablef("data node %d takes a ticket that expired %s ago", k.node, began.Sub(k.expires))
 	}
 	return nil
 }
@@ -183,8 +183,8 @@ func (h *hostile) changed(ctx context.Context) error {
 	}
 	ticket := bytes.Clone(k.endpoint.GetTicket().GetTicket())
 	ticket[h.random.IntN(len(ticket))] ^= 1 << h.random.IntN(8)
-	if _, err := h.use(ctx, k, nodeAddr(k.node), ticket); err == nil || errors.As(err, new(wrong)) {
-		return wrongf("data node %d takes a ticket with a changed bit: %v", k.node, err)
+	if _, err := h.use(ctx, k, nodeAddr(k.node), ticket); err == nil || errors.As(err, new(inexcusable)) {
+		return inexcusablef("data node %d takes a ticket with a changed bit: %v", k.node, err)
 	}
 	return nil
 }
@@ -196,8 +196,8 @@ func (h *hostile) neighbour(ctx context.Context) error {
 	if !ok || other == k.node {
 		return nil
 	}
-	if _, err := h.use(ctx, k, nodeAddr(other), k.endpoint.GetTicket().GetTicket()); err == nil || errors.As(err, new(wrong)) {
-		return wrongf("data node %d takes a ticket for data node %d: %v", other, k.node, err)
+	if _, err := h.use(ctx, k, nodeAddr(other), k.endpoint.GetTicket().GetTicket()); err == nil || errors.As(err, new(inexcusable)) {
+		return inexcusablef("data node %d takes a ticket for data node %d: %v", other, k.node, err)
 	}
 	return nil
 }
@@ -214,8 +214,8 @@ func (h *hostile) requests(ctx context.Context, random *rand.Rand) error {
 		{"kind": string(make([]byte, 100<<10))},
 	} {
 		_, err := h.ask(ctx, request)
-		if code := status.Code(err); err == nil || errors.As(err, new(wrong)) || code != codes.InvalidArgument && code != codes.ResourceExhausted && !passing(err) && ctx.Err() == nil {
-			return wrongf("the request %.80v: %v, want InvalidArgument or ResourceExhausted", request, err)
+		if code := status.Code(err); err == nil || errors.As(err, new(inexcusable)) || code != codes.InvalidArgument && code != codes.ResourceExhausted && !passing(err) && ctx.Err() == nil {
+			return inexcusablef("the request %.80v: %v, want InvalidArgument or ResourceExhausted", request, err)
 		}
 	}
 	return nil
@@ -252,10 +252,10 @@ func (h *hostile) outOfRange(ctx context.Context, random *rand.Rand) error {
 	}
 	batch, err := batches.Read()
 	if err == nil {
-		return wrongf("data node with rows %v answers for row %d with %d rows", bounds, row, batch.NumRows())
+		return inexcusablef("data node with rows %v answers for row %d with %d rows", bounds, row, batch.NumRows())
 	}
 	if errors.Is(err, io.EOF) || status.Code(err) != codes.OutOfRange && !passing(err) && ctx.Err() == nil {
-		return wrongf("data node with rows %v answers for row %d with %v, want OutOfRange", bounds, row, err)
+		return inexcusablef("data node with rows %v answers for row %d with %v, want OutOfRange", bounds, row, err)
 	}
 	return nil
 }
@@ -346,7 +346,7 @@ func (h *hostile) cancels(ctx context.Context, random *rand.Rand) error {
 		short, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(10000))*time.Microsecond)
 		err := client.share(short, 0, 1)
 		cancel()
-		if errors.As(err, new(wrong)) {
+		if errors.As(err, new(inexcusable)) {
 			return err
 		}
 	}

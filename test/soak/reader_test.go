@@ -29,12 +29,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// wrong is an error that no fault excuses: wrong rows, or a response that contradicts itself.
-type wrong struct{ text string }
+// inexcusable is an error that no fault excuses: wrong rows, or a response that contradicts itself.
+type inexcusable struct{ text string }
 
-func (w wrong) Error() string { return w.text }
+func (w inexcusable) Error() string { return w.text }
 
-func wrongf(format string, values ...any) error { return wrong{fmt.Sprintf(format, values...)} }
+func inexcusablef(format string, values ...any) error {
+	return inexcusable{fmt.Sprintf(format, values...)}
+}
 
 // reader is an honest client. It reads random shares, epochs and rows, and compares each row with the table.
 type reader struct {
@@ -62,24 +64,24 @@ func (t *truth) version(m protocol.InfoMetadata) (version, error) {
 			continue
 		}
 		if int(m.Rows) != len(v.rows) {
-			return v, wrongf("version %d: %d rows, want %d", i+1, m.Rows, len(v.rows))
+			return v, inexcusablef("version %d: %d rows, want %d", i+1, m.Rows, len(v.rows))
 		}
 		if !t.fingerprints[i].CompareAndSwap(nil, &m.Dataset.Fingerprint) && *t.fingerprints[i].Load() != m.Dataset.Fingerprint {
-			return v, wrongf("version %d: fingerprint %s, before %s", i+1, m.Dataset.Fingerprint, *t.fingerprints[i].Load())
+			return v, inexcusablef("version %d: fingerprint %s, before %s", i+1, m.Dataset.Fingerprint, *t.fingerprints[i].Load())
 		}
 		var next int64
 		for _, b := range m.Nodes {
 			if b[0] != next || b[1] < b[0] {
-				return v, wrongf("nodes: %v, want ranges that follow each other", m.Nodes)
+				return v, inexcusablef("nodes: %v, want ranges that follow each other", m.Nodes)
 			}
 			next = b[1]
 		}
 		if next != m.Rows {
-			return v, wrongf("nodes: %v, want all of %d rows", m.Nodes, m.Rows)
+			return v, inexcusablef("nodes: %v, want all of %d rows", m.Nodes, m.Rows)
 		}
 		return v, nil
 	}
-	return version{}, wrongf("an answer about snapshot %d, which the table never had", m.Dataset.Snapshot)
+	return version{}, inexcusablef("an answer about snapshot %d, which the table never had", m.Dataset.Snapshot)
 }
 
 // answer is a FlightInfo and its decoded metadata.
@@ -125,7 +127,7 @@ func (r *reader) ask(ctx context.Context, request map[string]any) (answer, error
 		return a, err
 	}
 	if err := json.Unmarshal(a.info.GetAppMetadata(), &a.metadata); err != nil {
-		return a, wrongf("app_metadata: %v", err)
+		return a, inexcusablef("app_metadata: %v", err)
 	}
 	a.version, err = r.truth.version(a.metadata)
 	return a, err
@@ -158,7 +160,7 @@ func (r *reader) open(ctx context.Context, e *flight.FlightEndpoint) (*source, e
 
 func (r *reader) dialEndpoint(ctx context.Context, e *flight.FlightEndpoint) (flight.FlightServiceClient, error) {
 	if len(e.GetLocation()) != 1 {
-		return nil, wrongf("an endpoint with %d locations, want 1", len(e.GetLocation()))
+		return nil, inexcusablef("an endpoint with %d locations, want 1", len(e.GetLocation()))
 	}
 	return r.dial(ctx, strings.TrimPrefix(e.GetLocation()[0].GetUri(), "grpc://"))
 }
@@ -168,7 +170,7 @@ func (s *source) want(what row, where string) error {
 	for s.batch == nil || s.at == int(s.batch.NumRows()) {
 		batch, err := s.next()
 		if errors.Is(err, io.EOF) {
-			return wrongf("%s: the stream ended cleanly in front of row %v", where, what)
+			return inexcusablef("%s: the stream ended cleanly in front of row %v", where, what)
 		}
 		if err != nil {
 			return err
@@ -176,7 +178,7 @@ func (s *source) want(what row, where string) error {
 		s.batch, s.at = batch, 0
 	}
 	if err := what.check(s.batch, s.at); err != nil {
-		return wrongf("%s: %v", where, err)
+		return inexcusablef("%s: %v", where, err)
 	}
 	s.at++
 	s.reader.count.rows.Add(1)
@@ -186,11 +188,11 @@ func (s *source) want(what row, where string) error {
 // end checks that there are no more rows.
 func (s *source) end(where string) error {
 	if s.batch != nil && s.at < int(s.batch.NumRows()) {
-		return wrongf("%s: %d rows too many", where, int(s.batch.NumRows())-s.at)
+		return inexcusablef("%s: %d rows too many", where, int(s.batch.NumRows())-s.at)
 	}
 	batch, err := s.next()
 	if err == nil {
-		return wrongf("%s: %d rows too many", where, batch.NumRows())
+		return inexcusablef("%s: %d rows too many", where, batch.NumRows())
 	}
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -237,7 +239,7 @@ func (r *reader) share(ctx context.Context, index, total int) error {
 	n := len(a.version.rows)
 	rows := a.version.rows[index*n/total : (index+1)*n/total]
 	if a.info.GetTotalRecords() != int64(len(rows)) {
-		return wrongf("%s: total_records %d, want %d", where, a.info.GetTotalRecords(), len(rows))
+		return inexcusablef("%s: total_records %d, want %d", where, a.info.GetTotalRecords(), len(rows))
 	}
 	for _, e := range a.info.GetEndpoint() {
 		s, err := r.open(ctx, e)
@@ -260,7 +262,7 @@ func (r *reader) share(ctx context.Context, index, total int) error {
 		}
 	}
 	if len(rows) > 0 {
-		return wrongf("%s: %d rows are of no endpoint", where, len(rows))
+		return inexcusablef("%s: %d rows are of no endpoint", where, len(rows))
 	}
 	return nil
 }
@@ -269,7 +271,7 @@ func (r *reader) share(ctx context.Context, index, total int) error {
 func (a answer) nodeOf(e *flight.FlightEndpoint) (int, error) {
 	var m protocol.EndpointMetadata
 	if err := json.Unmarshal(e.GetAppMetadata(), &m); err != nil || m.Node < 0 || m.Node >= len(a.metadata.Nodes) {
-		return 0, wrongf("an endpoint with app_metadata %q", e.GetAppMetadata())
+		return 0, inexcusablef("an endpoint with app_metadata %q", e.GetAppMetadata())
 	}
 	return m.Node, nil
 }
@@ -331,7 +333,7 @@ func (r *reader) take(ctx context.Context) error {
 			}
 		}
 		if s.at != int(s.batch.NumRows()) {
-			return wrongf("take of %v: %d rows", rows, s.batch.NumRows())
+			return inexcusablef("take of %v: %d rows", rows, s.batch.NumRows())
 		}
 	}
 	if err := stream.CloseSend(); err != nil {
@@ -386,7 +388,7 @@ func (r *reader) run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			r.count.whole.Add(1)
-		case errors.As(err, new(wrong)):
+		case errors.As(err, new(inexcusable)):
 			return err
 		case ctx.Err() != nil: // it was told to stop
 		case passing(err), status.Code(err) == codes.DeadlineExceeded:

@@ -280,21 +280,21 @@ func slice(t *testing.T, service, name string, nodes ...string) {
 	}
 }
 
-// seen records what a Watch reported last.
-type seen struct {
+// membership records what a Watch reported last.
+type membership struct {
 	mu      sync.Mutex
 	told    bool
 	members []router.Member
 }
 
-func (s *seen) set(members []router.Member, _ []string) {
+func (s *membership) set(members []router.Member, _ []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told, s.members = true, members
 }
 
 // becomes waits until the members are those of the nodes, each at port 8000.
-func (s *seen) becomes(t *testing.T, nodes ...string) {
+func (s *membership) becomes(t *testing.T, nodes ...string) {
 	t.Helper()
 	check := func() error {
 		s.mu.Lock()
@@ -329,7 +329,7 @@ func TestWhoSharesTheKeys(t *testing.T) {
 	const service = "of-the-test"
 	slice(t, "another-service", "stranger", "node-x")
 	ctx, cancel := context.WithCancel(t.Context())
-	var s seen
+	var s membership
 	watching := client(t, service)
 	done := make(chan struct{})
 	go func() {

@@ -78,14 +78,14 @@ type Column struct {
 	slots  validity // of values
 	starts output   // list offsets, if list
 
-	rowsRead   int64 // including those before chunk.Pages
-	endRow     int64 // end of chunk, or of chunk.Pages
-	valuesRead int64 // including those of the current page
-	left       int   // remaining values of the current page
-	def        hybrid
-	defs       levels // used instead of def, if list
-	reps       hybrid
-	worded     bool // a dictionary page was read
+	rowsRead       int64 // including those before chunk.Pages
+	endRow         int64 // end of chunk, or of chunk.Pages
+	valuesRead     int64 // including those of the current page
+	left           int   // remaining values of the current page
+	def            hybrid
+	defs           levels // used instead of def, if list
+	reps           hybrid
+	dictionaryRead bool // a dictionary page was read
 }
 
 // values decodes one physical type, page by page, to slots of an output.

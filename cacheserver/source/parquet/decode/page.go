@@ -55,10 +55,10 @@ func (c *Column) over() error {
 
 // setDictionary decodes the dictionary page.
 func (c *Column) setDictionary(p page) error {
-	if c.worded {
+	if c.dictionaryRead {
 		return corrupt("the column chunk has a second dictionary")
 	}
-	c.worded = true
+	c.dictionaryRead = true
 	if p.encoding != parquet.Encodings.Plain && p.encoding != parquet.Encodings.PlainDict {
 		return unknown(p.encoding)
 	}

@@ -20,9 +20,9 @@ type text struct {
 	at    int    // length of data
 	sized int    // length of the previous output's values
 
-	entry   []stretch // the dictionary's values,
-	words   []byte
-	longest int
+	entry    []stretch // the dictionary's values,
+	dictData []byte
+	longest  int
 
 	encoding parquet.Encoding
 	rest     []byte   // plain values, or the values after their lengths
@@ -32,7 +32,7 @@ type text struct {
 	block    [256]stretch
 }
 
-// stretch is the position and length of a value of the dictionary in words.
+// stretch is the position and length of a value of the dictionary in dictData.
 type stretch struct{ at, n uint32 }
 
 func (t *text) begin(mem memory.Allocator, hint int) {
@@ -47,7 +47,7 @@ func (t *text) dictionary(data []byte, n int) error {
 	if n > len(data)/4 {
 		return corrupt("dictionary of %d values in %d bytes", n, len(data))
 	}
-	t.entry, t.words = make([]stretch, n), data
+	t.entry, t.dictData = make([]stretch, n), data
 	at := 0
 	for i := range t.entry {
 		if len(data)-at < 4 {
@@ -151,7 +151,7 @@ func (t *text) look(ends []int32) error {
 					return err
 				}
 			}
-			from := t.words[e.at:]
+			from := t.dictData[e.at:]
 			if n <= short && len(from) >= short {
 				*(*[short]byte)(out[t.at:]) = *(*[short]byte)(from)
 			} else {

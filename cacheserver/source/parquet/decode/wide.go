@@ -11,10 +11,10 @@ import (
 
 // wide decodes FIXED_LEN_BYTE_ARRAY.
 type wide struct {
-	out   output
-	width int
-	words []byte // the dictionary's values, consecutively
-	entry int    // how many
+	out      output
+	width    int
+	dictData []byte // the dictionary's values, consecutively
+	entry    int    // how many
 
 	encoding parquet.Encoding
 	data     []byte // plain values or, with BYTE_STREAM_SPLIT, streams of
@@ -34,7 +34,7 @@ func (w *wide) dictionary(data []byte, n int) error {
 	if len(data)/w.width < n {
 		return corrupt("dictionary of %d values in %d bytes", n, len(data))
 	}
-	w.words, w.entry = data, n
+	w.dictData, w.entry = data, n
 	return nil
 }
 
@@ -94,7 +94,7 @@ func (w *wide) look(dst []byte) error {
 			if int64(id) >= int64(w.entry) {
 				return errNoEntry
 			}
-			copy(dst[:w.width], w.words[int(id)*w.width:])
+			copy(dst[:w.width], w.dictData[int(id)*w.width:])
 			dst = dst[w.width:]
 		}
 	}
