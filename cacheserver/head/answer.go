@@ -17,14 +17,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// share is what one data node gives to an answer.
+// share is the part of a response that one data node contributes.
 type share struct {
 	node   int
-	rows   int64 // for the byte estimate
+	rows   int64 // used to estimate bytes
 	ticket protocol.Ticket
 }
 
-// answer is a whole FlightInfo before it is written down.
+// answer is the content of a FlightInfo before it is encoded.
 type answer struct {
 	view    view
 	columns []int
@@ -32,7 +32,7 @@ type answer struct {
 	shares  []share
 }
 
-// answer decides which rows of which nodes a request gets.
+// answer determines which rows of which nodes a request gets.
 func (v view) answer(r protocol.Request) (answer, error) {
 	columns, err := v.plan.columns(r.Columns)
 	if err != nil {
@@ -96,7 +96,7 @@ func (a *answer) add(node int, rows int64, t protocol.Ticket) {
 	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
 }
 
-// bytes estimates the Arrow body bytes of the answer from each node's mean row.
+// bytes estimates the Arrow body bytes of the response from each node's mean row size.
 func (a *answer) bytes() int64 {
 	var total int64
 	for _, s := range a.shares {
@@ -115,7 +115,7 @@ func (a *answer) bytes() int64 {
 	return total
 }
 
-// scale is a * b / c in 128 bits, 0 where c is.
+// scale is a * b / c with a 128-bit product; 0 if c is 0.
 func scale(a, b, c int64) int64 {
 	if c == 0 {
 		return 0
@@ -128,7 +128,7 @@ func scale(a, b, c int64) int64 {
 	return int64(min(quotient, 1<<63-1))
 }
 
-// info writes the answer down. Tickets are good for ttl from now.
+// info encodes the response. Tickets are valid for ttl from now.
 func (a *answer) info(d *flight.FlightDescriptor, seal protocol.Sealer, scheme string, now time.Time, ttl time.Duration) (*flight.FlightInfo, error) {
 	metadata, err := json.Marshal(protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Nodes: a.view.bounds})
 	if err != nil {

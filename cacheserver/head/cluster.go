@@ -19,15 +19,15 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// cluster is all that the head knows of its data nodes. It does no I/O: streams tell it what happened, and
-// it queues what nodes should be told in their sessions' outboxes.
+// cluster is the head's state of its data nodes. It does no I/O: the goroutines that serve streams report events to it, and it queues
+// messages to nodes in their sessions' outboxes.
 type cluster struct {
 	nodeTimeout  time.Duration
 	joinTimeout  time.Duration
 	loadTimeout  time.Duration
 	started      time.Time
-	salt         []byte        // of the key of tickets
-	storeTrouble func() string // what reads of the object store are tried again, if any
+	salt         []byte        // for deriving the key of tickets
+	storeTrouble func() string // describes the reads of the object store that are being retried, if any
 
 	mu       sync.Mutex
 	members  []member // by node
@@ -42,15 +42,15 @@ func (c *cluster) planning(done, total int, now time.Time) {
 	c.data.footers, c.data.progressed = [2]int{done, total}, now
 }
 
-// planningTrouble notes why planning is tried again; the empty string ends that.
+// planningTrouble records why planning is being retried; the empty string clears that.
 func (c *cluster) planningTrouble(trouble string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.data.trouble = trouble
 }
 
-// planningFailed notes that the table can't be planned. The cache fails with that once it is known that no node
-// holds a plan.
+// planningFailed records that the table can't be planned. The cache fails with the reason as soon as it is known that no node holds a
+// plan.
 func (c *cluster) planningFailed(reason string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,9 +58,8 @@ func (c *cluster) planningFailed(reason string, now time.Time) {
 	c.decideLocked(now)
 }
 
-// decideLocked fails a cache that can't be planned, unless a node may hold its plan: a living node that holds rows
-// joins a restarted head within the time that it may be silent; three times that leaves room for its address to be
-// looked up anew.
+// decideLocked fails a cache that can't be planned, unless a node may hold its plan: a running node that holds rows joins a restarted
+// head within the time that it may be silent; we wait three times as long, since the head's address may have to be resolved again.
 func (c *cluster) decideLocked(now time.Time) {
 	if c.data.planFailure == "" || c.data.plan != nil || c.data.failure != "" {
 		return
@@ -71,7 +70,7 @@ func (c *cluster) decideLocked(now time.Time) {
 	c.failLocked(c.data.planFailure)
 }
 
-// unheardLocked are the nodes that may hold a plan which the cluster does not know.
+// unheardLocked lists the nodes that may hold a plan unknown to the cluster.
 func (c *cluster) unheardLocked() []string {
 	var unheard []string
 	for i := range c.members {
@@ -135,8 +134,8 @@ func (c *cluster) loadedLocked(index int, l peer.Loaded, now time.Time) error {
 	return c.completeLocked()
 }
 
-// completeLocked notes that every row is in memory. The first time the nodes are told, with the hashes of all splits:
-// from now on clients may know these rows, and they must be found again whoever is lost.
+// completeLocked records that every row is in memory. The first time it sends Ready to the nodes, with the hashes of all splits: from
+// now on clients may use these rows, so they must be reproducible, whichever process is lost.
 func (c *cluster) completeLocked() error {
 	if c.data.ready {
 		return nil
@@ -152,7 +151,7 @@ func (c *cluster) completeLocked() error {
 	return nil
 }
 
-// leave takes note that a node's session ended.
+// leave records that a node's session has ended.
 func (c *cluster) leave(s *session, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,8 +180,7 @@ func (c *cluster) failLocked(reason string) {
 	}
 }
 
-// abortLocked tells a node why the cache failed. The node stays, to tell whoever asks it, and frees the rows that it
-// has of the plan that failed.
+// abortLocked tells a node why the cache failed. The node keeps running, to report the reason, and frees its rows of the failed plan.
 func (c *cluster) abortLocked(s *session) {
 	abort := &peer.Abort{Reason: c.data.failure}
 	if c.data.plan != nil {
@@ -191,8 +189,8 @@ func (c *cluster) abortLocked(s *session) {
 	s.tell(peer.ToNode{Abort: abort})
 }
 
-// tick closes the sessions of nodes that fell silent, and gives up on a first load whose nodes never came or that
-// store or catalog have held up for too long. A cache that was Ready is never given up: its rows are in use.
+// tick closes the sessions of silent nodes. It fails a first load whose nodes never joined, or that made no progress for too long
+// because of the store or the catalog. A cache that was Ready is never failed for this, since its rows are in use.
 func (c *cluster) tick(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,7 +218,7 @@ func (c *cluster) tick(now time.Time) {
 	}
 }
 
-// stop makes the cluster refuse everything and ends all sessions.
+// stop makes the cluster reject everything and ends all sessions.
 func (c *cluster) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,7 +239,7 @@ type view struct {
 	members []member
 }
 
-// view gives the ready cache, or UNAVAILABLE with the reason.
+// view returns the view of a ready cache, or UNAVAILABLE with the reason.
 func (c *cluster) view() (view, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

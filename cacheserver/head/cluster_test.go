@@ -24,7 +24,7 @@ import (
 
 var start = time.Unix(1_800_000_000, 0)
 
-// newCluster is a cluster of n nodes with timeouts of 10 s of silence and 60 s to join.
+// newCluster returns a cluster of n nodes with timeouts of 10 s of silence and 60 s to join.
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
 	return &cluster{
@@ -33,7 +33,7 @@ func newCluster(t *testing.T, n int) *cluster {
 	}
 }
 
-// splits10 is a plan of n splits of 10 rows each over the nodes, one int64 column.
+// splits10 returns a plan of n splits of 10 rows each over the nodes, with one int64 column.
 func splits10(nodes, n int) *tablePlan {
 	p := &tablePlan{
 		fingerprint: fmt.Sprintf("plan-%d-%d", nodes, n), dataset: protocol.Dataset{TableUUID: "u", Snapshot: 7},
@@ -50,7 +50,7 @@ func splits10(nodes, n int) *tablePlan {
 	return p
 }
 
-// fakeNode plays a data node against the cluster.
+// fakeNode simulates a data node.
 type fakeNode struct {
 	t           *testing.T
 	c           *cluster
@@ -68,7 +68,7 @@ func (f *fakeNode) join(held *peer.Held) {
 	f.s = s
 }
 
-// load takes the assignment and reports every split with the given hash prefix, then Loaded.
+// load receives the assignment and reports every split, with a hash that begins with the given prefix, then Loaded.
 func (f *fakeNode) load(hash string) {
 	f.t.Helper()
 	a := f.assignment()
@@ -113,7 +113,7 @@ func expectState(t *testing.T, c *cluster, want protocol.State, reason string) {
 	}
 }
 
-// readyCluster is a cluster whose nodes have all loaded, with hashes that begin with "h".
+// readyCluster returns a cluster whose nodes have all loaded, with hashes that begin with "h".
 func readyCluster(t *testing.T, nodes, splits int) (*cluster, []*fakeNode) {
 	t.Helper()
 	c := newCluster(t, nodes)
@@ -168,7 +168,7 @@ func TestNodesWithoutSplitsAreReady(t *testing.T) {
 	if v.rows != 10 || len(v.bounds) != 3 {
 		t.Errorf("%d rows on %v", v.rows, v.bounds)
 	}
-	readyCluster(t, 2, 0) // nor does an empty table keep anybody waiting
+	readyCluster(t, 2, 0) // an empty table is ready at once as well
 }
 
 func TestNodeRestarts(t *testing.T) {

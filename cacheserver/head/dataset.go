@@ -14,8 +14,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// dataset is what a cluster knows of one dataset: its plan, and how far planning and loading it are. The cluster's mu guards all but the
-// first two fields, which do not change.
+// dataset is the state of one dataset in a cluster: its plan, and the progress of planning and loading. The cluster's mu protects all
+// but the first two fields, which are immutable.
 type dataset struct {
 	request string        // fingerprint of what is to be cached
 	planned chan struct{} // closed once there is a plan
@@ -23,13 +23,13 @@ type dataset struct {
 	nodes       []load // by node
 	plan        *tablePlan
 	origin      origin           // of plan
-	record      []byte           // of plan, for the nodes to keep
-	footers     [2]int           // files planned, of all
-	splits      []peer.SplitDone // by split; an empty hash was not reported yet
-	ready       bool             // every row was in memory once
+	record      []byte           // of plan, to be stored by the nodes
+	footers     [2]int           // files planned so far, and all files
+	splits      []peer.SplitDone // by split; the hash is empty until the split is reported
+	ready       bool             // every row has been in memory
 	progressed  time.Time        // when planning or loading last made progress
 	trouble     string           // why planning makes no progress
-	planFailure string           // why there will be no plan unless a node brings one
+	planFailure string           // why planning failed; a node may still bring a plan
 	failure     string           // why the cache failed
 }
 
@@ -77,7 +77,7 @@ func (d *dataset) report(node int, p peer.Progress, now time.Time) (conflict str
 	return "", nil
 }
 
-// conflict says what is wrong with the rows of a split, if anything.
+// conflict describes the mismatch between a split and its earlier load, if there is one.
 func (d *dataset) conflict(done peer.SplitDone) string {
 	split := d.plan.Splits[done.Split].Info()
 	if split.Exact && done.Rows != split.Rows {
@@ -105,7 +105,7 @@ func (d *dataset) loaded(node int, message peer.Loaded, now time.Time) error {
 	return nil
 }
 
-// wants says whether the plan that a node holds should replace the dataset's.
+// wants reports whether the plan that a node holds should replace the dataset's.
 func (d *dataset) wants(held *peer.Held) bool {
 	if held == nil || held.Request != d.request || originOf(held) <= d.origin {
 		return false

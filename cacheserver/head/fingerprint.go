@@ -10,8 +10,8 @@ import (
 	"fmt"
 )
 
-// fingerprintOf is a short, stable name of a value: the first 16 bytes of the SHA-256 of its JSON form, in hex.
-// Equal values give equal fingerprints in every process and release as long as their JSON form stays.
+// fingerprintOf returns the first 16 bytes, in hex, of the SHA-256 of a value's JSON. Equal values have equal fingerprints in every
+// process and release as long as their JSON is the same.
 func fingerprintOf(value any) (string, error) {
 	text, err := json.Marshal(value)
 	if err != nil {

@@ -13,18 +13,18 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// service is the head's side of Arrow Flight. What it does not define answers UNIMPLEMENTED.
+// service is the head's Flight service. Methods that it does not define return UNIMPLEMENTED.
 type service struct {
 	transport.Flight
 	head *Head
 }
 
-// GetFlightInfo says where the rows of a request are.
+// GetFlightInfo returns the endpoints with the rows of a request.
 func (s *service) GetFlightInfo(_ context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
 	return s.info(d)
 }
 
-// GetSchema gives the schema of what a request would stream.
+// GetSchema returns the schema of the rows of a request.
 func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*flight.SchemaResult, error) {
 	a, err := s.answer(d)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*fli
 	return &flight.SchemaResult{Schema: a.view.plan.schemaBytes(a.columns)}, nil
 }
 
-// ListFlights gives one entry: the whole dataset as one shard.
+// ListFlights returns one entry: the whole dataset as one shard.
 func (s *service) ListFlights(_ *flight.Criteria, stream flight.FlightService_ListFlightsServer) error {
 	info, err := s.info(&flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
 	if err != nil {

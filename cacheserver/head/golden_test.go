@@ -22,7 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// The golden files are shared with test/conformance, which holds the running server to them.
+// The golden files are shared with test/conformance, which compares a running server with them.
 const goldenDir = "../../test/golden/"
 
 func golden(t *testing.T, name string, into any) {
@@ -36,7 +36,7 @@ func golden(t *testing.T, name string, into any) {
 	}
 }
 
-// goldenView is a ready cache of rows dealt to nodes as told, with the columns of the golden dataset.
+// goldenView returns the view of a ready cache whose rows are distributed to nodes as in bounds, with the given columns.
 func goldenView(columns []string, bounds []assign.Bounds) view {
 	fields := make([]arrow.Field, len(columns))
 	for i, name := range columns {
@@ -112,7 +112,7 @@ func TestGoldenAnswers(t *testing.T) {
 	}
 	for i, tt := range file.Cases {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			command := `{"v":1,` + strings.TrimPrefix(string(tt.Request), "{") // the file leaves the version out
+			command := `{"v":1,` + strings.TrimPrefix(string(tt.Request), "{") // the golden file omits the version
 			request, err := protocol.ParseDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
 			if err != nil {
 				t.Fatal(err)

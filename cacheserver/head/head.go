@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package head is the part of a cache that answers "where are my rows?": it plans the table, deals the
-// splits to the data nodes, watches them load and live, and hands out tickets.
+// Package head is the coordinator of a cache: it plans the table, assigns the splits to the data nodes, monitors them, tells clients
+// which nodes have their rows, and issues tickets.
 package head
 
 import (
@@ -27,21 +27,21 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// Config is what a head needs. Fields without a remark must be set.
+// Config configures a head. Fields without a comment are required.
 type Config struct {
 	Flight net.Listener // the head owns and closes it
-	HTTP   net.Listener // likewise; nil serves no HTTP
-	Nodes  int          // data nodes to wait for, at least 1
-	Budget *rows.Budget // limits the memory that clients can make the head hold; nil: a budget of 256 MiB
+	HTTP   net.Listener // likewise; nil disables HTTP
+	Nodes  int          // number of data nodes, at least 1
+	Budget *rows.Budget // bounds the memory that clients can use in the head; nil: a budget of 256 MiB
 	Store  *objstore.Store
 	Source source.Source
 
-	Secret      string                   // nodes must have it to join; with an empty one anybody may
+	Secret      string                   // nodes need it to join; if empty, any node may join
 	TLS         transport.TLS            // zero: plain text
 	Transport   transport.Implementation // zero: transport.H2
 	TicketTTL   time.Duration            // how long a ticket may be used to start a stream; 0: one hour
-	NodeTimeout time.Duration            // silence after which a node counts as lost; 0: ten seconds
-	JoinTimeout time.Duration            // time for every node to join once; 0: ten minutes
+	NodeTimeout time.Duration            // time without a message after which a node counts as lost; 0: ten seconds
+	JoinTimeout time.Duration            // time limit for every node to join once; 0: ten minutes
 	LoadTimeout time.Duration            // time that a first load may make no progress; 0: 15 minutes
 	Grace       time.Duration            // time for running calls to end when stopping; 0: 20 seconds
 
@@ -50,7 +50,7 @@ type Config struct {
 	Profiles bool // serve Go's profiles beside the metrics
 }
 
-// Head is one cache's head. Make it with New, run it with Start; every method is safe for concurrent use.
+// Head is the head of one cache. Make it with New, run it with Start; it is safe for concurrent use.
 type Head struct {
 	cfg     Config
 	sealer  protocol.Sealer
@@ -73,7 +73,7 @@ func New(cfg Config) (*Head, error) {
 		return nil, err
 	}
 	salt := make([]byte, 32)
-	_, _ = rand.Read(salt) // does not fail
+	_, _ = rand.Read(salt) // never fails
 	h := &Head{cfg: cfg, sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt))}
 	now := time.Now()
 	h.cluster = &cluster{
@@ -84,8 +84,8 @@ func New(cfg Config) (*Head, error) {
 	return h, nil
 }
 
-// Start serves until ctx ends, then stops in order: not ready, sessions closed, calls drained.
-// A cache that fails does not end Start: its reason must stay there to be read.
+// Start serves until ctx ends, then shuts down in order: not ready, sessions closed, running calls completed. If the cache fails,
+// Start continues, so that the reason can be read.
 func (h *Head) Start(ctx context.Context) error {
 	server, err := transport.NewServer(h.cfg.Transport, h.cfg.TLS, h.cfg.Budget.Clients(), h.cfg.Metrics, h.cfg.Log)
 	if err != nil {
@@ -110,8 +110,7 @@ func (h *Head) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// keepPlan plans the table, and again after an error that may pass, until there is a plan: this one, or one that a
-// data node has brought.
+// keepPlan plans the table, with retries after temporary errors, until there is a plan: its own, or one that a data node has brought.
 func (h *Head) keepPlan(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -129,7 +128,7 @@ func (h *Head) keepPlan(ctx context.Context) {
 	}
 }
 
-// mayPass reports whether a plan that failed is worth another try.
+// mayPass reports whether an error of planning may be temporary.
 func (h *Head) mayPass(err error) bool { return h.cfg.Source.Retry(err) == source.Soon }
 
 func (h *Head) planOnce(ctx context.Context) error {
@@ -146,7 +145,7 @@ func (h *Head) planOnce(ctx context.Context) error {
 	return nil
 }
 
-// keepTime looks after nodes that fall silent or never come.
+// keepTime periodically checks for nodes that are silent or never joined.
 func (h *Head) keepTime(ctx context.Context) {
 	ticker := time.NewTicker(min(time.Second, h.cfg.NodeTimeout/4))
 	defer ticker.Stop()
@@ -177,10 +176,10 @@ func (h *Head) Ready() (bool, string) {
 // Status implements ops.Server; the value is a Status.
 func (h *Head) Status() any { return h.Report() }
 
-// Report says how the cache is doing now.
+// Report returns the current status of the cache.
 func (h *Head) Report() protocol.Status { return h.cluster.status(h.table()) }
 
-// table is the table's name for people: as it was given.
+// table is the table's name for messages, as given in the configuration.
 func (h *Head) table() string {
 	return h.cfg.Source.String()
 }

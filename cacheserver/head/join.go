@@ -13,15 +13,15 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// origin says where a cluster's plan comes from. A higher one replaces a lower one, until the cache is Ready: see
-// docs/adr/0004.
+// origin is where a cluster's plan comes from. A plan with a higher origin replaces one with a lower one, until the cache is Ready:
+// see docs/adr/0004.
 type origin int
 
 const (
 	noPlan    origin = iota
-	ownPlan          // made from the table as it is now
+	ownPlan          // made from the current table
 	heldPlan         // a data node holds rows of it
-	readyPlan        // the cache was Ready with it: clients may have seen its rows
+	readyPlan        // the cache was Ready with it, so clients may have read its rows
 )
 
 func originOf(held *peer.Held) origin {
@@ -31,8 +31,8 @@ func originOf(held *peer.Held) origin {
 	return heldPlan
 }
 
-// join gives a node its place. It is asked for the record of the plan that it holds if that may replace the
-// cluster's, and otherwise gets its part of the plan, if there is one.
+// join makes a node a member. If the plan that the node holds may replace the cluster's, its record is requested; otherwise the node
+// gets its part of the cluster's plan, if there is one.
 func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *cluster) checkLocked(hello peer.Hello) error {
 	return nil
 }
 
-// replaceLocked ends the session that a node's place may still have.
+// replaceLocked ends the previous session of a node's index, if there is one.
 func (c *cluster) replaceLocked(m *member, hello peer.Hello) {
 	if m.session == nil {
 		return
@@ -94,13 +94,13 @@ func (c *cluster) replaceLocked(m *member, hello peer.Hello) {
 	m.session.close(status.Errorf(codes.Aborted, "data node %d joined again", hello.Index))
 }
 
-// rival is the session of a process at another address that has the place which hello asks for, or nil. A process at
-// the same address replaces one that no longer runs.
+// rival returns the session of a process at another address that uses the index in hello, or nil. A process at the same address
+// replaces one that must have ended.
 func (c *cluster) rival(hello peer.Hello) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if hello.Index < 0 || hello.Index >= len(c.members) {
-		return nil // join says so
+		return nil // join returns the error
 	}
 	m := &c.members[hello.Index]
 	if m.session == nil || m.incarnation == hello.Incarnation || m.address == hello.Address {
@@ -109,7 +109,7 @@ func (c *cluster) rival(hello peer.Hello) *session {
 	return m.session
 }
 
-// heardSince tells whether a session is its node's still, and whether the node has said anything after t.
+// heardSince reports whether a session is still its node's current one, and whether the node has sent anything after t.
 func (c *cluster) heardSince(s *session, t time.Time) (current, heard bool, address string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,8 +117,8 @@ func (c *cluster) heardSince(s *session, t time.Time) (current, heard bool, addr
 	return m.session == s, m.seen.After(t), m.address
 }
 
-// restore goes on with a plan that a node has brought, unless one came first that is as good. done are the splits as
-// they were when the cache was Ready.
+// restore continues with a plan that a node has brought, unless there is already one with an origin at least as high. done has the
+// splits from the time when the cache was Ready.
 func (c *cluster) restore(s *session, p *tablePlan, encoded []byte, done []peer.SplitDone, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +135,7 @@ func (c *cluster) restore(s *session, p *tablePlan, encoded []byte, done []peer.
 	c.adoptLocked(p, from, encoded, done, now)
 }
 
-// forget goes on without the record that a node was asked for.
+// forget continues without the record that was requested from a node.
 func (c *cluster) forget(s *session, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,7 +146,7 @@ func (c *cluster) forget(s *session, now time.Time) {
 	}
 }
 
-// setPlan hands out a plan that was made from the table, unless a node has brought one.
+// setPlan adopts a plan that was made from the table, unless a node has brought one.
 func (c *cluster) setPlan(p *tablePlan, encoded []byte, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +156,7 @@ func (c *cluster) setPlan(p *tablePlan, encoded []byte, now time.Time) {
 	c.adoptLocked(p, ownPlan, encoded, nil, now)
 }
 
-// adoptLocked makes p the cluster's plan and gives every node its part, but for those that are asked for a record.
+// adoptLocked makes p the cluster's plan and sends every node its part, except for nodes whose record was requested.
 func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, done []peer.SplitDone, now time.Time) {
 	c.data.adopt(p, from, encoded, done, now)
 	for i := range c.members {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// serveNode runs one node's session: it sends what the cluster queues and applies what the node reports,
-// until the connection breaks or the cluster closes the session.
+// serveNode runs one node's session: it sends the messages that the cluster queues and applies the node's messages, until the
+// connection breaks or the cluster closes the session.
 func (h *Head) serveNode(stream peer.HeadStream) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -45,11 +45,11 @@ func (h *Head) serveNode(stream peer.HeadStream) error {
 	return err
 }
 
-// rivalSilence is how long a process that has a node's place may be silent while another one asks for the place.
+// rivalSilence is how long the process with a node's index may be silent before another process may take over the index.
 const rivalSilence = 4 * peer.HeartbeatEvery
 
-// admit gives a node its place. A place that a living process at another address has is not given away: of two
-// processes that were started with one index, the newer one loses.
+// admit lets a node join. It rejects the node if a running process at another address has its index: of two processes started with
+// the same index, the newer one is rejected.
 func (h *Head) admit(ctx context.Context, hello peer.Hello) (*session, error) {
 	rival := h.cluster.rival(hello)
 	if rival == nil {
@@ -75,7 +75,7 @@ func (h *Head) admit(ctx context.Context, hello peer.Hello) (*session, error) {
 	return h.cluster.join(hello, time.Now())
 }
 
-// remember takes in a piece of the record that a node was asked for, and goes on with its plan once all pieces came.
+// remember stores a part of the record that was requested from a node, and continues with its plan when all parts have arrived.
 func (h *Head) remember(s *session, piece peer.RecordPiece) error {
 	if len(s.record)+len(piece.Data) > transport.MaxMessage {
 		return status.Errorf(codes.ResourceExhausted, "a record of more than %d bytes", transport.MaxMessage)
@@ -106,7 +106,7 @@ func (h *Head) receive(s *session, stream peer.HeadStream) error {
 	for {
 		message, err := stream.Recv()
 		if code := status.Code(err); code == codes.InvalidArgument || code == codes.ResourceExhausted {
-			return err // what it sent is no message, or too long for one
+			return err // what it sent is not a valid message or too long
 		}
 		if err != nil {
 			return status.Errorf(codes.Unavailable, "connection lost: %s", status.Convert(err).Message())
@@ -122,8 +122,8 @@ func (h *Head) receive(s *session, stream peer.HeadStream) error {
 	}
 }
 
-// send passes the outbox on until the session or the stream ends. What is queued when the session is closed
-// is still sent: it says why.
+// send sends the outbox until the session or the stream ends. Messages queued before the session is closed are still sent, since they
+// say why.
 func send(s *session, stream peer.HeadStream) error {
 	for {
 		message, err := s.next(stream.Context())
@@ -136,7 +136,7 @@ func send(s *session, stream peer.HeadStream) error {
 	}
 }
 
-// next waits for a queued message; queued ones come before the news that the session is closed.
+// next waits for a queued message; queued messages are returned even if the session is closed.
 func (s *session) next(ctx context.Context) (peer.ToNode, error) {
 	select {
 	case m := <-s.out:
@@ -153,7 +153,7 @@ func (s *session) next(ctx context.Context) (peer.ToNode, error) {
 	}
 }
 
-// lastWords is how long a closed session may take to pass on what is queued.
+// lastWords is how long a closed session may take to send its queued messages.
 const lastWords = time.Second
 
 func waitAtMost(ended <-chan error, wait time.Duration) {

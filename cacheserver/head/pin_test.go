@@ -13,8 +13,8 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// TestPin: a head that is told what an earlier one planned plans the same rows after the table went on, and takes them from data nodes that
-// hold them: it was asked for the same.
+// TestPin checks that a head configured with the snapshot that an earlier head planned plans the same rows after the table has
+// changed, and accepts them from data nodes that hold them, since the request is the same.
 func TestPin(t *testing.T) {
 	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
 	table.Append(icetest.Row{"id": 1})

@@ -21,17 +21,16 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// tablePlan is what the head decided: which rows of which snapshot, in which order, on which node.
-// It is immutable.
+// tablePlan is the head's plan: which rows of which snapshot, in which order, on which node. It is immutable.
 type tablePlan struct {
 	source.Plan
-	fingerprint string // of everything that a node's part depends on
+	fingerprint string // covers everything that a node's part depends on
 	dataset     protocol.Dataset
-	encoded     []json.RawMessage // the splits' JSON forms
+	encoded     []json.RawMessage // the splits' JSON
 	runs        []assign.Range    // by node
 
 	encodeSchema sync.Once
-	wholeSchema  []byte // encoded; see schemaBytes
+	wholeSchema  []byte // encoded schema of all columns; see schemaBytes
 }
 
 // makePlan pins the table and plans it.
@@ -44,7 +43,7 @@ func (h *Head) makePlan(ctx context.Context) (*tablePlan, error) {
 	return h.newPlan(p)
 }
 
-// newPlan assigns the splits to the nodes and names the result.
+// newPlan assigns the splits to the nodes and computes the fingerprints.
 func (h *Head) newPlan(planned *source.Plan) (*tablePlan, error) {
 	p := &tablePlan{Plan: *planned, runs: DealSplits(planned.Splits, h.cfg.Nodes), encoded: make([]json.RawMessage, len(planned.Splits))}
 	for i, s := range p.Splits {
@@ -56,9 +55,8 @@ func (h *Head) newPlan(planned *source.Plan) (*tablePlan, error) {
 	return p, p.name()
 }
 
-// name fills in the plan's fingerprints. The dataset's covers what fixes the row indices and nothing else:
-// the columns and the number of nodes, and so where row groups are cut, may differ between two caches that index the
-// same rows alike.
+// name sets the plan's fingerprints. The dataset's covers exactly what determines the row indices: the columns and the number of
+// nodes, and so where row groups are cut, may differ between two caches with the same row indices.
 func (p *tablePlan) name() error {
 	type rows struct {
 		File     string
@@ -97,10 +95,10 @@ func (p *tablePlan) name() error {
 	return err
 }
 
-// orderVersion is the version of the epoch order that row indices are used with.
+// orderVersion is the version of the epoch order used with row indices.
 const orderVersion = 1
 
-// columns turns the names of a request into indices of the served schema; nil, meaning all, stays nil.
+// columns converts the column names of a request to indices in the served schema; nil, meaning all, stays nil.
 func (p *tablePlan) columns(names []string) ([]int, error) {
 	if names == nil {
 		return nil, nil
@@ -124,7 +122,7 @@ func fieldNames(schema *arrow.Schema) []string {
 	return names
 }
 
-// project is the schema of an answer with the given columns; nil means all.
+// project returns the schema of a response with the given columns; nil means all.
 func (p *tablePlan) project(columns []int) *arrow.Schema {
 	if columns == nil {
 		return p.Schema
@@ -136,7 +134,7 @@ func (p *tablePlan) project(columns []int) *arrow.Schema {
 	return arrow.NewSchema(fields, nil)
 }
 
-// schemaBytes is project's answer as IPC has it. That of all columns, which is what most ask for, is made once.
+// schemaBytes returns the encoded result of project. For all columns, the usual request, it is made once.
 func (p *tablePlan) schemaBytes(columns []int) []byte {
 	if columns != nil {
 		return flight.SerializeSchema(p.project(columns), memory.DefaultAllocator)
@@ -145,11 +143,11 @@ func (p *tablePlan) schemaBytes(columns []int) []byte {
 	return p.wholeSchema
 }
 
-// scanLimit bounds how many runs of an epoch are looked at to find out which nodes hold rows of it.
+// scanLimit bounds how many runs of an epoch are examined to determine which nodes hold rows of it.
 const scanLimit = 1 << 20
 
-// nodesHolding tells which nodes hold rows of a rank's share of an epoch. Nodes that were not met within the first
-// scanLimit runs of a longer share count as well: their streams are then empty at worst.
+// nodesHolding reports which nodes hold rows of a rank's share of an epoch. If a share has more than scanLimit runs, the nodes not
+// found by then are included as well; at worst their streams are empty.
 func nodesHolding(e epoch.Epoch, s epoch.Share, bounds []assign.Bounds) ([]bool, error) {
 	out := make([]bool, len(bounds))
 	left := 0

@@ -18,16 +18,16 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// record is the whole plan as data nodes keep it for their head: JSON, compressed. A head that has one needs
-// neither catalog nor object store to answer for the rows that nodes hold.
+// record is the whole plan in the form that data nodes store for their head: compressed JSON. A head with the record can serve the
+// rows that nodes hold without catalog and object store.
 type record struct {
 	Pin    json.RawMessage   `json:"pin"`
 	Schema []byte            `json:"schema"` // Arrow IPC
 	Splits []json.RawMessage `json:"splits"`
-	Done   []peer.SplitDone  `json:"done"` // once the cache was Ready: what every split held
+	Done   []peer.SplitDone  `json:"done"` // if the cache was Ready: the hash of every split
 }
 
-// encodeRecord makes the record of a plan. done is empty before the cache was Ready.
+// encodeRecord encodes the record of a plan. done is empty if the cache was not Ready yet.
 func encodeRecord(p *tablePlan, done []peer.SplitDone) ([]byte, error) {
 	text, err := json.Marshal(record{Pin: p.Version.Pin, Schema: p.schemaBytes(nil), Splits: p.encoded, Done: done})
 	if err != nil {
@@ -45,7 +45,7 @@ func encodeRecord(p *tablePlan, done []peer.SplitDone) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// decodeRecord reads what encodeRecord made.
+// decodeRecord decodes the output of encodeRecord.
 func decodeRecord(data []byte) (*record, error) {
 	z, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
@@ -61,7 +61,7 @@ func decodeRecord(data []byte) (*record, error) {
 	return r, nil
 }
 
-// planOf makes the plan that a record is of. The splits are assigned anew: the number of data nodes may be another.
+// planOf restores the plan from a record. The splits are assigned anew, since the number of data nodes may differ.
 func (h *Head) planOf(r *record) (*tablePlan, error) {
 	p, err := h.cfg.Source.Restore(r.Pin, r.Splits)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// CutSplits cuts the splits of a table's plan where the shares of data nodes end, as assign.Cut tells.
+// CutSplits cuts the splits of a table's plan where the shares of data nodes end; see assign.Cut.
 func CutSplits(splits []source.Split, nodes int) []source.Split {
 	sizes := sizesOf(splits)
 	pieces := assign.Cut(sizes, nodes)
@@ -19,7 +19,7 @@ func CutSplits(splits []source.Split, nodes int) []source.Split {
 	return out
 }
 
-// DealSplits gives every data node its range of splits, as assign.Contiguous tells.
+// DealSplits returns every data node's range of splits; see assign.Contiguous.
 func DealSplits(splits []source.Split, nodes int) []assign.Range {
 	return assign.Contiguous(sizesOf(splits), nodes)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
-// TestCutsKeepTheDataset deals a table to some numbers of nodes: where row groups are cut does not change the row
-// indices, so it must not change the dataset, but it changes what the parts of the plan are.
+// TestCutsKeepTheDataset divides a table among different numbers of nodes. Cutting row groups does not change the row indices, so it
+// must not change the fingerprint of the dataset, but it must change that of the plan.
 func TestCutsKeepTheDataset(t *testing.T) {
 	splits := []source.Split{
 		iceberg.Split{File: "f", RowGroup: 0, Rows: 3_000_000, Bytes: 24_000_000},

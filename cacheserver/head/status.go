@@ -10,7 +10,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// status copies the cluster's state out.
+// status returns a copy of the cluster's state.
 func (c *cluster) status(table string) protocol.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,7 +93,7 @@ func (c *cluster) stateLocked() (protocol.State, string) {
 	return protocol.StateLoading, progress
 }
 
-// planningLocked says how far planning is, and why it does not get on.
+// planningLocked describes the progress of planning, and what delays it.
 func (c *cluster) planningLocked() string {
 	progress := "planning"
 	if c.data.footers[1] > 0 {
@@ -108,7 +108,7 @@ func (c *cluster) planningLocked() string {
 	return progress
 }
 
-// troubleLocked says why the cache does not get on, if something holds it up that may pass.
+// troubleLocked describes the temporary problem that delays the cache, if there is one.
 func (c *cluster) troubleLocked() string {
 	if c.data.plan == nil {
 		if c.data.trouble != "" || c.storeTrouble == nil {
@@ -125,7 +125,7 @@ func (c *cluster) troubleLocked() string {
 	return strings.Join(troubles, "; ")
 }
 
-// waitsLocked says of each node that is not ready what it is waited for.
+// waitsLocked describes, for each node that is not ready, what it is waiting for.
 func (c *cluster) waitsLocked() []string {
 	var waits []string
 	for i := range c.members {
@@ -151,7 +151,7 @@ func (c *cluster) waitsLocked() []string {
 	return waits
 }
 
-// absentLocked names the nodes that a first load waits for without any news.
+// absentLocked names the nodes of which a first load has not heard anything.
 func (c *cluster) absentLocked() string {
 	var absent []string
 	for i := range c.members {

@@ -16,24 +16,24 @@ import (
 // calls are the calls that use an assignment's rows, which can be ended so that its memory can be freed. Make it with
 // newCalls.
 type calls struct {
-	ended context.Context // once it has ended, so must the calls
+	ended context.Context // canceled when the calls must end
 	end   context.CancelFunc
 
 	mu   sync.Mutex
 	open int
-	idle chan struct{} // closed when ended and open is 0
+	idle chan struct{} // closed when ended is canceled and open is 0
 }
 
 func newCalls(ctx context.Context) *calls {
 	c := &calls{idle: make(chan struct{})}
-	c.ended, c.end = context.WithCancel(context.WithoutCancel(ctx)) // a node that stops lets its calls end
+	c.ended, c.end = context.WithCancel(context.WithoutCancel(ctx)) // not canceled with ctx: a node that shuts down lets its calls finish
 	return c
 }
 
 // errReplaced ends the calls of an assignment whose place another one takes.
 var errReplaced = status.Error(codes.Unavailable, "the data node loads another plan: ask the head again")
 
-// add counts a call in, unless calls are being ended.
+// add registers a call; it returns an error if calls are being ended.
 func (c *calls) add() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,7 +44,7 @@ func (c *calls) add() error {
 	return nil
 }
 
-// done counts a call out.
+// done unregisters a call.
 func (c *calls) done() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *calls) noteLocked() {
 	}
 }
 
-// during runs a call's handler. When calls are to end, the handler's sends and receives fail.
+// during runs a call's handler. When calls must end, the handler's sends and receives fail.
 func (c *calls) during(ctx context.Context, handler func() error) error {
 	stop := context.AfterFunc(c.ended, func() { transport.Cancel(ctx) })
 	defer stop()
@@ -69,7 +69,7 @@ func (c *calls) during(ctx context.Context, handler func() error) error {
 	return err
 }
 
-// endAll has all calls end and gives a channel that is closed when they have. It is called once.
+// endAll ends all calls and returns a channel that is closed when they have ended. It must be called only once.
 func (c *calls) endAll() (idle <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +78,7 @@ func (c *calls) endAll() (idle <-chan struct{}) {
 	return c.idle
 }
 
-// number is how many calls are open.
+// number is the number of open calls.
 func (c *calls) number() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

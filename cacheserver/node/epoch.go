@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// usualBytes is about how long a batch of an epoch is, unless the client says (protocol.BatchBytesHeader), or a step that
-	// lies together is longer. What was gathered is then in the L2 cache still when the transport copies it, and glibc has
-	// memory for it at hand: pyarrow's client took up to a third more CPU for 3 MiB. A client that stops reading keeps two
-	// in memory, see batchLength.
+	// usualBytes is the approximate length of a batch of an epoch, unless the client requests another (protocol.BatchBytesHeader), or
+	// a step whose rows are contiguous is longer. At this length a batch is still in the L2 cache when the transport copies it, and
+	// the client's glibc can reuse memory: pyarrow's client needed up to a third more CPU time with 3 MiB. For a client that stops
+	// reading, two batches stay in memory; see batchLength.
 	usualBytes = 1 << 20
-	// leastBytes and longestBytes bound what a client may say. The latter leaves room for rows longer than the mean.
+	// leastBytes and longestBytes bound the length that a client may request. The latter leaves room for rows longer than the mean.
 	leastBytes   = 64 << 10
 	longestBytes = mostBytes / 16 * 15
-	// mostBytes is what a batch may reach if that makes it end with a step, or if its rows are longer than others: with its
-	// header, no more than the 4 MiB that gRPC's clients take unless they are told otherwise.
+	// mostBytes is the maximum length of a batch that is extended to the end of a step, or whose rows are longer than the mean: with
+	// its header it fits in the 4 MiB that gRPC clients accept by default.
 	mostBytes = 4<<20 - 64<<10
-	// mostRows bounds the rows of a batch, however narrow they are.
+	// mostRows is the maximum number of rows of a batch.
 	mostRows = 1 << 16
-	// blockRuns is how many runs of the sequence are looked at at a time.
+	// blockRuns is the number of runs of the sequence that are processed at a time.
 	blockRuns = 512
 )
 
-// epoch streams this node's share of a rank's sequence, in sequence order, in batches of about so many bytes.
+// epoch streams this node's part of a rank's sequence, in sequence order, in batches of about length bytes.
 func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
 	most := min(mostBytes, s.most)
 	length = min(length, most/16*15)
@@ -45,7 +45,7 @@ func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
 	cursor.Within(uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds[1]))
 	every := l.cuts(l.rows.MeanBytes(p), length, most)
 	var runs []rows.Run // of this node, not sent yet
-	var rows int        // that they have
+	var rows int        // number of rows in runs
 	for left := every.positions; ; {
 		if err := s.stream.Context().Err(); err != nil {
 			return status.FromContextError(err).Err()
@@ -81,7 +81,7 @@ func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
 	}
 }
 
-// batchLength is about how long the batches of the call's epoch are to be, if there is memory for them.
+// batchLength returns the approximate length of batches for the call's epoch, provided that there is enough memory.
 func batchLength(ctx context.Context) (int64, error) {
 	said, err := protocol.BatchBytes(ctx)
 	if err != nil {
@@ -93,20 +93,19 @@ func batchLength(ctx context.Context) (int64, error) {
 	return min(max(said, leastBytes), longestBytes), nil
 }
 
-// cut says where a sequence is cut: after so many positions of the rank's sequence, or so many rows of this node.
+// cut says where to end a batch: after a number of positions of the rank's sequence, or of rows of this node.
 type cut struct {
 	positions uint64
 	rows      int
 }
 
-// endless is a cut's positions where only rows count, and its rows where only positions do.
+// endless is the value of cut.positions if only rows matter, and of cut.rows if only positions do.
 const endless = math.MaxInt
 
-// cuts makes batches of whole steps where a step's rows lie together, unless a step is too long: a client need not put
-// one together from two batches then. Where rows are shuffled over nodes it must anyway, and batches are as long as each
-// other, however the rows fall: an allocator has fresh memory mapped for a message longer than those before, and clumps
-// of 64 rows made lengths that differ by half. mean is the bytes of a row, length those of a
-// batch, longest those that one may have at most.
+// cuts ends batches at the ends of steps if the rows of a step are contiguous, unless a step is too long: so a client need not
+// assemble a step from two batches. If rows are shuffled over nodes the client has to anyway, and all batches have the same length
+// instead: for a message longer than all earlier ones an allocator maps new memory, and with batches cut at steps, clumps of 64 rows
+// led to lengths that differed by half. mean is the size of a row, length the target for a batch and longest its maximum, in bytes.
 func (l admitted) cuts(mean, length, longest int64) cut {
 	lo, hi := epoch.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := hi - lo

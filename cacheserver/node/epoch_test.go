@@ -75,7 +75,7 @@ func TestBatchLength(t *testing.T) {
 	}
 }
 
-// deaf is a stream of a client that does not read.
+// deaf is the stream of a client that does not read.
 type deaf struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -83,7 +83,8 @@ type deaf struct {
 
 func (d deaf) Context() context.Context { return d.ctx }
 
-// TestStreamsShareMemory opens streams until there is no memory left: each gets less than the ones before, and all comes back.
+// TestStreamsShareMemory opens streams until there is no memory left: each must get less than the ones before, and all memory must be
+// released at the end.
 func TestStreamsShareMemory(t *testing.T) {
 	const limit, kept = 64 << 20, 16 << 20
 	budget := rows.NewBudget(limit).Keep(kept)
@@ -92,7 +93,7 @@ func TestStreamsShareMemory(t *testing.T) {
 	}
 	n := &Node{cfg: Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2}}
 	gone, cancel := context.WithCancel(t.Context())
-	cancel() // who has gone does not wait for memory
+	cancel() // a client that has gone does not wait for memory
 	var open []*sender
 	for {
 		s, err := n.newSender(deaf{ctx: gone}, protocol.Epoch)

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// service is a data node's side of Arrow Flight. What it does not define answers UNIMPLEMENTED.
+// service is a data node's Flight service. Methods that it does not define return UNIMPLEMENTED.
 type service struct {
 	transport.Flight
 	node *Node
@@ -38,7 +38,7 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 	return lent.calls.during(stream.Context(), func() error { return s.get(lent, stream) })
 }
 
-// get streams what a ticket asks for.
+// get streams the rows of a ticket.
 func (s *service) get(lent admitted, stream flight.FlightService_DoGetServer) error {
 	projection, err := lent.project()
 	if err != nil {
@@ -74,14 +74,14 @@ func (l admitted) project() (*rows.Projection, error) {
 	return projection, nil
 }
 
-// maxTakeRows bounds one batch of row numbers in an exchange: at 8 bytes each, what a request of 4 MiB holds.
+// maxTakeRows is the maximum number of row numbers in a batch of an exchange: at 8 bytes each they fit in a request of 4 MiB.
 const maxTakeRows = 500_000
 
-// DoExchange answers batches of row numbers with batches of rows. Nothing but the ticket of the first message is read before the
-// ticket is admitted.
+// DoExchange answers batches of row numbers with batches of rows. Before the ticket is admitted, only the ticket in the first message
+// is parsed.
 func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error {
 	first, err := receiveMessage(stream)
-	if err != nil && !errors.Is(err, io.EOF) { // no message is one without a ticket
+	if err != nil && !errors.Is(err, io.EOF) { // a stream without messages is treated as one without a ticket
 		return err
 	}
 	lent, err := s.node.admit(first.Command, time.Now())
@@ -95,7 +95,7 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 	return lent.calls.during(stream.Context(), func() error { return s.take(lent, first, stream) })
 }
 
-// take answers the batches of an exchange until the client ends its side.
+// take answers the batches of an exchange until the client closes its side.
 func (s *service) take(lent admitted, first exchange.Message, stream flight.FlightService_DoExchangeServer) error {
 	projection, err := lent.project()
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *service) take(lent admitted, first exchange.Message, stream flight.Flig
 		if err != nil {
 			return err
 		}
-		if len(request.Header) == 0 { // application metadata alone asks for nothing
+		if len(request.Header) == 0 { // a message with only application metadata requests nothing
 			continue
 		}
 		out.work()
@@ -148,7 +148,7 @@ func receiveMessage(stream grpc.ServerStream) (exchange.Message, error) {
 	return m, nil
 }
 
-// receiveSchema checks the schema of the requests. It comes with the ticket or after it.
+// receiveSchema checks the schema of the requests, which arrives with the ticket or after it.
 func receiveSchema(stream grpc.ServerStream, m exchange.Message) error {
 	for len(m.Header) == 0 {
 		var err error
@@ -165,7 +165,7 @@ func receiveSchema(stream grpc.ServerStream, m exchange.Message) error {
 	return nil
 }
 
-// askedRows reads a batch of row indices.
+// askedRows decodes a batch of row indices.
 func askedRows(request exchange.Message) (exchange.Rows, error) {
 	rows, err := exchange.Batch(request)
 	if err != nil {
@@ -177,7 +177,7 @@ func askedRows(request exchange.Message) (exchange.Rows, error) {
 	return rows, nil
 }
 
-// runs are the node's own rows that a client asked for: one run for each.
+// runs converts the requested row indices to the node's own rows, with one run for each.
 func (l admitted) runs(asked exchange.Rows) ([]rows.Run, error) {
 	runs := make([]rows.Run, asked.Len())
 	for i := range runs {

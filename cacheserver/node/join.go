@@ -21,7 +21,7 @@ const (
 	rejoinMost  = time.Second
 )
 
-// keepJoined joins the head, and again whenever the connection breaks, until ctx ends.
+// keepJoined joins the head, and joins again whenever the connection breaks, until ctx ends.
 func (n *Node) keepJoined(ctx context.Context) error {
 	conn, err := transport.Dial(n.cfg.Head, n.cfg.TLS, n.cfg.Dial)
 	if err != nil {
@@ -57,7 +57,7 @@ func (n *Node) keepJoined(ctx context.Context) error {
 	return nil
 }
 
-// setJoined notes whether the head knows this node, and says whether that or the reason is news.
+// setJoined records whether the node has joined, and reports whether that or the refusal has changed.
 func (n *Node) setJoined(joined bool, refusal string) (news bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,9 +66,9 @@ func (n *Node) setJoined(joined bool, refusal string) (news bool) {
 	return news
 }
 
-// session is one stream to the head, from hello to its end.
+// session runs one stream to the head, from hello to its end.
 func (n *Node) session(ctx context.Context, conn *grpc.ClientConn) error {
-	// The stream outlives ctx by a moment, so that the head can be told why the node leaves.
+	// The stream ends a moment after ctx, so that the node can tell the head why it leaves.
 	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stream, err := peer.Join(streamCtx, conn, n.cfg.Secret)
@@ -94,7 +94,7 @@ func (n *Node) current() *assignment {
 	return n.data.assigned
 }
 
-// receive passes the head's messages on until the stream ends.
+// receive forwards the head's messages until the stream ends.
 func receive(stream peer.NodeStream, incoming chan<- peer.ToNode) error {
 	for {
 		message, err := stream.Recv()
@@ -109,7 +109,7 @@ func receive(stream peer.NodeStream, incoming chan<- peer.ToNode) error {
 	}
 }
 
-// endOf gives the status that the head ended the stream with; a failed send does not carry it.
+// endOf returns the status with which the head ended the stream; the error of a failed send does not contain it.
 func endOf(stream peer.NodeStream, sendErr error) error {
 	if _, err := stream.Recv(); err != nil {
 		return err
@@ -117,7 +117,7 @@ func endOf(stream peer.NodeStream, sendErr error) error {
 	return sendErr
 }
 
-// converse answers the head and reports to it until either side ends the session.
+// converse processes the head's messages and reports progress until either side ends the session.
 func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-chan peer.ToNode, ended <-chan error) error {
 	heartbeat := time.NewTicker(peer.HeartbeatEvery)
 	defer heartbeat.Stop()
@@ -158,7 +158,7 @@ func waitFor(ended <-chan error, most time.Duration) error {
 	}
 }
 
-// obey does what the head says.
+// obey carries out a message of the head.
 func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 	switch {
 	case m.Assign != nil:
@@ -182,12 +182,12 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 			n.giveUp(m.Abort.Reason)
 			return nil
 		}
-		n.setJoined(false, m.Abort.Reason) // the rows are of another plan, which a head may want again
+		n.setJoined(false, m.Abort.Reason) // the rows are of another plan, which a head may use later
 	}
 	return nil
 }
 
-// sendRecord gives the head the plan's record, in pieces.
+// sendRecord sends the plan's record to the head, in parts.
 func (n *Node) sendRecord(stream peer.NodeStream) error {
 	var record []byte
 	if a := n.current(); a != nil {
@@ -217,7 +217,7 @@ func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, 
 // reports all that it has at once.
 const mostReported = 4096
 
-// progress sends what is new, or nothing but a sign of life.
+// progress reports new splits, or sends an empty report as a heartbeat.
 func (r *reporter) progress() error {
 	for {
 		var p peer.Progress
@@ -235,7 +235,7 @@ func (r *reporter) progress() error {
 	}
 }
 
-// conclude reports how loading ended.
+// conclude reports how loading has ended.
 func (r *reporter) conclude(n *Node) error {
 	r.concluded = true
 	if err := r.progress(); err != nil {

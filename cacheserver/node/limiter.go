@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// coreBytes is how much memory decoding may take for each core.
+	// coreBytes is the memory for decoding per core.
 	coreBytes = 32 << 20
-	// spareBytes is what all decoding together may take beside it: a process needs less than 64 MiB, and this is what is left.
+	// spareBytes is the additional memory that all decoding together may use: what a process leaves unused of 64 MiB.
 	spareBytes = 24 << 20
-	// keptBytes is how much of a core's share stays mapped for the next row group.
+	// keptBytes is how much of a core's memory stays mapped for the next row group.
 	keptBytes = 28 << 20
 )
 
-// DecodeLimiter bounds how many row groups are decoded at the same time: one a core, and as many as fit 32 MiB a core of memory that
-// decoding takes beside the rows. A row group that needs more than all of it is decoded alone. It also owns the buffers that row groups are
-// decoded in. The nodes of a process share one. It is safe for concurrent use; make it with NewDecodeLimiter.
+// DecodeLimiter bounds how many row groups are decoded concurrently: one per core, and as many as fit in 32 MiB per core of memory
+// for decoding, not counting the rows. A row group that needs more than the total is decoded alone. It also owns the buffers for
+// decoding. The nodes of a process share one. It is safe for concurrent use; make it with NewDecodeLimiter.
 type DecodeLimiter struct {
 	cores    int
 	capacity int64
@@ -34,7 +34,7 @@ type DecodeLimiter struct {
 	loads   int // assignments being loaded
 }
 
-// NewDecodeLimiter makes one for the cores of this process.
+// NewDecodeLimiter returns a limiter for the cores of this process.
 func NewDecodeLimiter() *DecodeLimiter {
 	cores := runtime.GOMAXPROCS(0)
 	w := &DecodeLimiter{cores: cores, capacity: int64(cores)*coreBytes + spareBytes, buffers: source.NewMappedBuffers(int64(cores) * keptBytes)}
@@ -56,7 +56,7 @@ func (w *DecodeLimiter) load() (done func()) {
 	}
 }
 
-// begin waits until n bytes may be used; done gives them back. Every begin ends, because those before it do.
+// begin waits until n bytes may be used; done returns them. Requests are served in order, so none starves.
 func (w *DecodeLimiter) begin(n int64) (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -42,7 +42,7 @@ func TestDecodeLimiterBoundsWhatIsDecodedAtOnce(t *testing.T) {
 					now++
 					most = max(most, now)
 					mu.Unlock()
-					time.Sleep(time.Second) // fake time passes when nobody else can begin
+					time.Sleep(time.Second) // the fake clock advances only when no other goroutine can begin
 					mu.Lock()
 					now--
 					mu.Unlock()
@@ -60,7 +60,7 @@ func TestDecodeLimiterBoundsWhatIsDecodedAtOnce(t *testing.T) {
 	}
 }
 
-// Whatever the size of the table, row groups as writers make them are decoded on every core.
+// TestRowGroupsAreDecodedOnEveryCore checks for narrow and wide tables that row groups of usual sizes are decoded on every core.
 func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 	narrow := arrow.Field{Name: "n", Type: arrow.PrimitiveTypes.Int64}
 	for name, test := range map[string]struct {
@@ -80,7 +80,8 @@ func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 	}
 }
 
-// What a load sets aside holds the row groups under way, and grows with the workers no further than decoding may.
+// TestReserveMemory checks that the memory reserved for a load covers the row groups in progress, and that it does not grow with the
+// number of workers beyond what decoding may use.
 func TestReserveMemory(t *testing.T) {
 	layout, err := rows.NewLayout(arrow.NewSchema([]arrow.Field{{Name: "image", Type: arrow.BinaryTypes.Binary}}, nil))
 	if err != nil {

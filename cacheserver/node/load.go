@@ -104,12 +104,12 @@ func (l *load) loadAll(ctx context.Context) error {
 }
 
 const (
-	// pageRows is about how many rows a page of large values has: writers look at a page's size every 1024 values.
+	// pageRows is the approximate number of rows in a page of large values: writers check a page's size every 1024 values.
 	pageRows = 2048
-	// pageBytes is about what a column of small values takes while it is decoded: a page, at the writers' usual 1 MiB, and
-	// its dictionary, of which much is dropped before the page is read.
+	// pageBytes is the approximate memory for decoding a column of small values: a page, usually 1 MiB, and its dictionary, most of
+	// which is dropped before the page is read.
 	pageBytes = 3 << 19
-	// batchBytes is for the batches under way.
+	// batchBytes is the memory for the batches in progress.
 	batchBytes = 12 << 20
 )
 
@@ -251,7 +251,8 @@ func (l *load) explain(split source.SplitInfo, err error) error {
 	return fmt.Errorf("%s: %w", split, noRoom(err, what, "add data nodes, or cache fewer columns or rows"))
 }
 
-// noRoom says of a full budget what there was no room for, and what to do beside raising the limit. Other errors stay.
+// noRoom adds to an exhausted budget what there was no room for, and what can be done besides raising the limit. Other errors are
+// returned unchanged.
 func noRoom(err error, what, advice string) error {
 	var full *rows.ExhaustedError
 	if !errors.As(err, &full) {
@@ -262,7 +263,7 @@ func noRoom(err error, what, advice string) error {
 		what, inBytes(full.Need), inBytes(full.Used), inBytes(full.Limit), inBytes(full.Kept), advice)}
 }
 
-// noRoomError is a full budget in words.
+// noRoomError explains an exhausted budget.
 type noRoomError struct {
 	full *rows.ExhaustedError
 	text string
@@ -271,5 +272,5 @@ type noRoomError struct {
 func (e *noRoomError) Error() string { return e.text }
 func (e *noRoomError) Unwrap() error { return e.full }
 
-// inBytes is for people and for scripts.
+// inBytes formats n for people and for scripts.
 func inBytes(n int64) string { return fmt.Sprintf("%d bytes (%.1f MiB)", n, float64(n)/(1<<20)) }

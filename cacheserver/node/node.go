@@ -1,8 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node is the part of a cache that holds rows: it joins a head, loads the splits it is given into
-// chunks, and streams them to clients that show a ticket.
+// Package node is a data node of a cache: it joins a head, loads the splits assigned to it into chunks, and streams their rows to
+// clients with a ticket.
 package node
 
 import (
@@ -34,46 +34,46 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// Config is what a data node needs. Fields without a remark must be set.
+// Config configures a data node. Fields without a comment are required.
 type Config struct {
-	Index     int    // this node's place, from 0
+	Index     int    // index of this node, from 0
 	Head      string // host:port of the head
-	Advertise string // host:port at which clients reach Flight
+	Advertise string // host:port where clients connect to its Flight service
 	Flight    net.Listener
-	HTTP      net.Listener // nil serves no HTTP
+	HTTP      net.Listener // nil disables HTTP
 	Budget    *rows.Budget
 	Store     *objstore.Store
-	Source    source.Source  // the head says which version of it
-	Workers   int            // row groups decoded at a time; 0: one a core
-	Decoding  *DecodeLimiter // shared by the nodes of one process; nil: this node's own
+	Source    source.Source  // opens the version of it that the head names
+	Workers   int            // number of row groups decoded concurrently; 0: one per core
+	Decoding  *DecodeLimiter // shared by the nodes of one process; nil: this node has its own
 
-	Dial      transport.Dialer // of connections to the head; nil: TCP
+	Dial      transport.Dialer // for connections to the head; nil: TCP
 	JoinAfter time.Duration    // from Start to the first attempt to join
-	Secret    string           // the head's; a head that has another is refused
+	Secret    string           // shared with the head, to authenticate each other
 	TLS       transport.TLS    // zero: plain text
 	Grace     time.Duration
 	Transport transport.Implementation // zero: transport.H2
 
-	SendTimeout time.Duration // for a client to read a message before its stream is ended; 0: ten minutes
+	SendTimeout time.Duration // time for a client to read a message before its stream is ended; 0: ten minutes
 
 	Log      *slog.Logger
 	Metrics  *ops.Metrics
 	Profiles bool // serve Go's profiles beside the metrics
 }
 
-// Node is one data node. Make it with New, run it with Start; every method is safe for concurrent use.
+// Node is one data node. Make it with New, run it with Start; it is safe for concurrent use.
 type Node struct {
 	cfg         Config
 	incarnation string
 	senders     senders
-	waiting     atomic.Int64 // streams, for memory
+	waiting     atomic.Int64 // number of streams that wait for memory
 
 	mu       sync.Mutex
 	data     dataset
 	sealer   protocol.Sealer
 	stopping bool
 	joined   bool
-	refusal  string // why the node is not joined
+	refusal  string // why the node has not joined
 }
 
 // New makes a node that has not started.
@@ -94,8 +94,8 @@ func New(cfg Config) (*Node, error) {
 	return &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation), data: dataset{source: cfg.Source}}, nil
 }
 
-// Start serves until ctx ends or the head says that this process is not wanted any more. It then stops in
-// order: not ready, the head told, streams drained, memory freed. A failed load does not end it.
+// Start serves until ctx ends or the head tells this process to exit. It then shuts down in order: not ready, the head informed,
+// streams completed, memory freed. A failed load does not end it.
 func (n *Node) Start(ctx context.Context) error {
 	server, err := transport.NewServer(n.cfg.Transport, n.cfg.TLS, transportMemory{n}, n.cfg.Metrics, n.cfg.Log)
 	if err != nil {
@@ -158,11 +158,11 @@ func (n *Node) giveUp(reason string) {
 	}
 }
 
-// heapSlack is what the process takes beside what is reserved in the budget: code, goroutines, metrics, garbage.
+// heapSlack is the memory that the process uses in addition to what is reserved in the budget: code, goroutines, metrics, garbage.
 const heapSlack = 48 << 20
 
-// limitHeap has the garbage collector keep the Go heap within what the memory limit leaves beside the rows, which lie outside of it.
-// Without, garbage could take as much again as clients' requests and answers do.
+// limitHeap makes the garbage collector keep the Go heap within what the memory limit leaves besides the rows, which are outside the
+// heap. Otherwise garbage could take as much memory again as clients' requests and responses.
 func (n *Node) limitHeap() { debug.SetMemoryLimit(n.cfg.Budget.Heap() + heapSlack) }
 
 // admit checks a ticket and lends the rows that it is about.
@@ -216,7 +216,7 @@ type Status struct {
 		Total int `json:"total"`
 	} `json:"splits"`
 	Memory struct {
-		Used  int64 `json:"used"` // reserved now, in bytes
+		Used  int64 `json:"used"` // bytes currently reserved
 		Peak  int64 `json:"peak"`
 		Limit int64 `json:"limit"`
 	} `json:"memory"`
@@ -247,5 +247,5 @@ func (n *Node) waitsForLocked() string {
 	return text
 }
 
-// errUnwanted ends a process whose place another one took.
+// errUnwanted ends a process that another one has replaced.
 var errUnwanted = errors.New("this process is not wanted as a data node any more")

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// shedAfter is how long a client must have read nothing before its stream may be ended for another one's sake.
+	// shedAfter is how long a client must not have read anything before its stream may be ended to free memory for another.
 	shedAfter = 5 * time.Second
-	// memoryWait is how long a stream waits for memory before it is refused, and memoryPoll how often it looks.
+	// memoryWait is how long a stream waits for memory before it is rejected, and memoryPoll is the polling interval.
 	memoryWait, memoryPoll = shedAfter + time.Second, 50 * time.Millisecond
-	// maxWaiting is how many streams may wait at a time: they take memory, too.
+	// maxWaiting is the maximum number of waiting streams, since they need memory too.
 	maxWaiting = 128
 )
 
-// senders are the open streams of a node. The zero value is ready.
+// senders are the open streams of a node. The zero value is ready to use.
 type senders struct {
 	mu   sync.Mutex
 	open map[*sender]struct{}
@@ -43,7 +43,7 @@ func (a *senders) remove(s *sender) {
 	delete(a.open, s)
 }
 
-// shed ends the stream whose client has read nothing for longest, if that is long enough.
+// shed ends the stream whose client has not read anything for the longest time, if that is at least shedAfter.
 func (a *senders) shed(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -60,7 +60,7 @@ func (a *senders) shed(now time.Time) {
 	}
 }
 
-// transportMemory is where connections and requests are reserved. It does not wait, but when there is no memory, an idle stream ends.
+// transportMemory reserves memory for connections and requests. It does not wait; if there is no memory, it ends an idle stream.
 type transportMemory struct{ node *Node }
 
 // Reserve implements h2.Memory.
@@ -75,8 +75,8 @@ func (m transportMemory) Reserve(n int64) error {
 // Release implements h2.Memory.
 func (m transportMemory) Release(n int64) { m.node.cfg.Budget.Clients().Release(n) }
 
-// withMemory calls reserve again while there is too little memory, and makes room by ending streams that nobody reads; unless there would
-// be too little without any streams, too.
+// withMemory calls reserve again as long as there is too little memory, and frees memory by ending streams that are not read. It does
+// not wait if reserve could not succeed even without any streams.
 func (n *Node) withMemory(ctx context.Context, reserve func() error) error {
 	if waiting := n.waiting.Add(1); waiting > maxWaiting {
 		n.waiting.Add(-1)

@@ -22,16 +22,16 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// sender writes one stream's messages, within the memory that is set aside for them, and counts them.
+// sender sends one stream's messages, within the memory reserved for them, and counts them.
 type sender struct {
 	stream  grpc.ServerStream
 	node    *Node
 	memory  *rows.Allowance
-	most    int64         // bytes that one message may take, unless a single row takes more
-	timeout time.Duration // for the client to take a message
-	waiting atomic.Int64  // since when the client has not read the message that is being sent, in Unix nanoseconds; 0: none is
-	shed    atomic.Bool   // it was ended because others need its memory
-	begin   time.Time     // of the work on the next message
+	most    int64         // maximum bytes of a message, unless a single row is longer
+	timeout time.Duration // how long the client may take to read a message
+	waiting atomic.Int64  // since when the client has not read the message being sent, in Unix nanoseconds; 0: no message is being sent
+	shed    atomic.Bool   // it was ended to free memory for others
+	begin   time.Time     // when the node started working on the next message
 	open    prometheus.Gauge
 	bytes   prometheus.Counter
 	rows    prometheus.Counter
@@ -39,18 +39,18 @@ type sender struct {
 }
 
 const (
-	// streamFraction of the free memory is the most that a new stream gets for a message, from leastBytes to 4 MiB: the more
-	// streams there are, the shorter are the batches of the next one, and an idle client's streams leave memory to the others.
+	// streamFraction is the divisor of the free memory that bounds a new stream's messages, between leastBytes and 4 MiB: the more
+	// streams there are, the shorter the batches of the next one, so that idle streams leave memory to others.
 	streamFraction = 64
 	mostStream     = 4 << 20
-	// slowest is the rate in bytes a second below which a client is said not to read a long message.
+	// slowest is the rate in bytes per second below which a client counts as not reading a long message.
 	slowest = 1 << 20
 )
 
-// newSender sets memory aside for a stream. The caller closes the sender.
+// newSender reserves memory for a stream. The caller closes the sender.
 func (n *Node) newSender(stream grpc.ServerStream, kind protocol.Kind) (*sender, error) {
 	messages, requests := int64(1), int64(0)
-	if n.cfg.Transport == transport.GRPC { // one is under way while the next one is gathered
+	if n.cfg.Transport == transport.GRPC { // one is being sent while the next one is gathered
 		messages = 2
 		if kind == protocol.Take {
 			requests = transport.MaxRows
@@ -61,7 +61,7 @@ func (n *Node) newSender(stream grpc.ServerStream, kind protocol.Kind) (*sender,
 	err := n.withMemory(stream.Context(), func() (err error) {
 		clients := n.cfg.Budget.Clients()
 		most = min(max(clients.Free()/streamFraction, leastBytes), mostStream)
-		most = 1 << (bits.Len64(uint64(most)) - 1) // as buffers are
+		most = 1 << (bits.Len64(uint64(most)) - 1) // buffers have powers of two as sizes
 		memory, err = clients.Allow(messages*most + requests)
 		return err
 	})
@@ -85,7 +85,7 @@ func (s *sender) close() {
 	s.open.Dec()
 }
 
-// refusal is the status of what could not be done: RESOURCE_EXHAUSTED with the bytes needed and had, or INTERNAL.
+// refusal returns the status for an error: RESOURCE_EXHAUSTED with the bytes needed and available, or INTERNAL.
 func refusal(err error, format string, args ...any) error {
 	code := codes.Internal
 	var full *rows.ExhaustedError
@@ -100,10 +100,10 @@ func (s *sender) schema(p *rows.Projection) error {
 	return s.frame(protocol.NewFrame(rows.SchemaHeader(p.Schema()), nil, nil, 0, nil))
 }
 
-// work notes that the node works on the next message from now on.
+// work records that the node starts working on the next message.
 func (s *sender) work() { s.begin = time.Now() }
 
-// batch sends one record batch, and with it how long the node worked on it.
+// batch sends one record batch, with the time that the node worked on it.
 func (s *sender) batch(m rows.Message) error {
 	metadata, err := json.Marshal(protocol.BatchMetadata{Busy: time.Since(s.begin).Microseconds()})
 	if err != nil {
@@ -118,8 +118,8 @@ func (s *sender) batch(m rows.Message) error {
 	return nil
 }
 
-// frame blocks while the transport has more to send than the client takes: that bounds a stream's memory. A client that does not take
-// it in time loses the stream, so that the memory comes back.
+// frame sends a frame. It blocks while the client does not read what the transport has to send, which bounds a stream's memory. If
+// the client does not read it in time, the stream is ended to free its memory.
 func (s *sender) frame(f *protocol.Frame) error {
 	size, begin := f.Size(), time.Now()
 	timeout := s.timeout + time.Duration(size)*time.Second/slowest
@@ -141,7 +141,7 @@ func (s *sender) frame(f *protocol.Frame) error {
 	return nil
 }
 
-// shard streams rows in row order, chunks as they lie.
+// shard streams rows in row order, in the chunks in which they are stored.
 func (s *sender) shard(l admitted, p *rows.Projection) error {
 	rows := l.ticket.Rows
 	return s.between(l, p, rows[0]-l.ticket.Bounds[0], rows[1]-l.ticket.Bounds[0])
@@ -168,10 +168,10 @@ func (s *sender) between(l admitted, p *rows.Projection, lo, hi int64) error {
 	return nil
 }
 
-// maxTakeBytes bounds the one batch that answers a batch of row numbers.
+// maxTakeBytes is the maximum length of the batch that answers a batch of row numbers.
 const maxTakeBytes = 1 << 30
 
-// scratch is about how many bytes it takes to gather rows by their numbers: each one's place, in the table and in every column.
+// scratch estimates the memory for gathering rows by number: the position of each, in the table and in every column.
 func scratch(p *rows.Projection, rows int) int64 { return int64(rows) * int64(32+32*p.Nodes()) }
 
 // take answers one batch of the node's own row numbers with one batch of rows.
@@ -183,7 +183,7 @@ func (s *sender) take(l admitted, p *rows.Projection, asked exchange.Rows) error
 	return s.batch(message)
 }
 
-// gather makes a message of rows as Gather does, once there is memory for it.
+// gather makes a message of rows like Gather, waiting until there is memory for it.
 func (s *sender) gather(l admitted, p *rows.Projection, runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
 	err = s.node.withMemory(s.stream.Context(), func() (err error) {
 		message, left, err = l.rows.Gather(p, runs, count, most)
@@ -192,7 +192,7 @@ func (s *sender) gather(l admitted, p *rows.Projection, runs []rows.Run, count, 
 	return message, left, err
 }
 
-// gatherAsked makes the message of rows in the order asked.
+// gatherAsked makes a message of rows in the requested order.
 func (s *sender) gatherAsked(l admitted, p *rows.Projection, asked exchange.Rows) (rows.Message, error) {
 	need := scratch(p, asked.Len())
 	if err := s.node.withMemory(s.stream.Context(), func() error { return s.memory.Reserve(need) }); err != nil {

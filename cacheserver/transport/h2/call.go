@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// open begins a call on a new stream; ended says that the request has no body.
+// open begins a call on a new stream; ended is set if the request has no body.
 func (c *conn) open(id uint32, r request, ended bool) error {
 	s := &stream{conn: c, id: id, request: r, in: newInbox(c.server.cfg.Memory)}
 	s.window.Store(defaultWindow)
@@ -71,7 +71,7 @@ func (s *stream) run() {
 	}
 }
 
-// refuse answers what is no gRPC call, once it is there, and in words where no gRPC client asks.
+// refuse rejects a request that is not a gRPC call, after it has arrived; a client other than gRPC gets the reason as text.
 func (s *stream) refuse() {
 	due := time.Now().Add(s.conn.server.cfg.RequestTimeout)
 	for scrap := make([]byte, 1<<10); !s.early; {
@@ -87,7 +87,7 @@ func (s *stream) refuse() {
 	_ = s.finish(s.refusal, &o)
 }
 
-// done forgets a call that has returned.
+// done removes a call that has returned.
 func (c *conn) done(s *stream) {
 	s.letGo(true)
 	c.server.cfg.Memory.Release(s.memory)
@@ -100,7 +100,7 @@ func (c *conn) done(s *stream) {
 	}
 }
 
-// unary makes a call of one request and one response. Response and status go out in one piece.
+// unary runs a call with one request and one response. Response and status are sent together.
 func (s *stream) unary(m method) {
 	reply, err := m.unary(m.service, s.ctx, s.recvOne, s.conn.server.cfg.Unary)
 	if err == nil {
@@ -111,7 +111,7 @@ func (s *stream) unary(m method) {
 	}
 }
 
-// recvOne receives the one request of a unary call.
+// recvOne receives the single request of a unary call.
 func (s *stream) recvOne(m any) error {
 	err := s.RecvMsg(m)
 	if errors.Is(err, io.EOF) {
@@ -129,7 +129,7 @@ func (s *stream) reply(m any) error {
 	return s.finish(status.New(codes.OK, ""), o)
 }
 
-// streaming makes a call whose handler sends and receives as it likes.
+// streaming runs a call whose handler sends and receives any number of messages.
 func (s *stream) streaming(m method) {
 	var err error
 	if intercept := s.conn.server.cfg.Stream; intercept == nil {
@@ -138,10 +138,10 @@ func (s *stream) streaming(m method) {
 		info := &grpc.StreamServerInfo{FullMethod: s.path, IsClientStream: m.stream.ClientStreams, IsServerStream: m.stream.ServerStreams}
 		err = intercept(m.service, s, info, m.stream.Handler)
 	}
-	_ = s.finish(statusOf(err), &outgoing{}) // nobody is left to be told
+	_ = s.finish(statusOf(err), &outgoing{}) // an error means that the client is gone
 }
 
-// statusOf is what a client is told of a handler's error: its status, or that of a context's end, or UNKNOWN.
+// statusOf returns the status that a client gets for a handler's error: the error's own, that of a context's end, or UNKNOWN.
 func statusOf(err error) *status.Status {
 	if st, ok := status.FromError(err); ok {
 		return st

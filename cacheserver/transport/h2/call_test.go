@@ -32,7 +32,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// selfSigned is a certificate of 127.0.0.1 and the configuration that trusts it.
+// selfSigned returns a certificate for 127.0.0.1 and a client configuration that trusts it.
 func selfSigned(t *testing.T) (server, client *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -56,7 +56,7 @@ func selfSigned(t *testing.T) (server, client *tls.Config) {
 
 var bidi = &grpc.StreamDesc{StreamName: "any", ClientStreams: true, ServerStreams: true}
 
-// send answers each request, a number n, with a message of n bytes in many slices.
+// send answers each request, which is a number n, with a message of n bytes in many slices.
 func send(_ any, stream grpc.ServerStream) error {
 	for {
 		var request raw
@@ -80,7 +80,7 @@ func send(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// pattern is n bytes in which no place looks like its neighbours.
+// pattern returns n bytes in which neighboring regions differ.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -161,7 +161,7 @@ func streams(t *testing.T, conn *grpc.ClientConn) {
 	}
 }
 
-// meta answers with what the context knows, as header and trailer.
+// meta sends data from the call's context as header and trailer.
 func meta(_ any, stream grpc.ServerStream) error {
 	in, _ := metadata.FromIncomingContext(stream.Context())
 	p, _ := peer.FromContext(stream.Context())
@@ -203,7 +203,7 @@ func metadataBothWays(t *testing.T, conn *grpc.ClientConn, secure bool) {
 	}
 }
 
-// fail ends with a status that has text to be encoded, and details.
+// fail returns a status with details and with text that must be encoded.
 func fail(any, grpc.ServerStream) error {
 	st, err := status.New(codes.FailedPrecondition, "50 % of it, in größe\n").WithDetails(&errdetails.RetryInfo{})
 	if err != nil {
@@ -244,7 +244,7 @@ func failures(t *testing.T, conn *grpc.ClientConn) {
 	}
 }
 
-// TestHandlersSeeTheEnd has calls end in every way while their handlers wait.
+// TestHandlersSeeTheEnd ends calls in every way while their handlers wait.
 func TestHandlersSeeTheEnd(t *testing.T) {
 	tests := []struct {
 		name string
@@ -269,7 +269,7 @@ func TestHandlersSeeTheEnd(t *testing.T) {
 					switch wait {
 					case "receives":
 						err = stream.RecvMsg(new(raw))
-					case "sends": // until the window, which is never opened, is full
+					case "sends": // blocks when the window is full, which the client never reads
 						for err == nil {
 							err = stream.SendMsg(of.message(make([]byte, 10000)))
 						}
@@ -301,14 +301,14 @@ func TestHandlersSeeTheEnd(t *testing.T) {
 	}
 }
 
-// TestNoCalls has clients ask for what is no gRPC call: they get HTTP's answer.
+// TestNoCalls sends HTTP requests that are not gRPC calls: they get an HTTP response.
 func TestNoCalls(t *testing.T) {
 	server := serve(t, Config{}, nil)
 	tests := []struct {
 		name   string
 		fields []string
 		code   int
-		text   string // in the body, "" when the answer is a gRPC status alone
+		text   string // in the body; "" if the response is only a gRPC status
 	}{
 		{"a browser", []string{":method", "GET", ":scheme", "http", ":path", "/", ":authority", "a"}, http.StatusMethodNotAllowed, "want POST"},
 		{"JSON", []string{":method", "POST", ":scheme", "http", ":path", "/t/Echo", ":authority", "a", "content-type", "application/json"}, http.StatusUnsupportedMediaType, "application/json"},
@@ -369,8 +369,8 @@ func TestRegisterTwice(t *testing.T) {
 	s.RegisterService(&desc, nil)
 }
 
-// TestCancel ends calls from outside their handlers: with the handler's status, and by a reset with its code where a
-// message was sent in part.
+// TestCancel ends calls from outside their handlers: with the handler's status or, if a message was sent partially, by a reset with
+// the corresponding code.
 func TestCancel(t *testing.T) {
 	for _, within := range []bool{false, true} {
 		t.Run(fmt.Sprintf("within a message %t", within), func(t *testing.T) {
@@ -378,7 +378,7 @@ func TestCancel(t *testing.T) {
 			calls := make(chan context.Context, 1)
 			server := serve(t, Config{}, map[string]grpc.StreamHandler{"Wait": func(_ any, stream grpc.ServerStream) error {
 				calls <- stream.Context()
-				message := raw(make([]byte, 2*defaultWindow)) // longer than the window, which is never opened
+				message := raw(make([]byte, 2*defaultWindow)) // longer than the window, which is never increased
 				if !within {
 					message = raw("short")
 				}

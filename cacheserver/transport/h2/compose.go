@@ -11,15 +11,15 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// composer makes the bytes of one turn to write as a list of slices: frame headers and header blocks from its scratch space, messages where
-// they lie. Only the goroutine that has the turn may use it.
+// composer composes the bytes of one turn to write as a list of slices: frame headers and header blocks from its scratch space, and
+// messages without copying. Only the goroutine that has the turn may use it.
 type composer struct {
-	control frameBuffer // gathered control frames, which go first
-	frame   int         // length of the longest frame
-	whole   bool        // a message may be one frame
-	table   uint32      // size of the encoder's table
+	control frameBuffer // queued control frames, which are sent first
+	frame   int         // maximum frame length
+	whole   bool        // a message may be sent as one frame
+	table   uint32      // maximum size of the encoder's dynamic table
 	encoder *hpack.Encoder
-	block   bytes.Buffer // what encoder writes
+	block   bytes.Buffer // output of encoder
 	slices  [][]byte
 	scratch []byte
 }
@@ -30,7 +30,7 @@ func newComposer() *composer {
 	return c
 }
 
-// configure takes over what the peer accepts now.
+// configure sets the peer's current limits.
 func (c *composer) configure(frame int, whole bool, table uint32) {
 	c.frame, c.whole = frame, whole
 	if table != c.table {
@@ -39,14 +39,15 @@ func (c *composer) configure(frame int, whole bool, table uint32) {
 	}
 }
 
-// controlAlone lists the control frames as the slices of a turn that nothing else is written in.
+// controlAlone returns the control frames as the slices of a turn in which nothing else is written.
 func (c *composer) controlAlone() [][]byte { return append(c.slices[:0], c.control) }
 
-// compose lists the slices of one turn of a stream: the gathered control frames, then what o has, with n bytes of DATA.
+// compose returns the slices of one turn of a stream: the queued control frames, then the contents of o, with n bytes of DATA.
 //
-// A message's first frame is short, whatever the peer takes: gRPC C++ hands out what came in one frame where it lies in
-// its read buffer, at any address, and what came in several from malloc, where numbers lie aligned. A client that has
-// buffers of its own says so by the largest window there is, and gets whole messages as far as its frame size goes.
+// A message's first frame is short, even if the peer accepts longer ones: gRPC C++ passes on data that arrived in one frame without
+// copying it out of its read buffer, at any address, and copies data that arrived in several frames to memory from malloc, where
+// numbers are aligned. A client with its own buffers shows that by the maximum window size, and gets messages in one frame as far as
+// its maximum frame size allows.
 func (c *composer) compose(stream uint32, o *outgoing, n int, halfOpen bool) [][]byte {
 	c.slices, c.scratch = c.slices[:0], c.scratch[:0]
 	if len(c.control) > 0 {
@@ -78,7 +79,7 @@ func (c *composer) compose(stream uint32, o *outgoing, n int, halfOpen bool) [][
 	}
 	if o.left == 0 && o.tail != nil {
 		c.addHeaders(stream, o.tail, http2.FlagHeadersEndStream)
-		if halfOpen { // nobody will read what the peer still sends, RFC 9113 section 8.1
+		if halfOpen { // the rest of the request would not be read, RFC 9113 section 8.1
 			c.addFrame(4, http2.FrameRSTStream, 0, stream)
 			c.addScratch(binary.BigEndian.AppendUint32(nil, uint32(http2.ErrCodeNo)))
 		}
@@ -86,11 +87,11 @@ func (c *composer) compose(stream uint32, o *outgoing, n int, halfOpen bool) [][
 	return c.slices
 }
 
-// addHeaders adds a header block as one HEADERS frame and the CONTINUATION frames that it needs.
+// addHeaders adds a header block as a HEADERS frame and, if necessary, CONTINUATION frames.
 func (c *composer) addHeaders(stream uint32, fields []hpack.HeaderField, flags http2.Flags) {
 	c.block.Reset()
 	for _, f := range fields {
-		_ = c.encoder.WriteField(f) // into a bytes.Buffer, which takes everything
+		_ = c.encoder.WriteField(f) // writing to a bytes.Buffer never fails
 	}
 	kind, block := http2.FrameHeaders, c.block.Bytes()
 	for {
@@ -107,7 +108,7 @@ func (c *composer) addHeaders(stream uint32, fields []hpack.HeaderField, flags h
 	}
 }
 
-// addFrame adds a frame's first nine bytes.
+// addFrame adds the nine bytes of a frame header.
 func (c *composer) addFrame(length int, kind http2.FrameType, flags http2.Flags, stream uint32) {
 	at := len(c.scratch)
 	c.scratch = append(c.scratch, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags))
@@ -115,7 +116,7 @@ func (c *composer) addFrame(length int, kind http2.FrameType, flags http2.Flags,
 	c.slices = append(c.slices, c.scratch[at:])
 }
 
-// addScratch adds a copy of b. Slices added before stay good when the scratch space grows: they keep the old one.
+// addScratch adds a copy of b. Slices added before stay valid when the scratch space grows, since they refer to the old one.
 func (c *composer) addScratch(b []byte) {
 	at := len(c.scratch)
 	c.scratch = append(c.scratch, b...)

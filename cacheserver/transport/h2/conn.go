@@ -20,7 +20,7 @@ import (
 // conn is one client's connection. One goroutine reads it (serve); any goroutine may write, see writer.
 type conn struct {
 	server *Server
-	raw    net.Conn // as accepted; closing it ends everything
+	raw    net.Conn // as accepted; closing it ends the connection
 	net    net.Conn // raw, or TLS over it
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -53,7 +53,7 @@ func newConn(s *Server, raw net.Conn) *conn {
 	return c
 }
 
-// serve greets the client, reads until the connection ends, waits for its calls and has the server forget it.
+// serve performs the handshake, reads until the connection ends, waits for its calls and removes it from the server.
 func (c *conn) serve() {
 	err := c.greet()
 	if err == nil {
@@ -110,10 +110,10 @@ func (c *conn) fail(err error) {
 	_ = c.raw.SetWriteDeadline(time.Now().Add(lastWrite)) // the reader itself may be writing
 }
 
-// longAgo as a deadline ends a wait at once.
+// longAgo, used as a deadline, ends a wait at once.
 var longAgo = time.Unix(1, 0)
 
-// shut ends the connection: its calls, then, with the reason, the connection itself.
+// shut ends the calls of the connection, and then the connection itself, with the reason.
 func (c *conn) shut(err error) {
 	c.mu.Lock()
 	c.fail(err)
@@ -134,7 +134,8 @@ func (c *conn) shut(err error) {
 	_ = c.raw.Close()
 }
 
-// linger lets the peer read what was sent: closing at once, with bytes of the peer's unread, would reset the connection.
+// linger gives the peer time to read what was sent: closing at once, while bytes from the peer are unread, would reset the
+// connection.
 func (c *conn) linger() {
 	w, ok := c.raw.(interface{ CloseWrite() error })
 	if !ok || w.CloseWrite() != nil || c.raw.SetReadDeadline(time.Now().Add(lastWrite)) != nil {

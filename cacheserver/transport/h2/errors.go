@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What handlers get when they send or receive too late.
+// Errors for handlers that send or receive after the end.
 var (
 	errBroken    = status.Error(codes.Unavailable, "the connection has ended")
 	errReset     = status.Error(codes.Canceled, "the client cancelled the call")
@@ -20,13 +20,13 @@ var (
 	errCallEnded = status.Error(codes.Internal, "the call has ended")
 )
 
-// Why connections end that did nothing wrong.
+// Reasons for the end of connections that violated nothing.
 var (
 	errDrained = errors.New("drained")
 	errSilent  = errors.New("the client does not answer pings")
 )
 
-// violation is what a peer did that costs it the connection; the text goes into GOAWAY.
+// violation is a protocol error of the peer that ends the connection; the reason is sent in GOAWAY.
 type violation struct {
 	code   http2.ErrCode
 	reason string

@@ -14,19 +14,19 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// headerFields are what a response begins with.
+// headerFields returns the header fields of a response.
 func headerFields(code int, contentType string, md metadata.MD) []hpack.HeaderField {
 	return appendMetadata([]hpack.HeaderField{{Name: ":status", Value: strconv.Itoa(code)}, {Name: "content-type", Value: contentType}}, md)
 }
 
-// trailerFields are what a response ends with.
+// trailerFields returns the trailer fields of a response.
 func trailerFields(st *status.Status, md metadata.MD) []hpack.HeaderField {
 	fields := []hpack.HeaderField{{Name: "grpc-status", Value: strconv.Itoa(int(st.Code()))}}
 	if m := st.Message(); m != "" {
 		fields = append(fields, hpack.HeaderField{Name: "grpc-message", Value: percentEncode(m)})
 	}
 	if p := st.Proto(); len(p.GetDetails()) > 0 {
-		// A status whose details can't be encoded is sent without: code and message say what there is to say.
+		// A status whose details can't be encoded is sent without them; code and message are sufficient.
 		if encoded, err := proto.Marshal(p); err == nil {
 			fields = append(fields, hpack.HeaderField{Name: "grpc-status-details-bin", Value: base64.RawStdEncoding.EncodeToString(encoded)})
 		}
@@ -34,7 +34,7 @@ func trailerFields(st *status.Status, md metadata.MD) []hpack.HeaderField {
 	return appendMetadata(fields, md)
 }
 
-// appendMetadata adds the application's fields; names that are gRPC's own are left out.
+// appendMetadata appends the application's fields, without names reserved by gRPC.
 func appendMetadata(fields []hpack.HeaderField, md metadata.MD) []hpack.HeaderField {
 	for name, values := range md {
 		name = strings.ToLower(name)
@@ -53,7 +53,7 @@ func appendMetadata(fields []hpack.HeaderField, md metadata.MD) []hpack.HeaderFi
 
 const upperHex = "0123456789ABCDEF"
 
-// percentEncode makes a status message fit a header field: bytes that are not printable ASCII, and %, become %XX.
+// percentEncode encodes a status message for a header field: bytes that are not printable ASCII, and %, become %XX.
 func percentEncode(message string) string {
 	var b strings.Builder
 	for i := range len(message) {

@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// longest is the longest frame that HTTP/2 has.
+// longest is the maximum frame length of HTTP/2.
 const longest = 1<<24 - 1
 
-// endless sends messages of 1 MiB for as long as it can.
+// endless sends messages of 1 MiB until it fails.
 func endless(of *counter) grpc.StreamHandler {
 	message := pattern(1 << 20)
 	return func(_ any, stream grpc.ServerStream) error {
@@ -28,8 +28,8 @@ func endless(of *counter) grpc.StreamHandler {
 	}
 }
 
-// TestWindows reads messages with random windows and frame sizes: no byte comes that was not allowed, no frame is too
-// long, and what comes is what was sent.
+// TestWindows reads messages with random windows and frame sizes: no more bytes than allowed may arrive, no frame may be too long,
+// and the bytes must be those that were sent.
 func TestWindows(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -56,7 +56,7 @@ func TestWindows(t *testing.T) {
 		s.call(1, "Five", true)
 		await[*http2.MetaHeadersFrame](s)
 		var got []byte
-		// What the server may send: of the stream, of the connection.
+		// What the server may send: on the stream, and on the connection.
 		for windows := []int{int(window), defaultWindow}; len(got) < len(want); {
 			for i, stream := range []uint32{1, 0} {
 				if windows[i] == 0 || random.IntN(3) == 0 {
@@ -78,7 +78,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// TestNegativeWindow takes back window that was given, RFC 9113 section 6.9.2.
+// TestNegativeWindow reduces the window so that it becomes negative, RFC 9113 section 6.9.2.
 func TestNegativeWindow(t *testing.T) {
 	var of counter
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
@@ -95,12 +95,12 @@ func TestNegativeWindow(t *testing.T) {
 	}
 }
 
-// TestLongestFrames asks for frames of 16 MiB: a message is one.
+// TestLongestFrames sets the maximum frame size to 16 MiB: a message must then be one frame.
 func TestLongestFrames(t *testing.T) {
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(new(counter))})
 	s := server.connect(t, http2.Setting{ID: http2.SettingMaxFrameSize, Val: longest}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
 	s.must(s.WriteWindowUpdate(0, maxWindow-defaultWindow))
-	s.must(s.WritePing(false, [8]byte{})) // its answer says that the settings are taken
+	s.must(s.WritePing(false, [8]byte{})) // the answer shows that the settings are applied
 	await[*http2.PingFrame](s)
 	s.SetMaxReadFrameSize(longest)
 	s.call(1, "Endless", true)
@@ -111,20 +111,20 @@ func TestLongestFrames(t *testing.T) {
 	}
 }
 
-// TestTurns opens endless streams on one connection: all of them get on, also when one is out of window.
+// TestTurns opens endless streams on one connection: all must make progress, even if one has no window.
 func TestTurns(t *testing.T) {
 	const streams, rounds = 5, 20
 	var of counter
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
 	s := server.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	s.must(s.WriteWindowUpdate(0, maxWindow-defaultWindow))
-	s.call(1, "Endless", true) // stream 1 never has a window
+	s.call(1, "Endless", true) // the window of stream 1 is never increased
 	for i := range streams {
 		s.call(uint32(2*i+3), "Endless", true)
 		s.must(s.WriteWindowUpdate(uint32(2*i+3), maxWindow))
 	}
 	got := map[uint32]int{}
-	// The first streams are ahead by what they sent alone; from when all have begun, they are to stay together.
+	// Streams that began earlier are ahead; the amounts must not diverge after all have begun.
 	for len(got) < streams {
 		got[await[*http2.DataFrame](s).StreamID]++
 	}
@@ -138,19 +138,19 @@ func TestTurns(t *testing.T) {
 	for _, n := range got {
 		least, most = min(least, n), max(most, n)
 	}
-	// A handler that the busy machine does not let run asks late, and misses turns.
+	// On a busy machine a handler may request its turn late, and miss turns.
 	if len(got) < streams || least < most/10 {
 		t.Errorf("the streams got %v bytes: %d to %d", got, least, most)
 	}
 }
 
-// TestBrokenConnections cuts connections in the middle of streams: every message is released, once.
+// TestBrokenConnections breaks connections in the middle of streams: every message must be released exactly once.
 func TestBrokenConnections(t *testing.T) {
 	var of counter
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
 	for i := range 20 {
 		s := server.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
-		if i%2 == 0 { // else the connection's window holds them up
+		if i%2 == 0 { // otherwise the connection's window blocks them
 			s.must(s.WriteWindowUpdate(0, maxWindow-defaultWindow))
 		}
 		for stream := range uint32(8) {
@@ -158,7 +158,7 @@ func TestBrokenConnections(t *testing.T) {
 		}
 		for range i {
 			await[*http2.DataFrame](s)
-			if i >= 3 { // no more may come
+			if i >= 3 { // no more can arrive
 				break
 			}
 		}

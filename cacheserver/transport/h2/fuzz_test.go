@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// FuzzConnection has a client say anything: the server neither panics nor keeps the connection, a call or a message
-// when the client has gone.
+// FuzzConnection sends arbitrary bytes: the server must not panic, and must release the connection, calls and messages when the
+// client has gone.
 func FuzzConnection(f *testing.F) {
 	var block, said bytes.Buffer
 	encoder, framer := hpack.NewEncoder(&block), http2.NewFramer(&said, nil)
@@ -56,12 +56,12 @@ func FuzzConnection(f *testing.F) {
 		ours, theirs := net.Pipe()
 		served, done := make(chan struct{}), make(chan struct{})
 		go func() { server.serve(theirs); close(served) }()
-		go func() { _, _ = io.Copy(io.Discard, ours) }() // ends with the pipe
+		go func() { _, _ = io.Copy(io.Discard, ours) }() // ends when the pipe is closed
 		_ = ours.SetWriteDeadline(time.Now().Add(soon))
 		if _, err := ours.Write([]byte(http2.ClientPreface)); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = ours.Write(data) // the server may have ended it by now
+		_, _ = ours.Write(data) // the server may have closed it
 		_ = ours.Close()
 		go func() { <-served; server.GracefulStop(); close(done) }()
 		select {

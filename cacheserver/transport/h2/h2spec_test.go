@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestH2Spec runs h2spec (github.com/summerwind/h2spec), some 150 checks of RFC 7540 and 7541. Where servers often can't
-// be held to a sentence of the RFC it wants --strict to be held to it; this one can.
+// TestH2Spec runs h2spec (github.com/summerwind/h2spec), some 150 checks of RFC 7540 and 7541. With --strict it includes checks that
+// many servers fail.
 func TestH2Spec(t *testing.T) {
 	server := serve(t, Config{}, nil)
 	host, port, err := net.SplitHostPort(server.address)
@@ -19,7 +19,7 @@ func TestH2Spec(t *testing.T) {
 		t.Fatal(err)
 	}
 	tester := exec.CommandContext(t.Context(), "go", "tool", "-modfile=../../../hack/h2spec/go.mod", "h2spec", "--strict", "--timeout", "60", "--host", host, "--port", port)
-	tester.Env = append(os.Environ(), "GOARCH=") // this machine's, whatever the test is emulated for
+	tester.Env = append(os.Environ(), "GOARCH=") // GOARCH of this machine, even if the test is emulated for another one
 	if report, err := tester.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, report)
 	}

@@ -23,10 +23,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// soon is more than anything here takes on a machine that is busy with other things.
+// soon is a time limit that is long enough for a busy machine.
 const soon = 2 * time.Minute
 
-// raw is a message that is its own encoding.
+// raw is a message that is already encoded.
 type raw []byte
 
 // rawCodec passes raw messages.
@@ -47,7 +47,7 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// counter makes messages and counts how many were made and given back.
+// counter makes messages and counts how many were made and released.
 type counter struct{ made, released atomic.Int64 }
 
 // owned is a Message of a counter.
@@ -102,8 +102,8 @@ func serveAfter(t testing.TB, cfg Config, methods map[string]grpc.StreamHandler,
 	return r
 }
 
-// echo answers with its request.
-func echo(_ any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the order is grpc.MethodHandler's
+// echo returns its request.
+func echo(_ any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // parameters as in grpc.MethodHandler
 	var request raw
 	if err := decode(&request); err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func hold(_ any, stream grpc.ServerStream) error {
 	return stream.Context().Err()
 }
 
-// conn is the server's only connection, nil if it has none.
+// conn returns the server's only connection, nil if it has none.
 func (r *running) conn() (only *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,7 +130,7 @@ func (r *running) conn() (only *conn) {
 	return only
 }
 
-// runs waits until the connection has so many calls running.
+// runs waits until the connection has n running calls.
 func (c *conn) runs(t *testing.T, n int) {
 	t.Helper()
 	eventually(t, "calls are running as expected", func() bool {
@@ -155,7 +155,7 @@ func (r *running) dial(t *testing.T, config *tls.Config) *grpc.ClientConn {
 	return conn
 }
 
-// script is a client that says frame by frame what a test wants said.
+// script is a client that sends single frames.
 type script struct {
 	*http2.Framer
 	t     testing.TB
@@ -201,7 +201,7 @@ func (s *script) must(err error) {
 	}
 }
 
-// await reads up to the next frame of a kind.
+// await reads up to the next frame of a type.
 func await[F http2.Frame](s *script) F {
 	s.t.Helper()
 	for {
@@ -224,21 +224,21 @@ func (s *script) fields(pairs ...string) []byte {
 	return bytes.Clone(s.block.Bytes())
 }
 
-// call opens a stream for a method of the service, more fields at the end.
+// call opens a stream for a method of the service; more are additional header fields.
 func (s *script) call(stream uint32, method string, end bool, more ...string) {
 	s.t.Helper()
 	pairs := append([]string{":method", "POST", ":scheme", "http", ":path", "/t/" + method, ":authority", "test", "content-type", "application/grpc", "te", "trailers"}, more...)
 	s.must(s.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: s.fields(pairs...), EndHeaders: true, EndStream: end}))
 }
 
-// ends reads until the server closes the connection, and gives the last GOAWAY's code.
+// ends reads until the server closes the connection, and returns the code of the last GOAWAY.
 func (s *script) ends() http2.ErrCode {
 	s.t.Helper()
 	const none = http2.ErrCode(1 << 31)
 	code := none
 	for {
 		frame, err := s.ReadFrame()
-		// Who still sends after the last GOAWAY may see the connection reset.
+		// A client that still sends after the last GOAWAY may get a connection reset.
 		if errors.Is(err, io.EOF) || (err != nil && code != none) {
 			return code
 		}
@@ -251,7 +251,7 @@ func (s *script) ends() http2.ErrCode {
 	}
 }
 
-// eventually waits until done says so.
+// eventually waits until done returns true.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for begin := time.Now(); !done(); time.Sleep(time.Millisecond) {

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// inbox holds bytes that a stream has received and its handler has not read. One goroutine puts, one takes. Its
-// length is bounded by the stream's window.
+// inbox holds bytes that a stream has received and its handler has not read. One goroutine calls put, one calls take. The stream's
+// window bounds its length.
 type inbox struct {
-	memory Memory        // where data is reserved
-	more   chan struct{} // buffered: something has changed
+	memory Memory        // memory for data is reserved here
+	more   chan struct{} // buffered: receives a value after a change
 
 	mu   sync.Mutex
 	data []byte
-	done error // what comes after data; nil: more may come
-	last bool  // the client ended its side: data is read before done is told
+	done error // returned after data; nil: more may arrive
+	last bool  // the client ended its side: data is read before done is returned
 }
 
 func newInbox(memory Memory) inbox { return inbox{memory: memory, more: make(chan struct{}, 1)} }
 
-// put appends a copy of data. Without memory for it, the inbox ends.
+// put appends a copy of data. If there is no memory for it, the inbox ends with an error.
 func (b *inbox) put(data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,7 +40,7 @@ func (b *inbox) put(data []byte) {
 	b.notify()
 }
 
-// finish says that nothing follows: what is there is read, then io.EOF.
+// finish marks the end of the data: take returns what is there, then io.EOF.
 func (b *inbox) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,7 +50,7 @@ func (b *inbox) finish() {
 	}
 }
 
-// end says that nothing is read any more, and why.
+// end discards the data and makes take return why.
 func (b *inbox) end(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,11 +73,11 @@ func (b *inbox) notify() {
 	}
 }
 
-// errLate ends a wait for bytes that were due.
+// errLate is returned when bytes did not arrive in time.
 var errLate = errors.New("the request is late")
 
-// take moves received bytes into the front of p and says how many; it waits for at least one, until it is due, or, if due is zero, as
-// long as it takes.
+// take moves received bytes to the front of p and returns their number. It waits for at least one byte, until due or, if due is zero,
+// without a limit.
 func (b *inbox) take(ctx context.Context, p []byte, due time.Time) (int, error) {
 	var late <-chan time.Time // of a timer that most calls don't need
 	for {

@@ -46,7 +46,7 @@ func (c *conn) keepAlive() {
 	c.beats.timer = time.AfterFunc(c.server.silence, c.beat)
 }
 
-// beat pings a client that has been silent, and gives up an idle one that stayed silent after that.
+// beat pings a client that has been silent, and closes the connection of an idle one that does not answer.
 func (c *conn) beat() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,8 +61,8 @@ func (c *conn) beat() {
 	}
 }
 
-// drain ends the connection when its calls have ended. The client is told in two steps, RFC 9113 section 6.8: first
-// to open no more streams, then, when those under way have come, which ones are the last.
+// drain ends the connection when its calls have ended. The client is told in two steps, RFC 9113 section 6.8: first to open no more
+// streams, then, when streams already in flight have arrived, which ones are the last.
 func (c *conn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *conn) drain() {
 	time.AfterFunc(drainWait, c.refuse)
 }
 
-// refuse begins no calls any more.
+// refuse stops accepting calls.
 func (c *conn) refuse() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

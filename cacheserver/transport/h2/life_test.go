@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestDrain stops a server gracefully while a call is running: the call ends as it would have, no other begins.
+// TestDrain stops a server gracefully while a call is running: the call must complete normally, and no other may begin.
 func TestDrain(t *testing.T) {
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Send": send})
 	conn := server.dial(t, nil)
@@ -65,7 +65,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestStop cuts running calls.
+// TestStop ends running calls.
 func TestStop(t *testing.T) {
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Hold": hold, "Endless": endless(new(counter))})
 	conn := server.dial(t, nil)
@@ -86,10 +86,10 @@ func TestStop(t *testing.T) {
 	eventually(t, "the client is connected", func() bool { return server.conn() != nil })
 	server.conn().runs(t, 2)
 	server.Stop()
-	server.GracefulStop() // waits for the calls' ends
+	server.GracefulStop() // waits until the calls have ended
 }
 
-// TestRefusedStream opens a stream after the second GOAWAY: it is ignored, the running call goes on.
+// TestRefusedStream opens a stream after the second GOAWAY: it must be ignored, and the running call must continue.
 func TestRefusedStream(t *testing.T) {
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Hold": hold})
 	s := server.connect(t)
@@ -100,7 +100,7 @@ func TestRefusedStream(t *testing.T) {
 	if first := await[*http2.GoAwayFrame](s); first.LastStreamID != maxWindow {
 		t.Errorf("the first GOAWAY has last stream %d", first.LastStreamID)
 	}
-	s.call(3, "Hold", false) // on its way while the server drains
+	s.call(3, "Hold", false) // in flight while the server drains
 	s.must(s.WritePing(true, await[*http2.PingFrame](s).Data))
 	if second := await[*http2.GoAwayFrame](s); second.LastStreamID != 3 {
 		t.Errorf("the second GOAWAY has last stream %d, want 3", second.LastStreamID)
@@ -113,15 +113,15 @@ func TestRefusedStream(t *testing.T) {
 	}
 }
 
-// TestSilentClients has a client that never answers a ping: while it waits for a call it is left alone, when idle it is
-// given up.
+// TestSilentClients has a client that never answers a ping: its connection must stay open while it waits for a call, and be closed
+// when it is idle.
 func TestSilentClients(t *testing.T) {
 	release := make(chan struct{})
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Wait": func(any, grpc.ServerStream) error { <-release; return nil }})
 	s := server.connect(t)
 	s.call(1, "Wait", true)
 	s.must(s.WritePing(false, [8]byte{1}))
-	await[*http2.PingFrame](s) // from here on it is silent
+	await[*http2.PingFrame](s) // no answers from here on
 	c := server.conn()
 	for range 5 {
 		c.beat()
@@ -138,7 +138,7 @@ func TestSilentClients(t *testing.T) {
 	s.ends()
 }
 
-// TestNoHTTP2 has clients that say something else, or close.
+// TestNoHTTP2 has clients that use another protocol, or close the connection.
 func TestNoHTTP2(t *testing.T) {
 	server := serve(t, Config{}, nil)
 	for _, text := range []string{"", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", http2.ClientPreface[:10], http2.ClientPreface + "\x00\x00\x00\x06\x00\x00\x00\x00\x00"} {

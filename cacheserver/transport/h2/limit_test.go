@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// purse is a memory of so many bytes.
+// purse is a Memory with a limit.
 type purse struct{ free atomic.Int64 }
 
 func (p *purse) Reserve(n int64) error {
@@ -32,7 +32,7 @@ func (p *purse) Reserve(n int64) error {
 
 func (p *purse) Release(n int64) { p.free.Add(n) }
 
-// gather receives messages to the end and answers with the last.
+// gather receives messages until the end and returns the last one.
 func gather(_ any, stream grpc.ServerStream) error {
 	var last raw
 	for {
@@ -48,8 +48,8 @@ func gather(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// TestMemoryIsReserved runs calls until their memory is used up: the one for which there is none is refused in words, the others go on, and
-// all of it comes back.
+// TestMemoryIsReserved runs calls until their memory is used up: the call without memory must be rejected with a status, the others
+// must continue, and all memory must be released.
 func TestMemoryIsReserved(t *testing.T) {
 	const size = 1 << 20
 	p := &purse{}
@@ -89,7 +89,7 @@ func TestMemoryIsReserved(t *testing.T) {
 	}
 }
 
-// TestLimitsByMethod holds the first message and the others to limits of their own.
+// TestLimitsByMethod checks the limits of the first message and of later ones.
 func TestLimitsByMethod(t *testing.T) {
 	limit := func(method string, first bool) int {
 		if method == "/t/Gather" && !first {
@@ -118,7 +118,8 @@ func TestLimitsByMethod(t *testing.T) {
 	}
 }
 
-// TestLateRequests ends calls whose message does not come: the first from the start, later ones once they have begun.
+// TestLateRequests ends calls whose message does not arrive in time: for the first message, the time starts with the call, for later
+// ones with their first byte.
 func TestLateRequests(t *testing.T) {
 	r := serve(t, Config{RequestTimeout: 100 * time.Millisecond}, map[string]grpc.StreamHandler{"Gather": gather})
 	for name, sent := range map[string]string{
@@ -136,7 +137,7 @@ func TestLateRequests(t *testing.T) {
 	}
 }
 
-// TestUnreadConnection ends a connection whose client reads nothing, however far its windows go.
+// TestUnreadConnection checks that a connection whose client reads nothing is closed, however large its windows are.
 func TestUnreadConnection(t *testing.T) {
 	ended := make(chan error, 1)
 	r := serve(t, Config{SendTimeout: 200 * time.Millisecond}, map[string]grpc.StreamHandler{"Flood": func(_ any, stream grpc.ServerStream) error {

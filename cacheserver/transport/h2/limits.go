@@ -10,59 +10,58 @@ import (
 )
 
 const (
-	alpn = "h2" // TLS's name of HTTP/2, RFC 9113 section 3.2
+	alpn = "h2" // ALPN protocol name of HTTP/2, RFC 9113 section 3.2
 
-	// handshakeTime is how long a new connection may take to say that it speaks HTTP/2.
+	// handshakeTime is the time limit for the handshakes of TLS and HTTP/2 on a new connection.
 	handshakeTime = time.Minute
-	// minPause and maxPause are how long to wait after a connection could not be accepted.
+	// minPause and maxPause bound the pause after a connection could not be accepted.
 	minPause, maxPause = 5 * time.Millisecond, time.Second
-	// silence is after how long without a frame from the client a PING is sent.
+	// silence is the time without a frame from the client after which a PING is sent.
 	silence = time.Minute
-	// lastWrite is how long the last frames of a connection may take, and its peer to close its side.
+	// lastWrite is the time limit for a connection's last frames, and for its peer to close its side.
 	lastWrite = time.Second
-	// drainWait is how long a client may go on opening streams after the first GOAWAY: it ends with the answer to a PING.
+	// drainWait is how long a client may still open streams after the first GOAWAY: less if it answers the PING earlier.
 	drainWait = time.Second
 
-	// maxStreams is how many calls a connection may have running. A call that its client reset counts until its
-	// handler has returned, so that resets buy nothing (CVE-2023-44487).
+	// maxStreams is the maximum number of running calls per connection. A call that its client reset counts until its handler has
+	// returned, so that resets gain nothing (CVE-2023-44487).
 	maxStreams = 512
-	// slowest is the rate in bytes a second that a long message must come at, see Config.RequestTimeout.
+	// slowest is the minimum rate, in bytes per second, at which a long message must arrive; see Config.RequestTimeout.
 	slowest = 64 << 10
-	// maxHeaderList bounds a request's header fields, each counted as RFC 9113 section 6.5.2 says.
+	// maxHeaderList bounds a request's header fields, counted as in RFC 9113 section 6.5.2.
 	maxHeaderList = 64 << 10
-	// maxRead bounds a frame together with the CONTINUATION frames that belong to it, so that empty ones end too.
+	// maxRead bounds a frame together with its CONTINUATION frames, so that an endless series of empty ones is rejected too.
 	maxRead = 4 * maxHeaderList
-	// maxTable bounds the table of header compression in either direction.
+	// maxTable bounds the dynamic table of header compression in either direction.
 	maxTable = 4096
-	// maxControl bounds the control frames that wait to be written: a peer that asks for answers must read them.
+	// maxControl bounds the control frames that are queued: a peer that causes answers must read them.
 	maxControl = 64 << 10
 
 	// quantum is how many bytes a stream may write in one turn, see peerSettings.piece.
 	quantum = 512 << 10
 
-	// maxUnsent is TCP_NOTSENT_LOWAT: how many bytes a connection holds that its peer has no room for.
+	// maxUnsent is TCP_NOTSENT_LOWAT: the maximum number of bytes in a connection's send buffer that can't be sent yet.
 	maxUnsent = 1 << 20
-	// Where the first round trip takes less than nearRTT, SO_SNDBUF is nearBuffer, of which Linux makes twice as much: 5 GB/s and more at
-	// that distance. Elsewhere the kernel makes buffers as long as bandwidth and delay want them.
+	// If the first round trip takes less than nearRTT, SO_SNDBUF is set to nearBuffer, which Linux doubles: at that distance it is
+	// sufficient for 5 GB/s and more. Otherwise the kernel adjusts the buffer to bandwidth and delay.
 	nearRTT    = 100 * time.Microsecond
 	nearBuffer = 384 << 10
 
-	// defaultWindow and defaultFrame are what a peer that says nothing takes, RFC 9113 section 6.5.2.
+	// defaultWindow and defaultFrame are the values before a peer sends settings, RFC 9113 section 6.5.2.
 	defaultWindow, defaultFrame = 65535, 16384
 	maxWindow                   = 1<<31 - 1
-	// connWindow is what a connection may send beyond what was read; every stream has the default.
+	// connWindow is the connection's receive window; each stream's is the default.
 	connWindow = 1 << 20
 )
 
-// A connection may make the server look at so many frames a second that carry nothing: pings, settings, priorities,
-// empty data, unknown ones; and end so many calls before their time. Peers that measure bandwidth send a ping a
-// round trip, a few thousand a second on one machine.
+// Limits per second on frames that carry no data (pings, settings, priorities, empty data, unknown ones) and on calls that a client
+// resets. Peers that measure bandwidth send a ping per round trip, which is a few thousand per second on one machine.
 const (
 	maxIdle   = 20000
 	maxResets = 1000
 )
 
-// rate counts events and tells when there are too many in one second. The zero value with a limit is ready.
+// rate counts events and reports when there are too many in one second. Set limit; the other fields start as zero.
 type rate struct {
 	limit, count int
 	since        time.Time

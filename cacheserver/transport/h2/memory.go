@@ -10,35 +10,37 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Memory is a budget that everything a client can have the server hold is reserved in: connections, calls, requests until the handler
-// asks for the next one, and answers that are encoded here. A Message is its sender's to reserve. Safe for concurrent use.
+// Memory is a budget for everything that clients make the server hold: connections, calls, requests until the handler asks for the
+// next one, and responses that are encoded here. The sender of a Message reserves memory for it. Implementations must be safe for
+// concurrent use.
 type Memory interface {
-	// Reserve takes n bytes, or none: its error says how many were needed and are there.
+	// Reserve reserves n bytes, or nothing and returns an error with the bytes needed and available.
 	Reserve(n int64) error
 	Release(n int64)
 }
 
-// unlimited is the memory of a server without a budget.
+// unlimited is the Memory of a server without a budget.
 type unlimited struct{}
 
 func (unlimited) Reserve(int64) error { return nil }
 func (unlimited) Release(int64)       {}
 
 const (
-	// connMemory is about what a connection takes without calls, tlsMemory what it takes more over TLS.
+	// connMemory is the approximate memory of a connection without calls, tlsMemory the additional memory of TLS.
 	connMemory, tlsMemory = 64 << 10, 192 << 10
 	// connWait is how long a connection waits for memory.
 	connWait = 10 * time.Second
-	// callMemory is about what a call takes beside its header fields and messages: a goroutine, contexts, the stream.
+	// callMemory is the approximate memory of a call besides its header fields and messages: a goroutine, contexts, the stream.
 	callMemory = 16 << 10
-	// copies is how often a received byte is in memory at most: as it came and as it is decoded, or in a buffer that has grown.
+	// copies is the maximum number of copies of a received byte in memory: the received and the decoded one, or two during the growth
+	// of a buffer.
 	copies = 2
-	// maxRefused is how many calls a connection may have running when there is no memory for another one and it is still told so in
-	// words, for which memory is needed, too.
+	// maxRefused is the maximum number of running calls on a connection at which a call that gets no memory is still rejected with a
+	// status, since that needs memory too.
 	maxRefused = 16
 )
 
-// memoryOf is about what a request's header fields take.
+// memoryOf estimates the memory of a request's header fields.
 func memoryOf(r *request) int64 {
 	total := int64(callMemory + len(r.path))
 	for name, values := range r.metadata {
@@ -49,7 +51,7 @@ func memoryOf(r *request) int64 {
 	return total
 }
 
-// ReserveSoon reserves n bytes for a connection. It waits a while if there is no memory, as that of others comes back.
+// ReserveSoon reserves n bytes for a connection. If there is no memory, it waits a while for others to release some.
 func ReserveSoon(memory Memory, n int64) error {
 	for end := time.Now().Add(connWait); ; time.Sleep(connWait / 100) {
 		if err := memory.Reserve(n); err == nil || time.Now().After(end) {
@@ -58,16 +60,16 @@ func ReserveSoon(memory Memory, n int64) error {
 	}
 }
 
-// exhausted is the status of what there is no memory for.
+// exhausted returns the status for a failed reservation.
 func exhausted(what string, err error) error {
 	return status.Errorf(codes.ResourceExhausted, "%s: %v", what, err)
 }
 
-// hold reserves n bytes more for the message that is received.
+// hold reserves n more bytes for the message being received.
 func (s *stream) hold(n int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over { // another goroutine than the handler's receives
+	if s.over { // a goroutine other than the handler's is receiving
 		return errCallEnded
 	}
 	if err := s.conn.server.cfg.Memory.Reserve(n); err != nil {
@@ -77,7 +79,7 @@ func (s *stream) hold(n int64) error {
 	return nil
 }
 
-// letGo gives back what the last received message took; over says that there will be none any more.
+// letGo releases the memory of the last received message; over means that no more messages will be received.
 func (s *stream) letGo(over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// read handles frames until the connection ends, and says why it did.
+// read processes frames until the connection ends, and returns the reason.
 func (c *conn) read() error {
 	for {
 		frame, err := c.in.next()
@@ -33,7 +33,7 @@ func (c *conn) read() error {
 	}
 }
 
-// settled checks that the peer's first frame is SETTINGS, and takes the time limit off.
+// settled checks that the peer's first frame is SETTINGS, and removes the time limit.
 func (c *conn) settled(frame http2.Frame) error {
 	if f, ok := frame.(*http2.SettingsFrame); !ok || f.IsAck() {
 		return violated(http2.ErrCodeProtocol, "the first frame is %v, want SETTINGS", frame.Header().Type)
@@ -114,7 +114,7 @@ func (c *conn) onSettings(f *http2.SettingsFrame) error {
 	return nil
 }
 
-// drainPing is the PING whose answer tells that the client has seen the first GOAWAY.
+// drainPing is the payload of a PING whose answer shows that the client has received the first GOAWAY.
 var drainPing = [8]byte{'d', 'r', 'a', 'i', 'n'}
 
 func (c *conn) onPing(f *http2.PingFrame) {
@@ -148,7 +148,7 @@ func (c *conn) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 	return nil
 }
 
-// unknown refuses a frame for a stream that was never opened; one for a closed stream may have crossed its end.
+// unknown rejects a frame for a stream that was never opened; one for a closed stream may have been in flight when it was closed.
 func (c *conn) unknown(h http2.FrameHeader) error {
 	if h.StreamID > c.newest || h.StreamID%2 == 0 {
 		return violated(http2.ErrCodeProtocol, "%v for stream %d, which is idle", h.Type, h.StreamID)
@@ -197,7 +197,7 @@ func (c *conn) onData(f *http2.DataFrame) error {
 	return nil
 }
 
-// receive takes a DATA frame into the inbox.
+// receive puts a DATA frame into the inbox.
 func (s *stream) receive(f *http2.DataFrame) error {
 	if s.remote {
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeStreamClosed}
@@ -213,7 +213,7 @@ func (s *stream) receive(f *http2.DataFrame) error {
 	return nil
 }
 
-// remoteEnd notes that the peer has ended its side.
+// remoteEnd records that the peer has ended its side.
 func (s *stream) remoteEnd() error {
 	if s.length >= 0 && s.length != s.received {
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeProtocol, Cause: fmt.Errorf("%d bytes of DATA, content-length is %d", s.received, s.length)}

@@ -19,22 +19,22 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// request is what a stream's first header block says.
+// request is the content of a stream's first header block.
 type request struct {
 	path        string
 	contentType string
 	timeout     time.Duration // negative: none
-	length      int64         // of the body, negative: not said
+	length      int64         // length of the body; negative: unknown
 	metadata    metadata.MD
-	code        int            // HTTP's, of the response
-	refusal     *status.Status // of what is good HTTP/2 and no gRPC call; nil: there is a call to make
-	early       bool           // refusal does not wait for the request
+	code        int            // HTTP status of the response
+	refusal     *status.Status // status for valid HTTP/2 that is not a gRPC call; nil: it is a call
+	early       bool           // refusal is sent before the request has arrived
 }
 
 // errMalformed is the cause of a stream error, RFC 9113 section 8.1.1.
 var errMalformed = errors.New("malformed request")
 
-// parseRequest reads header fields that the framer has checked for order and form.
+// parseRequest parses header fields whose order and form the framer has checked.
 func parseRequest(fields []hpack.HeaderField) (request, error) {
 	r := request{timeout: -1, length: -1, metadata: metadata.MD{}, code: http.StatusOK}
 	pseudo := map[string]string{}
@@ -68,7 +68,7 @@ func (r *request) refuse(code int, kind codes.Code, format string, args ...any) 
 	}
 }
 
-// field takes one regular field.
+// field parses one regular field.
 func (r *request) field(name, value string) error {
 	switch name {
 	case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
@@ -102,13 +102,13 @@ func (r *request) field(name, value string) error {
 	return nil
 }
 
-// add takes a field that is the handler's.
+// add adds a field to the handler's metadata.
 func (r *request) add(name, value string) {
 	if isReserved(name) {
 		return
 	}
 	if strings.HasSuffix(name, "-bin") {
-		// Padded or not, PROTOCOL-HTTP2.md takes both.
+		// PROTOCOL-HTTP2.md requires accepting padded and unpadded values.
 		decoded, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(value, "="))
 		if err != nil {
 			r.refuse(http.StatusBadRequest, codes.Internal, "%s: %v", name, err)
@@ -119,7 +119,7 @@ func (r *request) add(name, value string) {
 	r.metadata.Append(name, value)
 }
 
-// authority settles on one name of the server, as gRFC A41 has it.
+// authority sets the server's name from :authority or host, according to gRFC A41.
 func (r *request) authority(name string) {
 	hosts := r.metadata.Get("host")
 	r.metadata.Delete("host")
@@ -135,7 +135,7 @@ func (r *request) authority(name string) {
 	r.metadata.Set(":authority", name)
 }
 
-// isGRPC says whether a content type is application/grpc, alone or followed by +codec or ;parameters.
+// isGRPC reports whether a content type is application/grpc, alone or followed by +codec or ;parameters.
 func isGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(strings.ToLower(contentType), grpcType)
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
@@ -143,15 +143,15 @@ func isGRPC(contentType string) bool {
 
 const (
 	grpcType  = "application/grpc"
-	plainType = "text/plain; charset=utf-8" // of the answer to who does not speak gRPC
+	plainType = "text/plain; charset=utf-8" // of responses to clients that don't use gRPC
 )
 
-// isReserved says whether a field is gRPC's own and not the application's.
+// isReserved reports whether a field name is reserved by gRPC.
 func isReserved(name string) bool {
 	return strings.HasPrefix(name, ":") || strings.HasPrefix(name, "grpc-") || name == "content-type" || name == "te"
 }
 
-// parseTimeout reads a grpc-timeout: up to eight digits and a unit.
+// parseTimeout parses a grpc-timeout: up to eight digits and a unit.
 func parseTimeout(text string) (time.Duration, error) {
 	units := map[byte]time.Duration{'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond}
 	if len(text) < 2 || len(text) > 9 {
@@ -165,10 +165,10 @@ func parseTimeout(text string) (time.Duration, error) {
 	return min(time.Duration(number), maxTimeout/unit) * unit, nil
 }
 
-// maxTimeout is longer than any call: 99999999 hours do not fit a time.Duration.
+// maxTimeout is longer than any call: the maximum, 99999999 hours, does not fit in a time.Duration.
 const maxTimeout = 100 * 365 * 24 * time.Hour
 
-// onHeaders begins a call, or takes the trailers of one.
+// onHeaders begins a call, or processes the trailers of one.
 func (c *conn) onHeaders(f *http2.MetaHeadersFrame) error {
 	if f.HasPriority() && f.Priority.StreamDep == f.StreamID {
 		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: errors.New("a stream depends on itself")}
@@ -199,7 +199,7 @@ func (c *conn) onHeaders(f *http2.MetaHeadersFrame) error {
 	return c.open(f.StreamID, r, f.StreamEnded())
 }
 
-// trailers takes a second header block. gRPC clients send none; HTTP/2 lets them end a stream so.
+// trailers processes a second header block. gRPC clients send none, but HTTP/2 allows it at the end of a stream.
 func (s *stream) trailers(f *http2.MetaHeadersFrame) error {
 	if s.remote {
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeStreamClosed}

@@ -17,51 +17,51 @@ import (
 	"google.golang.org/grpc/encoding"
 )
 
-// Message is a message that is its own encoding and is sent from where it lies.
+// Message is a message that is already encoded and is sent without copying.
 type Message interface {
 	// Size is the length of the encoded message in bytes.
 	Size() int
-	// AppendSlices appends the encoded message, in order, to a list of slices; together they are Size bytes long.
+	// AppendSlices appends the encoded message, in order, to a list of slices; their total length is Size.
 	AppendSlices(to [][]byte) [][]byte
-	// Release tells that the slices are not read any more. SendMsg calls it once, whether or not it fails.
+	// Release is called when the slices are not read any more. SendMsg calls it once, whether or not it fails.
 	Release()
 }
 
-// Config is what a server needs. Codec and Log must be set.
+// Config configures a server. Codec and Log are required.
 type Config struct {
-	Codec  encoding.CodecV2             // of every message that is no Message
+	Codec  encoding.CodecV2             // for every message that is not a Message
 	TLS    *tls.Config                  // nil: plain text (HTTP/2 with prior knowledge)
 	Unary  grpc.UnaryServerInterceptor  // nil: none
 	Stream grpc.StreamServerInterceptor // nil: none
-	Log    *slog.Logger                 // of peers that break the protocol
-	// Limit bounds the messages that come in for a method, the first one and the others, in bytes. A longer one ends its call in
-	// RESOURCE_EXHAUSTED when its length is known. nil: 4 MiB, as in grpc-go.
+	Log    *slog.Logger                 // for peers that violate the protocol
+	// Limit returns the maximum length in bytes of a method's requests: of the first message and of later ones. A longer one ends its
+	// call with RESOURCE_EXHAUSTED as soon as its length is known. nil: 4 MiB, as in grpc-go.
 	Limit func(method string, first bool) int
-	// Memory bounds what clients can have the server hold; nil: nothing does.
+	// Memory bounds the memory that clients can use in the server; nil: unlimited.
 	Memory Memory
-	// RequestTimeout is how long a message may take to come whole, once it has begun, and a call's first one from the call's
-	// begin; a long one gets more. 0: 30 seconds.
+	// RequestTimeout is how long a message may take to arrive completely, from its first byte or, for a call's first message, from
+	// the start of the call; long messages get more time. 0: 30 seconds.
 	RequestTimeout time.Duration
-	// SendTimeout ends a connection that took nothing of what was written for so long. 0: never.
+	// SendTimeout closes a connection whose peer accepted no data for that long. 0: never.
 	SendTimeout time.Duration
 }
 
-// Server serves gRPC. Make it with New and register services before Serve; from then on every method but
-// RegisterService is safe for concurrent use.
+// Server is a gRPC server. Make it with New and register services before Serve; after that it is safe for concurrent use, except for
+// RegisterService.
 type Server struct {
 	cfg     Config
 	methods map[string]method // by full name, /service/method
 
-	// What tests set otherwise.
+	// Values that tests change.
 	silence                     time.Duration
 	idlesASecond, resetsASecond int
 	near                        time.Duration
 
-	ctx    context.Context // of every call
+	ctx    context.Context // parent of every call's context
 	cancel context.CancelFunc
 
 	mu        sync.Mutex
-	ended     sync.Cond // a connection has gone
+	ended     sync.Cond // signals that a connection has ended
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
 	draining  bool
@@ -76,7 +76,7 @@ type method struct {
 	stream  *grpc.StreamDesc
 }
 
-// New makes a server without services.
+// New returns a server without services.
 func New(cfg Config) *Server {
 	if cfg.Limit == nil {
 		cfg.Limit = func(string, bool) int { return 4 << 20 }
@@ -97,11 +97,11 @@ func New(cfg Config) *Server {
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
 	}
 	s.ended.L = &s.mu
-	s.ctx, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // calls come from other processes: their contexts begin here and end with Stop
+	s.ctx, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // calls come from other processes, so their contexts start here; Stop cancels them
 	return s
 }
 
-// RegisterService implements grpc.ServiceRegistrar. It panics when a method is registered twice.
+// RegisterService implements grpc.ServiceRegistrar. It panics if a method is registered twice.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, service any) {
 	add := func(name string, m method) {
 		full := "/" + desc.ServiceName + "/" + name
@@ -119,8 +119,8 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, service any) {
 	}
 }
 
-// Serve answers on the listener, which it closes, until Stop or GracefulStop; then it returns nil. It may run for
-// several listeners. After a stop it returns grpc.ErrServerStopped.
+// Serve serves on the listener, which it closes, until Stop or GracefulStop; then it returns nil. It may be called for several
+// listeners. After a stop it returns grpc.ErrServerStopped.
 func (s *Server) Serve(listener net.Listener) error {
 	defer func() { _ = listener.Close() }()
 	if !s.listen(listener) {
@@ -136,7 +136,7 @@ func (s *Server) Serve(listener net.Listener) error {
 			go s.serve(raw)
 		case s.stopping():
 			return nil
-		case isTemporary(err): // out of file descriptors: those who have a connection go on
+		case isTemporary(err): // out of file descriptors: existing connections continue
 			s.cfg.Log.Warn("can't accept a connection", "error", err, "retry-in", pause)
 			time.Sleep(pause)
 			pause = min(2*pause, maxPause)
@@ -197,7 +197,7 @@ func (s *Server) serve(raw net.Conn) {
 	c.serve()
 }
 
-// forget lets go of a connection that has ended.
+// forget removes a connection that has ended.
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,8 +205,7 @@ func (s *Server) forget(c *conn) {
 	s.ended.Broadcast()
 }
 
-// GracefulStop stops accepting connections and calls, tells clients so (GOAWAY), and returns when the running calls
-// have ended.
+// GracefulStop stops accepting connections and calls, tells clients so (GOAWAY), and returns when the running calls have ended.
 func (s *Server) GracefulStop() {
 	for _, c := range s.halt() {
 		c.drain()
@@ -218,7 +217,7 @@ func (s *Server) GracefulStop() {
 	}
 }
 
-// Stop closes every connection. Running calls see their contexts end; Stop does not wait for them.
+// Stop closes every connection. The contexts of running calls are canceled; Stop does not wait for them.
 func (s *Server) Stop() {
 	conns := s.halt()
 	s.cancel()
@@ -227,7 +226,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// halt closes the listeners and gives the connections that there are.
+// halt closes the listeners and returns the open connections.
 func (s *Server) halt() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()

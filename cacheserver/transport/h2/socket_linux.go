@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boundBuffer bounds what a connection holds in the kernel, docs/adr/0015-send-buffers.md. What a kernel refuses costs memory or time, and
-// is not wrong.
+// boundBuffer bounds a connection's memory in the kernel, see docs/adr/0015-send-buffers.md. If the kernel rejects an option, only
+// memory or time is lost, so errors are ignored.
 func boundBuffer(conn net.Conn, near time.Duration) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

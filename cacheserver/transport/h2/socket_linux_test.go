@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// TestClientsThatNeverRead has 200 clients open their windows and read nothing: what each holds in the server's kernel is bounded, be it
-// near or not.
+// TestClientsThatNeverRead has 200 clients open their windows and read nothing: the memory in the server's kernel must be bounded for
+// each, with a short or a long round trip.
 func TestClientsThatNeverRead(t *testing.T) {
 	const clients = 200
 	for name, near := range map[string]time.Duration{"near": soon, "far": 0} {
@@ -44,7 +44,7 @@ func TestClientsThatNeverRead(t *testing.T) {
 				total, most = total+n, max(most, n)
 			}
 			t.Logf("%d clients that read nothing: %d KiB in send buffers, %d KiB at most", clients, total>>10, most>>10)
-			// What one write adds, and what is in the client's kernel and not yet acknowledged.
+			// The amount of one write, and bytes in the client's kernel that are not yet acknowledged.
 			if limit := maxUnsent + 256<<10; most > limit {
 				t.Errorf("a connection holds %d bytes, want at most %d", most, limit)
 			}
@@ -52,7 +52,7 @@ func TestClientsThatNeverRead(t *testing.T) {
 	}
 }
 
-// unsent is how many bytes a connection's send buffer holds.
+// unsent is the number of bytes in a connection's send buffer.
 func unsent(t *testing.T, conn net.Conn) (n int) {
 	t.Helper()
 	raw, err := conn.(*net.TCPConn).SyscallConn()
@@ -68,7 +68,8 @@ func unsent(t *testing.T, conn net.Conn) (n int) {
 	return n
 }
 
-// TestNearBuffer connects over loopback: whose round trip is short has a buffer of its own size, whose is not has what the kernel makes of it.
+// TestNearBuffer connects over loopback: with a short round trip the send buffer must have the fixed size, otherwise the size that
+// the kernel chooses.
 func TestNearBuffer(t *testing.T) {
 	for name, test := range map[string]struct {
 		near time.Duration
@@ -85,7 +86,7 @@ func TestNearBuffer(t *testing.T) {
 			if err := raw.Control(func(fd uintptr) { size, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) }); err != nil {
 				t.Fatal(err)
 			}
-			if got := size == 2*nearBuffer; err != nil || got != test.want { // Linux doubles what it is given
+			if got := size == 2*nearBuffer; err != nil || got != test.want { // Linux doubles the value
 				t.Errorf("SO_SNDBUF is %d (%v), set by us: %v, want %v", size, err, got, test.want)
 			}
 		})

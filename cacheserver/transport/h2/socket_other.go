@@ -10,5 +10,5 @@ import (
 	"time"
 )
 
-// boundBuffer leaves connections to the system's own limits.
+// boundBuffer does nothing: connections have the system's own limits.
 func boundBuffer(net.Conn, time.Duration) {}

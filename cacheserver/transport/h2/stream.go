@@ -31,31 +31,31 @@ type stream struct {
 	in     inbox
 
 	// The reader's.
-	window   atomic.Int64 // what the peer may send
-	received int64        // bytes of DATA
+	window   atomic.Int64 // how much the peer may send
+	received int64        // bytes of DATA received
 
-	owed atomic.Int64 // bytes read and not yet given back to window
+	owed atomic.Int64 // bytes read and not yet returned to window
 
-	memory int64 // reserved for the call as long as it runs
-	began  bool  // a message was asked for; belongs to the receiver
+	memory int64 // reserved as long as the call runs
+	began  bool  // the handler has asked for a message; used only by the receiver
 
 	// Guarded by conn.mu.
 	sendable sendWindow
 	remote   bool  // the peer has ended its side; set by the reader alone
 	ending   bool  // the handler has returned: only what ends the stream is sent
-	closed   error // not nil once neither side sends any more: what a sender is told
+	closed   error // the error for senders; not nil once neither side sends any more
 
-	slices [][]byte // of the message that is being sent, for the next one to use again
+	slices [][]byte // of the message being sent, reused for the next one
 
-	sending sync.Mutex // held over one message, or what ends the call
+	sending sync.Mutex // held while one message, or the end of the call, is sent
 	turn    turn
-	cut     bool // a message was sent in part and will not be continued; guarded by sending
+	cut     bool // a message was sent partially and will not be continued; protected by sending
 
 	mu      sync.Mutex
 	header  metadata.MD // of the response, until it is sent
 	trailer metadata.MD
-	headed  bool  // header is sent
-	held    int64 // reserved for the last received message
+	headed  bool  // header has been sent
+	held    int64 // bytes reserved for the last received message
 	over    bool  // the handler has returned
 }
 
@@ -64,13 +64,13 @@ var (
 	_ grpc.ServerTransportStream = transportStream{}
 )
 
-// leadSize is the length of what comes before each message: a flag for compression and the length.
+// leadSize is the length of the prefix of each message: a compression flag and the length.
 const leadSize = 5
 
 // Context implements grpc.ServerStream.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// contextError is why the call's context has ended, as a status.
+// contextError returns why the call's context has ended, as a status.
 func (s *stream) contextError() error { return status.FromContextError(s.ctx.Err()).Err() }
 
 // SetHeader implements grpc.ServerStream.
@@ -99,8 +99,8 @@ func (s *stream) SetTrailer(md metadata.MD) {
 	s.trailer = metadata.Join(s.trailer, md)
 }
 
-// SendMsg implements grpc.ServerStream. It returns when the kernel has taken the whole message, or with the error
-// that keeps it from that; a Message is released in any case.
+// SendMsg implements grpc.ServerStream. It returns when the kernel has accepted the whole message, or with an error; a Message is
+// released in any case.
 func (s *stream) SendMsg(m any) error {
 	o, err := s.encode(m)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *stream) SendMsg(m any) error {
 	return s.send(o)
 }
 
-// encode makes a message ready to be written. It must be released.
+// encode prepares a message for writing. The result must be released.
 func (s *stream) encode(m any) (*outgoing, error) {
 	lead := make([]byte, leadSize)
 	o := &outgoing{data: append(s.slices[:0], lead), free: func() {}}
@@ -141,15 +141,15 @@ func (s *stream) encode(m any) (*outgoing, error) {
 	return o, nil
 }
 
-// release gives a message that was written, or never will be, back to its owner.
+// release returns a message that was written, or never will be, to its owner.
 func (s *stream) release(o *outgoing) {
 	clear(s.slices)
 	o.free()
 }
 
-// finish ends the call with its status; a message in o goes before it. A sender that is still at work gets an error. A
-// status can't follow a message that was sent in part: clients take that for a broken server. The stream is then reset,
-// with the code that gRPC's clients take for the status.
+// finish ends the call with its status, after a message in o. Concurrent sends get an error. After a partially sent message no status
+// can be sent, since clients would consider the server broken: then the stream is reset, with the code that gRPC clients map to the
+// status.
 func (s *stream) finish(st *status.Status, o *outgoing) error {
 	c := s.conn
 	c.mu.Lock()
@@ -180,7 +180,7 @@ func (s *stream) isCut() bool {
 	return s.cut
 }
 
-// reset sends RST_STREAM in place of a status. gRPC has no error code for every status.
+// reset sends RST_STREAM instead of a status. gRPC does not have an error code for every status.
 func (s *stream) reset(status codes.Code) error {
 	code := http2.ErrCodeInternal
 	switch status {
@@ -203,7 +203,7 @@ func (s *stream) reset(status codes.Code) error {
 	return nil
 }
 
-// send writes o, after the response's header if that is not sent yet.
+// send writes o, after the response's header if that has not been sent yet.
 func (s *stream) send(o *outgoing) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -228,14 +228,14 @@ func (s *stream) send(o *outgoing) error {
 }
 
 // RecvMsg implements grpc.ServerStream. It returns io.EOF when the client has ended its side between two messages. The memory of a
-// message stays reserved until the next one is asked for.
+// message stays reserved until the next one is requested.
 func (s *stream) RecvMsg(m any) error {
 	s.letGo(false)
 	var lead [leadSize]byte
 	cfg := &s.conn.server.cfg
 	first, begun := !s.began, 0
 	s.began = true
-	if !first { // it may begin whenever the client likes
+	if !first { // it may begin at any time
 		var err error
 		if begun, err = s.readFull(lead[:1], time.Time{}); err != nil {
 			return s.receiveError(err, io.EOF)
@@ -268,7 +268,7 @@ func (s *stream) RecvMsg(m any) error {
 // errCutOff ends a call whose client ended its side within a message.
 var errCutOff = status.Error(codes.Internal, "the client ended the call within a message")
 
-// receiveError is what a handler is told of a failed read; ended is for the end of the client's side.
+// receiveError returns a handler's error for a failed read; ended is the error for the end of the client's side.
 func (s *stream) receiveError(err, ended error) error {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -281,7 +281,7 @@ func (s *stream) receiveError(err, ended error) error {
 	return err
 }
 
-// readMessage reads a message's bytes until it is due. Memory grows with what has come, not with what was announced.
+// readMessage reads a message's bytes until due. Memory grows with the bytes received, not with the announced length.
 func (s *stream) readMessage(size int, due time.Time) ([]byte, error) {
 	var body []byte
 	for done := 0; ; {
@@ -297,7 +297,7 @@ func (s *stream) readMessage(size int, due time.Time) ([]byte, error) {
 	}
 }
 
-// readFull fills p before it is due, and gives the peer window for what it takes.
+// readFull fills p before due, and returns window to the peer for the bytes read.
 func (s *stream) readFull(p []byte, due time.Time) (int, error) {
 	done := 0
 	for done < len(p) {
@@ -311,7 +311,7 @@ func (s *stream) readFull(p []byte, due time.Time) (int, error) {
 	return done, nil
 }
 
-// giveBack lets the peer send n bytes more, told when they have added up.
+// giveBack returns n bytes of window to the peer; updates are sent in batches.
 func (s *stream) giveBack(n int) {
 	if s.owed.Add(int64(n)) < defaultWindow/2 {
 		return
@@ -328,15 +328,15 @@ func (s *stream) giveBack(n int) {
 	}
 }
 
-// Cancel ends the context of the call that ctx is of: its handler's sends and receives then fail, also one that waits for
-// the client. The status that the handler returns is still sent. In another server's call it does nothing.
+// Cancel ends the call whose context is ctx: its handler's sends and receives then fail, even one that is waiting for the client. The
+// status that the handler returns is still sent. For a call of another server it does nothing.
 func Cancel(ctx context.Context) {
 	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(transportStream); ok {
 		s.cancel()
 	}
 }
 
-// transportStream is the stream as unary handlers reach it, through grpc.SetHeader and its like.
+// transportStream is the interface of a stream for unary handlers, used by grpc.SetHeader and the like.
 type transportStream struct{ *stream }
 
 // Method implements grpc.ServerTransportStream.

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// recordBytes is the plaintext of a full TLS record, RFC 8446 section 5.1.
+	// recordBytes is the plaintext length of a full TLS record, RFC 8446 section 5.1.
 	recordBytes = 16 << 10
-	// batchBytes is how many bytes of records one system call writes: few calls, and all of them are in the L2 cache still when
-	// the kernel copies them.
+	// batchBytes is how many bytes of records one system call writes: few calls, and the records are still in the L2 cache when the
+	// kernel copies them.
 	batchBytes = 256 << 10
 )
 
-// tlsConn writes a turn as full TLS records, and many records with one system call. crypto/tls alone makes one or more records
-// of every Write and writes each by a system call of its own.
+// tlsConn encrypts slices as full TLS records and writes many records with one system call. crypto/tls alone makes at least one
+// record per Write and writes each with a separate system call.
 type tlsConn struct {
 	*tls.Conn
 	records *recordBatch
@@ -30,7 +30,7 @@ func newTLSConn(raw net.Conn, config *tls.Config) *tlsConn {
 	return &tlsConn{Conn: tls.Server(records, config), records: records}
 }
 
-// writeSlices sends the slices. A slice of a record and more is encrypted from where it lies, others are put together first.
+// writeSlices sends the slices. Slices of at least a record are encrypted in place, shorter ones are first combined.
 func (c *tlsConn) writeSlices(slices [][]byte) error {
 	c.records.begin()
 	err := c.encrypt(slices)
@@ -44,9 +44,9 @@ func (c *tlsConn) writeSlices(slices [][]byte) error {
 }
 
 func (c *tlsConn) encrypt(slices [][]byte) error {
-	record := recordPool.Get().(*[recordBytes]byte) //nolint:forcetypeassert // the pool holds nothing else
+	record := recordPool.Get().(*[recordBytes]byte) //nolint:forcetypeassert // the pool contains no other type
 	defer recordPool.Put(record)
-	n := 0 // bytes of record
+	n := 0 // number of bytes in record
 	for _, s := range slices {
 		for len(s) > 0 {
 			if n == 0 && len(s) >= recordBytes {
@@ -79,20 +79,20 @@ var (
 	batchPool  = sync.Pool{New: func() any { return new([batchBytes]byte) }}
 )
 
-// recordBatch is the connection under TLS. Between begin and flush it gathers what is written. crypto/tls calls Write for a whole
-// record at a time, and from the reader's goroutine too: with alerts, and with answers to messages of the handshake's kind.
+// recordBatch is the connection below TLS. Between begin and flush it collects what is written. crypto/tls calls Write with a whole
+// record at a time, also in the reader's goroutine: for alerts, and for responses to post-handshake messages.
 type recordBatch struct {
 	net.Conn
 
 	mu    sync.Mutex
-	batch *[batchBytes]byte // nil: nothing is gathered
+	batch *[batchBytes]byte // nil: writes are not collected
 	n     int
 }
 
 func (b *recordBatch) begin() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.batch = batchPool.Get().(*[batchBytes]byte) //nolint:forcetypeassert // the pool holds nothing else
+	b.batch = batchPool.Get().(*[batchBytes]byte) //nolint:forcetypeassert // the pool contains no other type
 }
 
 // Write implements net.Conn.
@@ -111,7 +111,7 @@ func (b *recordBatch) Write(record []byte) (int, error) {
 	return len(record), nil
 }
 
-// flush sends what was gathered, and gathers no more.
+// flush sends the collected records and stops collecting.
 func (b *recordBatch) flush() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

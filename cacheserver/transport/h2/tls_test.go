@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// recording is a connection that keeps what is written, write by write.
+// recording is a connection that records each write.
 type recording struct {
 	net.Conn
 	writes [][]byte
@@ -25,7 +25,8 @@ func (r *recording) Write(b []byte) (int, error) {
 	return r.Conn.Write(b)
 }
 
-// However a turn's bytes are cut into slices, they leave as full records, many with one system call.
+// TestTLSWritesFullRecordsTogether checks that bytes, however they are divided into slices, are sent as full records, many per system
+// call.
 func TestTLSWritesFullRecordsTogether(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -80,7 +81,7 @@ func TestTLSWritesFullRecordsTogether(t *testing.T) {
 	}
 }
 
-// recordLengths are the lengths of the TLS records that data consists of.
+// recordLengths returns the lengths of the TLS records in data.
 func recordLengths(t *testing.T, data []byte) (lengths []int) {
 	t.Helper()
 	for len(data) > 0 {

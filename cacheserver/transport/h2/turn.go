@@ -12,16 +12,16 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// turn is a stream's wish to write on its connection. Turns are granted in the order of asking, to whom has something
-// that the peer's windows let through.
+// turn is a stream's request to write on its connection. Turns are granted in order, to streams that have something to send within
+// the peer's windows.
 type turn struct {
 	stream *stream
-	data   int  // bytes of DATA wanted
-	frames bool // there are frames to write that no window holds back
+	data   int  // number of bytes of DATA to write
+	frames bool // there are frames to write that are not subject to flow control
 	last   bool // it ends the stream
 
-	ready chan struct{} // buffered; gets one value once granted or failed
-	// Set before ready:
+	ready chan struct{} // buffered; receives one value when the turn is granted or has failed
+	// Set before ready receives a value:
 	granted  int   // bytes of DATA that may be written
 	halfOpen bool  // the peer has not ended its side
 	err      error // why nothing may be written

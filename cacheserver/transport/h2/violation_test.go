@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// TestViolations has clients break the protocol: their connection or stream ends with the code that tells why, and
-// the server goes on. h2spec (h2spec_test.go) tries many more ways.
+// TestViolations violates the protocol in many ways: the connection or stream must end with the right error code, and the server must
+// continue. h2spec (h2spec_test.go) tries many more.
 func TestViolations(t *testing.T) {
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Hold": hold})
 	tests := []struct {
@@ -61,7 +61,7 @@ func TestViolations(t *testing.T) {
 			s.must(s.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: s.fields("a", "b")}))
 			for range 64 {
 				if s.WriteContinuation(1, false, make([]byte, defaultFrame)) != nil {
-					return // the server has had enough
+					return // the server has closed the connection
 				}
 			}
 		}},
@@ -88,15 +88,15 @@ func TestViolations(t *testing.T) {
 			if got := await[*http2.RSTStreamFrame](s).ErrCode; got != tt.code {
 				t.Errorf("the stream ended with %v, want %v", got, tt.code)
 			}
-			s.must(s.WritePing(false, [8]byte{1})) // the connection goes on
+			s.must(s.WritePing(false, [8]byte{1})) // the connection still works
 			await[*http2.PingFrame](s)
 		})
 	}
 }
 
-// TestFloods has clients do what is allowed once far too often.
+// TestFloods repeats far too often what is allowed once.
 func TestFloods(t *testing.T) {
-	const limit = 50 // low, so that the slowest machine passes it within a second
+	const limit = 50 // low, so that the slowest machine exceeds it within a second
 	server := serveAfter(t, Config{}, map[string]grpc.StreamHandler{"Hold": hold}, func(s *Server) { s.idlesASecond, s.resetsASecond = limit, limit })
 	tests := []struct {
 		name string
@@ -120,7 +120,7 @@ func TestFloods(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := server.connect(t)
-			// Batches, so that the flood is one, however slow the machine.
+			// Sent in batches, so that it is a flood even on a slow machine.
 			var flood frameBuffer
 			framer := http2.NewFramer(&flood, nil)
 			framer.AllowIllegalWrites = true
@@ -132,7 +132,7 @@ func TestFloods(t *testing.T) {
 				}
 			}
 			s.Framer = wire
-			go func() { _, _ = s.conn.Write(flood) }() // fails when the server has had enough
+			go func() { _, _ = s.conn.Write(flood) }() // fails when the server has closed the connection
 			if got := s.ends(); got != http2.ErrCodeEnhanceYourCalm {
 				t.Errorf("the connection ended with %v, want %v", got, http2.ErrCodeEnhanceYourCalm)
 			}
@@ -140,7 +140,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// TestAnswersNobodyReads lets a client ask for answers without reading: what waits for it is bounded.
+// TestAnswersNobodyReads has a client cause answers without reading them: the queue of answers must be bounded.
 func TestAnswersNobodyReads(t *testing.T) {
 	server := serve(t, Config{}, nil)
 	s := server.connect(t)

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// outgoing is what a stream writes next: header fields, DATA, trailer fields, each of which may be missing.
+// outgoing is what a stream writes next: header fields, DATA and trailer fields, each of which may be missing.
 type outgoing struct {
 	head  []hpack.HeaderField
 	data  [][]byte            // consumed from the front
-	left  int                 // bytes in data
-	begun bool                // some of data is written
+	left  int                 // number of bytes in data
+	begun bool                // a part of data has been written
 	free  func()              // tells data's owner that it is not read any more
-	tail  []hpack.HeaderField // the last of the stream
+	tail  []hpack.HeaderField // the end of the stream
 }
 
 // write blocks until o is sent, which takes several turns where the windows or other streams allow no more. s.sending is held.
