@@ -193,7 +193,7 @@ func TestNodeThatHoldsItsPartJoinsAgain(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
 	c.leave(nodes[0].s, "connection lost")
 	nodes[0].join(&peer.Held{Plan: c.data.plan.fingerprint, Request: "q", Ready: true})
-	nodes[0].load("h") // what a node does that keeps its part: it reports all of it anew
+	nodes[0].load("h") // a node that keeps its part reports all of it again
 	expectState(t, c, protocol.StateReady, "ready")
 	if r := c.status("").Nodes[0].Restarts; r != 0 {
 		t.Errorf("%d restarts counted for a node that only lost its connection", r)
@@ -265,13 +265,13 @@ func TestNodesThatNeverCome(t *testing.T) {
 	c.setPlan(splits10(3, 3), nil, start)
 	(&fakeNode{t: t, c: c, index: 1, incarnation: "b"}).join(nil)
 	c.tick(start.Add(59 * time.Second))
-	expectState(t, c, protocol.StateLoading, "waiting for data node 0, 1, 2") // node 1 has fallen silent
+	expectState(t, c, protocol.StateLoading, "waiting for data node 0, 1, 2") // node 1 has become silent
 	c.tick(start.Add(61 * time.Second))
 	expectState(t, c, protocol.StateFailed, "1 of 3 data nodes joined within 1m0s; missing: 0, 2")
 }
 
-// TestTroubleIsToldAndBounded: what holds a first load up is in the reason, and ends it after the load timeout; a cache
-// that was Ready waits as long as it takes.
+// TestTroubleIsToldAndBounded checks that the reason names what delays a first load, and that the load fails after the load timeout,
+// while a cache that was Ready waits without a limit.
 func TestTroubleIsToldAndBounded(t *testing.T) {
 	c := newCluster(t, 1)
 	c.planningTrouble("catalog answered 503")

@@ -29,7 +29,7 @@ func TestSecondProcessTakesThePlace(t *testing.T) {
 	if err := c.apply(nodes[0].s, peer.ToHead{Progress: &peer.Progress{}}, start); err == nil {
 		t.Error("the first process still reports")
 	}
-	c.leave(nodes[0].s, "late") // must not take the second one's place away
+	c.leave(nodes[0].s, "late") // must not free the index that the second one has
 	other.load("h")
 	expectState(t, c, protocol.StateReady, "ready")
 }
@@ -64,7 +64,7 @@ func TestStopRefusesAll(t *testing.T) {
 	}
 }
 
-// FuzzNodeMessages feeds the head whatever a broken node may say.
+// FuzzNodeMessages applies arbitrary messages of a node.
 func FuzzNodeMessages(f *testing.F) {
 	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a"}`), []byte(`{"progress":{"plan":"plan-1-4","done":[{"split":0,"rows":10,"hash":"h"}]}}`))
 	f.Add([]byte(`{"v":1,"index":0,"incarnation":"i","address":"a","held":{"plan":"p","request":"q","ready":true}}`), []byte(`{"loaded":{"plan":"plan-1-4","rows":0,"column_bytes":[1]}}`))
@@ -88,7 +88,7 @@ func FuzzNodeMessages(f *testing.F) {
 		}
 		_ = c.apply(s, m, start) // an error ends the session; a panic would end the head
 		state := c.status("")
-		if state.State == protocol.StateReady { // that takes a report of the splits and one that all are loaded
+		if state.State == protocol.StateReady { // it takes a report of the splits and one that all are loaded
 			t.Errorf("one message made the cache ready: %s %s", hello, message)
 		}
 	})

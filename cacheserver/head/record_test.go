@@ -16,7 +16,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
-// recalled asserts that the node was asked for the record of its plan.
+// recalled asserts that the record of its plan was requested from the node.
 func (f *fakeNode) recalled() {
 	f.t.Helper()
 	select {
@@ -29,7 +29,7 @@ func (f *fakeNode) recalled() {
 	}
 }
 
-// nothing asserts that the node was told nothing.
+// nothing asserts that nothing was sent to the node.
 func (f *fakeNode) nothing() {
 	f.t.Helper()
 	select {
@@ -39,8 +39,8 @@ func (f *fakeNode) nothing() {
 	}
 }
 
-// TestHeldPlanReplacesAnUnservedOne: a new head has planned a newer snapshot, and one node has loaded its part of that;
-// another one brings the plan that clients have seen.
+// TestHeldPlanReplacesAnUnservedOne: a new head has planned a newer snapshot, and one node has loaded its part of that. Another node
+// then brings the plan that clients have seen, which must replace the newer one.
 func TestHeldPlanReplacesAnUnservedOne(t *testing.T) {
 	c := newCluster(t, 2)
 	c.setPlan(splits10(2, 4), nil, start)
@@ -61,7 +61,7 @@ func TestHeldPlanReplacesAnUnservedOne(t *testing.T) {
 		t.Errorf("assigned %s", got.Plan)
 	}
 	b.send(peer.ToHead{Progress: &peer.Progress{Plan: "plan-2-2", Done: []peer.SplitDone{{Split: 1, Rows: 10, Hash: "other"}}}})
-	expectState(t, c, protocol.StateFailed, "f1 row group 0 holds other rows") // the hashes came back with the plan
+	expectState(t, c, protocol.StateFailed, "f1 row group 0 holds other rows") // the record of the plan contains the hashes
 }
 
 func TestHeldPlans(t *testing.T) {
@@ -94,7 +94,7 @@ func TestHeldPlans(t *testing.T) {
 	}
 }
 
-// TestPlanOfOwnComesDuringARecall: it is not given to the node that is asked what it holds.
+// TestPlanOfOwnComesDuringARecall checks that a head's own plan is not assigned to a node whose record was requested.
 func TestPlanOfOwnComesDuringARecall(t *testing.T) {
 	c := newCluster(t, 2)
 	a := &fakeNode{t: t, c: c, index: 0, incarnation: "a"}
@@ -137,7 +137,7 @@ func TestPlanningThatFailsWaitsForNodes(t *testing.T) {
 	expectState(t, late, protocol.StateReady, "ready")
 }
 
-// TestRecordHoldsThePlan: what a node gives back makes the same plan, and again with another number of nodes.
+// TestRecordHoldsThePlan checks that the record of a plan restores the same plan, also with another number of nodes.
 func TestRecordHoldsThePlan(t *testing.T) {
 	h := &Head{cfg: Config{Nodes: 2, Source: &iceberg.Source{Selection: iceberg.Selection{Filter: "id > 1"}}}}
 	from := splits10(2, 4)
