@@ -157,7 +157,7 @@ func (e *arrowEngine) find(ctx context.Context, dc *v1alpha1.DataCache) (*lws.Le
 	set := &lws.LeaderWorkerSet{}
 	err := e.client.Get(ctx, types.NamespacedName{Namespace: dc.Namespace, Name: inject.CacheName(dc.Name)}, set)
 	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(set, dc) {
-		return nil, nil // it is valid that there is none
+		return nil, nil // not found is not an error
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get LeaderWorkerSet of DataCache %s: %w", qualified(dc), err)

@@ -243,7 +243,7 @@ func (r *jobReconciler) service(ctx context.Context, reader client.Reader, job *
 	service := &corev1.Service{}
 	err := reader.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: inject.ServiceName(job.Name)}, service)
 	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(service, job) {
-		return nil, nil // it is valid that there is none
+		return nil, nil // not found is not an error
 	}
 	return service, err
 }
@@ -253,7 +253,7 @@ func (r *jobReconciler) find(ctx context.Context, key types.NamespacedName) (*v1
 	dc := &v1alpha1.DataCache{}
 	err := r.client.Get(ctx, key, dc)
 	if apierrors.IsNotFound(err) || err == nil && dc.DeletionTimestamp != nil {
-		return nil, nil // it is valid that there is none
+		return nil, nil // not found is not an error
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get DataCache %s: %w", key, err)

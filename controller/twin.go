@@ -240,7 +240,7 @@ func (r *twinReconciler) find(ctx context.Context, key types.NamespacedName) (cl
 	runtime := newRuntime(r.kind)
 	err := r.client.Get(ctx, key, runtime)
 	if apierrors.IsNotFound(err) {
-		return nil, nil // it is valid that there is none
+		return nil, nil // not found is not an error
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get %s %s: %w", r.kind, key, err)

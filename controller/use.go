@@ -88,7 +88,7 @@ func findJob(ctx context.Context, reader client.Reader, key types.NamespacedName
 	job := &trainer.TrainJob{}
 	err := reader.Get(ctx, key, job)
 	if apierrors.IsNotFound(err) {
-		return nil, nil // it is valid that there is none
+		return nil, nil // not found is not an error
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get TrainJob %s: %w", key, err)

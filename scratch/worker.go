@@ -239,7 +239,7 @@ func (w *worker) find(ctx context.Context, e *entry, key client.ObjectKey) (*cor
 	existing := &corev1.PersistentVolumeClaim{}
 	err := reader.Get(ctx, key, existing)
 	if apierrors.IsNotFound(err) {
-		return nil, nil // it is valid that there is none
+		return nil, nil // not found is not an error
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get the claim %s: %w", key, err)

@@ -335,7 +335,7 @@ func (f *File) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// endIf returns io.EOF if bytes were asked for.
+// endIf returns io.EOF if bytes were requested, else nil.
 func endIf(asked bool) error {
 	if asked {
 		return io.EOF

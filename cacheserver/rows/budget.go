@@ -31,7 +31,7 @@ func (b *Budget) Keep(n int64) *Budget {
 
 // ExhaustedError says that a reservation exceeded the budget. All fields are bytes.
 type ExhaustedError struct {
-	Need  int64 // asked for
+	Need  int64 // requested
 	Used  int64 // reserved at the time of the request
 	Limit int64
 	Kept  int64 // part of Limit set aside for clients and unavailable to this request

@@ -3,16 +3,16 @@
 
 // Package kubetest runs a Kubernetes control plane with the stock JobSet, LeaderWorkerSet and Trainer for tests.
 //
-// Real, each a process of its own as 'make kube-tools' built it: etcd, kube-apiserver, kube-controller-manager (the
-// controllers that a TrainJob meets), kube-scheduler, and the three managers with their CRDs, RBAC and webhooks from the
-// manifests that a user installs, under the rights of their own service accounts. Changed in those manifests are only the
-// webhooks' addresses (a URL in place of a Service), and the managers' ports and certificates.
+// Real processes, as built by 'make kube-tools', are etcd, kube-apiserver, kube-controller-manager (with the controllers that a TrainJob
+// needs), kube-scheduler, and the three managers. The managers' CRDs, RBAC and webhooks come from the manifests that a user installs, and
+// each manager has the permissions of its own service account. The only changes to the manifests are the webhooks' addresses (a URL
+// instead of a Service), and the managers' ports and certificates.
 //
-// Played: the kubelet, and it alone. Two nodes exist, and Kubelet says of each pod bound to them what a real one would:
-// addresses, phases, readiness, exit codes, restarts, logs. No container runs; a test says by a Play what they would do.
-// There is no pod network and no DNS either: a test that wants a pod to answer gives it the address of a server of its own.
+// Only the kubelet is simulated. There are two nodes, and Kubelet sets the status of each pod bound to them like a real kubelet:
+// addresses, phases, readiness, exit codes, restarts, logs. No container runs; a test's Play returns what the containers would do. There
+// is no pod network and no DNS: if a test needs a pod that responds, it gives it the address of its own server.
 //
-// One cluster serves all tests of a package, and namespaces keep them apart:
+// All tests of a package share one cluster, and each has its own namespace:
 //
 //	var cluster *kubetest.Cluster
 //
@@ -27,6 +27,6 @@
 //		...
 //	}
 //
-// Everything listens on one loopback address of the cluster's own (of 127.0.0.0/8, so Linux only), ends with the test
-// binary even when that is killed; only then its folder of temporary files stays.
+// All programs listen on one loopback address of the cluster (in 127.0.0.0/8, so Linux only). They end with the test binary even if that
+// is killed; only then the cluster's folder of temporary files remains.
 package kubetest
