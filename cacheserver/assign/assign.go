@@ -43,7 +43,7 @@ func middle(weights []int64, i int, before, total uint64) uint64 {
 	return 2*before + uint64(max(weights[i], 0))
 }
 
-// owner returns the node whose share contains a doubled position.
+// owner returns the node whose share contains a position, which is doubled as in the result of middle.
 func owner(middle, total uint64, splits, nodes int) int {
 	length := 2 * total
 	if total == 0 {

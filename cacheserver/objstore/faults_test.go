@@ -22,7 +22,7 @@ const size = 100_000
 
 var data = pattern(size)
 
-// TestPassingFaults injects faults that only the counters may show.
+// TestPassingFaults injects temporary faults: reads must succeed, and only the counters may show the faults.
 func TestPassingFaults(t *testing.T) {
 	tests := []struct {
 		name  string

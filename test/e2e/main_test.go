@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// untried lists what tests that passed could not check on this cluster, for the end of the run.
+// untried lists the checks that this cluster does not support. Their tests pass without them, so they are printed at the end of the run.
 var untried struct {
 	mu    sync.Mutex
 	lines []string

@@ -147,8 +147,8 @@ func (w *world) startHead() {
 	w.displace()
 }
 
-// displace clears the record that a data node holds rows if a rival may replace it: a head that does not know which of two was first
-// accepts the one that joins first.
+// displace clears the expected holder of every node index that a rival process also claims. Unless the cache is Ready, the head does not
+// know which of the two was first, and accepts the one that joins first.
 func (w *world) displace() {
 	if w.head.head.Report().State == protocol.StateReady {
 		return

@@ -17,7 +17,7 @@ import (
 // FieldIDKey is the metadata key under which pqarrow stores the field id of a Parquet column.
 const FieldIDKey = "PARQUET:field_id"
 
-// NameMapping is a table's name mapping: field ids for files without ids, which no Iceberg writer wrote.
+// NameMapping is a table's name mapping: it assigns field ids to the columns of files that contain no ids.
 type NameMapping = ice.NameMapping
 
 // allocator allocates Arrow buffers.
