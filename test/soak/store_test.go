@@ -34,7 +34,7 @@ type store struct {
 	lake *lake
 
 	mu      sync.Mutex
-	version int // version of the table that the hint names
+	version int // version of the table in version-hint.text
 	oldest  int // oldest version of the table whose metadata file still exists
 	trouble trouble
 	share   float64 // fraction of the requests with the trouble

@@ -166,8 +166,8 @@ func TestAnObjectBeingReadIsNotCut(t *testing.T) {
 	}
 }
 
-// TestForeignFilesAreMissed checks that something else in place of an object's file is a miss while the store is running, and that
-// nothing blocks on it.
+// TestForeignFilesAreMissed replaces an object's file by a link, a pipe and the like while the store is running: reading the object must be
+// a miss and must not block.
 func TestForeignFilesAreMissed(t *testing.T) {
 	s := open(t, t.TempDir(), one(mib))
 	for name, make := range map[string]func(path string) error{
