@@ -35,7 +35,7 @@ type cluster struct {
 	stopping bool
 }
 
-// planning notes how far planning is, in files.
+// planning records the progress of planning, in files.
 func (c *cluster) planning(done, total int, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,7 +81,7 @@ func (c *cluster) unheardLocked() []string {
 	return unheard
 }
 
-// apply takes in one message of a node. An error ends the session.
+// apply processes one message of a node. An error ends the session.
 func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +109,7 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 // progressLocked records loaded splits.
 func (c *cluster) progressLocked(index int, p peer.Progress, now time.Time) error {
 	if !c.data.loads(p.Plan) {
-		return nil // of an earlier plan; the assignment, or the abort, is on its way
+		return nil // it is about an earlier plan; the new assignment, or the abort, is on its way
 	}
 	conflict, err := c.data.report(index, p, now)
 	if conflict != "" {
@@ -118,7 +118,7 @@ func (c *cluster) progressLocked(index int, p peer.Progress, now time.Time) erro
 	return err
 }
 
-// loadedLocked notes that a node has loaded its part.
+// loadedLocked records that a node has loaded its part.
 func (c *cluster) loadedLocked(index int, l peer.Loaded, now time.Time) error {
 	if !c.data.loads(l.Plan) {
 		return nil
@@ -160,14 +160,14 @@ func (c *cluster) leave(s *session, reason string) {
 	}
 }
 
-// loseLocked notes that a node is not connected any more.
+// loseLocked records that a node is not connected any more.
 func (c *cluster) loseLocked(index int, reason string) {
 	m := &c.members[index]
 	m.session, m.gone = nil, reason
 	c.data.nodes[index].recalled = noPlan
 }
 
-// failLocked ends the cache and tells every node to free its part of the plan. Only the first reason is kept.
+// failLocked fails the cache and tells every node to free its part of the plan. Later reasons are ignored.
 func (c *cluster) failLocked(reason string) {
 	if c.data.failure != "" {
 		return
@@ -230,7 +230,7 @@ func (c *cluster) stop() {
 	}
 }
 
-// view is what an answer is made of: the plan, where its rows are and who holds them. It is a copy.
+// view is what responses are made from: the plan, the location of its rows and the nodes that hold them. It is a copy.
 type view struct {
 	plan    *tablePlan
 	rows    int64

@@ -17,8 +17,8 @@ import (
 // dataset is the state of one dataset in a cluster: its plan, and the progress of planning and loading. The cluster's mu protects all
 // but the first two fields, which are immutable.
 type dataset struct {
-	request string        // fingerprint of what is to be cached
-	planned chan struct{} // closed once there is a plan
+	request string        // fingerprint of the source and selection
+	planned chan struct{} // closed when there is a plan
 
 	nodes       []load // by node
 	plan        *tablePlan
@@ -33,10 +33,11 @@ type dataset struct {
 	failure     string           // why the cache failed
 }
 
-// load is what one node has of a dataset: the record of a plan that it is asked for, or its part of the plan and how far it is with that.
+// load is the state of one node with respect to a dataset: the plan whose record was requested from it, or its part of the plan and
+// the progress of loading that.
 type load struct {
-	recalled    origin // of the plan whose record it was asked for; noPlan if it was not
-	assigned    bool   // it was told its part
+	recalled    origin // origin of the plan whose record was requested from it; noPlan if none was
+	assigned    bool   // its part was sent to it
 	loaded      bool   // its part is in memory
 	rows        int64
 	bytes       int64
@@ -45,18 +46,18 @@ type load struct {
 	trouble     string       // why it makes no progress
 }
 
-// newDataset is one that nothing is known of but what is to be cached.
+// newDataset returns a dataset without a plan; request is the fingerprint of what is to be cached.
 func newDataset(request string, nodes int, now time.Time) dataset {
 	return dataset{request: request, planned: make(chan struct{}), nodes: make([]load, nodes), progressed: now}
 }
 
-// loads says whether nodes load, or have loaded, the plan with this fingerprint.
+// loads reports whether nodes are loading or have loaded the plan with this fingerprint.
 func (d *dataset) loads(plan string) bool {
 	return d.plan != nil && d.plan.fingerprint == plan && d.failure == ""
 }
 
-// report records the splits that a node has loaded. What a split holds must be the same at every load: the row indices that clients keep in
-// their checkpoints depend on it. conflict says what is wrong with the rows of a split, err with the report.
+// report records the splits that a node has loaded. A split must contain the same rows at every load, since the row indices in
+// clients' checkpoints depend on it. conflict describes a mismatch in the rows of a split, err an invalid report.
 func (d *dataset) report(node int, p peer.Progress, now time.Time) (conflict string, err error) {
 	l := &d.nodes[node]
 	l.bytes, l.trouble = p.Bytes, p.Trouble
@@ -90,7 +91,7 @@ func (d *dataset) conflict(done peer.SplitDone) string {
 	return ""
 }
 
-// loaded records that a node has loaded its part, all splits of which it must have reported.
+// loaded records that a node has loaded its part; it must have reported all splits of it.
 func (d *dataset) loaded(node int, message peer.Loaded, now time.Time) error {
 	l, run := &d.nodes[node], d.plan.runs[node]
 	var rows int64
@@ -113,8 +114,8 @@ func (d *dataset) wants(held *peer.Held) bool {
 	return held.Ready || d.plan == nil || held.Plan != d.plan.fingerprint
 }
 
-// adopt makes p the dataset's plan, whatever became of another one. done are the splits as they were when the cache was Ready, if the
-// plan is from then.
+// adopt makes p the dataset's plan in place of any other. If the cache was Ready with this plan before, done has the splits from that
+// time.
 func (d *dataset) adopt(p *tablePlan, from origin, encoded []byte, done []peer.SplitDone, now time.Time) {
 	if d.origin == noPlan {
 		close(d.planned)
@@ -128,10 +129,10 @@ func (d *dataset) adopt(p *tablePlan, from origin, encoded []byte, done []peer.S
 	d.failure, d.planFailure = "", ""
 }
 
-// reset forgets what a node had: it begins anew.
+// reset clears the state of a node, which then starts anew.
 func (d *dataset) reset(node int) { d.nodes[node] = load{done: map[int]bool{}} }
 
-// assign gives a node its part of the plan, which it is now expected to load.
+// assign returns a node's part of the plan and records that the node is expected to load it.
 func (d *dataset) assign(node int, salt []byte) *peer.Assign {
 	d.reset(node)
 	d.nodes[node].assigned = true
@@ -144,7 +145,7 @@ func (d *dataset) assign(node int, salt []byte) *peer.Assign {
 	}
 }
 
-// rowsOf is how many rows a node has reported, and how many splits there are for it.
+// rowsOf returns how many rows a node has reported, and the number of its splits.
 func (d *dataset) rowsOf(node int) (rows int64, splits int) {
 	for split := range d.nodes[node].done {
 		rows += d.splits[split].Rows
@@ -152,7 +153,7 @@ func (d *dataset) rowsOf(node int) (rows int64, splits int) {
 	return rows, d.plan.runs[node].Len()
 }
 
-// bounds are the rows of each node, once all are loaded, and how many there are in all.
+// bounds returns the rows of each node, once all have loaded, and the total number of rows.
 func (d *dataset) bounds() (rows int64, bounds []assign.Bounds) {
 	counts := make([]int64, len(d.nodes))
 	for i := range d.nodes {

@@ -58,7 +58,7 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 	return s, nil
 }
 
-// welcomeLocked tells a node that joined what it must know: why the cache failed, or its part of the plan.
+// welcomeLocked sends a node that joined the reason why the cache failed, or its part of the plan.
 func (c *cluster) welcomeLocked(s *session) {
 	switch {
 	case c.data.failure != "":

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// member is one data node's place: its process and its connection. What it has of a dataset is that dataset's to know. The zero value is a
-// node that never joined.
+// member is the process and the connection of one data node index. The zero value is a node that never joined. What the node has of a
+// dataset is recorded in the dataset.
 type member struct {
 	session     *session // nil while the node is not connected
 	address     string
@@ -20,13 +20,13 @@ type member struct {
 	gone        string // why it is not connected
 }
 
-// session is one connection of a node. closed says why it must end.
+// session is one connection of a node. closed has the reason why it must end.
 type session struct {
 	index  int
 	out    chan peer.ToNode
 	closed chan struct{}
 	reason error
-	record []byte // pieces received; the receiving goroutine's
+	record []byte // the parts received so far; used only by the receiving goroutine
 }
 
 // close ends the session; only the first call counts. The caller holds the cluster's mu.
@@ -39,11 +39,11 @@ func (s *session) close(reason error) {
 	}
 }
 
-// outboxSize is more than a session is ever told: an assignment and news of Ready for each of few plans, a recall,
-// an abort.
+// outboxSize exceeds the number of messages that are ever sent in a session: an assignment and a Ready for each of few plans, a
+// Recall, an Abort.
 const outboxSize = 16
 
-// tell queues a message; a session whose outbox is full is dead already and will be closed.
+// tell queues a message. A session whose outbox is full has a dead connection, and will be closed.
 func (s *session) tell(m peer.ToNode) {
 	select {
 	case s.out <- m:

@@ -46,7 +46,7 @@ func (c *cluster) nodeStatusLocked(index int) protocol.NodeStatus {
 	return n
 }
 
-// nodeStateLocked is the state of a node's connection or, while it has one, of its part of the dataset.
+// nodeStateLocked is the state of a node's connection or, while it is connected, of its part of the dataset.
 func (c *cluster) nodeStateLocked(index int) protocol.NodeState {
 	m, l := &c.members[index], &c.data.nodes[index]
 	switch {
@@ -62,7 +62,7 @@ func (c *cluster) nodeStateLocked(index int) protocol.NodeState {
 	return protocol.NodeJoined
 }
 
-// stateLocked derives the cache's state and says in one line why it is not another.
+// stateLocked derives the cache's state, and one line that gives the reason.
 func (c *cluster) stateLocked() (protocol.State, string) {
 	switch {
 	case c.data.failure != "":

@@ -28,20 +28,20 @@ type assignment struct {
 	calls    *calls
 	progress progress
 	cancel   context.CancelFunc
-	ended    chan struct{} // closed when loading is over
+	ended    chan struct{} // closed when loading has ended
 
-	// Set by loading before ended is closed, read only after.
+	// Set by loading before ended is closed, and only read after that.
 	layout *rows.Layout
 	rows   *rows.Rows
 	err    error
 
 	mu     sync.Mutex
-	record []byte // the head's, of the whole plan
+	record []byte // of the whole plan, for the head
 	ready  bool   // the whole cache was Ready with the plan
 }
 
-// startAssignment begins to load what the head assigned of a source, once the assignment that had its place is freed. It ends early
-// with ctx; see close.
+// startAssignment starts to load what the head assigned of a source, after the previous assignment is freed. It stops when ctx ends;
+// see close.
 func (n *Node) startAssignment(ctx context.Context, from source.Source, spec peer.Assign, old *assignment) *assignment {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &assignment{
@@ -54,18 +54,18 @@ func (n *Node) startAssignment(ctx context.Context, from source.Source, spec pee
 			a.replace(ctx, old)
 		}
 		a.layout, a.rows, a.err = newLoad(&n.cfg, from, a).run(ctx)
-		n.cfg.Store.Idle()   // its connections are of no use any more
-		debug.FreeOSMemory() // what decoding needed would stay resident for minutes
+		n.cfg.Store.Idle()   // its connections are not needed any more
+		debug.FreeOSMemory() // otherwise memory used for decoding would stay resident for minutes
 		n.limitHeap()
 	}()
 	return a
 }
 
-// streamsEnd is how long the streams of an assignment that is replaced may take to end. What they hold after that may leave
-// no room for the new one.
+// streamsEnd is how long the streams of a replaced assignment may take to end. After that, memory that they still hold may be missing
+// for the new one.
 const streamsEnd = 30 * time.Second
 
-// replace frees old: it ends the streams, which would keep its memory as long as their clients like.
+// replace frees old: it ends the streams, whose clients could otherwise keep its memory in use indefinitely.
 func (a *assignment) replace(ctx context.Context, old *assignment) {
 	idle := old.calls.endAll()
 	old.close()
@@ -78,7 +78,7 @@ func (a *assignment) replace(ctx context.Context, old *assignment) {
 	}
 }
 
-// loaded gives the assignment's rows once they are all in memory, or nil.
+// loaded returns the assignment's rows if they are all in memory, otherwise nil.
 func (a *assignment) loaded() *rows.Rows {
 	select {
 	case <-a.ended:
@@ -88,7 +88,7 @@ func (a *assignment) loaded() *rows.Rows {
 	}
 }
 
-// failure is why loading ended without success, or nil.
+// failure returns why loading has failed, or nil.
 func (a *assignment) failure() error {
 	select {
 	case <-a.ended:
@@ -98,7 +98,7 @@ func (a *assignment) failure() error {
 	}
 }
 
-// trouble says in one line why loading does not get on: of the reads that are tried again, or of the first step.
+// trouble returns one line that says why loading makes no progress: the reads being retried, or a step of loading.
 func (a *assignment) trouble() string {
 	select {
 	case <-a.ended:
@@ -111,7 +111,7 @@ func (a *assignment) trouble() string {
 	return a.store.Trouble()
 }
 
-// held tells a head what the node works on.
+// held returns the plan that the node holds, for the head.
 func (a *assignment) held() *peer.Held {
 	if a.failure() != nil {
 		return nil
@@ -120,7 +120,7 @@ func (a *assignment) held() *peer.Held {
 	return &peer.Held{Plan: a.spec.Plan, Request: a.spec.Request, Ready: ready}
 }
 
-// keepRecord keeps the head's record of the plan, in place of an earlier one.
+// keepRecord stores the head's record of the plan, replacing an earlier one.
 func (a *assignment) keepRecord(record []byte, ready bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,7 +133,7 @@ func (a *assignment) recordKept() (record []byte, ready bool) {
 	return a.record, a.ready
 }
 
-// close stops loading, waits for it to end and lets the memory go as soon as the last stream has.
+// close stops loading, waits for its end, and frees the memory when the last stream has ended.
 func (a *assignment) close() {
 	a.cancel()
 	<-a.ended
@@ -143,7 +143,7 @@ func (a *assignment) close() {
 	a.arena.Release()
 }
 
-// admitted is a loaded assignment in use by one call, which calls done once.
+// admitted is a loaded assignment in use by one call, which must call done once.
 type admitted struct {
 	layout *rows.Layout
 	rows   *rows.Rows
@@ -151,13 +151,13 @@ type admitted struct {
 	calls  *calls
 }
 
-// done gives the rows back.
+// done releases the rows.
 func (l admitted) done() {
 	l.rows.Release()
 	l.calls.done()
 }
 
-// lend lends the rows that a ticket for this assignment is about.
+// lend returns the rows of a ticket for this assignment, for use by one call.
 func (a *assignment) lend(ticket protocol.Ticket) (admitted, error) {
 	rows := a.loaded()
 	if rows == nil {

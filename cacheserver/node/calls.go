@@ -13,8 +13,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// calls are the calls that use an assignment's rows, which can be ended so that its memory can be freed. Make it with
-// newCalls.
+// calls tracks the calls that use an assignment's rows, and can end them to free its memory. Make it with newCalls.
 type calls struct {
 	ended context.Context // canceled when the calls must end
 	end   context.CancelFunc
@@ -30,7 +29,7 @@ func newCalls(ctx context.Context) *calls {
 	return c
 }
 
-// errReplaced ends the calls of an assignment whose place another one takes.
+// errReplaced ends the calls of an assignment that another one replaces.
 var errReplaced = status.Error(codes.Unavailable, "the data node loads another plan: ask the head again")
 
 // add registers a call; it returns an error if calls are being ended.

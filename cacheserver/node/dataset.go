@@ -9,28 +9,28 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// dataset is what a node has of one dataset: the part of its plan that the head assigned, or why there is none. The node's mu guards all
-// but the first field, which does not change.
+// dataset is a node's state of one dataset: the assigned part of its plan, or why there is none. The node's mu protects all but the
+// first field, which is immutable.
 type dataset struct {
-	source source.Source // the head says which version of it
+	source source.Source // opens the version that the head names
 
-	assigned *assignment // nil until the head assigns one, and again after it is given up
-	failure  string      // why the last assignment was given up
+	assigned *assignment // nil until the head assigns one, and after it was dropped
+	failure  string      // why the last assignment was dropped
 }
 
-// holds says whether the node loads, or has loaded, its part of the plan with this fingerprint.
+// holds reports whether the node is loading or has loaded its part of the plan with this fingerprint.
 func (d *dataset) holds(plan string) bool {
 	return d.assigned != nil && d.assigned.spec.Plan == plan && d.assigned.failure() == nil
 }
 
-// giveUp takes the assignment out, for its owner to close; nil if there is none.
+// giveUp removes the assignment and returns it to be closed; nil if there is none.
 func (d *dataset) giveUp(reason string) *assignment {
 	a := d.assigned
 	d.assigned, d.failure = nil, reason
 	return a
 }
 
-// fill adds how far loading is to a status, and its state as if the dataset were all that counts.
+// fill adds to a status the progress of loading, and the state as far as it depends on the dataset.
 func (d *dataset) fill(s *Status) {
 	a := d.assigned
 	switch {

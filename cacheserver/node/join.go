@@ -203,18 +203,18 @@ func (n *Node) sendRecord(stream peer.NodeStream) error {
 	}
 }
 
-// reporter tells the head over one session what is loaded of an assignment.
+// reporter reports to the head, over one session, what has been loaded of an assignment.
 type reporter struct {
 	stream    peer.NodeStream
-	of        *assignment // nil: there is none to report of
+	of        *assignment // nil: nothing to report
 	reported  int
 	concluded bool // Loaded or Failed was sent
 }
 
 func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, false }
 
-// mostReported bounds the splits in one message, which must stay below gRPC's 4 MiB: a node that joins again
-// reports all that it has at once.
+// mostReported bounds the number of splits in one message, which must be shorter than gRPC's limit of 4 MiB: a node that joins again
+// reports all its splits at once.
 const mostReported = 4096
 
 // progress reports new splits, or sends an empty report as a heartbeat.

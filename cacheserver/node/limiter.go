@@ -30,8 +30,8 @@ type DecodeLimiter struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	used    int64
-	running int // row groups being decoded
-	loads   int // assignments being loaded
+	running int // number of row groups being decoded
+	loads   int // number of loads in progress
 }
 
 // NewDecodeLimiter returns a limiter for the cores of this process.
@@ -42,7 +42,7 @@ func NewDecodeLimiter() *DecodeLimiter {
 	return w
 }
 
-// load counts an assignment that is being loaded until done, which frees the buffers after the last one.
+// load registers a load until done is called, which frees the buffers after the last one.
 func (w *DecodeLimiter) load() (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

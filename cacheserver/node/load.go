@@ -19,8 +19,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// load is the loading of one assignment. It is dropped when loading ends, and with it the splits, footers and deletes. Only run and the
-// goroutines that run waits for use it.
+// load is the process of loading one assignment. It is dropped when loading ends, together with the splits, footers and deletes. Only
+// run and the goroutines that run waits for may use it.
 type load struct {
 	cfg      *Config
 	source   source.Source
@@ -31,7 +31,7 @@ type load struct {
 	dataset source.Dataset
 	splits  []source.Split
 	layout  *rows.Layout
-	sealed  []rows.Sealed // by split; each is set by the goroutine that decodes it
+	sealed  []rows.Sealed // by split; set by the goroutine that decodes it
 }
 
 func newLoad(cfg *Config, from source.Source, a *assignment) *load {
@@ -39,7 +39,7 @@ func newLoad(cfg *Config, from source.Source, a *assignment) *load {
 	return &load{cfg: cfg, source: from, spec: a.spec, arena: a.arena, progress: &a.progress, sealed: sealed}
 }
 
-// run opens the version that was assigned and brings all splits into memory.
+// run opens the assigned version and loads all splits into memory.
 func (l *load) run(ctx context.Context) (*rows.Layout, *rows.Rows, error) {
 	for _, text := range l.spec.Splits {
 		split, err := l.source.Split(text)
@@ -70,14 +70,14 @@ func (l *load) run(ctx context.Context) (*rows.Layout, *rows.Rows, error) {
 	return l.layout, loaded, err
 }
 
-// job is a split whose column chunks were brought near.
+// job is a split whose column chunks were prefetched.
 type job struct {
 	index   int // within the assignment
 	fetched source.Fetched
 }
 
-// loadAll brings every split into memory. Fetching runs one split a worker ahead of decoding.
-// The first error ends it; nothing is ever left out.
+// loadAll loads every split. Each worker prefetches one split while it decodes another. The first error ends the load; nothing is
+// ever skipped.
 func (l *load) loadAll(ctx context.Context) error {
 	if len(l.splits) == 0 {
 		return nil
@@ -113,16 +113,16 @@ const (
 	batchBytes = 12 << 20
 )
 
-// decoding is about how many bytes decoding a split takes beside the rows and its compressed bytes: an uncompressed page
-// of each column, and batches.
+// decoding estimates the memory for decoding a split, besides the rows and the compressed bytes: an uncompressed page of each column,
+// and batches.
 func (l *load) decoding(s source.SplitInfo) int64 {
 	columns := int64(l.layout.Schema().NumFields())
 	pages := min(s.Bytes, columns*pageBytes+pageRows*(s.Bytes/max(s.Rows, 1)))
 	return pages + min(s.Bytes, batchBytes)
 }
 
-// reserveMemory reserves memory for the splits under way, and lowers the number of workers until it fits: for each worker the
-// compressed bytes of a split that is decoded and of the next one, and what decoding takes, see DecodeLimiter.
+// reserveMemory reserves memory for the splits in progress, and reduces the number of workers until it fits: for each worker the
+// compressed bytes of the split being decoded and of the next one, and the memory for decoding (see DecodeLimiter).
 func (l *load) reserveMemory() (workers int, release func(), err error) {
 	var compressed, decoding int64
 	for _, split := range l.splits {
@@ -141,7 +141,7 @@ func (l *load) reserveMemory() (workers int, release func(), err error) {
 	}
 }
 
-// fetch takes the splits in order and hands each on when its bytes are near.
+// fetch prefetches the splits in order and passes them on.
 func (l *load) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) error {
 	for {
 		i := int(next.Add(1) - 1)
@@ -170,7 +170,7 @@ func (l *load) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) e
 func (l *load) decodeAll(ctx context.Context, jobs <-chan job) error {
 	for j := range jobs {
 		err := l.decode(ctx, j)
-		if err != nil && l.mayPass(err) { // deletes are read while decoding
+		if err != nil && l.mayPass(err) { // deletes are read during decoding
 			err = l.retry(ctx, j.index, func() error { return l.fetchAndDecode(ctx, j.index) })
 		}
 		if err != nil {
@@ -188,7 +188,7 @@ func (l *load) fetchAndDecode(ctx context.Context, index int) error {
 	return l.decode(ctx, job{index, fetched})
 }
 
-// decode turns one fetched split into chunks and reports it.
+// decode decodes a prefetched split to chunks and records it.
 func (l *load) decode(ctx context.Context, j job) (err error) {
 	split := l.splits[j.index].Info()
 	defer j.fetched.Close()
@@ -229,7 +229,7 @@ func (l *load) decode(ctx context.Context, j job) (err error) {
 	return nil
 }
 
-// keep files a loaded split and makes it reportable.
+// keep stores a loaded split, which will then be reported.
 func (l *load) keep(index int, sealed rows.Sealed) {
 	l.cfg.Metrics.DecodedBytes.Add(float64(sealed.Bytes))
 	l.cfg.Metrics.DecodedRows.Add(float64(sealed.Rows))
@@ -240,7 +240,7 @@ func (l *load) keep(index int, sealed rows.Sealed) {
 	})
 }
 
-// explain says which split an error is of and, of a full budget, how much there is to come.
+// explain adds the split to an error and, if the budget is exhausted, how much is still to be loaded.
 func (l *load) explain(split source.SplitInfo, err error) error {
 	loaded, bytes := l.progress.report(0)
 	done, all := len(loaded), len(l.splits)

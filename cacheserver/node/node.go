@@ -126,8 +126,7 @@ func (n *Node) setStopping() {
 	n.stopping = true
 }
 
-// accept accepts an assignment: one of the same plan is kept as it is, another or a
-// failed one is replaced, and its streams are ended.
+// accept processes an assignment: one of the same plan is kept, another one or a failed one is replaced and its streams are ended.
 func (n *Node) accept(ctx context.Context, spec peer.Assign) *assignment {
 	n.mu.Lock()
 	n.sealer = protocol.NewSealer(peer.TicketKey(n.cfg.Secret, spec.Salt))
@@ -138,7 +137,7 @@ func (n *Node) accept(ctx context.Context, spec peer.Assign) *assignment {
 		old.keepRecord(spec.Record, spec.Ready)
 		return old
 	}
-	// ctx is the node's, not the session's: loading goes on when the connection to the head breaks.
+	// ctx is the node's, not the session's: loading continues when the connection to the head breaks.
 	a := n.startAssignment(ctx, d.source, spec, old)
 	d.assigned, d.failure = a, ""
 	n.mu.Unlock()
@@ -146,7 +145,7 @@ func (n *Node) accept(ctx context.Context, spec peer.Assign) *assignment {
 	return a
 }
 
-// giveUp frees the node's rows; running streams keep the memory until they end.
+// giveUp drops the node's rows; running streams keep their memory until they end.
 func (n *Node) giveUp(reason string) {
 	n.mu.Lock()
 	a := n.data.giveUp(reason)
@@ -165,7 +164,7 @@ const heapSlack = 48 << 20
 // heap. Otherwise garbage could take as much memory again as clients' requests and responses.
 func (n *Node) limitHeap() { debug.SetMemoryLimit(n.cfg.Budget.Heap() + heapSlack) }
 
-// admit checks a ticket and lends the rows that it is about.
+// admit checks a ticket and returns the rows that it is for.
 func (n *Node) admit(sealed []byte, now time.Time) (admitted, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -194,7 +193,7 @@ func (n *Node) opsHandler() http.Handler {
 	return handler
 }
 
-// Ready implements ops.Server: a node is ready when its assignment, be it empty, is loaded and the head knows.
+// Ready implements ops.Server: a node is ready when its assignment, which may be empty, is loaded and the head has been told.
 func (n *Node) Ready() (bool, string) {
 	s := n.status()
 	return s.State == "Ready", s.State + ": " + s.Reason

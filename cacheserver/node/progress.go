@@ -12,19 +12,19 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// progress is how far the loading of an assignment is: which splits are in memory, and why others are tried again. The zero value is
-// ready; it is safe for concurrent use.
+// progress is the progress of loading an assignment: the splits in memory, and why others are being retried. The zero value is ready
+// to use; it is safe for concurrent use.
 type progress struct {
 	mu    sync.Mutex
 	done  []peer.SplitDone // in the order of loading
-	bytes int64            // in memory: the sum over done
-	waits map[int]string   // why splits, by index in the assignment, are tried again; at noSplit, why all of it waits
+	bytes int64            // bytes in memory: the sum over done
+	waits map[int]string   // why splits are being retried, by index in the assignment; at noSplit, why the whole assignment is
 }
 
-// noSplit stands for what is not a split's.
+// noSplit is the index for problems that don't concern a single split.
 const noSplit = -1
 
-// add makes a loaded split reportable.
+// add records a loaded split, which will then be reported.
 func (p *progress) add(done peer.SplitDone) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -32,14 +32,14 @@ func (p *progress) add(done peer.SplitDone) {
 	p.done = append(p.done, done)
 }
 
-// report gives the splits loaded since the first n, and the bytes in memory.
+// report returns the splits loaded after the first n, and the bytes in memory.
 func (p *progress) report(n int) ([]peer.SplitDone, int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.done[n:len(p.done):len(p.done)], p.bytes
 }
 
-// note keeps why split index is tried again; the empty string ends that.
+// note records why split index is being retried; the empty string clears that.
 func (p *progress) note(index int, trouble string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +53,7 @@ func (p *progress) note(index int, trouble string) {
 	p.waits[index] = trouble
 }
 
-// trouble is the first of what was noted, and how many more there are; empty if there is nothing.
+// trouble returns the first reason recorded, and the number of others; empty if there is none.
 func (p *progress) trouble() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,13 +12,13 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// retry repeats a step of loading while its error may pass, for split index of the assignment or for noSplit.
+// retry retries a step of loading while its error may be temporary; index is that of the split in the assignment, or noSplit.
 func (l *load) retry(ctx context.Context, index int, step func() error) error {
 	return retry.Do(ctx, l.mayPass, func(trouble string) { l.progress.note(index, trouble) }, step)
 }
 
-// mayPass reports whether a step that failed is worth another try. In a cache that was Ready that includes what
-// somebody has to set right, such as missing rights: the rows of the other nodes are worth the wait.
+// mayPass reports whether a failed step should be retried. In a cache that was Ready this includes errors that somebody must fix,
+// such as missing permissions, since the rows of the other nodes are worth keeping.
 func (l *load) mayPass(err error) bool {
 	may := l.source.Retry(err)
 	if may == source.Soon {

@@ -11,14 +11,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-// flat is a Message of one slice, whose owner keeps it.
+// flat is a Message with one slice, which is not released.
 type flat []byte
 
 func (m *flat) Size() int                         { return len(*m) }
 func (m *flat) AppendSlices(to [][]byte) [][]byte { return append(to, *m) }
 func (m *flat) Release()                          {}
 
-// BenchmarkSend sends messages to a client that takes them at once, over one stream and over several that wait for each other.
+// BenchmarkSend sends messages to a client that reads them at once, on one stream and on several that take turns.
 func BenchmarkSend(b *testing.B) {
 	for _, c := range []struct{ streams, size int }{{1, 4 << 10}, {1, 1 << 20}, {16, 4 << 10}, {16, 64 << 10}} {
 		b.Run(fmt.Sprintf("%d streams of %d KiB", c.streams, c.size>>10), func(b *testing.B) {
@@ -45,7 +45,7 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// BenchmarkCall makes calls of one short request and one short response, one after the other.
+// BenchmarkCall makes sequential calls with a short request and a short response.
 func BenchmarkCall(b *testing.B) {
 	server := serve(b, Config{}, nil)
 	client := server.connectWide(b)
@@ -59,7 +59,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// connectWide begins a connection with the largest windows there are, and long frames.
+// connectWide opens a connection with maximum windows and long frames.
 func (r *running) connectWide(b *testing.B) *script {
 	b.Helper()
 	s := r.connect(b,
@@ -69,7 +69,7 @@ func (r *running) connectWide(b *testing.B) *script {
 	return s
 }
 
-// drain reads until so many streams have ended, and gives back the windows of what it reads.
+// drain reads until the given number of streams have ended, returning window for what it reads.
 func (s *script) drain(streams int) {
 	s.t.Helper()
 	s.SetReuseFrames()

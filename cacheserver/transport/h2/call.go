@@ -23,7 +23,7 @@ func (c *conn) open(id uint32, r request, ended bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.out.failed != nil, c.streams.drained: // the client was told by GOAWAY
+	case c.out.failed != nil, c.streams.drained: // GOAWAY tells the client
 		return nil
 	case c.streams.running >= maxStreams:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream, Cause: errors.New("too many streams")}

@@ -26,14 +26,14 @@ type conn struct {
 	cancel context.CancelFunc
 	calls  sync.WaitGroup // running handlers
 
-	// Used by the reader alone.
+	// Used only by the reader.
 	in       frameReader
 	received receiveWindow
 	floods   floods
-	newest   uint32 // the highest stream the peer has opened
-	agreed   bool   // the peer's first SETTINGS have come
+	newest   uint32 // the highest stream ID that the peer has opened
+	agreed   bool   // the peer's first SETTINGS have arrived
 
-	mu      sync.Mutex // guards what follows, but for what out and beats say
+	mu      sync.Mutex // protects the following fields, except as stated by out and beats
 	streams streamTable
 	greeted bool
 	out     writer
@@ -97,7 +97,7 @@ func (c *conn) greet() error {
 	return nil
 }
 
-// fail ends every stream and lets the reader know. c.mu is held.
+// fail ends every stream and interrupts the reader. c.mu is held.
 func (c *conn) fail(err error) {
 	if c.out.failed != nil {
 		return

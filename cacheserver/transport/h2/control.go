@@ -9,14 +9,14 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// controlFrames are frames that no window holds back, in the order in which they are to be written. There are no more than maxControl
-// bytes of them, or the peer has broken the protocol. conn.mu guards them.
+// controlFrames are queued frames that are not subject to flow control, in order. They have at most maxControl bytes; a peer that
+// causes more has violated the protocol. conn.mu protects them.
 type controlFrames struct {
 	frames frameBuffer
 	framer *http2.Framer // writes into frames
 }
 
-// frameBuffer gathers control frames.
+// frameBuffer collects control frames.
 type frameBuffer []byte
 
 // Write implements io.Writer.
@@ -54,7 +54,8 @@ func (w *writer) sendLocked(frames func(*http2.Framer) error) {
 	w.next()
 }
 
-// goAway writes the last frame of a connection that has failed. It is called after stopLocked: the control frames are nobody else's then.
+// goAway writes the last frame of a connection that has failed. It must be called after stopLocked, when no other goroutine uses the
+// control frames any more.
 func (w *writer) goAway(newest uint32, why violation) error {
 	if err := w.control.framer.WriteGoAway(newest, why.code, []byte(why.reason)); err != nil {
 		return fmt.Errorf("encode GOAWAY: %w", err)

@@ -5,24 +5,25 @@ package h2
 
 import "golang.org/x/net/http2"
 
-// sendWindow is how many bytes of DATA the peer takes, over a connection or over a stream. It never exceeds maxWindow, or the peer has
-// broken the protocol; a stream's is negative where SETTINGS took back more than was left of it. conn.mu guards it.
+// sendWindow is how many bytes of DATA the peer accepts, on a connection or a stream. It is at most maxWindow, otherwise the peer has
+// violated the protocol; a stream's is negative if SETTINGS reduced it by more than was left. conn.mu protects it.
 type sendWindow int64
 
-// grow adds what the peer said, which may be negative for a stream, and says whether the window is one still.
+// grow adds n, which may be negative for a stream, and reports whether the window is still valid.
 func (w *sendWindow) grow(n int64) (ok bool) {
 	*w += sendWindow(n)
 	return *w <= maxWindow
 }
 
-// receiveWindow is what the peer may send over all streams. left and owed together are connWindow between two frames: the bytes wait in
-// their stream's own window, so the connection's is open again at once. It is for one goroutine.
+// receiveWindow is how much the peer may send over all streams. Between two frames, left and owed add up to connWindow: bytes that
+// are not read yet only count against their stream's own window, so the connection's window is increased at once. It is not safe for
+// concurrent use.
 type receiveWindow struct {
 	left int64
-	owed int64 // bytes received and not yet given back
+	owed int64 // bytes received and not yet returned
 }
 
-// take counts n bytes of DATA that came, and says how many the peer is now to be given, in WINDOW_UPDATE; 0: none yet.
+// take counts n received bytes of DATA, and returns the increment to send in WINDOW_UPDATE; 0: none yet.
 func (w *receiveWindow) take(n int64) (update uint32, err error) {
 	if w.left -= n; w.left < 0 {
 		return 0, violated(http2.ErrCodeFlowControl, "%d bytes more than the connection's window", -w.left)
@@ -34,14 +35,14 @@ func (w *receiveWindow) take(n int64) (update uint32, err error) {
 	return update, nil
 }
 
-// peerSettings are what the peer has said in SETTINGS. conn.mu guards them.
+// peerSettings are the peer's SETTINGS. conn.mu protects them.
 type peerSettings struct {
-	window int64  // of a new stream
+	window int64  // initial value for a new stream
 	frame  int    // the longest
-	table  uint32 // of header compression, at most maxTable
+	table  uint32 // size of the dynamic table of header compression, at most maxTable
 }
 
-// apply takes one setting of the peer.
+// apply applies one setting of the peer.
 func (p *peerSettings) apply(s http2.Setting) error {
 	if err := s.Valid(); err != nil {
 		return err
@@ -57,11 +58,11 @@ func (p *peerSettings) apply(s http2.Setting) error {
 	return nil
 }
 
-// takesWhole says whether the peer wants a message as one frame, see compose.
+// takesWhole reports whether the peer wants a message as one frame, see compose.
 func (p *peerSettings) takesWhole() bool { return p.window == maxWindow }
 
-// piece is how many of n bytes one turn may write: a quantum, or a frame where a message may be one, and not all but a
-// last bit.
+// piece is how many of n bytes one turn may write: a quantum, or a frame if messages may be sent as one, and it avoids leaving a
+// small rest.
 func (p *peerSettings) piece(n int) int {
 	most := quantum
 	if p.takesWhole() {

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// frameReader reads what a peer sends. A frame is valid until the next one is read, and takes no more than maxRead bytes with its
-// CONTINUATION frames. It is for one goroutine.
+// frameReader reads a peer's frames. A frame is valid until the next one is read; with its CONTINUATION frames it has at most maxRead
+// bytes. It is not safe for concurrent use.
 type frameReader struct {
 	framer *http2.Framer
-	bound  *io.LimitedReader // what the next frame may take
+	bound  *io.LimitedReader // limits what the next frame may read
 }
 
-// readBuffer holds requests, which are small.
+// readBuffer is small, since requests are.
 const readBuffer = 4 << 10
 
 func newFrameReader(from io.Reader) frameReader {
@@ -33,7 +33,7 @@ func newFrameReader(from io.Reader) frameReader {
 	return frameReader{framer, bound}
 }
 
-// preface reads what a client's connection begins with, before the first frame.
+// preface reads the client's connection preface, which precedes the first frame.
 func (r *frameReader) preface() error {
 	r.bound.N = int64(len(http2.ClientPreface))
 	preface := make([]byte, len(http2.ClientPreface))
@@ -46,13 +46,13 @@ func (r *frameReader) preface() error {
 	return nil
 }
 
-// next reads a frame. asViolation takes its errors.
+// next reads a frame. Its errors are to be passed to asViolation.
 func (r *frameReader) next() (http2.Frame, error) {
 	r.bound.N = maxRead
 	return r.framer.ReadFrame()
 }
 
-// asViolation turns the errors of http2.Framer into a violation where they are one.
+// asViolation converts the protocol errors of http2.Framer to a violation.
 func (r *frameReader) asViolation(err error) error {
 	var code http2.ConnectionError
 	switch {

@@ -75,13 +75,13 @@ type running struct {
 	served  chan error
 }
 
-// serve starts a server whose service /t/ has the given streaming methods, and the unary method Echo.
+// serve starts a server whose service /t/ has the given streaming methods and the unary method Echo.
 func serve(t testing.TB, cfg Config, methods map[string]grpc.StreamHandler) *running {
 	t.Helper()
 	return serveAfter(t, cfg, methods, func(*Server) {})
 }
 
-// serveAfter lets a test change the server before it serves.
+// serveAfter is serve with a function that changes the server before it starts serving.
 func serveAfter(t testing.TB, cfg Config, methods map[string]grpc.StreamHandler, change func(*Server)) *running {
 	t.Helper()
 	cfg.Codec, cfg.Log = rawCodec{}, slog.New(slog.DiscardHandler)
@@ -164,7 +164,7 @@ type script struct {
 	hpack *hpack.Encoder
 }
 
-// plain opens a connection that says nothing yet.
+// plain opens a connection without sending anything.
 func (r *running) plain(t testing.TB) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.address)
@@ -178,7 +178,7 @@ func (r *running) plain(t testing.TB) net.Conn {
 	return conn
 }
 
-// connect begins a connection with the given settings, and reads the server's.
+// connect opens a connection with the given settings, and reads the server's.
 func (r *running) connect(t testing.TB, settings ...http2.Setting) *script {
 	t.Helper()
 	conn := r.plain(t)

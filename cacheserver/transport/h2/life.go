@@ -11,16 +11,16 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// heartbeat tells whether a peer is silent. From one look to the next, a frame was heard, or a PING is asked for, or the peer was silent
-// although it had one. conn.mu guards all but heard.
+// heartbeat detects silent peers. Between two calls of look, either a frame was received, or a PING is requested, or the peer was
+// silent despite a PING. conn.mu protects all fields but heard.
 type heartbeat struct {
 	heard  atomic.Uint64 // frames read
-	before uint64        // heard, at the last look
-	pinged bool          // a PING was asked for since a frame was heard
+	before uint64        // value of heard at the last look
+	pinged bool          // a PING was requested since the last frame was received
 	timer  *time.Timer   // calls conn.beat
 }
 
-// look says whether the peer is to be pinged, or else whether it is silent.
+// look returns whether to ping the peer, and otherwise whether the peer is silent.
 func (h *heartbeat) look() (ping, silent bool) {
 	before := h.before
 	h.before = h.heard.Load()
@@ -35,11 +35,11 @@ func (h *heartbeat) look() (ping, silent bool) {
 	return false, true
 }
 
-// keepAlive watches over a connection until beats' timer is stopped. Dead peers are found by TCP: keep-alive probes when
-// nothing is under way, retransmission when something is. A PING tells middle boxes that the connection is used, and
-// finds clients that hang; it costs a client its connection only when no call is running, because one that does not
-// read for minutes, its consumer being slow, does not answer pings either. For the same reason TCP_USER_TIMEOUT is not
-// set: Linux counts a closed receive window as silence, however alive the peer is (tcp_probe_timer in net/ipv4).
+// keepAlive monitors a connection until the timer of beats is stopped. TCP detects dead peers: by keep-alive probes while nothing is
+// in flight, by retransmission otherwise. A PING shows middleboxes that the connection is in use, and detects clients that hang. An
+// unanswered PING closes the connection only if no call is running, because a client whose consumer is slow may not read for minutes,
+// and so not answer pings either. For the same reason TCP_USER_TIMEOUT is not set: Linux treats a closed receive window like a silent
+// peer (tcp_probe_timer in net/ipv4).
 func (c *conn) keepAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -37,7 +37,7 @@ const (
 	// maxControl bounds the control frames that are queued: a peer that causes answers must read them.
 	maxControl = 64 << 10
 
-	// quantum is how many bytes a stream may write in one turn, see peerSettings.piece.
+	// quantum is the maximum number of bytes that a stream writes in one turn, see peerSettings.piece.
 	quantum = 512 << 10
 
 	// maxUnsent is TCP_NOTSENT_LOWAT: the maximum number of bytes in a connection's send buffer that can't be sent yet.
@@ -75,10 +75,10 @@ func (r *rate) exceeded(now time.Time) bool {
 	return r.count > r.limit
 }
 
-// floods counts what a peer may send at no cost of its own. It is for one goroutine.
+// floods limits frames that cost their sender nothing. It is not safe for concurrent use.
 type floods struct{ idles, resets rate }
 
-// idle counts a frame that carries nothing.
+// idle counts a frame without data against its rate limit.
 func (f *floods) idle() error {
 	if f.idles.exceeded(time.Now()) {
 		return violated(http2.ErrCodeEnhanceYourCalm, "more than %d frames a second that carry nothing", f.idles.limit)
@@ -86,7 +86,7 @@ func (f *floods) idle() error {
 	return nil
 }
 
-// reset counts a stream that ends before its time.
+// reset counts a stream that is reset by the client.
 func (f *floods) reset() error {
 	if f.resets.exceeded(time.Now()) {
 		return violated(http2.ErrCodeEnhanceYourCalm, "more than %d streams a second that end before their time", f.resets.limit)

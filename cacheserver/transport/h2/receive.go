@@ -62,19 +62,19 @@ func (c *conn) handle(frame http2.Frame) error {
 	case *http2.PingFrame:
 		c.onPing(f)
 		return c.floods.idle()
-	case *http2.PriorityFrame: // RFC 9113 section 5.3.2 does away with priorities, but not with this check
+	case *http2.PriorityFrame: // RFC 9113 section 5.3.2 deprecates priorities, but still requires this check
 		if f.StreamDep == f.StreamID {
 			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: errors.New("a stream depends on itself")}
 		}
 		return c.floods.idle()
 	case *http2.PushPromiseFrame:
 		return violated(http2.ErrCodeProtocol, "a client does not push")
-	default: // GOAWAY: the client closes when it is done. Unknown types must be ignored, RFC 9113 section 4.1.
+	default: // GOAWAY needs no reaction, since the client closes the connection. Unknown types must be ignored, RFC 9113 section 4.1.
 		return c.floods.idle()
 	}
 }
 
-// reset ends a stream for what its peer did.
+// reset sends RST_STREAM after a stream error of the peer.
 func (c *conn) reset(broken http2.StreamError) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +87,7 @@ func (c *conn) reset(broken http2.StreamError) error {
 	return c.floods.reset()
 }
 
-// drop ends a stream: its call gets err and nothing is written for it any more. c.mu is held.
+// drop ends a stream: its call gets err, and nothing more is written for it. c.mu is held.
 func (c *conn) drop(s *stream, err error) {
 	s.close(err)
 	c.out.dismiss(s, err)

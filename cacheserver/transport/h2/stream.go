@@ -39,10 +39,10 @@ type stream struct {
 	memory int64 // reserved as long as the call runs
 	began  bool  // the handler has asked for a message; used only by the receiver
 
-	// Guarded by conn.mu.
+	// Protected by conn.mu.
 	sendable sendWindow
-	remote   bool  // the peer has ended its side; set by the reader alone
-	ending   bool  // the handler has returned: only what ends the stream is sent
+	remote   bool  // the peer has ended its side; only the reader sets it
+	ending   bool  // the handler has returned: only the end of the stream is still sent
 	closed   error // the error for senders; not nil once neither side sends any more
 
 	slices [][]byte // of the message being sent, reused for the next one
@@ -165,7 +165,7 @@ func (s *stream) finish(st *status.Status, o *outgoing) error {
 	return s.send(o)
 }
 
-// close notes that neither side sends any more, for the first reason given. conn.mu is held.
+// close records that neither side sends any more, and why; the first reason is kept. conn.mu is held.
 func (s *stream) close(err error) {
 	delete(s.conn.streams.open, s.id)
 	if s.closed == nil {
@@ -173,7 +173,7 @@ func (s *stream) close(err error) {
 	}
 }
 
-// isCut reports whether a message was sent in part.
+// isCut reports whether a message was sent partially.
 func (s *stream) isCut() bool {
 	s.sending.Lock()
 	defer s.sending.Unlock()

@@ -3,13 +3,13 @@
 
 package h2
 
-// streamTable is a connection's streams and calls. No stream is open without its call running. A call may run on after its stream was
-// closed, by the last of the response, by a reset or because the connection has failed. conn.mu guards it.
+// streamTable holds a connection's streams and counts its calls. Every open stream has a running call. A call may continue after its
+// stream was closed: by the end of the response, by a reset, or because the connection has failed. conn.mu protects it.
 type streamTable struct {
-	open    map[uint32]*stream // those that neither side has closed
+	open    map[uint32]*stream // streams that at least one side has not closed
 	running int                // handlers
-	begun   uint32             // the last stream whose call was begun
-	drained bool               // no call is begun any more: the connection ends with the last one
+	begun   uint32             // the last stream for which a call was begun
+	drained bool               // no calls are begun any more: the connection ends with the last one
 }
 
 // add begins a call.
@@ -18,5 +18,5 @@ func (t *streamTable) add(s *stream) {
 	t.running++
 }
 
-// over says whether the last call has returned and none will begin.
+// over reports whether the last call has returned and no more will begin.
 func (t *streamTable) over() bool { return t.drained && t.running == 0 }

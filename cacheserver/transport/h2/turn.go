@@ -27,7 +27,7 @@ type turn struct {
 	err      error // why nothing may be written
 }
 
-// unsendable says why the stream may not write. conn.mu is held.
+// unsendable returns why the stream may not write. conn.mu is held.
 func (t *turn) unsendable() error {
 	switch s := t.stream; {
 	case s.closed != nil:
@@ -38,16 +38,16 @@ func (t *turn) unsendable() error {
 	return nil
 }
 
-// writer shares a connection among the goroutines that write on it. One at a time has the turn, from begin, or take, to end. While nobody
-// has, nothing waits that could be written: neither a turn that the windows let through nor, unless the connection has failed, a control
-// frame. Make it with init.
+// writer shares a connection among the goroutines that write to it. One at a time has the turn, from begin or take until end. While
+// no goroutine has it, nothing that could be written is waiting: neither a turn that the windows allow nor, unless the connection has
+// failed, a control frame. Make it with init.
 type writer struct {
 	raw  net.Conn
 	net  net.Conn    // raw, or TLS over it
-	mu   *sync.Mutex // the connection's; guards all but what whoever has the turn uses
+	mu   *sync.Mutex // the connection's; protects all fields but those used by the holder of the turn
 	fail func(error) // ends the connection; called with mu held
 
-	timeout time.Duration // for what is written in one turn; 0: as long as it takes
+	timeout time.Duration // time limit for writing one turn; 0: none
 	peer    peerSettings
 	window  sendWindow // over all streams
 	writing bool
@@ -56,7 +56,7 @@ type writer struct {
 	control controlFrames
 	failed  error // why nothing is written any more
 
-	// Used by whoever has the turn.
+	// Used only by the holder of the turn.
 	composer *composer
 	buffers  net.Buffers
 }
@@ -70,15 +70,14 @@ func (w *writer) init(c *conn) {
 	w.control.framer = http2.NewFramer(&w.control.frames, nil)
 }
 
-// begin waits for a turn and takes the windows' bytes for it. After it succeeds the caller alone writes to the
-// connection, until end.
+// begin waits for a turn and reserves window for it. If it succeeds, only the caller writes to the connection, until end.
 func (w *writer) begin(t *turn) (int, error) {
 	w.mu.Lock()
 	if err := t.unsendable(); err != nil {
 		w.mu.Unlock()
 		return 0, err
 	}
-	// Nobody who could write waits while nobody writes (see next), so whoever comes may start at once.
+	// If nobody is writing, no stream that could write is waiting (see next), so the caller may start at once.
 	if !w.writing && w.grant(t) {
 		w.mu.Unlock()
 		return t.granted, nil
@@ -89,7 +88,7 @@ func (w *writer) begin(t *turn) (int, error) {
 	}
 	w.waiting = append(w.waiting, t)
 	w.mu.Unlock()
-	if t.last && t.data == 0 { // a call whose context has ended says so
+	if t.last && t.data == 0 { // return the error of a call whose context has ended
 		<-t.ready
 		return t.granted, t.err
 	}
@@ -109,7 +108,7 @@ func (w *writer) begin(t *turn) (int, error) {
 	return t.granted, t.err
 }
 
-// grant gives the connection to t if something of it may be written now. mu is held and nobody is writing.
+// grant lets t write if something of it can be written now. mu is held, and nobody is writing.
 func (w *writer) grant(t *turn) bool {
 	n := min(sendWindow(w.peer.piece(t.data)), w.window, t.stream.sendable)
 	if n <= 0 && !t.frames {
@@ -119,24 +118,24 @@ func (w *writer) grant(t *turn) bool {
 	w.window -= n
 	t.stream.sendable -= n
 	t.granted, t.halfOpen = int(n), !t.stream.remote
-	if t.last && t.granted == t.data { // before the peer can know and open the next one
+	if t.last && t.granted == t.data { // before the peer can know it and open the next stream
 		t.stream.close(errCallEnded)
 	}
 	w.take()
 	return true
 }
 
-// take makes the caller the connection's writer, with the control frames that have gathered. mu is held.
+// take makes the caller the connection's writer, with the queued control frames. mu is held.
 func (w *writer) take() {
 	w.writing = true
 	w.control.frames, w.composer.control = w.composer.control[:0], w.control.frames
 	w.composer.configure(w.peer.frame, w.peer.takesWhole(), w.peer.table)
 	if w.timeout > 0 {
-		_ = w.raw.SetWriteDeadline(time.Now().Add(w.timeout)) // a closed connection fails at the write
+		_ = w.raw.SetWriteDeadline(time.Now().Add(w.timeout)) // on a closed connection the write fails
 	}
 }
 
-// end gives the turn back after writing.
+// end releases the turn after writing.
 func (w *writer) end(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,8 +146,8 @@ func (w *writer) end(err error) {
 	w.next()
 }
 
-// next gives the connection to whom it is due; it must be called after every change that may let somebody write.
-// mu is held.
+// next grants the connection to the next stream that can write; it must be called after every change that may enable a stream to
+// write. mu is held.
 func (w *writer) next() {
 	if w.writing {
 		return
@@ -168,7 +167,7 @@ func (w *writer) next() {
 	w.still.Broadcast()
 }
 
-// dismiss fails the turns that wait for the stream. mu is held.
+// dismiss fails the waiting turns of the stream. mu is held.
 func (w *writer) dismiss(s *stream, err error) {
 	w.waiting = slices.DeleteFunc(w.waiting, func(t *turn) bool {
 		if t.stream != s {
@@ -180,7 +179,7 @@ func (w *writer) dismiss(s *stream, err error) {
 	})
 }
 
-// stopLocked waits until nobody writes. Nobody will, once the connection has failed.
+// stopLocked waits until no goroutine is writing. After the connection has failed, none will start.
 func (w *writer) stopLocked() {
 	for w.writing {
 		w.still.Wait()

@@ -19,7 +19,7 @@ type outgoing struct {
 	tail  []hpack.HeaderField // the end of the stream
 }
 
-// write blocks until o is sent, which takes several turns where the windows or other streams allow no more. s.sending is held.
+// write blocks until o is sent, in several turns if windows or other streams require it. s.sending is held.
 func (s *stream) write(o *outgoing) error {
 	out := &s.conn.out
 	for {
@@ -42,9 +42,9 @@ func (s *stream) write(o *outgoing) error {
 	}
 }
 
-// write sends the slices, in one system call when the connection is plain TCP. The caller has the turn.
+// write sends the slices, in one system call if the connection is plain TCP. The caller has the turn.
 func (w *writer) write(slices [][]byte) error {
-	defer clear(slices) // what they pointed to must not be kept alive by an idle connection
+	defer clear(slices) // an idle connection must not keep them alive
 	if t, ok := w.net.(*tlsConn); ok {
 		return t.writeSlices(slices)
 	}
