@@ -117,10 +117,10 @@ type Plan struct {
 type Retry int
 
 const (
-	// Never: it would fail in the same way each time.
+	// Never means that it would fail in the same way each time.
 	Never Retry = iota
-	// OnceMended: a user can remove the cause without changing the dataset, such as missing permissions or a missing file.
+	// OnceMended means that a user can remove the cause without changing the dataset, such as missing permissions or a missing file.
 	OnceMended
-	// Soon: the cause may disappear by itself, such as a store that is unavailable, overloaded or slow.
+	// Soon means that the cause may disappear by itself, such as a store that is unavailable, overloaded or slow.
 	Soon
 )
