@@ -13,7 +13,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// version is set by the linker: see the Makefile. "": it is that of the module, which go install PACKAGE@VERSION knows.
+// version is set by the linker, see the Makefile. If it is empty, the module's version is used, which go install PACKAGE@VERSION
+// records.
 var version = ""
 
 func versionCommand() *cobra.Command {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// stockArguments are those that the Deployment of Trainer's manifests, of the release that go.mod names, gives its manager.
+// stockArguments returns the arguments of the manager in the Deployment of Trainer's manifests, in the release that go.mod requires.
 func stockArguments(t *testing.T) []string {
 	t.Helper()
 	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubeflow/trainer/v2").Output()
@@ -37,8 +37,8 @@ func stockArguments(t *testing.T) []string {
 	return containers[0].Args
 }
 
-// TestStockArguments: the command accepts the arguments of Trainer's own Deployment, in which it replaces Trainer's manager, and they set
-// what they set there. Flags that only people give are tried in test/plugin.
+// TestStockArguments checks that the command accepts the arguments of Trainer's own Deployment, in which it replaces Trainer's
+// manager, and that they have the same effect. test/plugin checks the other flags.
 func TestStockArguments(t *testing.T) {
 	args := stockArguments(t)
 	cmd := command(func(string) string { return "" })

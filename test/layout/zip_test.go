@@ -22,10 +22,10 @@ import (
 	modzip "golang.org/x/mod/zip"
 )
 
-// published is the module in the version that the tests here publish. No such version exists.
+// published is the module with the version under which the tests publish it, which does not exist otherwise.
 var published = gomodule.Version{Path: module, Version: "v0.0.1"}
 
-// tracked is a file of the repository that a module zip is made of.
+// tracked is a file of the repository that is put into the module's zip.
 type tracked string
 
 var _ modzip.File = tracked("")
@@ -34,7 +34,8 @@ func (f tracked) Path() string                 { return string(f) }
 func (f tracked) Lstat() (fs.FileInfo, error)  { return os.Lstat(filepath.Join(root, string(f))) }
 func (f tracked) Open() (io.ReadCloser, error) { return os.Open(filepath.Join(root, string(f))) }
 
-// moduleZip makes the zip in which the go command gets the module, of the files that git knows, as a proxy does of a tag.
+// moduleZip returns the zip with which the go command gets the module, made of the files in git's index, as a module proxy makes it
+// of a tag.
 func moduleZip(t *testing.T) []byte {
 	t.Helper()
 	names, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "-z").Output()
@@ -43,7 +44,7 @@ func moduleZip(t *testing.T) []byte {
 	}
 	var files []modzip.File
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
-		if _, err := tracked(name).Lstat(); !errors.Is(err, fs.ErrNotExist) { // a file that the next commit removes
+		if _, err := tracked(name).Lstat(); !errors.Is(err, fs.ErrNotExist) { // deleted in the working tree
 			files = append(files, tracked(name))
 		}
 	}
@@ -54,8 +55,8 @@ func moduleZip(t *testing.T) []byte {
 	return out.Bytes()
 }
 
-// TestModuleZip: the go command accepts the module's zip (sizes, names, names that differ by case alone), and whatever the commands are
-// built of is in it: no file that git does not know, is a link or belongs to a module below.
+// TestModuleZip checks that the go command accepts the module's zip (sizes, names, names that differ only in case), and that it
+// contains everything that the commands are built from. The zip omits files that are not in git, links, and files of nested modules.
 func TestModuleZip(t *testing.T) {
 	data := moduleZip(t)
 	archive, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
@@ -99,8 +100,8 @@ func TestModuleZip(t *testing.T) {
 	}
 }
 
-// TestGoInstall installs cacheserver from the module's zip, as `go install PACKAGE@VERSION` does for anybody: without a checkout, and here
-// without a network. Modules come from this machine's module cache.
+// TestGoInstall installs cacheserver from the module's zip, as `go install PACKAGE@VERSION` does: without a checkout, and in this
+// test without a network. Modules come from this machine's module cache.
 func TestGoInstall(t *testing.T) {
 	if os.Getenv("DATACACHE_GO_INSTALL") == "" {
 		t.Skip("it compiles the module once more, under another path: make test-go-install")

@@ -12,10 +12,10 @@ import (
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
-// opened is how many files of each kind were read from a store.
+// opened is the number of files of each kind that were read from a store.
 type opened struct{ manifests, files int }
 
-// traffic is what a store was asked for since it forgot: files, and bytes of data files.
+// traffic returns the files, and the bytes of data files, that were requested from a store since its log was cleared.
 func traffic(server *s3test.Server) (of opened, bytes int64) {
 	manifests, files := map[string]bool{}, map[string]bool{}
 	for _, r := range server.Requests() {
@@ -23,17 +23,17 @@ func traffic(server *s3test.Server) (of opened, bytes int64) {
 		case path.Ext(r.Key) == ".parquet":
 			files[r.Key] = true
 			bytes += r.Bytes
-		case path.Ext(r.Key) == ".avro" && !strings.HasPrefix(path.Base(r.Key), "snap-"): // no manifest list
+		case path.Ext(r.Key) == ".avro" && !strings.HasPrefix(path.Base(r.Key), "snap-"): // not a manifest list
 			manifests[r.Key] = true
 		}
 	}
 	return opened{len(manifests), len(files)}, bytes
 }
 
-// onePartitionEach appends rows so that every file holds one category: one commit for each, or one commit for all.
+// onePartitionEach appends rows so that every file contains one category, with one commit per category or with a single commit.
 func onePartitionEach(w *icetest.Warehouse, name string, commits int) *icetest.Table {
 	made := w.Create(name, 2, icetest.PlainSchema(), icetest.Partitioned(icetest.Identity(3, 1000, "category")),
-		icetest.Property("write.metadata.metrics.default", "none")) // so that no column's statistics rule out a file
+		icetest.Property("write.metadata.metrics.default", "none")) // so that no column's statistics exclude a file
 	var rows []icetest.Row
 	for i := range 50 {
 		rows = append(rows, icetest.Row{"id": i, "category": string(rune('a' + i/10))})
@@ -44,8 +44,8 @@ func onePartitionEach(w *icetest.Warehouse, name string, commits int) *icetest.T
 	return made
 }
 
-// TestPruningReads counts what is read from the store for a filter. Each table has one stage of pruning alone that can rule
-// out what the filter does not keep, so that its numbers are those without the filter if that stage does nothing.
+// TestPruningReads counts what is read from the store for a filter. For each table, only one stage of pruning can exclude what the
+// filter does not keep: if that stage did nothing, the counts would be those without the filter.
 func TestPruningReads(t *testing.T) {
 	server := s3test.Start(t)
 	w := icetest.OnS3(t, server, "lake")
@@ -53,7 +53,7 @@ func TestPruningReads(t *testing.T) {
 		table         *icetest.Table
 		filter        string
 		whole, pruned opened
-		share         int64 // per cent of the data files' bytes that may be read with the filter
+		share         int64 // maximum percentage of the data files' bytes that may be read with the filter
 	}{
 		"manifests, by their partitions": {
 			onePartitionEach(w, "manifests", 5), "category = 'c'", opened{5, 5}, opened{1, 1}, 25},

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// TestFooters has footers that contradict themselves or ask for what is not supported: the error names the file, and the
-// column if it is about one, before any page is read.
+// TestFooters reads footers that are inconsistent or use unsupported features: the error must name the file, and the column if it
+// concerns one, before any page is read.
 func TestFooters(t *testing.T) {
 	data := write(t, arrowSchema(t, fields()), rows(0, 30), pq.WithMaxRowGroupLength(10))
 	tests := map[string]struct {
@@ -50,7 +50,7 @@ func TestFooters(t *testing.T) {
 	}
 }
 
-// moreRows makes the counts of a footer agree on more rows than the pages of a row group hold.
+// moreRows changes the counts of a footer consistently to more rows than the pages of a row group contain.
 func moreRows(m *metadata.FileMetaData) {
 	m.NumRows++
 	m.RowGroups[0].NumRows++
@@ -59,7 +59,8 @@ func moreRows(m *metadata.FileMetaData) {
 	}
 }
 
-// readAll checks and reads a file as a head and a data node do: all that the footer promises, or an error that names the file.
+// readAll checks and reads a file as a head and a data node do: it returns an error that names the file unless everything in the
+// footer could be read.
 func readAll(t *testing.T, data []byte) error {
 	t.Helper()
 	o, err := project(t, data, fields()...)
@@ -91,7 +92,7 @@ func readAll(t *testing.T, data []byte) error {
 	return nil
 }
 
-// TestUnsupportedCodec: a codec that is not supported can be told from a file that is corrupt.
+// TestUnsupportedCodec checks that the error for an unsupported codec differs from that for a corrupt file.
 func TestUnsupportedCodec(t *testing.T) {
 	data := write(t, arrowSchema(t, fields()), rows(0, 10))
 	o := must(t, withFooter(t, data, func(m *metadata.FileMetaData) { m.RowGroups[0].Columns[0].MetaData.Codec = 3 }), fields()...)
@@ -103,7 +104,7 @@ func TestUnsupportedCodec(t *testing.T) {
 	}
 }
 
-// TestNoFooter has files that end in no footer.
+// TestNoFooter reads files that do not end in a footer.
 func TestNoFooter(t *testing.T) {
 	good := write(t, arrowSchema(t, fields()), rows(0, 10))
 	for name, data := range map[string][]byte{
@@ -124,7 +125,7 @@ func TestNoFooter(t *testing.T) {
 	}
 }
 
-// TestEncrypted: a file with encrypted columns is refused by name, as unsupported.
+// TestEncrypted checks that a file with encrypted columns is rejected as unsupported, with an error that names it.
 func TestEncrypted(t *testing.T) {
 	key := pq.NewFileEncryptionProperties("0123456789abcdef", pq.WithPlaintextFooter())
 	_, err := project(t, write(t, arrowSchema(t, fields()), rows(0, 10), pq.WithEncryptionProperties(key)), fields()...)

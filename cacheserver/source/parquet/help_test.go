@@ -28,7 +28,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
-// fields are the columns of most files here: plain values, a dictionary, a list, a struct with a struct in it, a map.
+// fields are the columns of most files here: primitive values, a dictionary, a list, a nested struct, a map.
 func fields() []ice.NestedField {
 	deep := &ice.StructType{FieldList: []ice.NestedField{{ID: 9, Name: "y", Type: ice.PrimitiveTypes.Float64}}}
 	return []ice.NestedField{
@@ -42,7 +42,7 @@ func fields() []ice.NestedField {
 	}
 }
 
-// field returns one of fields by its name.
+// field returns the field with the name.
 func field(t *testing.T, name string) ice.NestedField {
 	t.Helper()
 	all := fields()
@@ -53,7 +53,7 @@ func field(t *testing.T, name string) ice.NestedField {
 	return all[at]
 }
 
-// rows are rows [first, end) of fields as JSON, with nulls and empty lists at every level.
+// rows returns rows [first, end) of fields as JSON, with nulls and empty lists at every level.
 func rows(first, end int) []string {
 	out := make([]string, 0, end-first)
 	for i := first; i < end; i++ {
@@ -75,7 +75,7 @@ func rows(first, end int) []string {
 	return out
 }
 
-// arrowSchema is the schema in which a writer that knows Iceberg's field ids writes some fields.
+// arrowSchema returns the schema with which a writer that supports Iceberg's field ids writes the fields.
 func arrowSchema(t *testing.T, fields []ice.NestedField) *arrow.Schema {
 	t.Helper()
 	schema, err := table.SchemaToArrowSchema(ice.NewSchema(0, fields...), nil, true, false)
@@ -85,7 +85,7 @@ func arrowSchema(t *testing.T, fields []ice.NestedField) *arrow.Schema {
 	return schema
 }
 
-// write makes a Parquet file of rows in JSON. Pages have few rows.
+// write writes rows in JSON to a Parquet file. Pages have few rows.
 func write(t *testing.T, schema *arrow.Schema, rows []string, properties ...pq.WriterProperty) []byte {
 	t.Helper()
 	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, schema, strings.NewReader("["+strings.Join(rows, ",")+"]"))
@@ -110,7 +110,7 @@ func write(t *testing.T, schema *arrow.Schema, rows []string, properties ...pq.W
 	return out.Bytes()
 }
 
-// metadataOf parses a file's footer with arrow-go alone.
+// metadataOf parses a file's footer, using only arrow-go.
 func metadataOf(t *testing.T, data []byte) *metadata.FileMetaData {
 	t.Helper()
 	r, err := file.NewParquetReader(bytes.NewReader(data))
@@ -138,7 +138,7 @@ func withFooter(t *testing.T, data []byte, change func(*metadata.FileMetaData)) 
 	return closed(t, data[:len(data)-8-int(binary.LittleEndian.Uint32(data[len(data)-8:]))], meta)
 }
 
-// open opens a file of the content.
+// open opens a file with the content.
 func open(t *testing.T, data []byte) *objstore.File {
 	t.Helper()
 	name := t.TempDir() + "/data.parquet"
@@ -153,14 +153,14 @@ func open(t *testing.T, data []byte) *objstore.File {
 	return f
 }
 
-// opened is a file and what it takes to read some columns of it.
+// opened is a file, and the objects with which some columns of it are read.
 type opened struct {
 	file       *objstore.File
 	footer     *parquet.Footer
 	projection *parquet.Projection
 }
 
-// project opens a file and projects it to fields. What the file lacks is null.
+// project opens a file and projects it to fields. Columns that the file lacks are null.
 func project(t *testing.T, data []byte, fields ...ice.NestedField) (opened, error) {
 	t.Helper()
 	return projectWith(t, data, func(ice.NestedField) (*predicate.Value, error) { return nil, nil }, fields...)
@@ -175,7 +175,7 @@ func projectWith(t *testing.T, data []byte, missing func(ice.NestedField) (*pred
 	return o, err
 }
 
-// must is project of a file that can be read.
+// must is project for a file that can be read.
 func must(t *testing.T, data []byte, fields ...ice.NestedField) opened {
 	t.Helper()
 	o, err := project(t, data, fields...)
@@ -185,8 +185,8 @@ func must(t *testing.T, data []byte, fields ...ice.NestedField) opened {
 	return o
 }
 
-// read reads rows [first, end) of a row group in batches of at most seven, as a data node does; it fails the test if
-// memory is not given back.
+// read reads rows [first, end) of a row group in batches of at most seven, as a data node does; it fails the test if memory is not
+// released.
 func (o opened) read(t *testing.T, group int, first, end int64) (rows []string, err error) {
 	t.Helper()
 	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
@@ -217,7 +217,7 @@ func (o opened) read(t *testing.T, group int, first, end int64) (rows []string, 
 	return rows, err
 }
 
-// asJSON is the rows of columns, each an object with the columns' numbers as names.
+// asJSON returns the rows of columns as JSON objects, whose keys are the columns' numbers.
 func asJSON(t *testing.T, columns []arrow.Array) (rows []string) {
 	t.Helper()
 	fields := make([]arrow.Field, len(columns))
@@ -240,7 +240,7 @@ func asJSON(t *testing.T, columns []arrow.Array) (rows []string) {
 	return rows
 }
 
-// numbered replaces the names of top-level columns in rows by their numbers, in the order given, and drops other columns.
+// numbered replaces the names of top-level columns in rows by their numbers, in the given order, and drops other columns.
 func numbered(t *testing.T, rows []string, names ...string) []string {
 	t.Helper()
 	out := make([]string, 0, len(rows))
@@ -251,7 +251,7 @@ func numbered(t *testing.T, rows []string, names ...string) []string {
 		}
 		cells := make([]string, len(names))
 		for i, name := range names {
-			cell, err := json.Marshal(columns[name]) // fields of structs by name, as Arrow's JSON has them
+			cell, err := json.Marshal(columns[name]) // fields of structs by name, as in Arrow's JSON
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -262,7 +262,7 @@ func numbered(t *testing.T, rows []string, names ...string) []string {
 	return out
 }
 
-// wantError checks that an error says all of parts.
+// wantError checks that the text of an error contains all parts.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	if err == nil {

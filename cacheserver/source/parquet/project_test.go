@@ -23,8 +23,8 @@ func nested(id int, name string, fields ...ice.NestedField) ice.NestedField {
 	return ice.NestedField{ID: id, Name: name, Type: structOf(fields...)}
 }
 
-// TestProjection reads some columns, in another order, under other names, and parts of nested ones: columns go by field id,
-// and Parquet columns that are not needed are not read.
+// TestProjection reads some columns in another order and under other names, and parts of nested columns: columns are found by field
+// id, and Parquet columns that are not needed are not read.
 func TestProjection(t *testing.T) {
 	data := write(t, arrowSchema(t, fields()), rows(0, 20))
 	x, name := ice.NestedField{ID: 6, Name: "x", Type: ice.PrimitiveTypes.Int64}, ice.NestedField{ID: 7, Name: "name", Type: ice.PrimitiveTypes.String}
@@ -46,7 +46,7 @@ func TestProjection(t *testing.T) {
 		"struct in struct":  {[]ice.NestedField{nested(5, "place", y)}, []int{5}, `{"0":{"deep":null}}`},
 		"struct, a field that the file lacks": {
 			[]ice.NestedField{nested(5, "place", added, x)}, []int{3}, `{"0":{"added":null,"x":9}}`},
-		"struct, no field that the file has": { // the first of the file's tells which structs are null
+		"struct, no field that the file has": { // the file's first field shows which structs are null
 			[]ice.NestedField{nested(5, "place", added)}, []int{3}, `{"0":{"added":null}}`},
 		"the file lacks it": {[]ice.NestedField{added, field(t, "id")}, []int{0}, `{"0":null,"1":9}`},
 		"of nothing":        {[]ice.NestedField{added}, []int{}, `{"0":null}`},
@@ -87,13 +87,13 @@ func TestProjection(t *testing.T) {
 	})
 }
 
-// TestMissing reads columns that the file lacks: a default, null, or an error that names file and column.
+// TestMissing reads columns that the file lacks: the result is a default, null, or an error that names file and column.
 func TestMissing(t *testing.T) {
 	data := write(t, arrowSchema(t, fields()[:1]), rows(0, 20))
 	tests := map[string]struct {
 		field ice.NestedField
 		value *predicate.Value
-		want  string // the cell; with wrong the error
+		want  string // the cell; if wrong is set, a part of the error
 		wrong bool
 	}{
 		"a number":           {ice.NestedField{Type: ice.PrimitiveTypes.Int32}, new(predicate.IntValue(-7)), "-7", false},
@@ -124,7 +124,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestRequired: nulls in a column that the table requires are an error, not rows.
+// TestRequired checks that nulls in a column that the table requires are an error.
 func TestRequired(t *testing.T) {
 	required := field(t, "id")
 	required.Required = true
@@ -132,7 +132,7 @@ func TestRequired(t *testing.T) {
 	wantError(t, err, `column "id"`, "required, but has 1 nulls")
 }
 
-// TestTypes reads columns as types that differ from the file's: a wider one gives the same values, another an error that
+// TestTypes reads columns with types that differ from the file's: a wider type yields the same values, any other is an error that
 // names file, column and both types.
 func TestTypes(t *testing.T) {
 	long, text := ice.PrimitiveTypes.Int64, ice.PrimitiveTypes.String
@@ -141,8 +141,8 @@ func TestTypes(t *testing.T) {
 	inside := func(t ice.Type) ice.Type { return structOf(ice.NestedField{ID: 2, Name: "x", Type: t}) }
 	tests := map[string]struct {
 		file, table ice.Type
-		cell, want  string   // a cell of the file and what it is read as, or
-		wrong       []string // what the error says
+		cell, want  string   // a cell of the file and its value in the other type, or
+		wrong       []string // parts of the error
 	}{
 		"int as long":           {ice.PrimitiveTypes.Int32, long, "-3", "-3", nil},
 		"float as double":       {ice.PrimitiveTypes.Float32, ice.PrimitiveTypes.Float64, "0.25", "0.25", nil},
@@ -183,7 +183,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestRefusedTypes: types that cannot be served are refused wherever they are in a column, which the error names.
+// TestRefusedTypes checks that unsupported types are rejected at any level of nesting, with an error that names the column.
 func TestRefusedTypes(t *testing.T) {
 	bad := ice.VariantType{}
 	for name, of := range map[string]ice.Type{
@@ -200,7 +200,7 @@ func TestRefusedTypes(t *testing.T) {
 	}
 }
 
-// TestNames: a file without field ids is read by the table's name mapping, and without that refused.
+// TestNames checks that a file without field ids is read with the table's name mapping, and is rejected if there is none.
 func TestNames(t *testing.T) {
 	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64, Nullable: true}}, nil)
 	f := open(t, write(t, schema, []string{`{"id":5}`}))

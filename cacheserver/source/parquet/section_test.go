@@ -29,7 +29,7 @@ const (
 
 var names = []string{"id", "text", "tokens", "place", "counts"}
 
-// layouts are the ways in which the same rows lie in a file.
+// layouts are different ways to store the same rows in a file.
 var layouts = map[string][]pq.WriterProperty{
 	"version 1":               {pq.WithDataPageVersion(pq.DataPageV1)},
 	"version 1, page index":   {pq.WithDataPageVersion(pq.DataPageV1), pq.WithPageIndexEnabled(true), pq.WithCompression(compress.Codecs.Snappy)},
@@ -42,10 +42,10 @@ var layouts = map[string][]pq.WriterProperty{
 	"codec brotli, no others": {pq.WithCompression(compress.Codecs.Brotli)},
 }
 
-// ranges are rows of a row group of a hundred: all, none, its edges, and some within.
+// ranges are rows of a row group of a hundred: all, none, its edges, and some in the middle.
 var ranges = [][2]int64{{0, 100}, {0, 1}, {99, 100}, {0, 0}, {42, 42}, {100, 100}, {7, 8}, {8, 16}, {37, 63}, {1, 99}}
 
-// TestRowRanges reads ranges of rows of each row group, in every layout: exactly those rows, in order.
+// TestRowRanges reads ranges of rows of each row group, in every layout: the result must be exactly those rows, in order.
 func TestRowRanges(t *testing.T) {
 	for layout, properties := range layouts {
 		data := write(t, arrowSchema(t, fields()), rows(0, fileRows), append(properties, pq.WithMaxRowGroupLength(groupRows))...)
@@ -71,8 +71,8 @@ func TestRowRanges(t *testing.T) {
 	}
 }
 
-// TestRangesOfPages: with a page index the pages of a range of rows are read and no others, and the dictionary; without one,
-// the column chunk.
+// TestRangesOfPages checks that with a page index only the dictionary and the pages of the range are read, and without one the column
+// chunk.
 func TestRangesOfPages(t *testing.T) {
 	for name, tt := range map[string]struct {
 		index bool
@@ -107,14 +107,14 @@ func TestRangesOfPages(t *testing.T) {
 	}
 }
 
-// TestChecksums flips a bit in the body of one page, in a file whose pages have CRCs: rows of that page give an error that
-// names the column, also of columns that pqarrow decodes; rows of other pages can be read where a page index tells them.
+// TestChecksums flips a bit in the body of one page, in a file whose pages have CRCs: rows of that page yield an error that names the
+// column, also for columns that pqarrow decodes; with a page index, rows of other pages can be read.
 func TestChecksums(t *testing.T) {
 	good, pages := withChecksums(t, write(t, arrowSchema(t, fields()), rows(0, groupRows), pq.WithPageIndexEnabled(true), pq.WithMaxRowGroupLength(groupRows)))
 	if _, err := must(t, good, fields()...).read(t, 0, 0, groupRows); err != nil {
 		t.Fatalf("before anything was flipped: %v", err)
 	}
-	direct := map[string]bool{"id": true, "text": true, "tokens": true} // package decode reads these, pqarrow the others
+	direct := map[string]bool{"id": true, "text": true, "tokens": true} // package decode decodes these, pqarrow the others
 	for leaf, name := range []string{"id", "text", "tokens", "place", "place", "place", "counts", "counts"} {
 		t.Run(fmt.Sprintf("leaf %d of %s", leaf, name), func(t *testing.T) {
 			of := pages[leaf]
@@ -149,12 +149,12 @@ func TestChecksums(t *testing.T) {
 // page is a data page of a file.
 type page struct {
 	offset, size int64
-	body         int64 // offset of what follows the header
-	row          int64 // its first, in the row group
+	body         int64 // offset of the page's body
+	row          int64 // index of its first row in the row group
 }
 
-// withChecksums puts a CRC into every page header of a file of one row group, which arrow-go does not write, and tells the
-// data pages of each column.
+// withChecksums adds a CRC to every page header of a file with one row group, which arrow-go does not do, and returns the data pages
+// of each column.
 func withChecksums(t *testing.T, data []byte) ([]byte, [][]page) {
 	t.Helper()
 	meta := metadataOf(t, data)
@@ -196,7 +196,7 @@ func withChecksums(t *testing.T, data []byte) ([]byte, [][]page) {
 	return closed(t, out.Bytes(), meta), pages
 }
 
-// headerOf is the page header that text begins with, and the bytes of the page's body.
+// headerOf returns the page header at the start of text, and the length of the page's body.
 func headerOf(t *testing.T, text []byte) (head []byte, body int64) {
 	t.Helper()
 	buffer := thrift.NewTMemoryBuffer()
@@ -206,7 +206,7 @@ func headerOf(t *testing.T, text []byte) (head []byte, body int64) {
 	}
 	head = text[:len(text)-buffer.Len()]
 	at := 0
-	for range 3 { // type, uncompressed and compressed size: each a byte of id and type, and a number
+	for range 3 { // type, uncompressed and compressed size: each is a byte with id and type, then a number
 		n := 0
 		body, n = binary.Varint(head[at+1:])
 		at += 1 + n
@@ -214,7 +214,7 @@ func headerOf(t *testing.T, text []byte) (head []byte, body int64) {
 	return head, body
 }
 
-// withCRC puts field 4 into a PageHeader in Thrift's compact protocol, between field 3 and the next.
+// withCRC inserts field 4 into a PageHeader in Thrift's compact protocol, between field 3 and the next.
 func withCRC(head []byte, crc uint32) []byte {
 	at := 0
 	for range 3 {
@@ -223,11 +223,11 @@ func withCRC(head []byte, crc uint32) []byte {
 	}
 	out := append(bytes.Clone(head[:at]), 0x15)
 	out = binary.AppendVarint(out, int64(int32(crc)))
-	out = append(out, head[at]-0x10) // one less after the field before
+	out = append(out, head[at]-0x10) // the field id is relative to the previous field, so it is one less now
 	return append(out, head[at+1:]...)
 }
 
-// offsetIndex is an OffsetIndex in Thrift's compact protocol.
+// offsetIndex encodes an OffsetIndex in Thrift's compact protocol.
 func offsetIndex(t *testing.T, pages []page) []byte {
 	t.Helper()
 	ctx, buffer := t.Context(), thrift.NewTMemoryBuffer()

@@ -1,9 +1,9 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command deletes writes tables with row-level deletes, for test_deletes.py: position deletes, deletion vectors, equality deletes, and several
-// of them on one file. pyiceberg writes none of these. `deletes DIR` writes the tables into the folder, and to standard output, as JSON, what each
-// must hold: the ids of its rows in the order in which the table holds them.
+// Command deletes writes tables with row-level deletes for test_deletes.py: position deletes, deletion vectors, equality deletes, and
+// several of them on one file. pyiceberg can't write these. `deletes DIR` writes the tables to the folder, and to standard output, as
+// JSON, the expected content of each: the ids of its rows in the table's order.
 package main
 
 import (
@@ -21,15 +21,16 @@ import (
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// seed draws the ids that are deleted.
+// seed determines the ids that are deleted.
 const seed = 20261125
 
-// A table's first rows: three commits of one file, of several row groups; so wide that a data node holds them in several chunks of 4 MiB.
+// A table's first rows: three commits of one file each, with several row groups. The rows are so wide that a data node stores them in
+// several chunks of 4 MiB.
 const (
 	files     = 3
 	fileRows  = 1000
 	groupRows = 128
-	width     = 8 << 10 // of a text
+	width     = 8 << 10 // length of a text
 )
 
 func main() {
@@ -61,7 +62,8 @@ func main() {
 	}
 }
 
-// table is a table and the ids of its rows in order: that of the commits that wrote them, and of the rows in each commit.
+// table is a table with the expected ids of its rows in order: the order of the commits that wrote them and, within a commit, of its
+// rows.
 type table struct {
 	Metadata string  `json:"metadata"`
 	IDs      []int64 `json:"ids"`
@@ -71,20 +73,20 @@ type table struct {
 	random  *rand.Rand
 }
 
-// some draws n of the rows that are left.
+// some returns n random rows that have not been deleted.
 func (t *table) some(n int) []int64 {
 	ids := slices.Clone(t.IDs)
 	t.random.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 	return ids[:n]
 }
 
-// gone notes that every row with one of the ids was deleted.
+// gone records that every row with one of the ids was deleted.
 func (t *table) gone(ids []int64) {
 	t.deleted = append(t.deleted, ids...)
 	t.IDs = slices.DeleteFunc(t.IDs, func(id int64) bool { return slices.Contains(ids, id) })
 }
 
-// position deletes n rows and all of a row group by position: by delete files in format v2, by deletion vectors in v3.
+// position deletes n rows, and all rows of a row group, by position: with delete files in format v2, with deletion vectors in v3.
 func (t *table) position(n int) {
 	const group = 2 * groupRows
 	ids := t.some(n)
@@ -95,7 +97,7 @@ func (t *table) position(n int) {
 	t.gone(ids)
 }
 
-// equal deletes n rows by an equality delete file of their ids, and one id that no row has.
+// equal deletes n rows with an equality delete file of their ids, which also contains an id that no row has.
 func (t *table) equal(n int) {
 	ids := t.some(n)
 	rows := []icetest.Row{{"id": -1}}
@@ -106,13 +108,13 @@ func (t *table) equal(n int) {
 	t.gone(ids)
 }
 
-// again appends n rows with ids that were deleted, which deletes before do not apply to.
+// again appends n rows with ids that were deleted; earlier deletes do not apply to them.
 func (t *table) again(n int) {
 	t.append(t.deleted[:n])
 	t.deleted = t.deleted[n:]
 }
 
-// append adds rows with the ids in one commit, with texts of which each follows from its row's id.
+// append adds rows with the ids in one commit; the text of each row is derived from its id.
 func (t *table) append(ids []int64) {
 	var rows []icetest.Row
 	for _, id := range ids {
@@ -124,11 +126,11 @@ func (t *table) append(ids []int64) {
 	t.IDs = append(t.IDs, ids...)
 }
 
-// failing is what icetest needs of a test, in a program: a failure ends it.
+// failing implements the part of testing.TB that icetest needs, for a program: a failure ends it.
 type failing struct{ testing.TB }
 
 func (failing) Helper() {}
 
-func (failing) Context() context.Context { return context.Background() } //nolint:forbidigo // a program's own, which ends when it is done
+func (failing) Context() context.Context { return context.Background() } //nolint:forbidigo // the context of the whole program
 
 func (failing) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
