@@ -20,7 +20,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write testdata anew") //nolint:forbidigo // a test has no cmd/
+var update = flag.Bool("update", false, "write testdata anew") //nolint:forbidigo // a flag of the test binary
 
 // minimal returns a DataCache as the API server stores it when only required fields are given.
 func minimal() *v1alpha1.DataCache {

@@ -20,7 +20,7 @@ const crdFile = "../../manifests/base/crds/datacache.kubeflow.org_datacaches.yam
 // maxApply is the largest object that kubectl apply accepts: it keeps a copy in an annotation.
 const maxApply = 256 << 10
 
-var update = flag.Bool("update", false, "trim the CRD that controller-gen wrote") //nolint:forbidigo // a test has no cmd/
+var update = flag.Bool("update", false, "trim the CRD that controller-gen wrote") //nolint:forbidigo // a flag of the test binary
 
 // TestCRDIsTrimmed checks that the CRD's schema of pod templates is the one that `make generate` trims it to, and that the CRD is
 // small enough for kubectl apply.

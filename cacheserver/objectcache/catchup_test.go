@@ -67,7 +67,7 @@ func TestOldObjectsDoNotComeBack(t *testing.T) {
 	if kept != objects/3 {
 		t.Errorf("%d of %d objects that nobody changed are there", kept, objects/3)
 	}
-	for _, s := range servers { // an object that a substitute stored is not served the next time it is the substitute
+	for _, s := range servers { // an object stored on behalf of an absent owner is not served during the next absence
 		for i := range objects {
 			if _, elsewhere := s.router.Elsewhere("open", fmt.Sprint(i)); !elsewhere {
 				ask(t, s.address, "PUT", targetOf(i), "newest", asA)

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
-var update = flag.Bool("update", false, "write the golden files and runtimes/ anew") //nolint:forbidigo // a test has no cmd/
+var update = flag.Bool("update", false, "write the golden files and runtimes/ anew") //nolint:forbidigo // a flag of the test binary
 
 // image is the image that the manifests name; an overlay's images entry replaces it.
 const image = "ghcr.io/kubeflow/datacache/cacheserver:v0.1.0"

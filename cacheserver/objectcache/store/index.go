@@ -67,7 +67,7 @@ func (x *index) sums() (s totals) {
 	return s
 }
 
-// overShare is by how much held, the bucket's use of a resource, exceeds its share of limit. Shares are proportional to quotas.
+// overShare returns by how much the bucket's use of a resource (held) exceeds the bucket's share of the limit. Shares are proportional to quotas.
 func (b *bucketState) overShare(held, limit int64, quotas float64) float64 {
 	return float64(held) - float64(limit)*float64(b.quota)/max(quotas, 1)
 }
