@@ -1,20 +1,20 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Ports of the loopback for servers that must be told theirs before they start."""
+"""Free loopback ports, for servers whose port must be chosen before they start."""
 
 import errno
 import itertools
 import os
 import socket
 
-# Linux gives outgoing connections their ports from 32768 on, so none of these is taken between the choice and the
-# server's bind; Go's tests have 12000 and more (test/kit/proctest.Ports).
+# Linux uses ports from 32768 on for outgoing connections, so none of these is taken before the server binds it. Go's
+# tests use ports from 12000 on (test/kit/proctest.Ports).
 _FIRST, _END = 4096, 12000
 _turn = itertools.count(os.getpid() * 37)
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that no other recent call was given. OSError when every one is in use."""
+    """A port on which no process listens and which no recent call returned. Raises OSError if all are in use."""
     for turn in itertools.islice(_turn, _END - _FIRST):
         port = _FIRST + turn % (_END - _FIRST)
         with socket.socket() as probe:

@@ -1,8 +1,8 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The demo of `make demo`: an Iceberg table, one head, two data nodes, and a small model that trains through the
-loader, is killed in mid-epoch, and goes on with one rank more.
+"""The demo of `make demo`: an Iceberg table, a head, two data nodes, and a small model that trains through the loader.
+The training is killed in the middle of an epoch and then resumed with one rank more.
 
-Read train.py and checkpoint.py as an example of a training script; __main__.py is the director, and the other files are
-the stage: table.py, cluster.py, model.py, progress.py.
+train.py and checkpoint.py are an example of a training script. __main__.py runs the demo with table.py, cluster.py,
+model.py and progress.py.
 """

@@ -17,12 +17,12 @@ from demo import cluster, table
 from demo.checkpoint import Checkpoint
 from demo.progress import Progress
 
-_WANTED = 0.9  # of the last epoch's rows classified right; guessing gives about 0.25
-_KILL_AT = 0.4  # of an epoch
+_WANTED = 0.9  # fraction of the last epoch's rows classified correctly; guessing gives about 0.25
+_KILL_AT = 0.4  # fraction of an epoch
 
 
 def main() -> int:
-    """Runs the demo and returns the exit code: 0 only when every check held."""
+    """Runs the demo and returns the exit code: 0 only if all checks passed."""
     args = _arguments()
     begun = time.monotonic()
     data = table.make(args.cache, args.rows)
@@ -36,7 +36,7 @@ def main() -> int:
         folder = args.cache / "checkpoint"
         killed_at = _train(args, servers.endpoint, folder)
         codes = servers.stop()
-    epochs = [Checkpoint(folder).tally(epoch) for epoch in range(args.epochs)]
+    epochs = [Checkpoint(folder).totals(epoch) for epoch in range(args.epochs)]
     last = epochs[-1].accuracy
     checks = {
         f"3 shards hold {data.rows:,} rows together": counted == data.rows,
@@ -93,13 +93,13 @@ def _arguments() -> argparse.Namespace:
 
 
 def _count(endpoint: str, shards: int) -> int:
-    """Reads the whole table as plain shards, the way the simplest client does, and counts rows."""
+    """Counts the rows of the table by reading it in shards, as the simplest client does."""
     with fl.connect(endpoint) as head:
         total = head.get_flight_info(fl.FlightDescriptor.for_path("0", "1")).total_records
         progress, rows, size = Progress("shards", total), 0, 0
         for index in range(shards):
             info = head.get_flight_info(fl.FlightDescriptor.for_path(str(index), str(shards)))
-            for part in info.endpoints:  # one a data node
+            for part in info.endpoints:  # one per data node
                 with fl.connect(part.locations[0]) as node:
                     for chunk in node.do_get(part.ticket):
                         rows, size = (
@@ -112,26 +112,27 @@ def _count(endpoint: str, shards: int) -> int:
 
 
 def _train(args: argparse.Namespace, endpoint: str, folder: Path) -> tuple[int, int]:
-    """Trains, kills the training in mid-epoch (the second, if there is one), and lets one rank more finish it."""
+    """Trains, kills the training in the middle of the second epoch (or of the only one), and finishes it with one rank
+    more."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     checkpoint, steps = Checkpoint(folder), -(-args.rows // args.global_batch)
     doomed = (min(1, args.epochs - 1), int(_KILL_AT * steps))
     with _ranks(args, endpoint, folder, args.ranks) as training:
-        while checkpoint.place() < doomed and training.poll() is None:
+        while checkpoint.position() < doomed and training.poll() is None:
             time.sleep(0.02)
         if training.poll() is not None:
             raise RuntimeError(f"the training ended with {training.returncode} before it could be killed")
         training.kill()
-    place = checkpoint.place()
+    position = checkpoint.position()
     print(
-        f"\nkilled: {args.ranks} ranks, after the checkpoint of epoch {place[0] + 1}, step {place[1]} of {steps}",
+        f"\nkilled: {args.ranks} ranks, after the checkpoint of epoch {position[0] + 1}, step {position[1]} of {steps}",
         flush=True,
     )
     with _ranks(args, endpoint, folder, args.ranks + 1) as training:
         if training.wait():
             raise RuntimeError(f"the training ended with {training.returncode}")
-    return place
+    return position
 
 
 def _ranks(args: argparse.Namespace, endpoint: str, folder: Path, ranks: int) -> subprocess.Popen[bytes]:

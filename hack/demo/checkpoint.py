@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What survives a kill: the model, where the loader stands, and what the epoch saw so far."""
+"""Checkpoints: the model, the loader's position, and the totals of the epoch so far."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from kubeflow_datacache import Loader
 
 
 @dataclass
-class Tally:
-    """One epoch's sums over all ranks."""
+class EpochTotals:
+    """Totals of one epoch over all ranks."""
 
-    seen: Ints  # how often each id came
+    seen: Ints  # number of occurrences of each id
     rows: int
     loss: float
     right: int
 
     @classmethod
-    def new(cls, rows: int) -> Tally:
-        """An epoch's begin."""
+    def new(cls, rows: int) -> EpochTotals:
+        """The totals at the start of an epoch."""
         return cls(np.zeros(rows, np.int64), 0, 0.0, 0)
 
     def add(self, ids: Ints, loss: float, right: int) -> None:
-        """Counts one rank's rows of a step."""
+        """Adds one rank's rows of a step."""
         np.add.at(self.seen, ids, 1)
         self.rows, self.loss, self.right = (
             self.rows + len(ids),
@@ -40,7 +40,7 @@ class Tally:
 
     @property
     def accuracy(self) -> float:
-        """The share of rows that were classified right."""
+        """The fraction of rows that were classified correctly."""
         return self.right / max(self.rows, 1)
 
     def __str__(self) -> str:
@@ -48,31 +48,31 @@ class Tally:
 
 
 class Checkpoint:
-    """A folder with one file an epoch, the last of which is where training stands. A file is whole or not there."""
+    """A folder with one file per epoch; the last file is the current checkpoint. Files are written atomically."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def save(self, model: Model, loader: Loader, tally: Tally) -> None:
-        """Writes where training stands now. One rank's loader speaks for all."""
+    def save(self, model: Model, loader: Loader, totals: EpochTotals) -> None:
+        """Saves the current state. The state of one rank's loader is valid for all ranks."""
         state = loader.state_dict()
         words = json.dumps(
             {
                 "loader": state,
-                "rows": tally.rows,
-                "loss": tally.loss,
-                "right": tally.right,
+                "rows": totals.rows,
+                "loss": totals.loss,
+                "right": totals.right,
                 "updates": model.updates,
             }
         )
         parts: dict[str, Any] = {f"part{i}": part for i, part in enumerate(model.parts())}
         whole = self._file(state["epoch"])
         with (whole.with_suffix(".tmp")).open("wb") as file:
-            np.savez(file, words=np.array(words), seen=tally.seen, **parts)
+            np.savez(file, words=np.array(words), seen=totals.seen, **parts)
         whole.with_suffix(".tmp").replace(whole)
 
-    def load(self, model: Model, loaders: list[Loader]) -> Tally | None:
-        """Brings model and loaders to the last checkpoint; None where there is none."""
+    def load(self, model: Model, loaders: list[Loader]) -> EpochTotals | None:
+        """Restores the model and the loaders from the last checkpoint; returns None if there is none."""
         epochs = sorted(self._folder.glob("epoch-*.npz"))
         if not epochs:
             return None
@@ -86,13 +86,13 @@ class Checkpoint:
         model.updates = words["updates"]
         for loader in loaders:
             loader.load_state_dict(words["loader"])
-        return self._tally(words, arrays)
+        return self._totals(words, arrays)
 
-    def tally(self, epoch: int) -> Tally:
-        """What an epoch that was trained to its end saw."""
-        return self._tally(*self._read(self._file(epoch)))
+    def totals(self, epoch: int) -> EpochTotals:
+        """The totals of a completed epoch."""
+        return self._totals(*self._read(self._file(epoch)))
 
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """Epoch and next step of the last checkpoint; (0, 0) before the first."""
         epochs = sorted(self._folder.glob("epoch-*.npz"))
         if not epochs:
@@ -109,5 +109,5 @@ class Checkpoint:
             return json.loads(str(arrays["words"])), dict(arrays)
 
     @staticmethod
-    def _tally(words: dict[str, Any], arrays: dict[str, Any]) -> Tally:
-        return Tally(arrays["seen"].copy(), words["rows"], words["loss"], words["right"])
+    def _totals(words: dict[str, Any], arrays: dict[str, Any]) -> EpochTotals:
+        return EpochTotals(arrays["seen"].copy(), words["rows"], words["loss"], words["right"])

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One head and its data nodes, each a process of its own, as the cluster runs them."""
+"""A head and its data nodes as separate processes, as in a cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from loopback import free_port
 
 from demo.progress import Progress
 
-_GRACE = 20.0  # seconds that a server may take to stop
+_GRACE = 20.0  # time limit in seconds for a server to stop
 
 
 @dataclass
 class Cluster:
-    """Running servers. endpoint is what clients need; the rest is for watching and stopping."""
+    """Running servers. Clients need only endpoint; the rest is for observing and stopping the servers."""
 
     endpoint: str
     http: str
@@ -33,7 +33,7 @@ class Cluster:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def status(self) -> dict[str, Any] | None:
-        """The head's /status, or None while it does not answer yet."""
+        """The head's /status, or None if it does not answer yet."""
         try:
             with urllib.request.urlopen(f"{self.http}/status", timeout=5) as answer:
                 return json.load(answer)
@@ -41,7 +41,8 @@ class Cluster:
             return None
 
     def wait_ready(self, limit: float) -> dict[str, Any]:
-        """Shows the load until every row is in memory. A cache that failed, or is late, is an error with its reason."""
+        """Shows the load's progress until all rows are in memory. Raises with the reason if the cache fails or exceeds
+        the limit."""
         progress, status = Progress("load", 1), None
         while progress.seconds < limit:
             for name, process in self.processes.items():
@@ -63,7 +64,7 @@ class Cluster:
         raise TimeoutError(f"not ready after {limit:.0f} s: {status}")
 
     def stop(self) -> dict[str, int]:
-        """Asks every server to stop and returns their exit codes; one that does not obey is killed."""
+        """Stops all servers and returns their exit codes; kills servers that do not stop in time."""
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -79,7 +80,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def start(binary: Path, metadata: str, nodes: int, logs: Path) -> Iterator[Cluster]:
-    """Starts the servers; whatever happens inside, none of them is left running."""
+    """Starts the servers, and stops all of them at the end of the with block."""
     logs.mkdir(parents=True, exist_ok=True)
     head, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     cluster = Cluster(f"grpc://{head}", f"http://{http}", logs)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A two-layer perceptron in numpy, trained with Adam: small enough to read, large enough to learn the hidden rule."""
+"""A two-layer perceptron in numpy, trained with Adam: small, but large enough to learn the hidden rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Weights = list[Floats]
 
 
 class Model:
-    """Features to classes. gradient() may be called for several ranks before one update(), as data parallel does."""
+    """Maps features to classes. gradient() may be called for several ranks before one update(), as in data parallelism.
+    """
 
     def __init__(self, features: int, classes: int, hidden: int = 64, seed: int = 0) -> None:
         random = np.random.default_rng(seed)
@@ -28,11 +29,11 @@ class Model:
         self.updates = 0
 
     def parts(self) -> Weights:
-        """All that training changes, for a checkpoint: weights and Adam's two means; updates is the rest."""
+        """The arrays of a checkpoint: weights and Adam's two moving averages. `updates` is the rest of the state."""
         return [*self.weights, *self._mean, *self._square]
 
     def gradient(self, x: Floats, y: Ints) -> tuple[float, int, Weights]:
-        """The summed loss over the batch, how many rows were right, and the summed gradient of each weight."""
+        """The total loss of the batch, the number of correct rows, and the total gradient of each weight."""
         w1, b1, w2, b2 = self.weights
         hidden = np.maximum(x @ w1 + b1, 0)
         scores = hidden @ w2 + b2
@@ -47,7 +48,7 @@ class Model:
         return loss, right, [x.T @ back, back.sum(axis=0), hidden.T @ p, p.sum(axis=0)]
 
     def update(self, gradient: Weights, rows: int, rate: float) -> None:
-        """One step of Adam along the mean gradient over rows."""
+        """One step of Adam with the mean gradient over rows."""
         self.updates += 1
         fix = (1 - 0.999**self.updates) ** 0.5 / (1 - 0.9**self.updates)
         for w, g, mean, square in zip(self.weights, gradient, self._mean, self._square, strict=True):

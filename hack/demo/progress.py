@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Progress that suits where it goes: one line that moves on a terminal, a line now and then in a log."""
+"""Shows progress: one line that is updated on a terminal, a line from time to time in a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 
 class Progress:
-    """Shows how far something is. update() is cheap: it prints at most ten times a second (a log: every 10 s)."""
+    """Shows the progress of a task. update() is cheap: it prints at most ten times a second, in a log every 10 s."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total = what, total
@@ -19,11 +19,11 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Time since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._begun
 
     def update(self, done: int, detail: str = "") -> None:
-        """Shows done of the total, with a detail behind it."""
+        """Shows the completed part of the total, followed by a detail."""
         if time.monotonic() - self._shown < self._pause:
             return
         self._shown = time.monotonic()
@@ -39,7 +39,7 @@ class Progress:
             print(f"{self._what}: {share:.0%}  {detail}", flush=True)
 
     def close(self, result: str) -> None:
-        """Replaces the moving line by the result."""
+        """Replaces the progress line by the result."""
         print(
             ("\r\033[K" if self._terminal else "") + f"{self._what}: {result} ({self.seconds:.1f} s)",
             flush=True,

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The table of the demo: a real Iceberg table, written once by pyiceberg and kept in the cache folder."""
+"""The Iceberg table of the demo, written once by pyiceberg and kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from demo.progress import Progress
 
 FEATURES, CLASSES = 16, 4
 _FILES, _ROW_GROUP = 8, 32_768
-_VERSION = 1  # raise it when the content changes: the cached table is then made anew
+_VERSION = 1  # increment when the content changes, so that the cached table is recreated
 
 
 @dataclass(frozen=True)
 class Table:
-    """Where the table is and what it is made of."""
+    """The location and shape of the table."""
 
     metadata: str
     rows: int
@@ -33,7 +33,7 @@ class Table:
 
 
 def make(cache: Path, rows: int) -> Table:
-    """The table, from the cache if an earlier run made it whole."""
+    """Returns the table, from the cache folder if an earlier run completed it."""
     folder = cache / f"table-v{_VERSION}-{rows}"
     done = folder / "complete.json"
     if done.exists():
@@ -72,7 +72,7 @@ def _write(folder: Path, rows: int) -> Table:
 
 
 class _HiddenRule:
-    """What the model has to find out: a random small network decides the class."""
+    """The rule that the model learns: a small random network determines the class."""
 
     def __init__(self, random: np.random.Generator) -> None:
         self._inner = random.standard_normal((FEATURES, 6)).astype(np.float32) * np.float32(0.3)

@@ -1,9 +1,10 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""python -m demo.train: data-parallel training through the loader; it may be killed and started again at any time.
+"""python -m demo.train: data-parallel training through the loader; it may be killed and restarted at any time.
 
-Every rank has a loader of its own and streams its own rows; the ranks run in lockstep in this one process, and their
-gradients are added up as a collective would do. Started again, it goes on from its last checkpoint, in any world size.
+Every rank has its own loader, which streams that rank's rows. All ranks run in lockstep in this process, and their
+gradients are added as a collective operation would do. After a restart, training resumes from the last checkpoint, with
+any world size.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demo.checkpoint import Checkpoint, Tally
+from demo.checkpoint import Checkpoint, EpochTotals
 from demo.model import Model
 from demo.progress import Progress
 from demo.table import CLASSES, FEATURES
@@ -24,16 +25,16 @@ _COLUMNS = ["id", "features", "label"]
 
 
 def main() -> int:
-    """Train to the last epoch's end."""
+    """Train until the end of the last epoch."""
     args = _arguments()
     with DataCache(args.endpoint) as cache:
         loaders = [_loader(cache, args, World(rank=rank, size=args.ranks)) for rank in range(args.ranks)]
         model, rows = Model(FEATURES, CLASSES), cache.dataset.rows
         checkpoint = Checkpoint(args.checkpoint)
-        tally = checkpoint.load(model, loaders) or Tally.new(rows)
+        totals = checkpoint.load(model, loaders) or EpochTotals.new(rows)
         while loaders[0].epoch < args.epochs:
-            _epoch(model, loaders, tally, checkpoint, every=args.checkpoint_steps)
-            tally = Tally.new(rows)
+            _epoch(model, loaders, totals, checkpoint, every=args.checkpoint_steps)
+            totals = EpochTotals.new(rows)
             for loader in loaders:
                 loader.set_epoch(loader.epoch + 1)
     return 0
@@ -71,16 +72,16 @@ def _loader(cache: DataCache, args: argparse.Namespace, world: World) -> Loader:
 def _epoch(
     model: Model,
     loaders: list[Loader],
-    tally: Tally,
+    totals: EpochTotals,
     checkpoint: Checkpoint,
     every: int,
 ) -> None:
-    """Train from where the loaders stand to the epoch's end, with a checkpoint now and then, and one at the end."""
+    """Train from the loaders' position to the end of the epoch, with periodic checkpoints and one at the end."""
     first = loaders[0]
     epoch, steps, rows = first.epoch, first.steps, first.dataset.rows
     progress, begun = (
         Progress(f"epoch {epoch + 1}, {len(loaders)} ranks", rows),
-        tally.rows,
+        totals.rows,
     )
     rate = 0.01 * 0.5**epoch
     if first.next_step:
@@ -91,20 +92,20 @@ def _epoch(
     for shares in zip(*loaders, strict=True):
         total = [np.zeros_like(w) for w in model.weights]
         for share in shares:
-            columns = share.numpy()  # lists of one length come as (rows, FEATURES)
+            columns = share.numpy()  # lists of equal length become an array of shape (rows, FEATURES)
             loss, right, gradient = model.gradient(columns["features"], columns["label"])
             total = [a + b for a, b in zip(total, gradient, strict=True)]
-            tally.add(columns["id"], loss, right)
+            totals.add(columns["id"], loss, right)
         model.update(total, sum(share.rows for share in shares), rate)
         if first.next_step % every == 0 or first.next_step == steps:
-            checkpoint.save(model, first, tally)
-        speed = f"{(tally.rows - begun) / max(progress.seconds, 1e-9) / 1e3:,.0f}k rows/s"
-        progress.update(tally.rows, f"{tally}  {speed}")
+            checkpoint.save(model, first, totals)
+        speed = f"{(totals.rows - begun) / max(progress.seconds, 1e-9) / 1e3:,.0f}k rows/s"
+        progress.update(totals.rows, f"{totals}  {speed}")
     waited = {stage: seconds for stage, seconds in first.stats().seconds.items() if seconds >= 0.05}
     times = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in waited.items())
-    rows_now = tally.rows - begun
+    rows_now = totals.rows - begun
     speed = f"{rows_now:,} rows, {rows_now / progress.seconds / 1e3:,.0f}k rows/s"
-    progress.close(f"{tally}  {speed}; rank 0's time: {times}")
+    progress.close(f"{totals}  {speed}; rank 0's time: {times}")
 
 
 if __name__ == "__main__":

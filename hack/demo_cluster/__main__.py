@@ -24,12 +24,12 @@ from demo_cluster.train import alone, train
 from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs
 
 NAMESPACE = "demo"
-LIMIT = 600  # seconds, of every wait
+LIMIT = 600  # time limit of each wait in seconds
 GATE = "dataset-initializer"
 
 
 def main() -> int:
-    """Run the demo; 0 when the TrainJob completed."""
+    """Run the demo; return 0 if the TrainJob completed."""
     args = _arguments()
     config.load_kube_config(os.environ["KUBECONFIG"])
     core = client.CoreV1Api()
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _namespace(core: client.CoreV1Api) -> dict[str, str]:
-    """Make the namespace with the object store's keys, unless it is there; give the keys."""
+    """Create the namespace with the object store's keys if it does not exist; return the keys."""
     secret: Any = core.read_namespaced_secret("store", "object-store")
     wanted: tuple[tuple[Any, list[Any]], ...] = (
         (core.create_namespace, [client.V1Namespace(metadata=client.V1ObjectMeta(name=NAMESPACE))]),
@@ -111,7 +111,7 @@ def _submit(trainer: TrainerClient, metadata: str, args: argparse.Namespace, sco
 
 
 def _compare(trainer: TrainerClient, metadata: str, args: argparse.Namespace) -> None:
-    """Print when TrainJobs have their first batch: without a cache, and with a shared one that is loaded."""
+    """Print the time to the first batch of a TrainJob without a cache, and with a shared cache that is loaded."""
     plain = CustomTrainer(func=alone, image=args.image, num_nodes=args.ranks)
     warmed = _first_batch(trainer, lambda: _submit(trainer, metadata, args, "namespace"), args.ranks)
     print(f"\n  shared cache, loaded for this job: first batch after {warmed:.1f} s", flush=True)
@@ -124,7 +124,7 @@ def _compare(trainer: TrainerClient, metadata: str, args: argparse.Namespace) ->
 
 
 def _first_batch(trainer: TrainerClient, submit: Callable[[], str], ranks: int) -> float:
-    """Give the seconds from a TrainJob's creation to the first batch of its first rank."""
+    """Return the seconds from a TrainJob's creation to the first batch of its first rank."""
     created = time.time()
     job = submit()
     try:
@@ -143,7 +143,7 @@ def _watch(
     times: dict[str, float],
     args: argparse.Namespace,
 ) -> int:
-    """Show the TrainJob's logs as they come, then the numbers."""
+    """Print the TrainJob's logs while it runs, then the numbers."""
     _await_step(trainer, job, GATE)
     for line in cache_logs(trainer, job, follow=True):
         print(f"  {GATE}: {line}", flush=True)
@@ -176,7 +176,7 @@ def _watch(
 
 
 def _await_step(trainer: TrainerClient, job: str, step: str) -> None:
-    """Wait until a step's pod has begun: the SDK has no log of it before."""
+    """Wait until a step's pod has started: the SDK has no log of it earlier."""
     end = time.monotonic() + LIMIT
     while not any(
         s.name == step and s.status in {"Running", "Succeeded", "Failed"} for s in trainer.get_job(job).steps
@@ -187,13 +187,13 @@ def _await_step(trainer: TrainerClient, job: str, step: str) -> None:
 
 
 def _cache_pods(core: client.CoreV1Api, job: str) -> Iterator[str]:
-    """Give the addresses of the cache's pods."""
+    """Return the addresses of the cache's pods."""
     pods: Any = core.list_namespaced_pod(NAMESPACE, label_selector=f"datacache.kubeflow.org/cache={job}")
     return (pod.status.pod_ip for pod in pods.items)
 
 
 def _counter(address: str, name: str) -> float:
-    """Give one counter of a cache's pod."""
+    """Return the value of one counter of a cache's pod."""
     with urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=60) as page:
         values = [line.split()[1] for line in page.read().decode().splitlines() if line.startswith(f"{name} ")]
     return sum(map(float, values))

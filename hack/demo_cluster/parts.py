@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""When a TrainJob reached each part of its way to the first batch, from what Kubernetes and the cache's logs say."""
+"""The phases of a TrainJob before its first batch, with times from Kubernetes and from the cache's logs."""
 # pyright: reportMissingImports=false
 # The Kubernetes client is in the training environment alone, which lint does without.
 
@@ -12,7 +12,8 @@ from kubernetes import client
 
 
 def of_cache(core: client.CoreV1Api, namespace: str, job: str) -> dict[str, float]:
-    """Give the times, in seconds since the epoch, at which the last of the cache's pods, which must run, was so far."""
+    """Return the times, in seconds since the epoch, at which the last of the cache's pods completed each phase. They
+    must run."""
     pods = _pods(core, namespace, f"datacache.kubeflow.org/cache={job}")
     heads = [pod for pod in pods if pod.metadata.labels["datacache.kubeflow.org/role"] == "head"]
     nodes = [pod for pod in pods if pod not in heads]
@@ -25,14 +26,14 @@ def of_cache(core: client.CoreV1Api, namespace: str, job: str) -> dict[str, floa
 
 
 def of_gate(core: client.CoreV1Api, namespace: str, job: str) -> dict[str, float]:
-    """Give the time at which the step that waits for the cache let training begin."""
+    """Return the time at which the step that waits for the cache ended."""
     labels = f"jobset.sigs.k8s.io/jobset-name={job},jobset.sigs.k8s.io/replicatedjob-name=dataset-initializer"
     ends = [pod.status.container_statuses[0].state.terminated for pod in _pods(core, namespace, labels)]
     return {"released": max(end.finished_at.timestamp() for end in ends if end is not None)}
 
 
 def table(created: float, times: dict[str, float]) -> Iterable[str]:
-    """Give a line for each part: when it was reached, in seconds after the TrainJob was made, and how long it took."""
+    """Return a line per phase: its end in seconds after the TrainJob's creation, and its duration."""
     before = created
     for part, time in times.items():
         yield f"  {part:<16} {time - created:5.1f} s  (+{max(time - before, 0):.1f})"
@@ -49,8 +50,8 @@ def _condition(pod: Any, kind: str) -> float:
 
 
 def _logged(core: client.CoreV1Api, pod: Any, text: str, which: Callable[[Iterable[float]], float]) -> float:
-    """Give the time of the first (min) or the last (max) line of a pod's log that has the text."""
+    """Return the time of the first (which=min) or last (max) line with this text in a pod's log."""
     log: str = core.read_namespaced_pod_log(pod.metadata.name, pod.metadata.namespace, timestamps=True)
     lines = [line.split(" ", 1)[0] for line in log.splitlines() if text in line]
-    # Nanoseconds and "Z", neither of which Python 3.10 reads.
+    # Python 3.10 parses neither nanoseconds nor "Z".
     return which(datetime.fromisoformat(line[:26].rstrip("Z") + "+00:00").timestamp() for line in lines)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The table of the demo: rows of a few features and the class that a hidden rule gives them."""
+"""The table of the demo: rows with a few features, and a class determined by a hidden rule."""
 
 import os
 import tempfile
@@ -15,7 +15,8 @@ BUCKET = "tables"
 
 
 def write(rows: int, keys: dict[str, str]) -> str:
-    """Write the table into the store that the keys (AWS_ENDPOINT_URL, ...) open; the URI of its metadata file."""
+    """Write the table to the object store of these keys (AWS_ENDPOINT_URL, ...); return the URI of its metadata file.
+    """
     random = np.random.default_rng(2026)
     rule = random.normal(size=(FEATURES, CLASSES))
     endpoint, region = keys["AWS_ENDPOINT_URL"], keys["AWS_REGION"]

@@ -1,10 +1,10 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank runs. The SDK sends a function's source: each is whole in itself, imports included."""
+"""The functions that each rank runs. The SDK sends only a function's source, so each must contain its imports."""
 
 
 def train(global_batch: int, epochs: int) -> None:
-    """Learn which of some classes a row belongs to, by softmax regression; ranks learn apart from each other."""
+    """Learn each row's class by softmax regression; ranks train independently."""
     import json
     import time
 
@@ -39,12 +39,12 @@ def train(global_batch: int, epochs: int) -> None:
 
 
 def alone() -> None:
-    """Have a first batch without a cache: one that is made up."""
+    """Use a first batch of made-up rows, without a cache."""
     import json
     import time
 
     import numpy as np
 
     batch = np.random.default_rng(7).normal(size=(1024, 16)).astype(np.float32)
-    # Not alone in the log: the Kubernetes client decodes a log that is one JSON value.
+    # A second line: the Kubernetes client would decode a log that consists of one JSON value.
     print(f"{len(batch)} rows that are made up\n" + json.dumps({"first_batch": time.time()}), flush=True)

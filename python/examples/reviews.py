@@ -45,7 +45,7 @@ PLAIN = [
 
 
 def review(chance: random.Random, label: int) -> str:
-    """Words with more of one mood than of the other: only both counts together tell which."""
+    """Random words, more of the label's mood than of the other: the label depends on both counts."""
     mood, other = (GOOD, BAD) if label else (BAD, GOOD)
     words = chance.choices(PLAIN, k=chance.randint(5, 25)) + chance.choices(mood, k=3) + chance.choices(other, k=1)
     chance.shuffle(words)
@@ -154,7 +154,7 @@ def train(endpoint: str | None = None, epochs: int = 2, batch: int = 64, steps: 
 
 # %% 4. Here and now.
 def main() -> None:
-    """Make the table, serve it, train on it."""
+    """Create the table, serve it, and train on it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--server", type=Path, default=Path("bin/cacheserver"), help="the cacheserver binary (make build)"

@@ -51,7 +51,7 @@ class ApiServer(BaseHTTPRequestHandler):
     runtime: dict[str, Any]
 
     def do_GET(self) -> None:
-        """Answer with what is known, or that there is no such thing."""
+        """FlightInfo with what is known, or that there is no such thing."""
         path = self.path.partition("?")[0]
         if path.endswith("/log"):
             pod = path.split("/")[-2]

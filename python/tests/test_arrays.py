@@ -15,8 +15,8 @@ import pytest
 
 from kubeflow_datacache import ColumnError
 from kubeflow_datacache.rows.arrays import Policy, values
+from kubeflow_datacache.rows.block import DEFAULT, StepBlock
 from kubeflow_datacache.rows.gather import Gather, concatenate
-from kubeflow_datacache.rows.slab import DEFAULT, Slab
 
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0)
 DAY = NOON.date()
@@ -134,10 +134,10 @@ def test_nulls_of_dates_are_never_numbers_in_silence() -> None:
     for column in (pa.array([NOON, None]), pa.array([DAY, None]), pa.array([3, None], pa.duration("s"))):
         rows = pa.record_batch({"c": column})
         with pytest.raises(ColumnError, match=r"'c'.*has nulls"):
-            Slab(range(1), 2, rows).torch(0)
-        assert Slab(range(1), 2, rows, Policy(null="zero")).torch(0)["c"].tolist()[1] == 0
-        assert Slab(range(2), 1, rows).torch(0)["c"].dtype == torch.int64, "the step without one"
-        assert isinstance(Slab(range(1), 2, rows, Policy(null="arrow")).torch(0)["c"], pa.Array)
+            StepBlock(range(1), 2, rows).torch(0)
+        assert StepBlock(range(1), 2, rows, Policy(null="zero")).torch(0)["c"].tolist()[1] == 0
+        assert StepBlock(range(2), 1, rows).torch(0)["c"].dtype == torch.int64, "the step without one"
+        assert isinstance(StepBlock(range(1), 2, rows, Policy(null="arrow")).torch(0)["c"], pa.Array)
 
 
 @pytest.mark.parametrize("array", [pa.array([[1, 2], [3]]), pa.array([[1, 2], [3]], pa.large_list(pa.int32()))])
@@ -163,23 +163,23 @@ def test_a_policy_is_checked_as_it_is_made() -> None:
 def test_one_null_breaks_no_other_step() -> None:
     pytest.importorskip("torch")
     rows = pa.record_batch({"c": pa.array([None if i == 40 else i for i in range(64)])})
-    slab = Slab(range(64), 1, rows)
+    block = StepBlock(range(64), 1, rows)
     for step in range(64):
         if step == 40:
             with pytest.raises(ColumnError):
-                slab.torch(step)
+                block.torch(step)
         else:
-            assert slab.torch(step)["c"].tolist() == [step]
+            assert block.torch(step)["c"].tolist() == [step]
 
 
 def test_a_steps_form_does_not_depend_on_its_neighbours() -> None:
     rows = pa.record_batch({"v": pa.array([[1, 2], [3, 4], [5], [6, 7]]), "i": pa.array([1, 2, 3, None])})
-    slab = Slab(range(2), 2, rows)
-    first = slab.numpy(0)
+    block = StepBlock(range(2), 2, rows)
+    first = block.numpy(0)
     assert first["v"].tolist() == [[1, 2], [3, 4]]
     assert first["i"].tolist() == [1, 2]
     with pytest.raises(ColumnError, match="'v'"):
-        slab.numpy(1)
+        block.numpy(1)
 
 
 COLUMNS: dict[str, Any] = {

@@ -15,7 +15,7 @@ from peer import Peer, Table
 from script import Connection, Script
 
 from kubeflow_datacache import Batch, DataCache, DataCacheError, World
-from kubeflow_datacache.flow.reading import Reading
+from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.stop import Stop
 
@@ -50,9 +50,9 @@ def test_close_from_another_thread_raises_in_the_reader(peer: Peer, cache: DataC
 def test_close_as_an_iteration_begins(cache: DataCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """By another thread, when the reading runs already and the loader does not have it yet."""
     loader, before = cache.loader(global_batch_size=10, world=ALONE), len(ours())
-    begin: Callable[[Share], Reading] = loader._read  # pyright: ignore[reportPrivateUsage]
+    begin: Callable[[Share], Prefetcher] = loader._read  # pyright: ignore[reportPrivateUsage]
 
-    def closed(share: Share) -> Reading:
+    def closed(share: Share) -> Prefetcher:
         reading = begin(share)
         closing = threading.Thread(target=loader.close)
         closing.start()

@@ -19,7 +19,7 @@ from small import ROWS, small_table, steps_of
 
 from kubeflow_datacache import DataCache, RefusedError, UnreachableError, World
 from kubeflow_datacache.cache import Transport
-from kubeflow_datacache.codes import FAULTS
+from kubeflow_datacache.codes import CALL_ERRORS
 from kubeflow_datacache.credentials import Credentials
 
 CA = trustme.CA()
@@ -96,7 +96,7 @@ def test_a_token_goes_along_with_every_call(plain: str, header: Header, transpor
         exchange = cache.exchange(plain, b"rows")
         exchange.write(pa.record_batch({"row": [7]}))
         exchange.read()
-        with contextlib.suppress(*FAULTS):  # the server has ended it already
+        with contextlib.suppress(*CALL_ERRORS):  # the server has ended it already
             exchange.close()
     assert header.seen == [(method, "Bearer secret") for method in ("DO_ACTION", "DO_GET", "DO_EXCHANGE")]
 
@@ -222,7 +222,7 @@ def test_the_environment_names_files(tmp_path: Path) -> None:
     assert credentials.roots == ROOTS
     assert credentials.hostname == NAME
     assert credentials.headers(cache.endpoint) == [("authorization", "Bearer secret")]
-    assert set(credentials.flight()) == {"tls_root_certs", "cert_chain", "private_key", "override_hostname"}
+    assert set(credentials.flight_arguments()) == {"tls_root_certs", "cert_chain", "private_key", "override_hostname"}
     given = DataCache.from_env(environ, token=lambda: "mine")._credentials  # pyright: ignore[reportPrivateUsage]
     assert given.headers(cache.endpoint) == [("authorization", "Bearer mine")]
 

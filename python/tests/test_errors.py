@@ -23,7 +23,7 @@ from kubeflow_datacache import (
     UnreachableError,
     World,
 )
-from kubeflow_datacache.flow.retry import Attempts, Patience
+from kubeflow_datacache.fetch.retry import Attempts
 
 Connect = Callable[..., DataCache]
 ALONE = World(0, 1)
@@ -57,7 +57,7 @@ def test_a_head_that_loads_is_waited_for(peer: Peer, cache: DataCache) -> None:
 
 def test_a_long_wait_is_told(caplog: pytest.LogCaptureFixture) -> None:
     now, reason = [50.0], "loading 43% (12/28 splits)"
-    attempts = Attempts("ask the head", Patience(20), Skip(now), lambda: now[0])
+    attempts = Attempts("ask the head", 20, Skip(now), lambda: now[0])
     while now[0] < 70:
         attempts.failed(fl.FlightUnavailableError(reason))
     with pytest.raises(UnreachableError, match=r"tried \d+ times in 20\.0 s"):
@@ -118,7 +118,7 @@ def test_a_data_node_that_can_not_be_reached(peer: Peer, connect: Connect) -> No
 
 def test_what_the_server_refuses_is_not_tried_again(peer: Peer, cache: DataCache) -> None:
     with pytest.raises(RefusedError, match=r"'nmae' is no column; there are \['id', 'name', 'vector'\]"):
-        cache.ask({"kind": "take", "columns": ["id", "nmae"]})
+        cache.get_flight_info({"kind": "take", "columns": ["id", "nmae"]})
     assert len(peer.requests) == 1
 
 

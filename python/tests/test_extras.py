@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-ROWS = "Batch(((Epoch(rows=1, global_batch=1)), Share()), Slab(range(1), 1, pa.record_batch({'x': [1]})), 0, 0)"
+ROWS = "Batch(((Epoch(rows=1, global_batch=1)), Share()), StepBlock(range(1), 1, pa.record_batch({'x': [1]})), 0, 0)"
 BATCH = f"""
 import pyarrow as pa
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.batch import Batch
-from kubeflow_datacache.rows.slab import Slab
+from kubeflow_datacache.rows.block import StepBlock
 {ROWS}.torch()
 """
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubeflow_datacache.flow.feed import batch_bytes
+from kubeflow_datacache.fetch.feed import batch_bytes
 
 MIB = 1 << 20
 

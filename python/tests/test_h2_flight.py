@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from kubeflow_datacache import DataCache, RefusedError
-from kubeflow_datacache.codes import FAULTS, code_of, reason_of
+from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 
 ROWS = 1000
 NUMBERS = np.arange(ROWS)
@@ -130,7 +130,7 @@ def test_the_same_as_pyarrow(port: int, name: str, codec: str) -> None:
 def test_errors_are_the_same_as_pyarrow_s(port: int, number: int, when: str) -> None:
     raised: list[BaseException] = []
     for cache in both(port):
-        with pytest.raises(FAULTS) as error:
+        with pytest.raises(CALL_ERRORS) as error:
             read(cache, cache.endpoint, f"error/{number}{when}")
         raised.append(error.value)
     ours, theirs = raised

@@ -18,9 +18,9 @@ from chance import Chance
 from peer import SCHEMA, rows_of
 from script import Connection, Script, data, flight_data, headers, message, trailers
 
-from kubeflow_datacache.codes import FAULTS, code_of, reason_of
+from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.credentials import Credentials
-from kubeflow_datacache.h2 import Reader, frames, wire
+from kubeflow_datacache.h2 import Reader, connection, frames
 from kubeflow_datacache.h2.message import _FRONT  # pyright: ignore[reportPrivateUsage]
 
 BATCH = rows_of(list(range(50)))
@@ -251,7 +251,7 @@ STREAM = headers() + data(flight_data(SCHEMA))
     ],
 )
 def test_what_is_not_allowed(answer: bytes, code: str, message: str) -> None:
-    with Script(answering(answer)) as server, pytest.raises(FAULTS, match=message) as error:
+    with Script(answering(answer)) as server, pytest.raises(CALL_ERRORS, match=message) as error:
         list(chunks(reader_of(server.location)))
     assert code_of(error.value) == code, error.value
 
@@ -260,9 +260,9 @@ def test_what_is_not_allowed(answer: bytes, code: str, message: str) -> None:
 def test_status_is_what_pyarrow_makes_of_it(code: int) -> None:
     end = headers([*script.HEADERS, ("grpc-status", str(code)), ("grpc-message", "rows %e2%82%ac 50%25 of 3")], 0x5)
     with Script(answering(end)) as server:
-        with pytest.raises(FAULTS) as ours:
+        with pytest.raises(CALL_ERRORS) as ours:
             reader_of(server.location).read_chunk()
-        with fl.connect(server.location) as client, pytest.raises(FAULTS) as theirs:
+        with fl.connect(server.location) as client, pytest.raises(CALL_ERRORS) as theirs:
             client.do_get(fl.Ticket(b"ticket")).read_chunk()
     assert type(ours.value) is type(theirs.value)
     assert code_of(ours.value) == code_of(theirs.value)
@@ -304,7 +304,7 @@ def test_cancel_ends_a_read_that_waits() -> None:
 
 
 def test_a_silent_server_is_asked_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "_SILENT_SECONDS", 0.2)
     with (
         Script(lambda connection: (connection.request(), connection.drain())) as server,  # pyright: ignore[reportArgumentType] - for its effects
         pytest.raises(fl.FlightUnavailableError, match=r"no sign of life for 0.4 s"),
@@ -314,7 +314,7 @@ def test_a_silent_server_is_asked_and_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_slow_server_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_SILENT_SECONDS", 5.0)
+    monkeypatch.setattr(connection, "_SILENT_SECONDS", 5.0)
 
     def play(connection: Connection) -> None:
         connection.request()

@@ -20,8 +20,8 @@ import pytest
 from cluster import Cluster
 
 from kubeflow_datacache import DataCache, World
-from kubeflow_datacache.flow.pipe import Pipe, Ticket
-from kubeflow_datacache.rows.size import held
+from kubeflow_datacache.fetch.queue import ByteQueue, QueueEntry
+from kubeflow_datacache.rows.size import memory_of
 
 MIB = 1 << 20
 ALONE = World(0, 1)
@@ -93,7 +93,7 @@ def test_batches_that_a_transform_made_count(cache: DataCache) -> None:
         global_batch_size=1, transform=grow, transform_threads=0, prefetch_bytes=20 * MIB, world=ALONE
     )
     batches = iter(loader)
-    assert next(batches).held > MIB
+    assert next(batches).held_bytes > MIB
     begun = time.monotonic()
     while loader.stats().prefetch_queue_depth.bytes < 4 * MIB:  # a quarter of it is for these
         assert time.monotonic() - begun < 60
@@ -112,17 +112,17 @@ def test_a_batch_lets_go_of_the_rows_that_were_transformed(cache: DataCache) -> 
 
 
 def test_an_item_may_weigh_more_than_was_thought() -> None:
-    pipe = Pipe[str](10)
-    first = Ticket(1, 2)
-    assert pipe.put("first", first)
-    pipe.weigh(first, 9)
-    assert pipe.depth() == (1, 9)
-    put = threading.Thread(target=lambda: pipe.put("second", Ticket(1, 2)))
+    queue = ByteQueue[str](10)
+    first = QueueEntry(1, 2)
+    assert queue.put("first", first)
+    queue.weigh(first, 9)
+    assert queue.depth() == (1, 9)
+    put = threading.Thread(target=lambda: queue.put("second", QueueEntry(1, 2)))
     put.start()
-    assert pipe.get() == "first"
+    assert queue.get() == "first"
     put.join(60)
-    pipe.weigh(first, 100)  # no longer inside
-    assert pipe.depth() == (1, 2)
+    queue.weigh(first, 100)  # no longer inside
+    assert queue.depth() == (1, 2)
 
 
 @dataclasses.dataclass
@@ -146,8 +146,8 @@ class Sample:
     ],
 )
 def test_what_values_hold(make: Callable[[Any], Any]) -> None:
-    assert held(make(np.zeros(MIB, np.uint8))) == pytest.approx(MIB, rel=0.2)
+    assert memory_of(make(np.zeros(MIB, np.uint8))) == pytest.approx(MIB, rel=0.2)
 
 
 def test_a_slice_holds_its_own_rows() -> None:
-    assert held(pa.record_batch({"a": np.zeros(MIB)}).slice(5, 100)) < 1000
+    assert memory_of(pa.record_batch({"a": np.zeros(MIB)}).slice(5, 100)) < 1000

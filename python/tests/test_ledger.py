@@ -20,7 +20,7 @@ from peer import Peer, Table, rows_of
 
 from kubeflow_datacache import Batch, DataCache, Loader, World
 from kubeflow_datacache.cache import Transport
-from kubeflow_datacache.flow import retry
+from kubeflow_datacache.fetch import retry
 
 SIZES = (0, 1, 2, 3, 7, 30, 64, 97, 101, 128)  # rows; every other schedule has one of these in turn
 

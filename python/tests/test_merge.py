@@ -13,14 +13,14 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-
-from kubeflow_datacache.flow.feed import Feed
-from kubeflow_datacache.flow.merge import Merge
-from kubeflow_datacache.order.epoch import Epoch, Share
-from kubeflow_datacache.rows.gather import detach_small
-from kubeflow_datacache.rows.slab import Slab
-from kubeflow_datacache.watch.clock import Clock
 from test_arrays import COLUMNS, TYPES
+
+from kubeflow_datacache.fetch.feed import Feed
+from kubeflow_datacache.fetch.merge import Merge
+from kubeflow_datacache.monitoring.stage_timer import StageTimer
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.rows.gather import detach_small
 
 ROWS = 90
 TABLE = pa.record_batch({n: pa.array([f(i) for i in range(ROWS)], TYPES.get(n)) for n, f in COLUMNS.items()})
@@ -34,7 +34,7 @@ class Messages:
     def __init__(
         self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...], rng: random.Random, start: int = 0
     ) -> None:
-        self.answer = SimpleNamespace(nodes=nodes, schema=TABLE.schema, row_bytes=rng.choice([1.0, 1e4, 1e6]))
+        self.info = SimpleNamespace(nodes=nodes, schema=TABLE.schema, row_bytes=rng.choice([1.0, 1e4, 1e6]))
         self.marked, self.step, self.reconnects = Counter[int](), 0, 0
         steps = range(share.first_step(start), epoch.steps, share.workers)
         wanted: list[int] = epoch.rows_of(steps, share).tolist()
@@ -84,19 +84,19 @@ def test_steps_are_the_orders_whatever_the_nodes(rng: random.Random) -> None:
         epoch, share = _epoch(rng), _share(rng)
         start = rng.choice([0, rng.randint(0, epoch.steps)])  # as after a resume, in the middle of what was a block
         feed = Messages(epoch, share, _nodes(rng), rng, start)
-        merge = Merge(epoch, share, lambda *_, feed=feed: cast("Feed", feed), slab_bytes=1 << 20, clock=Clock())
+        merge = Merge(epoch, share, lambda *_, feed=feed: cast("Feed", feed), block_bytes=1 << 20, timer=StageTimer())
         steps: list[int] = []
-        for slab in merge.slabs(start):
-            assert feed.step == slab.steps[-1] + 1, "the mark lies behind the slab that is given out"
-            steps += slab.steps
-            _check(slab, epoch, share)
+        for block in merge.blocks(start):
+            assert feed.step == block.steps[-1] + 1, "the mark lies behind the block that is given out"
+            steps += block.steps
+            _check(block, epoch, share)
         assert steps == list(range(share.first_step(start), epoch.steps, share.workers))
         assert dict(+feed.marked) == feed.sent
 
 
-def _check(slab: Slab, epoch: Epoch, share: Share) -> None:
-    for index, step in enumerate(slab.steps):
-        rows = slab.arrow(index)
+def _check(block: StepBlock, epoch: Epoch, share: Share) -> None:
+    for index, step in enumerate(block.steps):
+        rows = block.arrow(index)
         rows.validate(full=True)
         assert rows.equals(TABLE.take(pa.array(epoch.rows_of(range(step, step + 1), share))))
 
@@ -106,11 +106,11 @@ def test_a_message_of_whole_steps_is_passed_on_as_it_is() -> None:
     feed = Messages(epoch, Share(), ((0, ROWS),), rng)
     parts = [TABLE.slice(0, 40), TABLE.slice(40, 25), TABLE.slice(65, 25)]
     feed.take = lambda node, count: iter(parts)
-    merge = Merge(epoch, Share(), lambda *_: cast("Feed", feed), slab_bytes=1, clock=Clock())
-    slabs = list(merge.slabs(0))
-    assert [len(slab.steps) for slab in slabs] == [4, 2, 1, 2]
-    for slab, part in ((slabs[0], parts[0]), (slabs[3], parts[2])):
-        assert _values(slab.rows) == _values(part)
+    merge = Merge(epoch, Share(), lambda *_: cast("Feed", feed), block_bytes=1, timer=StageTimer())
+    blocks = list(merge.blocks(0))
+    assert [len(block.steps) for block in blocks] == [4, 2, 1, 2]
+    for block, part in ((blocks[0], parts[0]), (blocks[3], parts[2])):
+        assert _values(block.rows) == _values(part)
 
 
 def test_small_columns_keep_no_message() -> None:
@@ -135,11 +135,11 @@ def test_small_columns_of_a_message_that_is_passed_on_are_copied() -> None:
         epoch := Epoch(rows=count, shuffle=False, global_batch=10), Share(), ((0, count),), random.Random(1)
     )
     feed.take = lambda node, count: iter([message])
-    merge = Merge(epoch, Share(), lambda *_: cast("Feed", feed), slab_bytes=1, clock=Clock())
-    (slab,) = merge.slabs(0)
-    assert slab.rows.equals(message)
-    assert not _shared(slab.rows.column("label"), message.column("label"))
-    assert _shared(slab.rows.column("page"), message.column("page"))
+    merge = Merge(epoch, Share(), lambda *_: cast("Feed", feed), block_bytes=1, timer=StageTimer())
+    (block,) = merge.blocks(0)
+    assert block.rows.equals(message)
+    assert not _shared(block.rows.column("label"), message.column("label"))
+    assert _shared(block.rows.column("page"), message.column("page"))
 
 
 def _shared(one: pa.Array, other: pa.Array) -> bool:
@@ -152,9 +152,9 @@ def _values(rows: pa.RecordBatch) -> int:
 
 def test_tensors_are_the_columns_memory() -> None:
     torch: Any = pytest.importorskip("torch")
-    slab = Slab(range(70), 1, TABLE.select(["int", "even", "text"]).slice(0, 70))
+    block = StepBlock(range(70), 1, TABLE.select(["int", "even", "text"]).slice(0, 70))
     for index in (0, 69, 3, 64, 63):  # in groups, and back
-        columns, arrays = slab.torch(index), slab.numpy(index)
+        columns, arrays = block.torch(index), block.numpy(index)
         assert list(columns) == ["int", "even", "text"]
         assert torch.equal(columns["int"], torch.tensor([index]))
         assert columns["even"].data_ptr() == arrays["even"].ctypes.data
@@ -168,7 +168,7 @@ def test_tensors_are_the_columns_memory() -> None:
 def test_numbers_are_tensors_of_the_same_memory(name: str) -> None:
     torch: Any = pytest.importorskip("torch")
     whole = pa.array(np.arange(11, dtype=name))
-    steps = Slab(range(3), 3, pa.record_batch({"c": whole[1:10]}))
+    steps = StepBlock(range(3), 3, pa.record_batch({"c": whole[1:10]}))
     for index in (1, 0, 2):
         tensor = steps.torch(index)["c"]
         first = 1 + 3 * index

@@ -12,7 +12,7 @@ import pytest
 from peer import Peer
 
 from kubeflow_datacache import CacheFailedError, DataCache, UnreachableError, World
-from kubeflow_datacache.watch import loading
+from kubeflow_datacache.monitoring import load_progress
 
 ALONE = World(0, 1)
 
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads are asked for in short turns."""
-    monkeypatch.setattr(loading, "_ASK_SECONDS", 0.001)
+    monkeypatch.setattr(load_progress, "_ASK_SECONDS", 0.001)
 
 
 def look(monkeypatch: pytest.MonkeyPatch) -> Terminal:

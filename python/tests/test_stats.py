@@ -18,10 +18,10 @@ from slow_wire import SlowWire
 
 from kubeflow_datacache import DataCache, Loader, Stats, World
 from kubeflow_datacache.export import Collector
-from kubeflow_datacache.flow import merge
-from kubeflow_datacache.watch.clock import Clock, Stage
-from kubeflow_datacache.watch.progress import Progress
-from kubeflow_datacache.watch.stats import Depth
+from kubeflow_datacache.fetch import merge
+from kubeflow_datacache.monitoring.stage_timer import Stage, StageTimer
+from kubeflow_datacache.monitoring.stats import Depth
+from kubeflow_datacache.monitoring.text_progress import TextProgress
 
 Connect = Callable[..., DataCache]
 LOUDER = (0.01, 0.05, 0.25)  # seconds of delay: on a machine that is busy with other things a longer one must do
@@ -168,37 +168,37 @@ def test_a_message_splits_the_wait_for_it(busy: float, server: float, wire: floa
 
 def test_the_clock_splits_all_time() -> None:
     now = [0.0]
-    clock = Clock(lambda: now[0])
+    timer = StageTimer(lambda: now[0])
 
     def after(seconds: float) -> None:
         now[0] += seconds
 
     after(5)  # before the iteration: nobody's
-    clock.begin()
+    timer.start()
     after(1)
-    clock.wait()
+    timer.consumer_waits()
     after(2)  # the producer begins at the head
-    clock.produce(3)
+    timer.set_producer(3)
     after(4)  # data node 3
-    clock.at_head(3, True)
+    timer.set_asking_head(3, True)
     after(8)
-    clock.at_head(3, False)
+    timer.set_asking_head(3, False)
     after(4)
-    clock.settle(3, 3.0)
+    timer.message_received(3, 3.0)
     after(1)
-    clock.settle(3, 100.0)  # it was busy before anybody waited: that is no wait
+    timer.message_received(3, 100.0)  # it was busy before anybody waited: that is no wait
     after(2)
-    clock.settle(3, math.inf)
-    clock.produce("decode")
+    timer.message_received(3, math.inf)
+    timer.set_producer("decode")
     after(16)
-    clock.resume()
+    timer.consumer_resumes()
     after(32)
-    clock.wait("transform")
+    timer.consumer_waits("transform")
     after(64)
-    clock.resume()
-    clock.end()
+    timer.consumer_resumes()
+    timer.stop()
     after(128)
-    assert clock.seconds() == {"head": 10, "server": 6, "wire": 5, "decode": 16, "transform": 64, "consumer": 33}
+    assert timer.seconds() == {"head": 10, "server": 6, "wire": 5, "decode": 16, "transform": 64, "consumer": 33}
 
 
 def stats_of(**changed: Any) -> Stats:
@@ -323,7 +323,7 @@ class Terminal(io.StringIO):
 
 def test_progress_on_a_terminal() -> None:
     now, out, begin = [100.0], Terminal(), stats_of()
-    bar = Progress("epoch 3", 2400, begin, out, lambda: now[0])
+    bar = TextProgress("epoch 3", 2400, begin, out, lambda: now[0])
     assert not bar.due()
     now[0] += 10
     assert bar.due()
@@ -340,7 +340,7 @@ def test_progress_on_a_terminal() -> None:
 
 def test_progress_in_a_log_is_plain_lines() -> None:
     now, out, begin = [100.0], io.StringIO(), stats_of(next_step=0)
-    bar = Progress("epoch 3", 2400, begin, out, lambda: now[0])
+    bar = TextProgress("epoch 3", 2400, begin, out, lambda: now[0])
     now[0] += 9
     assert not bar.due()
     now[0] += 1

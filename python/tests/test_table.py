@@ -121,10 +121,10 @@ def test_what_is_no_index(cache: DataCache, index: Any, kind: type[Exception], m
 
 
 def test_columns_and_transform(cache: DataCache) -> None:
-    def listed(rows: pa.RecordBatch) -> list[str]:
+    def is_numeric_list(rows: pa.RecordBatch) -> list[str]:
         return rows.column("name").to_pylist()
 
-    names = cache.table(columns=["name"], transform=listed)
+    names = cache.table(columns=["name"], transform=is_numeric_list)
     assert names.__getitems__([3, 1]) == ["row 3", "row 1"]
     assert names[7] == ["row 7"]
     with pytest.raises(ColumnError, match="'nmae' is no column"):

@@ -16,7 +16,7 @@ from peer import Peer
 from script import Connection, Script
 
 from kubeflow_datacache import DataCache, RefusedError
-from kubeflow_datacache.h2 import wire
+from kubeflow_datacache.h2 import connection
 
 AUTHORITY = trustme.CA()
 PEM = AUTHORITY.cert_pem.bytes()
@@ -99,7 +99,7 @@ def test_proxies_are_not_asked(
 def test_a_frozen_data_node_is_noticed_by_reads_by_index(
     peer: Peer, cache: DataCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "_SILENT_SECONDS", 0.2)  # twice as long, and the node counts as lost
+    monkeypatch.setattr(connection, "_SILENT_SECONDS", 0.2)  # twice as long, and the node counts as lost
     rows, first = cache.table(columns=["id"]), list[int]()
 
     def freeze(connection: Connection) -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("torch")
 import torch
 
 from kubeflow_datacache.torch import Pad, StreamingDataLoader, StreamingDataset, TensorBatch
-from kubeflow_datacache.torch.device import moved
+from kubeflow_datacache.torch.device import to_device
 
 ALONE = World(0, 1)
 OPTIONS: dict[str, Any] = {"global_batch_size": 24, "seed": 5, "shuffle": True, "clump": 1, "tail": "keep"}
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
 
 def test_what_is_moved() -> None:
-    there = moved([{"x": torch.ones(2), "n": 3}, Pair(torch.ones(1), "a"), (torch.ones(1),)], torch.device("meta"))
+    there = to_device([{"x": torch.ones(2), "n": 3}, Pair(torch.ones(1), "a"), (torch.ones(1),)], torch.device("meta"))
     assert there[0]["x"].device.type == there[1].x.device.type == there[2][0].device.type == "meta"
     assert (there[0]["n"], there[1].name, type(there[1]), type(there[2])) == (3, "a", Pair, tuple)
 

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kubeflow_datacache.torch.segments import Received, SegmentPool, Sent, forget
+from kubeflow_datacache.torch.segments import ReceivedSegment, SegmentPool, SegmentRef, drop_segments
 
 ROWS = pa.record_batch({"id": pa.array(range(1000)), "name": pa.array([f"row {i}" for i in range(1000)])})
 
@@ -24,11 +24,11 @@ ROWS = pa.record_batch({"id": pa.array(range(1000)), "name": pa.array([f"row {i}
 def reader() -> Iterator[str]:
     name = secrets.token_hex(8)
     yield name
-    forget(name)
+    drop_segments(name)
 
 
-def receive(sent: Sent) -> list[pa.RecordBatch]:
-    return Received(pickle.loads(ForkingPickler.dumps(sent))).read()
+def receive(sent: SegmentRef) -> list[pa.RecordBatch]:
+    return ReceivedSegment(pickle.loads(ForkingPickler.dumps(sent))).read()
 
 
 def test_rows_arrive_and_their_memory_is_used_again(reader: str) -> None:

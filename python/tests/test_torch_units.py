@@ -21,12 +21,12 @@ pytest.importorskip("torch")
 import torch
 from torch.utils.data import DataLoader
 
+from kubeflow_datacache.monitoring.stage_timer import STAGES, Stage
+from kubeflow_datacache.monitoring.stats import Depth, Stats
 from kubeflow_datacache.torch import Columns, StreamingDataLoader, StreamingDataset, TensorBatch
 from kubeflow_datacache.torch.bundle import BundledDataset
-from kubeflow_datacache.torch.stateful import place_of
-from kubeflow_datacache.torch.tally import Tally
-from kubeflow_datacache.watch.clock import STAGES, Stage
-from kubeflow_datacache.watch.stats import Depth, Stats
+from kubeflow_datacache.torch.torchdata_state import loader_state_of
+from kubeflow_datacache.torch.worker_stats import WorkerStats
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 7, "seed": 5, "world": World(0, 1)}
 
@@ -168,9 +168,9 @@ def test_the_place_in_a_stateful_dataloaders_state() -> None:
         return {"fetcher_state": {"dataset_iter_state": {"kubeflow_datacache": {"epoch": 2, "next_step": step}}}}
 
     many = {"_snapshot": {"_worker_snapshots": {"worker_0": worker(5), "worker_1": worker(4)}}}
-    assert place_of({**many, "_steps_since_snapshot": 3}) == {"epoch": 2, "next_step": 8}
-    assert place_of({"_fetcher_state": worker(5)["fetcher_state"]}) == {"epoch": 2, "next_step": 5}
-    assert place_of({"epoch": 1, "next_step": 2}) == {"epoch": 1, "next_step": 2}
+    assert loader_state_of({**many, "_steps_since_snapshot": 3}) == {"epoch": 2, "next_step": 8}
+    assert loader_state_of({"_fetcher_state": worker(5)["fetcher_state"]}) == {"epoch": 2, "next_step": 5}
+    assert loader_state_of({"epoch": 1, "next_step": 2}) == {"epoch": 1, "next_step": 2}
 
 
 def test_a_transform_that_raises_says_where(cache: DataCache) -> None:
@@ -216,18 +216,18 @@ def stats_of(head: float, server: float) -> Stats:
     ids=["the rest is passing on", "workers waited more"],
 )
 def test_waiting_is_split_as_the_workers_waited(waited: float, want: dict[Stage, float]) -> None:
-    tally = Tally()
-    tally.begin()
-    tally.report(0, stats_of(1.0, 8.0))
-    tally.report(1, stats_of(3.0, 0.0))
-    tally.waited(waited)
+    stats = WorkerStats()
+    stats.begin()
+    stats.report(0, stats_of(1.0, 8.0))
+    stats.report(1, stats_of(3.0, 0.0))
+    stats.waited(waited)
     for _ in range(2):  # still there after the iteration, when the queues are gone
-        stats = tally.stats(0, 0, Depth(5, 50))
+        stats = stats.stats(0, 0, Depth(5, 50))
         assert {stage: stats.seconds[stage] for stage in want} == pytest.approx(want)
         assert stats.waited == pytest.approx(waited)
         assert stats.reconnects == 2
-        tally.end()
-    assert tally.stats(0, 0, Depth(0, 0)).prefetch_queue_depth == Depth(0, 0)
+        stats.end()
+    assert stats.stats(0, 0, Depth(0, 0)).prefetch_queue_depth == Depth(0, 0)
 
 
 def test_stats_of_a_loader(cache: DataCache, peer: Peer) -> None:

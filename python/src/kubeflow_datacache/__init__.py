@@ -30,15 +30,15 @@ from kubeflow_datacache.errors import (
     UnreachableError,
 )
 from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.monitoring.stats import Stats
 from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.table import Table
-from kubeflow_datacache.watch.stats import Stats
 from kubeflow_datacache.world import World
 
 try:
     __version__ = version("kubeflow-datacache")
-except PackageNotFoundError:  # run from a checkout
+except PackageNotFoundError:  # not installed, imported from a checkout
     __version__ = "0+unknown"
 
 __all__ = [

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of about one length together, without moving a row to another step."""
+"""Length buckets: micro-batches of rows of similar length. The rows of a step stay the same."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from kubeflow_datacache.errors import ColumnError
-from kubeflow_datacache.options import function_of, whole
-from kubeflow_datacache.rows.arrays import listed
+from kubeflow_datacache.options import check_callable, check_int
+from kubeflow_datacache.rows.arrays import is_fixed_width_list
 
 
 class LengthBuckets:
-    """A transform that cuts a batch into micro-batches by length: LengthBuckets("tokens", 4, Pad({"tokens": 0})).
+    """A transform that splits a batch into micro-batches by row length: LengthBuckets("tokens", 4, Pad({"tokens": 0})).
 
-    by: a column of lists, strings or binary; a null has length 0. batches: how many micro-batches each batch becomes, a
-    list of them, those of the longest rows first, so that memory runs out in the first step if it does. Their rows
-    differ in number by at most one, and some are empty where a batch has fewer rows: every rank makes as many. then: a
-    function of each micro-batch, such as Pad, which then pads to the longest of few rows alike; None gives record
-    batches.
+    by: the column whose length counts: lists, strings or binary; a null has length 0. batches: the number of
+    micro-batches per batch. They are returned as a list, longest rows first, so that an out-of-memory error shows up in
+    the first step. Their row counts differ by at most one; some are empty if the batch has fewer rows, so every rank
+    gets the same number. then: a function applied to each micro-batch, such as Pad, which then pads only to the longest
+    row of that micro-batch; None returns record batches.
 
-    For gradient accumulation: add up the micro-batches' losses, each weighed by its rows, and step once. Which rows a
-    rank trains on in a step stays as it was without, and so do states, resuming and changes of the world size; rows of
-    one length keep their order. It pickles if `then` does. ColumnError where there is no such column.
+    For gradient accumulation: add up the micro-batches' losses, each weighted by its number of rows, and step once. A
+    rank trains on the same rows in each step as without buckets, so states, resuming and changes of the world size work
+    as usual. Rows of equal length keep their order. Picklable if `then` is. Raises ColumnError if the column does not
+    exist.
     """
 
     def __init__(self, by: str, batches: int, then: Callable[[pa.RecordBatch], Any] | None = None) -> None:
-        self._by, self._batches, self._then = by, whole("batches", batches, 1), function_of(then)
+        self._by, self._batches, self._then = by, check_int("batches", batches, 1), check_callable(then)
 
     def __call__(self, rows: pa.RecordBatch) -> list[Any]:
-        """The micro-batches, longest rows first."""
+        """Returns the micro-batches, longest rows first."""
         if self._by not in rows.schema.names:
             raise ColumnError(f"LengthBuckets: {self._by!r} is no column of the batch; there are {rows.schema.names}")
         order = np.argsort(-_lengths(self._by, rows[self._by]), kind="stable")
@@ -45,7 +46,7 @@ class LengthBuckets:
 
 
 def _lengths(name: str, column: pa.Array) -> npt.NDArray[np.int64]:
-    if listed(column.type):
+    if is_fixed_width_list(column.type):
         lengths = pc.list_value_length(column)
     elif kind.is_string(column.type) or kind.is_large_string(column.type):
         lengths = pc.utf8_length(column)

@@ -1,63 +1,62 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the readers of a cache need of its client: DataCache is one, and knows the readers that it makes."""
+"""Protocols that decouple loaders and tables from DataCache, which implements them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from kubeflow_datacache.answer import Answer
 from kubeflow_datacache.dataset import Dataset
-from kubeflow_datacache.flow.exchange import Calls
-from kubeflow_datacache.flow.retry import Patience
-from kubeflow_datacache.h2.reader import Chunks
+from kubeflow_datacache.fetch.exchange import Exchange
+from kubeflow_datacache.flight_info import FlightInfo
+from kubeflow_datacache.h2.reader import ChunkReader
 from kubeflow_datacache.stop import Stop
 
 
 class StreamClient(Protocol):
-    """What streams of rows are opened with."""
+    """Opens streams of rows."""
 
     endpoint: str
-    patience: Patience
+    retry_seconds: float
 
-    def ask(self, request: Mapping[str, Any], stop: Stop | None = None) -> Answer:
-        """The head's answer to a CMD descriptor (docs/contract.md); stop, once set, ends the waiting."""
+    def get_flight_info(self, request: Mapping[str, Any], stop: Stop | None = None) -> FlightInfo:
+        """Calls GetFlightInfo with a CMD descriptor (docs/contract.md); setting `stop` ends the retries."""
         ...
 
-    def stream(self, location: str, ticket: bytes, batch_bytes: int) -> Chunks:
-        """A reader of one DoGet stream with batches of about batch_bytes, opened by its first read."""
+    def stream(self, location: str, ticket: bytes, batch_bytes: int) -> ChunkReader:
+        """A reader of one DoGet stream with batches of about batch_bytes; its first read opens the stream."""
         ...
 
 
 class Reader(Protocol):
-    """What reads from a cache and is closed with it."""
+    """A loader or table that is closed together with its cache."""
 
     def close(self) -> None:
-        """Ends what runs."""
+        """Stops all reads and threads."""
         ...
 
 
 class Client(StreamClient, Protocol):
-    """What loaders and tables are made with."""
+    """Client used by loaders and tables."""
 
     @property
     def dataset(self) -> Dataset:
-        """What is served now."""
+        """The dataset that the cache serves now."""
         ...
 
-    def named(self, columns: Sequence[str]) -> list[str]:
-        """The columns, all of which are served: ColumnError for one that is not."""
+    def check_columns(self, columns: Sequence[str]) -> list[str]:
+        """Returns the column names as a list. Raises ColumnError for a column that the cache does not serve."""
         ...
 
     def wait(self, *, progress: bool = False) -> Mapping[str, Any]:
-        """Waits until the cache is loaded; progress: whether that is shown."""
+        """Waits until the cache is loaded. progress: whether to show the load's progress."""
         ...
 
-    def exchange(self, location: str, ticket: bytes) -> Calls:
-        """An open DoExchange with a data node, for rows by index."""
+    def exchange(self, location: str, ticket: bytes) -> Exchange:
+        """Opens a DoExchange call with a data node, to fetch rows by index."""
         ...
 
     def register(self, reader: Reader) -> None:
-        """Closes the reader with the cache, and before the interpreter ends."""
+        """Registers a reader to be closed together with the cache."""
         ...

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC codes behind pyarrow.flight's errors, and what each means for a client."""
+"""gRPC status codes of pyarrow.flight's exceptions, and which of them are permanent."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow.flight as fl
 
 from kubeflow_datacache.errors import CacheFailedError, DataCacheError, RefusedError
 
-FAULTS = (pa.ArrowException, fl.FlightError, OSError)  # what a call to a server may raise
+CALL_ERRORS = (pa.ArrowException, fl.FlightError, OSError)  # exceptions that a Flight call may raise
 _PREFIX = re.compile(
     r"(?:Unknown: )?(?:gRPC|Flight) returned ([a-z -]+) error(?:, with message: |[.:] ?)?"
     r"|Flight (?:cancelled call,|RPC failed) with message: "
 )
-_WORDS = {  # pyarrow's own for some codes
+_WORDS = {  # names that pyarrow uses for some codes
     "PRECONDITION_FAILED": "FAILED_PRECONDITION",
     "INVALID": "INVALID_ARGUMENT",
     "TIMEOUT": "DEADLINE_EXCEEDED",
@@ -36,11 +36,12 @@ _OF_CLASS = {
     "FlightServerError": "UNKNOWN",
 }
 _FINAL = {"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND", "OUT_OF_RANGE", "PERMISSION_DENIED"}
-_FAILED = "the cache failed:"  # wire contract, GetFlightInfo: the reason of a cache that is Failed for good
+# prefix of GetFlightInfo's error message if the load failed permanently (docs/contract.md)
+_FAILED = "the cache failed:"
 
 
 def code_of(error: BaseException) -> str:
-    """The gRPC code of an error of pyarrow.flight, such as "UNAVAILABLE"; the class name of any other error."""
+    """The gRPC code of a pyarrow.flight exception, such as "UNAVAILABLE"; for any other exception, its class name."""
     if (match := _PREFIX.search(str(error))) and match[1]:
         code = re.sub("[ -]", "_", match[1]).upper()
         return _WORDS.get(code, code)
@@ -48,13 +49,13 @@ def code_of(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The server's reason, without pyarrow's wrapping, on one line."""
+    """The server's error message as one line, without the text that pyarrow adds around it."""
     text = _TAIL.sub("", _PREFIX.sub("", str(error), count=1))
     return " ".join(text.split()) or type(error).__name__
 
 
-def final(error: BaseException) -> DataCacheError | None:
-    """The error to raise where trying again can't help; None where it may."""
+def permanent_error(error: BaseException) -> DataCacheError | None:
+    """The exception to raise if retrying cannot help; None if a retry may succeed."""
     reason = reason_of(error)
     if _FAILED in reason:
         return CacheFailedError(f"{reason}. The cache will not recover by itself: see its log, then start it anew")

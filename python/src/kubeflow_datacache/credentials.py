@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Who a client is and whom it trusts: TLS, client certificates, bearer tokens."""
+"""Client credentials: TLS roots, client certificates and bearer tokens."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ _TLS: Final = "grpc+tls"
 
 
 class CredentialOptions(TypedDict, total=False):
-    """How a DataCache proves who it is, and what it trusts. PEM is given as bytes or text, or as the path of a file.
+    """Credentials of a DataCache. PEM is given as bytes, as text, or as the path of a file.
 
-    tls_roots: PEM of the authorities that servers' certificates must come from; None for the system's.
-    tls_certificate, tls_key: PEM of this client's own certificate, its chain after it, and of its private key, for
-    servers that ask for one. Files are read anew for every connection, so that they may rotate; over gRPC, when a
-    server is first connected to.
-    tls_hostname: the name that servers' certificates must have, in place of the host in the address: head and data
-    nodes then have one name.
-    token: a bearer token, which goes along with every call ("authorization: Bearer ..."): the path of a file, which is
-    read anew for every call and so may rotate, or a function that returns it and must be picklable where the cache is
-    pickled. It is sent over TLS only, or to this machine. A cache server by itself asks for none; one behind a gateway
-    may.
+    tls_roots: PEM of the certificate authorities to trust; None for those of the operating system. tls_certificate,
+    tls_key: PEM of the client certificate (followed by its chain) and of its private key, for servers that require
+    client certificates. Files are read again for every connection, so they may be rotated; with transport "grpc", only
+    for the first connection to each server. tls_hostname: the host name to verify in server certificates instead of the
+    host in the address; the head and the data nodes then share this name. token: a bearer token sent with every call
+    ("authorization: Bearer ..."). Either the path of a file, which is read again for every call and so may be rotated,
+    or a function that returns the token (picklable if the cache is pickled). Sent over TLS or to loopback addresses
+    only. Cache servers do not check tokens themselves; a gateway before them may.
     """
 
     tls_roots: Pem | None
@@ -54,7 +52,7 @@ class CredentialOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Credentials:
-    """CredentialOptions, checked. Tokens and keys are not in its repr."""
+    """Validated CredentialOptions. Tokens and keys are left out of the repr."""
 
     roots: bytes | None = None
     certificate: Pem | None = field(default=None, repr=False)
@@ -64,7 +62,7 @@ class Credentials:
 
     @classmethod
     def of(cls, options: CredentialOptions) -> Self:
-        """ValueError or TypeError, in the name of the option, for what can't be."""
+        """Validates options. Raises ValueError or TypeError, naming the option."""
         for name in options:
             if name not in CredentialOptions.__annotations__:
                 raise TypeError(f"{name} is no parameter of a DataCache; there are {', '.join(_ENVIRONMENT)}")
@@ -78,26 +76,26 @@ class Credentials:
         if (own.certificate is None) != (own.key is None):
             raise ValueError("tls_certificate and tls_key go together: give both or neither")
         if own.certificate is not None:
-            own.context()  # whether they fit together
+            own.context()  # raises if certificate and key do not match
         if own.token is not None and not callable(own.token):
             own._bearer()
         return own
 
     @staticmethod
     def options_from(environ: Mapping[str, str], given: CredentialOptions) -> CredentialOptions:
-        """The options that were given, and of the others those that the environment has."""
+        """The given options, and for those not given the values from the environment."""
         told: Any = {name: environ[variable] for name, variable in _ENVIRONMENT.items() if environ.get(variable)}
         own: Any = {name: value for name, value in given.items() if value is not None}
         merged: Any = {**told, **own}
         return merged
 
     @property
-    def secured(self) -> bool:
-        """Whether anything says that servers speak TLS."""
+    def uses_tls(self) -> bool:
+        """Whether any option implies TLS."""
         return any((self.roots, self.certificate, self.hostname))
 
     def headers(self, location: str) -> list[tuple[str, str]]:
-        """What goes along with every call to a location. RefusedError where it would be read on the way."""
+        """The request headers for a server. Raises RefusedError if a token would be sent without encryption."""
         if self.token is None:
             return []
         address = urlsplit(location)
@@ -108,7 +106,7 @@ class Credentials:
         return [("authorization", f"Bearer {self._bearer()}")]
 
     def context(self) -> ssl.SSLContext:
-        """TLS as a client has it."""
+        """The client's TLS context."""
         context = ssl.create_default_context(cadata=self.roots.decode() if self.roots else None)
         context.set_alpn_protocols(["h2"])
         if self.certificate is not None and self.key is not None:
@@ -122,8 +120,8 @@ class Credentials:
                     ) from error
         return context
 
-    def flight(self) -> dict[str, Any]:
-        """The same as arguments of pyarrow.flight.connect."""
+    def flight_arguments(self) -> dict[str, Any]:
+        """The credentials as keyword arguments of pyarrow.flight.connect."""
         own = {
             "tls_root_certs": self.roots,
             "cert_chain": _pem("tls_certificate", self.certificate),
@@ -139,7 +137,7 @@ class Credentials:
         else:
             try:
                 token = Path(self.token).read_text()
-            except OSError as error:  # not the value: it may be the token itself
+            except OSError as error:  # the message leaves the value out: it may be the token itself
                 raise ValueError(
                     "token: want the path of a file that holds it, or a function that returns it; no such file can be"
                     f" read ({error.strerror})"
@@ -151,7 +149,7 @@ class Credentials:
 
 
 def _pem(name: str, given: Pem | None) -> bytes | None:
-    """The PEM itself, of text, bytes or a path."""
+    """The PEM bytes, given as text, bytes or a path."""
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str) and "-----BEGIN" in given:
@@ -164,7 +162,7 @@ def _pem(name: str, given: Pem | None) -> bytes | None:
 
 @contextlib.contextmanager
 def _file(pem: Pem) -> Generator[str]:
-    """A path of PEM; where it is given as text, of a file that only this user can read and that goes away again."""
+    """Path of a file with the PEM. PEM given as text or bytes is written to a private temporary file."""
     if not isinstance(pem, bytes) and "-----BEGIN" not in str(pem):
         yield os.fspath(pem)
         return

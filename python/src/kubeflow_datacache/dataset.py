@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of the rows that a cache serves, which positions and checkpoints depend on."""
+"""Identity of the rows that a cache serves. Saved positions are valid only for the same dataset."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """One snapshot's rows as the head numbers them.
+    """The rows of one snapshot, numbered by the head.
 
-    fingerprint names what fixes the row indices: table, snapshot, filter, files. Two caches with the same fingerprint
-    hold the same row at every index, whatever their columns and number of data nodes. snapshot is None for a table
-    without one. filter is the condition that rows had to meet, as the cache was given it; "" for all rows.
+    fingerprint identifies everything that determines the row indices: table, snapshot, filter and files. Two caches
+    with the same fingerprint have the same row at every index, even if their columns or numbers of data nodes differ.
+    snapshot is None for a table that has none. filter is the cache's filter expression; "" if it keeps all rows.
     """
 
     table_uuid: str

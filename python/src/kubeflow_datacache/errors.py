@@ -1,44 +1,46 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, as classes that a caller may want to tell apart. Each message says what to do."""
+"""Exceptions of this package. Each message says what to do."""
 
 from __future__ import annotations
 
 
 class DataCacheError(Exception):
-    """Anything that this package raises about the cache, its answers or its data."""
+    """Base class of the exceptions about the cache, its responses or its data."""
 
 
 class UnreachableError(DataCacheError):
-    """Head or data nodes did not answer until the deadline. The message says what was tried, how often and how long."""
+    """The head or a data node did not answer before the deadline. The message says what was tried, how often and how
+    long."""
 
 
 class CacheFailedError(DataCacheError):
-    """The cache could not load the table and says so; waiting does not help. The message has the server's reason."""
+    """The cache failed to load the table; waiting does not help. The message contains the server's reason."""
 
 
 class RefusedError(DataCacheError):
-    """The server refused the request itself; trying again does not help. The message has the server's reason."""
+    """The server rejected the request; retrying does not help. The message contains the server's reason."""
 
 
 class DatasetChangedError(DataCacheError):
-    """The cache now serves other rows than before: positions of one mean nothing in the other.
+    """The cache now serves another dataset: row positions of the old one are invalid in the new one.
 
-    A new loader or table of the same DataCache reads the rows that are served now.
+    A new loader or table of the same DataCache reads the new dataset.
     """
 
 
 class ForkedError(DataCacheError):
-    """This process was forked from one that had connected, where gRPC can't work. The message says what can."""
+    """This process is a forked child of one that had connected, and gRPC does not work here. The message gives
+    alternatives."""
 
 
 class StateError(DataCacheError, ValueError):
-    """A loader state that does not belong here. The message names the field and both values."""
+    """A loader state that does not fit the loader. The message names the field and both values."""
 
 
 class TransformError(DataCacheError):
-    """A transform raised. The message names the step, its rows and the transform; __cause__ is what it raised."""
+    """A transform raised an exception, which is __cause__. The message names the step, its rows and the transform."""
 
 
 class ColumnError(DataCacheError, TypeError):
-    """A column that is not there, or that the asked representation can't hold, such as integers with nulls in numpy."""
+    """A column does not exist, or cannot be represented as requested, such as integers with nulls in numpy."""

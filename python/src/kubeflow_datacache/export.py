@@ -1,26 +1,26 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A loader's numbers for Prometheus, as a collector of prometheus_client."""
+"""A prometheus_client collector of a loader's statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kubeflow_datacache.watch.stats import Stats
+from kubeflow_datacache.monitoring.stats import Stats
 
 
 class Collector:
-    """Shows a loader's numbers at prometheus_client's endpoint: REGISTRY.register(Collector(loader.stats, job="bert")).
+    """Exports a loader's statistics: REGISTRY.register(Collector(loader.stats, job="bert")).
 
-    stats is called at every scrape, from the endpoint's thread. Needs the package prometheus_client.
+    prometheus_client calls stats at every scrape, from its own thread. Requires the package prometheus_client.
     """
 
     def __init__(self, stats: Callable[[], Stats], **labels: str) -> None:
         self._stats, self._labels = stats, labels
 
     def collect(self) -> Iterator[Any]:
-        """What prometheus_client asks for: one metric a family."""
+        """Yields one prometheus_client Metric per metric family."""
         from prometheus_client.core import Metric  # pyright: ignore[reportMissingImports] - only where it is used
 
         for family in self._stats().families():

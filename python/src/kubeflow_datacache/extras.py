@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that only some users have, and how to install them."""
+"""Errors for missing optional packages that say how to install them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from collections.abc import Generator
 
 @contextlib.contextmanager
 def needs(extra: str, user: str) -> Generator[None]:
-    """Wraps imports of optional packages: ModuleNotFoundError names the extra to install, and its user."""
+    """Wraps imports of optional packages. A ModuleNotFoundError then names the extra to install, and `user`, which
+    needs it."""
     try:
         yield
     except ModuleNotFoundError as error:
-        raise missing(error, extra, user) from error
+        raise missing_extra(error, extra, user) from error
 
 
-def missing(error: ModuleNotFoundError, extra: str, user: str) -> ModuleNotFoundError:
-    """The error with the extra to install; as it is if a module of this package's own is missing."""
+def missing_extra(error: ModuleNotFoundError, extra: str, user: str) -> ModuleNotFoundError:
+    """An error that names the extra to install; the same error if the missing module is one of this package."""
     name = (error.name or "").partition(".")[0]
     if not name or name == "kubeflow_datacache":
         return error

@@ -1,9 +1,9 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC and forks: a process that has used gRPC leaves its forked children one that hangs or aborts.
+"""Support for forked processes. In a child of a process that has used gRPC, gRPC calls hang or abort.
 
-Objects note the process that made them. In a forked child they neither wait for threads nor take locks of their
-parent's: they begin anew, or raise ForkedError.
+Objects record the process that created them. In a forked child they do not wait for the parent's threads or locks: they
+start over, or raise ForkedError.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ from kubeflow_datacache.errors import ForkedError
 
 Thing = TypeVar("Thing")
 
-_connected: dict[
-    str, int
-] = {}  # id of the process that connected first: this one, or an ancestor that it was forked from
+_connected: dict[str, int] = {}  # ID of the first process that connected: this one, or an ancestor that forked it
 _grpc: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 
 
-def guard() -> None:
-    """Notes that this process connects. ForkedError if it was forked from one that had connected before."""
+def record_connection() -> None:
+    """Records that this process connects. Raises ForkedError if it was forked from a process that had connected."""
     process = os.getpid()
     if (first := _connected.setdefault("process", process)) != process:
-        raise error(first)
+        raise forked_error(first)
 
 
-def error(parent: int) -> ForkedError:
-    """What is raised in this process, where only its parent can go on."""
+def forked_error(parent: int) -> ForkedError:
+    """The ForkedError for a child of `parent`."""
     return ForkedError(
         f"process {os.getpid()} was forked from process {parent}, which had connected to a cache before, and gRPC"
         " does not work in a child of such a process. Start workers anew instead of forking them (DataLoader:"
@@ -39,10 +37,10 @@ def error(parent: int) -> ForkedError:
     )
 
 
-def keep(thing: Thing) -> Thing:
-    """Registers an object of gRPC's and returns it.
+def protect(thing: Thing) -> Thing:
+    """Registers a gRPC object and returns it.
 
-    Forked children never destroy it: its destructor would wait there for threads that only the parent has.
+    In a forked child it is never destroyed: its destructor would wait for threads that exist only in the parent.
     """
     _grpc.add(thing)
     return thing

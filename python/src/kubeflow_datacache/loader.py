@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's batches, epoch by epoch: exact, elastic, resumable."""
+"""Loader: iterates over a rank's batches, epoch by epoch, from any saved state."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ import pyarrow as pa
 from kubeflow_datacache import fork
 from kubeflow_datacache.client import Client
 from kubeflow_datacache.dataset import Dataset
-from kubeflow_datacache.flow.feed import Feed
-from kubeflow_datacache.flow.merge import Merge
-from kubeflow_datacache.flow.reading import Reading
-from kubeflow_datacache.options import DrawnAlone, LoaderOptions, checked, spelled_out, whole
+from kubeflow_datacache.fetch.feed import Feed
+from kubeflow_datacache.fetch.merge import Merge
+from kubeflow_datacache.fetch.prefetch import Prefetcher
+from kubeflow_datacache.monitoring.bar import ProgressBar, progress_bar
+from kubeflow_datacache.monitoring.stage_timer import StageTimer
+from kubeflow_datacache.monitoring.stats import Depth, Stats
+from kubeflow_datacache.notebook import html_table
+from kubeflow_datacache.options import LoaderOptions, LocalRandomSeed, check_int, check_options, explicit_signature
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
@@ -26,44 +30,41 @@ from kubeflow_datacache.rows.heap import HEAP
 from kubeflow_datacache.state import State, rescaled, warn_nothing_left
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.transform import Transform
-from kubeflow_datacache.watch.bar import Bar, bar_of
-from kubeflow_datacache.watch.clock import Clock
-from kubeflow_datacache.watch.html import as_table
-from kubeflow_datacache.watch.stats import Depth, Stats
 from kubeflow_datacache.world import World
 
 ENDED: Final = (
     "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a"
     " loader has one iteration at a time; make another loader to read twice at once"
 )
-# Of prefetch_bytes, one part in so many is for merged batches; the rest is for messages. With a transform, whose
-# results may be many times as large as the rows: for messages, for results, and for each of the slabs that are being
-# merged, of which the parts are held besides, and that are being transformed.
+# How prefetch_bytes is divided; a share of n means one n-th. Without a transform, merged batches get 1 / _READY_SHARE
+# and received messages the rest. A transform's results may be many times as large as its input: then messages get 1 /
+# _AHEAD_SHARE, results 1 / _MADE_SHARE, and each block of steps that is being merged or transformed 1 / _BLOCK_SHARE.
 _READY_SHARE = 4
-_AHEAD_SHARE, _MADE_SHARE, _SLAB_SHARE = 2, 4, 16
+_AHEAD_SHARE, _MADE_SHARE, _BLOCK_SHARE = 2, 4, 16
 
 
 class Loader:
-    """Iterates over this rank's batches of an epoch. Make it with DataCache.loader.
+    """Iterates over this rank's batches of an epoch. Create it with DataCache.loader.
 
     Takes the parameters of LoaderOptions.
 
-    An iteration begins at the next step that was not given out. Where no step of the epoch is left, because all were
-    given out or because a state saved after the last one was loaded, it begins the next epoch: an iteration is empty
-    only if epochs have no steps, or if set_epoch named the epoch whose end was loaded (a warning says so). One
-    iteration at a time: a new one, set_epoch, load_state_dict and close end it, and asking it for more is an error.
+    An iteration begins at the first step that has not been returned yet. If the epoch has no such step, because all
+    were returned or because the loaded state was saved after the last one, the iteration begins the next epoch. So an
+    iteration is empty only if epochs have no steps at all, or if set_epoch was called with a loaded epoch that was
+    already complete (a warning says so). A loader has one iteration at a time: a new iteration, set_epoch,
+    load_state_dict and close end the current one, and using an ended iteration raises RuntimeError.
     """
 
-    @spelled_out
+    @explicit_signature
     def __init__(self, cache: Client, **options: Unpack[LoaderOptions]) -> None:
-        own = checked(options)
+        own = check_options(options)
         self.policy = Policy(own["null"], own["ragged"])
         self._world = own["world"]
         self._worker, self._workers = own["worker"], own["workers"]
         self._cache = cache
         if own["progress"] and (own["world"] or World.detect()).rank == own["worker"] == 0:
             cache.wait(progress=True)
-        self._columns = None if own["columns"] is None else cache.named(own["columns"])
+        self._columns = None if own["columns"] is None else cache.check_columns(own["columns"])
         self._dataset: Dataset = cache.dataset
         self._order = Epoch(
             rows=self._dataset.rows,
@@ -80,12 +81,12 @@ class Loader:
         self._prefetch_bytes, self._progress = own["prefetch_bytes"], own["progress"]
         self._step = 0
         self._resumed = False
-        self._complete = False  # no step of the epoch is left: the next iteration begins the next epoch
-        self._clock = Clock()
+        self._complete = False  # the epoch has no steps left: the next iteration begins the next epoch
+        self._timer = StageTimer()
         self._steps_given = self._rows_given = self._bytes_given = self._reconnects = 0
-        self._reading: Reading | None = None
-        self._closes = 0  # calls of close(), for an iteration that begins in another thread
-        self._bar: Bar | None = None
+        self._prefetcher: Prefetcher | None = None
+        self._closes = 0  # number of close() calls, to detect a close() while an iteration starts in another thread
+        self._bar: ProgressBar | None = None
         self._process = os.getpid()
         cache.register(self)
         if not self.steps and self._worker == 0:
@@ -106,14 +107,14 @@ class Loader:
             ("seed", str(order.seed)),
         ]
         shown += [("shuffle", str(order.shuffle)), ("clump", str(order.clump)), ("tail", order.tail)]
-        return as_table("Loader", [*shown, ("stands at", f"epoch {order.number}, step {self._step} of {order.steps}")])
+        return html_table("Loader", [*shown, ("position", f"epoch {order.number}, step {self._step} of {order.steps}")])
 
     def __len__(self) -> int:
-        """How many batches a whole epoch has for this reader."""
+        """The number of batches that this reader gets in a full epoch."""
         return len(self._steps_from(0))
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from where the loader stands to the epoch's end; of the next epoch where none is left."""
+        """The remaining batches of the current epoch, or all batches of the next epoch if none remain."""
         self._end()
         if self._complete:
             self._move(self.epoch + 1, 0)
@@ -122,34 +123,35 @@ class Loader:
 
     @property
     def world(self) -> World:
-        """Whose rows are read: the world that was given, else the one that is detected now."""
+        """The given world, or else the one detected now."""
         return self._world or World.detect()
 
     @property
     def epoch(self) -> int:
-        """The epoch in which the loader stands: that of the batch given out last, or the one that was set or loaded."""
+        """The current epoch: that of the last returned batch, or the one that was set or loaded."""
         return self._order.number
 
     @property
     def next_step(self) -> int:
-        """The first step that has not been given out."""
+        """The first step that has not been returned yet."""
         return self._step
 
     @property
     def steps(self) -> int:
-        """How many steps an epoch has: the same for every rank."""
+        """The number of steps in an epoch; the same for every rank."""
         return self._order.steps
 
     @property
     def dataset(self) -> Dataset:
-        """What is read."""
+        """The dataset that the loader reads."""
         return self._dataset
 
     def samples(self) -> Iterator[Any]:
-        """The rest of the epoch row by row: dictionaries of Python values, or the samples that the transform gives.
+        """Yields the rest of the epoch row by row: as dicts of Python values, or as the samples that the transform
+        returns.
 
-        A transform may give record batches or sequences of one sample a row. A batch counts as given out after its last
-        sample: a state that is saved before goes on at the batch's first row. Padded rows are left out.
+        A transform must return record batches, or sequences with one sample per row. A batch counts as returned after
+        its last sample: a state saved earlier resumes at the batch's first row. Padding rows are skipped.
         """
         for batch in self:
             after, complete = self._step, self._complete
@@ -165,12 +167,12 @@ class Loader:
                 self._step, self._complete = after, complete
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the begin of an epoch; just after load_state_dict, to the saved step if it is the saved epoch.
+        """Moves to the start of an epoch. Directly after load_state_dict with the saved epoch, keeps the saved step.
 
-        If that epoch was complete when the state was saved, the next iteration is empty, since none of its steps is
-        left, and a warning says so: training loops that count epochs by themselves then repeat and leave out nothing.
+        If that epoch was complete when the state was saved, the next iteration is empty and a warning says so. Training
+        loops that count epochs themselves then neither repeat nor skip steps.
         """
-        epoch = whole("epoch", epoch, 0, 1 << 64)
+        epoch = check_int("epoch", epoch, 0, 1 << 64)
         if self._resumed and epoch == self.epoch:
             if self._complete:
                 self._complete = False
@@ -180,7 +182,7 @@ class Loader:
         self._move(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where training stands, as JSON-able values: the same on every rank; prefetched batches do not count."""
+        """The current position as JSON-serializable values, the same on every rank. Prefetched batches do not count."""
         order, dataset = self._order, self._dataset
         return State(
             table_uuid=dataset.table_uuid,
@@ -198,33 +200,33 @@ class Loader:
         ).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to a saved place; any rank's state will do, of any world size. StateError if it does not fit.
+        """Moves to a saved position. The state may come from any rank and any world size. Raises StateError if it does
+        not fit.
 
-        The global batch size may be another one than when it was saved, if a step of it begins at that place.
-
-        A state that was saved after an epoch's last step stands where the next epoch begins, see Loader.
+        The global batch size may differ from the saved one if a step of the new size begins at the saved position. A
+        state saved after an epoch's last step resumes at the start of the next epoch (see Loader).
         """
-        self.stand(state)
+        self.seek(state)
         self._complete = 0 < self.steps == self._step
 
-    def stand(self, state: Mapping[str, Any]) -> None:
-        """As load_state_dict, but after an epoch's last step the next iteration is empty.
+    def seek(self, state: Mapping[str, Any]) -> None:
+        """Like load_state_dict, but if the state was saved after an epoch's last step, the next iteration is empty.
 
-        For one of several workers, which can't tell whether the other ones' steps were given out.
+        For one of several workers, which does not know whether the other workers' steps were returned.
         """
         same = rescaled(state, self._order.global_batch)
-        saved = State(**self.state_dict()).place_of(same, steps=self.steps)
+        saved = State(**self.state_dict()).checked_position(same, steps=self.steps)
         self._end()
         self._move(saved.epoch, saved.next_step)
         self._resumed = True
 
     def stats(self) -> Stats:
-        """Where the time went, and how much is read ahead. print() shows it as a table."""
+        """Statistics: where the time went and how much was read ahead. print() formats them as a table."""
         self._leave_parent()
-        reading = self._reading
-        raw, ready = (reading.raw(), reading.ready()) if reading is not None else ((0, 0), (0, 0))
+        prefetcher = self._prefetcher
+        raw, ready = (prefetcher.raw(), prefetcher.ready()) if prefetcher is not None else ((0, 0), (0, 0))
         return Stats(
-            seconds=self._clock.seconds(),
+            seconds=self._timer.seconds(),
             epoch=self.epoch,
             next_step=self._step,
             steps=self._steps_given,
@@ -232,38 +234,38 @@ class Loader:
             bytes=self._bytes_given,
             raw_queue_depth=Depth(*raw),
             prefetch_queue_depth=Depth(*ready),
-            reconnects=self._reconnects + (reading.reconnects if reading is not None else 0),
+            reconnects=self._reconnects + (prefetcher.reconnects if prefetcher is not None else 0),
         )
 
     def close(self) -> None:
-        """Ends what runs: an iteration, its streams, the transform's threads. The loader stands where it stood."""
+        """Ends the current iteration, its streams and the transform's threads. The position stays the same."""
         self._closes += 1
         self._end()
         if self._transform is not None:
             self._transform.close()
 
     def _end(self) -> None:
-        """Ends the iteration that is under way, if any."""
+        """Ends the current iteration, if there is one."""
         self._leave_parent()
-        reading, self._reading = self._reading, None
-        if reading is not None:
+        prefetcher, self._prefetcher = self._prefetcher, None
+        if prefetcher is not None:
             bar, self._bar = self._bar, None
             if bar is not None:
                 bar.close(self.stats())
-            reading.close()
+            prefetcher.close()
             if self._transform is not None:
                 self._transform.cancel()
-            self._reconnects += reading.reconnects
-            self._clock.end()
+            self._reconnects += prefetcher.reconnects
+            self._timer.stop()
 
     def _leave_parent(self) -> None:
-        """In a forked child: drops the iteration under way, the clock and the transform's pool, which are the parent's.
+        """In a forked child: drops the parent's iteration, timer and transform pool.
 
-        Their threads are there, and may have held their locks.
+        The parent's threads do not exist in the child, but may have held locks when it was forked.
         """
         if self._process == os.getpid():
             return
-        self._process, self._reading, self._bar, self._clock = os.getpid(), None, None, Clock()
+        self._process, self._prefetcher, self._bar, self._timer = os.getpid(), None, None, StageTimer()
         if self._transform is not None:
             self._transform.leave_parent()
 
@@ -272,7 +274,7 @@ class Loader:
         self._step, self._complete, self._resumed = step, False, False
 
     def _steps_from(self, step: int) -> range:
-        """The steps of an epoch that this reader has, from one on."""
+        """The steps of this reader from `step` to the end of the epoch."""
         return range(step + (self._worker - step) % self._workers, self.steps, self._workers)
 
     def _share_in(self, world: World) -> Share:
@@ -281,21 +283,21 @@ class Loader:
     def _iterate(self) -> Iterator[Batch]:
         self._leave_parent()
         process, closes = self._process, self._closes
-        self._clock.begin()
+        self._timer.start()
         share = self._share_in(self.world)
-        if share.world > 1 and isinstance(self._order.seed, DrawnAlone):
+        if share.world > 1 and isinstance(self._order.seed, LocalRandomSeed):
             raise ValueError(
                 f"seed = None was drawn when this process was alone, and now it is one of {share.world} ranks, which"
                 " must agree: give a seed, or make the loader after torch.distributed.init_process_group"
             )
-        reading = self._reading = self._read(share)
+        prefetcher = self._prefetcher = self._read(share)
         shows = self._progress and share.rank == share.worker == 0
-        bar = self._bar = bar_of(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
+        bar = self._bar = progress_bar(f"epoch {self.epoch}", self.steps, self.stats()) if shows else None
         try:
-            if self._closes != closes:  # before close() could see this reading
+            if self._closes != closes:  # close() was called before self._prefetcher was set
                 raise RuntimeError(ENDED)
-            for batch in reading.batches():
-                if self._reading is not reading:
+            for batch in prefetcher.batches():
+                if self._prefetcher is not prefetcher:
                     break
                 self._step = batch.step + 1
                 self._complete = not self._steps_from(self._step)
@@ -306,20 +308,21 @@ class Loader:
                     bar.update(self.stats())
                 yield batch
                 if os.getpid() != process:
-                    raise fork.error(process)
-            if self._reading is not reading:
+                    raise fork.forked_error(process)
+            if self._prefetcher is not prefetcher:
                 raise RuntimeError(ENDED)
             self._complete = True
         finally:
-            if self._reading is reading:
+            if self._prefetcher is prefetcher:
                 self._end()
 
-    def _read(self, share: Share) -> Reading:
-        ready = slab = self._prefetch_bytes // _READY_SHARE
+    def _read(self, share: Share) -> Prefetcher:
+        ready = block = self._prefetch_bytes // _READY_SHARE
         ahead = self._prefetch_bytes - ready
         if self._transform is not None:
-            ready, slab, ahead = (self._prefetch_bytes // n for n in (_MADE_SHARE, _SLAB_SHARE, _AHEAD_SHARE))
-        HEAP.keep(2 * self._prefetch_bytes)  # what is read ahead, and what the training still holds
+            ready, block, ahead = (self._prefetch_bytes // n for n in (_MADE_SHARE, _BLOCK_SHARE, _AHEAD_SHARE))
+        # memory for rows that were read ahead, and for rows that the training loop still holds
+        HEAP.keep(2 * self._prefetch_bytes)
         request = self._request(share)
 
         def open_feed(step: int, stop: Stop) -> Feed:
@@ -330,22 +333,22 @@ class Loader:
                 start_step=step,
                 prefetch_bytes=max(1, ahead),
                 stop=stop,
-                clock=self._clock,
+                timer=self._timer,
             )
 
-        merge = Merge(self._order, share, open_feed, slab_bytes=max(1, slab), clock=self._clock, policy=self.policy)
-        return Reading(
+        merge = Merge(self._order, share, open_feed, block_bytes=max(1, block), timer=self._timer, policy=self.policy)
+        return Prefetcher(
             self._order,
             share,
             merge,
             step=self._step,
             transform=self._transform,
             ready_bytes=ready,
-            clock=self._clock,
+            timer=self._timer,
         )
 
     def _request(self, share: Share) -> dict[str, Any]:
-        """The CMD descriptor of the epoch's share, without start_step (docs/contract.md)."""
+        """The CMD descriptor (docs/contract.md) for this share of the epoch, without start_step."""
         order = self._order
         request: dict[str, Any] = {
             "kind": "epoch",
@@ -366,7 +369,7 @@ class Loader:
 
 
 def _warn_no_steps(order: Epoch) -> None:
-    """Warns that epochs will be empty; Python's own filter shows the same warning once."""
+    """Warns that all epochs are empty. Python's warning filter suppresses repetitions."""
     if order.rows:
         why = (
             f"global_batch_size = {order.global_batch} is more than the {order.rows} rows of the table, and"

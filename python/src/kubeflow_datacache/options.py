@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of a loader: their names, types, defaults and checks, for every class that takes them."""
+"""Loader parameters: names, types, defaults and validation, shared by all classes that take them."""
 
 from __future__ import annotations
 
@@ -25,43 +25,42 @@ _log: Final = logging.getLogger("kubeflow_datacache")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class DrawnAlone(int):
-    """A random seed that no other process knows: ranks of a larger world must not read by it."""
+class LocalRandomSeed(int):
+    """A random seed drawn by this process alone. Ranks of a larger world must not use it, as their seeds would differ.
+    """
 
 
 class LoaderOptions(TypedDict, total=False):
-    """What to read, in which order, and how far ahead. Whole numbers and bools may be numpy's.
+    """Parameters of a loader: what to read, in which order, and how far ahead. Integers and bools may be numpy scalars.
 
-    global_batch_size: rows of a step over all ranks. Each rank gets a contiguous slice of each step; slices differ by
-    at most one row, so that any world size gives the same global batches in the same order.
-    seed: of the shuffle, the same on every rank. None: one drawn at random, logged, and in the state; in a world of
-    several ranks rank 0 of torch.distributed draws it, and all ranks must make their loaders together.
-    shuffle: whether every epoch is a new permutation of the rows.
-    clump: the block size of a block shuffle: so many consecutive rows of the table form a clump, clumps are shuffled
-    and rows within a clump keep their order. 1, the default, shuffles single rows. Larger clumps cost the servers
-    less, but rows that are neighbours in the table are neighbours in every epoch.
-    tail: "drop" leaves the last incomplete step out, "keep" gives it short, "pad" fills it up with rows from the
-    epoch's begin, which Batch.valid tells apart.
-    columns: names in the order wanted, None for all.
-    transform: a function of an Arrow record batch; what it returns is Batch.data. If that is a record batch or a
-    mapping of columns, it must have as many rows as the batch. transform_threads: how many batches it works on at once;
-    0 for none beside the merging thread, None for one a CPU. transform_processes: that many processes instead, for a
-    transform that holds Python's lock; they import it, so it must be defined at a module's top level. Order is kept.
-    prefetch_bytes: how much is read ahead, as received, as merged and as transformed: at most this, one message (up to
-    4 MiB) a data node, and the block of steps (16 MiB, at most a quarter of this, at least a step) that is just being
-    merged. What a transform gives counts by what it holds, a quarter of this for all of it, or one batch if that is
-    larger; fewer batches than there are threads are then in work, so give more if threads idle. The
-    kernel holds what was sent and not yet read: at most as much again, and a message a data node. The process keeps up
-    to twice as much freed memory for reuse (heap.Heap). More helps only where batches take unevenly long: memory that
-    is used again soon is cheaper than more of it.
-    null, ragged: what Batch.numpy() and torch() do with nulls that numpy can't hold, and with lists of different
-    lengths: "error" raises ColumnError in the batch that has them, "arrow" leaves such columns Arrow arrays in every
-    batch, null="zero" puts zeros there. See rows.arrays.Policy: a column's type never depends on its data.
-    world: this rank among all ranks. None: World.detect() when an iteration begins, so that a loader may be made before
-    init_process_group.
-    worker, workers: read only every workers-th step, from the worker-th on, for several readers in one rank.
-    progress: whether rank 0's worker 0 shows on standard error how far the cache's load and each epoch are, how fast,
-    and what it waits for: tqdm's bar in a terminal or notebook where tqdm is installed, plain lines in a log.
+    global_batch_size: rows per step over all ranks. Each rank gets a contiguous slice of every step; slices differ by
+    at most one row, so every world size gives the same global batches in the same order. seed: seed of the shuffle, the
+    same on every rank. None: a random seed, which is logged and saved in the state. With several ranks, rank 0 of
+    torch.distributed draws the seed, and all ranks must create their loaders at the same time. shuffle: whether every
+    epoch is a new permutation of the rows. clump: the block size of a block shuffle. `clump` consecutive rows of the
+    table form a clump; clumps are shuffled, and rows within a clump keep their order. 1, the default, shuffles single
+    rows. Larger clumps cost the servers less, but the rows of a clump are neighbours in every epoch. tail: what happens
+    to an incomplete last step. "drop" leaves it out, "keep" returns it as a smaller step, "pad" fills it with rows from
+    the start of the epoch, which Batch.valid marks as padding. columns: column names in the wanted order; None for all.
+    transform: a function of an Arrow record batch; its result becomes Batch.data. If the result is a record batch or a
+    mapping of columns, it must have as many rows as the batch. transform_threads: how many batches are transformed at
+    the same time; 0 runs the transform in the merging thread, None uses one thread per CPU. transform_processes: use
+    this many processes instead, for a transform that holds the GIL; they import it, so it must be defined at the top
+    level of a module. Batches keep their order in every case. prefetch_bytes: memory limit for rows read ahead, whether
+    received, merged or transformed. It may be exceeded by one message (up to 4 MiB) per data node, and by the block of
+    steps that is being merged (16 MiB, at most a quarter of the limit, at least one step). Results of a transform may
+    use a quarter of the limit, or one batch if that is larger, by their estimated size in memory; this can leave
+    threads idle, so raise the limit if they are. The kernel's socket buffers hold at most as much again, and one
+    message per data node. The process keeps up to twice the limit of freed memory for reuse (heap.Heap). A larger limit
+    helps only if batches take very different times: memory that is soon reused is faster than more memory. null,
+    ragged: what Batch.numpy() and torch() do with nulls that numpy cannot represent, and with lists of different
+    lengths. "error" raises ColumnError for a batch that contains them; "arrow" leaves all such columns as Arrow arrays
+    in every batch; null="zero" replaces nulls by zeros. A column's type never depends on its data; see
+    rows.arrays.Policy. world: this rank among all ranks. None: World.detect() at the start of each iteration, so a
+    loader may be created before init_process_group. worker, workers: read only every workers-th step, starting at step
+    `worker`; for several readers in one rank. progress: whether worker 0 of rank 0 shows the progress of the cache's
+    load and of each epoch on standard error: speed, and what it waits for. tqdm's bar in a terminal or notebook if tqdm
+    is installed, otherwise plain lines.
     """
 
     global_batch_size: Required[int]
@@ -99,8 +98,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "workers": 1,
     "progress": False,
 }
-# Parameters of other loaders, and what has their place here.
-_ELSEWHERE: Final = {
+# Parameter names of other data loaders, and what to use here instead.
+_OTHER_LOADERS: Final = {
     "batch_size": "global_batch_size, the rows of a step over all ranks",
     "drop_last": 'tail="drop", "keep" or "pad"',
     "epoch": "set_epoch(epoch), a method",
@@ -119,40 +118,41 @@ _ELSEWHERE: Final = {
 }
 
 
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options, defaults filled in and numpy's scalars as Python's.
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Validates the options, fills in defaults, and converts numpy scalars to Python's.
 
-    TypeError or ValueError for what can't be, in the name of the parameter.
+    Raises TypeError or ValueError, naming the parameter.
     """
     for name in options:
         if name not in LoaderOptions.__annotations__:
-            raise TypeError(f"{name} is no parameter of a loader{_instead(name)}")
+            raise TypeError(f"{name} is no parameter of a loader{_hint(name)}")
     if "global_batch_size" not in options:
         raise TypeError("global_batch_size is missing: give the rows of a step over all ranks")
     own = {**_DEFAULTS, **options}
-    own["global_batch_size"] = whole("global_batch_size", own["global_batch_size"], 1, LIMIT)
-    if not isinstance(own["seed"], DrawnAlone):
-        own["seed"] = None if own["seed"] is None else whole("seed", own["seed"], 0, 1 << 64)
-    own["clump"] = whole("clump", own["clump"], 1, LIMIT)
-    Policy(own["null"], own["ragged"])  # refuses other words
-    own["prefetch_bytes"] = whole("prefetch_bytes", own["prefetch_bytes"], 1)
-    own["workers"] = whole("workers", own["workers"], 1, LIMIT)
-    own["worker"] = whole("worker", own["worker"], 0, own["workers"], "workers")
+    own["global_batch_size"] = check_int("global_batch_size", own["global_batch_size"], 1, LIMIT)
+    if not isinstance(own["seed"], LocalRandomSeed):
+        own["seed"] = None if own["seed"] is None else check_int("seed", own["seed"], 0, 1 << 64)
+    own["clump"] = check_int("clump", own["clump"], 1, LIMIT)
+    Policy(own["null"], own["ragged"])  # raises ValueError for other values
+    own["prefetch_bytes"] = check_int("prefetch_bytes", own["prefetch_bytes"], 1)
+    own["workers"] = check_int("workers", own["workers"], 1, LIMIT)
+    own["worker"] = check_int("worker", own["worker"], 0, own["workers"], "workers")
     for name in ("shuffle", "progress"):
-        own[name] = _truth(name, own[name])
+        own[name] = _check_bool(name, own[name])
     if not isinstance(own["tail"], str) or own["tail"] not in get_args(Tail):
         raise ValueError(f'tail = {own["tail"]!r}: want "drop", "keep" or "pad"')
-    own["columns"] = names_of(own["columns"])
+    own["columns"] = column_names(own["columns"])
     if own["world"] is not None and not isinstance(own["world"], World):
         raise TypeError(f"world = {own['world']!r}: want World(rank, size), or None to detect it")
     _check_transform(own)
     if own["seed"] is None:
-        own["seed"] = _drawn(own["world"] or World.detect())
+        own["seed"] = _random_seed(own["world"] or World.detect())
     return own
 
 
-def whole(name: str, value: Any, low: int, limit: int | None = None, of: str = "") -> int:
-    """A whole number in [low, limit) as an int; TypeError or ValueError in the parameter's name. of names the limit."""
+def check_int(name: str, value: Any, low: int, limit: int | None = None, of: str = "") -> int:
+    """Returns value as an int in [low, limit). Raises TypeError or ValueError naming the parameter; `of` names the
+    limit."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, SupportsIndex):
         raise TypeError(f"{name} = {value!r}: want a whole number, not {type(value).__name__}")
     number = operator.index(value)
@@ -162,8 +162,9 @@ def whole(name: str, value: Any, low: int, limit: int | None = None, of: str = "
     return number
 
 
-def names_of(columns: Any) -> list[str] | None:
-    """The names of columns as a list, None for all; TypeError or ValueError for what are no names."""
+def column_names(columns: Any) -> list[str] | None:
+    """Returns the column names as a list; None, for all columns, stays None. Raises TypeError or ValueError for
+    anything else."""
     if columns is None:
         return None
     if isinstance(columns, str):
@@ -182,15 +183,15 @@ def names_of(columns: Any) -> list[str] | None:
     return [str(name) for name in names]
 
 
-def function_of(transform: Any) -> Any:
-    """The transform, which can be called, or None; TypeError for anything else."""
+def check_callable(transform: Any) -> Any:
+    """Returns the transform, or None. Raises TypeError if it is not callable."""
     if transform is not None and not callable(transform):
         raise TypeError(f"transform = {transform!r}: want a function of an Arrow record batch")
     return transform
 
 
-def spelled_out(function: Function) -> Function:
-    """Shows **options parameter by parameter in the function's signature, for help() and notebooks."""
+def explicit_signature(function: Function) -> Function:
+    """Replaces **options in the function's signature by the single parameters, for help() and notebooks."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     options = [
@@ -207,8 +208,8 @@ def spelled_out(function: Function) -> Function:
     return function
 
 
-def _drawn(world: World) -> int:
-    """A random seed, the same on all ranks."""
+def _random_seed(world: World) -> int:
+    """Draws a random seed; with several ranks, rank 0 broadcasts its seed."""
     seed = secrets.randbits(63)
     if world.size > 1:
         distributed = getattr(sys.modules.get("torch"), "distributed", None)
@@ -222,27 +223,27 @@ def _drawn(world: World) -> int:
         seed = shared[0]
     if world.rank == 0:
         _log.warning("seed = None: drew seed = %d at random; give it to repeat this order", seed)
-    return DrawnAlone(seed) if world.size == 1 else seed
+    return LocalRandomSeed(seed) if world.size == 1 else seed
 
 
 def _check_transform(own: dict[str, Any]) -> None:
-    function_of(own["transform"])
-    processes = own["transform_processes"] = whole("transform_processes", own["transform_processes"], 0)
+    check_callable(own["transform"])
+    processes = own["transform_processes"] = check_int("transform_processes", own["transform_processes"], 0)
     if own["transform_threads"] is not None:
-        threads = own["transform_threads"] = whole("transform_threads", own["transform_threads"], 0)
+        threads = own["transform_threads"] = check_int("transform_threads", own["transform_threads"], 0)
         if processes:
             raise ValueError(f"transform_threads = {threads} and transform_processes = {processes}: want one of them")
 
 
-def _truth(name: str, value: Any) -> bool:
+def _check_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} = {value!r}: want True or False")
     return bool(value)
 
 
-def _instead(name: str) -> str:
-    if name in _ELSEWHERE:
-        return f"; here it is {_ELSEWHERE[name]}"
+def _hint(name: str) -> str:
+    if name in _OTHER_LOADERS:
+        return f"; here it is {_OTHER_LOADERS[name]}"
     names = list(LoaderOptions.__annotations__)
     close = difflib.get_close_matches(name, names, 1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"

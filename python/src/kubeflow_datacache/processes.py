@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A transform in processes of its own: how the function, rows and what it gives get there and back."""
+"""Runs a transform in child processes: transfers the function, the rows and the results."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ import pyarrow as pa
 
 from kubeflow_datacache.errors import TransformError
 
-_ours: dict[str, Any] = {}  # a child's: the packed function, then the function
+_child: dict[str, Any] = {}  # of a child process: "packed" is the pickled function, "function" the unpickled one
 
 
 class Packed(NamedTuple):
-    """A record batch as an IPC stream: exactly its rows, where pickle would send all of the memory they lie in."""
+    """A record batch as an IPC stream with exactly its rows; pickle would send the whole memory that the batch is a
+    view of."""
 
     stream: pa.Buffer
 
 
 def pack(rows: pa.RecordBatch) -> Packed:
-    """Rows, ready to be sent."""
+    """Serializes rows for another process."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
@@ -35,12 +36,12 @@ def pack(rows: pa.RecordBatch) -> Packed:
 
 
 def unpack(sent: Any) -> Any:
-    """Rows that were packed; anything else as it is."""
+    """Deserializes packed rows; returns anything else unchanged."""
     return pa.ipc.open_stream(sent.stream).read_next_batch() if isinstance(sent, Packed) else sent
 
 
 def pack_function(function: Callable[[pa.RecordBatch], Any], name: str) -> bytes:
-    """The function, ready to be sent."""
+    """Pickles the transform. Raises ValueError if it cannot be pickled."""
     try:
         return pickle.dumps(function)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -51,7 +52,7 @@ def pack_function(function: Callable[[pa.RecordBatch], Any], name: str) -> bytes
 
 
 def pool(processes: int, function: bytes) -> ProcessPoolExecutor:
-    """Processes that apply a packed function. They are spawned, not forked: gRPC's threads do not survive a fork."""
+    """Creates processes that run a packed function. They are spawned: gRPC's threads do not survive a fork."""
     if multiprocessing.current_process().daemon:
         raise TransformError(
             f"transform_processes = {processes} in a daemonic process, such as a worker of torch's DataLoader, which"
@@ -62,36 +63,38 @@ def pool(processes: int, function: bytes) -> ProcessPoolExecutor:
 
 
 def apply(sent: Packed) -> Any:
-    """In the child: what the function gives for the rows, ready to be sent."""
+    """Runs in the child: applies the function to packed rows and packs the result."""
     rows = unpack(sent)
     try:
         result = _function()(rows)
     except Exception as error:
-        raise _portable(error) from error
+        raise _picklable(error) from error
     return pack(result) if isinstance(result, pa.RecordBatch) else result
 
 
 def _begin(function: bytes) -> None:
-    _ours["packed"] = function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its pool
+    _child["packed"] = function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and shuts down the pool
     threading.Thread(target=_end_with_parent, name="datacache-parent", daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed ends no pool: its children would wait for work for ever."""
+    """Exits when the parent is gone: a killed parent does not shut down its pool, and the children would wait for ever.
+    """
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
 
 
 def _function() -> Callable[[pa.RecordBatch], Any]:
-    if "function" not in _ours:
-        _ours["function"] = pickle.loads(_ours["packed"])
-    return _ours["function"]
+    if "function" not in _child:
+        _child["function"] = pickle.loads(_child["packed"])
+    return _child["function"]
 
 
-def _portable(error: Exception) -> Exception:
-    """The error if it survives being sent, else one that says the same: the pool would break over it."""
+def _picklable(error: Exception) -> Exception:
+    """The error if it can be pickled, else a RuntimeError with its message: an unpicklable error would break the pool.
+    """
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

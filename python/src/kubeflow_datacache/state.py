@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A place in training, as a checkpoint keeps it."""
+"""A loader's position, as saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kubeflow_datacache.order.epoch import VERSION as ORDER_VERSION
 from kubeflow_datacache.order.epoch import Epoch
 
 VERSION: Final = 1
-_LARGEST: Final = 1 << 16  # of the batch sizes that an error looks for
-_SHOWN: Final = 8  # of the batch sizes that do, in an error
-_PLACE = ("epoch", "next_step")  # what may differ: where training is
+_LARGEST: Final = 1 << 16  # largest batch size that an error message suggests
+_SHOWN: Final = 8  # number of batch sizes that an error message suggests
+_POSITION = ("epoch", "next_step")  # the fields that hold the position; all others must match the loader
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Everything that fixes which rows come next: for every rank, and for any world size, from any one rank's state.
+    """A loader's position, and everything that determines the order of rows. Valid for every rank and any world size.
 
-    next_step is the first step of the epoch that was not given out. All fields are JSON.
+    next_step is the first step of the epoch that has not been returned. All fields are JSON-serializable.
     """
 
     version: int = VERSION
@@ -42,25 +42,26 @@ class State:
     next_step: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The state as JSON-able values."""
+        """The state as a dict of JSON-serializable values."""
         return asdict(self)
 
-    def place_of(self, saved: Mapping[str, Any], *, steps: int) -> Self:
-        """This state at the saved one's place. StateError, naming the field, if it is of another order of rows.
+    def checked_position(self, saved: Mapping[str, Any], *, steps: int) -> Self:
+        """Validates a saved state against this one and returns it. Raises StateError, naming the field, if they do not
+        match.
 
-        steps: how many an epoch has; next_step = steps is the place after the last one.
+        steps: the number of steps in an epoch; next_step = steps is the position after the last one.
         """
         names = [field.name for field in fields(self)]
-        for name in names:  # what differs is named from the whole to the part: the table before its fingerprint
+        for name in names:  # in field order, so that a different table is reported before its fingerprint
             if name not in saved:
                 raise StateError(
                     f"state: {name} is missing: this is no state of a datacache loader of version {VERSION}"
                 )
-            if name not in _PLACE and saved[name] != getattr(self, name):
+            if name not in _POSITION and saved[name] != getattr(self, name):
                 raise StateError(_mismatch(name, saved[name], getattr(self, name)))
         if unknown := sorted(set(saved) - set(names)):
             raise StateError(f"state: unknown field {unknown[0]}: it was saved by a newer release")
-        for name in _PLACE:
+        for name in _POSITION:
             if type(saved[name]) is not int or saved[name] < 0:
                 raise StateError(f"state: {name} = {saved[name]!r}: want a whole number of at least 0")
         if saved["next_step"] > steps:
@@ -71,9 +72,10 @@ class State:
 
 
 def rescaled(saved: Mapping[str, Any], global_batch: int) -> dict[str, Any]:
-    """A saved state as one of the same place under another global batch size: the order of the rows is the same.
+    """Converts a saved state to the same position under another global batch size; the order of rows does not change.
 
-    StateError, listing the sizes that do, if no step of that size begins there. What is no state stays as it is.
+    Raises StateError with a list of possible sizes if no step of that size begins there. Anything that is not a state
+    is returned unchanged.
     """
     size, step = saved.get("global_batch_size"), saved.get("next_step")
     if size == global_batch or type(size) is not int or type(step) is not int or size < 1 or step < 0:
@@ -93,7 +95,7 @@ def rescaled(saved: Mapping[str, Any], global_batch: int) -> dict[str, Any]:
 
 
 def is_complete(state: Mapping[str, Any]) -> bool:
-    """Whether a saved place is after its epoch's last step. False for what is no state: whoever uses it refuses it."""
+    """Whether a saved position is after the epoch's last step. False for invalid states, which are rejected later."""
     try:
         order = Epoch(rows=state["rows"], global_batch=state["global_batch_size"], tail=state["tail"])
     except (KeyError, TypeError, ValueError):
@@ -102,7 +104,7 @@ def is_complete(state: Mapping[str, Any]) -> bool:
 
 
 def warn_nothing_left(epoch: int) -> None:
-    """Warns of an epoch that will be empty, since the loaded state was saved after its last step."""
+    """Warns that an epoch will be empty because the loaded state was saved after its last step."""
     warnings.warn(
         f"set_epoch({epoch}): the loaded state was saved after the last step of epoch {epoch}, so nothing is left of"
         f" it; training goes on with epoch {epoch + 1}",

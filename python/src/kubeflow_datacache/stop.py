@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An event that also cancels calls that wait for a server."""
+"""An event that also cancels calls in progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 
 
 class Stop(threading.Event):
-    """An Event whose set() calls what was registered. Safe for concurrent use."""
+    """An Event whose set() also calls the registered cancel functions. Safe for concurrent use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,8 @@ class Stop(threading.Event):
 
     @contextlib.contextmanager
     def cancelling(self, cancel: Callable[[], object]) -> Generator[None]:
-        """Within the statement set() calls cancel, from its own thread; at once if it is set already."""
+        """While the with block runs, set() calls `cancel` from the thread that called set(); immediately if already
+        set."""
         self._cancels.add(cancel)
         try:
             if self.is_set():

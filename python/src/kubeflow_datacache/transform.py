@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A user's function over batches, in threads or processes, in order, with errors that say where."""
+"""Applies a user's function to batches, in threads or processes. Errors name the step and its rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kubeflow_datacache.errors import DataCacheError, TransformError
 from kubeflow_datacache.rows.batch import Batch
 
 Function = Callable[[pa.RecordBatch], Any]
-_SHOWN: Final = 8  # rows named in an error
-_MEMORY: Final = 64  # batches after which a larger one is about forgotten
+_SHOWN: Final = 8  # number of rows that an error message lists
+_MEMORY: Final = 64  # after about this many batches, a single large result no longer affects the size estimate
 _BROKEN: Final = (
     "lost one of its processes: look for its own words above, whether memory ran out, and whether the script starts"
     ' training under if __name__ == "__main__";'
@@ -27,12 +27,12 @@ _BROKEN: Final = (
 
 
 class Transform:
-    """Applies a function to batches, several at once; what it gives becomes Batch.data.
+    """Applies a function to several batches at a time; the results become Batch.data.
 
-    threads: that many threads; 0 for none, then the caller's own does the work; None for one a CPU. processes: that
-    many processes instead; they import the function, and what it gives must be picklable. Threads and processes begin
-    with the first batch and stay until close; after that the next batch begins new ones. start is for one thread at a
-    time, cancel and close for any.
+    threads: the number of threads; 0 runs the function in the caller's thread, None uses one thread per CPU. processes:
+    use this many processes instead; they import the function, and its results must be picklable. Threads and processes
+    are started with the first batch and run until close; a batch after that starts new ones. start may be called by one
+    thread at a time, cancel and close by any.
     """
 
     def __init__(self, function: Function, *, threads: int | None = None, processes: int = 0) -> None:
@@ -48,11 +48,11 @@ class Transform:
         self._packed = child.pack_function(function, self._name) if processes else b""
         self._pool: Executor | None = None
         self._begun: set[Future[Any]] = set()
-        self.growth: float | None = None  # bytes of what it gave for a byte of rows; None before it gave anything
-        self._lock = threading.Lock()  # of who begins or ends the pool; never held when calling it
+        self.growth: float | None = None  # estimated bytes of result per byte of input; None before the first result
+        self._lock = threading.Lock()  # guards _pool; not held while calling the pool
 
     def start(self, batch: Batch) -> Future[Batch]:
-        """Begins with a batch. The future's errors are TransformErrors."""
+        """Starts to transform a batch. The future's exceptions are TransformErrors."""
         out: Future[Batch] = Future()
         try:
             self._begin(batch, out)
@@ -61,16 +61,16 @@ class Transform:
         return out
 
     def leave_parent(self) -> None:
-        """In a forked child: drops the pool, whose threads or processes are the parent's."""
+        """In a forked child: drops the pool, whose threads or processes belong to the parent."""
         self._pool, self._begun, self._lock = None, set(), threading.Lock()
 
     def cancel(self) -> None:
-        """Drops what has not begun; its futures raise DataCacheError."""
+        """Cancels the batches that have not been started; their futures raise DataCacheError."""
         for work in list(self._begun):
             work.cancel()
 
     def close(self) -> None:
-        """Drops what has not begun, waits for the rest, and ends the threads or processes."""
+        """Cancels the batches that have not been started, waits for the others, and stops the threads or processes."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
@@ -111,12 +111,13 @@ class Transform:
         if fault := _fault(batch, data):
             out.set_exception(TransformError(f"transform {self._name} returned {fault[0]} {_at(batch)}: {fault[1]}"))
             return
-        batch.receive(data)
-        self._learn(batch.held / max(1, batch.nbytes))
+        batch.set_data(data)
+        self._learn(batch.held_bytes / max(1, batch.nbytes))
         out.set_result(batch)
 
     def _learn(self, growth: float) -> None:
-        """Takes a batch's growth into account: the largest of late counts, as making less does no harm."""
+        """Updates the estimate: a larger value applies at once, smaller ones only slowly, as a low estimate would use
+        more memory."""
         known = self.growth or 0.0
         self.growth = max(growth, known + (growth - known) / _MEMORY)
 
@@ -126,14 +127,14 @@ class Transform:
             return
         fault = f"raised {type(error).__name__}: {error};"
         if isinstance(error, BrokenProcessPool):
-            fault, self._pool = _BROKEN, None  # it has ended by itself: the next batch gets another
+            fault, self._pool = _BROKEN, None  # the pool is broken: the next batch creates a new one
         failure = TransformError(f"transform {self._name} {fault} {_at(batch)}")
         failure.__cause__ = error
         out.set_exception(failure)
 
 
 def _fault(batch: Batch, data: Any) -> tuple[str, str] | None:
-    """What is wrong with what was given for a batch, and what is wanted; None if nothing is."""
+    """What is wrong with a transform's result, and what is expected; None if it is valid."""
     rows = batch.rows
     if data is None:
         return "None", "want a record batch, or whatever the training code takes from batch.data"
@@ -153,7 +154,7 @@ def _fault(batch: Batch, data: Any) -> tuple[str, str] | None:
 
 
 def _length(column: Any) -> int | None:
-    """How many rows a column has; None for what is no column."""
+    """The number of rows of a column; None if the value is not a column."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return len(column)
     shape = getattr(column, "shape", None)
@@ -161,7 +162,7 @@ def _length(column: Any) -> int | None:
 
 
 def _cpus() -> int:
-    """CPUs that this process may use, as far as the system tells."""
+    """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

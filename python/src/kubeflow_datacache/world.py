@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""This process's rank among all ranks of the training job."""
+"""World: this process's rank, and the number of ranks in the training job."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Final, Self
 
 @dataclass(frozen=True)
 class World:
-    """Rank `rank` of `size` ranks, 0 <= rank < size. Any size is good, also one above the batch size."""
+    """Rank `rank` of `size` ranks, 0 <= rank < size. The size may exceed the batch size."""
 
     rank: int = 0
     size: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("rank", "size"):  # numpy's whole numbers too
+        for name in ("rank", "size"):  # accepts numpy integers
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, operator.index(value))
@@ -32,12 +32,12 @@ class World:
 
     @classmethod
     def detect(cls) -> Self:
-        """The world as this process finds it.
+        """Detects rank and world size of this process.
 
-        torch.distributed where the process has initialised it, else the variables that launchers set: RANK and
-        WORLD_SIZE (torchrun), OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), SLURM_PROCID and SLURM_STEP_NUM_TASKS (srun),
-        else a world of one. ValueError for variables that name a rank or a size alone: rank 0 would be a guess. torch
-        is looked at only if the program has imported it already.
+        From torch.distributed if it is initialized in this process, else from the variables of launchers: RANK and
+        WORLD_SIZE (torchrun), OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), SLURM_PROCID and SLURM_STEP_NUM_TASKS (srun);
+        else a world of one. Raises ValueError if only a rank or only a size is set, as guessing rank 0 could be wrong.
+        torch is used only if the program has already imported it.
         """
         distributed = getattr(sys.modules.get("torch"), "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -63,17 +63,19 @@ class World:
 
     @classmethod
     def of_group(cls, group: Any) -> Self:
-        """This process's place in a torch.distributed process group: one whose ranks read different rows."""
+        """This process's rank and size in a torch.distributed process group. Its ranks must be those that read
+        different rows."""
         import torch.distributed as distributed
 
         return cls(distributed.get_rank(group), distributed.get_world_size(group))
 
     @classmethod
     def of_mesh(cls, mesh: Any, *dimensions: str) -> Self:
-        """This process's place along the data-parallel dimensions of a torch DeviceMesh, first ones slowest.
+        """This process's rank along the data-parallel dimensions of a torch DeviceMesh; the first dimension varies
+        slowest.
 
-        With tensor or pipeline parallelism several ranks hold parts of one model and must read the same rows: their
-        places along the data-parallel dimensions are equal, while their global ranks, which detect() takes, differ.
+        With tensor or pipeline parallelism, several ranks hold parts of one model and must read the same rows. Their
+        ranks along the data-parallel dimensions are equal, although their global ranks, which detect() returns, differ.
         """
         if not dimensions:
             raise ValueError(f"of_mesh: name the data-parallel dimensions of the mesh {mesh.mesh_dim_names}")
@@ -86,13 +88,13 @@ class World:
         return cls(rank, size)
 
 
-# A process's rank and how many there are, by launcher; looked at in this order.
+# Variables with the rank and the world size, by launcher, in the order in which they are tried.
 _LAUNCHERS: Final = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-# Set by a launcher that did not say which of all ranks the process is.
+# Variables of launchers that give a local rank only, if the global rank is not set.
 _ALONE: Final = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One gRPC call (PROTOCOL-HTTP2.md) on a connection of its own."""
+"""One gRPC call (PROTOCOL-HTTP2.md) on its own connection."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from urllib.parse import SplitResult
 
 from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import frames, hpack, status
+from kubeflow_datacache.h2.connection import Connection
 from kubeflow_datacache.h2.errors import ProtocolError
-from kubeflow_datacache.h2.wire import Wire
 
 _STREAM: Final = 1
-_PREFIX: Final = struct.Struct("!BI")  # of a message: whether it is compressed, and its length
-_MOST_CONTROL: Final = 1 << 20  # bytes of a header block, and of any frame's payload but DATA
+_PREFIX: Final = struct.Struct("!BI")  # prefix of a gRPC message: compressed flag and length
+_MOST_CONTROL: Final = 1 << 20  # size limit of a header block, and of the payload of frames other than DATA
 
 
 class Call:
-    """Sends a request and gives out the bytes of the answer's messages. For one thread, but for cancel.
+    """Sends a request and reads the messages of the response. For one thread, except cancel.
 
-    Raises OSError where the connection breaks, ProtocolError where the server breaks the rules, and what
-    pyarrow.flight would raise for the status that the server ends with. The server may send window bytes, and one
-    frame, that were not read. extra are headers besides HTTP/2's, gRPC's and the
-    credentials'. more: whether further messages follow
-    the request, see send.
+    Raises OSError if the connection breaks, ProtocolError if the server violates the protocol, and for a gRPC error
+    status the same exception as pyarrow.flight. window: the number of bytes, plus one frame, that the server may send
+    before they are read. extra: headers in addition to those of HTTP/2, gRPC and the credentials. more: whether further
+    messages follow the request, see send.
     """
 
     def __init__(
@@ -42,27 +41,31 @@ class Call:
     ) -> None:
         message = _PREFIX.pack(0, len(request)) + request
         if len(message) > frames.FIRST_WINDOW:
-            raise status.fault(status.RESOURCE_EXHAUSTED, f"a request of {len(request)} bytes does not fit the window")
-        self._left = 0  # bytes of the DATA frame that is being read
-        self._padding = 0  # after them
+            raise status.exception(
+                status.RESOURCE_EXHAUSTED, f"a request of {len(request)} bytes does not fit the window"
+            )
+        self._left = 0  # unread bytes of the current DATA frame
+        self._padding = 0  # padding after them
         self._window = max(window, frames.FIRST_WINDOW + 1)
-        self._taken = 0  # of the windows, since they were made whole
+        self._taken = 0  # bytes received since the last WINDOW_UPDATE
         self._answered = self._ended = self._whole = False
-        self.greeted = False  # whether the server's SETTINGS came: it speaks HTTP/2
-        self._may_send = {0: frames.FIRST_WINDOW, _STREAM: frames.FIRST_WINDOW - len(message)}  # connection and stream
+        self.settings_received = False  # whether the server has sent SETTINGS, which shows that it speaks HTTP/2
+        # send windows of the connection (0) and the stream
+        self._may_send = {0: frames.FIRST_WINDOW, _STREAM: frames.FIRST_WINDOW - len(message)}
         self._may_send[0] -= len(message)
         self._first_window = frames.FIRST_WINDOW
-        self.goaway = ""  # the error and reason of a GOAWAY, for errors
+        self.goaway = ""  # error code and reason of a GOAWAY frame, for error messages
         block = hpack.encode((*_headers(address, path), *credentials.headers(address.geturl()), *extra))
-        self._wire = Wire(address, credentials, frames.frame(frames.PING, 0, 0, bytes(8)))
-        self._wire.send(
+        self._connection = Connection(address, credentials, frames.frame(frames.PING, 0, 0, bytes(8)))
+        self._connection.send(
             frames.opening(self._window)
             + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
             + frames.data(_STREAM, message, last=not more)
         )
 
     def send(self, request: bytes) -> None:
-        """Sends one more message; waits while the server's windows are full. All answers so far must have been read."""
+        """Sends another message; waits for the server's flow-control windows. All responses so far must have been read.
+        """
         rest = memoryview(_PREFIX.pack(0, len(request)) + request)
         while rest:
             room = min(*self._may_send.values(), frames.FIRST_LARGEST)
@@ -71,77 +74,78 @@ class Call:
                     raise ProtocolError("an answer before its request was sent")
                 self._frame()
                 continue
-            self._wire.send(frames.frame(frames.DATA, 0, _STREAM, bytes(rest[:room])))
+            self._connection.send(frames.frame(frames.DATA, 0, _STREAM, bytes(rest[:room])))
             self._may_send = {stream: left - len(rest[:room]) for stream, left in self._may_send.items()}
             rest = rest[room:]
 
     def message(self) -> int | None:
-        """The length of the next message, which must be read to its end; None when all have come, with status OK."""
+        """Returns the length of the next message, which must then be read completely; None after the last, if the
+        status is OK."""
         if not self._advance():
             return None
         compressed, size = _PREFIX.unpack(self.read(_PREFIX.size))
         if compressed:
-            raise status.fault(status.UNIMPLEMENTED, "a compressed message, though we accept none")
+            raise status.exception(status.UNIMPLEMENTED, "a compressed message, though we accept none")
         return size
 
     def read(self, count: int) -> bytes:
-        """The next count bytes of messages."""
+        """Reads the next `count` bytes."""
         if count <= self._left:
             self._left -= count
-            return self._wire.read(count)
+            return self._connection.read(count)
         out = bytearray(count)
         self.read_into(memoryview(out))
         return bytes(out)
 
     def read_into(self, out: memoryview) -> None:
-        """The next len(out) bytes of messages."""
+        """Reads the next len(out) bytes into out."""
         done = 0
         while done < len(out):
             if not self._advance():
                 raise ProtocolError("the answer ends in the middle of a message")
             here = min(len(out) - done, self._left)
-            self._wire.read_into(out[done : done + here])
+            self._connection.read_into(out[done : done + here])
             self._left -= here
             done += here
 
     def cancel(self) -> None:
-        """Makes reads end at once; the server notices that the connection is gone."""
-        self._wire.cancel()
+        """Makes reads fail at once; the server sees that the connection is closed."""
+        self._connection.cancel()
 
     def close(self) -> None:
-        """Gives the socket back."""
-        self._wire.close()
+        """Closes the socket."""
+        self._connection.close()
 
     def _advance(self) -> bool:
-        """Goes on to DATA that has bytes; False at the answer's end."""
+        """Reads frames until there are DATA bytes. Returns False at the end of the response."""
         while not self._left:
             if self._ended:
                 if not self._whole:
                     raise ProtocolError("the answer ends without a status")
                 return False
             if self._padding:
-                self._wire.read(self._padding)
+                self._connection.read(self._padding)
                 self._padding = 0
             self._frame()
         return True
 
     def _frame(self) -> None:
-        size, kind, flags, stream = frames.head(self._wire.read(frames.HEAD_BYTES))
+        size, kind, flags, stream = frames.head(self._connection.read(frames.HEAD_BYTES))
         if kind == frames.DATA:
             self._data(size, flags, stream)
             return
         if size > _MOST_CONTROL:
             raise ProtocolError(f"a frame of kind {kind} and {size} bytes, want at most {_MOST_CONTROL}")
-        payload = self._wire.read(size)
+        payload = self._connection.read(size)
         if kind == frames.HEADERS:
             self._fields(payload, flags, stream)
         elif kind == frames.RST_STREAM:
             raise status.of_reset(_number(payload, 0))
         elif kind == frames.SETTINGS and not flags & frames.ACK:
             self._settings(payload)
-            self._wire.send(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
+            self._connection.send(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
         elif kind == frames.PING and not flags & frames.ACK:
-            self._wire.send(frames.frame(frames.PING, frames.ACK, 0, payload))
+            self._connection.send(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.GOAWAY:
             self._goaway(payload)
         elif kind == frames.WINDOW_UPDATE:
@@ -155,7 +159,7 @@ class Call:
             raise ProtocolError(f"DATA on stream {stream} before its headers")
         self._room(size)
         if flags & frames.PADDED:
-            self._padding = self._wire.read(1)[0]
+            self._padding = self._connection.read(1)[0]
             size -= 1 + self._padding
             if size < 0:
                 raise ProtocolError(f"DATA with {self._padding} bytes of padding, more than it has")
@@ -163,25 +167,25 @@ class Call:
         self._ended = bool(flags & frames.END_STREAM)
 
     def _room(self, size: int) -> None:
-        """Makes the windows whole again when half of the connection's is used."""
+        """Restores the receive windows when more than half of the connection's window is used."""
         self._taken += size
         if self._taken > self._window // 2:
-            self._wire.send(frames.window_update(0, self._taken) + frames.window_update(_STREAM, self._taken))
+            self._connection.send(frames.window_update(0, self._taken) + frames.window_update(_STREAM, self._taken))
             self._taken = 0
 
     def _fields(self, payload: bytes, flags: int, stream: int) -> None:
-        """Headers or trailers, in one frame or several."""
+        """Reads headers or trailers, which may span several frames."""
         if stream != _STREAM:
             raise ProtocolError(f"HEADERS on stream {stream}")
         block = _unpadded(payload, flags)
         while not flags & frames.END_HEADERS:
-            size, kind, more, stream = frames.head(self._wire.read(frames.HEAD_BYTES))
+            size, kind, more, stream = frames.head(self._connection.read(frames.HEAD_BYTES))
             if kind != frames.CONTINUATION or stream != _STREAM or len(block) + size > _MOST_CONTROL:
                 raise ProtocolError(f"a header block of more than {_MOST_CONTROL} bytes, or broken off")
-            block, flags = block + self._wire.read(size), flags | more
+            block, flags = block + self._connection.read(size), flags | more
         fields = dict(hpack.decode(block))
         if not self._answered and "grpc-status" not in fields:
-            if fields.get(":status", "").startswith("1"):  # an interim response
+            if fields.get(":status", "").startswith("1"):  # an informational (1xx) response
                 return
             if error := status.of_http(fields):
                 raise error
@@ -192,13 +196,13 @@ class Call:
             self._ended = self._whole = True
 
     def _settings(self, payload: bytes) -> None:
-        self.greeted = True
+        self.settings_received = True
         if (first := frames.initial_window(payload)) is not None:
             self._may_send[_STREAM] += first - self._first_window
             self._first_window = first
 
     def _goaway(self, payload: bytes) -> None:
-        """The server ends the connection, perhaps after this stream."""
+        """Handles GOAWAY: the server closes the connection, perhaps after this stream."""
         name, reason = frames.error_name(_number(payload, 4)), payload[8:].decode(errors="replace")
         self.goaway = f"the server ends the connection: {name} {reason}"
         if _number(payload, 0) & frames.STREAM_BITS < _STREAM:
@@ -218,7 +222,7 @@ def _headers(address: SplitResult, path: str) -> tuple[hpack.Header, ...]:
 
 
 def _unpadded(payload: bytes, flags: int) -> bytes:
-    """The header block of a HEADERS frame."""
+    """The header block fragment of a HEADERS frame, without padding and priority."""
     first = last = 0
     if flags & frames.PADDED:
         first, last = 1, payload[0] if payload else 0

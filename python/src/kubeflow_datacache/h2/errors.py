@@ -1,13 +1,14 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a server may do that no server should."""
+"""Exceptions for protocol violations."""
 
 from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """The server broke the rules of HTTP/2, HPACK, gRPC or Flight. The message says which."""
+    """The server violated HTTP/2, HPACK, gRPC or Flight. The message says how."""
 
 
 class DictionaryError(Exception):
-    """A stream has dictionaries, which pyarrow reads in streams of its own alone."""
+    """The stream contains dictionaries, which this client cannot decode: pyarrow decodes them only in its own stream
+    readers."""

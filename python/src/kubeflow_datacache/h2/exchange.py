@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A DoExchange: record batches to a server, and its answers."""
+"""Exchange: a DoExchange call, which sends record batches and receives responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kubeflow_datacache.errors import RefusedError
 from kubeflow_datacache.h2 import message
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
-from kubeflow_datacache.h2.faults import fault_of
+from kubeflow_datacache.h2.exceptions import exception_of
 from kubeflow_datacache.h2.reader import Batches
 
 _DO_EXCHANGE: Final = "/arrow.flight.protocol.FlightService/DoExchange"
@@ -23,9 +23,9 @@ _WINDOW: Final = 4 << 20
 
 
 class Exchange:
-    """One exchange on a connection of its own, which is made at once. One thread uses it, any may cancel.
+    """A DoExchange call on its own connection, which the constructor opens. For one thread, except cancel.
 
-    Every answer must be read before the next request is written. Raises what Reader raises.
+    Every response must be read before the next request is written. Raises the same exceptions as Reader.
     """
 
     def __init__(self, location: str, ticket: bytes, schema: pa.Schema, *, credentials: Credentials) -> None:
@@ -37,35 +37,37 @@ class Exchange:
         try:
             self._call = Call(urlsplit(location), credentials, _DO_EXCHANGE, first, window=_WINDOW, more=True)
         except (OSError, ProtocolError) as error:
-            raise self._fault(error) from error
+            raise self._exception(error) from error
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends a batch."""
+        """Sends a record batch."""
         try:
-            self._batches.begin(self._open)  # the server says it before it reads on: no answer may be under way
+            # the server sends its schema first; every earlier response must have been read
+            self._batches.begin(self._open)
             self._open.send(message.flight_data(batch))
         except (OSError, ProtocolError) as error:
-            raise self._fault(error) from error
+            raise self._exception(error) from error
 
     def read(self) -> pa.RecordBatch:
-        """The next batch that the server sends; an error where it ends instead. RefusedError for a dictionary."""
+        """Reads the next response. Raises an error if the server ends the call instead, and RefusedError for
+        dictionaries."""
         try:
             return self._batches.next(self._open)[0]
         except DictionaryError:
             raise RefusedError('the rows have dictionaries: give DataCache transport="grpc"') from None
         except StopIteration:
-            raise self._fault(ProtocolError("Flight: the exchange ended before its answer")) from None
+            raise self._exception(ProtocolError("Flight: the exchange ended before its answer")) from None
         except (OSError, ProtocolError) as error:
-            raise self._fault(error) from error
+            raise self._exception(error) from error
 
     def cancel(self) -> None:
-        """Makes a write or read that waits raise FlightCancelledError."""
+        """Makes a blocked write or read raise FlightCancelledError."""
         self._cancelled = True
         if self._call is not None:
             self._call.cancel()
 
     def close(self) -> None:
-        """Ends the exchange and gives the socket back."""
+        """Ends the call and closes the socket."""
         if self._call is not None:
             self._call.close()
 
@@ -74,5 +76,5 @@ class Exchange:
         assert self._call is not None
         return self._call
 
-    def _fault(self, error: Exception) -> Exception:
-        return fault_of(error, self._location, self._call, cancelled=self._cancelled)
+    def _exception(self, error: Exception) -> Exception:
+        return exception_of(error, self._location, self._call, cancelled=self._cancelled)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/2's frames (RFC 9113), as this client writes them."""
+"""HTTP/2 frames (RFC 9113)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTING: Final = struct.Struct("!HI")
-_HEAD: Final = struct.Struct("!HBBBI")  # the length has three bytes
+_HEAD: Final = struct.Struct("!HBBBI")  # the length is a 3-byte integer
 HEAD_BYTES: Final = _HEAD.size
-LARGEST: Final = (1 << 24) - 1  # of a frame's payload, and what our SETTINGS allow
+LARGEST: Final = (1 << 24) - 1  # maximum frame payload, as announced in our SETTINGS
 WINDOW: Final = (1 << 31) - 1  # the largest flow-control window
-STREAM_BITS: Final = (1 << 31) - 1  # of a stream's number; the bit above them means nothing
-FIRST_WINDOW: Final = 65_535  # before anything else is said
-FIRST_LARGEST: Final = 16_384  # payload of a frame that every peer takes
+STREAM_BITS: Final = (1 << 31) - 1  # mask of the stream identifier; the highest bit is reserved
+FIRST_WINDOW: Final = 65_535  # initial flow-control window
+FIRST_LARGEST: Final = 16_384  # initial maximum frame payload, which every peer accepts
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
@@ -40,20 +40,21 @@ _ERRORS: Final = {
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """A whole frame."""
+    """Encodes a frame."""
     return len(payload).to_bytes(3) + struct.pack("!BBI", kind, flags, stream) + payload
 
 
 def head(raw: bytes) -> tuple[int, int, int, int]:
-    """Payload length, kind, flags and stream of a frame, by its HEAD_BYTES."""
+    """Decodes the header of a frame: payload length, type, flags and stream."""
     high, low, kind, flags, stream = _HEAD.unpack(raw)
     return high << 8 | low, kind, flags, stream & STREAM_BITS
 
 
 def opening(window: int) -> bytes:
-    """What a client sends first: the connection's window, at least FIRST_WINDOW; no dynamic header table, no pushes.
+    """The client's first bytes: preface, SETTINGS, and the connection's window, which must exceed FIRST_WINDOW.
 
-    A stream's window and frames are as large as there are, which has our server send a message as one frame.
+    SETTINGS disable the dynamic header table and server push. They set stream windows and frames to the maximum, so
+    that our server sends each message as one frame.
     """
     settings = {
         _HEADER_TABLE_SIZE: 0,
@@ -66,24 +67,24 @@ def opening(window: int) -> bytes:
 
 
 def window_update(stream: int, count: int) -> bytes:
-    """Room for count more bytes of a stream, or of the connection as stream 0."""
+    """A WINDOW_UPDATE for a stream, or for the connection as stream 0."""
     return frame(WINDOW_UPDATE, 0, stream, struct.pack("!I", count))
 
 
 def data(stream: int, payload: bytes, *, last: bool) -> bytes:
-    """DATA of a stream, the last or not, in frames that every peer takes."""
+    """DATA frames small enough for every peer; `last` sets END_STREAM."""
     parts = [payload[i : i + FIRST_LARGEST] for i in range(0, len(payload), FIRST_LARGEST)] or [b""]
     end = END_STREAM if last else 0
     return b"".join(frame(DATA, end if i == len(parts) - 1 else 0, stream, part) for i, part in enumerate(parts))
 
 
 def initial_window(settings: bytes) -> int | None:
-    """How large a stream's window begins by a SETTINGS frame's payload; None if it does not say."""
+    """The initial stream window in a SETTINGS payload; None if it is not set."""
     if len(settings) % _SETTING.size:
         return None
     return dict(_SETTING.iter_unpack(settings)).get(_INITIAL_WINDOW_SIZE)
 
 
 def error_name(code: int) -> str:
-    """An error code of RST_STREAM or GOAWAY in words."""
+    """The name of an error code in RST_STREAM or GOAWAY."""
     return _ERRORS.get(code, f"error {code}")

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""HPACK (RFC 7541) without its dynamic table, of which this client's SETTINGS allow no byte."""
+"""HPACK (RFC 7541) without the dynamic table, whose size this client's SETTINGS set to 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kubeflow_datacache.h2.errors import ProtocolError
 
 Header = tuple[str, str]
 
-# Appendix A, the entries 1 to 61: a name, and after a blank the value if the entry has one.
+# The static table (Appendix A), entries 1 to 61: the name, and the value, if any, after a space.
 _TABLE: Final = """\
 :authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https|:status 200|:status 204|\
 :status 206|:status 304|:status 400|:status 404|:status 500|accept-charset|accept-encoding gzip, deflate|\
@@ -22,16 +22,16 @@ cookie|date|etag|expect|expires|from|host|if-match|if-modified-since|if-none-mat
 last-modified|link|location|max-forwards|proxy-authenticate|proxy-authorization|range|referer|refresh|retry-after|\
 server|set-cookie|strict-transport-security|transfer-encoding|user-agent|vary|via|www-authenticate"""
 _STATIC: Final = [("", ""), *((name, value) for name, _, value in (one.partition(" ") for one in _TABLE.split("|")))]
-_MOST_BITS: Final = 32  # of an integer: beyond what any header block can mean
+_MOST_BITS: Final = 32  # maximum bits of an integer; no header block needs more
 
 
 def encode(headers: Iterable[Header]) -> bytes:
-    """A header block: every field literal, none of them to be remembered."""
+    """Encodes a header block, with every field as a literal without indexing."""
     return b"".join(b"\0" + _text(name) + _text(value) for name, value in headers)
 
 
 def decode(block: bytes) -> list[Header]:
-    """The fields of a header block. ProtocolError if it is malformed or needs a dynamic table."""
+    """Decodes a header block. Raises ProtocolError if it is malformed or needs the dynamic table."""
     source, out = _Block(block), list[Header]()
     while source.left:
         first = source.byte()
@@ -40,7 +40,8 @@ def decode(block: bytes) -> list[Header]:
         elif first & 0xE0 == 0x20:
             if size := source.integer(first, 5):
                 raise ProtocolError(f"HPACK: the dynamic table grows to {size} bytes, of which our SETTINGS allow none")
-        else:  # literal: 01 to be indexed, 0001 never, 0000 without; with no room for entries they mean the same
+        # literal: with indexing (01), never indexed (0001), or without (0000); all the same without a dynamic table
+        else:
             index = source.integer(first, 6 if first & 0x40 else 4)
             name = _static(index)[0] if index else source.text()
             out.append((name, source.text()))
@@ -70,7 +71,7 @@ def _integer(value: int, bits: int) -> bytes:
 
 
 class _Block:
-    """A header block that is read from its begin."""
+    """Reads a header block from start to end."""
 
     def __init__(self, block: bytes) -> None:
         self._block, self._at = block, 0
@@ -83,7 +84,7 @@ class _Block:
         return self._take(1)[0]
 
     def integer(self, first: int, bits: int) -> int:
-        """An integer whose first byte's low bits are the begin (5.1)."""
+        """Decodes an integer (5.1); the low bits of its first byte are the prefix."""
         value = first & (1 << bits) - 1
         if value < (1 << bits) - 1:
             return value
@@ -95,7 +96,7 @@ class _Block:
         raise ProtocolError("HPACK: an integer of more than 32 bits")
 
     def text(self) -> str:
-        """A string (5.2)."""
+        """Decodes a string (5.2)."""
         first = self.byte()
         raw = self._take(self.integer(first, 7))
         return (huffman.decode(raw) if first & 0x80 else raw).decode("latin-1")

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""HPACK's Huffman code (RFC 7541, appendix B), decoding only."""
+"""Decoder of HPACK's Huffman code (RFC 7541, appendix B)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 
 from kubeflow_datacache.h2.errors import ProtocolError
 
-_END: Final = 256  # the symbol that must not occur; its code's begin is the padding
-# How many bits the code of each of the symbols 0 to 256 has, in hex. The code is canonical: nothing else is needed.
+_END: Final = 256  # the end-of-string symbol, which must not occur; padding is a prefix of its code
+# Code length in bits of each symbol 0 to 256, in hex. The code is canonical: the lengths determine it.
 _LENGTHS: Final = bytes.fromhex(
     "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b0806060605050506"
     "06060606060607080f060c0a0d06070707070707070707070707070707070707070707070807080d130d0e060f05060506050606"
@@ -20,7 +20,7 @@ _LENGTHS: Final = bytes.fromhex(
 
 
 def _symbols() -> dict[tuple[int, int], int]:
-    """(bits, code) of each symbol: codes count up, by length and then by symbol."""
+    """Maps (bits, code) to symbols: codes count up in order of length, then of symbol."""
     found: dict[tuple[int, int], int] = {}
     code = before = 0
     for bits, symbol in sorted((bits, symbol) for symbol, bits in enumerate(_LENGTHS)):
@@ -34,7 +34,7 @@ _SYMBOLS: Final = _symbols()
 
 
 def decode(coded: bytes) -> bytes:
-    """The text of a Huffman-coded string."""
+    """Decodes a Huffman-coded string."""
     out = bytearray()
     bits = code = 0
     for byte in coded:

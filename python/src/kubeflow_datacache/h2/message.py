@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Flight.proto's FlightData, received where it stays, and Ticket."""
+"""Protobuf messages of Flight.proto: receives FlightData without copying its body, and encodes requests."""
 
 from __future__ import annotations
 
@@ -13,41 +13,43 @@ from kubeflow_datacache.h2.errors import ProtocolError
 from kubeflow_datacache.rows.heap import HEAP
 
 _DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000  # field numbers of FlightData
-_TICKET: Final = 1  # of Ticket
-_RESULT_BODY: Final = 1  # of Result
-_OTHER: Final = 0  # for fields that have no length before them; no field has this number
+_TICKET: Final = 1  # field number in Ticket
+_RESULT_BODY: Final = 1  # field number in Result
+_OTHER: Final = 0  # returned for fields without a length prefix; no field has this number
 _VARINT, _SIZED = 0, 2  # protobuf's wire types
-_FIXED: Final = {1: 8, 5: 4}  # bytes by wire type
-_ALIGNED: Final = 64  # what Arrow recommends for buffers; bodies keep it
-_TAG_AND_LENGTH: Final = 20  # bytes that two integers take at most
-_FRONT: Final = 1024  # bytes: more than a batch's header and metadata, unless it has some thirty columns
-_MARK: Final = b"\xff\xff\xff\xff"  # begins an encapsulated message (Arrow's columnar format, "Encapsulated message")
+_FIXED: Final = {1: 8, 5: 4}  # size in bytes by wire type
+_ALIGNED: Final = 64  # alignment that Arrow recommends for buffers
+_TAG_AND_LENGTH: Final = 20  # maximum size of two varints
+# bytes read at once: enough for a batch's header and metadata, unless it has more than about thirty columns
+_FRONT: Final = 1024
+_MARK: Final = b"\xff\xff\xff\xff"  # start of an encapsulated message (Arrow's columnar format, "Encapsulated message")
 
 
 class FlightData(NamedTuple):
-    """One FlightData message. ipc: an encapsulated IPC message, None if there was none."""
+    """A FlightData message. ipc: an encapsulated IPC message, or None."""
 
     ipc: pa.Buffer | None
     app_metadata: pa.Buffer | None
 
 
 def ticket(opaque: bytes) -> bytes:
-    """A Ticket, serialized."""
-    return sized(_TICKET, opaque)
+    """Encodes a Ticket."""
+    return bytes_field(_TICKET, opaque)
 
 
-def sized(number: int, value: bytes) -> bytes:
-    """A protobuf field of bytes or text."""
+def bytes_field(number: int, value: bytes) -> bytes:
+    """Encodes a protobuf field of type bytes or string."""
     return _varint(number << 3 | _SIZED) + _varint(len(value)) + value
 
 
 def flight_data(part: pa.Schema | pa.RecordBatch, descriptor: bytes = b"") -> bytes:
-    """FlightData of a schema or a batch, serialized; descriptor: a serialized FlightDescriptor, for a first message."""
+    """Encodes FlightData of a schema or record batch. descriptor: a serialized FlightDescriptor, for the first message.
+    """
     ipc = pa.ipc.read_message(part.serialize())
-    fields = [sized(_DESCRIPTOR, descriptor)] if descriptor else []
-    fields.append(sized(_HEADER, ipc.metadata.to_pybytes()))
+    fields = [bytes_field(_DESCRIPTOR, descriptor)] if descriptor else []
+    fields.append(bytes_field(_HEADER, ipc.metadata.to_pybytes()))
     if ipc.body is not None and ipc.body.size:
-        fields.append(sized(_BODY, ipc.body.to_pybytes()))
+        fields.append(bytes_field(_BODY, ipc.body.to_pybytes()))
     return b"".join(fields)
 
 
@@ -63,7 +65,8 @@ def result_body(result: bytes) -> bytes:
 
 
 def receive(call: Call, size: int) -> FlightData:
-    """The next message, of so many bytes. Its body lies in memory of its own, 64-byte aligned, and is not copied."""
+    """Receives a FlightData message of `size` bytes. The body goes directly into 64-byte-aligned memory, without a
+    copy."""
     header, app_metadata, early = b"", None, b""
     ipc: pa.Buffer | None = None
     fields = _Fields(call, size)
@@ -74,20 +77,20 @@ def receive(call: Call, size: int) -> FlightData:
         elif number == _METADATA:
             app_metadata = pa.py_buffer(fields.read(length))
         elif number == _BODY and header:
-            ipc, body = _lay(header, length)
+            ipc, body = _allocate_ipc(header, length)
             fields.read_into(body)
-        elif number == _BODY:  # no writer puts it first, but it might
+        elif number == _BODY:  # body before header: allowed, though no known writer does it
             early = fields.read(length)
         else:
             fields.read(length)
     if header and ipc is None:
-        ipc, body = _lay(header, len(early))
+        ipc, body = _allocate_ipc(header, len(early))
         body[:] = early
     return FlightData(ipc, app_metadata)
 
 
-def _lay(header: bytes, size: int) -> tuple[pa.Buffer, memoryview]:
-    """An encapsulated message around a header, and the place in it where its body of so many bytes is to be put."""
+def _allocate_ipc(header: bytes, size: int) -> tuple[pa.Buffer, memoryview]:
+    """Allocates an encapsulated message with this header. Returns it and a view of its body, to be filled."""
     start = _MARK + (_padded(len(_MARK) + 4 + len(header)) - 8).to_bytes(4, "little") + header
     front = _padded(len(start))
     whole, view = HEAP.allocate(front + size)
@@ -100,18 +103,18 @@ def _padded(size: int) -> int:
 
 
 class _Fields:
-    """A protobuf message's fields, one after the other.
+    """Iterates over the fields of a protobuf message.
 
-    What comes before a body is small: it is taken from the call in one piece, with the body's begin, and looked at with
-    few calls of Python. Other threads wait for its lock meanwhile.
+    The fields before a body are small. They are read in one piece, together with the start of the body, and parsed with
+    few Python calls, as other threads wait for the GIL meanwhile.
     """
 
     def __init__(self, call: Call, size: int) -> None:
-        self._call, self._coming = call, size  # bytes of the message that are not in the front
+        self._call, self._coming = call, size  # message bytes that were not read into _front yet
         self._front, self._at = b"", 0
 
     def next(self) -> tuple[int, int] | None:
-        """Number and length of the next field, whose bytes must be read then; None at the message's end."""
+        """The number and length of the next field, which must then be read; None at the end of the message."""
         front, at = self._front, self._at
         if len(front) - at < _TAG_AND_LENGTH and self._coming:
             self._fetch(_TAG_AND_LENGTH)
@@ -152,7 +155,7 @@ class _Fields:
             self._call.read_into(out[len(here) :])
 
     def _fetch(self, count: int) -> None:
-        """Makes the front begin here and have count bytes or more, as far as the message has them."""
+        """Discards what was parsed and reads until _front has at least `count` bytes, or the message ends."""
         kept = self._front[self._at :]
         more = min(self._coming, max(_FRONT, count - len(kept)))
         self._front, self._at = kept + self._call.read(more), 0
@@ -160,7 +163,8 @@ class _Fields:
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:
-    """The varint that begins at a place, and where it ends. IndexError where the data end before it."""
+    """Decodes the varint at an offset. Returns it and the offset after it. Raises IndexError if the data are too short.
+    """
     value = shift = 0
     while (byte := data[at]) & 0x80:
         value |= (byte & 0x7F) << shift

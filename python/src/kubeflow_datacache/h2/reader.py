@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A DoGet stream as record batches."""
+"""Reader: reads a DoGet stream as record batches."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import hpack, message
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import DictionaryError, ProtocolError
-from kubeflow_datacache.h2.faults import fault_of
+from kubeflow_datacache.h2.exceptions import exception_of
 
 _DO_GET: Final = "/arrow.flight.protocol.FlightService/DoGet"
-_SCHEMA, _DICTIONARY = "schema", "dictionary"  # pyarrow's names of IPC messages
+_SCHEMA, _DICTIONARY = "schema", "dictionary"  # pyarrow's names of IPC message types
 
 
-class Chunks(Protocol):
-    """What a stream is read with: this package's Reader, or pyarrow's FlightStreamReader."""
+class ChunkReader(Protocol):
+    """Reads a stream: this package's Reader, or pyarrow's FlightStreamReader."""
 
     def read_chunk(self) -> tuple[pa.RecordBatch, pa.Buffer | None]:
-        """The next batch and its app_metadata; StopIteration after the last."""
+        """Returns the next batch and its app_metadata; raises StopIteration after the last."""
         ...
 
     def cancel(self) -> None:
-        """Ends the stream, from any thread."""
+        """Ends the stream. Safe from any thread."""
         ...
 
 
 class Reader:
-    """Reads one stream on a connection of its own, which the first read opens. One thread reads, any may cancel.
+    """Reads one stream on its own connection, which the first read opens. For one thread, except cancel.
 
-    Raises what pyarrow.flight raises, by gRPC's status; FlightUnavailableError where the connection can't be made or
-    breaks, FlightInternalError where the server breaks the protocol. Messages without a batch are skipped. A stream
-    with dictionaries is read anew through other(), a reader of pyarrow's: no batch comes before the first of them.
-    headers are sent with the request. The kernel holds up to window bytes, and one message, that were not read.
+    Raises the same exceptions as pyarrow.flight, by gRPC status; FlightUnavailableError if the connection fails or
+    breaks, FlightInternalError if the server violates the protocol. Skips messages without a batch. headers: sent with
+    the request. window: the kernel's buffers hold up to this many unread bytes, and one message. other: returns a
+    pyarrow reader of the same stream, used instead if a dictionary arrives; dictionaries always precede the first
+    batch.
     """
 
     def __init__(
@@ -49,17 +50,17 @@ class Reader:
         headers: Iterable[hpack.Header] = (),
         window: int,
         credentials: Credentials,
-        other: Callable[[], Chunks],
+        other: Callable[[], ChunkReader],
     ) -> None:
         self._location, self._ticket, self._headers, self._window = location, ticket, headers, window
         self._credentials, self._open_other = credentials, other
         self._call: Call | None = None
         self._batches = Batches()
-        self._other: Chunks | None = None
+        self._other: ChunkReader | None = None
         self._cancelled = False
 
     def read_chunk(self) -> tuple[pa.RecordBatch, pa.Buffer | None]:
-        """The next batch and its app_metadata; StopIteration after the last."""
+        """Returns the next batch and its app_metadata; raises StopIteration after the last."""
         if self._other is not None:
             return self._other.read_chunk()
         try:
@@ -70,13 +71,13 @@ class Reader:
             return self._other.read_chunk()
         except (OSError, ProtocolError) as error:
             self._close()
-            raise fault_of(error, self._location, self._call, cancelled=self._cancelled) from error
+            raise exception_of(error, self._location, self._call, cancelled=self._cancelled) from error
         except BaseException:
             self._close()
             raise
 
     def cancel(self) -> None:
-        """Ends the stream: a read that waits raises FlightCancelledError."""
+        """Ends the stream: a blocked read raises FlightCancelledError."""
         self._cancelled = True
         if self._other is not None:
             self._other.cancel()
@@ -87,7 +88,7 @@ class Reader:
         address, request = urlsplit(self._location), message.ticket(self._ticket)
         call = Call(address, self._credentials, _DO_GET, request, self._headers, window=self._window)
         self._call = call
-        if self._cancelled:  # before the line above
+        if self._cancelled:  # cancel() was called before the line above
             call.cancel()
         return call
 
@@ -97,13 +98,13 @@ class Reader:
 
 
 class Batches:
-    """Record batches out of a call's messages, one stream's."""
+    """Decodes the record batches in the messages of a call."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
 
     def next(self, call: Call) -> tuple[pa.RecordBatch, pa.Buffer | None]:
-        """The next batch and its app_metadata; StopIteration after the last. DictionaryError for a dictionary."""
+        """The next batch and its app_metadata. Raises StopIteration after the last, DictionaryError for a dictionary."""
         while (got := self._next(call)) is not None:
             decoded, app_metadata = got
             if decoded.type == _DICTIONARY:
@@ -115,7 +116,7 @@ class Batches:
         raise StopIteration
 
     def begin(self, call: Call) -> None:
-        """Reads the schema, if it was not read."""
+        """Reads the schema unless it was read before."""
         while self._schema is None:
             if (got := self._next(call)) is None:
                 raise ProtocolError("Flight: a stream without a schema")
@@ -128,7 +129,7 @@ class Batches:
         return pa.ipc.read_record_batch(decoded, self._schema)
 
     def _next(self, call: Call) -> tuple[pa.Message, pa.Buffer | None] | None:
-        """The next IPC message, and its app_metadata; a schema is kept."""
+        """Reads the next IPC message and its app_metadata; remembers a schema."""
         while (size := call.message()) is not None:
             ipc, app_metadata = message.receive(call, size)
             if ipc is None:

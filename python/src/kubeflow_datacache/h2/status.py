@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC's status as the exceptions that pyarrow.flight raises for it, which the rest of the package tells apart."""
+"""Converts gRPC status codes to the exceptions that pyarrow.flight raises for them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kubeflow_datacache.h2 import frames
 OK, CANCELLED, UNKNOWN, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 0, 1, 2, 7, 8
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 12, 13, 14, 16
 
-# By code: its name, and the class.
-_FAULTS: Final[dict[int, tuple[str, type[Exception]]]] = {
+# The name and the exception class of each code.
+_EXCEPTIONS: Final[dict[int, tuple[str, type[Exception]]]] = {
     CANCELLED: ("cancelled", fl.FlightCancelledError),
     UNKNOWN: ("unknown", fl.FlightServerError),
     3: ("invalid argument", pa.ArrowInvalid),
@@ -35,7 +35,7 @@ _FAULTS: Final[dict[int, tuple[str, type[Exception]]]] = {
     15: ("data loss", fl.FlightInternalError),
     UNAUTHENTICATED: ("unauthenticated", fl.FlightUnauthenticatedError),
 }
-# gRPC's http-grpc-status-mapping.md, for answers that no gRPC server gave.
+# HTTP status to gRPC code, for responses not from a gRPC server (gRPC's http-grpc-status-mapping.md).
 _OF_HTTP: Final = {
     "400": INTERNAL,
     "401": UNAUTHENTICATED,
@@ -46,7 +46,7 @@ _OF_HTTP: Final = {
     "503": UNAVAILABLE,
     "504": UNAVAILABLE,
 }
-# gRPC's PROTOCOL-HTTP2.md, "Errors".
+# RST_STREAM error to gRPC code (gRPC's PROTOCOL-HTTP2.md, "Errors").
 _OF_RESET: Final = {
     "REFUSED_STREAM": UNAVAILABLE,
     "CANCEL": CANCELLED,
@@ -55,31 +55,31 @@ _OF_RESET: Final = {
 }
 
 
-def fault(code: int, message: str) -> Exception:
+def exception(code: int, message: str) -> Exception:
     """The exception for a status other than OK."""
-    name, kind = _FAULTS.get(code, _FAULTS[UNKNOWN])
+    name, kind = _EXCEPTIONS.get(code, _EXCEPTIONS[UNKNOWN])
     return kind(f"gRPC returned {name} error, with message: {message}")
 
 
 def of_trailers(trailers: Mapping[str, str]) -> Exception | None:
-    """The exception that a response ended with; None where all went well."""
+    """The exception for a response's trailers; None if the status is OK."""
     status = trailers.get("grpc-status", "")
     if status == str(OK):
         return None
     if status.isdecimal():
-        return fault(int(status), unquote(trailers.get("grpc-message", ""), errors="replace"))
-    return fault(UNKNOWN, f"the server ended the stream with grpc-status {status!r}")
+        return exception(int(status), unquote(trailers.get("grpc-message", ""), errors="replace"))
+    return exception(UNKNOWN, f"the server ended the stream with grpc-status {status!r}")
 
 
 def of_http(headers: Mapping[str, str]) -> Exception | None:
-    """The exception for response headers that no gRPC server sends; None for those that one does."""
+    """The exception for response headers that are not from a gRPC server; None if they are."""
     http, content = headers.get(":status", ""), headers.get("content-type", "")
     if http == "200" and content.startswith("application/grpc"):
         return None
-    return fault(_OF_HTTP.get(http, UNKNOWN), f"no gRPC server: HTTP status {http!r}, content-type {content!r}")
+    return exception(_OF_HTTP.get(http, UNKNOWN), f"no gRPC server: HTTP status {http!r}, content-type {content!r}")
 
 
 def of_reset(code: int) -> Exception:
-    """The exception for a stream that the server broke off."""
+    """The exception for a stream that the server reset."""
     name = frames.error_name(code)
-    return fault(_OF_RESET.get(name, INTERNAL), f"the server reset the stream: {name}")
+    return exception(_OF_RESET.get(name, INTERNAL), f"the server reset the stream: {name}")

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Flight's calls with one request and few, small answers, such as GetFlightInfo."""
+"""UnaryCall: a Flight call with one request and a few small responses, such as GetFlightInfo."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from kubeflow_datacache.credentials import Credentials
 from kubeflow_datacache.h2 import message
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import ProtocolError
-from kubeflow_datacache.h2.faults import fault_of
+from kubeflow_datacache.h2.exceptions import exception_of
 from kubeflow_datacache.stop import Stop
 
 SERVICE: Final = "/arrow.flight.protocol.FlightService/"
 _WINDOW: Final = 1 << 20
 
 
-class Unary:
-    """One such call, on a connection of its own. One thread runs it, any may cancel; raises what h2.Reader raises."""
+class UnaryCall:
+    """A call on its own connection. For one thread, except cancel. Raises the same exceptions as h2.Reader."""
 
     def __init__(self, location: str, credentials: Credentials) -> None:
         self._location, self._credentials = location, credentials
@@ -27,7 +27,8 @@ class Unary:
         self._cancelled = False
 
     def run(self, method: str, request: bytes, *, seconds: float, stop: Stop | None = None) -> list[bytes]:
-        """The answers' bytes. seconds: what the server may take. stop, once set, breaks the call off."""
+        """Runs the call and returns the responses. seconds: the deadline sent to the server. Setting `stop` cancels the
+        call."""
         if stop is None:
             return self._run(method, request, seconds)
         with stop.cancelling(self.cancel):
@@ -46,12 +47,12 @@ class Unary:
             call = self._call = Call(
                 urlsplit(self._location), self._credentials, SERVICE + method, request, limit, window=_WINDOW
             )
-            if self._cancelled:  # before the line above
+            if self._cancelled:  # cancel() was called before the line above
                 call.cancel()
             while (size := call.message()) is not None:
                 out.append(call.read(size))
         except (OSError, ProtocolError) as error:
-            raise fault_of(error, self._location, self._call, cancelled=self._cancelled) from error
+            raise exception_of(error, self._location, self._call, cancelled=self._cancelled) from error
         finally:
             if self._call is not None:
                 self._call.close()
@@ -59,5 +60,5 @@ class Unary:
 
 
 def action(name: str) -> bytes:
-    """An Action without a body, serialized."""
-    return message.sized(1, name.encode())
+    """Encodes an Action without a body."""
+    return message.bytes_field(1, name.encode())

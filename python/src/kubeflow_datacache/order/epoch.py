@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The order of an epoch, version 1: which row stands at which position, and whose it is. Pure arithmetic."""
+"""The order of an epoch, version 1: the row at each position, and the reader that gets it. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RowIndices = npt.NDArray[np.int64]
 
 
 class Span(NamedTuple):
-    """Positions [first, last) of an epoch's sequence; under tail "pad" some may lie beyond its end."""
+    """Positions [first, last) of an epoch's sequence; with tail "pad", some may be beyond its end."""
 
     first: int
     last: int
@@ -27,7 +27,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one reader gets: rank `rank` of `world`, whose worker `worker` of `workers` takes every workers-th step."""
+    """One reader's share: rank `rank` of `world`, whose worker `worker` of `workers` reads every workers-th step."""
 
     rank: int = 0
     world: int = 1
@@ -43,13 +43,13 @@ class Share:
                 raise ValueError(f"{name} = {value} is outside {of} = {total}: want 0 <= {name} < {of}")
 
     def first_step(self, start: int) -> int:
-        """The first step from `start` on that is this worker's."""
+        """The first step of this worker at or after `start`."""
         return start + (self.worker - start) % self.workers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One pass over `rows` rows in steps of `global_batch` rows; the words are those of the wire contract.
+    """One pass over `rows` rows in steps of `global_batch` rows. Field names are those of the wire contract.
 
     Immutable and safe for concurrent use. rows, clump and global_batch are below 2^62, seed and number below 2^64.
     """
@@ -72,33 +72,34 @@ class Epoch:
             raise ValueError(f'tail = {self.tail!r}: want "drop", "pad" or "keep"')
 
     def numbered(self, number: int) -> Epoch:
-        """The same for another epoch."""
+        """Returns a copy with another epoch number."""
         return replace(self, number=number)
 
     @cached_property
     def steps(self) -> int:
-        """How many steps the epoch has: the same for every rank and world."""
+        """The number of steps in the epoch; the same for every rank and world."""
         return self.rows // self.global_batch if self.tail == "drop" else -(-self.rows // self.global_batch)
 
     def size(self, step: int) -> int:
-        """How many positions a step has, over all ranks: global_batch, or less in the last step under tail "keep"."""
+        """The number of positions in a step over all ranks: global_batch, or fewer in the last step with tail "keep".
+        """
         if self.tail != "keep":
             return self.global_batch
         return min(self.global_batch, self.rows - step * self.global_batch)
 
     def span(self, step: int, share: Share) -> Span:
-        """The positions that the share's rank has in a step. Shares differ by at most one position; none is fine."""
+        """The share's positions in a step. Shares differ by at most one position and may be empty."""
         first, size = step * self.global_batch, self.size(step)
         return Span(first + share.rank * size // share.world, first + (share.rank + 1) * size // share.world)
 
     def valid(self, span: Span) -> npt.NDArray[np.bool_]:
-        """Which positions of a span are rows of their own, not padding: one bool a position."""
+        """Boolean mask of the span's positions that are not padding."""
         return np.arange(span.first, span.last) < self.rows
 
     def rows_of(self, steps: range, share: Share) -> RowIndices:
-        """The rows that the share's rank has in the steps, laid end to end: one int64 a position.
+        """The share's rows in the steps, concatenated: one int64 per position.
 
-        steps lie within [0, self.steps). Under tail "pad" a position p beyond the end holds row p mod rows.
+        steps must be within [0, self.steps). With tail "pad", a position p beyond the end holds row p mod rows.
         """
         if not steps:
             return np.empty(0, np.int64)
@@ -110,7 +111,7 @@ class Epoch:
         return self._layout.rows_at(positions).view(np.int64)
 
     def _positions(self, steps: range, share: Share) -> UInt64Array:
-        """The share's positions in steps of one size."""
+        """The share's positions in steps of equal size."""
         begin = self.span(steps[0], share)
         stride = np.uint64((steps[1] - steps[0]) * self.global_batch if len(steps) > 1 else 0)
         first = np.arange(len(steps), dtype=np.uint64) * stride + np.uint64(begin.first)
@@ -133,12 +134,13 @@ class _Layout:
         self._feistel = Feistel(clumps, epoch.seed, epoch.number)
         missing = clumps * epoch.clump - epoch.rows
         regular = epoch.rows
-        if missing:  # only the last clump is short: from its end on, positions shift by what it lacks
+        # the table's last clump is incomplete: after its end in the epoch, positions shift by the missing rows
+        if missing:
             regular = self._feistel.inverse(clumps - 1) * epoch.clump + epoch.clump - missing
         self._regular, self._missing = np.uint64(regular), np.uint64(missing)
 
     def rows_at(self, positions: UInt64Array) -> UInt64Array:
-        """The rows at the positions; may use the array for its answer."""
+        """The rows at the positions; may overwrite the input array."""
         if self._feistel is None:
             return positions
         if self._clump == 1:
@@ -149,7 +151,7 @@ class _Layout:
         return self._clumps(index) * self._clump + offset
 
     def _clumps(self, index: UInt64Array) -> UInt64Array:
-        """P of every index, permuting each run of equal neighbours once."""
+        """Applies the permutation to clump indices, once per run of equal neighbours."""
         assert self._feistel is not None
         begins = np.flatnonzero(np.diff(index, prepend=index[:1] + np.uint64(1)))
         runs = self._feistel.apply(index[begins])

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The permutation P(n, seed, epoch) of the epoch order, version 1, many indices at a time."""
+"""The permutation P(n, seed, epoch) of the epoch order, version 1, applied to many indices at once."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy.typing as npt
 
 UInt64Array = npt.NDArray[np.uint64]
 
-LIMIT: Final = 1 << 62  # exclusive bound of every count in an epoch
+LIMIT: Final = 1 << 62  # exclusive limit of all counts in an epoch
 _WORD: Final = (1 << 64) - 1
 _GOLD: Final = 0x9E3779B97F4A7C15
 _SCRAMBLE: Final = 0xD6E8FEB86659FD93
 _LEAST_BITS: Final = 12
 _SMALL: Final = 1 << _LEAST_BITS
-# Indices permuted at once. Fewer would fit the core's first cache, but each of numpy's calls lets go of Python's lock,
-# and to get it back from a busy consumer costs more than what the cache saves.
+# Number of indices permuted at once. Fewer would fit the L1 cache, but every numpy call releases the GIL, and getting
+# it back from a busy consumer costs more than the cache saves.
 _BLOCK: Final = 1 << 16
 
 
 class Feistel:
-    """A bijection of [0, n), 1 <= n < 2^62: eight Feistel rounds, applied again while the result is n or more.
+    """A bijection of [0, n), 1 <= n < 2^62: eight Feistel rounds, repeated while the result is n or more.
 
-    Immutable, a few words whatever n is, safe for concurrent use. seed and epoch are taken modulo 2^64.
+    Immutable, of constant size, and safe for concurrent use. seed and epoch are taken modulo 2^64.
     """
 
     def __init__(self, n: int, seed: int, epoch: int) -> None:
@@ -53,14 +53,14 @@ class Feistel:
                 return int(x[0])
 
     def apply(self, xs: UInt64Array) -> UInt64Array:
-        """Replaces every x of xs (one dimension, uint64, all below n) by P(x), in place, and returns xs."""
+        """Replaces every x in xs (one-dimensional, uint64, below n) by P(x), in place, and returns xs."""
         if self._table is not None:
             xs[:] = self._table[xs]
             return xs
         self._round_all(xs)
         outside = np.flatnonzero(xs >= self._n)
         walkers = xs[outside]
-        while outside.size:  # ends because each walk began inside
+        while outside.size:  # terminates, since a cycle that starts below n returns below n
             self._round_all(walkers)
             xs[outside] = walkers
             still = np.flatnonzero(walkers >= self._n)
@@ -69,7 +69,8 @@ class Feistel:
 
     @functools.cached_property
     def _table(self) -> UInt64Array | None:
-        """All of P for a small n: its domain may be thousands of times as large, and walks as long."""
+        """A table of P for small n: the Feistel domain may be thousands of times larger than n, and so the repetitions
+        many."""
         if self._n > _SMALL:
             return None
         if self._n == 1:
@@ -78,7 +79,7 @@ class Feistel:
         self._round_all(jump)
         while (jump[: int(self._n)] >= self._n).any():
             (far,) = np.nonzero(jump >= self._n)
-            jump[far] = jump[jump[far]]  # twice as far along the cycle
+            jump[far] = jump[jump[far]]  # doubles the number of steps along the cycle
         return jump[: int(self._n)].copy()
 
     def _round_all(self, xs: UInt64Array) -> None:
@@ -105,9 +106,10 @@ class Feistel:
 
 
 class _Round(NamedTuple):
-    """One Feistel round. F(source, key) is cut to the target's bits, at most 31, as it is made.
+    """One Feistel round. F(source, key) has as many bits as the target, at most 31.
 
-    They are the bits from 32 on of a product: a factor larger by a power of two has them at its upper end.
+    These are the bits of a product from bit 32 on. Multiplying the factor by a power of two moves them to the top of
+    the 64-bit product, so that a right shift extracts them.
     """
 
     key: np.uint64
@@ -116,11 +118,11 @@ class _Round(NamedTuple):
 
     @classmethod
     def of(cls, key: int, bits: int) -> Self:
-        """The round whose target has so many bits."""
+        """The round for a target of `bits` bits."""
         return cls(np.uint64(key), np.uint64(_SCRAMBLE << 32 - bits & _WORD), np.uint64(64 - bits))
 
     def apply(self, target: UInt64Array, source: UInt64Array, f: UInt64Array) -> None:
-        """target ^= F(source, key), with f as scratch."""
+        """target ^= F(source, key); f is a scratch array."""
         np.bitwise_xor(source, self.key, out=f)
         np.multiply(f, self.factor, out=f)
         np.right_shift(f, self.shift, out=f)
@@ -128,7 +130,7 @@ class _Round(NamedTuple):
 
 
 def _mix(z: int) -> int:
-    """The finaliser of SplitMix64."""
+    """The finalizer of SplitMix64."""
     z &= _WORD
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _WORD
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _WORD

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows of which data node make up the next steps, and where each of them goes."""
+"""Plan: which rows of which data node make up the next steps, and where each row goes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
 
-Places = npt.NDArray[np.intp]
+Destinations = npt.NDArray[np.intp]
 
-_AHEAD_ROWS: Final = 1 << 18  # permuted at once: few rows at a time would pay numpy's calls, not its loops
-_MOST_STEPS: Final = 4096  # planned at once, where a share has few or no rows of a step
-_FEW_NODES: Final = 8  # up to which looking through the rows once a node is cheaper than a search for each row
+_AHEAD_ROWS: Final = 1 << 18  # number of rows permuted at once, so that numpy's cost per call is small
+_MOST_STEPS: Final = 4096  # limit of steps planned at once, for shares with few or no rows per step
+_FEW_NODES: Final = 8  # up to this number of nodes, one comparison per node is faster than a binary search per row
 
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive steps of one share, `size` rows each, that are the next rows of data node `node` as they come."""
+    """Consecutive steps of one share, `size` rows each, whose rows are the next ones of data node `node`, in order."""
 
     steps: range
     size: int
@@ -32,23 +32,24 @@ class Run:
 class InterleavedRun:
     """Consecutive steps of one share, `size` rows each, from any number of data nodes.
 
-    counts: {data node: how many of its next rows}, only nodes with rows, ascending.
-    places: the row's position in the run for each of these nodes' rows laid end to end; None where they are in order.
+    counts: {data node: number of its next rows to take}, ascending, without nodes that have none. destinations: the
+    position in the run of each row, with the nodes' rows concatenated in the order of counts; None if they are in order
+    already.
     """
 
     steps: range
     size: int
     counts: dict[int, int]
-    places: Places | None
+    destinations: Destinations | None
 
     @property
     def rows(self) -> int:
-        """Rows of the run."""
+        """The number of rows in the run."""
         return len(self.steps) * self.size
 
 
 class Plan:
-    """Walks the order of a share and cuts it into runs. nodes[i] = (start, end) are the rows of data node i."""
+    """Divides a share's order into runs. nodes[i] = (start, end) are the rows of data node i."""
 
     def __init__(self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...]) -> None:
         self._epoch, self._share = epoch, share
@@ -58,8 +59,10 @@ class Plan:
         self._ahead_steps, self._ahead_rows = range(0), np.empty(0, np.int64)
 
     def next(self, step: int, most_rows: int) -> Run | InterleavedRun | None:
-        """What comes from a step on: all steps of one node that follow each other, as far as that is plain to see,
-        else an interleaved run of about most_rows rows but at least one step; None at the epoch's end.
+        """The next run from a step on; None at the end of the epoch.
+
+        A Run of as many steps as possible if it is known without a permutation that one node has all their rows.
+        Otherwise an InterleavedRun of about most_rows rows, but at least one step.
         """
         epoch, share = self._epoch, self._share
         first = share.first_step(step)
@@ -72,20 +75,20 @@ class Plan:
         return self._assign(self._alike(first, max(1, min(_MOST_STEPS, most_rows // max(1, size)))), size)
 
     def _run(self, first: int, size: int) -> Run | None:
-        """The steps from `first` on that one data node has all rows of, where no permutation is needed to know."""
+        """A Run of the steps from `first` on whose rows one data node has; None if that needs the permutation."""
         epoch = self._epoch
         if self._only is not None:
             return Run(self._alike(first, epoch.steps), size, self._only)
         if epoch.shuffle:
             return None
         node = int(np.searchsorted(self._ends, epoch.span(first, self._share).first, side="right"))
-        if node == len(self._ends):  # padding, which begins anew at row 0
+        if node == len(self._ends):  # padding, which continues at row 0
             return None
         whole = range(first, int(self._ends[node]) // epoch.global_batch, self._share.workers)
         return Run(self._alike(first, len(whole)), size, node) if whole else None
 
     def _alike(self, first: int, count: int) -> range:
-        """At most count steps from `first` on, of one size."""
+        """At most `count` steps from `first` on, all of the same size."""
         steps = range(first, self._epoch.steps, self._share.workers)[:count]
         return steps if self._epoch.size(steps[-1]) == self._epoch.size(first) else steps[:-1]
 
@@ -93,17 +96,17 @@ class Plan:
         if size == 0:
             return InterleavedRun(steps, size, {}, None)
         owner = self._owners(self._rows(steps, size))
-        places = np.argsort(owner, kind="stable")
+        destinations = np.argsort(owner, kind="stable")
         nodes = np.arange(len(self._ends), dtype=owner.dtype)
-        bounds = np.searchsorted(owner, nodes, side="right", sorter=places)
-        tally = np.diff(bounds, prepend=0)
-        counts = {node: int(tally[node]) for node in np.flatnonzero(tally).tolist()}
-        seams = bounds[(bounds > 0) & (bounds < len(places))]
-        laid = bool((places[seams - 1] < places[seams]).all())
-        return InterleavedRun(steps, size, counts, None if laid else places)
+        bounds = np.searchsorted(owner, nodes, side="right", sorter=destinations)
+        per_node = np.diff(bounds, prepend=0)
+        counts = {node: int(per_node[node]) for node in np.flatnonzero(per_node).tolist()}
+        seams = bounds[(bounds > 0) & (bounds < len(destinations))]
+        laid = bool((destinations[seams - 1] < destinations[seams]).all())
+        return InterleavedRun(steps, size, counts, None if laid else destinations)
 
     def _owners(self, rows: RowIndices) -> npt.NDArray[Any]:
-        """Which data node has each of the rows; numpy sorts numbers of 16 bits and less by radix."""
+        """The data node of each row. As small integers, since numpy sorts up to 16 bits by radix sort."""
         if len(self._ends) > _FEW_NODES:
             owner = np.searchsorted(self._ends, rows, side="right")
             return owner.astype(np.uint16) if len(self._ends) < 1 << 16 else owner
@@ -113,7 +116,7 @@ class Plan:
         return owner
 
     def _rows(self, steps: range, size: int) -> RowIndices:
-        """The rows of the steps, of which some more are kept for the next call."""
+        """The rows of the steps. Computes more steps at a time and keeps them for the next call."""
         if steps[0] not in self._ahead_steps or steps[-1] not in self._ahead_steps:
             ahead = len(steps) if len(steps) == 1 else max(len(steps), min(_MOST_STEPS, _AHEAD_ROWS // size))
             self._ahead_steps = self._alike(steps[0], ahead)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow arrays as numpy arrays: over the same memory wherever the type allows."""
+"""Converts Arrow arrays to numpy arrays, sharing memory if the type allows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ _LARGE: Final = {type_.id for type_ in (pa.large_list(pa.null()), pa.large_strin
 
 @dataclass(frozen=True)
 class Policy:
-    """What becomes of columns that hold what numpy and torch can't, so that no column's type depends on its data.
+    """How to convert columns with values that numpy and torch cannot represent. A column's type never depends on its
+    data.
 
-    null: "error" raises ColumnError in the batch that has a null; "zero" puts zeros there; "arrow" leaves every column
-    that may have nulls an Arrow array in every batch, floats excepted, whose nulls are NaN. ragged: "error" makes
-    lists tensors, and raises ColumnError where they are not equally long; "arrow" leaves every column of lists an Arrow
-    array, but for fixed_size_list.
+    null: "error" raises ColumnError for a batch that contains a null; "zero" replaces nulls by zeros; "arrow" leaves
+    every nullable column as an Arrow array in every batch, except floats, whose nulls become NaN. ragged: "error"
+    converts lists to tensors, and raises ColumnError if their lengths differ; "arrow" leaves every list column as an
+    Arrow array, except fixed_size_list.
     """
 
     null: Null = "error"
@@ -41,8 +42,8 @@ class Policy:
                 raise ValueError(f"{name} = {value!r}: want one of {', '.join(words)}")
 
 
-def plain(type_: pa.DataType) -> bool:
-    """Whether values of the type lie in one buffer with a whole number of bytes each."""
+def is_fixed_width(type_: pa.DataType) -> bool:
+    """Whether values of the type are stored in one buffer with a fixed number of bytes each."""
     return (
         kind.is_integer(type_)
         or kind.is_floating(type_)
@@ -52,19 +53,20 @@ def plain(type_: pa.DataType) -> bool:
     ) and not kind.is_interval(type_)
 
 
-def listed(type_: pa.DataType) -> bool:
-    """Whether the type is a list (of any of the three kinds) of plain values."""
+def is_fixed_width_list(type_: pa.DataType) -> bool:
+    """Whether the type is a list (of any of the three kinds) of fixed-width values."""
     lists = kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_)
-    return lists and plain(type_.value_type)
+    return lists and is_fixed_width(type_.value_type)
 
 
-def worded(type_: pa.DataType) -> bool:
-    """Whether the type is strings or bytes of any length, that lie in one buffer."""
+def is_binary_like(type_: pa.DataType) -> bool:
+    """Whether the type is a string or binary type of variable length with one data buffer."""
     return kind.is_string(type_) or kind.is_large_string(type_) or kind.is_binary(type_) or kind.is_large_binary(type_)
 
 
 def raw(array: pa.Array, dtype: np.dtype[Any]) -> Array | None:
-    """A plain array's values as items of a dtype, one or several values each, without a copy; None for nulls."""
+    """The values of a fixed-width array, viewed as a dtype without a copy (one or several items per value); None for
+    nulls."""
     if array.null_count:
         return None
     width = array.type.byte_width
@@ -74,10 +76,10 @@ def raw(array: pa.Array, dtype: np.dtype[Any]) -> Array | None:
 
 
 def lists(array: pa.Array) -> tuple[int, pa.Array] | None:
-    """How many values each list of a list array has, and these values laid end to end, without a copy.
+    """The length of each list and the concatenated values, without a copy.
 
-    None where lists are not equally long, one is null, or there is none to say how long they are. The values are what
-    flatten() gives, which is not called because it lets go of Python's lock.
+    None if the lists differ in length, one is null, or there are none. The values equal array.flatten(), which is
+    avoided because it releases the GIL.
     """
     if array.null_count:
         return None
@@ -89,7 +91,7 @@ def lists(array: pa.Array) -> tuple[int, pa.Array] | None:
         return None
     ends = offsets(array)
     first, size = int(ends[0]), int(ends[1] - ends[0])
-    if np.bitwise_or.reduce(ends[1:] - ends[:-1] ^ size):  # few calls: it is done for each part of a merge
+    if np.bitwise_or.reduce(ends[1:] - ends[:-1] ^ size):  # few numpy calls, as this runs for each part of a merge
         return None
     return size, array.values.slice(first, rows * size)
 
@@ -97,32 +99,32 @@ def lists(array: pa.Array) -> tuple[int, pa.Array] | None:
 def offsets(array: pa.Array) -> Array:
     """The len(array) + 1 offsets of a list, string or binary array, without a copy."""
     dtype = _LARGE_OFFSET if array.type.id in _LARGE else _OFFSET
-    if len(array) == 0:  # Arrow may leave the one offset out
+    if len(array) == 0:  # Arrow may omit the offsets of an empty array
         return np.zeros(1, dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
 
 
 def stays_arrow(field: pa.Field, policy: Policy) -> bool:
-    """Whether a column is an Arrow array in every batch. Its type and the policy say so, never its data."""
+    """Whether a column stays an Arrow array in every batch. Depends on its type and the policy, never on its data."""
     type_, nullable = field.type, field.nullable
-    if listed(type_) and not kind.is_decimal(type_.value_type):
+    if is_fixed_width_list(type_) and not kind.is_decimal(type_.value_type):
         item = type_.value_field
         if policy.ragged == "arrow" and not kind.is_fixed_size_list(type_):
             return True
         return policy.null == "arrow" and (nullable or (item.nullable and not kind.is_floating(item.type)))
-    if not (kind.is_boolean(type_) or plain(type_)) or kind.is_decimal(type_):
+    if not (kind.is_boolean(type_) or is_fixed_width(type_)) or kind.is_decimal(type_):
         return True
     return policy.null == "arrow" and nullable and not kind.is_floating(type_)
 
 
 def values(array: pa.Array, field: pa.Field, policy: Policy) -> Array | pa.Array:
-    """An Arrow column as numpy, first dimension = rows. Read-only views of the same memory, except where told.
+    """Converts an Arrow column to numpy; the first dimension is the row. Returns read-only views unless noted below.
 
     | Arrow | numpy |
     |---|---|
     | int8..int64, uint8..uint64, float16..float64 | the same dtype, (rows,) |
     | bool | bool, (rows,), copied |
-    | timestamp, duration | datetime64 / timedelta64 of the unit, (rows,); zones dropped: the instants are UTC |
+    | timestamp, duration | datetime64 / timedelta64 of the unit, (rows,); time zones dropped, values are UTC |
     | date32, date64 | datetime64[D], copied / datetime64[ms] |
     | time32, time64 | int32 / int64 in the unit |
     | fixed_size_binary(w) | uint8, (rows, w) |
@@ -130,13 +132,13 @@ def values(array: pa.Array, field: pa.Field, policy: Policy) -> Array | pa.Array
     | list and large_list of the above, by Policy.ragged | the same; (0, 0) without rows |
     | everything else: strings, binary, decimals, structs, maps, other lists | stays an Arrow array |
 
-    Nulls: a float is NaN, a date, timestamp or duration NaT, both copied; others are as Policy.null says. ColumnError
-    for data that the form can't hold. A null list can't be held but as Arrow.
+    Nulls become NaN in floats and NaT in dates, timestamps and durations, with a copy; other nulls follow Policy.null.
+    Raises ColumnError for data that the numpy form cannot represent. Null lists are possible only in Arrow arrays.
     """
     if stays_arrow(field, policy):
         return array
     type_ = array.type
-    if not listed(type_):
+    if not is_fixed_width_list(type_):
         return _filled(array, field.name, policy) if array.null_count else _view(array)
     if not len(array) and not kind.is_fixed_size_list(type_):
         items = _view(array.values[:0])
@@ -158,7 +160,7 @@ def values(array: pa.Array, field: pa.Field, policy: Policy) -> Array | pa.Array
 
 
 def _view(array: pa.Array) -> Array:
-    """A plain or bool array without nulls."""
+    """Converts a fixed-width or bool array without nulls."""
     type_, rows = array.type, len(array)
     if kind.is_boolean(type_):
         return array.to_numpy(zero_copy_only=False)
@@ -177,13 +179,13 @@ def _view(array: pa.Array) -> Array:
         if rows == 0:
             return np.empty((0, width), np.uint8)
         flat = np.frombuffer(array.buffers()[1], np.uint8, rows * width, array.offset * width)
-        flat.flags.writeable = False  # as Arrow's own views are
+        flat.flags.writeable = False  # like Arrow's own views
         return flat.reshape(rows, width)
     return array.to_numpy()
 
 
 def _filled(array: pa.Array, name: str, policy: Policy) -> Array:
-    """A plain or bool array with nulls."""
+    """Converts a fixed-width or bool array with nulls."""
     type_ = array.type
     if kind.is_floating(type_):
         return array.to_numpy(zero_copy_only=False)
@@ -202,7 +204,7 @@ def _filled(array: pa.Array, name: str, policy: Policy) -> Array:
 
 
 def _zeroed(array: pa.Array, nulls: Array) -> Array:
-    """A plain or bool array with zeros, or zero bytes, for its nulls."""
+    """Converts a fixed-width or bool array, with nulls replaced by zeros or zero bytes."""
     validity, *buffers = array.buffers()
     del validity
     out = _view(pa.Array.from_buffers(array.type, len(array), [None, *buffers], offset=array.offset)).copy()

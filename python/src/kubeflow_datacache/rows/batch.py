@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's rows of one step."""
+"""Batch: one rank's rows of one step."""
 
 from __future__ import annotations
 
@@ -11,66 +11,58 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kubeflow_datacache.errors import ColumnError
-from kubeflow_datacache.extras import missing
+from kubeflow_datacache.extras import missing_extra
+from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.order.epoch import Epoch, Share
-from kubeflow_datacache.rows import size
 from kubeflow_datacache.rows.arrays import Array
-from kubeflow_datacache.rows.slab import Slab
-from kubeflow_datacache.watch.html import as_table
+from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.rows.size import memory_of
 
 
 class Batch:
-    """One rank's rows of one step: a view, made without a copy. Keep it as long as you like.
+    """Batch: one rank's rows of one step."""
 
-    A batch, and any array or tensor of a large column, keeps the message (up to 4 MiB) or merged block (up to 16 MiB)
-    in memory that it is a view of; copy what you keep of many. Columns that are small beside the others, together up to
-    an eighth of a message, are in memory of their own: labels may be kept, and keep only labels of nearby steps.
+    __slots__ = ("_block", "_held", "_index", "_origin", "data", "rows", "step")
 
-    epoch, step: where it stands. rows: how many rows it has; ranks' shares of a step differ by at most one, and some
-    are empty where the world is larger than the batch. data: what the transform gave; None without one.
-    """
-
-    __slots__ = ("_held", "_index", "_origin", "_slab", "data", "rows", "step")
-
-    def __init__(self, origin: tuple[Epoch, Share], slab: Slab, index: int, step: int) -> None:
+    def __init__(self, origin: tuple[Epoch, Share], block: StepBlock, index: int, step: int) -> None:
         self.step = step
-        self.rows = slab.size
+        self.rows = block.size
         self.data: Any = None
         self._held: int | None = None
-        self._origin, self._slab, self._index = origin, slab, index
+        self._origin, self._block, self._index = origin, block, index
 
     def __len__(self) -> int:
         return self.rows
 
     def __getitem__(self, column: str) -> pa.Array:
-        """A column of arrow(); KeyError for a name that is not there."""
+        """A column of arrow(). Raises KeyError for an unknown name."""
         return self.arrow()[column]
 
     def __repr__(self) -> str:
         return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows})"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: where the batch stands, and its columns, or what the transform gave."""
+        """HTML for notebooks: the batch's position, and its columns or the type of the transform's result."""
         shown = [("epoch", f"{self.epoch:,}"), ("step", f"{self.step:,}"), ("rows", f"{self.rows:,}")]
         if self.data is None or isinstance(self.data, pa.RecordBatch):
             shown += [(f"column {field.name}", str(field.type)) for field in self.schema]
         else:
             shown.append(("data", type(self.data).__name__))
-        return as_table("Batch", shown)
+        return html_table("Batch", shown)
 
     @property
     def nbytes(self) -> int:
-        """Arrow bytes of the rows as they came from the cache, the mean over some steps."""
-        return self._slab.step_bytes
+        """Arrow bytes of the rows as received from the cache, averaged over neighbouring steps."""
+        return self._block.step_bytes
 
     @property
-    def held(self) -> int:
-        """Bytes that the batch holds, about: those of its rows, or of what the transform gave."""
-        return self._slab.step_bytes if self._held is None else self._held
+    def held_bytes(self) -> int:
+        """Estimated memory of the batch: that of its rows, or of the transform's result."""
+        return self._block.step_bytes if self._held is None else self._held
 
-    def receive(self, data: Any) -> None:
-        """Takes what the transform gave, and lets go of the rows that came from the cache."""
-        self.data, self._held, self._slab = data, size.held(data), self._slab.spent
+    def set_data(self, data: Any) -> None:
+        """Stores the transform's result and releases the rows from the cache."""
+        self.data, self._held, self._block = data, memory_of(data), self._block.without_rows
 
     @property
     def epoch(self) -> int:
@@ -79,57 +71,59 @@ class Batch:
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """Which rows count, (rows,): all, except that tail "pad" fills the last step with rows given before."""
+        """Boolean mask of real rows, shape (rows,). Only tail "pad" adds others: repeated rows that fill the last step.
+        """
         order, share = self._origin
         return order.valid(order.span(self.step, share))
 
     @property
     def indices(self) -> npt.NDArray[np.int64]:
-        """The rows' indices in the dataset, (rows,); computed anew each time."""
+        """Row indices in the dataset, shape (rows,); computed on each access."""
         order, share = self._origin
         return order.rows_of(range(self.step, self.step + 1), share)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of arrow(): names and types."""
+        """Names and types of the columns of arrow()."""
         return self.arrow().schema
 
     def to_pandas(self, **options: Any) -> Any:
-        """The rows as a pandas.DataFrame; options are those of pyarrow.RecordBatch.to_pandas. Needs pandas.
+        """Converts the rows to a pandas.DataFrame; options are those of pyarrow.RecordBatch.to_pandas. Requires pandas.
 
-        One column of numbers without nulls is a view of Arrow's memory; columns of one type that pandas keeps together,
-        strings, lists, bools, times and what has nulls are copied (zero_copy_only=True makes a copy an error).
+        A column of numbers without nulls that is the only one of its type is a view of Arrow's memory. Columns of the
+        same type, which pandas stores together, and strings, lists, bools, times and columns with nulls are copied
+        (zero_copy_only=True makes a copy an error).
         """
         return self.arrow().to_pandas(**options)
 
     def arrow(self) -> pa.RecordBatch:
-        """The rows as an Arrow record batch (after the transform); never a copy."""
+        """The rows as an Arrow record batch, after the transform; never a copy."""
         if self.data is None:
-            return self._slab.arrow(self._index)
+            return self._block.arrow(self._index)
         if isinstance(self.data, pa.RecordBatch):
             return self.data
         raise ColumnError(f"the transform gave {type(self.data).__name__}, no Arrow record batch: use batch.data")
 
     def numpy(self) -> dict[str, Array | pa.Array]:
-        """Columns by name: numpy arrays with the rows first where the type allows, else Arrow arrays.
+        """Columns by name: numpy arrays whose first dimension is the row, or Arrow arrays for types that numpy lacks.
 
-        Read-only views of Arrow's memory except for bool and date32; arrays.values has the table of types. What a
-        column is never depends on its data: nulls and lists of different lengths are as the loader's null and ragged
-        say, by default a ColumnError.
+        Read-only views of Arrow's memory except for bool and date32; arrays.values has a table of types. A column's
+        type never depends on its data: the loader's options null and ragged say what happens to nulls and to lists of
+        different lengths; the default is ColumnError.
         """
-        return self._slab.numpy(self._index) if self.data is None else self._transformed().numpy(0)
+        return self._block.numpy(self._index) if self.data is None else self._transformed().numpy(0)
 
     def torch(self, *, device: Any = None, non_blocking: bool = False) -> dict[str, Any]:
-        """Columns by name: CPU tensors where numpy() has numbers (the same memory), else Arrow arrays.
+        """Columns by name: CPU tensors that share memory with numpy()'s arrays, or Arrow arrays for other types.
 
-        datetime64 and timedelta64 come as int64 in their unit, with nulls as the loader's null says. device: copies the
-        tensors to that torch device; non_blocking is torch.Tensor.to's, and only pinned memory is copied without
-        waiting. Needs torch.
+        datetime64 and timedelta64 become int64 in their unit; the loader's option null applies to their nulls. device:
+        copies the tensors to that torch device. non_blocking: as in torch.Tensor.to; only copies from pinned memory are
+        asynchronous. Requires torch.
         """
         try:
-            columns = self._slab.torch(self._index) if self.data is None else self._transformed().torch(0)
+            columns = self._block.torch(self._index) if self.data is None else self._transformed().torch(0)
         except ModuleNotFoundError as error:
-            raise missing(error, "torch", "Batch.torch()") from error
+            raise missing_extra(error, "torch", "Batch.torch()") from error
         if device is None:
             return columns
         return {
@@ -138,13 +132,13 @@ class Batch:
         }
 
     def follows(self, earlier: Batch) -> bool:
-        """Whether these rows lie right behind the earlier batch's in memory; False after a transform."""
-        return self._slab is earlier._slab and self._index == earlier._index + 1 and self.data is earlier.data is None
+        """Whether these rows directly follow the earlier batch's in memory; False after a transform."""
+        return self._block is earlier._block and self._index == earlier._index + 1 and self.data is earlier.data is None
 
     def run(self, count: int) -> pa.RecordBatch:
-        """The rows of this batch and of those that follow it, count batches in all; never a copy."""
-        return self._slab.arrow(self._index, count)
+        """The rows of this batch and the following ones, `count` batches in total; never a copy."""
+        return self._block.arrow(self._index, count)
 
-    def _transformed(self) -> Slab:
+    def _transformed(self) -> StepBlock:
         rows = self.arrow()
-        return Slab(range(self.step, self.step + 1), rows.num_rows, rows, self._slab.policy)
+        return StepBlock(range(self.step, self.step + 1), rows.num_rows, rows, self._block.policy)

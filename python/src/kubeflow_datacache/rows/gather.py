@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of several record batches in another order, in one pass over the bytes where their width is fixed."""
+"""Reorders the rows of several record batches; fixed-width columns are copied only once."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from kubeflow_datacache.order.plan import Places
-from kubeflow_datacache.rows.arrays import listed, lists, offsets, plain, raw, worded
+from kubeflow_datacache.order.plan import Destinations
+from kubeflow_datacache.rows.arrays import is_binary_like, is_fixed_width, is_fixed_width_list, lists, offsets, raw
 from kubeflow_datacache.rows.heap import HEAP
 
 _WORDS: Final = (1, 2, 4, 8)
-_SMALL_SHARE: Final = 8  # of a message, one part in so many is copied
-_LONG: Final = 2048  # bytes of a mean row, from which a copy costs more than a turn of a loop in Python
+_SMALL_SHARE: Final = 8  # at most 1/8 of a message's bytes is copied
+_LONG: Final = 2048  # mean bytes per value from which a copy costs more than an iteration of a Python loop
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:
-    """A record batch without rows."""
+    """An empty record batch."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def concatenate(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of the parts laid end to end. One part is passed on as it is, without a copy."""
+    """Concatenates the parts. A single part is returned unchanged, without a copy."""
     if not parts:
         return empty(schema)
     if len(parts) == 1:
@@ -38,9 +38,10 @@ def concatenate(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatc
 
 
 def detach_small(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a message, with the small columns in memory of their own: keeping one keeps nothing else.
+    """Copies the small columns of a message to memory of their own, so that keeping one does not keep the whole
+    message.
 
-    The smallest columns are copied, as long as they are together no more than an eighth of all.
+    Copies the smallest columns whose total is at most an eighth of the message.
     """
     columns = rows.columns
     sizes = [column.nbytes for column in columns]
@@ -54,18 +55,19 @@ def detach_small(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Gather:
-    """Brings rows of several parts into one order: the i-th row of all parts laid end to end becomes row places[i].
+    """Reorders rows: row i of the concatenated parts becomes row destinations[i].
 
-    Columns of up to 8 bytes are laid end to end, which is little beside the cost of a row, and taken in the new order.
-    Wider ones, and lists of equal length, are written straight to their places; so are long strings and bytes, row by
-    row in Python, which costs less than another copy. The others, and those with nulls, are taken by Arrow.
+    Columns of up to 8 bytes per row are concatenated, which is cheap compared with the cost per row, and reordered.
+    Wider columns and lists of equal length are written directly to their destinations; so are long strings and binary
+    values, in a Python loop over rows, which costs less than a second copy. Other columns, and columns with nulls, use
+    Arrow's take.
     """
 
-    def __init__(self, parts: list[pa.RecordBatch], places: Places) -> None:
-        self._parts, self._places = parts, places
-        self._rows = len(places)
+    def __init__(self, parts: list[pa.RecordBatch], destinations: Destinations) -> None:
+        self._parts, self._destinations = parts, destinations
+        self._rows = len(destinations)
         bounds = np.cumsum([0, *(part.num_rows for part in parts)])
-        self._targets = [places[lo:hi] for lo, hi in itertools.pairwise(bounds)]
+        self._targets = [destinations[lo:hi] for lo, hi in itertools.pairwise(bounds)]
 
     def batch(self) -> pa.RecordBatch:
         """The rows in their new order."""
@@ -75,11 +77,11 @@ class Gather:
 
     def _column(self, arrays: list[pa.Array], type_: pa.DataType) -> pa.Array:
         moved = None
-        if plain(type_):
+        if is_fixed_width(type_):
             moved = self._plain(arrays, type_)
-        elif listed(type_):
+        elif is_fixed_width_list(type_):
             moved = self._lists(arrays, type_)
-        elif worded(type_):
+        elif is_binary_like(type_):
             moved = self._words(arrays, type_)
         if moved is not None:
             return moved
@@ -87,10 +89,10 @@ class Gather:
         return pc.take(laid, pa.array(self._order), boundscheck=False)
 
     @functools.cached_property
-    def _order(self) -> Places:
-        """Which of the rows laid end to end comes at each place."""
+    def _order(self) -> Destinations:
+        """The inverse of destinations: for each output row, its index in the concatenated parts."""
         order = np.empty(self._rows, np.intp)
-        order[self._places] = np.arange(self._rows)
+        order[self._destinations] = np.arange(self._rows)
         return order
 
     def _plain(self, arrays: list[pa.Array], type_: pa.DataType) -> pa.Array | None:
@@ -131,7 +133,7 @@ class Gather:
         return pa.Array.from_buffers(type_, self._rows, [None, pa.py_buffer(ends.astype(bounds[0].dtype)), body])
 
     def _move(self, arrays: list[pa.Array], width: int) -> pa.Buffer | None:
-        """The plain values of the arrays, so many bytes a row, in the rows' new order; None for nulls."""
+        """Copies fixed-width values, `width` bytes per row, to their destinations; None if there are nulls."""
         dtype = np.dtype(f"u{width}" if width in _WORDS else f"V{width}")
         views = [view for array in arrays if (view := raw(array, dtype)) is not None]
         if len(views) < len(arrays):
@@ -139,7 +141,7 @@ class Gather:
         body, memory = HEAP.allocate(self._rows * width)
         out = np.frombuffer(memory, dtype)
         if width in _WORDS:
-            np.concatenate(views).take(self._order, out=out, mode="clip")  # mode "raise" would copy once more
+            np.concatenate(views).take(self._order, out=out, mode="clip")  # mode "raise" would make another copy
             return body
         for target, view in zip(self._targets, views, strict=True):
             out[target] = view

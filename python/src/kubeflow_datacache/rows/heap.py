@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for rows that pass through: fetched from the system once, and used again and again."""
+"""A memory allocator that reuses freed memory for received rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-_ARENA: Final = 32 << 20  # bytes that are mapped at once; the kernel makes their pages when they are first written
-_GRAIN: Final = 4096  # bytes of which pieces are multiples
-_SMALL: Final = 1 << 16  # below, malloc does as well, and no few bytes keep a large piece from being used again
+_ARENA: Final = 32 << 20  # bytes per mapping; the kernel allocates a page at its first write
+_GRAIN: Final = 4096  # sizes of pieces are multiples of this
+_SMALL: Final = 1 << 16  # smaller requests use malloc, which is as fast; small pieces would also fragment the arenas
 
 
 class Piece(NamedTuple):
@@ -28,9 +28,9 @@ class Piece(NamedTuple):
 
 
 class Arena:
-    """One mapping, and which parts of it are free: [first, last), ascending, no two adjacent. For one thread.
+    """One memory mapping and its free ranges [first, last), sorted and never adjacent. Not thread-safe.
 
-    Ordinary pages: under load, on a machine whose memory is in pieces, the kernel took longer to find large ones for
+    Uses ordinary pages: on a loaded machine with fragmented memory, the kernel took longer to find huge pages for
     MADV_HUGEPAGE than to clear small ones.
     """
 
@@ -42,11 +42,11 @@ class Arena:
 
     @property
     def empty(self) -> bool:
-        """Whether all of it is free."""
+        """Whether the whole arena is free."""
         return self._free == [(0, self.size)]
 
     def take(self, size: int) -> Piece | None:
-        """The first free part of so many bytes; None where there is none."""
+        """Allocates the first free range of `size` bytes; None if there is none."""
         for i, (first, last) in enumerate(self._free):
             if last - first >= size:
                 self._free[i : i + 1] = [(first + size, last)] if last - first > size else []
@@ -54,7 +54,7 @@ class Arena:
         return None
 
     def give(self, first: int, last: int) -> None:
-        """Makes a part free that was taken."""
+        """Frees a range that was allocated."""
         at = bisect.bisect(self._free, (first, last))
         low, high = at, at
         if at and self._free[at - 1][1] == first:
@@ -65,32 +65,33 @@ class Arena:
 
 
 class Heap:
-    """Gives out memory, and takes it back when no Arrow buffer, array or tensor looks at it any more.
+    """Allocates memory, and frees it when no Arrow buffer, array or tensor refers to it any more.
 
-    malloc would do, but for what it gives back to the system, or keeps for one thread when another asks: the kernel
-    then clears the pages of message after message anew, 0.4 CPU-seconds a GB and more. The first free place is taken,
-    so that what was used is used again soon. Safe for concurrent use, and in a forked child.
+    malloc returns large blocks to the system, or keeps them for one thread while another needs memory. The kernel then
+    clears new pages for every message, which costs at least 0.4 CPU-seconds per GB. Allocating the first free range
+    reuses recently used memory. Safe for concurrent use and in a forked child.
     """
 
     def __init__(self) -> None:
         self._arenas: list[Arena] = []
         self._kept = 0
-        # What comes back waits here for the next allocation: the garbage collector gives back at any time, also to a
+        # Freed pieces wait here until the next allocation: the garbage collector may free one at any time, even in a
         # thread that holds the lock.
         self._returned: deque[Piece] = deque()
         self._lock = threading.Lock()
 
     def keep(self, nbytes: int) -> None:
-        """Lets the process keep nbytes of freed memory, or what an earlier call said if that is more."""
+        """Keeps up to nbytes of freed memory for reuse; the largest value of all calls applies."""
         self._kept = max(self._kept, nbytes)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are mapped, given out or not."""
+        """The number of mapped bytes, allocated or free."""
         return sum(arena.size for arena in self._arenas)
 
     def allocate(self, nbytes: int) -> tuple[pa.Buffer, memoryview]:
-        """A buffer, and its memory to be written before others read it. Aligned to 4096 bytes, small ones to 64."""
+        """Allocates a buffer. Returns it and a view to fill it before others read it. Aligned to 4096 bytes, small ones
+        to 64."""
         if nbytes < _SMALL:
             small = pa.allocate_buffer(nbytes, memory_pool=pa.system_memory_pool())
             return small, memoryview(small).cast("B")
@@ -101,7 +102,7 @@ class Heap:
         return buffer, memoryview(arena.memory)[piece.first : piece.first + nbytes]
 
     def forked(self) -> None:
-        """For a child that was forked: a thread that only its parent has may have held the lock."""
+        """In a forked child: replaces the lock, which a thread of the parent may have held."""
         self._lock = threading.Lock()
 
     def _take(self, size: int) -> Piece:
@@ -120,14 +121,14 @@ class Heap:
         return piece
 
     def _trim(self) -> None:
-        """Gives empty arenas back to the system, as far as they are more than is to be kept."""
+        """Unmaps empty arenas beyond the number of bytes to keep."""
         empty = [arena for arena in self._arenas if arena.empty]
         while sum(arena.size for arena in empty) > self._kept:
             self._arenas.remove(empty.pop())
 
 
 class _Lease:
-    """Gives a piece back when the buffer over it is gone."""
+    """Frees a piece when the buffer that uses it is destroyed."""
 
     __slots__ = ("_piece", "_returned")
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Indices into a table's rows, with numpy's meaning."""
+"""Table indices with numpy's semantics."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ RowIndices = npt.NDArray[np.int64]
 
 
 def is_row(index: Any) -> bool:
-    """Whether an index names one row, as a whole number does, and not several."""
+    """Whether an index is a single integer, rather than a slice, mask or sequence."""
     if isinstance(index, bool | np.bool_):
         raise TypeError(f"index {index!r} is one bool: want a row's number, a slice, or a mask as long as the table")
     return hasattr(index, "__index__") and getattr(index, "ndim", 0) == 0
 
 
 def rows_of(indices: Any, length: int) -> RowIndices:
-    """The rows of a table of `length` rows that a slice, whole numbers or a mask of bools name, in that order.
+    """Converts a slice, integers or a boolean mask to row numbers of a table of `length` rows, in that order.
 
-    Negative numbers count from the end. IndexError for rows outside the table and for a mask of another length;
-    TypeError for what is no index.
+    Negative numbers count from the end. Raises IndexError for rows outside the table and for masks of another length,
+    and TypeError for anything else.
     """
     if isinstance(indices, slice):
         return np.arange(length, dtype=np.int64)[indices]
@@ -47,7 +47,7 @@ def rows_of(indices: Any, length: int) -> RowIndices:
 def _array(indices: Any) -> npt.NDArray[Any]:
     if isinstance(indices, np.ndarray):
         return indices
-    if hasattr(indices, "__array__"):  # tensors on the CPU, pandas' and Arrow's columns
+    if hasattr(indices, "__array__"):  # CPU tensors, pandas and Arrow columns
         return np.asarray(indices)
     asked = list(indices)
     if asked and all(isinstance(index, bool | np.bool_) for index in asked):

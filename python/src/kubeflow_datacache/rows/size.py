@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a value holds, about: for what transforms give, which may be anything."""
+"""Estimates the memory of any value that a transform may return."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-_SAMPLE: Final = 32  # elements of a long sequence that stand for all of it
-_DEEP: Final = 6  # levels of containers that are looked into
+_SAMPLE: Final = 32  # number of elements of a long sequence that are measured
+_DEEP: Final = 6  # maximum depth of nested containers
 
 
-def held(value: Any, deep: int = _DEEP) -> int:
-    """Bytes that a value keeps in memory: arrays and tensors by their nbytes, containers with what is in them.
+def memory_of(value: Any, deep: int = _DEEP) -> int:
+    """Estimated bytes of a value: nbytes for arrays and tensors, and for containers the sum of their elements.
 
-    Of long sequences a sample is measured. What lies on another device, or in extension objects that don't tell, is
-    counted as the object alone.
+    Measures only a sample of a long sequence. Counts only the Python object for data on other devices and for extension
+    objects that do not report their size.
     """
     if (nbytes := _nbytes(value)) is not None:
         return nbytes
@@ -33,12 +33,12 @@ def held(value: Any, deep: int = _DEEP) -> int:
 def _of_all(values: Iterable[Any], deep: int) -> int:
     elements = list(values)
     stride = max(1, len(elements) // _SAMPLE)
-    measured = [held(element, deep - 1) for element in elements[::stride]]
+    measured = [memory_of(element, deep - 1) for element in elements[::stride]]
     return sum(measured) * len(elements) // max(1, len(measured))
 
 
 def _nbytes(value: Any) -> int | None:
-    """What numpy, torch, Arrow and pandas say; None for others, and 0 for a tensor that is not in this memory."""
+    """nbytes of numpy, torch, Arrow and pandas objects, 0 for a tensor on another device; None for other values."""
     device = getattr(getattr(value, "device", None), "type", "cpu")
     nbytes = getattr(value, "nbytes", None)
     if isinstance(nbytes, int):

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Columns as torch tensors, over the same memory."""
+"""Converts columns to torch tensors that share their memory."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from kubeflow_datacache.rows.arrays import Array
 
 
 class Column:
-    """A column that is given step by step, `size` rows each, with tensors where numpy would have numbers.
+    """A column by step, `size` rows each, as tensors if numpy would have numbers.
 
-    by_numpy: the column as something that gives a step's numpy or Arrow array by the step's index. name: for errors.
-    plain: whether it is tensors at all. steps raises ColumnError for what tensors can't hold.
-    Tensors share the column's memory and may be written to; datetime64 and timedelta64 become int64 in their unit.
+    by_numpy: returns the column as a sequence of numpy or Arrow arrays by step index. name: for error messages. plain:
+    whether the column is converted to tensors. steps() raises ColumnError for values that tensors cannot represent.
+    Tensors share the column's memory and are writable; datetime64 and timedelta64 become int64 in their unit.
     """
 
     def __init__(self, array: pa.Array, size: int, by_numpy: Callable[[], Any], *, name: str, plain: bool) -> None:
         self._size, self._name = size, name
-        self._whole = _numbers(array) if plain else None  # all steps' rows
+        self._whole = _numbers(array) if plain else None  # the rows of all steps
         self._column: Any = by_numpy() if self._whole is None else None
         if isinstance(self._column, np.ndarray):
             self._whole = _tensor(self._column.reshape(len(array), *self._column.shape[2:]))
 
     def steps(self, first: int, last: int) -> Sequence[Any]:
-        """The steps [first, last)."""
+        """The values of steps [first, last)."""
         if self._whole is None:
             parts = [self._column[i] for i in range(first, last)]
             return [self._tensor_of(part) if isinstance(part, np.ndarray) else part for part in parts]
-        # Not unbind, which makes every step a view that autograd follows, at twice the cost: these steps do not
-        # overlap, and nobody has the tensor that they are parts of.
+        # Not unbind, whose results are views tracked by autograd, at twice the cost. This is safe: the steps do not
+        # overlap, and nothing else uses the tensor they are parts of.
         rows = self._whole[first * self._size : last * self._size]
         return rows.unsafe_split_with_sizes([self._size] * (last - first))
 
@@ -50,7 +50,7 @@ class Column:
 
 
 def _numbers(array: pa.Array) -> Any:
-    """A column of numbers as a tensor, without the detour over numpy, which costs more; None for any other column."""
+    """Converts a numeric column directly, which is cheaper than through numpy; None for any other column."""
     import torch  # pyright: ignore[reportMissingImports] - only where tensors are asked for
 
     if not len(array) or array.null_count or not (kind.is_integer(array.type) or kind.is_floating(array.type)):
@@ -67,9 +67,9 @@ def _tensor(array: Array) -> Any:
 
 
 class _Writable:
-    """Shows a read-only array as writable: torch knows no read-only tensors and would warn.
+    """Presents a read-only array as writable: torch has no read-only tensors and would warn.
 
-    The memory belongs to this process alone; rows of other batches are not in reach of a batch's tensors.
+    Only this process uses the memory, and a batch's tensors do not overlap rows of other batches.
     """
 
     def __init__(self, array: Array) -> None:

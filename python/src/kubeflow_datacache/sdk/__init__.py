@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""datacache from the Kubeflow SDK (0.5.0): name a table in train(), and look at its cache.
+"""datacache in the Kubeflow SDK (0.5.0): request a cache in train(), then read its logs and status.
 
 from kubeflow.trainer import CustomTrainer, Initializer, TrainerClient
 from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs, cache_status

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The dataset initializer that a TrainJob's cache is asked for with."""
+"""The dataset initializer that requests a cache for a TrainJob."""
 
 import json
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         worker_mem: str | None = None,
         iam_role: str | None = None,
     ) -> None:
-        # A JSON list: the SDK would join a list by commas, which names may hold.
+        # A JSON list: the SDK would join a list with commas, but column names may contain commas.
         self.columns = json.dumps(columns, ensure_ascii=False) if columns else None
         self.filter = filter
         self.snapshot_id = None if snapshot_id is None else str(snapshot_id)
@@ -83,7 +83,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         self.head_cpu, self.head_mem = _text("head_cpu", head_cpu), _text("head_mem", head_mem)
         self.worker_cpu, self.worker_mem = _text("worker_cpu", worker_cpu), _text("worker_mem", worker_mem)
         self.iam_role = iam_role
-        self.metadata_loc = metadata_loc or ""  # the SDK sends it in any case, and empty means unset
+        self.metadata_loc = metadata_loc or ""  # the SDK always sends it; empty means unset
         if storage_uri is not None and storage_uri.startswith("datacache://"):
             self._refer(storage_uri, cluster_size, table_name, schema_name)
             return
@@ -99,17 +99,17 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
             )
 
     def __post_init__(self) -> None:
-        """Does nothing: the SDK's own check accepts only cache:// and at least two data nodes."""
+        """Replaces the SDK's check, which accepts only cache:// and at least two data nodes."""
 
     def _refer(self, storage_uri: str, *given: object) -> None:
-        """Name a DataCache that exists."""
+        """Refers to an existing DataCache."""
         others = {name: value for name, value in vars(self).items() if value and name != "ready_timeout"}
         if others or any(given):
             raise ValueError(
                 f"{storage_uri} names a DataCache, which says itself what it caches:"
                 f" leave {', '.join(others) or 'cluster_size, schema_name and table_name'} out"
             )
-        self.num_data_nodes = 0  # CLUSTER_SIZE=1: no pods of its own. The SDK always sends it
+        self.num_data_nodes = 0  # the SDK always sends it; 0 means no pods for this TrainJob (CLUSTER_SIZE=1)
         self.storage_uri = storage_uri
 
 
@@ -143,7 +143,7 @@ def _table(storage_uri: str | None, schema: str | None, table: str | None) -> st
 
 
 def _text(name: str, value: object) -> str | None:
-    """Quantities go to the SDK as text; it refuses numbers without naming the field."""
+    """Checks that a quantity is text: the SDK rejects numbers without naming the field."""
     if value is None or isinstance(value, str):
         return value
     raise TypeError(f"{name} is {value!r}: it must be a Kubernetes quantity as text, such as '{value}'")

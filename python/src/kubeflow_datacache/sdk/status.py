@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How a TrainJob's cache is doing."""
+"""Status and logs of a TrainJob's cache."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,25 +12,28 @@ from kubernetes.watch import Watch
 
 _GROUP, _VERSION, _PLURAL = "datacache.kubeflow.org", "v1alpha1", "datacaches"
 _CACHE, _ROLE = "datacache.kubeflow.org/cache", "datacache.kubeflow.org/role"  # labels of a cache's pods
-_USES = "datacache.kubeflow.org/uses"  # on a TrainJob's Service: the DataCache, as namespace/name, that it leads to
+# annotation of a TrainJob's Service: namespace/name of the DataCache that it points to
+_USES = "datacache.kubeflow.org/uses"
 
 
 @dataclass(frozen=True)
 class CacheStatus:
-    """What the controller saw last of a DataCache. Counts are of one copy of the table; None until they are known."""
+    """The status of a DataCache, as last reported by its controller. Counts are for one copy of the table; None if
+    unknown."""
 
     namespace: str
     name: str
     state: str
-    """Pending, Planning, Loading, Ready, Degraded, Failed, Released or a newer word; "" before the first look."""
+    """Pending, Planning, Loading, Ready, Degraded, Failed, Released, or a state of a newer release; "" before the first
+    report."""
     reason: str
-    """Why it is not Ready, in words; "" when it is."""
+    """The reason why it is not Ready; "" if it is Ready."""
     loaded_percent: int | None
     rows: int | None
     bytes: int | None
     snapshot_id: int | None
     endpoint: str
-    """Where clients connect to, as grpc://host:port; "" until it is made."""
+    """The address for clients, as grpc://host:port; "" until the Service exists."""
     used_by: tuple[str, ...]
     """The TrainJobs that use it now, as namespace/name."""
 
@@ -43,22 +46,23 @@ class CacheStatus:
 
 
 def cache_logs(client: TrainerClient, job: str, *, follow: bool = False, server: str | None = None) -> Iterator[str]:
-    """Give the lines that a TrainJob printed while it waited for its cache, or those of the cache's own servers.
+    """Yields the log of a TrainJob's wait for its cache, or the logs of the cache's servers.
 
-    The step's lines are there from when its pod runs until the TrainJob is deleted; the servers' while their pods are.
+    The log of the wait is available from the start of its pod until the TrainJob is deleted, the servers' logs while
+    their pods exist.
 
     Args:
-        client: of the TrainJob's namespace.
+        client: a client of the TrainJob's namespace.
         job: the TrainJob's name.
-        follow: go on until the pod ends; of one pod alone.
-        server: None for the step that waits; "head", "node" or a pod's name for the servers. Lines of several pods
-            begin with the pod's name.
+        follow: whether to continue until the pod ends; for one pod only.
+        server: None for the log of the wait; "head", "node" or a pod's name for servers. With several pods, each line
+            begins with the pod's name.
 
     Raises:
-        LookupError: the TrainJob has no cache, or that has no such pod now; the error names those that there are.
-        ValueError: several pods can't be followed at once.
-        kubernetes.client.ApiException: the API server refuses; servers' logs need the rights to list pods and get
-            pods/log.
+        LookupError: the TrainJob has no cache, or the cache has no such pod now; the message lists its pods.
+        ValueError: follow was given for several pods.
+        kubernetes.client.ApiException: the API server denied the request; logs of servers need the rights to list pods
+            and to get pods/log.
     """
     if server is None:
         return client.get_job_logs(name=job, step="dataset-initializer", follow=follow)
@@ -88,11 +92,12 @@ def _pod_logs(backend: Any, namespace: str, pods: list[str], follow: bool) -> It
 
 
 def cache_status(client: TrainerClient, job: str) -> CacheStatus:
-    """Look at the cache of a TrainJob of the client's namespace, its own or the one that it shares.
+    """Returns the status of the cache that a TrainJob in the client's namespace uses, its own or a shared one.
 
     Raises:
-        LookupError: the TrainJob has no cache: it asks for none, or datacache's controller hasn't seen it yet.
-        kubernetes.client.ApiException: the API server refuses; reading needs the right to get services and datacaches.
+        LookupError: the TrainJob has no cache, because it requests none or the controller has not seen it yet.
+        kubernetes.client.ApiException: the API server denied the request; it needs the right to get services and
+            datacaches.
     """
     backend = _backend(client)
     namespace, name = _cache_of(backend, job)
@@ -122,7 +127,7 @@ def _cache_of(backend: Any, job: str) -> tuple[str, str]:
 
 
 def _explained(error: ApiException, backend: Any, job: str) -> Exception:
-    """A LookupError for what is not there; any other error as it is."""
+    """A LookupError if something was not found (404); otherwise the same error."""
     if error.status != 404:
         return error
     return LookupError(

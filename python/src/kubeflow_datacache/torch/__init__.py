@@ -17,12 +17,12 @@ state = loader.state_dict()
 from kubeflow_datacache.extras import needs
 
 with needs("torch", "kubeflow_datacache.torch"):
+    from kubeflow_datacache.torch.arrow_dataset import ArrowCacheDataset
     from kubeflow_datacache.torch.batch import Columns, TensorBatch
+    from kubeflow_datacache.torch.collective import broadcast
     from kubeflow_datacache.torch.dataset import StreamingDataset
-    from kubeflow_datacache.torch.kep import ArrowCacheDataset
     from kubeflow_datacache.torch.loader import StreamingDataLoader
     from kubeflow_datacache.torch.pad import Pad
-    from kubeflow_datacache.torch.share import broadcast
     from kubeflow_datacache.torch.table import ColumnarRows, Row, TableDataset
 
 __all__ = [

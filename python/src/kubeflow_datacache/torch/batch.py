@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of rows as torch code takes them."""
+"""Batches of tensors."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from torch import Tensor
 
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
-from kubeflow_datacache.rows.slab import Slab
-from kubeflow_datacache.torch.memory import Layout, pack, unpack
+from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.torch.packing import Layout, pack, unpack
 
 
 class Columns(dict[str, Any]):
-    """Columns by name: CPU tensors with the rows first, Arrow arrays where torch has no such dtype.
+    """Columns by name: CPU tensors whose first dimension is the row, or Arrow arrays for types that torch lacks.
 
-    Tensors share the memory that the rows arrived in: numbers, and equally long lists of numbers, without a copy;
-    timestamps, times and durations too, as integers in their unit; bools, dates (as days) and floats with nulls (NaN)
-    are copied. Strings, binary, decimals, structs and lists of them stay Arrow arrays. Other nulls, and lists of
-    different lengths, are as the dataset's null and ragged say (see Loader): by default a ColumnError.
+    Without a copy, tensors share memory with the received rows: numbers, lists of numbers of equal length, and
+    timestamps, times and durations as integers in their unit. Bools, dates (as days) and floats with nulls (as NaN) are
+    copied. Strings, binary, decimals, structs and lists of them stay Arrow arrays. The dataset's options null and
+    ragged (see Loader) say what happens to other nulls and to lists of different lengths; the default is ColumnError.
 
-    A dict that travels between processes as one piece of shared memory.
+    Pickled for another process, all tensors of a batch use one block of shared memory.
     """
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, policy: Policy) -> Columns:
-        """The columns of a record batch."""
-        return Columns(Slab(range(1), rows.num_rows, rows, policy).torch(0))
+        """Converts a record batch."""
+        return Columns(StepBlock(range(1), rows.num_rows, rows, policy).torch(0))
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """A copy whose tensors are on the device; Arrow arrays stay as they are."""
+        """Returns a copy with the tensors on the device; Arrow arrays stay the same."""
         moved = {
             name: value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
             for name, value in self.items()
         }
-        return type(self)(moved, **self.place())
+        return type(self)(moved, **self.metadata())
 
     def __copy__(self) -> Self:
-        return type(self)(self, **self.place())
+        return type(self)(self, **self.metadata())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (type(self), *pack(self), self.place())
+        return _unpacked, (type(self), *pack(self), self.metadata())
 
-    def place(self) -> dict[str, int | None]:
-        """What belongs to it beside its columns."""
+    def metadata(self) -> dict[str, int | None]:
+        """The constructor's other arguments, for copies."""
         return {}
 
 
 class TensorBatch(Columns):
-    """One rank's rows of one step.
+    """One rank's rows of one step, as tensors.
 
-    epoch, step: where it stands. rows: how many rows; none where the world is larger than the batch.
+    epoch, step: the batch's position. rows: the number of rows; 0 if the world is larger than the batch.
 
-    Frameworks rebuild batches as type(batch)(mapping), with columns of their own: epoch, step and rows are None then,
-    and valid is an error. to() keeps them.
+    Frameworks may rebuild batches as type(batch)(mapping) with other columns. Then epoch, step and rows are None, and
+    valid raises. to() keeps them.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class TensorBatch(Columns):
 
     @property
     def valid(self) -> Tensor:
-        """Which rows count, bool, (rows,): all, except that tail "pad" fills the last step with rows given before."""
+        """Boolean mask of real rows, shape (rows,). Only tail "pad" adds others: repeated rows that fill the last step.
+        """
         if self.rows is None:
             raise ValueError(
                 "valid: this batch was rebuilt from its columns alone, by a framework that moved it to a device; take"
@@ -86,15 +87,15 @@ class TensorBatch(Columns):
             )
         return torch.arange(self.rows) < self.rows - self._padded
 
-    def place(self) -> dict[str, int | None]:
-        """Epoch, step, rows and how many of them are padding."""
+    def metadata(self) -> dict[str, int | None]:
+        """Epoch, step, number of rows, and number of padding rows."""
         return {"epoch": self.epoch, "step": self.step, "rows": self.rows, "padded": self._padded}
 
 
 def item_of(batch: Batch, *, pads: bool) -> Any:
-    """What the training code gets for a batch: a TensorBatch, or what the transform made if that is no columns.
+    """Converts a batch to what training code gets: a TensorBatch, or the transform's result if that is not columns.
 
-    pads: whether the epoch's tail may hold padding.
+    pads: whether the last step may contain padding.
     """
     if batch.data is None or isinstance(batch.data, pa.RecordBatch):
         columns: Mapping[Any, Any] = batch.torch()
@@ -106,5 +107,5 @@ def item_of(batch: Batch, *, pads: bool) -> Any:
     return TensorBatch(columns, epoch=batch.epoch, step=batch.step, rows=batch.rows, padded=padded)
 
 
-def _unpacked(of: type[Columns], memory: Tensor, layout: Layout, place: dict[str, int | None]) -> Columns:
-    return of(unpack(memory, layout), **place)
+def _unpacked(of: type[Columns], memory: Tensor, layout: Layout, metadata: dict[str, int | None]) -> Columns:
+    return of(unpack(memory, layout), **metadata)

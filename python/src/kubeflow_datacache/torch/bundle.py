@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Several steps in one message from a DataLoader worker, so that small steps do not each pay for a message."""
+"""Bundles: several steps in one message from a DataLoader worker, to share the cost of a message."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import pyarrow as pa
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from kubeflow_datacache.monitoring.stats import Stats
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import detach_small
-from kubeflow_datacache.rows.slab import Slab
 from kubeflow_datacache.torch.batch import item_of
-from kubeflow_datacache.torch.dataset import Stream, StreamingDataset
-from kubeflow_datacache.torch.segments import Received, SegmentPool, Sent, read
-from kubeflow_datacache.watch.stats import Stats
+from kubeflow_datacache.torch.dataset import StreamingDataset, WorkerIterator
+from kubeflow_datacache.torch.segments import ReceivedSegment, SegmentPool, SegmentRef, read
 
-_SECONDS: Final = 0.01  # so long a ready batch waits for others of its bundle
+_SECONDS: Final = 0.01  # maximum time that a batch waits for others of its bundle
 
 
-class Step(NamedTuple):
-    """One step: its number, rows and Arrow bytes, and what the training code gets for it."""
+class StepItem(NamedTuple):
+    """One step: its number, rows and Arrow bytes, and the item that the training code gets."""
 
     step: int
     rows: int
@@ -37,8 +37,9 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
-    """Who made a bundle, the loader's state as it was then, its numbers, and what it does with nulls."""
+class WorkerReport:
+    """Sent with a bundle: the worker that made it, and its loader's share, state, statistics and null policy at that
+    time."""
 
     share: Share
     worker: int
@@ -47,50 +48,51 @@ class Report:
     policy: Policy
 
 
-class Part(NamedTuple):
-    """Consecutive steps in one record batch, so many rows each."""
+class StepRange(NamedTuple):
+    """Consecutive steps in one record batch, `rows` rows per step."""
 
     steps: range
     rows: int
 
 
 class Bundle:
-    """Consecutive steps of one worker. Pickled, their rows are in a segment of the pool; the receiver has views of it.
+    """Consecutive steps of one worker. Pickling writes their rows to a shared-memory segment, which the receiver reads
+    in place.
 
-    What a transform made of a step is sent by itself instead: a mapping in one piece (TensorBatch), any other as torch
-    sends it.
+    The result of a transform is pickled by itself instead: a mapping as one TensorBatch, anything else as torch does
+    it.
     """
 
-    def __init__(self, report: Report, batches: list[Batch], pool: SegmentPool | None = None) -> None:
+    def __init__(self, report: WorkerReport, batches: list[Batch], pool: SegmentPool | None = None) -> None:
         self.report = report
         self._batches, self._pool = batches, pool
-        self._steps: list[Step] | None = None
-        self._received: tuple[Received, list[Part]] | None = None
+        self._steps: list[StepItem] | None = None
+        self._received: tuple[ReceivedSegment, list[StepRange]] | None = None
 
     @classmethod
-    def of_parts(cls, report: Report, parts: list[Part], sent: Sent) -> Bundle:
-        """A received bundle: a record batch of the segment for each part."""
-        received = Received(sent)
+    def of_parts(cls, report: WorkerReport, parts: list[StepRange], sent: SegmentRef) -> Bundle:
+        """A received bundle, with one record batch in the segment per StepRange."""
+        received = ReceivedSegment(sent)
         bundle = cls(report, _batches(report, parts, map(detach_small, received.read())))
         bundle._received = received, parts
         return bundle
 
     @classmethod
-    def of_steps(cls, report: Report, steps: list[Step]) -> Bundle:
-        """A bundle whose steps are made already."""
+    def of_steps(cls, report: WorkerReport, steps: list[StepItem]) -> Bundle:
+        """A bundle of finished steps."""
         bundle = cls(report, [])
         bundle._steps = steps
         return bundle
 
-    def steps(self) -> list[Step]:
-        """The steps, in order."""
+    def steps(self) -> list[StepItem]:
+        """The steps in order."""
         if self._steps is not None:
             return self._steps
         pads = self.report.state["tail"] == "pad"
-        return [Step(batch.step, batch.rows, batch.nbytes, item_of(batch, pads=pads)) for batch in self._batches]
+        return [StepItem(batch.step, batch.rows, batch.nbytes, item_of(batch, pads=pads)) for batch in self._batches]
 
     def pin_memory(self) -> Bundle:
-        """The bundle in page-locked memory: DataLoader's pin_memory thread calls it."""
+        """A copy in page-locked memory; called by DataLoader's pin_memory thread."""
         if self._received is None:
             return Bundle.of_steps(self.report, [step._replace(item=pin_memory(step.item)) for step in self.steps()])
         received, parts = self._received
@@ -101,14 +103,14 @@ class Bundle:
         if self._pool is None or self._batches[0].data is not None:
             return Bundle.of_steps, (self.report, self.steps())
         runs = list(_runs(self._batches))
-        parts = [Part(_range(run), run[0].rows) for run in runs]
+        parts = [StepRange(_range(run), run[0].rows) for run in runs]
         return Bundle.of_parts, (self.report, parts, self._pool.write([run[0].run(len(run)) for run in runs]))
 
 
 class BundledDataset(IterableDataset[Bundle]):
-    """A dataset in bundles of about so many bytes; a batch that others don't follow within 10 ms waits no longer.
+    """A StreamingDataset in bundles of about bundle_bytes. A batch waits at most 10 ms for the rest of its bundle.
 
-    reader: the name under which the main process keeps the workers' segments, see segments.forget.
+    reader: the key under which the main process keeps the workers' segments, see segments.drop_segments.
     """
 
     def __init__(self, dataset: StreamingDataset, bundle_bytes: int) -> None:
@@ -116,7 +118,7 @@ class BundledDataset(IterableDataset[Bundle]):
         self.reader = os.urandom(8).hex()
 
     def __iter__(self) -> Iterator[Bundle]:
-        stream = Stream(self._dataset)
+        stream = WorkerIterator(self._dataset)
         pool = SegmentPool(self.reader, stream.worker, max(1, self._bundle_bytes // 4))
         batches = iter(stream.loader)
         held: list[Batch] = []
@@ -125,7 +127,7 @@ class BundledDataset(IterableDataset[Bundle]):
             if not held:
                 begun = time.monotonic()
             held.append(batch)
-            size += max(batch.nbytes, batch.held)
+            size += max(batch.nbytes, batch.held_bytes)
             if size >= self._bundle_bytes or time.monotonic() - begun > _SECONDS:
                 yield Bundle(_report(stream), held, pool)
                 held, size = [], 0
@@ -133,12 +135,12 @@ class BundledDataset(IterableDataset[Bundle]):
             yield Bundle(_report(stream), held, pool)
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the begin of an epoch. Frameworks call it as loader.dataset.set_epoch."""
+        """Moves to the start of an epoch. Frameworks call it as loader.dataset.set_epoch."""
         self._dataset.set_epoch(epoch)
 
 
 def order_of(state: Mapping[str, Any]) -> Epoch:
-    """The epoch that a loader's state stands in."""
+    """The Epoch of a loader's state."""
     return Epoch(
         rows=state["rows"],
         seed=state["seed"],
@@ -150,22 +152,22 @@ def order_of(state: Mapping[str, Any]) -> Epoch:
     )
 
 
-def _report(stream: Stream) -> Report:
+def _report(stream: WorkerIterator) -> WorkerReport:
     loader = stream.loader
-    return Report(stream.share, stream.worker, loader.state_dict(), loader.stats(), loader.policy)
+    return WorkerReport(stream.share, stream.worker, loader.state_dict(), loader.stats(), loader.policy)
 
 
-def _batches(report: Report, parts: list[Part], rows: Iterable[pa.RecordBatch]) -> list[Batch]:
-    """The batches of received parts, over their record batches."""
+def _batches(report: WorkerReport, parts: list[StepRange], rows: Iterable[pa.RecordBatch]) -> list[Batch]:
+    """The batches of a received bundle; each part's batches are views of its record batch."""
     origin, batches = (order_of(report.state), report.share), list[Batch]()
     for part, whole in zip(parts, rows, strict=True):
-        slab = Slab(part.steps, part.rows, whole, report.policy)
-        batches += [Batch(origin, slab, index, step) for index, step in enumerate(part.steps)]
+        block = StepBlock(part.steps, part.rows, whole, report.policy)
+        batches += [Batch(origin, block, index, step) for index, step in enumerate(part.steps)]
     return batches
 
 
 def _runs(batches: list[Batch]) -> Iterator[list[Batch]]:
-    """The batches in runs that lie one behind the other in memory."""
+    """Groups batches that are contiguous in memory."""
     run = batches[:1]
     for batch in batches[1:]:
         if batch.follows(run[-1]):

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Batches on their way to an accelerator, beside what it computes."""
+"""Copies batches to an accelerator while it computes."""
 
 from __future__ import annotations
 
@@ -13,60 +13,61 @@ from torch import Tensor
 from kubeflow_datacache.torch.batch import Columns
 
 
-class Moving(NamedTuple):
-    """An item that is being copied, and what says that it has arrived; None where it has."""
+class PendingCopy(NamedTuple):
+    """An item that is being copied, and the CUDA event of its arrival; None if it has arrived."""
 
     item: Any
-    arrives: Any
+    arrived: Any
 
 
-class Mover:
-    """Copies items to a device: on CUDA in a stream of its own, beside the kernels of the current one. One thread.
+class DeviceCopier:
+    """Copies items to a device. On CUDA it uses a stream of its own, in parallel with the current stream. For one
+    thread.
 
-    Copies from page-locked memory go on while the caller does; from other memory they end before start returns.
+    Copies from page-locked memory are asynchronous; copies from other memory are complete when start returns.
     """
 
     def __init__(self, device: torch.device | str) -> None:
         self._device = torch.device(device)
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
 
-    def start(self, item: Any) -> Moving:
-        """Begins to copy an item's tensors."""
+    def start(self, item: Any) -> PendingCopy:
+        """Starts to copy the tensors of an item."""
         if self._stream is None:
-            return Moving(moved(item, self._device), None)
+            return PendingCopy(to_device(item, self._device), None)
         with torch.cuda.stream(self._stream):
-            there = moved(item, self._device, non_blocking=True)
-            return Moving(there, self._stream.record_event())
+            there = to_device(item, self._device, non_blocking=True)
+            return PendingCopy(there, self._stream.record_event())
 
-    def finish(self, moving: Moving) -> Any:
-        """The item; what the current stream does from now on waits until it has arrived."""
-        if moving.arrives is not None:
+    def finish(self, pending: PendingCopy) -> Any:
+        """Returns the copied item. Later work in the current stream waits for the copy."""
+        if pending.arrived is not None:
             current = torch.cuda.current_stream(self._device)
-            current.wait_event(moving.arrives)
-            _used_by(moving.item, current)
-        return moving.item
+            current.wait_event(pending.arrived)
+            _record_use(pending.item, current)
+        return pending.item
 
 
-def moved(item: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
-    """A copy of an item, a tensor, mapping, list or tuple, whose tensors are on a device; others stay as they are."""
+def to_device(item: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
+    """Copies the tensors in an item (tensor, mapping, list or tuple) to a device; other values stay the same."""
     if isinstance(item, Tensor | Columns):
         return item.to(device, non_blocking=non_blocking)
     if isinstance(item, Mapping):
-        return {name: moved(value, device, non_blocking=non_blocking) for name, value in item.items()}
+        return {name: to_device(value, device, non_blocking=non_blocking) for name, value in item.items()}
     if isinstance(item, list | tuple):
-        parts = [moved(value, device, non_blocking=non_blocking) for value in item]
+        parts = [to_device(value, device, non_blocking=non_blocking) for value in item]
         return parts if isinstance(item, list) else type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)
     return item
 
 
-def _used_by(item: Any, stream: Any) -> None:
-    """Keeps tensors' memory from being given to others while a stream uses it."""
+def _record_use(item: Any, stream: Any) -> None:
+    """Records that a stream uses the tensors, so that their memory is not reused before it is done."""
     if isinstance(item, Tensor):
         if item.is_cuda:
             item.record_stream(stream)
     elif isinstance(item, Mapping):
         for value in item.values():
-            _used_by(value, stream)
+            _record_use(value, stream)
     elif isinstance(item, list | tuple):
         for value in item:
-            _used_by(value, stream)
+            _record_use(value, stream)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's Trainer over a cache.
+"""Hugging Face's Trainer with a StreamingDataset.
 
 from kubeflow_datacache.torch.huggingface import CacheTrainer
 
@@ -21,12 +21,13 @@ with needs("huggingface", "kubeflow_datacache.torch.huggingface"):
 
 
 class CacheTrainer(Trainer):
-    """A transformers.Trainer whose train_dataset is a StreamingDataset.
+    """A transformers.Trainer that accepts a StreamingDataset as train_dataset.
 
-    The dataset's global_batch_size is the batch of a step over all ranks: per_device_train_batch_size has no effect.
-    Workers, prefetching and pinned memory are the dataloader_* arguments. Every epoch has an order of its own, and
-    resume_from_checkpoint goes on at the row, with as many ranks as there are now; Trainer reads the skipped steps of
-    the epoch again. Columns go to the model by name: choose them with columns= or make them in a transform.
+    The dataset's global_batch_size sets the rows per step over all ranks: per_device_train_batch_size has no effect.
+    Workers, prefetching and pinned memory follow the dataloader_* arguments. Every epoch has its own order.
+    resume_from_checkpoint resumes at the exact row, also with another number of ranks; to get there, Trainer reads the
+    epoch's earlier steps again. Columns are passed to the model by name: select them with columns= or create them in a
+    transform.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -34,7 +35,7 @@ class CacheTrainer(Trainer):
         self.add_callback(_Epochs())
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The loader of train_dataset; any other dataset's is Trainer's own."""
+        """The data loader of train_dataset; for other kinds of dataset, Trainer's own."""
         dataset = self.train_dataset
         if not isinstance(dataset, StreamingDataset):
             return super().get_train_dataloader()
@@ -50,7 +51,8 @@ class CacheTrainer(Trainer):
 
 
 class _Epochs(TrainerCallback):
-    """Sets the epoch before Trainer skips steps of it after a resume: its loader for the rest has no set_epoch."""
+    """Sets the epoch before Trainer skips steps after a resume: the loader it uses for the remaining steps has no
+    set_epoch."""
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         loader = kwargs.get("train_dataloader")

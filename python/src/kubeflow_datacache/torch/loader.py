@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""torch's DataLoader over a cache, with a place in training of its own."""
+"""StreamingDataLoader: a torch DataLoader of a cache's batches with an exact, resumable position."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from kubeflow_datacache.loader import ENDED
-from kubeflow_datacache.torch.accelerated import accelerated
-from kubeflow_datacache.torch.bundle import Bundle, BundledDataset, Report, Step, order_of
+from kubeflow_datacache.monitoring.stats import Depth, Stats
+from kubeflow_datacache.torch.accelerate import accelerated
+from kubeflow_datacache.torch.bundle import Bundle, BundledDataset, StepItem, WorkerReport, order_of
 from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
-from kubeflow_datacache.torch.device import Mover, Moving
-from kubeflow_datacache.torch.segments import forget
-from kubeflow_datacache.torch.tally import Tally
-from kubeflow_datacache.watch.stats import Depth, Stats
+from kubeflow_datacache.torch.device import DeviceCopier, PendingCopy
+from kubeflow_datacache.torch.segments import drop_segments
+from kubeflow_datacache.torch.worker_stats import WorkerStats
 
 
 class StreamingDataLoader(DataLoader[Any]):
-    """A StreamingDataset's batches, read by num_workers processes; 0 reads in this one, in threads.
+    """A StreamingDataset's batches, read by num_workers processes; 0 reads in threads of this process.
 
-    A torch DataLoader that also knows how far the training came: state_dict is exact with workers and batches in
-    flight, and load_state_dict takes a state of any rank, world size and number of workers. Epochs follow each other
-    by themselves: an iteration begins at the next step that was not given out, and where none is left in the epoch,
-    with the next epoch's first. One iteration at a time; a new one ends the old one, see Loader.
+    A torch DataLoader that also knows the training's position: state_dict is exact with workers and batches in flight,
+    and load_state_dict accepts a state from any rank, world size and number of workers. Epochs follow each other: an
+    iteration begins at the first step that has not been returned, or with the next epoch if none is left. A loader has
+    one iteration at a time; a new one ends the old one (see Loader).
 
-    Reading in this process is cheapest, as batches need no way between processes: use workers for transforms that hold
-    Python's lock. The workers' steps come in bundles of about bundle_bytes, each one piece of shared memory, so that
-    small batches cost little more; prefetch_factor counts bundles. What a transform makes of a step travels by itself.
+    Without workers, batches need no transfer between processes, which is cheapest: use workers for transforms that hold
+    the GIL. Workers send bundles of steps of about bundle_bytes, each in one block of shared memory, so that small
+    batches cost little more than large ones; prefetch_factor counts bundles. The result of a transform is sent step by
+    step.
 
-    multiprocessing_context: unless given "forkserver", with torch imported once for all workers, as gRPC does not
-    survive a fork; scripts then need the usual if __name__ == "__main__". "fork" works while this process itself has
-    not connected to a cache, by reading without workers, len() or state_dict before the first batch; else ForkedError.
+    multiprocessing_context: by default "forkserver" with torch imported once for all workers, as gRPC does not survive
+    a fork; scripts then need the usual if __name__ == "__main__". "fork" works only if this process has not connected
+    to a cache before, by reading without workers, len(), or state_dict before the first batch; otherwise workers raise
+    ForkedError.
 
     pin_memory, persistent_workers, timeout and worker_init_fn are torch's. collate_fn is called in this process with
-    each batch, whole: a TensorBatch, or what the transform made. Costly work belongs into a transform.
+    each whole batch: a TensorBatch, or the transform's result. Put expensive work into a transform instead.
 
-    device: where batches are given out, after collate_fn: they are copied there step by step, the next step beside what
-    the training does with this one, on CUDA in a stream of its own. pin_memory makes these copies asynchronous; without
-    a device, batch.to(device, non_blocking=True) does one in the current stream.
+    device: returns batches on this device. Batches are copied there after collate_fn, one step ahead of the training
+    loop, on CUDA in a stream of its own. pin_memory makes the copies asynchronous. Without a device, use
+    batch.to(device, non_blocking=True), which copies in the current stream.
 
-    restart: whether the iteration after one that was broken off begins where that one began, as with torch's
-    DataLoader, instead of going on: for validation over the first batches, and for Lightning's overfit_batches.
+    restart: whether the iteration after an unfinished one starts at the same position again, as with torch's
+    DataLoader, instead of continuing. For validation on the first batches, and for Lightning's overfit_batches.
 
-    Give it to Lightning's Trainer.fit and to Accelerator.prepare as it is; Accelerate then puts batches on its device.
-    For Hugging Face's Trainer see kubeflow_datacache.torch.huggingface.
+    May be passed directly to Lightning's Trainer.fit and to Accelerator.prepare; Accelerate then moves batches to its
+    device. For Hugging Face's Trainer see kubeflow_datacache.torch.huggingface.
     """
 
     def __init__(
@@ -83,121 +85,122 @@ class StreamingDataLoader(DataLoader[Any]):
             "worker_init_fn": worker_init_fn,
             "multiprocessing_context": multiprocessing_context,
         }
-        # Frameworks build loaders of their own from a loader's dataset and options, so its dataset gives batches. The
-        # bundles, which only this class can take apart, have a DataLoader of their own.
+        # Frameworks create other loaders from a loader's dataset and options, so the public dataset must return
+        # batches. The bundles, which only this class can unpack, come from a second DataLoader.
         super().__init__(dataset, **options)
         bundled = BundledDataset(dataset, bundle_bytes)
         self._bundles: DataLoader[Bundle] = DataLoader(bundled, **options)
-        weakref.finalize(self, forget, bundled.reader)
-        if restart:  # Lightning then sees that nothing is to be replaced for overfit_batches
+        weakref.finalize(self, drop_segments, bundled.reader)
+        if restart:  # tells Lightning that it need not replace the sampler for overfit_batches
             object.__setattr__(self, "sampler", SequentialSampler(dataset))
         self._restart, self._collate = restart, collate_fn or _same
         self._source = dataset
-        self._mover = None if device is None else Mover(device)
-        self._moving: dict[int, Moving] = {}  # steps that are on their way to the device
+        self._copier = None if device is None else DeviceCopier(device)
+        self._pending: dict[int, PendingCopy] = {}  # steps that are being copied to the device
         self._prepared = False
         self.end_of_dataloader, self.remainder = (
             False,
             -1,
-        )  # for Accelerate: whether the batch given out last is the last
-        self._tally = Tally()
-        self._report: Report | None = None
-        self._held: dict[int, Step] = {}
-        self._place: dict[str, Any] = {}  # where the iteration under way began; empty without one
+        )  # for Accelerate: whether the last returned batch is the last of the epoch
+        self._worker_stats = WorkerStats()
+        self._report: WorkerReport | None = None
+        self._received: dict[int, StepItem] = {}
+        self._position: dict[str, Any] = {}  # where the current iteration began; empty without one
         self._epoch = self._next = 0
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - torch names a class of its own
-        """The batches from where the loader stands to the epoch's end; of the next epoch where none is left."""
+        """The remaining batches of the current epoch, or all batches of the next epoch if none remain."""
         self._end()
         return accelerated(self, self._iterate()) if self._prepared else self._iterate()
 
     def __len__(self) -> int:
-        """How many steps a whole epoch has: the same for every rank. Asks the head until the first batch has come."""
+        """The number of steps in an epoch; the same for every rank. Asks the head if no batch has been received yet."""
         return self._source.open().steps if self._report is None else order_of(self._report.state).steps
 
     @property
     def epoch(self) -> int:
         """The number of the current epoch."""
-        return self._epoch if self._place else self._source.place()["epoch"]
+        return self._epoch if self._position else self._source.position()["epoch"]
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """True: Accelerator.prepare then leaves the loader as it is, whose ranks have rows of their own already."""
+        """True, so that Accelerator.prepare does not wrap the loader: its ranks read different rows already."""
         return True
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, prepared: bool) -> None:
-        self._prepared = prepared  # as it tells everything that it prepared
+        self._prepared = prepared  # Accelerate sets this on everything that it prepares
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the begin of an epoch; just after load_state_dict, to the saved step if it is the saved epoch."""
+        """Moves to the start of an epoch. Directly after load_state_dict with the saved epoch, keeps the saved step."""
         self._end()
         self._source.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where training stands: after the batch that was given out last. The same on every rank; ready for JSON."""
-        if self._place and self._report is not None:
+        """The position after the last returned batch, as JSON-serializable values. The same on every rank."""
+        if self._position and self._report is not None:
             return {**self._report.state, "epoch": self._epoch, "next_step": self._next}
-        place = self._source.place()
-        if self._report is not None and not place["resumed"]:
-            return {**self._report.state, "epoch": place["epoch"], "next_step": first_step(place)}
+        position = self._source.position()
+        if self._report is not None and not position["resumed"]:
+            return {**self._report.state, "epoch": position["epoch"], "next_step": first_step(position)}
         return self._source.open().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to a saved place, of any rank, world size and number of workers.
+        """Moves to a saved position. The state may come from any rank, world size and number of workers.
 
-        The next iteration raises StateError if the state is not of this dataset.
+        The next iteration raises StateError if the state does not fit the dataset.
         """
         self._end()
         self._source.load_state_dict(state)
 
     def stats(self) -> Stats:
-        """Where the time went, and how much is read ahead, over all workers as they said it last."""
-        held = Depth(sum(step.rows for step in self._held.values()), sum(step.nbytes for step in self._held.values()))
-        return self._tally.stats(self.epoch, self._next, held)
+        """Statistics over all workers, as of their last reports."""
+        steps = self._received.values()
+        held = Depth(sum(step.rows for step in steps), sum(step.nbytes for step in steps))
+        return self._worker_stats.stats(self.epoch, self._next, held)
 
     def _iterate(self) -> Iterator[Any]:
-        place = self._place = self._source.place()
-        self._epoch, self._next = place["epoch"], first_step(place)
-        self._tally.begin()
+        position = self._position = self._source.position()
+        self._epoch, self._next = position["epoch"], first_step(position)
+        self._worker_stats.begin()
         self.end_of_dataloader = False
         try:
             bundles: Iterator[Bundle] = iter(self._bundles)
-            while self._place is place:
-                step = self._held.pop(self._next, None) or self._wait(bundles)
+            while self._position is position:
+                step = self._received.pop(self._next, None) or self._wait(bundles)
                 if step is None:
                     self.end_of_dataloader = True
                     return
                 self._next += 1
                 self.end_of_dataloader = self._report is not None and self._next == order_of(self._report.state).steps
-                self._tally.gave(step.rows, step.nbytes)
-                yield self._there(step)
+                self._worker_stats.delivered(step.rows, step.nbytes)
+                yield self._deliver(step)
             raise RuntimeError(ENDED)
         finally:
-            if self._place is place:
+            if self._position is position:
                 self._end()
 
-    def _there(self, step: Step) -> Any:
-        """What is given out for a step; the next one, if it is here, begins its way to the device beside it."""
-        if self._mover is None:
+    def _deliver(self, step: StepItem) -> Any:
+        """Returns a step's item. If there is a device, first starts to copy the next received step there."""
+        if self._copier is None:
             return self._collate(step.item)
-        moving = self._moving.pop(step.step, None) or self._mover.start(self._collate(step.item))
-        if (following := self._held.get(self._next)) is not None:
-            self._moving[self._next] = self._mover.start(self._collate(following.item))
-        return self._mover.finish(moving)
+        pending = self._pending.pop(step.step, None) or self._copier.start(self._collate(step.item))
+        if (following := self._received.get(self._next)) is not None:
+            self._pending[self._next] = self._copier.start(self._collate(following.item))
+        return self._copier.finish(pending)
 
-    def _wait(self, bundles: Iterator[Bundle]) -> Step | None:
-        """The next step; None at the epoch's end. Workers take turns by steps, but send bundles."""
+    def _wait(self, bundles: Iterator[Bundle]) -> StepItem | None:
+        """Waits for the next step; None at the epoch's end. Steps come from the workers in turn, but in bundles."""
         begun = time.perf_counter()
         try:
-            while self._next not in self._held:
+            while self._next not in self._received:
                 bundle = next(bundles, None)
                 if bundle is None:
                     return None
                 self._take(bundle)
-            return self._held.pop(self._next)
+            return self._received.pop(self._next)
         finally:
-            self._tally.waited(time.perf_counter() - begun)
+            self._worker_stats.waited(time.perf_counter() - begun)
 
     def _take(self, bundle: Bundle) -> None:
         report = self._report = bundle.report
@@ -206,27 +209,28 @@ class StreamingDataLoader(DataLoader[Any]):
                 f"a worker reads epoch {report.state['epoch']} in epoch {self._epoch}: set_epoch came while workers"
                 " were starting; call it before the iteration"
             )
-        self._tally.report(report.worker, report.stats)
-        self._held.update((step.step, step) for step in bundle.steps())
+        self._worker_stats.report(report.worker, report.stats)
+        self._received.update((step.step, step) for step in bundle.steps())
 
     def _end(self) -> None:
-        """Ends the iteration under way, if any; the dataset then stands where it came to, unless it was moved."""
-        place, self._place = self._place, {}
-        if not place:
+        """Ends the current iteration, if any, and moves the dataset to its position, unless set_epoch or
+        load_state_dict did."""
+        position, self._position = self._position, {}
+        if not position:
             return
-        self._tally.end()
-        self._held.clear()
-        self._moving.clear()
-        if self._source.place() != place:
+        self._worker_stats.end()
+        self._received.clear()
+        self._pending.clear()
+        if self._source.position() != position:
             return
         if self.end_of_dataloader:
-            self._source.stand(self._epoch + 1)
+            self._source.seek(self._epoch + 1)
         elif self._report is not None and not self._restart:
-            self._source.stand(self._epoch, {**self._report.state, "epoch": self._epoch, "next_step": self._next})
+            self._source.seek(self._epoch, {**self._report.state, "epoch": self._epoch, "next_step": self._next})
 
 
 def _context() -> BaseContext:
-    """How workers start: without this process's connections, and without each importing torch."""
+    """The start method for workers: they inherit no connections, and torch is imported only once."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

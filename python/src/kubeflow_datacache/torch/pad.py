@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of different lengths as one tensor."""
+"""Pad: pads lists of different lengths to one tensor."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ import torch
 from torch import Tensor
 
 from kubeflow_datacache.errors import ColumnError
-from kubeflow_datacache.rows.arrays import listed
-from kubeflow_datacache.rows.slab import DEFAULT
+from kubeflow_datacache.rows.arrays import is_fixed_width_list
+from kubeflow_datacache.rows.block import DEFAULT
 from kubeflow_datacache.torch.batch import Columns
 
 
 class Pad:
     """A transform that pads lists of numbers to the longest of the batch: transform=Pad({"tokens": 0}).
 
-    values: {column: the number to pad with}; other columns stay as they are. length: cuts lists to so many numbers and
-    pads to exactly as many. multiple_of: rounds the width up, as tensor cores like it. masks: whether each padded
-    column gets a second one, NAME_mask, bool, that tells its numbers from the padding. A null list is an empty one.
+    values: {column: padding value}; other columns are not changed. length: cuts lists to this length and pads to
+    exactly this length. multiple_of: rounds the width up to a multiple, for tensor cores. masks: whether to add a
+    boolean column NAME_mask per padded column, True for its values and False for padding. A null list becomes an empty
+    one.
 
-    Rows first: (rows, width). Give it as transform= to a loader or dataset; it pickles. ColumnError for a column that
-    is not there, holds no lists of numbers, or has null numbers.
+    Results have shape (rows, width). Pass it to a loader or dataset as transform=; it is picklable. Raises ColumnError
+    for a column that does not exist, is not a list of numbers, or contains null numbers.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Pad:
         self._values, self._length, self._multiple, self._masks = dict(values), length, multiple_of, masks
 
     def __call__(self, rows: pa.RecordBatch) -> Columns:
-        """The columns, padded; a transform is called with each batch."""
+        """Returns the padded columns of a batch."""
         if missing := [name for name in self._values if name not in rows.schema.names]:
             raise ColumnError(f"Pad: {missing[0]!r} is no column of the batch; there are {rows.schema.names}")
         kept = [name for name in rows.schema.names if name not in self._values]
@@ -50,14 +51,14 @@ class Pad:
         return Columns(columns)
 
     def _padded(self, name: str, lists: pa.Array, value: float) -> tuple[Tensor, Tensor]:
-        if not listed(lists.type) or not (
+        if not is_fixed_width_list(lists.type) or not (
             kind.is_integer(lists.type.value_type) or kind.is_floating(lists.type.value_type)
         ):
             raise ColumnError(f"Pad: column {name!r} is {lists.type}, want lists of numbers")
         if self._length is not None:
             lists = pc.list_slice(lists, 0, self._length, return_fixed_size_list=False)
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-        flat = lists.flatten()  # without null lists
+        flat = lists.flatten()  # null lists are left out
         if flat.null_count:
             raise ColumnError(f"Pad: column {name!r} has {flat.null_count} null numbers: fill them in a transform")
         width = self._length or int(lengths.max(initial=0))

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A cache's rows as a map-style torch dataset."""
+"""TableDataset: a cache's rows as a map-style torch dataset."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from kubeflow_datacache.torch.batch import Columns
 class TableDataset(Dataset[Any]):
     """The rows of a cache by index, for DataLoader(TableDataset(cache), batch_size=128, shuffle=True) and its samplers.
 
-    A batch is asked for at once and arrives as Columns, with torch's default collate_fn too; so does
-    dataset[[3, 1, 2]], for batch_size=None with a BatchSampler as sampler. dataset[3] is a Row.
+    A batch is fetched with one request and returned as Columns, also by torch's default collate_fn; so is dataset[[3,
+    1, 2]], for batch_size=None with a BatchSampler as the sampler. dataset[3] returns a Row.
 
-    transform gets an Arrow record batch and gives one, or a mapping of columns, or a list with a sample for each row.
-    null, ragged: what becomes of nulls, and of lists of different lengths, see LoaderOptions.
+    transform gets an Arrow record batch and returns one, or a mapping of columns, or a list with one sample per row.
+    null, ragged: see LoaderOptions.
 
-    Random access costs the servers and the network far more than a StreamingDataset, which shuffles as well. Asks the
-    head for the number of rows when it is made: workers then need multiprocessing_context="forkserver" (or "spawn"),
-    for gRPC does not survive a fork (ForkedError). Pickles; each process has connections of its own.
+    Random access costs the servers and the network far more than a StreamingDataset, which also shuffles. The
+    constructor asks the head for the number of rows, and gRPC does not survive a fork: use
+    multiprocessing_context="forkserver" or "spawn" for workers (otherwise ForkedError). Picklable; each process has its
+    own connections.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class TableDataset(Dataset[Any]):
         return len(self._rows)
 
     def __getitem__(self, index: SupportsIndex | slice | Iterable[SupportsIndex]) -> Any:
-        """A row, or the columns of several; what a transform makes of them if that is no columns."""
+        """A Row, or the Columns of several rows; the transform's result if that is not columns."""
         if is_row(index):
             return self.__getitems__([operator.index(index)])[0]  # pyright: ignore[reportArgumentType] - is_row
         rows = self.__getitems__(index)  # pyright: ignore[reportArgumentType] - is_row
         return rows.columns if isinstance(rows, ColumnarRows) else rows
 
     def __getitems__(self, indices: slice | Iterable[SupportsIndex]) -> Any:
-        """The rows at the indices, in that order; slices, masks, negative numbers and duplicates as in numpy."""
+        """The rows at the indices, in that order. Slices, masks, negative numbers and duplicates work as in numpy."""
         asked = rows_of(indices, len(self))
         rows = self._rows.__getitems__(asked)
         if isinstance(rows, pa.RecordBatch):
@@ -63,16 +64,17 @@ class TableDataset(Dataset[Any]):
         return ColumnarRows(Columns(rows), len(asked)) if isinstance(rows, Mapping) else rows
 
     def close(self) -> None:
-        """Ends the exchanges with the data nodes. Using the dataset again begins new ones."""
+        """Closes the connections to the data nodes. Using the dataset again opens new ones."""
         self._rows.close()
 
 
 class Row(dict[str, Any]):
-    """One row: tensors where its Columns have tensors, else Python values."""
+    """One row: tensors for columns that are tensors, otherwise Python values."""
 
 
 class ColumnarRows(Sequence[Row]):
-    """Rows that are kept as columns: torch's own collate_fn returns the columns, another one may take row by row."""
+    """A sequence of rows stored as columns. torch's default collate_fn returns the columns; other functions may read
+    rows."""
 
     def __init__(self, columns: Columns, count: int) -> None:
         self.columns, self._count = columns, count
@@ -100,7 +102,7 @@ def _value(value: Any) -> Any:
 
 
 def _collate(rows: Sequence[Row], *, collate_fn_map: object = None) -> Any:
-    """What torch's default_collate does with rows (its documentation, "in-place modify default_collate_fn_map")."""
+    """Registered with torch's default_collate (see "in-place modify default_collate_fn_map" in its documentation)."""
     if isinstance(rows, ColumnarRows):
         return rows.columns
     return default_collate([dict(row) for row in rows])

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The head's answer to a request: which data nodes hold its rows, and the tickets to get them."""
+"""The head's FlightInfo: which data nodes hold the requested rows, and the tickets to fetch them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One data node's part of an answer: its index, its address as a URI, and the ticket."""
+    """A Flight endpoint: the data node's index, its address as a URI, and the ticket to send there."""
 
     node: int
     location: str
@@ -27,7 +27,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class FlightInfo:
     """A parsed FlightInfo. nodes[i] = (start, end): data node i holds the row indices start <= row < end."""
 
     dataset: Dataset
@@ -39,7 +39,7 @@ class Answer:
 
     @classmethod
     def parse(cls, info: fl.FlightInfo) -> Self:
-        """Reads a FlightInfo of wire contract v1."""
+        """Parses a FlightInfo of wire contract v1."""
         metadata = json.loads(info.app_metadata or b"{}")
         if metadata.get("v") != _VERSION:
             raise DataCacheError(
@@ -57,12 +57,12 @@ class Answer:
 
     @property
     def row_bytes(self) -> float:
-        """Arrow bytes of a row, estimated by the head; 1.0 where there are no rows."""
+        """Estimated Arrow bytes per row; 1.0 if there are no rows."""
         return max(1.0, self.nbytes / self.records) if self.records > 0 else 1.0
 
 
 def _dataset(metadata: dict[str, Any]) -> Dataset:
-    """The dataset, by the fields that this release knows."""
+    """Parses the dataset; fields that this release does not know are ignored."""
     dataset = metadata["dataset"]
     return Dataset(
         table_uuid=dataset["table_uuid"],

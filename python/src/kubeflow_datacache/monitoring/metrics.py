@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics in Prometheus' text format."""
+"""Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Family(NamedTuple):
-    """One metric: its full name, and a value for each set of labels."""
+    """A metric family: its full name, help text, and a value per set of labels."""
 
     name: str
     help: str
@@ -17,12 +17,12 @@ class Family(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Prometheus' type of the metric, which its name shows."""
+        """The metric's Prometheus type, derived from its name."""
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
 def text(families: Iterable[Family], labels: Mapping[str, str]) -> str:
-    """The metrics in Prometheus' text format (exposition format 0.0.4), every sample with the labels too."""
+    """Formats metrics in Prometheus' text format 0.0.4, adding the labels to every sample."""
     lines: list[str] = []
     for family in families:
         lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]

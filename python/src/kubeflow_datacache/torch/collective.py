@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Batches that one rank reads, for all ranks that train on the same rows."""
+"""Broadcasts the batches that one rank reads to ranks that train on the same rows."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kubeflow_datacache.torch.memory import pack, unpack
+from kubeflow_datacache.torch.packing import pack, unpack
 
 
 def broadcast(batches: Iterable[Mapping[Any, Any]] | None, group: Any = None) -> Iterator[Any]:
-    """The batches of the group's first rank, on every rank of it: those that hold parts of one model read once.
+    """Yields the batches of the group's first rank on all its ranks, so that ranks with parts of one model read only
+    once.
 
-    batches: mappings of columns, as a StreamingDataLoader gives them, in the group's first rank, and None in the
-    others. group: a process group, such as mesh["tensor"].get_group(); None for all ranks. All ranks of it must iterate
-    alike. Yields mappings of the same class; an error of the first rank is raised in all.
+    batches: on the group's first rank, mappings of columns, such as those of a StreamingDataLoader; None on the others.
+    group: a process group, such as mesh["tensor"].get_group(); None for all ranks. All its ranks must iterate in step.
+    Yields mappings of the same class. An error on the first rank is raised on all ranks.
 
-    Costs a step the way of its bytes through the group once, about batch bytes / bandwidth between the ranks, two
-    collective calls, and that the ranks wait for each other; reading on every rank costs the cache and the network as
-    many times the bytes as there are ranks in the group, and no waiting. Over NCCL tensors arrive on the current CUDA
-    device, over gloo on the CPU.
+    Each step costs one broadcast of its bytes, about batch bytes / bandwidth between the ranks, two collective calls,
+    and the wait for the slowest rank. Reading on every rank needs no waiting, but multiplies the bytes from the cache
+    by the number of ranks. With NCCL, tensors arrive on the current CUDA device, with gloo on the CPU.
     """
     first = dist.get_process_group_ranks(group or dist.group.WORLD)[0]
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else None
@@ -38,16 +38,16 @@ def broadcast(batches: Iterable[Mapping[Any, Any]] | None, group: Any = None) ->
             return
         if isinstance(shared[0], Exception):
             raise shared[0]
-        kind, size, layout, place = shared[0]
+        kind, size, layout, metadata = shared[0]
         memory = torch.empty(size, dtype=torch.uint8) if memory is None else memory
         memory = memory if device is None else memory.to(device)
         if size:
             dist.broadcast(memory, src=first, group=group)
-        yield kind(unpack(memory, layout), **place)
+        yield kind(unpack(memory, layout), **metadata)
 
 
 def _next(source: Iterator[Mapping[Any, Any]]) -> tuple[Any, Any]:
-    """The next batch in one piece, and what the others must know of it; None at the end."""
+    """The next batch in one block of memory, and its header for the other ranks; None for both at the end."""
     try:
         batch = next(source, None)
     except Exception as error:
@@ -55,5 +55,5 @@ def _next(source: Iterator[Mapping[Any, Any]]) -> tuple[Any, Any]:
     if batch is None:
         return None, None
     memory, layout = pack(batch)
-    place = getattr(batch, "place", dict)()
-    return memory, (type(batch) if place else dict, memory.numel(), layout, place)
+    metadata = getattr(batch, "metadata", dict)()
+    return memory, (type(batch) if metadata else dict, memory.numel(), layout, metadata)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of an epoch on standard error, in one line of characters."""
+"""TextProgress: an epoch's progress as one line of text on standard error."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from kubeflow_datacache.watch.stats import Stats
+from kubeflow_datacache.monitoring.stats import Stats
 
-_TERMINAL_SECONDS: Final = 0.2  # between two looks at a bar
-_LOG_SECONDS: Final = 10.0  # between two lines in a log
+_TERMINAL_SECONDS: Final = 0.2  # between updates on a terminal
+_LOG_SECONDS: Final = 10.0  # between lines in a log
 _WIDTH: Final = 24
-_CLEAR: Final = "\x1b[K"  # the rest of a terminal's line
+_CLEAR: Final = "\x1b[K"  # clears the rest of the terminal line
 
 
-class Progress:
-    """Shows steps done of `total`, rows a second, the time left and the bottleneck.
+class TextProgress:
+    """Shows completed steps of `total`, rows per second, the time left and the bottleneck.
 
-    On a terminal it is a bar that is written over; elsewhere, as in the log of a pod, a plain line every ten seconds
-    and one at the end. name says what goes on, as "epoch 3"; begin is the loader's stats as it begins.
+    On a terminal, a bar that is overwritten at each update; elsewhere, such as in a pod's log, one line every ten
+    seconds and one at the end. name: a label such as "epoch 3". begin: the loader's stats at the start.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Progress:
         self._begun = self._shown = now()
 
     def due(self) -> bool:
-        """Whether it is time to show something."""
+        """Whether the next update is due."""
         return self._now() - self._shown >= self._every
 
     def update(self, stats: Stats) -> None:
@@ -67,7 +67,7 @@ class Progress:
         )
 
     def _left(self, done: int, spent: float) -> str:
-        """The time that is left at the speed so far; at the end, the time that it took."""
+        """The estimated time left; at the end, the time taken."""
         fresh = done - self._begin.next_step
         if done >= self._total:
             return f"took {_clock(spent)}"

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Retries while servers load or restart: exponential back-off up to a deadline, logged as warnings."""
+"""Retries calls while servers load or restart: exponential back-off up to a deadline, logged as warnings."""
 
 from __future__ import annotations
 
@@ -9,56 +9,51 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
-from kubeflow_datacache.codes import code_of, final, reason_of
+from kubeflow_datacache.codes import code_of, permanent_error, reason_of
 from kubeflow_datacache.errors import UnreachableError
 
-_FIRST, _MOST, _FACTOR = 0.05, 2.0, 1.6  # seconds of back-off
-_SILENT: Final = 1.0  # seconds of waiting before the first warning; short restarts are not logged
-_SAY_EVERY: Final = 10.0  # seconds
+_FIRST, _MOST, _FACTOR = 0.05, 2.0, 1.6  # back-off in seconds: first, maximum, and growth per attempt
+_SILENT: Final = 1.0  # seconds before the first warning, so that short restarts are not logged
+_SAY_EVERY: Final = 10.0  # seconds between warnings
 _log: Final = logging.getLogger("kubeflow_datacache")
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How long to try again without any progress: `seconds` from the first failure."""
-
-    seconds: float = 300.0
-
-
 class Attempts:
-    """The failures of one thing that is tried until it works. Not for concurrent use.
+    """Counts the failures of one operation and waits between its attempts. Not safe for concurrent use.
 
-    `what` says what is tried, as "ask the head at grpc://..."; it opens the error that ends the attempts. A wait that
-    lasts is told as a warning of the logger "kubeflow_datacache", which Python shows unless told otherwise.
+    `what` describes the operation, such as "ask the head at grpc://..."; the final error message contains it. Retrying
+    stops retry_seconds after the first failure. Long waits are logged as warnings by the logger "kubeflow_datacache",
+    which Python shows by default.
     """
 
     def __init__(
         self,
         what: str,
-        patience: Patience,
+        retry_seconds: float,
         stop: threading.Event | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._what, self._patience, self._stop, self._now = what, patience, stop or threading.Event(), now
+        self._what, self._retry_seconds, self._now = what, retry_seconds, now
+        self._stop = stop or threading.Event()
         self._begun: float | None = None
         self._failures = 0
         self._say_at = _SILENT
 
     def progress(self) -> None:
-        """Records a success: the deadline starts again at the next failure."""
+        """Records a success: the next failure starts a new deadline."""
         self._begun, self._failures, self._say_at = None, 0, _SILENT
 
     def failed(self, error: Exception) -> None:
-        """Waits before the next try, or raises if there is none: refused, failed for good, or out of patience."""
-        if (end := final(error)) is not None:
+        """Records a failure and waits before the next attempt. Raises if the error is permanent or the deadline has
+        passed."""
+        if (end := permanent_error(error)) is not None:
             raise end from error
         now = self._now()
         self._begun = self._begun or now
         self._failures += 1
-        spent, most = now - self._begun, self._patience.seconds
+        spent, most = now - self._begun, self._retry_seconds
         answer = f"{code_of(error)}: {reason_of(error)}"
         if spent >= most:
             raise UnreachableError(

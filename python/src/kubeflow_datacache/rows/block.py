@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of consecutive steps in one record batch: what batches are views of."""
+"""StepBlock: the rows of several steps in one record batch, of which batches are views."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ from kubeflow_datacache.rows import arrays
 from kubeflow_datacache.rows.arrays import Array, Policy
 
 DEFAULT: Final = Policy()
-_TENSOR_STEPS: Final = 64  # made at once: in one call a column, and few enough to stay in the core's cache
+# number of steps converted at once: one call per column, and few enough to stay in the CPU cache
+_TENSOR_STEPS: Final = 64
 
 
-class Slab:
-    """`size` rows of each of `steps`, in order. Columns are converted once for all steps, when first asked for."""
+class StepBlock:
+    """The rows of `steps` in order, `size` rows per step. Columns are converted for all steps at once, on first use."""
 
     def __init__(self, steps: range, size: int, rows: pa.RecordBatch, policy: Policy = DEFAULT) -> None:
         self.steps, self.size, self.rows, self.policy = steps, size, rows, policy
         self.nbytes: int = rows.nbytes
         self.step_bytes = self.nbytes // len(steps)
-        self._made: dict[int, dict[str, Any]] = {}  # tensors of steps that nobody has asked for yet, by their index
+        # tensors of steps that were converted but not requested yet, by step index
+        self._made: dict[int, dict[str, Any]] = {}
 
     @functools.cached_property
-    def spent(self) -> Slab:
-        """What batches keep of it once a transform has made others of its rows: the sizes, and no rows."""
-        spent = Slab(self.steps, self.size, pa.RecordBatch.from_pylist([], schema=self.rows.schema), self.policy)
-        spent.nbytes, spent.step_bytes = self.nbytes, self.step_bytes
-        return spent
+    def without_rows(self) -> StepBlock:
+        """The block with its sizes but without its rows; batches keep it after a transform has replaced their rows."""
+        empty = pa.RecordBatch.from_pylist([], schema=self.rows.schema)
+        block = StepBlock(self.steps, self.size, empty, self.policy)
+        block.nbytes, block.step_bytes = self.nbytes, self.step_bytes
+        return block
 
     def arrow(self, index: int, count: int = 1) -> pa.RecordBatch:
-        """The rows of the index-th step, or of count steps from it on."""
+        """The rows of the index-th step, or of `count` steps from there."""
         return self.rows.slice(index * self.size, count * self.size)
 
     def numpy(self, index: int) -> dict[str, Array | pa.Array]:
-        """The columns of the index-th step (see arrays.values)."""
+        """The columns of the index-th step as numpy arrays (see arrays.values)."""
         return {name: steps[index] for name, steps in self._columns}
 
     def torch(self, index: int) -> dict[str, Any]:
-        """The columns of the index-th step, tensors where numpy would have numbers."""
+        """The columns of the index-th step, as tensors if numpy() has numbers."""
         return self._made.pop(index, None) or self._make(index)
 
     def _make(self, first: int) -> dict[str, Any]:
-        """The columns of a step as tensors, and with little more work those of the steps after it."""
+        """Converts a step's columns to tensors, and those of the following steps, which costs little more."""
         last = min(first + _TENSOR_STEPS, len(self.steps))
         try:
             return self._make_until(first, last)
-        except ColumnError:  # of one of the steps: the others have nothing to do with it
+        except ColumnError:  # another step may be invalid: convert only this one
             return self._make_until(first, first + 1)
 
     def _make_until(self, first: int, last: int) -> dict[str, Any]:
@@ -64,7 +67,7 @@ class Slab:
 
     @functools.cached_property
     def _columns(self) -> list[tuple[str, Any]]:
-        """Each column as something that gives a step's part by the step's index."""
+        """For each column, a sequence of its values by step index."""
         fields = zip(self.rows.schema, self.rows.columns, strict=True)
         return [(field.name, self._steps_of(array, field)) for field, array in fields]
 
@@ -92,14 +95,14 @@ class Slab:
 
 
 def _differ(array: pa.Array) -> bool:
-    """Whether some steps of a column may be refused and others not."""
-    if array.null_count or not arrays.listed(array.type):
+    """Whether only some steps of a column may fail to convert."""
+    if array.null_count or not arrays.is_fixed_width_list(array.type):
         return bool(array.null_count)
     return bool(len(array)) and ((alike := arrays.lists(array)) is None or bool(alike[1].null_count))
 
 
 class _Steps:
-    """A column that stays Arrow, or of which each step is converted for itself, whatever its neighbours are."""
+    """The values of a column by step index: as Arrow arrays, or converted for each step separately."""
 
     def __init__(self, array: pa.Array, size: int, convert: Callable[[pa.Array], Array | pa.Array] | None) -> None:
         self._array, self._size, self._convert = array, size, convert

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""tqdm's bar where tqdm is installed and somebody looks; else Progress."""
+"""Progress bars of an epoch: tqdm's in a terminal or notebook if tqdm is installed, otherwise TextProgress."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ import sys
 import time
 from typing import Any, Final, Protocol
 
-from kubeflow_datacache.watch.progress import Progress
-from kubeflow_datacache.watch.stats import Stats
+from kubeflow_datacache.monitoring.stats import Stats
+from kubeflow_datacache.monitoring.text_progress import TextProgress
 
-_SECONDS: Final = 0.1  # between two looks at a bar
+_SECONDS: Final = 0.1  # between updates
 
 
-class Bar(Protocol):
-    """Shows how far an epoch is."""
+class ProgressBar(Protocol):
+    """Shows the progress of an epoch."""
 
     def due(self) -> bool:
-        """Whether it is time to show something."""
+        """Whether the next update is due."""
         ...
 
     def update(self, stats: Stats) -> None:
-        """Shows where the loader is now."""
+        """Shows the current position."""
         ...
 
     def close(self, stats: Stats) -> None:
-        """Shows where the loader is at last, and ends the line."""
+        """Shows the final position and ends the line."""
         ...
 
 
 class TqdmBar:
-    """An epoch as tqdm shows it: steps, and after them rows a second and the bottleneck."""
+    """A tqdm bar of steps, followed by rows per second and the bottleneck."""
 
     def __init__(self, tqdm: Any, name: str, total: int, begin: Stats) -> None:
         self._begin, self._shown = begin, time.monotonic()
         self._bar = tqdm(total=total, initial=begin.next_step, desc=name, unit="step", mininterval=0)
 
     def due(self) -> bool:
-        """Whether it is time to show something."""
+        """Whether the next update is due."""
         return time.monotonic() - self._shown >= _SECONDS
 
     def update(self, stats: Stats) -> None:
-        """Tells tqdm where the loader is now."""
+        """Updates the bar."""
         self._shown = time.monotonic()
         recent = stats.since(self._begin)
         rate = recent.rows / (recent.wall or 1.0)
@@ -50,19 +50,19 @@ class TqdmBar:
         self._bar.update(stats.next_step - self._bar.n)
 
     def close(self, stats: Stats) -> None:
-        """Shows where the loader is at last, and ends the line."""
+        """Shows the final position and ends the line."""
         self.update(stats)
         self._bar.close()
 
 
-def bar_of(name: str, total: int, begin: Stats) -> Bar:
-    """The bar of an epoch. In a log, where tqdm would write over lines that stay, a plain line now and then."""
-    tqdm = tqdm_here()
-    return Progress(name, total, begin) if tqdm is None else TqdmBar(tqdm, name, total, begin)
+def progress_bar(name: str, total: int, begin: Stats) -> ProgressBar:
+    """The progress bar of an epoch. In a log, where tqdm cannot overwrite lines, a plain line from time to time."""
+    tqdm = tqdm_class()
+    return TextProgress(name, total, begin) if tqdm is None else TqdmBar(tqdm, name, total, begin)
 
 
-def tqdm_here() -> Any:
-    """tqdm's class for where this runs; None if it is not installed, or nobody looks at a terminal or notebook."""
+def tqdm_class() -> Any:
+    """The tqdm class for a terminal or notebook; None elsewhere, or if tqdm is not installed."""
     if not sys.stderr.isatty() and "ipykernel" not in sys.modules:
         return None
     try:

@@ -1,8 +1,8 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Columns as one piece of shared memory: processes pass on a descriptor, not the bytes.
+"""Packs the columns of a batch into one block of shared memory, so that processes exchange one descriptor.
 
-torch sends every tensor as a shared-memory file of its own: for small tensors that costs more than their bytes do.
+torch sends each tensor in a shared-memory file of its own, which for small tensors costs more than copying them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from kubeflow_datacache.torch.segments import shared
+from kubeflow_datacache.torch.segments import shared_memory
 
 _ALIGN: Final = 64
 Layout = list[tuple[Any, tuple[torch.dtype, torch.Size, int] | None, Any]]
 
 
 def pack(columns: Mapping[Any, Any]) -> tuple[Tensor, Layout]:
-    """CPU tensors of a batch in one piece of shared memory, and where each lies; other values stay beside it."""
+    """Copies the CPU tensors of a batch into one block of shared memory. Returns it and the layout, with all other
+    values."""
     layout: Layout = []
     end = 0
     for key, value in columns.items():
@@ -29,8 +30,8 @@ def pack(columns: Mapping[Any, Any]) -> tuple[Tensor, Layout]:
             layout.append((key, (value.dtype, value.shape, end), None))
             end += -(-value.nbytes // _ALIGN) * _ALIGN
         else:
-            layout.append((key, None, _alone(value)))
-    memory = shared(end)
+            layout.append((key, None, _compact(value)))
+    memory = shared_memory(end)
     for key, place, _ in layout:
         if place is not None:
             _at(memory, *place).copy_(columns[key])
@@ -38,7 +39,7 @@ def pack(columns: Mapping[Any, Any]) -> tuple[Tensor, Layout]:
 
 
 def unpack(memory: Tensor, layout: Layout) -> dict[Any, Any]:
-    """The columns that pack packed, over the same memory."""
+    """Restores the packed columns as views of the memory."""
     return {key: value if place is None else _at(memory, *place) for key, place, value in layout}
 
 
@@ -46,6 +47,6 @@ def _at(memory: Tensor, dtype: torch.dtype, shape: torch.Size, begin: int) -> Te
     return memory[begin : begin + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
-def _alone(value: Any) -> Any:
-    """An Arrow array without the rows around it, which pickle would send along."""
+def _compact(value: Any) -> Any:
+    """Copies an Arrow array that is a slice: pickle would send the whole array."""
     return pa.concat_arrays([value]) if isinstance(value, pa.Array) else value

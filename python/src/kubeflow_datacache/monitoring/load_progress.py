@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a cache that loads, and showing how far it is."""
+"""Waits for a cache to load, and shows the progress."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
 from kubeflow_datacache.errors import CacheFailedError, UnreachableError
-from kubeflow_datacache.watch.bar import tqdm_here
+from kubeflow_datacache.monitoring.bar import tqdm_class
 
 _ASK_SECONDS: Final = 0.5
-_SAY_SECONDS: Final = 10.0  # between two lines in a log
+_SAY_SECONDS: Final = 10.0  # between two log lines
 
 
 def wait_ready(ask: Callable[[], Mapping[str, Any]], seconds: float, *, progress: bool) -> Mapping[str, Any]:
-    """Asks until a cache is Ready, and returns that status. CacheFailedError if it fails, UnreachableError if nothing
-    more is loaded for so many seconds. progress: whether a bar, or in a log a line now and then, shows it.
+    """Polls the status until the cache is Ready, and returns that status.
+
+    Raises CacheFailedError if the load fails, and UnreachableError if no more rows are loaded for `seconds`. progress:
+    whether to show the progress, as a bar or in a log as a line from time to time.
     """
-    with contextlib.closing(Loading()) if progress else contextlib.nullcontext() as shown:
+    with contextlib.closing(LoadProgress()) if progress else contextlib.nullcontext() as shown:
         done, since = -1, time.monotonic()
         while (status := ask())["state"] != "Ready":
             if status["state"] == "Failed":
@@ -42,16 +44,17 @@ def wait_ready(ask: Callable[[], Mapping[str, Any]], seconds: float, *, progress
         return status
 
 
-class Loading:
-    """A cache's splits, loaded of all: tqdm's bar or plain lines. Shows nothing for a cache that is ready at once."""
+class LoadProgress:
+    """Shows how many of a cache's splits are loaded, with tqdm or as plain lines. Shows nothing if the cache is ready
+    at once."""
 
     def __init__(self, out: TextIO | None = None, now: Callable[[], float] = time.monotonic) -> None:
-        self._tqdm, self._bar = tqdm_here(), None
+        self._tqdm, self._bar = tqdm_class(), None
         self._out, self._now = out or sys.stderr, now
         self._said: float | None = None
 
     def update(self, status: Mapping[str, Any]) -> None:
-        """Shows a status."""
+        """Shows the progress in a status."""
         splits = status["splits"]
         if self._tqdm is None:
             if self._said is None or self._now() - self._said >= _SAY_SECONDS:
@@ -59,19 +62,19 @@ class Loading:
             return
         if self._bar is None:
             self._bar = self._tqdm(desc="loading the cache", unit="split", mininterval=0)
-        self._bar.total = splits["total"] or None  # none until the load is planned
+        self._bar.total = splits["total"] or None  # unknown until the load is planned
         self._bar.set_postfix_str(f"{status['rows']:,} rows", refresh=False)
         self._bar.update(splits["done"] - self._bar.n)
 
     def ready(self, status: Mapping[str, Any]) -> None:
-        """Shows the last status, if something was shown before."""
+        """Shows the final status if an earlier one was shown."""
         if self._bar is not None:
             self.update(status)
         elif self._said is not None:
             self._say(status)
 
     def close(self) -> None:
-        """Ends the bar."""
+        """Closes the bar."""
         if self._bar is not None:
             self._bar.close()
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The dataset class of Kubeflow's enhancement proposal 2655, for code that was written for it."""
+"""ArrowCacheDataset, the dataset class of Kubeflow's enhancement proposal 2655."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
 from kubeflow_datacache.cache import DataCache
-from kubeflow_datacache.options import whole
-from kubeflow_datacache.rows.slab import DEFAULT
+from kubeflow_datacache.options import check_int
+from kubeflow_datacache.rows.block import DEFAULT
 from kubeflow_datacache.torch.batch import Columns
 from kubeflow_datacache.world import World
 
 
 class ArrowCacheDataset(IterableDataset[Any]):
-    """Record batches of batch_size rows of the TrainJob's cache; override from_arrow_rb_to_tensor.
+    """Record batches of batch_size rows from the TrainJob's cache. Override from_arrow_rb_to_tensor.
 
-    As the proposal's class, and unlike it every epoch has an order of its own, and every rank as many batches: the rows
-    of the last incomplete step over all ranks are left out. Ranks and workers share the batches. set_epoch before each
-    epoch, with workers that are not persistent. StreamingDataset does more, such as resuming.
+    Differs from the proposal's class in two ways: every epoch has its own order, and every rank gets the same number of
+    batches, as the rows of the last incomplete step over all ranks are left out. Ranks and workers divide the batches.
+    Call set_epoch before each epoch, and do not use persistent workers. StreamingDataset has more features, such as
+    resuming.
 
-    cache: DataCache.from_env() unless given; use it with DataLoader(dataset, batch_size=None).
+    cache: DataCache.from_env() if not given. Use with DataLoader(dataset, batch_size=None).
     """
 
     def __init__(self, seed: int = 0, batch_size: int = 128, *, cache: DataCache | None = None) -> None:
-        self.seed = whole("seed", seed, 0, 1 << 64)
-        self.batch_size = whole("batch_size", batch_size, 1)
+        self.seed = check_int("seed", seed, 0, 1 << 64)
+        self.batch_size = check_int("batch_size", batch_size, 1)
         self._cache = cache or DataCache.from_env()
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch, and with it the order, of the iterations that begin from now on."""
-        self._epoch = whole("epoch", epoch, 0, 1 << 64)
+        """Sets the epoch, and so the order, of later iterations."""
+        self._epoch = check_int("epoch", epoch, 0, 1 << 64)
 
     def from_arrow_rb_to_tensor(self, chunk: pa.RecordBatch) -> Iterator[Any]:
-        """What the training gets for a record batch: any number of items; the columns as tensors unless overridden."""
+        """Converts a record batch to any number of items for training; by default one item, the columns as tensors."""
         yield Columns.of(chunk, DEFAULT)
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes from and to a server: TCP or TLS, and whether it still lives."""
+"""Connection: a TCP or TLS connection to a server, with a liveness check."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from urllib.parse import SplitResult
 from kubeflow_datacache.credentials import Credentials
 
 _CONNECT_SECONDS: Final = 10.0
-_SILENT_SECONDS: Final = 7.5  # without a byte: then the server is asked for a sign of life, and has as long again
-_SCRATCH: Final = 1 << 16  # read ahead of what is asked for: saves a system call for each small piece
-_LARGE: Final = 1 << 16  # bytes from which a read uses MSG_WAITALL: one call that releases the GIL once
+_SILENT_SECONDS: Final = 7.5  # seconds without data before a PING is sent; the connection fails after as long again
+_SCRATCH: Final = 1 << 16  # size of the read-ahead buffer, which saves a system call for each small read
+_LARGE: Final = 1 << 16  # reads of at least this size use MSG_WAITALL: one call that releases the GIL once
 
 
-class Wire:
-    """A connection for one reading thread. ping: sends a request that a live server answers.
+class Connection:
+    """A connection with one reading thread. ping: bytes of a request that a live server answers.
 
-    Reading raises OSError once the connection is broken, closed, or silent in spite of a ping. cancel and close are
-    for any thread.
+    Reads raise OSError if the connection is broken or closed, or if the server does not answer a ping. cancel and close
+    are safe from any thread.
     """
 
     def __init__(self, address: SplitResult, credentials: Credentials, ping: bytes) -> None:
         self._ping = ping
         self._socket = _open(address, credentials)
-        self.close = weakref.finalize(self, self._socket.close)  # at the latest when nobody reads any more
+        self.close = weakref.finalize(self, self._socket.close)  # at the latest when this object is garbage-collected
         self._tls = isinstance(self._socket, ssl.SSLSocket)
         self._memory = bytearray(_SCRATCH)
         self._scratch = memoryview(self._memory)
-        self._first = self._last = 0  # of the scratch, what is read and not yet given out
+        self._first = self._last = 0  # the unread range of the scratch buffer
 
     def send(self, data: bytes) -> None:
-        """Sends all of it."""
+        """Sends all bytes."""
         self._socket.sendall(data)
 
     def read(self, count: int) -> bytes:
-        """The next count bytes."""
+        """Reads the next `count` bytes."""
         if count <= self._last - self._first:
             first = self._first
             self._first = first + count
@@ -52,7 +52,7 @@ class Wire:
         return bytes(out)
 
     def read_into(self, out: memoryview) -> None:
-        """The next len(out) bytes, without a copy where they are many."""
+        """Reads the next len(out) bytes into out; large reads need no copy."""
         done = min(len(out), self._last - self._first)
         out[:done] = self._scratch[self._first : self._first + done]
         self._first += done
@@ -64,12 +64,12 @@ class Wire:
                 self._first, self._last, done = 0, got - len(rest), len(out)
 
     def cancel(self) -> None:
-        """Makes reads end at once."""
-        with contextlib.suppress(OSError):  # it may have ended already
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would wait for the other side
+        """Makes reads fail at once."""
+        with contextlib.suppress(OSError):  # the connection may be closed already
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket.shutdown would wait for the peer
 
     def _receive(self, out: memoryview) -> int:
-        """Some bytes into out, and what comes after them into the scratch, which must be empty."""
+        """Receives some bytes into out, and any further bytes into the scratch buffer, which must be empty."""
         asked = False
         while True:
             try:
@@ -105,7 +105,7 @@ def _open(address: SplitResult, credentials: Credentials) -> socket.socket:
     try:
         _tune(plain)
         if address.scheme != "grpc+tls":
-            # Not settimeout, under which Python polls before each call and the kernel does not wait for all bytes.
+            # Not settimeout: with it, Python polls before each call, and MSG_WAITALL does not wait for all bytes.
             plain.settimeout(None)
             seconds, micros = divmod(round(_SILENT_SECONDS * 1e6), 1_000_000)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, micros))
@@ -120,7 +120,8 @@ def _open(address: SplitResult, credentials: Credentials) -> socket.socket:
 
 def _tune(plain: socket.socket) -> None:
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a reader that waits for its consumer stays connected
+    # keeps the connection open while a reader waits for its consumer
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2 * _SILENT_SECONDS * 1000))

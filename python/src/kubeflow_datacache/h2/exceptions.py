@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Broken connections and protocols as the exceptions that the rest of the package tells apart."""
+"""Converts OSError and ProtocolError of a call to the exceptions that the rest of the package handles."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _PROBE_SECONDS: Final = 2.0
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 
 
-def fault_of(error: Exception, location: str, call: Call | None, *, cancelled: bool) -> Exception:
-    """What to raise for an OSError or ProtocolError of a call; call is None where it could not connect.
+def exception_of(error: Exception, location: str, call: Call | None, *, cancelled: bool) -> Exception:
+    """The exception to raise for an OSError or ProtocolError of a call; call is None if it could not connect.
 
-    RefusedError where trying again can't help: certificates that don't fit, TLS against plain text.
+    RefusedError if retrying cannot help: an invalid certificate, or TLS on one side only.
     """
     if cancelled:
-        return status.fault(status.CANCELLED, "the call was cancelled")
+        return status.exception(status.CANCELLED, "the call was cancelled")
     if call is None:
-        return _tls_fault(error, location) or status.fault(status.UNAVAILABLE, f"failed to connect: {error}")
-    if not call.greeted and not isinstance(error, TimeoutError) and _speaks_tls(location):
+        return _tls_exception(error, location) or status.exception(status.UNAVAILABLE, f"failed to connect: {error}")
+    if not call.settings_received and not isinstance(error, TimeoutError) and _speaks_tls(location):
         return RefusedError(
             f"{location} answers with TLS only: write grpc+tls:// instead of grpc://, and tls_roots if its certificate"
             " is of a CA that the system does not know"
         )
     if isinstance(error, ProtocolError):
-        return status.fault(status.INTERNAL, str(error))
-    return status.fault(status.UNAVAILABLE, f"the stream broke: {error}; {call.goaway}".rstrip("; "))
+        return status.exception(status.INTERNAL, str(error))
+    return status.exception(status.UNAVAILABLE, f"the stream broke: {error}; {call.goaway}".rstrip("; "))
 
 
-def _tls_fault(error: Exception, location: str) -> RefusedError | None:
-    """What is wrong for good about a TLS connection that was not made; None where it may be made later."""
+def _tls_exception(error: Exception, location: str) -> RefusedError | None:
+    """A RefusedError for a permanent TLS problem; None if a retry may succeed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(
             f"{location}: the server's certificate was not accepted: {error.verify_message}. Give DataCache the PEM of"
@@ -53,12 +53,13 @@ def _tls_fault(error: Exception, location: str) -> RefusedError | None:
 
 
 def _speaks_tls(location: str) -> bool:
-    """Whether a server that broke off a plain connection before its first frame takes one with TLS."""
+    """Whether a server that closed a plain connection before its first frame accepts TLS."""
     address = urlsplit(location)
     if address.scheme == "grpc+tls":
         return False
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only to say what is wrong; nothing is sent
+    # no verification: this connection is only a probe and sends no data
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with contextlib.suppress(OSError):
         plain = socket.create_connection((address.hostname or "", address.port or 0), timeout=_PROBE_SECONDS)
         with plain, context.wrap_socket(plain):

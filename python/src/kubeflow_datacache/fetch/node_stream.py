@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One data node's rows of one epoch, in the epoch's order, read ahead by a thread."""
+"""NodeStream: reads one data node's rows of an epoch ahead, in a thread."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from kubeflow_datacache.codes import FAULTS
+from kubeflow_datacache.codes import CALL_ERRORS
 from kubeflow_datacache.errors import DataCacheError
-from kubeflow_datacache.flow.retry import Attempts
-from kubeflow_datacache.h2.reader import Chunks
-from kubeflow_datacache.watch.clock import Clock
+from kubeflow_datacache.fetch.retry import Attempts
+from kubeflow_datacache.h2.reader import ChunkReader
+from kubeflow_datacache.monitoring.stage_timer import StageTimer
 
 
 class Opening(NamedTuple):
-    """Where a stream begins or goes on: how to open it, and how many of its first rows are known already."""
+    """How to open or resume a stream. skip: the number of its first rows that were received before and must be dropped.
+    """
 
-    read: Callable[[], Chunks]
+    read: Callable[[], ChunkReader]
     skip: int
 
 
-class Stream:
+class NodeStream:
     """Reads one data node's stream into a queue of at most `quota()` bytes, or of one message if that is larger.
 
-    A stream that breaks is opened again with reopen(node, rows received so far), which asks the head and says where to
-    go on; the reader of the queue sees no seam. ended() is called when all was received. Two threads use it: its own,
-    and the one that calls take.
+    A broken stream is reopened with reopen(node, rows received so far), which asks the head where to resume; the
+    consumer does not notice. ended() is called after the last message. Two threads use a NodeStream: its own, and the
+    one that calls take.
     """
 
     def __init__(
@@ -46,26 +47,26 @@ class Stream:
         ended: Callable[[], None],
         attempts: Attempts,
         stop: threading.Event,
-        clock: Clock,
+        timer: StageTimer,
     ) -> None:
         self.node = node
         self.reconnects = 0
         self._ended = False
-        self._rows = self._bytes = 0  # in the queue
+        self._rows = self._bytes = 0  # contents of the queue
         self._opening, self._reopen, self._quota, self._on_end = opening, reopen, quota, ended
-        self._attempts, self._stop, self._clock = attempts, stop, clock
+        self._attempts, self._stop, self._timer = attempts, stop, timer
         self._ready: deque[tuple[pa.RecordBatch, int]] = deque()
         self._changed = threading.Condition()
         self._received = 0
         self._error: Exception | None = None
-        self._reader: Chunks | None = None
+        self._reader: ChunkReader | None = None
         self._thread = threading.Thread(target=self._run, name=f"datacache-node-{node}", daemon=True)
         self._thread.start()
 
     def take(self, count: int) -> Iterator[pa.RecordBatch]:
-        """The next count rows, as they lie in messages, each waited for when it is asked for.
+        """Yields the next `count` rows, cut as in the received messages; waits for each message.
 
-        A stream that ends before is an error, never a shorter answer.
+        Raises DataCacheError if the stream ends before that.
         """
         while count:
             batch = self._next(count)
@@ -73,13 +74,13 @@ class Stream:
             yield batch
 
     def depth(self) -> tuple[int, int]:
-        """Rows and bytes that were read ahead."""
+        """The rows and bytes that were read ahead."""
         with self._changed:
             return self._rows, self._bytes
 
     @property
     def drained(self) -> bool:
-        """Whether all was received and taken."""
+        """Whether the stream has ended and all its rows were taken."""
         return self._ended and not self._ready
 
     def close(self) -> None:
@@ -88,17 +89,17 @@ class Stream:
             self._changed.notify_all()
             reader = self._reader
         if reader is not None:
-            with contextlib.suppress(*FAULTS):
+            with contextlib.suppress(*CALL_ERRORS):
                 reader.cancel()
 
     def join(self, seconds: float) -> None:
-        """Waits for the thread's end."""
+        """Waits until the thread has ended."""
         self._thread.join(seconds)
 
     def _next(self, most: int) -> pa.RecordBatch:
         with self._changed:
             if not self._ready:
-                self._clock.produce(self.node)
+                self._timer.set_producer(self.node)
                 while not self._ready:
                     if self._stop.is_set():
                         raise DataCacheError("the loader was closed while it read")
@@ -110,7 +111,7 @@ class Stream:
                             " no row was passed on in their place"
                         )
                     self._changed.wait()
-                self._clock.produce("decode")
+                self._timer.set_producer("decode")
             batch, size = self._ready.popleft()
             if batch.num_rows > most:
                 rest = size - size * most // batch.num_rows
@@ -127,7 +128,7 @@ class Stream:
                 try:
                     self._read(self._opening)
                     break
-                except FAULTS as error:
+                except CALL_ERRORS as error:
                     if self._stop.is_set() or not self._resume(error):
                         break
         except Exception as error:
@@ -138,14 +139,14 @@ class Stream:
         self._on_end()
 
     def _resume(self, error: Exception) -> bool:
-        """Waits and reopens the stream where it broke; False if no rows were left to read."""
-        self._clock.at_head(self.node, True)
+        """Waits and reopens the stream where it broke. Returns False if no rows are left to read."""
+        self._timer.set_asking_head(self.node, True)
         try:
             self._attempts.failed(error)
             self.reconnects += 1
             opening = self._reopen(self.node, self._received)
         finally:
-            self._clock.at_head(self.node, False)
+            self._timer.set_asking_head(self.node, False)
         if opening is None:
             return False
         self._opening = opening
@@ -156,7 +157,7 @@ class Stream:
         with self._changed:
             self._reader = reader
         skip = opening.skip
-        unknown = math.inf  # without busy_us the first wait counts as the server's, later ones as the wire's
+        unknown = math.inf  # without busy_us, the first wait counts as the server's time, later ones as the network's
         try:
             while not self._stop.is_set():
                 try:
@@ -168,7 +169,7 @@ class Stream:
                             " server, no row was passed on in their place"
                         ) from None
                     return
-                self._clock.settle(self.node, unknown if app_metadata is None else _busy(app_metadata))
+                self._timer.message_received(self.node, unknown if app_metadata is None else _busy(app_metadata))
                 unknown = 0.0
                 dropped = min(skip, batch.num_rows)
                 skip -= dropped
@@ -177,11 +178,11 @@ class Stream:
                     self._attempts.progress()
         finally:
             if self._stop.is_set():
-                with contextlib.suppress(*FAULTS):
+                with contextlib.suppress(*CALL_ERRORS):
                     reader.cancel()
 
     def _put(self, batch: pa.RecordBatch) -> None:
-        size = batch.get_total_buffer_size()  # the message body; nbytes would release the GIL twice
+        size = batch.get_total_buffer_size()  # the size of the message body; nbytes would release the GIL twice
         with self._changed:
             self._received += batch.num_rows
             self._ready.append((batch, size))
@@ -193,5 +194,5 @@ class Stream:
 
 
 def _busy(app_metadata: pa.Buffer) -> float:
-    """Seconds that the data node worked on a message, by its app_metadata (docs/contract.md, DoGet)."""
+    """Seconds that the data node worked on a message, from its app_metadata (docs/contract.md, DoGet)."""
     return json.loads(app_metadata.to_pybytes().decode())["busy_us"] / 1e6

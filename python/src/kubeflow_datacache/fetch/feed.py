@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The streams of one epoch's share, one a data node, and how to go on when one breaks."""
+"""Feed: one stream per data node for one reader's share of an epoch, and how to resume a broken one."""
 
 from __future__ import annotations
 
@@ -12,48 +12,50 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from kubeflow_datacache.answer import Answer, Endpoint
 from kubeflow_datacache.client import StreamClient
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
-from kubeflow_datacache.flow.retry import Attempts
-from kubeflow_datacache.flow.stream import Opening, Stream
+from kubeflow_datacache.fetch.node_stream import NodeStream, Opening
+from kubeflow_datacache.fetch.retry import Attempts
+from kubeflow_datacache.flight_info import Endpoint, FlightInfo
+from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.stop import Stop
-from kubeflow_datacache.watch.clock import Clock
 
-# Bytes of a message. Servers make them of about a MiB unless told otherwise, and none of more than about four.
+# Message sizes in bytes. By default servers send about 1 MiB per message, and never more than about 4 MiB.
 _SHORTEST: Final = 1 << 16
 _USUAL: Final = 1 << 20
 _LONGEST: Final = 4 << 20
-_IN_WORK: Final = 256 << 20  # of all readers' messages together, one for each
+_IN_WORK: Final = 256 << 20  # limit for one message per reader, over all readers
 
 
 class MovedError(DataCacheError):
-    """The rows have moved to other data nodes: this feed can't go on, make a new one."""
+    """The rows have moved to other data nodes. The feed cannot continue; create a new one."""
 
 
 @dataclass(frozen=True)
-class Mark:
-    """Everything before this step was taken; taken[node] rows of each data node since the feed's begin."""
+class ResumePoint:
+    """All rows before `step` were taken; taken[node] counts the rows taken from each data node since the feed was
+    created."""
 
     step: int
     taken: Mapping[int, int]
 
 
 def batch_bytes(prefetch_bytes: int, *, streams: int, readers: int) -> int:
-    """The message size to ask data nodes for. Long messages cost less: each one passes through three Python threads.
+    """The message size to request from data nodes. Long messages cost less, as each one passes through three Python
+    threads.
 
-    Two messages must fit into what each stream may read ahead. A data node works on two messages for each reader (a
-    rank, or its worker), so many readers get shorter ones, to bound its memory.
+    Each stream's read-ahead limit must fit two messages. A data node prepares two messages per reader (a rank, or one
+    of its workers), so with many readers messages are shorter, to limit the node's memory.
     """
     return max(_SHORTEST, min(_LONGEST, prefetch_bytes // (2 * max(1, streams)), max(_USUAL, _IN_WORK // readers)))
 
 
 class Feed:
-    """Rows of one epoch's share from a step on, by data node. Close it.
+    """The rows of one share of an epoch, from a step on, by data node. Must be closed.
 
-    request is the epoch's CMD descriptor without start_step. stop, once set, ends it. One thread takes and marks; each
-    stream has its own.
+    request is the epoch's CMD descriptor without start_step. Setting `stop` ends the feed. Only one thread may call
+    take and mark; each stream reads in a thread of its own.
     """
 
     def __init__(
@@ -65,15 +67,15 @@ class Feed:
         start_step: int,
         prefetch_bytes: int,
         stop: Stop,
-        clock: Clock,
+        timer: StageTimer,
     ) -> None:
         self._cache, self._request, self._dataset = cache, request, dataset
-        self._prefetch_bytes, self._clock, self._stop = prefetch_bytes, clock, stop
-        self._streams: dict[int, Stream] = {}
-        self._mark = Mark(start_step, {})
-        self.answer = self._ask(start_step)
+        self._prefetch_bytes, self._timer, self._stop = prefetch_bytes, timer, stop
+        self._streams: dict[int, NodeStream] = {}
+        self._resume_point = ResumePoint(start_step, {})
+        self.info = self._get_info(start_step)
         self._lock = threading.Lock()
-        self._waiting = {endpoint.node: endpoint for endpoint in self.answer.endpoints}
+        self._waiting = {endpoint.node: endpoint for endpoint in self.info.endpoints}
         self._batch_bytes = batch_bytes(
             prefetch_bytes,
             streams=len(self._waiting) if request["shuffle"] else 1,
@@ -83,7 +85,8 @@ class Feed:
             self._open(node)
 
     def take(self, node: int, count: int) -> Iterator[pa.RecordBatch]:
-        """The next count rows of a data node, as they come. MovedError: make a new feed from the last mark on."""
+        """The next `count` rows of a data node, as they arrive. After MovedError, create a new feed from the last
+        marked step."""
         self._open(node)
         if node not in self._streams:
             raise DataCacheError(
@@ -93,24 +96,25 @@ class Feed:
         return self._streams[node].take(count)
 
     def mark(self, step: int, counts: Mapping[int, int]) -> None:
-        """Records that all steps before `step` are complete; counts: rows taken of each node since the last mark."""
-        taken = dict(self._mark.taken)
+        """Records that all steps before `step` are complete. counts: the rows taken from each node since the last call.
+        """
+        taken = dict(self._resume_point.taken)
         for node, count in counts.items():
             taken[node] = taken.get(node, 0) + count
-        self._mark = Mark(step, taken)
+        self._resume_point = ResumePoint(step, taken)
 
     def depth(self) -> tuple[int, int]:
-        """Rows and bytes that were read ahead."""
+        """The rows and bytes that were read ahead."""
         depths = [stream.depth() for stream in list(self._streams.values())]
         return sum(rows for rows, _ in depths), sum(nbytes for _, nbytes in depths)
 
     @property
     def reconnects(self) -> int:
-        """How many times streams were opened again."""
+        """The number of times that streams were reopened."""
         return sum(s.reconnects for s in self._streams.values())
 
     def stop(self) -> None:
-        """Makes a take that waits raise, and the threads end. May be called from any thread."""
+        """Makes a blocked take raise an exception, and the threads end. Safe from any thread."""
         self._stop.set()
         with self._lock:
             streams = list(self._streams.values())
@@ -118,28 +122,28 @@ class Feed:
             stream.close()
 
     def close(self) -> None:
-        """Ends the streams and waits a moment for their threads."""
+        """Closes the streams and waits up to 5 s for each thread."""
         self.stop()
         for stream in self._streams.values():
             stream.join(5.0)
 
     def _open(self, node: int) -> None:
-        """Opens the stream of a data node, if it is not open."""
+        """Opens the stream of a data node unless it is open already."""
         with self._lock:
             if node not in self._waiting or self._stop.is_set():
                 return
             endpoint = self._waiting.pop(node)
-            self._streams[node] = Stream(
+            self._streams[node] = NodeStream(
                 node,
                 self._opening(endpoint, 0),
                 reopen=self._reopen,
                 quota=self._quota,
                 ended=self._open_next,
                 attempts=Attempts(
-                    f"read from data node {node} at {endpoint.location}", self._cache.patience, self._stop
+                    f"read from data node {node} at {endpoint.location}", self._cache.retry_seconds, self._stop
                 ),
                 stop=self._stop,
-                clock=self._clock,
+                timer=self._timer,
             )
 
     def _opening(self, endpoint: Endpoint, skip: int) -> Opening:
@@ -148,20 +152,20 @@ class Feed:
         )
 
     def _open_next(self) -> None:
-        """Opens the next node's stream when one has ended: without shuffling, nodes are read one after the other."""
+        """Opens the next node's stream after one has ended: without shuffling, nodes are read one after the other."""
         with self._lock:
             following = next(iter(self._waiting), None)
         if following is not None:
             self._open(following)
 
     def _quota(self) -> float:
-        """Bytes that each stream may hold; a stream that has ended counts until its rows are taken."""
+        """The read-ahead limit of each stream in bytes. An ended stream counts until its rows are taken."""
         holding = sum(not stream.drained for stream in list(self._streams.values()))
         return self._prefetch_bytes / max(1, holding)
 
-    def _ask(self, start_step: int) -> Answer:
-        answer = self._cache.ask({**self._request, "start_step": start_step}, self._stop)
-        was, now = self._dataset, answer.dataset
+    def _get_info(self, start_step: int) -> FlightInfo:
+        info = self._cache.get_flight_info({**self._request, "start_step": start_step}, self._stop)
+        was, now = self._dataset, info.dataset
         if now.fingerprint != was.fingerprint or now.rows != was.rows:
             raise DatasetChangedError(
                 f"the cache at {self._cache.endpoint} now serves another dataset: fingerprint {now.fingerprint}"
@@ -169,15 +173,15 @@ class Feed:
                 f" {was.snapshot}, {was.rows} rows). Positions of one mean nothing in the other: make a new loader, or"
                 " start the cache with the snapshot pinned"
             )
-        return answer
+        return info
 
     def _reopen(self, node: int, received: int) -> Opening | None:
-        mark = self._mark
-        answer = self._ask(mark.step)
-        if answer.nodes != self.answer.nodes:
-            raise MovedError(f"the rows lie on other data nodes than before: {answer.nodes}, were {self.answer.nodes}")
-        skip = received - mark.taken.get(node, 0)
-        for endpoint in answer.endpoints:
+        point = self._resume_point
+        info = self._get_info(point.step)
+        if info.nodes != self.info.nodes:
+            raise MovedError(f"the rows lie on other data nodes than before: {info.nodes}, were {self.info.nodes}")
+        skip = received - point.taken.get(node, 0)
+        for endpoint in info.endpoints:
             if endpoint.node == node:
                 return self._opening(endpoint, skip)
         if skip:

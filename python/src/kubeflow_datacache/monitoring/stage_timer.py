@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of an iteration goes."""
+"""StageTimer: measures which stage an iteration spends its time in."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ Stage = Literal["head", "server", "wire", "decode", "transform", "consumer"]
 STAGES: Final[tuple[Stage, ...]] = ("head", "server", "wire", "decode", "transform", "consumer")
 
 
-class Clock:
-    """Splits the wall time of iterations into stages that add up to it, by construction.
+class StageTimer:
+    """Splits the wall time of iterations into stages; the stages always add up to the wall time.
 
-    While the consumer works, time is the consumer's. While it waits, time belongs to what the producer does just then:
-    a stage, or a data node's stream; and a stream is at the head, or it waits for rows: that time is kept until the
-    next message tells how much of it was the server's work. Safe for concurrent use; seconds throughout.
+    While the consumer works, time counts for the stage "consumer". While the consumer waits, it counts for what the
+    producer is doing: a stage, or reading a data node's stream. Such a stream either asks the head, or waits for rows;
+    waiting time is assigned when the next message arrives and says how long the server worked on it. Safe for
+    concurrent use. All times are in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -31,46 +32,47 @@ class Clock:
         self._waits: Stage | Literal["producer"] | None = None
         self._mark: float | None = None
 
-    def begin(self) -> None:
-        """An iteration begins: the clock runs."""
+    def start(self) -> None:
+        """Starts the timer at the start of an iteration."""
         with self._lock:
             self._mark, self._waits, self._producer = self._now(), None, "head"
 
-    def end(self) -> None:
-        """The iteration ends: the clock stands still."""
+    def stop(self) -> None:
+        """Stops the timer at the end of an iteration."""
         with self._lock:
             self._charge()
             self._mark = None
             self._at_head.clear()
 
-    def produce(self, what: Stage | int) -> None:
-        """The producer now does this, or waits for the stream of this data node."""
+    def set_producer(self, what: Stage | int) -> None:
+        """Sets what the producer is doing: a stage, or waiting for the stream of a data node."""
         with self._lock:
             self._charge()
             self._producer = what
 
-    def wait(self, on: Stage | Literal["producer"] = "producer") -> None:
-        """The consumer begins to wait: for a stage, or for whatever the producer does."""
+    def consumer_waits(self, on: Stage | Literal["producer"] = "producer") -> None:
+        """The consumer starts to wait, for a stage or for the producer."""
         with self._lock:
             self._charge()
             self._waits = on
 
-    def resume(self) -> None:
-        """The consumer has what it waited for."""
+    def consumer_resumes(self) -> None:
+        """The consumer continues to work."""
         with self._lock:
             self._charge()
             self._waits = None
 
-    def at_head(self, node: int, yes: bool) -> None:
-        """The data node's stream begins or ends to ask the head for a new ticket."""
+    def set_asking_head(self, node: int, yes: bool) -> None:
+        """A data node's stream starts or stops asking the head for a new ticket."""
         with self._lock:
             self._charge()
             (self._at_head.add if yes else self._at_head.discard)(node)
 
-    def settle(self, node: int, busy: float) -> None:
-        """A message came that the data node worked on for `busy` seconds: so much of the wait for it was the server's.
+    def message_received(self, node: int, busy: float) -> None:
+        """A message arrived on which the data node had worked for `busy` seconds.
 
-        The rest was the wire's. math.inf makes all of the wait the server's.
+        Up to `busy` seconds of the wait for it count for "server", the rest for "wire". math.inf assigns the whole wait
+        to "server".
         """
         with self._lock:
             self._charge()
@@ -80,7 +82,7 @@ class Clock:
             self._spent["wire"] += waited - server
 
     def seconds(self) -> dict[Stage, float]:
-        """The seconds of each stage until now. Waits for a message still under way count as the server's."""
+        """The seconds of each stage so far. A wait for a message that has not arrived counts for "server"."""
         with self._lock:
             self._charge()
             spent = dict(self._spent)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Names and values as notebooks show them."""
+"""HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import html
 from collections.abc import Iterable
 
 
-def as_table(title: str, shown: Iterable[tuple[str, str]]) -> str:
-    """An HTML table with a caption, one row for each name and value. Both are escaped."""
+def html_table(title: str, shown: Iterable[tuple[str, str]]) -> str:
+    """An HTML table with a caption and one row per name and value. Names and values are escaped."""
     rows = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in shown)
     return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"

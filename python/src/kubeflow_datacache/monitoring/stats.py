@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader did and where it waited."""
+"""Stats: what a loader did and where it waited."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from kubeflow_datacache.watch.clock import STAGES, Stage
-from kubeflow_datacache.watch.metrics import Family, text
+from kubeflow_datacache.monitoring.metrics import Family, text
+from kubeflow_datacache.monitoring.stage_timer import STAGES, Stage
 
 MEANING: Final[Mapping[Stage, str]] = {
     "head": "asking the head, which loads or restarts",
@@ -25,7 +25,7 @@ _COUNTED: Final = ("steps", "rows", "bytes", "reconnects")
 
 
 class Depth(NamedTuple):
-    """What a queue holds: rows, and their Arrow bytes."""
+    """The contents of a queue: rows, and their Arrow bytes."""
 
     rows: int
     bytes: int
@@ -33,11 +33,11 @@ class Depth(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """A loader's numbers since it was made. Seconds are wall time while an iteration was open.
+    """A loader's statistics since its creation. Times are wall-clock seconds during iterations.
 
-    seconds: {stage: seconds}; the stages add up to `wall`. All but "consumer" is time that the training loop waited.
-    raw_queue_depth: received and not merged yet; prefetch_queue_depth: merged, perhaps transformed, and not given out
-    yet. steps, rows, bytes: given out. reconnects: streams opened again.
+    seconds: {stage: seconds}; the stages add up to `wall`. In all stages but "consumer", the training loop waited.
+    raw_queue_depth: rows that were received and not merged yet. prefetch_queue_depth: rows that were merged or
+    transformed and not returned yet. steps, rows, bytes: returned so far. reconnects: how often streams were reopened.
     """
 
     seconds: Mapping[Stage, float]
@@ -52,27 +52,28 @@ class Stats:
 
     @property
     def wall(self) -> float:
-        """Seconds that iterations were open."""
+        """Seconds during iterations."""
         return sum(self.seconds.values())
 
     @property
     def waited(self) -> float:
-        """Seconds that the consumer waited."""
+        """Seconds during which the consumer waited."""
         return self.wall - self.seconds["consumer"]
 
     @property
     def bottleneck(self) -> Stage:
-        """The stage that took longest: the one to make faster. "consumer" means that the loader keeps up."""
+        """The stage that took longest. "consumer" means that the loader keeps up with the training loop."""
         return max(STAGES, key=lambda stage: self.seconds[stage])
 
     def since(self, earlier: Stats) -> Stats:
-        """The numbers since an earlier look at the same loader, say of one epoch; what is a state stays as it is."""
+        """The difference to earlier statistics of the same loader, for example those of one epoch. Positions and queue
+        depths stay the current ones."""
         seconds = {stage: self.seconds[stage] - earlier.seconds[stage] for stage in STAGES}
         counted = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
         return replace(self, seconds=seconds, **counted)
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers, ready for JSON."""
+        """All statistics as JSON-serializable values."""
         return {
             **asdict(self),
             "raw_queue_depth": self.raw_queue_depth._asdict(),
@@ -83,11 +84,11 @@ class Stats:
         }
 
     def prometheus(self, **labels: str) -> str:
-        """The numbers in Prometheus' text format, each with the labels; export.Collector is for a live endpoint."""
+        """The statistics in Prometheus' text format, with these labels. For a live endpoint use export.Collector."""
         return text(self.families(), labels)
 
     def families(self) -> Iterator[Family]:
-        """The numbers as metrics."""
+        """The statistics as metric families."""
         stages = [({"stage": stage}, spent) for stage, spent in self.seconds.items()]
         yield Family(f"{_PREFIX}seconds_total", "Wall time by what the training loop waited for.", stages)
         raw, ready = self.raw_queue_depth, self.prefetch_queue_depth
@@ -106,7 +107,7 @@ class Stats:
             yield Family(_PREFIX + name, meaning, [({}, value)])
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the lines of str()."""
+        """HTML for notebooks: the lines of str()."""
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:

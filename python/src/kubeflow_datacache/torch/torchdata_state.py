@@ -1,22 +1,23 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where training stands, read out of the state of torchdata's StatefulDataLoader."""
+"""Extracts the loader state from a state of torchdata's StatefulDataLoader."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-MARK: Final = "kubeflow_datacache"  # the key under which a worker's part of a StatefulDataLoader's state has ours
+MARK: Final = "kubeflow_datacache"  # key of our state in each worker's part of a StatefulDataLoader's state
 _SINCE: Final = (
-    "_steps_since_snapshot"  # torchdata 0.11, stateful_dataloader.py: batches given after the workers' states
+    # number of batches returned since the workers' states were saved (torchdata 0.11, stateful_dataloader.py)
+    "_steps_since_snapshot"
 )
 
 
-def place_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The loader state in a StatefulDataLoader's state, whatever number of workers it had; any other state as it is.
+def loader_state_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the loader state in a StatefulDataLoader's state, for any number of workers; any other state unchanged.
 
-    Workers take turns, so the one that gave last is the furthest, and its next step is the training's.
+    Workers return batches in turn, so the position of training is that of the worker that is furthest ahead.
     """
     parts = list(_ours(state))
     if not parts:

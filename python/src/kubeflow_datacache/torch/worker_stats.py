@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up the statistics of a DataLoader's workers."""
+"""WorkerStats: combines the statistics of a DataLoader's workers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from kubeflow_datacache.watch.clock import STAGES, Stage
-from kubeflow_datacache.watch.stats import Depth, Stats
+from kubeflow_datacache.monitoring.stage_timer import STAGES, Stage
+from kubeflow_datacache.monitoring.stats import Depth, Stats
 
 _WAITS: Final[tuple[Stage, ...]] = tuple(stage for stage in STAGES if stage != "consumer")
 
 
-class Tally:
-    """What the main process gave out and waited for, and why, by what its workers said of their own waiting.
+class WorkerStats:
+    """Counts what the main process returned and how long it waited, and divides the waiting time by stage.
 
-    The main process knows how long it waited, the workers know for what: its time is split as theirs, averaged; what
-    they don't explain is the work of merging and of passing batches between processes, "decode".
+    The main process knows how long it waited, its workers know for which stages. The main process's waiting time is
+    split in the proportions of the workers' waiting times, averaged over workers. The remainder, for merging and for
+    sending batches between processes, counts for "decode".
     """
 
     def __init__(self) -> None:
@@ -30,11 +31,11 @@ class Tally:
         self._begun: float | None = None
 
     def begin(self) -> None:
-        """An iteration begins."""
+        """Starts an iteration."""
         self._begun = time.perf_counter()
 
     def end(self) -> None:
-        """The iteration ends, and with it the workers' loaders."""
+        """Ends the iteration and its workers' loaders."""
         if self._begun is not None:
             self._wall += time.perf_counter() - self._begun
             self._begun = None
@@ -44,19 +45,19 @@ class Tally:
         self._last = {}
 
     def waited(self, seconds: float) -> None:
-        """The consumer waited so long."""
+        """Adds to the consumer's waiting time."""
         self._waited += seconds
 
     def report(self, worker: int, stats: Stats) -> None:
-        """Records a worker's statistics since the iteration began."""
+        """Records a worker's statistics of the current iteration."""
         self._last[worker] = stats
 
-    def gave(self, rows: int, nbytes: int) -> None:
-        """A step was given out."""
+    def delivered(self, rows: int, nbytes: int) -> None:
+        """Counts a returned step."""
         self._steps, self._rows, self._bytes = self._steps + 1, self._rows + rows, self._bytes + nbytes
 
     def stats(self, epoch: int, next_step: int, held: Depth) -> Stats:
-        """The numbers. held: what was received from workers and not given out."""
+        """The combined statistics. held: what was received from workers and not returned yet."""
         wall = self._wall + (time.perf_counter() - self._begun if self._begun is not None else 0.0)
         last = self._last.values()
         seconds = self._split()
@@ -74,7 +75,7 @@ class Tally:
         )
 
     def _waits(self) -> dict[Stage, float]:
-        """Seconds of waiting by stage until now, averaged over the workers."""
+        """Waiting time by stage so far, averaged over the workers."""
         workers = max(1, len(self._last))
         return {
             stage: self._ended[stage] + sum(stats.seconds[stage] for stats in self._last.values()) / workers

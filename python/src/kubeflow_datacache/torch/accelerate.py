@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An iteration as Hugging Face Accelerate's own loaders do it: on its device, known to gradient accumulation."""
+"""Iterates as Hugging Face Accelerate's own data loaders do."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch.utils.data import DataLoader
 
 
 def accelerated(loader: DataLoader[Any], items: Iterator[Any]) -> Iterator[Any]:
-    """The items, moved to Accelerate's device. The loader is its active one until they end, see GradientState.
+    """Yields the items, moved to Accelerate's device. During the iteration the loader is the active one of
+    GradientState.
 
-    loader has end_of_dataloader and remainder, as accelerate.data_loader.DataLoaderStateMixin.
+    loader must have the attributes end_of_dataloader and remainder of accelerate.data_loader.DataLoaderStateMixin.
     """
     from accelerate.state import GradientState, PartialState
     from accelerate.utils import send_to_device

@@ -1,0 +1,120 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Merges the data nodes' streams into blocks of complete steps, in the order of the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from kubeflow_datacache.fetch.feed import Feed, MovedError
+from kubeflow_datacache.monitoring.stage_timer import StageTimer
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.plan import InterleavedRun, Plan, Run
+from kubeflow_datacache.rows.arrays import Policy
+from kubeflow_datacache.rows.block import DEFAULT, StepBlock
+from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
+from kubeflow_datacache.stop import Stop
+
+# Size limits of one merged block: smaller ones cost more per hand-over between threads, larger ones exceed the L2
+# cache.
+_BLOCK_BYTES: Final = 16 << 20
+_BLOCK_ROWS: Final = 1 << 17
+
+
+class Merge:
+    """Merges a share of an epoch into blocks, from a given step on. For one thread at a time.
+
+    open_feed(step, stop) opens a feed from a step on, unless the event is set; it is called again after rows have moved
+    to other data nodes. block_bytes: the size limit of a merged block, unless a single step is larger. Blocks that need
+    no merging are as large as the messages they come from.
+    """
+
+    def __init__(
+        self,
+        epoch: Epoch,
+        share: Share,
+        open_feed: Callable[[int, Stop], Feed],
+        *,
+        block_bytes: int,
+        timer: StageTimer,
+        policy: Policy = DEFAULT,
+    ) -> None:
+        self._epoch, self._share = epoch, share
+        self._open_feed, self._block_bytes, self._timer = open_feed, block_bytes, timer
+        self._policy = policy
+        self._stopped = False
+        self._stop = Stop()  # stops the current feed
+        self.feed: Feed | None = None
+        self.reconnects = 0
+
+    def stop(self) -> None:
+        """Ends the iteration soon. Safe from any thread."""
+        self._stopped = True
+        self._stop.set()
+        if (feed := self.feed) is not None:
+            feed.stop()
+
+    def blocks(self, step: int) -> Iterator[StepBlock]:
+        """Yields the blocks from a step on, in order. Every step comes exactly once, with all its rows."""
+        while not self._stopped:
+            self._timer.set_producer("head")
+            self._stop = Stop()
+            if self._stopped:  # stop() was called between the two lines above
+                return
+            feed = self.feed = self._open_feed(step, self._stop)
+            try:
+                for block in self._walk(feed, step):
+                    yield block
+                    step = block.steps[-1] + 1
+            except MovedError:
+                self.reconnects += 1
+            else:
+                return
+            finally:
+                feed.close()
+                self.reconnects, self.feed = self.reconnects + feed.reconnects, None
+
+    def _walk(self, feed: Feed, step: int) -> Iterator[StepBlock]:
+        plan = Plan(self._epoch, self._share, feed.info.nodes)
+        row_bytes = feed.info.row_bytes
+        most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._block_bytes) / row_bytes))
+        rows = 1  # the first run is a single step, so that the first batch comes early
+        while not self._stopped:
+            self._timer.set_producer("decode")
+            ahead = plan.next(step, rows)
+            if ahead is None:
+                return
+            if isinstance(ahead, Run):
+                yield from self._pass(ahead, feed)
+            else:
+                rows = min(most, max(1, ahead.rows) * 4)
+                yield self._interleave(ahead, feed)
+            step = ahead.steps[-1] + 1
+
+    def _pass(self, run: Run, feed: Feed) -> Iterator[StepBlock]:
+        """Yields the complete steps of each message. Copies only small columns, and steps that span several messages.
+        """
+        schema, size, steps = feed.info.schema, run.size, run.steps
+        torn: list[pa.RecordBatch] = []  # parts of an incomplete step
+        for message in feed.take(run.node, len(steps) * size):
+            torn.append(detach_small(message))
+            while (rows := sum(part.num_rows for part in torn)) >= size:
+                count = rows // size if len(torn) == 1 else 1
+                last = torn.pop()
+                here = count * size - (rows - last.num_rows)  # number of rows that the step takes from the last message
+                block = StepBlock(steps[:count], size, concatenate([*torn, last.slice(0, here)], schema), self._policy)
+                torn, steps = [last.slice(here)] if here < last.num_rows else [], steps[count:]
+                feed.mark(block.steps[-1] + 1, {run.node: count * size})
+                yield block
+
+    def _interleave(self, run: InterleavedRun, feed: Feed) -> StepBlock:
+        """Collects the rows of a run from all data nodes and puts them in the order of its steps."""
+        parts = [part for node, count in run.counts.items() for part in feed.take(node, count)]
+        feed.mark(run.steps[-1] + 1, run.counts)
+        if run.destinations is None:
+            rows = concatenate(parts, feed.info.schema)
+            return StepBlock(run.steps, run.size, detach_small(rows) if len(parts) == 1 else rows, self._policy)
+        return StepBlock(run.steps, run.size, Gather(parts, run.destinations).batch(), self._policy)

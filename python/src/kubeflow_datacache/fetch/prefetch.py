@@ -1,0 +1,122 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Prefetcher: a thread that merges and transforms batches ahead of the consumer."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+from kubeflow_datacache.fetch.merge import Merge
+from kubeflow_datacache.fetch.queue import ByteQueue, QueueEntry
+from kubeflow_datacache.monitoring.stage_timer import StageTimer
+from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.transform import Transform
+
+_JOIN_SECONDS = 1.5  # close() waits this long; a gRPC call to a head that does not answer goes on in the thread
+
+
+class Prefetcher:
+    """Produces the batches of one share of an epoch, from a step on. Iterate once, in one thread. Close it, also after
+    errors."""
+
+    def __init__(
+        self,
+        order: Epoch,
+        share: Share,
+        merge: Merge,
+        *,
+        step: int,
+        transform: Transform | None,
+        ready_bytes: int,
+        timer: StageTimer,
+    ) -> None:
+        self._origin, self._merge = (order, share), merge
+        self._transform, self._timer = transform, timer
+        self._queue: ByteQueue[StepBlock | Future[Batch]] = ByteQueue(ready_bytes)
+        self._limit = ready_bytes
+        self._thread = threading.Thread(target=self._produce, args=(step,), name="datacache-merge", daemon=True)
+        self._thread.start()
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields the batches in order. Raises an error of fetching or of the transform after the batches before it."""
+        origin = self._origin
+        while (item := self._next()) is not None:
+            if isinstance(item, StepBlock):
+                for index, step in enumerate(item.steps):
+                    yield Batch(origin, item, index, step)
+            else:
+                yield self._result(item)
+
+    def close(self) -> None:
+        """Stops the thread and the streams."""
+        self._merge.stop()
+        self._queue.end()
+        self._thread.join(_JOIN_SECONDS)
+
+    def ready(self) -> tuple[int, int]:
+        """The rows and bytes that are merged or transformed and not returned yet."""
+        return self._queue.depth()
+
+    def raw(self) -> tuple[int, int]:
+        """The rows and bytes that were received and not merged yet."""
+        feed = self._merge.feed
+        return feed.depth() if feed is not None else (0, 0)
+
+    @property
+    def reconnects(self) -> int:
+        """The number of times that a stream was reopened."""
+        feed = self._merge.feed
+        return self._merge.reconnects + (feed.reconnects if feed is not None else 0)
+
+    def _next(self) -> StepBlock | Future[Batch] | None:
+        if not self._queue.waiting:
+            return self._queue.get()
+        self._timer.consumer_waits()
+        try:
+            return self._queue.get()
+        finally:
+            self._timer.consumer_resumes()
+
+    def _result(self, future: Future[Batch]) -> Batch:
+        if future.done():
+            return future.result()
+        self._timer.consumer_waits("transform")
+        try:
+            return future.result()
+        finally:
+            self._timer.consumer_resumes()
+
+    def _produce(self, step: int) -> None:
+        try:
+            for block in self._merge.blocks(step):
+                if not self._put(block):
+                    return
+            self._queue.end()
+        except BaseException as error:
+            self._queue.end(error)
+
+    def _put(self, block: StepBlock) -> bool:
+        if self._transform is None:
+            return self._queue.put(block, QueueEntry(block.rows.num_rows, block.nbytes))
+        for index, step in enumerate(block.steps):
+            # The estimated size: the rows, and the transform's result, estimated from earlier results. Until there is
+            # one, only one batch is in the queue.
+            growth = self._transform.growth
+            weight = int(block.step_bytes * (1 + growth)) if growth is not None else self._limit
+            if not self._queue.room(weight):
+                return False
+            self._timer.set_producer("transform")
+            entry = QueueEntry(block.size, weight)
+            future = self._transform.start(Batch(self._origin, block, index, step))
+            if not self._queue.append(future, entry):
+                return False
+            future.add_done_callback(functools.partial(self._weigh, entry))
+        return True
+
+    def _weigh(self, entry: QueueEntry, future: Future[Batch]) -> None:
+        self._queue.weigh(entry, 0 if future.exception() is not None else future.result().held_bytes)
