@@ -13,8 +13,7 @@ Weights = list[Floats]
 
 
 class Model:
-    """Maps features to classes. gradient() may be called for several ranks before one update(), as in data parallelism.
-    """
+    """Maps features to classes. For data parallelism, call gradient() for several ranks before one update()."""
 
     def __init__(self, features: int, classes: int, hidden: int = 64, seed: int = 0) -> None:
         random = np.random.default_rng(seed)

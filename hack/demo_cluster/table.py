@@ -15,8 +15,7 @@ BUCKET = "tables"
 
 
 def write(rows: int, keys: dict[str, str]) -> str:
-    """Write the table to the object store of these keys (AWS_ENDPOINT_URL, ...); return the URI of its metadata file.
-    """
+    """Write the table to the object store of these keys (AWS_ENDPOINT_URL, ...); return its metadata file's URI."""
     random = np.random.default_rng(2026)
     rule = random.normal(size=(FEATURES, CLASSES))
     endpoint, region = keys["AWS_ENDPOINT_URL"], keys["AWS_REGION"]

@@ -1,8 +1,8 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the Kubeflow SDK takes for an API server.
+"""A fake API server for the Kubeflow SDK.
 
-It knows one runtime by two names and one cache's pods, and keeps TrainJobs.
+It serves one runtime under two names and the pods of one cache, and records posted TrainJobs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kubeflow.trainer import KubernetesBackendConfig, TrainerClient
 from kubernetes import client as kubernetes
 
 RUNTIME = "torch-distributed-with-cache"
-DEFAULT = "torch-distributed"  # the SDK's own, which differs by a step that the SDK does not look at
+DEFAULT = "torch-distributed"  # the SDK's default runtime; it lacks one step, which the SDK does not check
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# TrainJob reviews of team-a uses the DataCache shared of team-b, which has a head and two data nodes.
+# The TrainJob "reviews" in team-a uses the DataCache "shared" in team-b, which has a head and two data nodes.
 _SERVICE = {"metadata": {"annotations": {"datacache.kubeflow.org/uses": "team-b/shared"}}}
 _PODS = [
     {"metadata": {"name": f"shared-cache-0{end}", "labels": {"datacache.kubeflow.org/role": role}}}
@@ -33,7 +33,7 @@ _PODS = [
 
 @contextlib.contextmanager
 def trainer_client() -> Generator[tuple[TrainerClient, list[dict[str, Any]]]]:
-    """A client of the SDK, and the TrainJobs that it posted."""
+    """Yields a client of the SDK, and the list of the TrainJobs that it posted."""
     bodies: list[dict[str, Any]] = []
     runtime = yaml.safe_load((REPOSITORY / "runtimes" / f"{RUNTIME}.yaml").read_text())
     handler = type("Handler", (ApiServer,), {"posted": bodies, "runtime": runtime})
@@ -45,13 +45,13 @@ def trainer_client() -> Generator[tuple[TrainerClient, list[dict[str, Any]]]]:
 
 
 class ApiServer(BaseHTTPRequestHandler):
-    """Knows one runtime by two names, and keeps what is posted."""
+    """Serves one runtime under two names, and records posted objects."""
 
     posted: list[dict[str, Any]]
     runtime: dict[str, Any]
 
     def do_GET(self) -> None:
-        """FlightInfo with what is known, or that there is no such thing."""
+        """Respond with the known object, or 404."""
         path = self.path.partition("?")[0]
         if path.endswith("/log"):
             pod = path.split("/")[-2]
@@ -68,7 +68,7 @@ class ApiServer(BaseHTTPRequestHandler):
         self._answer(404 if found is None else 200, found or {"kind": "Status", "code": 404})
 
     def do_POST(self) -> None:
-        """Keep the body."""
+        """Record the body."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.posted.append(body)
         self._answer(201, body)
@@ -84,4 +84,4 @@ class ApiServer(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Random schedules that can be had again."""
+"""Reproducible random schedules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Chance:
-    """Where random tests get their schedules from: the same seed and number give the same schedule."""
+    """Source of random schedules: the same seed and number give the same schedule."""
 
     seed: int
     thorough: int
@@ -19,11 +19,11 @@ class Chance:
     notes: list[str]
 
     def schedules(self, count: int) -> Iterator[tuple[int, random.Random]]:
-        """The numbers of so many schedules, times --thorough, and random numbers for each."""
+        """Yields `count` times --thorough schedule numbers, each with its random generator."""
         for number in range(count * self.thorough) if self.only is None else [self.only]:
             print(f"--seed {self.seed} --schedule {number}")  # pytest shows it if the test fails
             yield number, random.Random(f"{self.seed} {number}")
 
     def note(self, text: str) -> None:
-        """Says at the end of the run what was done."""
+        """Adds a line to the summary at the end of the test run."""
         self.notes.append(f"{text} (--seed {self.seed})")

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A head and data nodes as processes that can be killed and started again."""
+"""A head and data nodes as processes that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Blow = Literal["kill", "stop", "freeze"]
 
 
 class Cluster:
-    """One head, with flags of its own, and `nodes` data nodes on loopback. Ends them all on exit."""
+    """A head, started with `flags`, and `nodes` data nodes on loopback. Kills them all on exit."""
 
     def __init__(self, binary: Path, metadata: str, logs: Path, nodes: int = 2, flags: Sequence[str] = ()) -> None:
         self._binary, self._metadata, self._logs, self._nodes, self._flags = binary, metadata, logs, nodes, flags
@@ -44,7 +44,7 @@ class Cluster:
             self.kill(name)
 
     def start(self, name: str) -> None:
-        """Starts "head" or "node-0", ..."""
+        """Starts the server of this name: "head", "node-0", ..."""
         if name == "head":
             own = ["head", "--metadata", self._metadata, "--nodes", str(self._nodes), *self._flags]
             own += ["--listen", self._head, "--http", self._http]
@@ -57,13 +57,13 @@ class Cluster:
             )
 
     def kill(self, name: str) -> None:
-        """SIGKILL, at once."""
+        """Kills a server with SIGKILL."""
         process = self._processes.pop(name)
         process.send_signal(signal.SIGKILL)
         process.wait()
 
     def blow(self, names: list[str], seconds: float, how: Blow = "kill") -> None:
-        """Kills, stops or freezes these servers, for so many seconds, while the caller goes on."""
+        """Kills, stops or freezes servers, and restores them after some seconds. Returns at once."""
         if self._revival.ident is not None:
             self._revival.join()
         for name in names:

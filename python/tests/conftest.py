@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: the in-process peer, and real servers."""
+"""Fixtures: a fake cache in this process (Peer), and real servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The server under test, and how much to run."""
+    """Options for the server under test and the number of random tests."""
     parser.addoption("--server", type=Path, default=REPOSITORY / "bin/cacheserver", help="the cacheserver binary")
     parser.addoption("--thorough", type=int, default=1, help="times as many random schedules: 10 for a release")
     parser.addoption("--seed", type=int, default=secrets.randbits(32), help="of the random tests; printed at the end")
@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What the random tests did, and how to do it again."""
+    """Prints what the random tests did and how to repeat them."""
     for line in config.stash.get(NOTES, []):
         terminalreporter.write_line(line)
 
@@ -52,7 +52,7 @@ def chance(request: pytest.FixtureRequest) -> Chance:
 
 @pytest.fixture
 def thorough(chance: Chance) -> int:
-    """How many times as many random cases to run."""
+    """Factor for the number of random cases."""
     return chance.thorough
 
 
@@ -65,14 +65,14 @@ def rng(chance: Chance) -> random.Random:
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
-    """A cache in this process: 100 rows on three nodes."""
+    """A fake cache in this process: 100 rows on three data nodes."""
     with Peer(Table(100, [(0, 40), (40, 70), (70, 100)])) as one:
         yield one
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., DataCache]]:
-    """Connects clients that are closed after the test."""
+    """A function that opens clients; they are closed after the test."""
     opened: list[DataCache] = []
 
     def open_cache(endpoint: str, retry_seconds: float = 120.0, transport: Transport = "h2") -> DataCache:
@@ -107,7 +107,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def cluster(server: Path, table: str, tmp_path: Path) -> Iterator[Cluster]:
-    """A head and two data nodes that serve the table, each a process of its own, ready."""
+    """A head and two data nodes as separate processes, which have loaded the table."""
     with Cluster(server, table, tmp_path) as servers:
         servers.wait_ready()
         yield servers

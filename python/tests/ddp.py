@@ -1,6 +1,7 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a distributed training over gloo: trains a tiny model, and prints what it read and learnt as JSON."""
+"""One rank of a distributed training with gloo: trains a tiny model, and prints the rows it read and the weights as
+JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 from kubeflow_datacache import DataCache
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 
-SECONDS = 600  # for a whole training; a machine may be ten times slower than ours
+SECONDS = 600  # time limit of a whole training, generous for slow machines
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A training: the loader's options, and its workers."""
+    """A training: the loader's options and the number of workers."""
 
     options: dict[str, Any]
     workers: int = 0
@@ -35,14 +36,14 @@ class Run:
 
 @dataclass
 class Learnt:
-    """What a rank has of a training: the row ids of each step that count, and the model's weights at the end."""
+    """The result of a training on one rank: the ids of each step's rows without padding, and the final weights."""
 
     steps: list[list[int]]
     weights: list[float]
 
 
 def train(endpoint: str, runs: Sequence[Run], world: int, folder: Path) -> list[list[Learnt]]:
-    """Does the trainings with so many processes: [rank][run]."""
+    """Runs the trainings with `world` processes; returns results by [rank][run]."""
     src = str(Path(__file__).parents[1] / "src")
     own = {
         **os.environ,
@@ -69,11 +70,11 @@ def train(endpoint: str, runs: Sequence[Run], world: int, folder: Path) -> list[
 
 
 def learn(cache: DataCache, run: Run) -> Learnt:
-    """One training in this rank."""
+    """Runs one training on this rank."""
     torch.manual_seed(1)
     model = DistributedDataParallel(torch.nn.Linear(2, 1, dtype=torch.float64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    # Workers are forked, which is fast, and fine as long as this rank itself has not connected to the cache.
+    # Forked workers start fast. This is allowed as long as this rank itself has not connected to the cache.
     dataset = StreamingDataset(cache, **run.options)
     loader = StreamingDataLoader(
         dataset, num_workers=run.workers, multiprocessing_context="fork" if run.workers else None
@@ -85,7 +86,7 @@ def learn(cache: DataCache, run: Run) -> Learnt:
             counts = batch.valid.to(torch.float64)
             rows = batch["id"].to(torch.float64) / 100
             wrong = model(torch.stack([rows, rows**2], 1))[:, 0] - torch.sin(rows)
-            # DDP takes the mean over ranks: their shares are uneven, so that each divides by the whole step's rows.
+            # DDP averages over ranks, but their shares are uneven: divide by the row count of the whole step.
             whole = counts.sum()
             dist.all_reduce(whole)
             loss = (wrong**2 * counts).sum() * dist.get_world_size() / whole
@@ -97,7 +98,7 @@ def learn(cache: DataCache, run: Run) -> Learnt:
 
 
 def main() -> None:
-    """Joins the others, trains, prints."""
+    """Joins the process group, runs the trainings, prints the results."""
     order = json.loads(sys.argv[1])
     dist.init_process_group(
         "gloo",

@@ -1,9 +1,9 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of a training in Lightning, Accelerate or Hugging Face's Trainer, as their users write it.
+"""One rank of a training with Lightning, Accelerate or Hugging Face's Trainer, written as users would.
 
-It trains two epochs, then goes on in a fresh trainer from a checkpoint after three steps of the first, and writes the
-row ids of every step of both as JSON.
+It trains two epochs, then resumes in a new trainer from a checkpoint after three steps of the first epoch, and writes
+the row ids of all steps of both trainings as JSON.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 from kubeflow_datacache import DataCache
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 
-EPOCHS, SAVED = 2, 3  # SAVED: steps before the checkpoint
+EPOCHS, SAVED = 2, 3  # SAVED: number of steps before the checkpoint
 
 Steps = list[list[int]]
 
 
 class Model(torch.nn.Module):
-    """Notes what it is given."""
+    """Records its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Model(torch.nn.Module):
         self.seen: Steps = []
 
     def forward(self, id: torch.Tensor) -> dict[str, torch.Tensor]:
-        """A loss that changes no weight much."""
+        """A loss so small that the weights hardly change."""
         self.seen.append(id.tolist())
         return {"loss": 1e-9 * self.line(id.float().unsqueeze(1)).sum()}
 
@@ -70,7 +70,7 @@ def lightning(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
 
 
 def accelerate(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]:
-    """A loop with Accelerate."""
+    """A training loop with Accelerate."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
@@ -120,14 +120,14 @@ def huggingface(dataset: Any, folder: Path, workers: int) -> tuple[Steps, Steps]
 
 
 def main() -> None:
-    """Reads what to do from the command line."""
+    """Runs the training that the command line describes."""
     endpoint, options, kind, folder, workers = json.loads(sys.argv[1])
     cache = DataCache(endpoint, retry_seconds=60)
     whole, rest = globals()[kind](lambda: StreamingDataset(cache, **options, columns=["id"]), Path(folder), workers)
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     (Path(folder) / f"read-{rank}.json").write_text(json.dumps([whole, rest]))
     if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # gloo's threads may abort a process that ends without it
+        torch.distributed.destroy_process_group()  # without this, gloo's threads may abort the process at exit
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A cache in this process that keeps wire contract v1, with faults on demand: pyarrow's server and the oracle."""
+"""A fake cache in this process that follows wire contract v1 and injects faults; uses pyarrow's Flight server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("vector", pa.lis
 
 
 def rows_of(indices: list[int]) -> pa.RecordBatch:
-    """The rows of the table at the indices: all that is in a row follows from its index."""
+    """The table's rows at these indices. All values of a row are derived from its index."""
     ids = np.array(indices, np.int64)
     vectors = (ids[:, None] * 3 + np.arange(3)).astype(np.int32)
     offsets = np.arange(0, 3 * len(ids) + 1, 3, dtype=np.int32)
@@ -36,21 +36,21 @@ def rows_of(indices: list[int]) -> pa.RecordBatch:
 
 @dataclass
 class Faults:
-    """What goes wrong. Seconds for delays; a break is an error after so many rows, once for each entry."""
+    """The faults to inject."""
 
     head_seconds: float = 0.0
-    server_seconds: float = 0.0  # of work on each message
-    silent: bool = False  # messages do not say how long the server worked on them
-    busy_us: int | None = None  # what messages say in place of how long the server worked on them
-    head_unavailable: int = 0  # answers
-    failed: str = ""  # why the load failed
-    breaks: list[int] = field(default_factory=list)  # rows after which the next streams break
-    short_by: int = 0  # rows that every stream lacks at its end
+    server_seconds: float = 0.0  # delay before each message
+    silent: bool = False  # whether messages omit the time that the server worked on them
+    busy_us: int | None = None  # reported instead of the time that the server worked on a message
+    head_unavailable: int = 0  # number of requests to fail
+    failed: str = ""  # reason of a failed load
+    breaks: list[int] = field(default_factory=list)  # the number of rows after which each of the next streams breaks
+    short_by: int = 0  # number of rows missing at the end of every stream
 
 
 @dataclass
 class Table:
-    """What is served: rows, cut at the nodes' borders, in messages of at most so many rows."""
+    """The served table: its rows, divided among nodes, in messages of at most message_rows."""
 
     rows: int
     nodes: list[tuple[int, int]]
@@ -62,15 +62,16 @@ class Table:
 
     @classmethod
     def random(cls, rows: int, rng: random.Random, most_nodes: int = 4) -> Self:
-        """A table on one or more nodes, some of which may have no row."""
+        """A table on one or more nodes, some of which may be empty."""
         cuts = sorted(rng.randint(0, rows) for _ in range(rng.randint(0, most_nodes - 1)))
         return cls(rows, list(zip([0, *cuts], [*cuts, rows], strict=True)), rng.choice([1, 2, 7, 64]))
 
 
 class Peer:
-    """Head and data nodes behind one port. Change table and faults as you like; restart makes old tickets void.
+    """A head and data nodes on one port. Tests may change table and faults at any time; restart invalidates old
+    tickets.
 
-    data_port: where the head says that the data nodes are, if it is not its own port.
+    data_port: the port that the head reports for the data nodes, if not its own.
     """
 
     def __init__(self, table: Table) -> None:
@@ -89,20 +90,20 @@ class Peer:
         self._server.shutdown()
 
     def stop(self) -> None:
-        """Ends for good: streams that run break at their next message."""
+        """Stops permanently: running streams break at their next message."""
         with self.lock:
             self.faults.breaks, self.incarnation = [], self.incarnation + 1
             self.gone = True
 
     def restart(self, nodes: list[tuple[int, int]] | None = None) -> None:
-        """New processes, as far as a client can tell, perhaps with the rows cut elsewhere."""
+        """Simulates a restart of all processes, optionally with another division of the rows."""
         with self.lock:
             self.incarnation += 1
             if nodes is not None:
                 self.table = replace(self.table, nodes=nodes)
 
     def next_break(self) -> int | None:
-        """After how many rows the stream that begins now shall break."""
+        """The number of rows after which a new stream must break; None if it must not."""
         with self.lock:
             return self.faults.breaks.pop(0) if self.faults.breaks else None
 
@@ -113,7 +114,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         self._peer = peer
 
     def get_flight_info(self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
-        """The head's answer."""
+        """GetFlightInfo of the head."""
         del context
         peer, request = self._peer, json.loads(descriptor.command)
         time.sleep(peer.faults.head_seconds)
@@ -157,7 +158,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         )
 
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[fl.Result]:
-        """The head's status: loading as long as it is not available."""
+        """The head's status: Loading while head_unavailable is positive."""
         del context, action
         peer = self._peer
         with peer.lock:
@@ -170,7 +171,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         return [fl.Result(pa.py_buffer(json.dumps(said).encode()))]
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.GeneratorStream:
-        """A data node's stream."""
+        """DoGet of a data node."""
         del context
         request = self._checked(ticket.ticket)
         table = self._peer.table
@@ -181,7 +182,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
     def do_exchange(
         self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor, reader: Any, writer: Any
     ) -> None:
-        """Rows by index."""
+        """DoExchange of a data node."""
         del context
         request = self._checked(descriptor.command)
         writer.begin(_projected(request).schema)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP/2 server that plays a script: it takes one request on stream 1 and answers with the bytes it was given."""
+"""An HTTP/2 server that accepts one request, on stream 1, and then runs a script that sends the response bytes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 
 
 class Connection:
-    """What a script sends and receives with. Receiving skips settings, windows and acknowledged settings."""
+    """A script's connection. Receiving skips SETTINGS, WINDOW_UPDATE and acknowledgements."""
 
     def __init__(self, peer: socket.socket) -> None:
         self._socket, self._file = peer, peer.makefile("rb")
-        self.frames: list[tuple[int, int, int, bytes]] = []  # that came, after the preface
+        self.frames: list[tuple[int, int, int, bytes]] = []  # frames received after the preface
 
     def send(self, *parts: bytes) -> None:
         """Sends the parts."""
@@ -37,35 +37,35 @@ class Connection:
         return self.frames[-1]
 
     def until(self, kind: int, flags: int) -> bytes:
-        """The payload of the next frame of this kind that has these flags."""
+        """Receives frames until one has this kind and these flags; returns its payload."""
         while True:
             came, has, _, payload = self.frame()
             if came == kind and has & flags == flags:
                 return payload
 
     def request(self) -> None:
-        """Receives the preface and the request to its end."""
+        """Receives the preface and the complete request."""
         assert self._read(len(frames.PREFACE)) == frames.PREFACE
         self.send(SETTINGS)
         self.until(frames.DATA, frames.END_STREAM)
 
     def drain(self) -> None:
-        """Receives until the client is gone."""
+        """Receives frames until the client disconnects."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 self.frame()
 
     def half_close(self) -> None:
-        """Says that nothing more will be sent."""
+        """Closes the sending direction."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def end(self) -> None:
-        """Ends the connection, also for a thread that waits for the client."""
+        """Shuts the connection down, which also unblocks a thread that waits for the client."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Gives the socket back."""
+        """Closes the socket."""
         self._file.close()
         self._socket.close()
 
@@ -77,7 +77,7 @@ class Connection:
 
 
 class Script:
-    """Plays a script once for every connection."""
+    """Runs a script for each connection."""
 
     def __init__(self, script: Callable[[Connection], object]) -> None:
         self._script = script
@@ -109,7 +109,7 @@ class Script:
                 self._players[-1].start()
 
     def _play(self, connection: Connection) -> None:
-        with contextlib.closing(connection), contextlib.suppress(EOFError, OSError):  # the client may have seen enough
+        with contextlib.closing(connection), contextlib.suppress(EOFError, OSError):  # the client may have disconnected
             self._script(connection)
             connection.half_close()
             connection.drain()
@@ -121,7 +121,7 @@ def headers(fields: Iterable[hpack.Header] = HEADERS, flags: int = frames.END_HE
 
 
 def trailers(code: int | str = 0, message: str = "") -> bytes:
-    """The stream's end with a status."""
+    """Trailers that end the stream with a status."""
     return headers([("grpc-status", str(code)), ("grpc-message", message)], frames.END_HEADERS | frames.END_STREAM)
 
 
@@ -136,12 +136,12 @@ def message(payload: bytes, compressed: int = 0) -> bytes:
 
 
 def field(number: int, payload: bytes) -> bytes:
-    """A protobuf field with a length."""
+    """A length-delimited protobuf field."""
     return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 
 def varint(value: int) -> bytes:
-    """A protobuf integer."""
+    """A protobuf varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -150,7 +150,7 @@ def varint(value: int) -> bytes:
 
 
 def flight_data(part: pa.Schema | pa.RecordBatch, app_metadata: bytes = b"", extra: bytes = b"") -> bytes:
-    """FlightData of a schema or batch, as a gRPC message; extra: fields that come first."""
+    """A gRPC message with FlightData of a schema or record batch. extra: fields to put first."""
     ipc = pa.ipc.read_message(part.serialize())
     header, body = ipc.metadata.to_pybytes(), ipc.body
     fields = [extra, field(2, header)]

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A slow network: a TCP proxy that lets few bytes through at a time."""
+"""A slow network: a TCP proxy that delays the server's data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import threading
 import time
 from typing import Self
 
-_BYTES = 512  # what a server sends is passed on in pieces of at most so many
+_BYTES = 512  # size of the pieces in which a server's data are forwarded
 
 
 class SlowWire:
-    """Forwards connections to a port on loopback; each piece that comes back takes so many seconds."""
+    """Forwards connections to a loopback port, and delays each piece of the server's data by `seconds`."""
 
     def __init__(self, target: int, seconds: float) -> None:
         self._target, self._seconds = target, seconds

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A small table behind a real `cacheserver local`, and what an epoch of it must give."""
+"""A small table served by a real `cacheserver local`, and the rows expected in each step of an epoch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROWS = 161
 
 @contextlib.contextmanager
 def small_cache(binary: Path, folder: Path, rows: int = ROWS) -> Generator[str]:
-    """The endpoint of a cache of wide.py's first rows on two data nodes."""
+    """Yields the endpoint of a cache with the first rows of wide.py's table on two data nodes."""
     with served(binary, folder, small_table(folder, rows)) as endpoint:
         yield endpoint
 
 
 def small_table(folder: Path, rows: int) -> Made:
-    """The table, in two files."""
+    """Writes the table as two files."""
     cuts = [(0, rows // 3), (rows // 3, rows)]
     parts = [pa.Table.from_batches([rows_of(np.arange(lo, hi))]) for lo, hi in cuts]
     return Made("small", Lake(folder).create("small", SCHEMA, parts).metadata_location)
@@ -35,7 +35,7 @@ def small_table(folder: Path, rows: int) -> Made:
 
 @contextlib.contextmanager
 def served(binary: Path, folder: Path, table: Made) -> Generator[str]:
-    """The endpoint of a cache of the table."""
+    """Yields the endpoint of a cache of the table."""
     caches = Caches(binary, folder / "logs")
     try:
         yield caches.of(table).endpoint
@@ -44,7 +44,7 @@ def served(binary: Path, folder: Path, table: Made) -> Generator[str]:
 
 
 def steps_of(options: dict[str, Any], epoch: int, rank: int = 0, world: int = 1, rows: int = ROWS) -> list[list[int]]:
-    """The row ids of each of a rank's steps."""
+    """The expected row ids in each step of a rank."""
     own = {k: v for k, v in options.items() if k in ("seed", "shuffle", "clump", "tail")}
     oracle = Oracle(rows=rows, epoch=epoch, global_batch=options["global_batch_size"], rank=rank, world=world, **own)
     return [step.rows for step in oracle.share()]

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow to numpy: over the same memory where the table in arrays.values says so, and never quietly something else."""
+"""Conversion from Arrow to numpy: shares memory as documented in arrays.values, and never changes values silently."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_views_of_the_same_memory(type_: pa.DataType, items: list[Any], want: An
 
 
 def values_of(array: pa.Array, policy: Policy = DEFAULT) -> Any:
-    """A column "age" as numpy."""
+    """Converts a column "age" to numpy."""
     return values(array, pa.field("age", array.type), policy)
 
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Length buckets: less padding, and every step keeps its rows."""
+"""Length buckets: every step keeps its rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def ids_of(micro: list[pa.RecordBatch]) -> list[int]:
-    """The rows of a step's micro-batches."""
+    """The sorted ids of the rows in a step's micro-batches."""
     return sorted(itertools.chain.from_iterable(part["id"].to_pylist() for part in micro))
 
 
@@ -45,14 +45,14 @@ def test_the_longest_come_first_and_equals_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.large_list(pa.int8())])
-def test_what_has_a_length(kind: pa.DataType) -> None:
+def test_columns_with_lengths(kind: pa.DataType) -> None:
     values: list[Any] = [[1, 2], [1], [1, 2, 3]] if pa.types.is_large_list(kind) else ["ab", "a", "abc"]
     parts = LengthBuckets("t", 3)(pa.record_batch({"t": pa.array(values, kind)}))
     assert [len(part["t"][0].as_py()) for part in parts] == [3, 2, 1]
 
 
 @pytest.mark.parametrize(("by", "said"), [("x", "'x' is no column of the batch"), ("id", "'id' is int64, want lists")])
-def test_what_has_none(by: str, said: str) -> None:
+def test_columns_without_lengths(by: str, said: str) -> None:
     with pytest.raises(ColumnError, match=said):
         LengthBuckets(by, 2)(RAGGED)
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Closing ends what waits: from any thread, in time, and whatever the servers do."""
+"""close() ends blocked calls: from any thread, in time, and whatever the servers do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.stop import Stop
 
 ALONE = World(0, 1)
-SECONDS = 2.0  # that close may take
+SECONDS = 2.0  # limit for close()
 
 
 def ours() -> list[threading.Thread]:
@@ -48,7 +48,7 @@ def test_close_from_another_thread_raises_in_the_reader(peer: Peer, cache: DataC
 
 
 def test_close_as_an_iteration_begins(cache: DataCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By another thread, when the reading runs already and the loader does not have it yet."""
+    """close() in another thread, after the Prefetcher has started and before the loader has stored it."""
     loader, before = cache.loader(global_batch_size=10, world=ALONE), len(ours())
     begin: Callable[[Share], Prefetcher] = loader._read  # pyright: ignore[reportPrivateUsage]
 
@@ -74,7 +74,7 @@ def test_close_while_the_head_is_frozen(peer: Peer, connect: Callable[..., DataC
     def freeze(connection: Connection) -> None:
         connection.request()
         waits.set()
-        connection.drain()  # until the client is gone
+        connection.drain()  # until the client disconnects
 
     before = len(ours())
     with Script(freeze) as frozen:
@@ -132,7 +132,7 @@ def test_a_stop_breaks_off_what_comes_after_it() -> None:
 
 
 def ends(batches: Iterator[Batch], errors: list[BaseException]) -> None:
-    """Reads until an error."""
+    """Reads all batches; records an error."""
     try:
         list(batches)
     except BaseException as error:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens, client certificates, roots and host names: what goes over the wire, by either transport."""
+"""Tokens, client certificates, roots and host names with both transports."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from kubeflow_datacache.credentials import Credentials
 
 CA = trustme.CA()
 ROOTS = CA.cert_pem.bytes()
-NAME = "cache.test"  # of servers, and no host of this machine
+NAME = "cache.test"  # host name in the server's certificate; not a name of this machine
 SERVER, CLIENT = CA.issue_cert(NAME), CA.issue_cert("trainer@example.com")
 STRANGER = trustme.CA().issue_cert("trainer@example.com")
 TRANSPORTS = get_args(Transport)
 
 
 def pair(issued: trustme.LeafCert) -> tuple[bytes, bytes]:
-    """A certificate and its key."""
+    """A certificate and its key as PEM."""
     return issued.cert_chain_pems[0].bytes(), issued.private_key_pem.bytes()
 
 
 class Header(fl.ServerMiddlewareFactory):  # pyright: ignore[reportUntypedBaseClass]
-    """Keeps who asked what, by the header of its call."""
+    """Records the method and the authorization header of each call."""
 
     def __init__(self) -> None:
         self.seen = list[tuple[str, str | None]]()
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
-        """A call."""
+        """Records a call."""
         self.seen.append((info.method.name, next(iter(headers.get("authorization", [])), None)))
 
 
 class Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
-    """A head that says its status, and a data node that echoes."""
+    """A head that reports a status, and a data node that echoes its requests."""
 
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[Any]:
         """The status."""
@@ -60,7 +60,7 @@ class Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         return fl.RecordBatchStream(pa.table({"row": [1, 2, 3]}))
 
     def do_exchange(self, context: fl.ServerCallContext, descriptor: Any, reader: Any, writer: Any) -> None:
-        """What was asked for."""
+        """Echoes the request."""
         del context, descriptor
         writer.begin(reader.schema)
         writer.write_batch(reader.read_chunk().data)
@@ -68,7 +68,7 @@ class Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
 
 @pytest.fixture
 def header() -> Header:
-    """What the server was asked with."""
+    """The calls that the server received."""
     return Header()
 
 
@@ -81,7 +81,7 @@ def plain(header: Header) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def mutual() -> Iterator[str]:
-    """A server that asks for a client certificate."""
+    """A server that requires a client certificate."""
     with Server(
         "grpc+tls://127.0.0.1:0", tls_certificates=[pair(SERVER)], verify_client=True, root_certificates=ROOTS
     ) as server:
@@ -96,7 +96,7 @@ def test_a_token_goes_along_with_every_call(plain: str, header: Header, transpor
         exchange = cache.exchange(plain, b"rows")
         exchange.write(pa.record_batch({"row": [7]}))
         exchange.read()
-        with contextlib.suppress(*CALL_ERRORS):  # the server has ended it already
+        with contextlib.suppress(*CALL_ERRORS):  # the server may have closed it already
             exchange.close()
     assert header.seen == [(method, "Bearer secret") for method in ("DO_ACTION", "DO_GET", "DO_EXCHANGE")]
 
@@ -126,7 +126,7 @@ def test_a_token_is_not_sent_in_plain_text(transport: Transport) -> None:
         pytest.raises(RefusedError, match=r"token: grpc://192.0.2.1:1 is not reached by TLS"),
     ):
         cache.status()
-    with pytest.raises(RefusedError, match="not reached by TLS"):  # a data node that the head named
+    with pytest.raises(RefusedError, match="not reached by TLS"):  # as for a data node that the head named
         cache.exchange("grpc://192.0.2.1:1", b"rows")
 
 
@@ -179,7 +179,7 @@ def test_a_certificate_s_files_are_read_for_each_connection(mutual: str, tmp_pat
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_rows_of_a_real_cache_by_another_host_name(server: Path, tmp_path: Path, transport: Transport) -> None:
     flags = list[str]()
-    own = CA.issue_cert(NAME, "127.0.0.1")  # the servers reach each other by address
+    own = CA.issue_cert(NAME, "127.0.0.1")  # the servers connect to each other by address
     for flag, pem in zip(("--tls-cert", "--tls-key", "--tls-ca"), (*pair(own), ROOTS), strict=True):
         (tmp_path / flag).write_bytes(pem)
         flags += [flag, str(tmp_path / flag)]
@@ -245,14 +245,14 @@ def test_what_is_refused_when_a_cache_is_made(make: Callable[[], Any], said: str
     assert "secret" not in str(error.value)
 
 
-def test_other_words_are_refused() -> None:
+def test_unknown_options_are_rejected() -> None:
     other: Any = {"tls_root": ROOTS}
     with pytest.raises(TypeError, match="tls_root is no parameter of a DataCache; there are tls_roots"):
         DataCache("grpc://localhost:1", **other)
 
 
 @pytest.mark.parametrize("token", ["", "two\nlines", "caf\u00e9"])
-def test_a_token_that_is_none(plain: str, token: str) -> None:
+def test_invalid_tokens_are_rejected(plain: str, token: str) -> None:
     with (
         DataCache(plain, token=lambda: token) as cache,
         pytest.raises(ValueError, match="token: want one line of printable ASCII"),

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every Python block of the pages that people paste from runs, in the page's order, against a real cache."""
+"""All Python code blocks of the documentation run against a real cache, in the order of each page."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SCHEMA = pa.schema(
         ("labels", pa.int64()),
     ]
 )
-# What a page takes as given: the reader's own model, and a Kubernetes with datacache. The SDK is the real one, but it
-# posts to a listener; test/e2e holds the logs and the status of real caches.
+# Code that a page assumes: the reader's model, and a Kubernetes cluster with datacache. The SDK is real, but it posts
+# to a fake API server; test/e2e tests logs and status of real caches.
 SDK = """
 import kubeflow.trainer
 import kubeflow_datacache.sdk as sdk
@@ -69,7 +69,7 @@ model, module = Model(), Module()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """
 POSTED = "train()\nassert len(posted) == 1, posted"
-PAGES: dict[str, tuple[str, str]] = {  # page: what it takes as given, and what must hold afterwards
+PAGES: dict[str, tuple[str, str]] = {  # page: (code to run before it, assertion to run after it)
     "README.md": (SDK, POSTED),
     "python/README.md": ("", "assert loader.stats().steps == 6"),
     "docs/use.md": (SDK, POSTED),
@@ -93,7 +93,7 @@ def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def blocks_of(page: str) -> list[str]:
-    """The Python blocks of a page."""
+    """The Python code blocks of a page."""
     return re.findall(r"^```python\n(.*?)^```$", (REPOSITORY / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
@@ -107,7 +107,7 @@ def test_no_page_with_python_is_left_out() -> None:
 def test_every_block_runs(page: str, endpoint: str, tmp_path: Path) -> None:
     given, holds = PAGES[page]
     whole = "\n".join([given, *blocks_of(page), holds]).replace("grpc://127.0.0.1:50051", endpoint)
-    script = tmp_path / "page.py"  # workers import it: so all of it stands under the guard
+    script = tmp_path / "page.py"  # workers import this file, so all code must be under the guard
     script.write_text(f'if __name__ == "__main__":\n{textwrap.indent(whole, "    ")}\n')
     paths = [REPOSITORY / "python/src", REPOSITORY / "python/tests", os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(

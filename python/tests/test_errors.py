@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Errors name what was asked, what is there, and what to do."""
+"""Error messages name the request, the alternatives, and what to do."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_long_wait_is_told(caplog: pytest.LogCaptureFixture) -> None:
         attempts.failed(fl.FlightUnavailableError(reason))
     told = [record.getMessage() for record in caplog.records if record.name == "kubeflow_datacache"]
     assert len(told) == 2, "not every try is told, nor the first second"
-    # The first try that fails after a second, and after ten more: pauses grow to 2 s, each a quarter longer or shorter.
+    # The first failed attempt after 1 s and the first 10 s later. Pauses grow to 2 s and vary by up to a quarter.
     for warning, seconds in zip(told, ("[12]", "1[1-5]"), strict=True):
         assert re.fullmatch(
             rf"waiting {seconds} of at most 20 s to ask the head; the last answer was UNAVAILABLE: {re.escape(reason)}",
@@ -73,14 +73,14 @@ def test_a_long_wait_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Skip(threading.Event):
-    """Waits in no time."""
+    """An Event whose wait returns at once and advances a fake clock."""
 
     def __init__(self, now: list[float]) -> None:
         super().__init__()
         self._now = now
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Moves the clock on."""
+        """Advances the clock."""
         self._now[0] += timeout or 0
         return False
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The example runs as its docstring says, and learns."""
+"""The example runs as described in its docstring, and its model learns."""
 
 import os
 import re

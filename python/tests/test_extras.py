@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Without an optional package, an import says what to install."""
+"""If an optional package is missing, the import error says what to install."""
 
 from __future__ import annotations
 

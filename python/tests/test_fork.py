@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A process that was forked from a connected one reads right rows, or gets an error that says what to do."""
+"""A forked child of a connected process reads the right rows, or gets an error that says what to do."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import sys
 import pytest
 from peer import Peer
 
-# A process of its own: pytest's has connected, and its forks could not. "early" forks before it connects; the others
-# are what the child does with objects that the parent used. The parent uses them again when the child has ended.
+# Runs in a separate process: pytest's process has connected, so its forks could not. "early" forks before connecting;
+# in the other cases the child uses objects that the parent has used. The parent uses them again after the child has
+# ended.
 PROGRAM = """
 import gc, itertools, multiprocessing, os, sys
 from kubeflow_datacache import DataCache, DataCacheError, World
@@ -49,7 +50,7 @@ with DataCache(endpoint, transport="grpc" if what.endswith("grpc") else "h2") as
         table = TableDataset(cache)
         table[3]
         attempt(lambda: len(list(DataLoader(table, batch_size=10, num_workers=2))))
-    elif what == "exit":  # not multiprocessing's, which leaves no object to be destroyed
+    elif what == "exit":  # os.fork: a multiprocessing child exits without destroying objects
         child = os.fork()
         if not child:
             del batches, loader, rows, cache
@@ -100,12 +101,12 @@ def test_a_forked_child_of_a_connected_process(peer: Peer, what: str, want: str)
         assert 'multiprocessing_context="forkserver" or "spawn"' in child
 
 
-def test_a_child_that_was_forked_before(peer: Peer) -> None:
+def test_a_child_that_was_forked_before_connecting(peer: Peer) -> None:
     assert run(peer, "early") == ["gave 10"]
 
 
 def run(peer: Peer, what: str) -> list[str]:
-    """What the program prints, a line each; torch tells of a worker's error on more."""
+    """The lines that the program prints; torch reports a worker's error on several lines."""
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, peer.endpoint, what]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning, Accelerate and Hugging Face's Trainer, with their real packages: the right rows, also resumed."""
+"""Lightning, Accelerate and Hugging Face's Trainer get the right rows, also after a resume. Uses the real packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from small import small_cache, steps_of
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
 SAVED = 3
-SECONDS = 600  # for a whole training; a machine may be ten times slower than ours
+SECONDS = 600  # time limit of a whole training, generous for slow machines
 
 
 @pytest.fixture(scope="module")

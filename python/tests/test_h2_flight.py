@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The receiver against pyarrow's Flight server: whatever pyarrow's client reads, in the same batches."""
+"""The h2 client reads the same batches from pyarrow's Flight server as pyarrow's client."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ ERRORS = [
 
 
 class Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
-    """Serves STREAMS by name, "name/codec" compressed; "error/i" fails with ERRORS[i], "error/i late" after a batch."""
+    """Serves STREAMS by name; "name/codec" compresses; "error/i" raises ERRORS[i], "error/i late" after a batch."""
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
         """A stream."""
@@ -83,7 +83,7 @@ class Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
                 raise ERRORS[int(number)]
             return fl.GeneratorStream(PLAIN.schema, _failing(ERRORS[int(number)]))
         options = pa.ipc.IpcWriteOptions(compression=more or None)
-        if "dictionar" in name:  # which a GeneratorStream leaves out
+        if "dictionar" in name:  # a GeneratorStream does not send dictionaries
             return fl.RecordBatchStream(pa.RecordBatchReader.from_batches(SCHEMAS[name], STREAMS[name]), options)
         parts = ((part, f"{i}".encode()) for i, part in enumerate(STREAMS[name]))
         return fl.GeneratorStream(SCHEMAS[name], parts, options)
@@ -101,7 +101,7 @@ def port() -> Iterator[int]:
 
 
 def read(cache: DataCache, location: str, ticket: str) -> list[tuple[pa.RecordBatch, bytes]]:
-    """All batches of a stream, with their metadata."""
+    """All batches of a stream with their app_metadata."""
     reader, out = cache.stream(location, ticket.encode(), 1 << 20), list[Any]()
     while True:
         try:
@@ -187,6 +187,6 @@ def test_many_streams_at_once(port: int) -> None:
         (lambda: DataCache.from_env({"TRAIN_JOB_NAME": "a", "DATACACHE_TRANSPORT": "x"}), r"transport = 'x'"),
     ],
 )
-def test_a_transport_that_is_none(make: Callable[[], DataCache], want: str) -> None:
+def test_unknown_transports_are_rejected(make: Callable[[], DataCache], want: str) -> None:
     with pytest.raises(ValueError, match=want):
         make()

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""HPACK by RFC 7541's own examples, and by what no peer may send."""
+"""HPACK: the examples of RFC 7541, and invalid input."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_huffman(coded: str, text: str) -> None:
             "828684418cf1e3c2e5f23a6ba0ab90f4ff",
             [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")],
         ),  # C.4.1
-        ("2088", [(":status", "200")]),  # the dynamic table is set to no bytes, as ours must be
-        ("0f2e00", [("www-authenticate", "")]),  # an index of two bytes: 15 + 46
+        ("2088", [(":status", "200")]),  # sets the dynamic table's size to 0, as our SETTINGS require
+        ("0f2e00", [("www-authenticate", "")]),  # index 61 in two bytes: 15 + 46
         ("", []),
     ],
 )

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The receiver against servers that play a script: what HTTP/2 and gRPC allow, and what they do not."""
+"""The h2 client against scripted servers: valid and invalid use of HTTP/2 and gRPC."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BATCH = rows_of(list(range(50)))
 WHOLE = flight_data(SCHEMA) + flight_data(BATCH, b'{"busy_us":7}')
 ANSWER = headers() + data(WHOLE) + trailers()
 
-WINDOW = 100_000  # of the connection
+WINDOW = 100_000  # window of the connection
 
 Play = Callable[[Connection], None]
 
 
 def answering(*parts: bytes) -> Play:
-    """A script that sends the parts after the request."""
+    """A script that receives the request and sends the parts."""
 
     def play(connection: Connection) -> None:
         connection.request()
@@ -49,7 +49,7 @@ def reader_of(location: str, ticket: bytes = b"ticket") -> Reader:
 
 
 def read(play: Play, ticket: bytes = b"ticket") -> list[tuple[pa.RecordBatch, bytes | None]]:
-    """All batches that a script gives, with their metadata."""
+    """Reads all batches that a script sends, with their app_metadata."""
     with Script(play) as server:
         return [
             (batch, app_metadata and app_metadata.to_pybytes())
@@ -106,7 +106,7 @@ WITH_PRIORITY = frame(
         pytest.param(headers() + data(WHOLE + message(script.field(3, b"x"))) + trailers(), id="metadata alone"),
     ],
 )
-def test_what_is_allowed(answer: bytes) -> None:
+def test_valid_streams(answer: bytes) -> None:
     assert read(answering(answer)) == [(BATCH, b'{"busy_us":7}')]
 
 
@@ -134,7 +134,7 @@ def test_any_cut_into_frames_and_packets(chance: Chance) -> None:
 
 
 def dribble(connection: Connection, sent: bytes, rng: random.Random) -> None:
-    """Sends bytes in packets of all sizes."""
+    """Sends bytes in pieces of random size."""
     connection.request()
     at = 0
     while at < len(sent):
@@ -171,7 +171,7 @@ def test_pings_and_settings_are_answered() -> None:
 
 
 def test_the_request() -> None:
-    ticket = bytes(range(256)) * 200  # more than a frame
+    ticket = bytes(range(256)) * 200  # larger than one frame
     with Script(answering(ANSWER)) as server:
         reader_of(server.location, ticket).read_chunk()
     came = server.connections[0].frames
@@ -185,13 +185,13 @@ def test_the_request() -> None:
     assert b"".join(payload for *_, payload in rest) == message(script.field(1, ticket))
 
 
-def test_windows_are_made_whole_again() -> None:
+def test_windows_are_restored() -> None:
     sent = flight_data(SCHEMA) + flight_data(BATCH) * 200
 
     def play(connection: Connection) -> None:
         connection.request()
         connection.send(headers())
-        room = {0: WINDOW, 1: frames.WINDOW}  # of the connection and of the stream
+        room = {0: WINDOW, 1: frames.WINDOW}  # for the connection and for the stream
         for at in range(0, len(sent), 10_000):
             part = data(bytes([3]) + sent[at : at + 10_000] + bytes(3), frames.PADDED)
             while min(room.values()) < len(part):
@@ -250,7 +250,7 @@ STREAM = headers() + data(flight_data(SCHEMA))
         (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "INTERNAL", "a frame of kind"),
     ],
 )
-def test_what_is_not_allowed(answer: bytes, code: str, message: str) -> None:
+def test_protocol_violations(answer: bytes, code: str, message: str) -> None:
     with Script(answering(answer)) as server, pytest.raises(CALL_ERRORS, match=message) as error:
         list(chunks(reader_of(server.location)))
     assert code_of(error.value) == code, error.value
@@ -270,7 +270,7 @@ def test_status_is_what_pyarrow_makes_of_it(code: int) -> None:
 
 
 def test_a_body_may_begin_anywhere() -> None:
-    """Fields lie on and about the end of what is read of a message before its body (h2/message.py)."""
+    """The field before the body ends at, before and after the end of the first read (_FRONT in h2/message.py)."""
     metadata = [bytes(n) for n in range(_FRONT - 500, _FRONT + 50)]
     whole = flight_data(SCHEMA) + b"".join(flight_data(BATCH, one) for one in metadata)
     assert read(answering(headers(), data(whole), trailers())) == [(BATCH, one) for one in metadata]
@@ -319,7 +319,7 @@ def test_a_slow_server_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatc
     def play(connection: Connection) -> None:
         connection.request()
         connection.send(STREAM)
-        for _ in range(2):  # silent for longer than the client waits without an answer
+        for _ in range(2):  # silent for longer than the client waits for an answer to its PING
             asked = connection.until(frames.PING, 0)
             connection.send(frame(frames.PING, asked, frames.ACK))
         connection.send(data(flight_data(BATCH)), trailers())

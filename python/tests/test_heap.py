@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for messages is fetched from the system once, and never given out twice at a time."""
+"""The heap reuses memory, and never allocates a range twice at the same time."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MIB = 1 << 20
 
 
 def take(heap: Heap, nbytes: int, value: int) -> pa.Buffer:
-    """A buffer that is filled with a value."""
+    """Allocates a buffer and fills it with a value."""
     buffer, memory = heap.allocate(nbytes)
     np.frombuffer(memory, np.uint8)[:] = value
     return buffer
 
 
 def holds(buffer: pa.Buffer, nbytes: int, value: int) -> bool:
-    """Whether a buffer is so long and has the value throughout."""
+    """Whether a buffer has this length and this value in every byte."""
     found = np.frombuffer(buffer, np.uint8)
     return len(found) == nbytes and bool((found == value).all())
 
 
-def test_what_is_held_is_nobody_elses(rng: random.Random) -> None:
+def test_allocated_memory_is_exclusive(rng: random.Random) -> None:
     heap, held = Heap(), list[tuple[pa.Buffer, int, int]]()
     for turn in range(400):
         while len(held) > 30 or (held and rng.random() < 0.4):
@@ -42,7 +42,7 @@ def test_what_is_held_is_nobody_elses(rng: random.Random) -> None:
     assert all(holds(*one) for one in held)
 
 
-def test_what_looks_at_memory_holds_it() -> None:
+def test_references_keep_memory_allocated() -> None:
     heap = Heap()
     column = pa.Array.from_buffers(pa.uint8(), MIB, [None, take(heap, MIB, 7)])
     part = column.slice(5, 10).to_numpy()
@@ -75,7 +75,7 @@ def test_neighbours_that_are_free_become_one() -> None:
     assert heap.nbytes == 32 * MIB
 
 
-def test_no_more_is_kept_than_was_said() -> None:
+def test_kept_memory_is_bounded() -> None:
     heap = Heap()
     heap.keep(64 * MIB)
     heap.keep(MIB)
@@ -87,7 +87,7 @@ def test_no_more_is_kept_than_was_said() -> None:
     assert holds(held[0], 30 * MIB, 0)
 
 
-def test_threads_share_it() -> None:
+def test_threads_share_a_heap() -> None:
     heap, wrong = Heap(), list[int]()
 
     def work(value: int) -> None:
@@ -106,7 +106,7 @@ def test_threads_share_it() -> None:
     assert heap.nbytes == 32 * MIB
 
 
-# A process of its own, as forks of pytest's would have its threads' locks.
+# Runs in a separate process: forks of pytest's process would inherit locks held by its threads.
 FORKED = """
 import os
 import numpy as np
@@ -131,6 +131,6 @@ assert all(bytes(buffer) == b"\\3" * (1 << 20) for buffer in mine)
 """
 
 
-def test_forked_processes_have_one_each() -> None:
+def test_forked_processes_have_a_heap_each() -> None:
     run = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=300)
     assert run.returncode == 0, run.stderr

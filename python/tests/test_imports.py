@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The package's modules import each other one way, inside functions and for types too."""
+"""The package's modules have no import cycles, counting imports in functions and for type checking."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(next(iter(kubeflow_datacache.__path__)))
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package by its full name."""
+    """All modules of the package by full name."""
     found: dict[str, Path] = {}
     for path in ROOT.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -25,7 +25,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The full names that a module imports anywhere, of modules or of what is in them."""
+    """The full names that a module imports anywhere, of modules or of their members."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -40,7 +40,7 @@ def test_imports_have_no_cycle() -> None:
     for name, path in paths.items():
         named = (each if each in paths else each.rpartition(".")[0] for each in imported(path))
         graph[name] = {each for each in named if each in paths and each != name}
-    assert sum(map(len, graph.values())) > len(graph)  # imports were found at all
+    assert sum(map(len, graph.values())) > len(graph)  # the test found imports
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:

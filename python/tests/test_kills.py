@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger with real servers that are killed, stopped or frozen in mid-epoch."""
+"""Real servers are killed, stopped or frozen during an epoch; every committed batch is checked against the oracle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_no_row_is_lost_when_servers_are_lost(
 
 
 class Training:
-    """One epoch in up to three attempts of different worlds, each with servers killed, checked batch by batch."""
+    """One epoch in up to three attempts with different worlds; kills servers in each and checks every batch."""
 
     def __init__(self, cluster: Cluster, cache: DataCache, rows: int, number: int, rng: random.Random) -> None:
         self.seen = Counter[str]()
@@ -64,12 +64,13 @@ class Training:
         )
 
     def run(self) -> None:
-        """All attempts, each from the state that the one before saved last."""
+        """Runs all attempts, each from the last state that the previous one saved."""
         steps, state, done = self._order.steps, "", 0
         later = range(max(1, steps * 2 // 3), steps)
         ends = sorted(self._rng.sample(later, min(2, len(later))))
         for attempt, end in enumerate([*ends, steps]):
-            # The first is of one reader and long: what is killed early in it owes far more than buffers hold.
+            # The first attempt has one reader and most steps: servers killed early in it still owe far more than
+            # buffers hold.
             world, workers = (self._rng.randint(1, 3), self._rng.randint(1, 2)) if attempt else (1, 1)
             kill_at = self._rng.randint(done, max(done, end - 1)) if attempt else min(end - 1, max(1, steps // 10))
             readers = [
@@ -101,7 +102,7 @@ class Training:
         return loader
 
     def _attempt(self, readers: list[list[Loader]], steps: range, kill_at: int, *, everything: bool) -> str:
-        """Checks the steps and kills in front of one of them; returns the last state of some rank."""
+        """Checks the steps and kills servers before one of them; returns the last state of a rank."""
         streams, state = [[iter(loader) for loader in rank] for rank in readers], ""
         if not steps:
             self._blow(everything)

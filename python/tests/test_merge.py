@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Merging: whatever the nodes, messages, types and share, steps hold the order's rows, and marks are right."""
+"""Merging gives each step the right rows, and marks the right position, for all nodes, messages, types and shares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMBERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint
 
 
 class Messages:
-    """A feed of what data nodes would send: messages of random lengths, of every column type."""
+    """A fake Feed: messages of random lengths with columns of every type."""
 
     def __init__(
         self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...], rng: random.Random, start: int = 0
@@ -43,14 +43,14 @@ class Messages:
         self._most, self._rng = rng.choice([1, 5, 40]), rng
 
     def take(self, node: int, count: int) -> Iterator[pa.RecordBatch]:
-        """The next rows of a node, in parts."""
+        """Yields the next rows of a node in several parts."""
         while count:
             size = min(count, self._rng.randint(1, self._most))
             yield TABLE.take(pa.array(self._rest[node][:size], pa.int64()))
             self._rest[node], count = self._rest[node][size:], count - size
 
     def mark(self, step: int, counts: Mapping[int, int]) -> None:
-        """Adds up what was marked."""
+        """Adds the counts of a mark."""
         self.step = step
         self.marked.update(counts)
 
@@ -82,7 +82,7 @@ def _share(rng: random.Random) -> Share:
 def test_steps_are_the_orders_whatever_the_nodes(rng: random.Random) -> None:
     for _ in range(CASES):
         epoch, share = _epoch(rng), _share(rng)
-        start = rng.choice([0, rng.randint(0, epoch.steps)])  # as after a resume, in the middle of what was a block
+        start = rng.choice([0, rng.randint(0, epoch.steps)])  # resume in the middle of a former block
         feed = Messages(epoch, share, _nodes(rng), rng, start)
         merge = Merge(epoch, share, lambda *_, feed=feed: cast("Feed", feed), block_bytes=1 << 20, timer=StageTimer())
         steps: list[int] = []
@@ -114,7 +114,7 @@ def test_a_message_of_whole_steps_is_passed_on_as_it_is() -> None:
 
 
 def test_small_columns_keep_no_message() -> None:
-    sizes = {"a": 400, "label": 1, "id": 8, "page": 4000}  # bytes a row
+    sizes = {"a": 400, "label": 1, "id": 8, "page": 4000}  # bytes per row
     whole = pa.record_batch({name: pa.array([b"x" * size] * 100, pa.binary(size)) for name, size in sizes.items()})
     rows = detach_small(whole)
     assert rows.equals(whole)
@@ -147,20 +147,20 @@ def _shared(one: pa.Array, other: pa.Array) -> bool:
 
 
 def _values(rows: pa.RecordBatch) -> int:
-    return rows.column("page").buffers()[2].address  # a large column: small ones are copied
+    return rows.column("page").buffers()[2].address  # a large column, as small ones are copied
 
 
 def test_tensors_are_the_columns_memory() -> None:
     torch: Any = pytest.importorskip("torch")
     block = StepBlock(range(70), 1, TABLE.select(["int", "even", "text"]).slice(0, 70))
-    for index in (0, 69, 3, 64, 63):  # in groups, and back
+    for index in (0, 69, 3, 64, 63):  # across groups of converted steps, and backwards
         columns, arrays = block.torch(index), block.numpy(index)
         assert list(columns) == ["int", "even", "text"]
         assert torch.equal(columns["int"], torch.tensor([index]))
         assert columns["even"].data_ptr() == arrays["even"].ctypes.data
         assert columns["even"].shape == (1, 2)
         assert columns["text"].equals(TABLE.column("text").slice(index, 1))
-        columns["int"] += 0  # may be written to
+        columns["int"] += 0  # must be writable
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What people look at in a notebook, samples one by one, and another batch size after a resume."""
+"""HTML for notebooks, samples one by one, and another batch size after a resume."""
 
 from __future__ import annotations
 

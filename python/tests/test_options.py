@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments: numpy's scalars are taken, and what is wrong is refused at construction, in the parameter's own name."""
+"""Arguments: numpy scalars are accepted, and invalid values raise in the constructor, naming the parameter."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_refused_at_construction(
     assert len(peer.requests) == asked, "a dataset does not connect when it is made"
 
 
-def test_a_loaders_own(cache: DataCache) -> None:
+def test_options_of_a_loader_alone(cache: DataCache) -> None:
     with pytest.raises(TypeError, match="global_batch_size is missing"):
         cache.loader()  # pyright: ignore[reportCallIssue] - what is tested
     with pytest.raises(ValueError, match="worker = 2: want at least 0 and less than workers"):

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The epoch's order in numpy against the golden vectors and the oracle that Go's is held to."""
+"""The numpy implementation of the epoch order against the golden vectors and the oracle, which also test the Go one."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_large_epochs_stay_exact(rng: random.Random) -> None:
 
 
 def _slow_row(epoch: Epoch, position: int) -> int:
-    """The row at a position, by walking the clumps around the short one, in Python's own integers."""
+    """The row at a position, computed with Python integers by adding up clump sizes."""
     clumps = -(-epoch.rows // epoch.clump)
     p = SlowPermutation(clumps, epoch.seed, epoch.number)
     short = p.inverse(clumps - 1)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Progress as people see it: of the cache's load and of epochs, by tqdm or in plain lines."""
+"""Progress display of the cache's load and of epochs, with tqdm and as plain lines."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ ALONE = World(0, 1)
 
 
 class Terminal(io.StringIO):
-    """Where people look."""
+    """A fake terminal."""
 
     def isatty(self) -> bool:
-        """As a terminal says it."""
+        """Returns True, as a terminal does."""
         return True
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads are asked for in short turns."""
+    """Polls the load at short intervals."""
     monkeypatch.setattr(load_progress, "_ASK_SECONDS", 0.001)
 
 
 def look(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Standard error as a terminal: for tests to begin with, as pytest sets its own before each."""
+    """Replaces standard error by a fake terminal. Called within tests, as pytest replaces it before each test."""
     pytest.importorskip("tqdm")
     out = Terminal()
     monkeypatch.setattr(sys, "stderr", out)

@@ -1,6 +1,7 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The real Kubeflow SDK posts our initializer's TrainJob: here to a listener, in test/controlplane to an API server."""
+"""The real Kubeflow SDK posts a TrainJob with our initializer, here to a fake API server (a real one in
+test/controlplane)."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ _TABLE: dict[str, Any] = {
 
 @pytest.fixture
 def posted() -> Iterator[tuple[TrainerClient, list[dict[str, Any]]]]:
-    """A client of the SDK, and the TrainJobs that it posted."""
+    """A client of the SDK, and the list of the TrainJobs that it posted."""
     with trainer_client() as client:
         yield client
 
@@ -96,7 +97,7 @@ def test_a_datacache_that_exists_is_named_alone(posted: tuple[TrainerClient, lis
     ],
     ids=lambda value: "" if isinstance(value, list) else "-".join(value),
 )
-def test_refusals_name_the_field_and_the_mend(given: dict[str, Any], words: list[str]) -> None:
+def test_errors_name_the_field_and_the_fix(given: dict[str, Any], words: list[str]) -> None:
     with pytest.raises((TypeError, ValueError)) as refused:
         ArrowCacheDatasetInitializer(**given)
     assert all(word in str(refused.value) for word in words)

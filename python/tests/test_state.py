@@ -1,6 +1,7 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""State: exact with prefetch, for any world and worker count, in a fresh process, and refused where it does not fit."""
+"""States are exact with prefetching, valid for any world, number of workers and process, and rejected if they do not
+fit."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from kubeflow_datacache import DataCache, Loader, StateError, World
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 7, "seed": 5, "clump": 2, "tail": "pad"}
 
-# What a fresh process does: it reads the rest of the epoch as another world with other workers.
+# Runs in a new process: reads the rest of the epoch with another world and other workers.
 REST = """
 import json, sys
 from kubeflow_datacache import DataCache, World
@@ -67,7 +68,7 @@ def test_every_state_of_an_epoch_goes_on_in_a_fresh_process(
     assert len(states) == len(oracle) + 1
     following = Oracle(rows=100, seed=5, epoch=4, clump=2, global_batch=7, tail="pad").share()
     for first, rest in enumerate(json.loads(run.stdout)):
-        want = oracle[first:] or following  # the state after the last step goes on with the next epoch
+        want = oracle[first:] or following  # a state after the last step resumes with the next epoch
         assert rest == [[step.number, step.rows] for step in want], f"from step {first}"
 
 
@@ -101,14 +102,14 @@ def test_a_state_does_not_count_what_is_read_ahead(cache: DataCache) -> None:
 
 
 def wait_for_rows(loader: Loader) -> None:
-    """Waits until something is read ahead."""
+    """Waits until rows were read ahead."""
     end = time.monotonic() + 180
     while not loader.stats().prefetch_queue_depth.rows:
         assert time.monotonic() < end, f"nothing is read ahead:\n{loader.stats()}"
         time.sleep(0.005)
 
 
-# Field, a value of its own, how the state says it, what to do about it.
+# (field, another value, what the error says, what it advises).
 SERVE, MAKE = "Start the cache with that table, snapshot and filter", "make the loader with"
 OTHERS: list[tuple[str, Any, Any, str]] = [
     ("version", 2, 1, "use the release of kubeflow-datacache that saved it"),
@@ -136,7 +137,7 @@ def test_a_state_of_another_order_is_refused_by_field(
     assert fix in str(error.value)
 
 
-def test_every_field_but_the_place_is_held(cache: DataCache) -> None:
+def test_every_field_but_the_position_must_match(cache: DataCache) -> None:
     names = set(cache.loader(**OPTIONS, world=World(0, 1)).state_dict())
     assert names - {"epoch", "next_step", "global_batch_size"} == {name for name, *_ in OTHERS}
 
@@ -197,7 +198,7 @@ def test_a_state_of_a_cache_with_another_filter(server: Path, table: str, tmp_pa
 
 
 def steps_of(loader: Loader) -> list[tuple[int, int]]:
-    """(epoch, step) of what comes next."""
+    """(epoch, step) of all batches of one iteration."""
     return [(batch.epoch, batch.step) for batch in loader]
 
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Stats: the stage that is slow is named, and the stages add up to the wall time."""
+"""Stats name the slow stage, and the stages add up to the wall time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kubeflow_datacache.monitoring.stats import Depth
 from kubeflow_datacache.monitoring.text_progress import TextProgress
 
 Connect = Callable[..., DataCache]
-LOUDER = (0.01, 0.05, 0.25)  # seconds of delay: on a machine that is busy with other things a longer one must do
+LOUDER = (0.01, 0.05, 0.25)  # delays in seconds; the longer ones are for busy machines
 ALONE = World(0, 1)
 
 
@@ -37,7 +37,8 @@ def drain(loader: Loader, consumer: float = 0.0) -> float:
 
 
 def names(stage: Stage, run: Callable[[float], tuple[Stats, float]]) -> None:
-    """Asserts that run(seconds of delay) -> (stats, wall) names the stage, and that stages add up to the wall."""
+    """Asserts that run(seconds of delay) -> (stats, wall) reports the stage as bottleneck, and that stages add up to
+    wall."""
     for seconds in LOUDER:
         stats, wall = run(seconds)
         if stats.bottleneck == stage and abs(stats.wall - wall) <= 0.02 * wall:
@@ -136,8 +137,8 @@ def test_servers_that_do_not_say_what_they_do(peer: Peer, cache: DataCache) -> N
 
 
 @pytest.mark.parametrize(("busy_us", "stage"), [(None, "server"), (0, "wire"), (1000, "wire")])
-def test_what_servers_say_splits_the_wait(peer: Peer, connect: Connect, busy_us: int | None, stage: Stage) -> None:
-    """The same wait is the server's by as much as its messages say that it worked, and otherwise the wire's."""
+def test_reported_work_divides_the_wait(peer: Peer, connect: Connect, busy_us: int | None, stage: Stage) -> None:
+    """A wait counts for "server" up to the time that its messages report, and for "wire" beyond that."""
 
     def run(seconds: float) -> tuple[Stats, float]:
         peer.faults.busy_us, peer.faults.server_seconds = busy_us, seconds
@@ -152,32 +153,32 @@ def test_what_servers_say_splits_the_wait(peer: Peer, connect: Connect, busy_us:
     ("busy", "server", "wire"),
     [(0.0, 0, 4), (0.25, 0.25, 3.75), (3.0, 3, 1), (4.0, 4, 0), (9.0, 4, 0), (math.inf, 4, 0)],
 )
-def test_a_message_splits_the_wait_for_it(busy: float, server: float, wire: float) -> None:
+def test_a_message_divides_the_wait_for_it(busy: float, server: float, wire: float) -> None:
     now = [0.0]
-    clock = Clock(lambda: now[0])
-    clock.begin()
-    clock.produce(3)
-    clock.wait()
+    timer = StageTimer(lambda: now[0])
+    timer.start()
+    timer.set_producer(3)
+    timer.consumer_waits()
     now[0] = 4.0
-    assert clock.seconds()["server"] == 4, "until a message says otherwise"
-    clock.settle(3, busy)
-    clock.end()
-    spent = clock.seconds()
+    assert timer.seconds()["server"] == 4, "until a message says otherwise"
+    timer.message_received(3, busy)
+    timer.stop()
+    spent = timer.seconds()
     assert (spent["server"], spent["wire"]) == (server, wire)
 
 
-def test_the_clock_splits_all_time() -> None:
+def test_the_timer_accounts_for_all_time() -> None:
     now = [0.0]
     timer = StageTimer(lambda: now[0])
 
     def after(seconds: float) -> None:
         now[0] += seconds
 
-    after(5)  # before the iteration: nobody's
+    after(5)  # before the iteration: not counted
     timer.start()
     after(1)
     timer.consumer_waits()
-    after(2)  # the producer begins at the head
+    after(2)  # the producer's first stage is "head"
     timer.set_producer(3)
     after(4)  # data node 3
     timer.set_asking_head(3, True)
@@ -186,7 +187,7 @@ def test_the_clock_splits_all_time() -> None:
     after(4)
     timer.message_received(3, 3.0)
     after(1)
-    timer.message_received(3, 100.0)  # it was busy before anybody waited: that is no wait
+    timer.message_received(3, 100.0)  # busy for longer than the consumer waited: only the wait counts
     after(2)
     timer.message_received(3, math.inf)
     timer.set_producer("decode")
@@ -202,7 +203,7 @@ def test_the_clock_splits_all_time() -> None:
 
 
 def stats_of(**changed: Any) -> Stats:
-    """Stats of a loader that waited for the wire."""
+    """Stats of a loader that waited for the network."""
     seconds = {"head": 0.5, "server": 1.0, "wire": 6.0, "decode": 0.25, "transform": 0.0, "consumer": 2.25}
     options: dict[str, Any] = {
         "seconds": seconds,
@@ -305,7 +306,7 @@ def test_queue_depths_are_bounded(peer: Peer, cache: DataCache) -> None:
 
 
 def _looks(loader: Loader) -> Iterator[Stats]:
-    """Looks at a loader again and again until the deadline, which is a failure."""
+    """Yields a loader's stats repeatedly; fails at the deadline."""
     end = time.monotonic() + 180
     while time.monotonic() < end:
         yield loader.stats()
@@ -314,10 +315,10 @@ def _looks(loader: Loader) -> Iterator[Stats]:
 
 
 class Terminal(io.StringIO):
-    """Where people look."""
+    """A fake terminal."""
 
     def isatty(self) -> bool:
-        """As a terminal says it."""
+        """Returns True, as a terminal does."""
         return True
 
 

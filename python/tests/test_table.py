@@ -49,7 +49,7 @@ def test_a_random_sampler_over_real_servers(cluster: Cluster, connect: Callable[
 
 @pytest.mark.parametrize("build", [tables.types, tables.types_required, tables.evolved, tables.deleted, tables.plain])
 def test_every_type_of_column(build: Builder, server: Path, tmp_path: Path, connect: Callable[..., DataCache]) -> None:
-    """The conformance tests hold what the table's rows are; here, that the same rows come by index."""
+    """The rows by index equal those of an epoch; the conformance tests check the values themselves."""
     made = Lake(tmp_path).table("table", build)
     with served(server, tmp_path, made) as endpoint:
         cache = connect(endpoint)
@@ -121,10 +121,10 @@ def test_what_is_no_index(cache: DataCache, index: Any, kind: type[Exception], m
 
 
 def test_columns_and_transform(cache: DataCache) -> None:
-    def is_numeric_list(rows: pa.RecordBatch) -> list[str]:
+    def as_lists(rows: pa.RecordBatch) -> list[str]:
         return rows.column("name").to_pylist()
 
-    names = cache.table(columns=["name"], transform=is_numeric_list)
+    names = cache.table(columns=["name"], transform=as_lists)
     assert names.__getitems__([3, 1]) == ["row 3", "row 1"]
     assert names[7] == ["row 7"]
     with pytest.raises(ColumnError, match="'nmae' is no column"):

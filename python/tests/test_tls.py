@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong about TLS is refused at once, proxies are not asked, and a frozen data node is noticed."""
+"""TLS errors raise at once, proxies are ignored, and a frozen data node is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PEM = AUTHORITY.cert_pem.bytes()
 
 
 class Head(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
-    """A head that says its status."""
+    """A head that reports a status."""
 
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[Any]:
         """The status."""
@@ -64,7 +64,7 @@ def test_roots_that_are_not_there(tmp_path: Path) -> None:
     ],
     ids=["unknown authority", "another authority", "another host", "plain against TLS"],
 )
-def test_what_can_not_work_is_refused_at_once(port: int, location: str, roots: bytes | None, message: str) -> None:
+def test_permanent_tls_errors_raise_at_once(port: int, location: str, roots: bytes | None, message: str) -> None:
     with (
         DataCache(f"{location}:{port}", tls_roots=roots, retry_seconds=1e9) as cache,
         pytest.raises(RefusedError, match=message),
@@ -99,14 +99,14 @@ def test_proxies_are_not_asked(
 def test_a_frozen_data_node_is_noticed_by_reads_by_index(
     peer: Peer, cache: DataCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_SILENT_SECONDS", 0.2)  # twice as long, and the node counts as lost
+    monkeypatch.setattr(connection, "_SILENT_SECONDS", 0.2)  # after twice this time, the node counts as lost
     rows, first = cache.table(columns=["id"]), list[int]()
 
     def freeze(connection: Connection) -> None:
         first.append(1)
-        peer.data_port = peer.port  # what the head says when it is asked again
+        peer.data_port = peer.port  # the head's answer when asked again
         connection.request()
-        connection.drain()  # until the client is gone
+        connection.drain()  # until the client disconnects
 
     with Script(freeze) as frozen:
         peer.data_port = int(frozen.location.rpartition(":")[2])

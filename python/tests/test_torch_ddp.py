@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Distributed data parallel training with real processes: as many steps on every rank, and the same model."""
+"""Distributed data-parallel training in real processes: all ranks get the same number of steps and the same model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from small import small_cache, steps_of
 pytest.importorskip("torch")
 from ddp import Run, train
 
-ROWS = 41  # divisible by no batch and no world
-# Forked workers come first: reading without them connects a rank.
+ROWS = 41  # divisible by no batch size and no world size
+# Runs with forked workers come first, as reading without workers connects the rank.
 RUNS = [
     Run(options={"global_batch_size": 12, "tail": "pad", "seed": 3}, workers=2, epochs=2),
     Run(options={"global_batch_size": 12, "tail": "drop"}),
@@ -48,7 +48,7 @@ def test_every_world_has_the_same_steps_and_learns_the_same(endpoint: str, tmp_p
 
 
 def counted(options: dict[str, Any], epoch: int) -> list[list[int]]:
-    """The rows of each step over all ranks, without padding."""
+    """The expected rows of each step over all ranks, without padding."""
     steps = steps_of(options, epoch, rows=ROWS)
     if options["tail"] == "pad":
         steps[-1] = steps[-1][: ROWS % options["global_batch_size"]]

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Batches on a device, and batches that one rank reads for others."""
+"""Batches on a device, and batches broadcast by one rank."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from kubeflow_datacache.torch.device import to_device
 
 ALONE = World(0, 1)
 OPTIONS: dict[str, Any] = {"global_batch_size": 24, "seed": 5, "shuffle": True, "clump": 1, "tail": "keep"}
-SECONDS = 600  # for a whole training; a machine may be ten times slower than ours
+SECONDS = 600  # time limit of a whole training, generous for slow machines
 
 
 class Pair(NamedTuple):
-    """What a collate_fn may give."""
+    """A possible result of collate_fn."""
 
     x: torch.Tensor
     name: str
 
 
-def test_what_is_moved() -> None:
+def test_tensors_are_copied_to_the_device() -> None:
     there = to_device([{"x": torch.ones(2), "n": 3}, Pair(torch.ones(1), "a"), (torch.ones(1),)], torch.device("meta"))
     assert there[0]["x"].device.type == there[1].x.device.type == there[2][0].device.type == "meta"
     assert (there[0]["n"], there[1].name, type(there[1]), type(there[2])) == (3, "a", Pair, tuple)
@@ -103,7 +103,7 @@ def test_the_bench_says_that_there_is_no_gpu() -> None:
     assert "THERE IS NO GPU HERE, nothing was measured" in run.stderr
 
 
-# One of two ranks that hold parts of one model: the first reads, both get every batch.
+# One of two ranks with parts of one model: the first reads, both get every batch.
 RANK = """
 import json, sys
 import torch.distributed as dist

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 with tensor parallelism: ranks that hold parts of one model read the same rows, the others share them out."""
+"""FSDP2 with tensor parallelism: ranks with parts of one model read the same rows; the groups divide the rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ pytest.importorskip("torch")
 
 ROWS = 41
 OPTIONS: dict[str, Any] = {"global_batch_size": 10, "seed": 3, "tail": "drop"}
-SECONDS = 600  # for a whole training; a machine may be ten times slower than ours
+SECONDS = 600  # time limit of a whole training, generous for slow machines
 
-# One of four ranks: trains a model of which each rank has a part, and prints what it read.
+# One of four ranks: trains its part of a model, and prints the rows it read.
 RANK = """
 import json, sys
 import torch

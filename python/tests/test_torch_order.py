@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""torch's DataLoader, torchdata's and ours: the same batches in the same order for any number of workers."""
+"""torch's DataLoader, torchdata's and ours return the same batches in the same order for any number of workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_any_number_of_workers_gives_the_same_epochs(endpoint: str) -> None:
 
 
 def test_workers_that_share_nothing_with_a_connected_process(endpoint: str) -> None:
-    # By forkserver, our default. len() has connected the process, and a fork would not work any more.
+    # Uses forkserver, our default: len() connects this process, after which a fork would not work.
     jobs = [
         Job(kind=kind, dataset=OPTIONS, workers=2, persistent=True, context=context, epochs=(1, 2), connected=True)
         for kind, context in CONNECTED

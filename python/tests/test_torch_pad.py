@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Padding, the KEP's dataset class, and tensors on a device."""
+"""Padding, the dataset class of KEP 2655, and tensors on a device."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_padding_as_a_transform(cache: DataCache) -> None:
 
 
 class Ids(ArrowCacheDataset):
-    """As the proposal's users write it."""
+    """A subclass as users of the proposal's class write it."""
 
     def from_arrow_rb_to_tensor(self, chunk: pa.RecordBatch) -> Iterator[Any]:
-        """Two items of a record batch."""
+        """Yields two items per record batch."""
         yield chunk["id"].to_pylist()
         yield len(chunk)
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shared memory between DataLoader workers and the main process is used again, and never too early."""
+"""Shared-memory segments between DataLoader workers and the main process are reused, but never while in use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_rows_arrive_and_their_memory_is_used_again(reader: str) -> None:
         assert receive(sent) == [ROWS.slice(turn), ROWS.slice(0, turn), ROWS.slice(0, 0)]
 
 
-def test_memory_that_is_looked_at_is_not_written(reader: str) -> None:
+def test_referenced_memory_is_not_overwritten(reader: str) -> None:
     pool = SegmentPool(reader, 0, 4096)
     (kept,) = receive(pool.write([ROWS]))
     column = kept["id"].to_numpy()

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A place in training: exact with workers and batches in flight, and good for other numbers of workers and ranks."""
+"""Loader states are exact with workers and batches in flight, and valid for other numbers of workers and ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_every_state_of_an_epoch_goes_on_elsewhere(endpoint: str) -> None:
         Job(kind=kind, dataset=OPTIONS, rank=1, world=2, workers=workers, options=options, epochs=(0, 3), save=True)
         for kind, workers, options in BEFORE
     ]
-    # Another world and another number of workers, every rank of it, in a fresh process. Epoch 4 comes after the rest.
+    # All ranks of another world, with another number of workers, in a new process. After the rest of the epoch comes
+    # epoch 4.
     rest: list[tuple[Job, int]] = []
     for job, done in zip(before, train(endpoint, before), strict=True):
         assert len(done.states) == STEPS
@@ -54,8 +55,8 @@ def test_every_state_of_an_epoch_goes_on_elsewhere(endpoint: str) -> None:
         assert done.epochs == want, f"from the state after step {step}: {job}"
 
 
-def test_torchdatas_own_way_back(endpoint: str) -> None:
-    """StatefulDataLoader's own load_state_dict: the same number of workers in another world."""
+def test_torchdatas_own_load_state_dict(endpoint: str) -> None:
+    """StatefulDataLoader.load_state_dict, with the same number of workers in another world."""
     before = [Job(kind="stateful", dataset=OPTIONS, workers=workers, epochs=(2,), save=True) for workers in (0, 2)]
     rest: list[tuple[Job, int]] = []
     for job, done in zip(before, train(endpoint, before), strict=True):

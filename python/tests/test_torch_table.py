@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The table as a map-style torch dataset, under torch's own samplers and collate_fn."""
+"""The table as a map-style torch dataset, with torch's samplers and default collate_fn."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def table(endpoint: str, connect: Callable[..., DataCache]) -> TableDataset:
-    """The whole table."""
+    """A dataset of the whole table."""
     return TableDataset(connect(endpoint))
 
 
 def is_rows(batch: Columns, ids: list[int]) -> None:
-    """The batch is the table's rows at ids: a column that torch has, a list column, and one that stays Arrow."""
+    """Asserts that the batch has the rows at ids: a column of numbers, one of lists, and one that stays Arrow."""
     assert batch["id"].tolist() == ids
     assert batch["tokens"].dtype == torch.int32
     assert np.array_equal(batch["tokens"].numpy(), tokens_of(np.array(ids)))
@@ -109,7 +109,7 @@ from torch.utils.data import DataLoader
 from kubeflow_datacache import DataCache
 from kubeflow_datacache.torch import TableDataset
 if __name__ == "__main__":
-    multiprocessing.set_forkserver_preload(["kubeflow_datacache.torch"])  # imports torch once for both
+    multiprocessing.set_forkserver_preload(["kubeflow_datacache.torch"])  # imports torch once for both workers
     table = TableDataset(DataCache(sys.argv[1], retry_seconds=60))
     loader = DataLoader(table, batch_size=20, num_workers=2, multiprocessing_context="forkserver")
     print(json.dumps([[batch["id"].tolist(), batch["text"].to_pylist()] for batch in loader]))

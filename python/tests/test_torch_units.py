@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What travels between processes, where a loader stands, and what it says of the time."""
+"""Unit tests: transfer between processes, positions of loaders, and statistics."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ OPTIONS: dict[str, Any] = {"global_batch_size": 7, "seed": 5, "world": World(0, 
 
 
 def sent(value: Any) -> Any:
-    """What another process gets."""
+    """The value after a transfer to another process."""
     return pickle.loads(ForkingPickler.dumps(value))
 
 
-def test_columns_travel_in_one_piece() -> None:
+def test_columns_are_sent_in_one_block_of_shared_memory() -> None:
     text = pa.array(["a", "b", "c", None] * 1000)
     columns = {
         "whole": torch.arange(6),
@@ -67,7 +67,7 @@ def test_columns_travel_in_one_piece() -> None:
     assert sent(Columns()) == {}
 
 
-def test_blocks_travel_in_one_piece(cache: DataCache) -> None:
+def test_bundles_are_sent_with_all_their_steps(cache: DataCache) -> None:
     dataset = StreamingDataset(cache, **OPTIONS, tail="pad", columns=["id", "name"])
     bundles = [sent(bundle) for bundle in BundledDataset(dataset, 10_000)]
     oracle = Oracle(rows=100, seed=5, global_batch=7, tail="pad").share()
@@ -94,7 +94,7 @@ def doubled(rows: pa.RecordBatch) -> dict[str, Any]:
     ],
     ids=["columns", "rows", "anything"],
 )
-def test_what_transforms_make_travels(cache: DataCache, transform: Any, read: Callable[[Any], list[int]]) -> None:
+def test_results_of_transforms_are_sent(cache: DataCache, transform: Any, read: Callable[[Any], list[int]]) -> None:
     dataset = StreamingDataset(cache, **OPTIONS, transform=transform)
     want = [step.rows for step in Oracle(rows=100, seed=5, global_batch=7, tail="drop").share()]
     assert [read(item) for item in dataset] == want
@@ -163,7 +163,7 @@ def test_a_state_of_more_workers_says_what_to_do(cache: DataCache) -> None:
         stream.load_state_dict({**stream.state_dict(), "workers": 2})
 
 
-def test_the_place_in_a_stateful_dataloaders_state() -> None:
+def test_the_position_in_a_stateful_dataloaders_state() -> None:
     def worker(step: int) -> dict[str, Any]:
         return {"fetcher_state": {"dataset_iter_state": {"kubeflow_datacache": {"epoch": 2, "next_step": step}}}}
 
@@ -195,7 +195,7 @@ def test_batches_of_a_plain_dataloader(cache: DataCache) -> None:
 
 
 def stats_of(head: float, server: float) -> Stats:
-    """A worker's numbers."""
+    """The statistics of a worker."""
     seconds: dict[Stage, float] = {**dict.fromkeys(STAGES, 0.0), "head": head, "server": server, "consumer": 9.0}
     return Stats(
         seconds=seconds,
@@ -221,7 +221,7 @@ def test_waiting_is_split_as_the_workers_waited(waited: float, want: dict[Stage,
     stats.report(0, stats_of(1.0, 8.0))
     stats.report(1, stats_of(3.0, 0.0))
     stats.waited(waited)
-    for _ in range(2):  # still there after the iteration, when the queues are gone
+    for _ in range(2):  # still counted after the iteration, when the queues are gone
         stats = stats.stats(0, 0, Depth(5, 50))
         assert {stage: stats.seconds[stage] for stage in want} == pytest.approx(want)
         assert stats.waited == pytest.approx(waited)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Transforms in threads and processes: the order is kept, and an error says where."""
+"""Transforms in threads and processes keep the order, and errors name the step."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_error_that_can_not_be_sent_between_processes(cache: DataCache) -> No
     loader.close()
 
 
-def test_a_process_that_ends_by_itself(cache: DataCache) -> None:
+def test_a_worker_process_that_dies(cache: DataCache) -> None:
     loader = cache.loader(
         global_batch_size=50, transform=transforms.ends_its_process, transform_processes=1, world=ALONE
     )
@@ -108,7 +108,7 @@ def test_a_process_that_ends_by_itself(cache: DataCache) -> None:
     loader.close()
 
 
-def test_what_is_dropped_keeps_nobody_waiting(cache: DataCache) -> None:
+def test_cancelled_batches_raise_at_once(cache: DataCache) -> None:
     first, second = list(cache.loader(global_batch_size=50, world=ALONE))
     begun, free = threading.Event(), threading.Event()
 
@@ -158,7 +158,7 @@ def test_processes_end_with_a_parent_that_is_killed() -> None:
     assert parent.stdout is not None
     assert parent.stdout.readline() == b"2\n"
     parent.kill()
-    parent.communicate(timeout=120)  # the end of the output comes when the last of its processes has ended
+    parent.communicate(timeout=120)  # the output ends when the last process that writes to it has ended
 
 
 def test_rows_are_sent_without_their_neighbours() -> None:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rank and world size, as training environments tell them."""
+"""Detection of rank and world size in training environments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
 
 
-def test_a_process_by_itself() -> None:
+def test_a_process_without_a_launcher() -> None:
     assert World.detect() == World(0, 1)
 
 
@@ -79,7 +79,9 @@ def test_launchers(environment: dict[str, str], world: World, monkeypatch: pytes
         ({"LOCAL_RANK": "0"}, "LOCAL_RANK is set without RANK and WORLD_SIZE"),
     ],
 )
-def test_half_a_world_is_no_world(environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_or_a_size_alone_is_an_error(
+    environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
@@ -89,12 +91,12 @@ def test_half_a_world_is_no_world(environment: dict[str, str], message: str, mon
 def test_a_loader_looks_when_its_iteration_begins(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Peer(Table(12, [(0, 12)])) as peer:
         loader = connect(peer.endpoint).loader(global_batch_size=4, shuffle=False)
-        monkeypatch.setenv("RANK", "1")  # as after init_process_group
+        monkeypatch.setenv("RANK", "1")  # as init_process_group would
         monkeypatch.setenv("WORLD_SIZE", "2")
         assert [batch.numpy()["id"].tolist() for batch in loader] == [[2, 3], [6, 7], [10, 11]]
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 0), (-1, 2), (2, 2)])
-def test_no_such_world(rank: int, size: int) -> None:
+def test_invalid_worlds(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="want"):
         World(rank, size)

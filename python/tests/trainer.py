@@ -1,9 +1,9 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A training process: does the jobs that it reads from standard input, and prints what it read as JSON.
+"""A training process: runs jobs from standard input, and prints the rows read as JSON.
 
-A process of its own, because pytest's has connected to servers: its forks could not. Scripts that start workers by
-forkserver need a main module that can be imported; so does this one.
+A separate process, because pytest's has connected to servers and its forks could not. Workers started by forkserver
+need a main module that can be imported, such as this one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from kubeflow_datacache import DataCache, World
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
 
 Kind = Literal["torch", "stateful", "streaming"]
-SECONDS = 600  # for a whole process; a machine may be ten times slower than ours
+SECONDS = 600  # time limit of a process, generous for slow machines
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One loader, and what to read with it.
 
-    kind: "torch" for torch's DataLoader, "stateful" for torchdata's, "streaming" for ours. context: how workers start.
-    state: where to begin; native: by StatefulDataLoader's own load_state_dict. epochs: each is set, then read; None is
-    read without being set. each: how many steps to take of each epoch, and not one more; steps: of the last one.
-    save: keep the state after each step of the last epoch.
-    connected: whether this process asks the cache something itself first.
+    kind: "torch" for torch's DataLoader, "stateful" for torchdata's, "streaming" for ours. context: the workers' start
+    method. state: where to begin; native: whether StatefulDataLoader.load_state_dict loads it. epochs: each is set with
+    set_epoch, then read; None is read without being set. each: the number of steps to read of each epoch; steps: of the
+    last epoch. save: whether to return the state after each step of the last epoch. connected: whether this process
+    connects to the cache before.
     """
 
     kind: Kind
@@ -57,14 +57,14 @@ class Job:
 
 @dataclass
 class Done:
-    """What a job read: the row ids of each step of each epoch, and the states."""
+    """The result of a job: the row ids by epoch and step, and the states."""
 
     epochs: list[list[list[int]]]
     states: list[dict[str, Any]]
 
 
 def train(endpoint: str, jobs: Sequence[Job]) -> list[Done]:
-    """Does the jobs in a fresh process, those without workers last: they connect it, and then no fork would work."""
+    """Runs the jobs in a new process. Jobs without workers come last: they connect it, which rules out forks."""
     src = str(Path(__file__).parents[1] / "src")
     order = sorted(range(len(jobs)), key=lambda i: jobs[i].workers == 0)
     run = subprocess.run(
@@ -82,7 +82,7 @@ def train(endpoint: str, jobs: Sequence[Job]) -> list[Done]:
 
 
 def do(cache: DataCache, job: Job) -> Done:
-    """Does a job in this process."""
+    """Runs a job in this process."""
     dataset = StreamingDataset(cache, **job.dataset, world=World(job.rank, job.world))
     loader = _loader(job, dataset)
     if job.state is not None:
@@ -95,7 +95,7 @@ def do(cache: DataCache, job: Job) -> Done:
             (loader if job.kind == "streaming" else dataset).set_epoch(epoch)
         last = at == len(job.epochs) - 1
         done.epochs.append([])
-        held = iter(loader)  # as frameworks do: nothing tells the loader that they are done with an iteration
+        held = iter(loader)  # like frameworks, does not tell the loader that the iteration is over
         for batch in held:
             done.epochs[-1].append(batch["id"].tolist())
             if job.save and last:
@@ -115,7 +115,7 @@ def _loader(job: Job, dataset: StreamingDataset) -> Any:
 
 
 def main() -> None:
-    """Reads jobs, prints what was done."""
+    """Reads jobs and prints their results."""
     orders = json.load(sys.stdin)
     cache = DataCache(orders["endpoint"], retry_seconds=60)
     print(json.dumps([asdict(do(cache, Job(**job))) for job in orders["jobs"]]))

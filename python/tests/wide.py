@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An Iceberg table whose every value follows from its row index."""
+"""An Iceberg table of wide rows whose values are derived from the row index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("tokens", pa.list_(pa.int32())), ("text
 
 
 def wide_table(lake: Lake, rows: int = ROWS) -> str:
-    """Writes a table of so many rows and returns its metadata file."""
+    """Writes a table with `rows` rows and returns its metadata file."""
     cuts = np.linspace(0, rows, min(FILES, rows) + 1).astype(int).tolist()
     parts = [rows_of(np.arange(lo, hi)) for lo, hi in itertools.pairwise(cuts)]
     made = lake.create("wide", SCHEMA, [pa.Table.from_batches([part]) for part in parts])
@@ -24,7 +24,7 @@ def wide_table(lake: Lake, rows: int = ROWS) -> str:
 
 
 def tokens_of(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """The token column, (rows, WIDTH)."""
+    """The token column, shape (rows, WIDTH)."""
     return (ids[:, None] * 31 + np.arange(WIDTH)).astype(np.int32)
 
 

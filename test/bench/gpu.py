@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-gpu: how long a training step waits for its batch to be on the GPU, by each way there."""
+"""make bench-gpu: the time a training step waits for its batch on the GPU, for several ways of copying."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH, WIDTH, ROUNDS = 1024, 4096, 3
 
 
 def table(folder: Path) -> Made:
-    """Writes rows of random tokens."""
+    """Writes a table of random tokens."""
     numbers, size = np.random.default_rng(1), ROWS // FILES
     schema = pa.schema([("tokens", pa.list_(pa.int32()))])
     ends = np.arange(0, (size + 1) * LENGTH, LENGTH, dtype=np.int32)
@@ -37,7 +37,7 @@ def table(folder: Path) -> Made:
 
 
 def ways(dataset: StreamingDataset) -> dict[str, Callable[[], Any]]:
-    """Loaders that bring batches to the GPU, by the words to say for it."""
+    """Loaders that copy batches to the GPU, by description."""
     common: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
     return {
         "batch.to(device)": lambda: (
@@ -56,7 +56,7 @@ def ways(dataset: StreamingDataset) -> dict[str, Callable[[], Any]]:
 
 
 def epoch(loader: StreamingDataLoader, bring: Callable[[Any], Any], weights: torch.Tensor) -> tuple[float, float]:
-    """Reads an epoch beside kernels that take a while: milliseconds a step, and GB/s of tensors."""
+    """Reads an epoch while GPU kernels run. Returns milliseconds per step, and GB/s of tensors."""
     product = torch.empty_like(weights)
     size, steps, begun = 0, 0, time.perf_counter()
     for batch in loader:
@@ -72,7 +72,7 @@ def epoch(loader: StreamingDataLoader, bring: Callable[[Any], Any], weights: tor
 
 
 def main() -> int:
-    """Measures each way, or says that there is no GPU."""
+    """Measures each way, or reports that there is no GPU."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path, default=Path("bin/cacheserver"))
     options = parser.parse_args()
@@ -89,7 +89,7 @@ def main() -> int:
                 dataset = StreamingDataset(cache, global_batch_size=BATCH, columns=["tokens"], world=World(0, 1))
                 for name, make in ways(dataset).items():
                     loader, bring = make()
-                    epoch(loader, bring, weights)  # workers start, memory is pinned
+                    epoch(loader, bring, weights)  # warm-up: starts workers and pins memory
                     rounds = [epoch(loader, bring, weights) for _ in range(ROUNDS)]
                     step, rate = (statistics.median(values) for values in zip(*rounds, strict=True))
                     print(f"{name:<48} {step:8.2f} ms/step {rate:8.2f} GB/s", flush=True)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the loader bench holds loaders to: the consumer's check against the tables."""
+"""The consumer's check of the loader bench."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def batches(table: Table) -> list[Batch]:
-    """The table as a loader would hand it over, in numpy."""
+    """The table's batches as a loader would return them, in numpy."""
     out = []
     for file in table.files:
         for batch in pq.read_table(file).to_batches(BATCH):
@@ -63,7 +63,7 @@ def size(table: Table) -> int:
     return sum(np.asarray(row).nbytes for b in batches(table) for c in b.values() for row in c)
 
 
-def test_a_part_passes_as_a_part_alone(table: Table) -> None:
+def test_a_part_of_an_epoch_passes_only_as_a_part(table: Table) -> None:
     part = batches(table)[:2]
     assert checked(table, part, whole=False).rows == 2 * BATCH
     with pytest.raises(ValueError, match="came in a whole epoch"):

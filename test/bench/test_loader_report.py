@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of the loader bench's table."""
+"""The computation of the loader bench's table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of the printed table."""
+"""The computation of the printed table."""
 
 from __future__ import annotations
 

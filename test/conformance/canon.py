@@ -1,9 +1,9 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tables as multisets of rows, whichever engine they come from: the same rows give the same digests.
+"""Represents tables as multisets of rows, independent of the engine: the same rows have the same digests.
 
-Engines differ in representation (large and small offsets, extension and storage types, chunking), never in values.
-A value is written as a tag and its bytes, so that 1, 1.0, "1" and null are four different things.
+Engines differ in representation (large and small offsets, extension and storage types, chunking), but not in values. A
+value is encoded as a tag and bytes, so that 1, 1.0, "1" and null differ.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NAN = b"\x7f\xf8" + bytes(6)
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """How often each row occurs. Column names count, their order does not."""
+    """The number of occurrences of each row. Column names matter, their order does not."""
     return Counter(row_digests(table))
 
 
 def row_digests(table: pa.Table) -> list[bytes]:
-    """One digest a row, in the table's order."""
+    """One digest per row, in the table's order."""
     names = sorted(table.column_names)
     columns = [_cells(table.column(name)) for name in names]
     head = "\0".join(names).encode()
@@ -40,7 +40,7 @@ def row_digests(table: pa.Table) -> list[bytes]:
 
 
 def difference(got: Rows, want: Rows) -> str:
-    """Says in a few words how two multisets differ; empty when they do not."""
+    """Describes the difference of two multisets; "" if they are equal."""
     if got == want:
         return ""
     missing, extra = want - got, got - want
@@ -49,14 +49,14 @@ def difference(got: Rows, want: Rows) -> str:
 
 def _cells(column: pa.ChunkedArray) -> Iterable[bytes]:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        column = column.cast(pa.int64())  # Python's datetime stops at microseconds
+        column = column.cast(pa.int64())  # Python's datetime has only microseconds
     for value in column.to_pylist():
         cell = encode(value)
         yield struct.pack(">I", len(cell)) + cell
 
 
 def encode(value: Any) -> bytes:
-    """A Python value as a tag and bytes."""
+    """Encodes a Python value as a tag and bytes."""
     match value:
         case None:
             return b"n"

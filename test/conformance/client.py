@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A plain client of wire contract v1, made of nothing but pyarrow.flight: what any framework's client would do."""
+"""A client of wire contract v1 that uses only pyarrow.flight, as any framework might."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight as fl
 
-MOST_BYTES = (4 << 20) + (4 << 20) // 8  # "about 4 MiB" a batch, in Arrow's own count
+MOST_BYTES = (4 << 20) + (4 << 20) // 8  # limit of a batch ("about 4 MiB") in Arrow bytes
 
 
 class Client:
-    """Connections to one cache: the head's, and one for each data node that the head names."""
+    """Connections to one cache: to the head, and to each data node that it names."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -41,11 +41,11 @@ class Client:
         return self.head.get_flight_info(path_descriptor(*elements))
 
     def command(self, body: bytes | None = None, **fields: Any) -> fl.FlightInfo:
-        """GetFlightInfo with a CMD descriptor: the bytes as they are, or the fields as JSON with "v": 1."""
+        """GetFlightInfo with a CMD descriptor: the given bytes, or the fields as JSON with "v": 1."""
         return self.head.get_flight_info(command_descriptor(body, **fields))
 
     def node(self, endpoint: fl.FlightEndpoint) -> fl.FlightClient:
-        """The connection to the data node of an endpoint, which has exactly one location."""
+        """The connection to an endpoint's data node; an endpoint has exactly one location."""
         (location,) = endpoint.locations
         uri = location.uri.decode() if isinstance(location.uri, bytes) else location.uri
         if uri not in self._nodes:
@@ -55,7 +55,7 @@ class Client:
     def batches(
         self, endpoint: fl.FlightEndpoint, headers: list[tuple[bytes, bytes]] | None = None
     ) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-        """The stream of one endpoint, each message held to the contract."""
+        """Yields the batches of one endpoint, and asserts that each message follows the contract."""
         reader = self.node(endpoint).do_get(endpoint.ticket, fl.FlightCallOptions(headers=headers))
         out: list[pa.RecordBatch] = []
         for chunk in reader:
@@ -72,7 +72,7 @@ class Client:
         return pa.Table.from_batches(batches, schema)
 
     def read(self, info: fl.FlightInfo) -> pa.Table:
-        """The rows of an answer: its endpoints' streams laid end to end."""
+        """The rows of a FlightInfo: the streams of its endpoints, concatenated."""
         streams = [self.stream(endpoint) for endpoint in info.endpoints]
         assert all(s.schema.equals(info.schema) for s in streams), "a stream of another schema than the answer's"
         return pa.concat_tables([info.schema.empty_table(), *streams])
@@ -83,7 +83,7 @@ class Client:
         return self.read(self.command(kind="shard", index=0, total=1, **fields))
 
     def take(self, endpoint: fl.FlightEndpoint, *requests: list[int]) -> list[pa.Table]:
-        """One DoExchange: each request's rows, in the order asked."""
+        """One DoExchange: returns the rows of each request, in the requested order."""
         descriptor = fl.FlightDescriptor.for_command(endpoint.ticket.ticket)
         writer, reader = self.node(endpoint).do_exchange(descriptor)
         out: list[pa.Table] = []
@@ -102,7 +102,7 @@ class Client:
 
 
 def path_descriptor(*elements: str | bytes | int) -> fl.FlightDescriptor:
-    """A PATH descriptor; numbers are written as decimal strings."""
+    """A PATH descriptor; numbers are written in decimal."""
     return fl.FlightDescriptor.for_path(*[str(e) if isinstance(e, int) else e for e in elements])
 
 
@@ -112,12 +112,12 @@ def command_descriptor(body: bytes | None = None, **fields: Any) -> fl.FlightDes
 
 
 def metadata(info: fl.FlightInfo) -> dict[str, Any]:
-    """What an answer says about the dataset, as JSON."""
+    """The app_metadata of a FlightInfo, parsed from JSON."""
     return json.loads(info.app_metadata)
 
 
 def node_of(endpoint: fl.FlightEndpoint) -> int:
-    """The data node's index that an endpoint carries."""
+    """The data node's index in an endpoint."""
     return json.loads(endpoint.app_metadata)["node"]
 
 
@@ -135,8 +135,8 @@ _CLASS_CODE = {
 
 
 def code_of(error: BaseException) -> str:
-    """The gRPC code behind an error of pyarrow.flight."""
+    """The gRPC code of a pyarrow.flight exception."""
     if match := _GRPC_CODE.search(str(error)):
         code = re.sub("[ -]", "_", match[1]).upper()
-        return "FAILED_PRECONDITION" if code == "PRECONDITION_FAILED" else code  # pyarrow's own wording
+        return "FAILED_PRECONDITION" if code == "PRECONDITION_FAILED" else code  # pyarrow's names for some codes
     return _CLASS_CODE.get(type(error).__name__, type(error).__name__)

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The programs that the tests start."""
+    """Options for the programs that the tests start."""
     parser.addoption("--server", type=Path, default=REPOSITORY / "bin/cacheserver", help="the cacheserver binary")
     parser.addoption("--minio", type=Path, default=None, help="a MinIO binary (make tools builds one)")
     parser.addoption("--rest-catalog", type=Path, default=None, help="the jars of Iceberg's REST catalog (make tools)")
@@ -45,16 +45,16 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture(scope="session")
 def table(lake: Lake) -> Callable[[str], Made]:
-    """Gives a table by its name in tables.py."""
+    """A function that returns a table by its name in tables.py."""
     return lambda name: lake.table(name, BY_NAME[name])
 
 
-# What asks for bytes on the wire asks the reference transport too; rows are the same on either.
+# Test modules that also run against the grpc-go transport, as they check bytes on the wire; rows do not depend on it.
 _ON_EVERY_TRANSPORT = ("test_wire", "test_tickets", "test_tls")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Gives every test that runs in a mode its modes."""
+    """Parametrizes tests that use the fixture `mode`."""
     if "mode" in metafunc.fixturenames:
         modes = WIRE_MODES if metafunc.definition.path.stem in _ON_EVERY_TRANSPORT else MODES
         metafunc.parametrize("mode", modes, indirect=True, scope="session")
@@ -62,7 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def mode(request: pytest.FixtureRequest) -> Mode:
-    """How the cache runs: in one process, as separate ones, or on the reference transport."""
+    """How the cache runs: in one process, in several, or with the grpc-go transport."""
     return request.param
 
 
@@ -74,7 +74,7 @@ def golden() -> Path:
 
 @pytest.fixture
 def private(caches: Caches) -> Iterator[Callable[..., Cache]]:
-    """Starts caches for one test alone, and ends them with it."""
+    """A function that starts caches for one test; they are stopped after it."""
     started: list[Cache] = []
 
     def start(*args: object, **kwargs: object) -> Cache:
@@ -90,7 +90,7 @@ def private(caches: Caches) -> Iterator[Callable[..., Cache]]:
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[Cache], Client]]:
-    """Connects clients that are closed after the test."""
+    """A function that opens clients; they are closed after the test."""
     clients: list[Client] = []
 
     def open_client(cache: Cache) -> Client:

@@ -1,8 +1,8 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""WHERE texts and the pyiceberg expressions that mean the same, over the plain tables' columns.
+"""WHERE clauses and equivalent pyiceberg expressions, for the columns of the plain tables.
 
-A text means what SQL says: a comparison with null is not true. pyiceberg's NotIn keeps nulls, so it comes with NotNull.
+WHERE follows SQL: a comparison with null is not true. pyiceberg's NotIn keeps nulls, so it is combined with NotNull.
 """
 
 # pyright: reportCallIssue=false
@@ -34,7 +34,7 @@ from pyiceberg.expressions import (
 
 
 class Filter(NamedTuple):
-    """One condition in two forms: as text, which DuckDB reads too, and as a function."""
+    """A condition as text, which DuckDB accepts too, and as a pyiceberg expression."""
 
     where: str
     expression: BooleanExpression

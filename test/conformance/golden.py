@@ -1,10 +1,10 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The golden files of the wire contract: what each descriptor means, and what each answer says, as JSON.
+"""The golden files of the wire contract: the meaning of each descriptor and the content of each answer, as JSON.
 
-'python golden.py write' writes them; the Python tests hold the server to them, the Go tests their parser and planner.
-Written from the contract by hand where a person must decide (wire_descriptors), computed by the oracle where arithmetic
-decides (wire_answers). wire_metadata shows the JSON that answers, endpoints and batches carry.
+'python golden.py write' writes them. The Python tests compare the server with them, the Go tests their parser and
+planner. wire_descriptors is written from the contract by hand; wire_answers is computed by the oracle; wire_metadata
+shows the JSON in answers, endpoints and batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EPOCH: dict[str, Any] = {
 
 
 def path(name: str, *elements: str, ok: tuple[int, int] | None = None, says: str = "") -> Case:
-    """A PATH descriptor: refused in a message with the word says, or good as share ok[0] of ok[1]."""
+    """A PATH descriptor: rejected with a message that contains `says`, or valid as share ok[0] of ok[1]."""
     want: Case = {"code": "INVALID_ARGUMENT", "says": says}
     if ok:
         want = {"code": "OK", "request": {"kind": "shard", "index": ok[0], "total": ok[1], "columns": None}}
@@ -41,25 +41,25 @@ def path(name: str, *elements: str, ok: tuple[int, int] | None = None, says: str
 
 
 def good(name: str, base: dict[str, Any], **changes: Any) -> Case:
-    """A CMD descriptor that is good; the request is what it says, with the defaults filled in."""
+    """A valid CMD descriptor; the parsed request has its fields, with defaults filled in."""
     body = {**base, **changes}
     request = {key: value for key, value in body.items() if key != "v"}
     return {"name": name, "command": body, "want": {"code": "OK", "request": {"columns": None, **request}}}
 
 
 def bad(name: str, says: str, base: dict[str, Any], *without: str, **changes: Any) -> Case:
-    """A CMD descriptor that is refused in a message with the word says."""
+    """A CMD descriptor that is rejected with a message that contains `says`."""
     body = {key: value for key, value in {**base, **changes}.items() if key not in without}
     return {"name": name, "command": body, "want": {"code": "INVALID_ARGUMENT", "says": says}}
 
 
 def raw(name: str, body: bytes, says: str) -> Case:
-    """A CMD descriptor of bytes that are no JSON object of ours."""
+    """A CMD descriptor whose bytes are not a valid JSON object."""
     return {"name": name, "base64": base64.b64encode(body).decode(), "want": {"code": "INVALID_ARGUMENT", "says": says}}
 
 
 def descriptors() -> list[Case]:
-    """Every kind of good descriptor, and every way in which one can be wrong."""
+    """All kinds of valid descriptors, and all ways in which one can be invalid."""
     big = 2**63
     return [
         path("one of one", "0", "1", ok=(0, 1)),
@@ -150,7 +150,7 @@ def descriptors() -> list[Case]:
 
 
 def answers() -> list[Case]:
-    """What the head answers for nine rows on nodes of given ranges: which rows, from which node, in which order."""
+    """The head's answers for nine rows on nodes with given ranges: which rows come from which node, in which order."""
     layouts = [[[0, 9]], [[0, 4], [4, 9]], [[0, 0], [0, 9]], [[0, 2], [2, 2], [2, 9]]]
     requests: list[Case] = [
         {"kind": "shard", "index": i, "total": t} for t in (1, 2, 8, 20) for i in {0, t // 2, t - 1}
@@ -171,7 +171,7 @@ def answers() -> list[Case]:
 
 
 def answer(nodes: list[list[int]], request: Case) -> Case:
-    """The rows of a request, and each node's part of them in stream order; nodes without any are left out."""
+    """The rows of a request, and each node's part in stream order, without nodes that have none."""
     if request["kind"] == "shard":
         index, total = request["index"], request["total"]
         rows = list(range(index * ROWS // total, (index + 1) * ROWS // total))
@@ -199,7 +199,7 @@ FILES = {"wire_descriptors.json": descriptors, "wire_answers.json": answers, "wi
 
 
 def text(file: str) -> str:
-    """The content of a golden file, one case a line."""
+    """The content of a golden file, one case per line."""
     cases = ",\n".join("    " + json.dumps(case, ensure_ascii=True) for case in FILES[file]())
     dataset = json.dumps({"rows": ROWS, "columns": COLUMNS})
     return f'{{\n  "version": 1,\n  "dataset": {dataset},\n  "cases": [\n{cases}\n  ]\n}}\n'

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A lakehouse for the tests: one pyiceberg catalog in a folder or bucket, and what a test needs to know of a table."""
+"""A lakehouse for the tests: one pyiceberg catalog in a folder or bucket, and the tables in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyiceberg.table import StaticTable, Table
 
 @dataclass(frozen=True)
 class Selection:
-    """What part of a table a cache serves, with the words of the command line."""
+    """The part of a table that a cache serves, as command-line options."""
 
     columns: tuple[str, ...] = ()
     where: str = ""
@@ -48,14 +48,14 @@ ALL = Selection()
 
 @dataclass(frozen=True)
 class Made:
-    """A table that was written, pinned at one metadata file."""
+    """A written table, pinned to one metadata file."""
 
     name: str
     metadata: str
     properties: dict[str, str] = field(default_factory=dict)
 
     def open(self) -> StaticTable:
-        """The table as pyiceberg reads it."""
+        """Opens the table in pyiceberg."""
         return StaticTable.from_metadata(self.metadata, self.properties)
 
     def scan(
@@ -65,7 +65,7 @@ class Made:
         where: BooleanExpression | None = None,
         snapshot_id: int | None = None,
     ) -> pa.Table:
-        """What the cache must serve, according to pyiceberg."""
+        """The rows that the cache must serve, read by pyiceberg."""
         scan = self.open().scan(
             row_filter=where if where is not None else AlwaysTrue(),
             selected_fields=columns or ("*",),
@@ -82,7 +82,7 @@ Builder = Callable[["Lake"], Table]
 
 
 class Lake:
-    """Makes each table once a session, when a test first asks for it."""
+    """Creates each table once per session, when a test first uses it."""
 
     def __init__(self, folder: Path, warehouse: str | None = None, properties: dict[str, str] | None = None) -> None:
         self.folder = folder
@@ -97,24 +97,24 @@ class Lake:
         self._made: dict[str, Made] = {}
 
     def table(self, name: str, builder: Builder) -> Made:
-        """The table of that name; the builder is called only the first time."""
+        """Returns the table of this name; calls the builder only the first time."""
         if name not in self._made:
             self._made[name] = self.pin(name, builder(self))
         return self._made[name]
 
     def pin(self, name: str, table: Table) -> Made:
-        """The table as it is now."""
+        """Pins the table at its current metadata file."""
         return Made(name, table.metadata_location, self.properties)
 
     def create(self, name: str, schema: Any, rows: pa.Table | list[pa.Table] = (), **options: Any) -> Table:
-        """A new table with one append for each of rows."""
+        """Creates a table, with one append per element of rows."""
         table = self.catalog.create_table(f"lake.{name}", schema=schema, **options)
         for part in [rows] if isinstance(rows, pa.Table) else rows:
             table.append(part)
         return table
 
     def write(self, name: str, content: bytes) -> str:
-        """A file beside the tables that pyiceberg did not write; returns its URI."""
+        """Writes a file that is not from pyiceberg beside the tables; returns its URI."""
         uri = f"{self.catalog.properties['warehouse']}/loose/{name}"
         with load_file_io(self.properties, uri).new_output(uri).create(overwrite=True) as out:
             out.write(content)

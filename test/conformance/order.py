@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of the order of an epoch (design: order, version 1): plain Python integers, for clarity, not for speed."""
+"""The oracle of the epoch order (docs/order.md, version 1), in plain Python integers, written for clarity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tail = Literal["drop", "pad", "keep"]
 
 
 def mix(z: int) -> int:
-    """The finaliser of SplitMix64."""
+    """The finalizer of SplitMix64."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % WORD
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % WORD
     return z ^ (z >> 31)
@@ -36,11 +36,11 @@ class Permutation:
             self.keys.append(mix(state))
 
     def at(self, x: int) -> int:
-        """Which element comes at position x."""
+        """The element at position x."""
         return self._walk(x, forwards=True)
 
     def inverse(self, y: int) -> int:
-        """At which position element y comes."""
+        """The position of element y."""
         return self._walk(y, forwards=False)
 
     def _walk(self, x: int, *, forwards: bool) -> int:
@@ -65,7 +65,7 @@ class Permutation:
 
 
 class Step(NamedTuple):
-    """What a rank's worker gets in one step: rows, and which of them count (all, except under tail "pad")."""
+    """A worker's part of one step: its rows, and which of them are real (all, except with tail "pad")."""
 
     number: int
     rows: list[int]
@@ -74,7 +74,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One epoch's request, with the words of the wire contract. rows is the dataset's size."""
+    """The request of one epoch, with the field names of the wire contract. rows is the dataset's size."""
 
     rows: int
     seed: int = 0
@@ -90,7 +90,7 @@ class Epoch:
     start_step: int = 0
 
     def sequence(self) -> list[int]:
-        """The row at each position of the epoch, before steps and ranks."""
+        """The row at each position of the epoch, before the division into steps and ranks."""
         if not self.shuffle or self.rows == 0:
             return list(range(self.rows))
         clumps = -(-self.rows // self.clump)
@@ -99,11 +99,11 @@ class Epoch:
         return [row for start in first for row in range(start, min(start + self.clump, self.rows))]
 
     def steps(self) -> int:
-        """How many steps every rank has."""
+        """The number of steps of every rank."""
         return self.rows // self.global_batch if self.tail == "drop" else -(-self.rows // self.global_batch)
 
     def share(self) -> list[Step]:
-        """The steps of this rank's worker, from start_step on."""
+        """The steps of this worker, from start_step on."""
         sequence, out = self.sequence(), []
         for number in range(self.start_step, self.steps()):
             if number % self.workers != self.worker:
@@ -115,7 +115,7 @@ class Epoch:
         return out
 
     def share_rows(self) -> list[int]:
-        """The rows of share(), laid end to end: the sequence that the data nodes stream between them."""
+        """The rows of share(), concatenated: the order in which the data nodes together stream them."""
         return [row for step in self.share() for row in step.rows]
 
     def of(self, rank: int, world: int) -> Epoch:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Caches under test: real processes on free loopback ports, always killed in the end."""
+"""Caches under test: real processes on free loopback ports, which are always killed at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from client import Client
 from lake import ALL, Made, Selection
 from loopback import free_port
 
-# One process, or one each for head and nodes; "grpc-go" is one process on the reference transport.
+# "local" is one process, "cluster" one per head and node; "grpc-go" is one process with the grpc-go transport.
 Mode = Literal["local", "cluster", "grpc-go"]
 MODES: tuple[Mode, ...] = ("local", "cluster")
 WIRE_MODES: tuple[Mode, ...] = (*MODES, "grpc-go")
@@ -33,7 +33,7 @@ _STOP_LIMIT = 60.0
 
 @dataclass
 class Cache:
-    """One running cache: the processes, where to reach the head, and where the logs are."""
+    """A running cache: its processes, the head's address, and the logs."""
 
     endpoint: str
     http: str
@@ -60,7 +60,7 @@ class Cache:
         return json.loads(body)
 
     def wait(self, *states: str, limit: float = _READY_LIMIT) -> dict[str, Any]:
-        """Waits until the cache is in one of the states, and returns its status. Any other end is an error."""
+        """Waits until the cache is in one of the states, and returns its status. Raises if it ends in another one."""
         begun, last = time.monotonic(), None
         while time.monotonic() - begun < limit:
             for name, process in self.processes.items():
@@ -78,21 +78,21 @@ class Cache:
         )
 
     def log(self, name: str) -> str:
-        """The last lines that a process wrote."""
+        """The last log lines of a process."""
         return (self.logs / f"{name}.log").read_text(errors="replace")[-3000:]
 
     def output(self, name: str) -> str:
-        """What a process wrote to its standard output."""
+        """The standard output of a process."""
         return (self.logs / f"{name}.out").read_text()
 
     def restart(self, name: str) -> None:
-        """Kills a process and starts another in its place."""
+        """Kills a process and starts a new one in its place."""
         self.processes[name].kill()
         self.processes[name].wait()
         self.starts[name]()
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> dict[str, int]:
-        """Signals every process and returns their exit codes; kills what does not obey."""
+        """Signals all processes and returns their exit codes; kills those that do not exit."""
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(how)
@@ -107,7 +107,7 @@ class Cache:
 
 
 class Caches:
-    """Starts caches and keeps the last few, so that tests of one table share one."""
+    """Starts caches and keeps the last few running, so that tests of one table share one."""
 
     def __init__(self, binary: Path, folder: Path, keep: int = 6) -> None:
         self._binary, self._folder, self._keep = binary, folder, keep
@@ -123,7 +123,7 @@ class Caches:
         mode: Mode = "local",
         flags: Sequence[str] = (),
     ) -> Cache:
-        """A ready cache of the table, shared with other tests: ask it, do not hurt it."""
+        """A ready cache of the table, shared with other tests, which must not change it."""
         key = (table.metadata, selection, nodes, mode, tuple(flags))
         if key in self._running:
             self._running.move_to_end(key)
@@ -140,7 +140,7 @@ class Caches:
     def start(
         self, source: Sequence[str], *, nodes: int = 2, mode: Mode = "local", env: Mapping[str, str] | None = None
     ) -> Cache:
-        """A new cache of its own, not waited for. The caller stops it."""
+        """Starts a cache and returns without waiting for it. The caller stops it."""
         self._count += 1
         logs = self._folder / f"cache-{self._count}"
         logs.mkdir(parents=True)
@@ -166,20 +166,20 @@ class Caches:
         return cache
 
     def run(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs the binary with the arguments and waits until it ends."""
+        """Runs the binary to its end."""
         own = {**_plain_environment(), **(env or {})}
         return subprocess.run(
             [self._binary, *arguments], capture_output=True, text=True, env=own, timeout=60, check=False
         )
 
     def close(self) -> None:
-        """Ends every shared cache."""
+        """Stops all shared caches."""
         for cache in self._running.values():
             cache.stop(signal.SIGKILL)
 
 
 def s3_environment(properties: Mapping[str, str]) -> dict[str, str]:
-    """pyiceberg's S3 properties as the environment that AWS's SDKs read."""
+    """Converts pyiceberg's S3 properties to environment variables of AWS SDKs."""
     names = {
         "s3.endpoint": "AWS_ENDPOINT_URL_S3",
         "s3.access-key-id": "AWS_ACCESS_KEY_ID",
@@ -190,7 +190,7 @@ def s3_environment(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain_environment() -> dict[str, str]:
-    """This environment without anything that cacheserver or an SDK of a store would take for its own."""
+    """The environment without variables that cacheserver or a store's SDK would use."""
     ours = (
         "METADATA_LOC",
         "TABLE_NAME",

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that the tests start beside the cache: MinIO (S3) and Apache Iceberg's own REST catalog, both on loopback."""
+"""Servers that the tests start for caches: MinIO (S3) and Apache Iceberg's REST catalog, both on loopback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUCKET = "bucket"
 
 @contextlib.contextmanager
 def minio(binary: Path, folder: Path) -> Iterator[dict[str, str]]:
-    """A MinIO with one bucket; yields pyiceberg's properties that reach it."""
+    """Runs MinIO with one bucket; yields pyiceberg's properties for it."""
     address = f"127.0.0.1:{free_port()}"
     user, password = "conformance", "a secret of the tests"
     environment = {
@@ -51,7 +51,7 @@ def minio(binary: Path, folder: Path) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def rest_catalog(jars: Path, folder: Path) -> Iterator[str]:
-    """Apache Iceberg's REST catalog over a warehouse in the folder; yields its URI."""
+    """Runs Apache Iceberg's REST catalog with a warehouse in the folder; yields its URI."""
     port = free_port()
     environment = {
         **os.environ,
@@ -67,7 +67,7 @@ def rest_catalog(jars: Path, folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _running(command: Sequence[str | Path], log: Path, health: str, environment: Mapping[str, str]) -> Iterator[None]:
-    """Runs a server while the body runs, from the moment its health page answers."""
+    """Runs a server during the with block; waits until its health page answers."""
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as process:
         try:
             _wait(process, health, log)

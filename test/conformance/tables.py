@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tables that pyiceberg writes for the tests: each a function of the lake, made once a session."""
+"""The tables that pyiceberg writes for the tests: one function each, called once per session."""
 
 # pyright: reportCallIssue=false
 # pyiceberg's models take positional arguments in a way that type checkers can not see.
@@ -31,7 +31,7 @@ ROW_GROUP = "write.parquet.row-group-limit"
 
 
 def plain_rows(n: int, seed: int = 0, first: int = 0) -> pa.Table:
-    """The rows of the plain tables: columns that every engine reads alike, with nulls, and an id."""
+    """The rows of the plain tables: an id, and columns with nulls that every engine reads alike."""
     r = np.random.default_rng([seed, first])
 
     def nulls(share: float) -> np.ndarray:
@@ -54,7 +54,7 @@ def plain_rows(n: int, seed: int = 0, first: int = 0) -> pa.Table:
 
 
 def plain(lake: Lake) -> Table:
-    """Three files, several row groups each: the table of most tests."""
+    """Three files with several row groups each: the table of most tests."""
     parts = [plain_rows(n, first=first) for n, first in [(4000, 0), (2500, 4000), (3501, 6500)]]
     return lake.create("plain", parts[0].schema, parts, properties={ROW_GROUP: "1000"})
 
@@ -65,7 +65,7 @@ def one_file(lake: Lake) -> Table:
 
 
 def nine_rows(lake: Lake) -> Table:
-    """Nine rows: fewer than the ranks that ask for them."""
+    """Nine rows: fewer than some tests have ranks."""
     return lake.create("nine_rows", plain_rows(1).schema, plain_rows(9, seed=2))
 
 
@@ -87,7 +87,7 @@ def many_files(lake: Lake) -> Table:
 
 
 def empty(lake: Lake) -> Table:
-    """A snapshot without rows: everything was deleted."""
+    """A snapshot without rows, as all were deleted."""
     table = lake.create("empty", plain_rows(1).schema, plain_rows(50, seed=4))
     table.delete()
     return table
@@ -103,26 +103,26 @@ def _typed(kinds: list[Kind], first_id: int = 1) -> Schema:
 
 
 def every_kind() -> list[Kind]:
-    """Every type that pyiceberg writes, flat and nested."""
+    """All types that pyiceberg writes, flat and nested."""
     ids = itertools.count(1000)
     return [*FLAT, *nested(lambda: next(ids))]
 
 
 def typed_rows(kinds: list[Kind], n: int, seed: int, nulls: float) -> pa.Table:
-    """n rows of the given kinds, each column with its edges first."""
+    """n rows with columns of the given kinds; each column starts with its edge cases."""
     r = random.Random(seed)
     return pa.table({k.name: k.column(r, n, nulls) for k in kinds})
 
 
 def types(lake: Lake) -> Table:
-    """Every type: with some nulls, without, and a file of nulls alone."""
+    """All types: with some nulls, without nulls, and a file of only nulls."""
     kinds = every_kind()
     parts = [typed_rows(kinds, 300, 1, 0.2), typed_rows(kinds, 200, 2, 0.0), typed_rows(kinds, 20, 3, 1.0)]
     return lake.create("types", _typed(kinds), parts, properties={ROW_GROUP: "128"})
 
 
 def types_required(lake: Lake) -> Table:
-    """Every flat type as a required column, in a table of format version 1."""
+    """All flat types as required columns, in a table of format version 1."""
     schema = Schema(*[ice.NestedField(i + 1, k.name, k.iceberg, required=True) for i, k in enumerate(FLAT)])
     rows = typed_rows(list(FLAT), 100, 4, 0.0)
     rows = rows.cast(pa.schema([f.with_nullable(False) for f in rows.schema]))
@@ -150,7 +150,7 @@ _ICEBERG = {
 
 
 def repartitioned(lake: Lake) -> Table:
-    """The partitioning changed between two appends: files of two specs side by side."""
+    """The partition spec changed between two appends: files of two specs."""
     table = lake.create("repartitioned", plain_rows(1).schema, plain_rows(300, seed=6))
     with table.update_spec() as update:
         update.add_field("name", IdentityTransform())
@@ -186,7 +186,7 @@ def evolved(lake: Lake) -> Table:
         update.rename_column(("place", "note"), "remark")
         update.add_column(("place", "y"), ice.DoubleType())
         update.add_column("extra", ice.StringType())
-        update.add_column("gone", ice.StringType())  # the old name again, as another column
+        update.add_column("gone", ice.StringType())  # the old name for a new column
         update.move_first("extra")
     after = table.schema().as_arrow()
     second = [
@@ -199,7 +199,7 @@ def evolved(lake: Lake) -> Table:
 
 
 def history(lake: Lake) -> Table:
-    """Two appends, an overwrite, a delete, a column more; a tag on the second snapshot, a branch off the third."""
+    """Two appends, an overwrite, a delete, a new column; a tag on the second snapshot, a branch from the third."""
     parts = [plain_rows(100, seed=7), plain_rows(80, seed=7, first=100)]
     table = lake.create("history", parts[0].schema, parts, properties={ROW_GROUP: "1"})
     table.manage_snapshots().create_tag(_current(table), "two").commit()
@@ -221,7 +221,7 @@ def _current(table: Table) -> int:
 
 
 def deleted(lake: Lake) -> Table:
-    """Rows deleted by pyiceberg, which rewrites the files: whole files gone, and files with holes."""
+    """Rows deleted by pyiceberg, which rewrites files: some files are gone, others have fewer rows."""
     table = lake.create(
         "deleted", plain_rows(1).schema, [plain_rows(300, seed=8, first=300 * i) for i in range(4)],
         properties={ROW_GROUP: "100"},
@@ -233,7 +233,7 @@ def deleted(lake: Lake) -> Table:
 
 
 def overwritten(lake: Lake) -> Table:
-    """Everything was replaced once, then part of it."""
+    """All rows were replaced, then some of them again."""
     table = lake.create("overwritten", plain_rows(1).schema, plain_rows(100, seed=9))
     table.overwrite(plain_rows(200, seed=9, first=1000))
     table.overwrite(plain_rows(20, seed=9, first=5000), overwrite_filter=EqualTo("flag", True))
@@ -241,7 +241,7 @@ def overwritten(lake: Lake) -> Table:
 
 
 def foreign(lake: Lake) -> Table:
-    """Files that other writers made, added as they are: no field ids, other encodings, pages, codecs and statistics."""
+    """Files from other writers, added unchanged: no field ids, other encodings, pages, codecs and statistics."""
     table = lake.create("foreign", plain_rows(1).schema, plain_rows(100, seed=10))
 
     def parquet(n: int, first: int, **options: Any) -> bytes:
@@ -262,7 +262,7 @@ def foreign(lake: Lake) -> Table:
 
 
 def foreign_duckdb(lake: Lake) -> Table:
-    """A file of DuckDB's own writer, added as it is."""
+    """A file from DuckDB's writer, added unchanged."""
     table = lake.create("foreign_duckdb", plain_rows(1).schema)
     rows = plain_rows(1000, seed=11)
     path = lake.folder / "duckdb.parquet"
@@ -274,7 +274,7 @@ def foreign_duckdb(lake: Lake) -> Table:
 
 
 def wide_values(lake: Lake) -> Table:
-    """Rows far larger than a batch beside tiny ones: single values of 6 MB, and none."""
+    """Rows far larger than a batch among tiny ones: single values of 6 MB, and null."""
     sizes = [0, 10, 6_000_000, 0, 100, 3_000_000, 3_000_000, 5, 9_000_000, 1] + [1000] * 500
     rows = pa.table({
         "id": pa.array(range(len(sizes)), pa.int64()),
@@ -284,7 +284,7 @@ def wide_values(lake: Lake) -> Table:
 
 
 def random_table(seed: int) -> Builder:
-    """Random types, sizes, nulls, files, row groups, pages and codecs; everything follows from the seed."""
+    """Random types, sizes, nulls, files, row groups, pages and codecs, all determined by the seed."""
 
     def build(lake: Lake) -> Table:
         r = random.Random(seed)
@@ -308,7 +308,7 @@ def random_table(seed: int) -> Builder:
 
 
 def evolving_table(seed: int) -> Builder:
-    """Columns added, dropped, renamed, widened, moved between appends and deletes; everything follows from the seed."""
+    """Columns added, dropped, renamed, widened and moved between appends and deletes, all determined by the seed."""
 
     def build(lake: Lake) -> Table:
         r = random.Random(seed)
@@ -419,7 +419,7 @@ BY_NAME: dict[str, Builder] = {
     "by_truncate": _partitioned("by_truncate", "small", TruncateTransform(20)),
 }  # fmt: skip
 
-#: Tables whose Parquet files, read without Iceberg, are the table: DuckDB is an honest oracle for them.
+#: Tables whose rows are exactly those of their Parquet files, so DuckDB can read the expected rows without Iceberg.
 READ_AS_FILES = (
     "plain",
     "one_file",

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tables by name: the cache asks Apache Iceberg's own REST catalog where they are."""
+"""Tables by name: the cache looks them up in Apache Iceberg's REST catalog."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Catalog:
 
 @pytest.fixture(scope="session")
 def catalog(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
-    """The catalog, with tables written through it by pyiceberg."""
+    """A catalog with tables that pyiceberg wrote through it."""
     jars = request.config.getoption("--rest-catalog")
     if jars is None:
         pytest.skip("no --rest-catalog given: run 'make test-conformance'")

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that carry a CRC: Spark writes them so, pyarrow on request. A changed byte must not become a value."""
+"""Pages with a CRC, as Spark writes by default and pyarrow on request: corruption must be detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server import Cache
 Connect = Callable[[Cache], Client]
 
 IDS, TEXTS = pa.array(range(20_000), pa.int64()), pa.array([f"value {i}" for i in range(20_000)])
-# Columns of plain values are decoded by package decode, a struct by pqarrow.
+# Package decode decodes columns of plain values, pqarrow decodes structs.
 TABLES = {
     "plain": pa.table({"id": IDS, "text": TEXTS}),
     "struct": pa.table({"both": pa.StructArray.from_arrays([IDS, TEXTS], names=["id", "text"])}),
@@ -28,7 +28,7 @@ TABLES = {
 
 
 def _parquet(rows: pa.Table, version: str, codec: str) -> bytes:
-    """A file whose values lie in it as they are, or compressed, with a CRC on every page."""
+    """A Parquet file with plain encoding, uncompressed or compressed, and a CRC in every page."""
     out = io.BytesIO()
     pq.write_table(
         rows, out, write_page_checksum=True, compression=codec, use_dictionary=False, data_page_version=version
@@ -64,7 +64,7 @@ def test_a_changed_byte_fails_the_cache(
 def test_flipped_bits_are_refused_or_harmless(
     seed: int, lake: Lake, private: Callable[..., Cache], connect: Connect
 ) -> None:
-    """1 or 3 bits of the pages, headers included: the cache fails, or serves exactly the rows."""
+    """Flips 1 or 3 bits in pages or page headers: the cache must fail, or serve exactly the rows."""
     r = random.Random(seed)
     rows = TABLES[r.choice(list(TABLES))].slice(0, 500)
     content = bytearray(_parquet(rows, r.choice(["1.0", "2.0"]), r.choice(["none", "zstd", "snappy"])))

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: what a person and a script meet before and after the cache runs."""
+"""The command line of cacheserver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Table = Callable[[str], Made]
 
 
 @pytest.mark.parametrize("command", [[], ["head"], ["node"], ["local"], ["inspect"], ["version"]], ids="".join)
-def test_help_is_for_strangers(command: list[str], caches: Caches) -> None:
+def test_help_describes_every_command(command: list[str], caches: Caches) -> None:
     done = caches.run(*command, "--help")
     assert done.returncode == 0
     assert "Usage:" in done.stdout

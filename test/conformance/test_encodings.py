@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Files in every encoding, page version and codec that pyarrow writes: the cache serves the rows that were written."""
+"""Files in all encodings, page versions and codecs that pyarrow writes: the cache serves the written rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Connect = Callable[[Cache], Client]
 
 EPOCH = dt.datetime(1970, 1, 1)
 
-# A column of each type, with how its values are made, and the encodings that pyarrow has for it beside PLAIN.
+# A column per type, with the function that makes its values, and pyarrow's encodings for it in addition to PLAIN.
 INTEGER = ("DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT")
 TEXT = ("DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY")
 FIXED = ("DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT")
@@ -55,7 +55,7 @@ SCHEMA = pa.schema([(name, kind) for name, (kind, _, _) in COLUMNS.items()])
 
 
 def _rows(n: int, seed: int, nulls: float) -> pa.Table:
-    """Random rows; half of them repeat the row before, so that there are runs."""
+    """Random rows; half of them repeat the previous row, to create runs."""
     r = random.Random(seed)
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for name, (_, value, _) in COLUMNS.items():
@@ -73,10 +73,10 @@ def _leaf(name: str) -> str:
 
 
 def _ways() -> Iterator[dict[str, Any]]:
-    """The ways a file is written."""
+    """Yields combinations of write options."""
     encodings = [
         {_leaf(name): rest[i % len(rest)] for name, (_, _, rest) in COLUMNS.items()} for i in range(2)
-    ]  # every encoding is in one of the two
+    ]  # the two together contain every encoding
     for version in ["1.0", "2.0"]:
         yield {"data_page_version": version, "compression": "snappy"}
         yield {"data_page_version": version, "compression": "zstd", "dictionary_pagesize_limit": 100}

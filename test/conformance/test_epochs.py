@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Epochs and takes: the rows of every rank, step and worker, against the oracle in order.py."""
+"""Epochs and reads by index: the rows of every rank, step and worker, compared with the oracle in order.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Connect = Callable[[Cache], Client]
 
 
 class TestOracle:
-    """The oracle itself: against the golden vectors, and against what the definition promises."""
+    """The oracle against the golden vectors, and against the properties of its definition."""
 
     @pytest.fixture(scope="class")
     def vectors(self, golden: Path) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class TestOracle:
 
 
 def stream(client: Client, epoch: Epoch, columns: list[str] | None = None) -> tuple[list[list[int]], list[pa.Table]]:
-    """What the cache says and streams for an epoch: node ranges, and the table of each node (empty if it has none)."""
+    """The cache's answer and streams for an epoch: node ranges, and the table of each node (empty if it has none)."""
     fields = {k: v for k, v in dataclasses.asdict(epoch).items() if k != "rows"}
     optional: dict[str, Any] = {"columns": columns} if columns else {}
     info = client.command(kind="epoch", **fields, **optional)
@@ -68,7 +68,7 @@ def stream(client: Client, epoch: Epoch, columns: list[str] | None = None) -> tu
 
 
 def check(client: Client, whole: pa.Table, epoch: Epoch) -> None:
-    """Each node's stream must be its share of the oracle's sequence, in sequence order."""
+    """Asserts that each node's stream is its part of the oracle's sequence, in order."""
     rows = epoch.share_rows()
     bounds, tables = stream(client, epoch)
     for (lo, hi), got in zip(bounds, tables, strict=True):
@@ -99,7 +99,7 @@ def plain(mode: Mode, table: Table, caches: Caches, connect: Connect) -> Client:
 
 
 class TestEpochs:
-    """The streams of data nodes against the oracle."""
+    """The streams of data nodes, compared with the oracle."""
 
     @pytest.mark.parametrize("epoch", EPOCHS, ids=repr)
     def test_each_node_streams_its_share_in_sequence_order(self, epoch: Epoch, plain: Client) -> None:
@@ -159,7 +159,7 @@ class TestEpochs:
                 _, got = plain.batches(endpoint, [(b"datacache-batch-bytes", str(asked).encode())])
                 assert pa.Table.from_batches(got, schema).equals(whole)
                 assert len(got) >= whole.nbytes // (1.25 * length)
-                # The first one may end with a step that began on another node, the last one with the rows.
+                # The first batch may end with a step that began on another node; the last one ends with the rows.
                 assert all(0.75 * length < batch.nbytes < 1.25 * length for batch in got[1:-1])
 
     @pytest.mark.parametrize("value", [b"0", b"-5", b"4MiB", b"1e6", b""])
@@ -179,7 +179,7 @@ class TestEpochs:
 
 
 class TestTake:
-    """DoExchange: any rows, in any order."""
+    """DoExchange: any rows in any order."""
 
     @pytest.mark.parametrize("name", ["plain", "types", "wide_values"])
     def test_rows_in_the_order_asked(

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A filter keeps exactly the rows that its WHERE text says, whatever is pruned on the way."""
+"""A filter keeps exactly the rows that satisfy its WHERE clause, whatever files and row groups are pruned."""
 
 from __future__ import annotations
 

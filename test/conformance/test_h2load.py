@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""nghttp2's h2load, an HTTP/2 client that is none of gRPC's: many calls at once, all answered in full."""
+"""nghttp2's h2load, an HTTP/2 client independent of gRPC: many concurrent calls, all answered completely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server import Cache, Caches, Mode
 SERVICE = "arrow.flight.protocol.FlightService"
 INFOS, STREAMS = 5000, 500
 CONNECTIONS, CALLS_A_CONNECTION = 50, 20
-# Every batch reports how long the server took ("busy_us"): the number of digits changes the length by up to this.
+# Every batch reports the server's time ("busy_us"); its number of digits changes the length by up to this.
 DIGITS = 32
 
 
@@ -29,7 +29,7 @@ def client(mode: Mode, caches: Caches, table: Callable[[str], Made], connect: Ca
 
 
 def h2load(address: str, method: str, message: bytes, folder: Path, calls: int) -> int:
-    """Sends the same message again and again; the bytes of all answers' messages. Each call must succeed."""
+    """Sends the same message `calls` times; returns the bytes of all response messages. Every call must succeed."""
     program = shutil.which("h2load")
     if not program:
         pytest.skip("h2load is not installed (Debian's nghttp2-client)")
@@ -51,7 +51,7 @@ def h2load(address: str, method: str, message: bytes, folder: Path, calls: int) 
 
 def test_get_flight_info_many_times_at_once(client: Client, tmp_path: Path) -> None:
     address, message = client.endpoint.removeprefix("grpc://"), path_descriptor(0, 100).serialize()
-    # A call that gRPC refuses is a success to HTTP, but has no message.
+    # A call that gRPC rejects is a success in HTTP, but has no message.
     one = h2load(address, "GetFlightInfo", message, tmp_path, 1)
     assert one > 0, "GetFlightInfo was refused"
     assert h2load(address, "GetFlightInfo", message, tmp_path, INFOS) == INFOS * one

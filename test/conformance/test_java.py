@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow's Java client: grpc-java over Netty, an HTTP/2 that is none of pyarrow's, Go's or nghttp2's."""
+"""Arrow's Java client: grpc-java with Netty, an HTTP/2 implementation independent of pyarrow's, Go's and nghttp2's."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lake import Made
 from server import Cache, Caches, Mode
 
 PROGRAM = Path(__file__).with_name("java") / "FlightRead.java"
-# What Arrow's Java wants of a JVM: https://arrow.apache.org/docs/java/install.html
+# JVM options that Arrow's Java requires: https://arrow.apache.org/docs/java/install.html
 JVM = ["-Xmx512m", "--add-opens=java.base/java.nio=org.apache.arrow.memory.core,ALL-UNNAMED"]
 SHARD = {"v": 1, "kind": "shard", "index": 0, "total": 1}
 EPOCH = {"v": 1, "kind": "epoch", "seed": 5, "epoch": 2, "shuffle": True, "clump": 1, "global_batch": 100}
 EPOCH |= {"tail": "keep", "rank": 0, "world": 1}
 TAKE = {"v": 1, "kind": "take"}
-# 4 MB a column of 8 bytes: more than a window of grpc-java's, in one message.
+# 4 MB in an 8-byte column: one message larger than a window of grpc-java.
 ROW, TIMES = 3, 500_000
 
 
 def streams(folder: Path, request: int) -> list[pa.Table]:
-    """What the program read of each endpoint of a request."""
+    """The rows that the program read from each endpoint of a request."""
     files = sorted(folder.glob(f"{request}-*.arrows"), key=lambda path: int(path.stem.partition("-")[2]))
     return [pa.ipc.open_stream(path.read_bytes()).read_all() for path in files]
 

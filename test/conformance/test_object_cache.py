@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tables read through the object cache: real processes, a real MinIO, and its own count of what it sent."""
+"""Tables read through the object cache: real processes, a real MinIO, and MinIO's count of bytes sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stores import BUCKET, minio
 _LIMIT = 120.0
 _FILES = 5
 _MEGABYTES = int(os.environ.get("OBJECTCACHE_MB", "80"))
-_ROWS = _MEGABYTES * 1_000_000 // (32 * _FILES)  # a file, of 32 bytes each, which no encoding makes smaller
+_ROWS = _MEGABYTES * 1_000_000 // (32 * _FILES)  # rows per file, of 32 incompressible bytes each
 
 
 def _read(url: str) -> str:
@@ -47,7 +47,7 @@ class Origin:
     told: float = 0
 
     def sent(self, at_least: float = 0) -> float:
-        """Bytes that MinIO says it has sent since it was last asked; waits until its number is final."""
+        """The bytes that MinIO has sent since the last call; waits until its metric is final."""
         begun, last = time.monotonic(), -1.0
         while time.monotonic() - begun < _LIMIT:
             now = _metric(_read(f"{self.url}/minio/v2/metrics/node"), "minio_s3_traffic_sent_bytes")
@@ -70,7 +70,7 @@ def _random(seed: int) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
-    """A MinIO of these tests alone, so that what it sends is theirs."""
+    """A MinIO for these tests only, so that its metric counts only their reads."""
     binary = request.config.getoption("--minio")
     if binary is None:
         pytest.skip("no --minio given: run 'make test-conformance'")
@@ -82,7 +82,7 @@ def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class ObjectCaches:
-    """Object caches that share their keys."""
+    """Several object caches that divide the keys among them."""
 
     def __init__(self, binary: Path, folder: Path, names: list[str]) -> None:
         self.token = folder / "token"
@@ -105,16 +105,16 @@ class ObjectCaches:
             _until_ready(url)
 
     def flags(self) -> list[str]:
-        """What makes a cache read through the first of them."""
-        bucket = ["--object-cache-bucket", "tables", "--object-cache-timeout", "2m"]  # a busy machine is no fault
+        """The flags that make a cache read through the first of them."""
+        bucket = ["--object-cache-bucket", "tables", "--object-cache-timeout", "2m"]  # tolerates a busy machine
         return ["--object-cache", self.urls[0], *bucket, "--object-cache-token-file", str(self.token)]
 
     def metric(self, index: int, name: str) -> float:
-        """A metric of one of them."""
+        """A metric of one object cache."""
         return _metric(_read(f"{self.watched[index]}/metrics"), f"datacache_objectcache_{name}")
 
     def close(self) -> None:
-        """Ends them all."""
+        """Stops all of them."""
         for process in self.processes:
             process.kill()
             process.wait()
@@ -141,7 +141,7 @@ def object_caches(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ob
 
 @dataclass
 class Load:
-    """What one load of the table gave, and the bytes that it had from the bucket: by its own metric, by MinIO's."""
+    """The result of one load, and the bytes read from the bucket according to the cache's metric and to MinIO."""
 
     rows: pa.Table
     counted: float
@@ -155,13 +155,13 @@ def test_a_second_load_reads_nothing_from_the_bucket(
     connect: Callable[[Cache], Client],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Three loads: through empty object caches, through full ones, and after one of three was lost.
+    """Loads the table three times: with empty object caches, with full ones, and after one of the three was lost.
 
-    The table is of 80 MB, or of OBJECTCACHE_MB; what each load read is printed.
+    The table has 80 MB, or OBJECTCACHE_MB; prints what each load read.
     """
     size = origin.size()
     assert size >= 32 * _ROWS * _FILES
-    origin.sent()  # to who wrote the table, and to us
+    origin.sent()  # sent to the writer of the table, and to this test
 
     def load(what: str) -> Load:
         source = ["--metadata", origin.table.metadata, *object_caches.flags()]

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that a cache serves are the rows of the table: no row missing, none twice, none changed."""
+"""A cache serves exactly the rows of the table: none missing, repeated or changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANDOM_SEEDS = range(24)
 
 
 def check_equal(got: pa.Table, want: pa.Table) -> None:
-    """The same columns in the same order, and the same multiset of rows."""
+    """Asserts that both tables have the same columns in the same order, and the same multiset of rows."""
     assert got.column_names == want.column_names
     assert difference(rows_of(got), rows_of(want)) == ""
 
@@ -143,7 +143,7 @@ def test_rows_of_a_file_stay_together_and_files_come_in_the_order_they_were_writ
 
 
 class TestTimeTravel:
-    """Every way to name a snapshot, against pyiceberg's scan of it."""
+    """All ways to name a snapshot, compared with pyiceberg's scan of it."""
 
     @pytest.mark.parametrize("index", range(5))
     def test_by_snapshot_id(self, index: int, table: Table, caches: Caches, connect: Connect) -> None:
@@ -188,7 +188,8 @@ class TestTimeTravel:
 
 
 def failure(cache: Cache) -> str:
-    """How a cache says that it cannot be: as Failed with a reason, or by ending with an error before it starts."""
+    """The error of a cache that cannot serve: the reason of state Failed, or the message of a process that exits at
+    start."""
     try:
         return cache.wait("Failed")["reason"]
     except AssertionError:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The same rows over S3: pyiceberg writes to a real MinIO, the cache reads from it."""
+"""The same rows over S3: pyiceberg writes to a real MinIO, and the cache reads from it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_object_replaced_by_as_many_bytes_is_refused(bucket: Lake, private: C
 
 
 def check_failed(cache: Cache, made: Made, says: list[str]) -> None:
-    """The cache is Failed, says why and of which object, lives, and is not ready."""
+    """Asserts that the cache is Failed, names the reason and the object, still runs, and is not ready."""
     reason = cache.wait("Failed")["reason"]
     assert any(word.lower() in reason.lower() for word in says), reason
     assert made.metadata in reason

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of data nodes: one large row group is cut, so that two nodes hold half of its rows each."""
+"""Division among data nodes: a large row group is split, so that two nodes hold half of its rows each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 1_000_000
 
 
 def _rows() -> pa.Table:
-    """Plain values, strings of a dictionary, lists and a struct, with nulls."""
+    """Columns of plain values, dictionary-encoded strings, lists and a struct, with nulls."""
     ids = pa.array(range(COUNT), pa.int64())
     masked = pa.array([None if i & 15 == 3 else f"text {i & 1023}" for i in range(COUNT)])
     offsets = pa.array(range(0, 2 * COUNT + 1, 2), pa.int32())

@@ -1,9 +1,8 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that Apache Spark wrote: the cache serves the rows that Spark reads, or the right ones where Spark does not."""
+"""Tables written by Apache Spark: the cache serves the rows that Spark reads, or the correct ones if Spark errs."""
 
-# ruff: noqa: E501
-# Statements and conditions are read best in one line.
+# ruff: noqa: E501 Statements and conditions are easier to read on one line.
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Every table, made in one Spark session."""
+    """All tables, created in one Spark session."""
     jars = request.config.getoption("--spark-jars")
     python = os.environ.get("DATACACHE_SPARK_PYTHON")
     if jars is None or not python:
@@ -55,7 +54,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def serve(written: dict[str, dict[str, Any]], caches: Caches, connect: Connect) -> Serve:
-    """Reads a table, or the rows of it that a filter keeps, through a cache."""
+    """A function that reads a table, or its rows that a filter keeps, through a cache."""
 
     def read(name: str, where: str = "") -> pa.Table:
         made = Made(name, written[name]["folder"])
@@ -65,7 +64,7 @@ def serve(written: dict[str, dict[str, Any]], caches: Caches, connect: Connect) 
 
 
 def canonical(value: Any) -> Any:
-    """A value as Spark's Python has it, and as one that equals itself."""
+    """Converts a value to Spark's Python form, and NaN to a value that equals itself."""
     match value:
         case float():
             return struct.pack(">d", math.nan if math.isnan(value) else value)
@@ -81,7 +80,7 @@ def canonical(value: Any) -> Any:
 
 
 def counted(rows: list[Any]) -> Counter[Any]:
-    """How often each row occurs."""
+    """The number of occurrences of each row."""
     return Counter(canonical(row) for row in rows)
 
 
@@ -128,7 +127,7 @@ FILTERS: list[tuple[str, str, Callable[[Row], bool]]] = [
 def check_filter(
     name: str, where: str, keep: Callable[[Row], bool], written: dict[str, dict[str, Any]], serve: Serve
 ) -> None:
-    """A cache with a filter serves the rows that Python keeps."""
+    """Asserts that a cache with a filter serves the rows that Python's predicate keeps."""
     want = written[name]
     kept = [row for row in want["rows"] if keep(dict(zip(want["columns"], row, strict=True)))]
     assert counted(rows_of(serve(name, where))) == counted(kept)
@@ -142,7 +141,7 @@ def test_filters(
 
 
 def single(x: float) -> float:
-    """The float of 32 bits that is nearest."""
+    """The nearest 32-bit float."""
     return struct.unpack("f", struct.pack("f", x))[0]
 
 
@@ -163,7 +162,7 @@ FLOATS: list[tuple[str, Callable[[float], bool]]] = [
 def test_nan_passes_no_comparison_but_unequal(
     name: str, where: str, keep: Callable[[float], bool], written: dict[str, dict[str, Any]], serve: Serve
 ) -> None:
-    """As IEEE 754 has it, in files that statistics rule out and in files that are read."""
+    """As in IEEE 754, both in files skipped by statistics and in files that are read."""
     check_filter(name, where.format("f", "f"), lambda r: r["f"] is not None and keep(r["f"]), written, serve)
 
 
@@ -172,6 +171,6 @@ def test_nan_passes_no_comparison_but_unequal(
 def test_a_literal_is_rounded_to_a_float_column(
     name: str, text: str, written: dict[str, dict[str, Any]], serve: Serve
 ) -> None:
-    """So a column holds the number that was put into it; of a double column nothing is rounded."""
+    """A float column then equals the literal that was stored in it; for double columns nothing is rounded."""
     check_filter(name, f"f = {text}", lambda r: r["f"] is not None and r["f"] == single(float(text)), written, serve)
     check_filter(name, f"d = {text}", lambda r: r["d"] is not None and r["d"] == float(text), written, serve)

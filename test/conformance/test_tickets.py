@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tickets: only what the head made, unchanged, for this cache, opens a stream."""
+"""Tickets: only unmodified tickets that the head issued for this cache open a stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def client(mode: Mode, table: Table, caches: Caches, connect: Connect) -> Client
 
 
 def refusal(target: fl.FlightClient, ticket: bytes) -> str:
-    """The code with which a ticket is refused; a ticket that is served is an error of the test."""
+    """The error code for a ticket; fails if the ticket is accepted."""
     try:
         got = target.do_get(fl.Ticket(ticket)).read_all()
     except pa.ArrowException as error:
@@ -94,7 +94,7 @@ def test_a_ticket_of_a_shard_does_not_open_an_exchange_and_the_other_way_round(c
 def test_a_ticket_of_another_cache_is_refused(
     name: str, client: Client, table: Table, private: Callable[..., Cache], mode: Mode, connect: Connect
 ) -> None:
-    """The same table in another cache, and another table: in clusters even under the same key."""
+    """The same table in another cache, and another table; in clusters even with the same key."""
     other_cache = private(["--metadata", table(name).metadata], mode=mode)
     other_cache.wait("Ready")
     other = connect(other_cache)

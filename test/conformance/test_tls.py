@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""TLS: with a certificate the locations are grpc+tls://, and the same client reads the same rows."""
+"""TLS: with a certificate, locations are grpc+tls://, and the same client reads the same rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Table = Callable[[str], Made]
 
 @pytest.fixture(scope="session")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca.pem, cert.pem and key.pem of a CA of the tests."""
+    """A folder with ca.pem, cert.pem and key.pem of a test CA."""
     folder = tmp_path_factory.mktemp("pem")
     ca = trustme.CA()
     server = ca.issue_cert("127.0.0.1", "localhost")

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Wire contract v1, from the outside: descriptors, answers, streams, actions, refusals."""
+"""Wire contract v1 as clients see it: descriptors, answers, streams, actions, errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plain(mode: Mode, table: Table, caches: Caches, connect: Connect) -> Client:
 
 
 class TestDescriptors:
-    """Every golden descriptor is answered or refused as the file says."""
+    """Every golden descriptor is answered or rejected as its file says."""
 
     @pytest.mark.parametrize("case", files.load("wire_descriptors.json"), ids=lambda case: case["name"])
     @pytest.mark.parametrize("call", ["get_flight_info", "get_schema"])
@@ -78,7 +78,7 @@ class TestDescriptors:
 
 
 class TestAnswers:
-    """What FlightInfo says, and that the streams keep to it."""
+    """The content of FlightInfo, and that streams agree with it."""
 
     @pytest.mark.parametrize(
         ("name", "nodes"),
@@ -167,7 +167,7 @@ class TestAnswers:
 
 
 class TestShards:
-    """PATH [index, total]: the meaning that it keeps for ever."""
+    """PATH [index, total], whose meaning never changes."""
 
     @pytest.mark.parametrize("total", [1, 2, 3, 7, 8, 64, 1000])
     def test_shares_laid_end_to_end_are_the_table(self, total: int, plain: Client) -> None:
@@ -205,7 +205,7 @@ EPOCH: dict[str, Any] = {"kind": "epoch", "seed": 7, "epoch": 2, "tail": "drop",
 
 
 class TestStreams:
-    """What a stream consists of. client.batches() itself asserts that no batch is empty or far over 4 MiB."""
+    """The content of streams. client.batches() itself asserts that no batch is empty or far over 4 MiB."""
 
     @pytest.mark.parametrize("name", ["plain", "wide_values"])
     @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ class TestStreams:
         assert sum(b.num_rows for b in batches) == info.total_records
         assert not any(b.num_rows % global_batch for b in batches)
 
-    def test_large_values_travel_in_batches_of_bounded_size(
+    def test_large_values_come_in_batches_of_bounded_size(
         self, mode: Mode, table: Table, caches: Caches, connect: Connect
     ) -> None:
         made = table("wide_values")
@@ -281,7 +281,7 @@ class TestStreams:
         assert len(batches) > 5
         assert rows_of(client.table()) == rows_of(made.scan())
 
-    def test_a_row_group_that_fits_travels_in_one_batch(
+    def test_a_row_group_that_fits_comes_in_one_batch(
         self, mode: Mode, table: Table, caches: Caches, connect: Connect
     ) -> None:
         client = connect(caches.of(table("one_file"), mode=mode))
@@ -320,7 +320,7 @@ class TestStreams:
 
 
 class TestRest:
-    """The other calls of Flight."""
+    """The other Flight calls."""
 
     def test_list_flights_has_one_entry_the_dataset(self, plain: Client) -> None:
         (info,) = plain.head.list_flights()
@@ -365,9 +365,7 @@ class TestRest:
             *[("node", call) for call in ("do_put", "handshake", "get_flight_info", "list_flights")],
         ],
     )
-    def test_calls_that_are_not_of_a_role_are_unimplemented_and_hurt_nobody(
-        self, role: str, call: str, plain: Client
-    ) -> None:
+    def test_calls_of_the_other_role_are_unimplemented_and_harmless(self, role: str, call: str, plain: Client) -> None:
         endpoint = plain.path(0, 1).endpoints[0]
         target = plain.head if role == "head" else plain.node(endpoint)
         calls: dict[str, Callable[[], object]] = {
@@ -383,7 +381,7 @@ class TestRest:
 
 
 def check_code(code: str, call: Callable[[], object]) -> str:
-    """The call must end with this gRPC code; returns its message."""
+    """Asserts that the call fails with this gRPC code; returns its message."""
     with pytest.raises(Exception) as refused:  # noqa: PT011 - which class it is belongs to pyarrow, the code to us
         call()
     assert code_of(refused.value) == code, str(refused.value)
@@ -391,14 +389,14 @@ def check_code(code: str, call: Callable[[], object]) -> str:
 
 
 def put(target: fl.FlightClient) -> None:
-    """Tries DoPut."""
+    """Calls DoPut."""
     writer, _ = target.do_put(path_descriptor("0", "1"), pa.schema([("a", pa.int64())]))
     writer.write_batch(pa.record_batch([pa.array([1])], names=["a"]))
     writer.close()
 
 
 def exchange(target: fl.FlightClient, command: bytes) -> None:
-    """Tries DoExchange, and reads one answer."""
+    """Calls DoExchange and reads one response."""
     writer, reader = target.do_exchange(fl.FlightDescriptor.for_command(command))
     with writer:
         writer.begin(pa.schema([("row", pa.int64())]))

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Values for the tables: every Iceberg type, with its edges, and nulls wherever they may be."""
+"""Values for the tables: every Iceberg type, with edge cases and nulls."""
 
 # pyright: reportCallIssue=false
 # pyiceberg's models take positional arguments in a way that type checkers can not see.
@@ -22,7 +22,7 @@ Make = Callable[[random.Random], Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """An Iceberg type, its Arrow twin as the cache serves it, and where its values come from."""
+    """An Iceberg type, the Arrow type in which the cache serves it, and a generator of its values."""
 
     name: str
     iceberg: ice.IcebergType
@@ -31,7 +31,7 @@ class Kind:
     edges: tuple[Any, ...] = ()
 
     def column(self, r: random.Random, rows: int, nulls: float) -> pa.Array:
-        """rows values, edges first, about a share of nulls among them."""
+        """`rows` values, edge cases first; about a fraction `nulls` of them are null."""
         values = [
             v if r.random() >= nulls else None for v in [*self.edges, *(self.make(r) for _ in range(rows))][:rows]
         ]
@@ -39,14 +39,14 @@ class Kind:
 
 
 def array(values: list[Any], of: pa.DataType) -> pa.Array:
-    """pa.array, also for timestamps that are given as integers."""
+    """Like pa.array, but also accepts timestamps as integers."""
     if isinstance(of, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(of, pa.array(values, of.storage_type))
     return pa.array(values, of)
 
 
 _EPOCH = dt.datetime(1970, 1, 1)
-_WIDE = Context(prec=60)  # Python rounds to 28 digits unless told otherwise
+_WIDE = Context(prec=60)  # Python's default precision is 28 digits
 _WORDS = ["", "a", "snow", "Grüße", "日本語", "🙂🙂", "null", "NULL", "x'y\"z", "tab\there", "\u0000nul", "zz" * 40]
 
 
@@ -94,17 +94,17 @@ FLAT: tuple[Kind, ...] = (
 
 
 def maybe(r: random.Random, make: Make, nulls: float = 0.2) -> Any:
-    """A value, or null."""
+    """A value, or null with probability `nulls`."""
     return None if r.random() < nulls else make(r)
 
 
 def some(r: random.Random, make: Make, most: int = 4) -> list[Any]:
-    """A short list, now and then empty."""
+    """A short list, sometimes empty."""
     return [make(r) for _ in range(r.randrange(most + 1))]
 
 
 def nested(ids: Callable[[], int]) -> tuple[Kind, ...]:
-    """The nested types. ids hands out field ids, which nested Iceberg types carry."""
+    """The nested types. ids() returns new field ids, which nested Iceberg types need."""
     text, number = FLAT[12].make, lambda r: r.randint(-9, 9)
     point = ice.StructType(
         ice.NestedField(ids(), "x", ice.IntegerType(), required=False),

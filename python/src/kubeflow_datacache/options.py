@@ -26,8 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class LocalRandomSeed(int):
-    """A random seed drawn by this process alone. Ranks of a larger world must not use it, as their seeds would differ.
-    """
+    """A random seed drawn by this process alone. Invalid with several ranks, whose seeds would differ."""
 
 
 class LoaderOptions(TypedDict, total=False):

@@ -79,8 +79,7 @@ def _begin(function: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exits when the parent is gone: a killed parent does not shut down its pool, and the children would wait for ever.
-    """
+    """Exits with the parent: a killed parent does not shut down its pool, whose children would wait for ever."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
@@ -93,8 +92,7 @@ def _function() -> Callable[[pa.RecordBatch], Any]:
 
 
 def _picklable(error: Exception) -> Exception:
-    """The error if it can be pickled, else a RuntimeError with its message: an unpicklable error would break the pool.
-    """
+    """The error, or a RuntimeError with its message if it cannot be pickled, which would break the pool."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The options that several commands have."""
+"""Command-line options shared by several commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "data
 
 
 def add_tables(parser: argparse.ArgumentParser) -> None:
-    """Which tables, and how large."""
+    """Options for the tables and their size."""
     parser.add_argument(
         "--scale", type=float, default=1.0, help="size of the tables; 1 is about 1 GB of Arrow each (default)"
     )
@@ -30,13 +30,13 @@ def add_tables(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """Our server."""
+    """Option for our server."""
     parser.add_argument("--nodes", type=int, default=2, help="data nodes of our server (default 2)")
     parser.add_argument("--server", type=Path, default=machine.REPOSITORY / "bin" / "cacheserver")
 
 
 def add_trainer(parser: argparse.ArgumentParser) -> None:
-    """Trainer's own data cache."""
+    """Option for Trainer's own data cache."""
     parser.add_argument(
         "--trainer-cache",
         type=Path,
@@ -46,7 +46,7 @@ def add_trainer(parser: argparse.ArgumentParser) -> None:
 
 
 def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace, *, server: bool = True) -> None:
-    """Ends the command when what both functions added makes no sense."""
+    """Exits with an error if the options of the functions above are invalid."""
     if chosen.scale <= 0 or chosen.nodes < 1:
         parser.error("--nodes must be at least 1, --scale above 0")
     if server and not chosen.server.exists():
@@ -54,7 +54,7 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace, *, server
 
 
 def words(allowed: list[str]) -> Callable[[str], list[str]]:
-    """A list of some of the allowed words, with commas between them, in their order."""
+    """Parser of a comma-separated list of allowed words; returns them in the order of `allowed`."""
 
     def parse(value: str) -> list[str]:
         given = value.split(",")
@@ -66,7 +66,7 @@ def words(allowed: list[str]) -> Callable[[str], list[str]]:
 
 
 def counts(value: str) -> list[int]:
-    """Numbers from 1 on, with commas between them."""
+    """Parser of a comma-separated list of positive integers."""
     numbers = [int(word) for word in value.split(",")]
     if min(numbers) < 1:
         raise argparse.ArgumentTypeError("want numbers from 1, with commas between them")

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A certificate for servers on the loopback."""
+"""A TLS certificate for loopback servers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import trustme
 
 
 class Certificate:
-    """A certificate of the loopback from a CA of its own, as PEM files in a folder.
+    """A loopback certificate from a new CA, as PEM files in a folder.
 
-    flags are cacheserver's for it, files those of certificate and key, roots the PEM that its clients need.
+    flags: cacheserver's flags to use it. files: certificate and key. roots: the PEM for its clients.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The command: options, preparation, progress, the printed table and its JSON."""
+"""The command line of `make bench`: options, preparation, progress, the printed table and its JSON."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def build_tools(into: Path) -> None:
 
 
 def prepare(chosen: argparse.Namespace, progress: Progress) -> tuple[Setup, list[Table]]:
-    """Builds the reference programs and makes the tables that are not there yet."""
+    """Builds the reference programs and creates missing tables."""
     data: Path = chosen.data.resolve()
     setup = Setup(
         server=None if chosen.references_only else chosen.server.resolve(),
@@ -116,9 +116,9 @@ def prepare(chosen: argparse.Namespace, progress: Progress) -> tuple[Setup, list
 def measure(
     setup: Setup, tables: list[Table], sized: list[Table], progress: Progress
 ) -> tuple[list[Sample], list[str]]:
-    """All samples, and what went wrong.
+    """Returns all samples and all failures.
 
-    A table that fails does not keep the others from being measured. SIGINT and SIGTERM end the measuring early.
+    A table that fails does not stop the measurement of others. SIGINT and SIGTERM end the measurement early.
     """
     progress.expect(sum(expected_seconds(setup.of(t), t) for t in tables))
     samples: list[Sample] = []

@@ -1,11 +1,10 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A client process: a request a line on stdin, each answered with a line of JSON on stdout.
+"""A client process: reads requests as lines on stdin and answers each with a line of JSON on stdout.
 
-One and the same client reads every server: pyarrow's Flight client, chunk by chunk, nothing
-converted or kept. The plain TCP copy is read with recv_into, and ours by our own loader too, where
-many clients are measured. Each request opens connections of its own, but the calls of one that asks
-for latencies share theirs.
+The same client reads all servers: pyarrow's Flight client, chunk by chunk, without converting or keeping anything. The
+plain TCP copy is read with recv_into. Our own server is also read by our loader where many clients are measured. Each
+request opens new connections; only the calls of a latency request share them.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ import pyarrow.flight as fl
 RECEIVE_BYTES = 1 << 20
 # A stream that takes longer has failed.
 TIMEOUT_SECONDS = 300.0
-# Calls before those that count: connections are made, code is loaded.
+# Calls before the measured ones, to connect and to load code.
 WARM_UP_CALLS = 20
 
 
 def drain(reader: fl.FlightStreamReader) -> tuple[int, int]:
-    """Reads a stream to its end: rows and bytes."""
+    """Reads a stream to its end. Returns rows and bytes."""
     rows = size = 0
     while True:
         try:
@@ -40,7 +39,7 @@ def drain(reader: fl.FlightStreamReader) -> tuple[int, int]:
 
 
 def read_ticket(request: dict[str, Any]) -> tuple[int, int]:
-    """A reference Flight server: one DoGet."""
+    """Reads a reference Flight server with one DoGet."""
     limit = fl.FlightCallOptions(timeout=TIMEOUT_SECONDS)
     tls = {"tls_root_certs": request["roots"].encode()} if "roots" in request else {}
     with fl.connect(request["uri"], **tls) as client:
@@ -48,7 +47,7 @@ def read_ticket(request: dict[str, Any]) -> tuple[int, int]:
 
 
 def read_dataset(request: dict[str, Any]) -> tuple[int, int]:
-    """datacache and Trainer's own cache: GetFlightInfo at the head, then the endpoints one after the other."""
+    """Reads datacache or Trainer's own cache: GetFlightInfo from the head, then all endpoints in order."""
     limit = fl.FlightCallOptions(timeout=TIMEOUT_SECONDS)
     if "path" in request:
         descriptor = fl.FlightDescriptor.for_path(*request["path"])
@@ -62,14 +61,14 @@ def read_dataset(request: dict[str, Any]) -> tuple[int, int]:
         with fl.connect(endpoint.locations[0], **tls) as node:
             r, s = drain(node.do_get(endpoint.ticket, limit))
         rows, size = rows + r, size + s
-    if info.total_records not in (rows, -1):  # Trainer's own cache does not know
+    if info.total_records not in (rows, -1):  # Trainer's own cache does not report bytes
         raise RuntimeError(f"{rows} rows came, {info.total_records} were promised")
     return rows, size
 
 
 def read_loader(request: dict[str, Any]) -> tuple[int, int]:
-    """datacache by its own loader, in order: a rank's batches as Arrow. A row counts with the mean row's bytes."""
-    from kubeflow_datacache import DataCache, World  # only here, as the others need none of it
+    """Reads datacache with its own loader, unshuffled, as Arrow batches. Bytes are rows times the mean row size."""
+    from kubeflow_datacache import DataCache, World  # imported here, as other requests do not need it
 
     rows = 0
     with DataCache(request["uri"]) as cache:
@@ -80,7 +79,7 @@ def read_loader(request: dict[str, Any]) -> tuple[int, int]:
 
 
 def read_tcp(request: dict[str, Any]) -> tuple[int, int]:
-    """The plain TCP copy, which counts bytes and has no rows."""
+    """Reads the plain TCP copy. Returns bytes; there are no rows."""
     host, _, port = request["uri"].removeprefix("tcp://").rpartition(":")
     buffer, size = bytearray(RECEIVE_BYTES), 0
     with socket.create_connection((host, int(port)), TIMEOUT_SECONDS) as connection:
@@ -91,7 +90,7 @@ def read_tcp(request: dict[str, Any]) -> tuple[int, int]:
 
 
 def time_calls(request: dict[str, Any]) -> dict[str, Any]:
-    """Asks for random small shards: seconds of each GetFlightInfo, and of each DoGet to its first batch."""
+    """Requests random small shards. Returns the seconds of each GetFlightInfo and of each DoGet's first batch."""
     total, picks = request["total"], random.Random(request["seed"])
     infos: list[float] = []
     firsts: list[float] = []
@@ -118,7 +117,7 @@ def time_calls(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_after_pause(request: dict[str, Any]) -> tuple[int, int]:
-    """A reference Flight server, or ours, twice over one connection with a pause between: the second DoGet counts."""
+    """Reads a Flight server twice over one connection with a pause in between; only the second DoGet counts."""
     limit = fl.FlightCallOptions(timeout=TIMEOUT_SECONDS)
     with fl.connect(request["uri"]) as client:
         ticket, location = fl.Ticket(request.get("ticket", "").encode()), None
@@ -150,7 +149,7 @@ def main() -> None:
         request = json.loads(line)
         try:
             answer: dict[str, Any] = answer_to(request)
-        except Exception as error:  # the parent decides; this process serves on
+        except Exception as error:  # report the error to the parent and continue
             answer = {"error": f"{type(error).__name__}: {error}"}
         answer["wall"] = request.get("wall", time.perf_counter() - wall)
         answer["cpu"] = time.process_time() - cpu

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A pool of client processes, started once: no measurement pays for an interpreter's start."""
+"""A pool of client processes that are started once, so that no measurement includes the start of an interpreter."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from typing import Any
 from benchlib.network import LOOPBACK, Place
 from benchlib.process import Stoppable, see_out
 
-# Where client.py finds kubeflow_datacache.
+# Path of kubeflow_datacache for client.py.
 LOADER = Path(__file__).resolve().parents[3] / "python" / "src"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What several clients read at the same time: sums, wall time until all were done, and each one's answer."""
+    """The result of several clients that read at the same time: sums, wall time until the last was done, and all
+    answers."""
 
     rows: int
     bytes: int
@@ -49,7 +50,7 @@ class Clients(Stoppable):
         ]
 
     def read(self, requests: list[dict[str, Any]]) -> Reading:
-        """Gives each request to a client of its own, all at once, and waits for all."""
+        """Sends each request to a different client at the same time, and waits for all answers."""
         busy = self._processes[: len(requests)]
         start = time.perf_counter()
         for process, request in zip(busy, requests, strict=True):
@@ -79,7 +80,7 @@ class Clients(Stoppable):
         return answer
 
     def stop(self) -> None:
-        """Ends the clients."""
+        """Stops the clients."""
         for process in self._processes:
             if process.stdin is not None:
                 process.stdin.close()

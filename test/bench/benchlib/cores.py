@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Loads of tables of several sizes by several numbers of workers: do they use all cores, and what memory they take."""
+"""Measures cores and memory used by loads, for several table sizes and numbers of workers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from benchlib.sample import Sample, Setup
 from benchlib.subjects import OURS, start_ours
 from benchlib.tables import SHAPES, Table, ensure
 
-# Sizes of the tables, as parts of the chosen scale, and numbers of workers (GOMAXPROCS).
+# Table sizes as fractions of the chosen scale, and numbers of workers (GOMAXPROCS).
 SIZES = (0.1, 0.5, 1.0)
 WORKERS = (1, 2, 8)
 CORES = len(os.sched_getaffinity(0))
-# What decoding may take beside the rows: a worker, and the process with all else.
+# Memory allowed in addition to the rows: per worker for decoding, and for the rest of the process.
 WORKER_BYTES, PROCESS_BYTES = 32 << 20, 64 << 20
 
 
 def tables(names: list[str], scale: float, data: Path, step: Callable[[str], None]) -> list[Table]:
-    """The tables of every size, made if they are not there."""
+    """The tables of all sizes; creates missing ones."""
     return [ensure(name, size * scale, data, step) for name in names for size in SIZES if name in SHAPES]
 
 
 def case_of(table: Table, workers: int) -> str:
-    """What the report calls a table of a size and a number of workers."""
+    """The name of a table size and number of workers in the report."""
     return f"{table.gigabytes:.1f} GB by {workers}"
 
 
 def allowed(sample: Sample) -> float:
-    """The most memory that a load may take."""
+    """The memory limit of a load."""
     return sample.gigabytes * 1e9 + workers_of(sample) * WORKER_BYTES + PROCESS_BYTES
 
 
@@ -41,7 +41,7 @@ def workers_of(sample: Sample) -> int:
 
 
 def cores(setup: Setup, sized: list[Table], step: Callable[[str], None]) -> Iterator[Sample]:
-    """Every table is loaded once a round by each number of workers, by a fresh process."""
+    """Loads every table once per round with each number of workers, each time in a new process."""
     assert setup.server is not None
     for number in range(1, setup.rounds + 1):
         step(f"loads by {WORKERS} workers, round {number} of {setup.rounds}")

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Many clients of one data node: what they get together, and whether all of them get the same."""
+"""Throughput of many clients of one data node, and how evenly it is shared."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ MANY, FEW = "64 clients", "2 clients"
 MANY_LOADERS, FEW_LOADERS = "64 loaders", "2 loaders"
 MANY_PLAIN, FEW_PLAIN = "64 of h2load", "2 of h2load"
 MANY_BARE, FEW_BARE = "64 of TCP", "2 of TCP"
-# A client reads one of this many equal shares of the table, be there many or few, so that what it takes to connect and
-# to get going weighs the same in both.
+# Each client reads one of this many equal shares of the table, for many and for few clients alike, so that connecting
+# and starting have the same weight in both.
 SHARES = 2
-# h2load's read one of so many, this often in all.
+# h2load: number of shares, of which each call reads one, and number of calls.
 PLAIN_SHARES, PLAIN_CALLS = 4, 64
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """Clients that start together and read as much each."""
+    """Clients that start together and read the same amount each."""
 
     subject: str
     server: Serving
     case: str
     asked: list[dict[str, Any]]
-    # How often, so that few read as many bytes as many: what the machine does meanwhile then weighs the same.
+    # Number of repetitions, chosen so that few clients read as many bytes as many clients do.
     times: int = 1
 
 
 def crowd(server: Path, table: Table, setup: Setup, step: Callable[[str], None]) -> Iterator[Sample]:
-    """Many and few clients of ours, pyarrow's and our loader's, another server's and plain TCP's; then h2load."""
+    """Measures many and few clients of our server (with pyarrow and our loader), of another server and of plain TCP;
+    then h2load."""
     step(f"{table.name}: starting {OURS} with one node, {PYARROW}, {TCP} and {MANY}")
     with ExitStack() as stack:
         running = stack.enter_context(start_ours(server, 1, table, setup.logs, "crowd"))
@@ -83,7 +84,7 @@ def _read(one: Crowd, pool: Clients, table: Table, number: int) -> Sample:
     before = one.server.cpu()
     got = [pool.read(one.asked) for _ in range(one.times)]
     want = len(one.asked) // SHARES * table.rows
-    if one.subject != TCP and any(g.rows != want for g in got):  # TCP has bytes alone
+    if one.subject != TCP and any(g.rows != want for g in got):  # plain TCP reports bytes only
         raise RuntimeError(f"{one.case} of {one.subject}: {[g.rows for g in got]} rows came, want {want} each time")
     walls = [a["wall"] for a in got[-1].answers]
     return Sample(

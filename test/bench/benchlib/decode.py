@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Package leaf alone: its Go benchmark of lists of int32 from plain pages, and of a copy of the same bytes."""
+"""The Go benchmark of package decode: list<int32> from plain pages, compared with a copy of the same bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchlib.sample import Sample
 from benchlib.subjects import OURS
 
 COPY = "copy of the bytes"
-# What BenchmarkColumn calls the subjects.
+# Subject names in BenchmarkColumn's output.
 SUBJECTS = {"copy": COPY, "plain": OURS}
 SECONDS = 0.5
 _LINE = re.compile(r"^BenchmarkColumn/([^/]+)/(\w+)\S*\s.*\s([\d.]+) MB/s", re.MULTILINE)
@@ -29,12 +29,12 @@ def build(tools: Path) -> None:
 
 
 def figures(output: str) -> list[tuple[str, str, float]]:
-    """What the benchmark printed: kind of list, subject, seconds for a GB."""
+    """Parses the benchmark's output: kind of list, subject, seconds per GB."""
     return [(lists, SUBJECTS[subject], 1e3 / float(rate)) for lists, subject, rate in _LINE.findall(output)]
 
 
 def decode(tools: Path, rounds: int, step: Callable[[str], None]) -> Iterator[Sample]:
-    """A sample a round of each subject and kind of list, whose name stands for the table's."""
+    """Yields a sample per round, subject and kind of list; the kind is stored as the table's name."""
     subjects = "|".join(SUBJECTS)
     command = [str(tools / "decode.test"), "-test.run=^$", f"-test.bench=^BenchmarkColumn$/.*/^({subjects})$"]
     for number in range(1, rounds + 1):

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Streams over a network of the bench's own, at several round trips."""
+"""Streams over an emulated network with several round-trip times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchlib.subjects import GRPC_GO, LOADER, OURS, Request, Subject, loader, s
 from benchlib.tables import Table
 
 TABLE = "tokens"
-# A server's CPU is read this long after the last client is done.
+# A server's CPU time is read this long after the last client is done.
 TAIL_SECONDS = 0.05
 PAUSE_SECONDS = 2.0
 LOSS = 0.001
@@ -26,7 +26,8 @@ LOSS = 0.001
 
 @dataclass(frozen=True)
 class Case:
-    """A round trip in milliseconds, and clients that each read one of so many equal shares of the table."""
+    """A round-trip time in milliseconds, and a number of clients that each read one of `shares` equal shares of the
+    table."""
 
     milliseconds: float
     clients: int
@@ -37,11 +38,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As it stands in the table."""
+        """The case's name in the table."""
         return f"{self.milliseconds:g} ms, {self.what or self.clients}"
 
 
-# Shares are such that a read takes about a second. What takes long comes last: a run may be stopped early.
+# Number of shares by round-trip time, so that a read takes about a second. Slow cases come last, as a run may be
+# stopped.
 _SHARES = {0.0: 2, 0.5: 2, 1.0: 2, 5.0: 3, 20.0: 6}
 CASES = [
     *(Case(ms, n, shares * n) for ms, shares in _SHARES.items() for n in (1, 2)),
@@ -53,7 +55,8 @@ CASES = [
 
 
 def distance(server: Path, table: Table, setup: Setup, step: Callable[[str], None]) -> Iterator[Sample]:
-    """One node of ours and of ours over grpc-go, the C++ server, and our loader; a step says where no network is."""
+    """Measures our server, our server with grpc-go, the C++ server, and our loader. Reports if no network can be
+    created."""
     with ExitStack() as stack:
         try:
             network = stack.enter_context(Network(setup.tools))
@@ -74,7 +77,7 @@ def distance(server: Path, table: Table, setup: Setup, step: Callable[[str], Non
         subjects.append(other)
         pool = stack.enter_context(Clients(64, network.clients))
         network.set(0.0)
-        for subject in subjects:  # code is loaded, heaps are grown
+        for subject in subjects:  # a warm-up read loads code and grows heaps
             pool.read([subject.request(i, 64) for i in range(64)])
         for case in CASES:
             network.set(case.milliseconds / 1e3, case.loss)
@@ -94,7 +97,7 @@ def _read(case: Case, subject: Subject, pool: Clients, table: Table, number: int
     got = pool.read(asked)
     time.sleep(TAIL_SECONDS)
     walls = [a["wall"] for a in got.answers]
-    reads = 2 if case.pause else 1  # of which the last one was timed
+    reads = 2 if case.pause else 1  # only the last read was timed
     return Sample(
         measure="network",
         table=table.name,

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""nghttp2's h2load as many clients in one process of one thread."""
+"""nghttp2's h2load: many clients in one single-threaded process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from benchlib.process import Run, run
 
 PROGRAM = "h2load"
 _DO_GET = "arrow.flight.protocol.FlightService/DoGet"
-# HTTP/2 windows as powers of two, as large as those that a long-running gRPC client grants.
+# HTTP/2 window size as a power of two, as large as that of a long-running gRPC client.
 _WINDOW_BITS = 24
 
 
 def installed() -> bool:
-    """Whether this machine has h2load (Debian's nghttp2-client)."""
+    """Whether h2load is installed (Debian's nghttp2-client)."""
     return shutil.which(PROGRAM) is not None
 
 
 def read(uri: str, path: list[str], connections: int, calls: int, expected: int, folder: Path) -> Run:
-    """Reads a shard so often over so many connections, one call at a time on each; every answer has to be whole.
+    """Reads a shard `calls` times over `connections` connections, one call at a time on each; every response must be
+    complete.
 
-    expected: bytes of Arrow in the shard, without what frames and messages add.
+    expected: Arrow bytes of the shard, without frames and message headers.
     """
     with flight.connect(uri) as client:
         endpoint = client.get_flight_info(flight.FlightDescriptor.for_path(*path)).endpoints[0]

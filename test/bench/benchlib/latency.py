@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Small shards over connections that are kept: the time to an answer."""
+"""Latency of small shards over open connections."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from benchlib.sample import Sample
 from benchlib.subjects import OURS, PYARROW, TRAINER, Subject
 from benchlib.tables import Table
 
-# Rows of 2 KB and of 88 bytes: of larger ones the first batch is the time to carry it.
+# Rows of 2 KB and of 88 bytes; with larger rows, the first batch would measure bandwidth.
 TABLES = ("tokens", "tabular")
 SUBJECTS = (OURS, PYARROW, TRAINER)
 ROWS = 100
 CALLS = 400
-# What is timed, by the name that client.py answers it with.
+# Names of the measured calls by their keys in client.py's answers.
 CASES = {"infos": "GetFlightInfo", "firsts": "first batch"}
 
 
 def latency(
     table: Table, subjects: list[Subject], pool: Clients, rounds: int, step: Callable[[str], None]
 ) -> Iterator[Sample]:
-    """Medians over CALLS shards of ROWS rows, asked for one after the other by one client."""
+    """Medians over CALLS shards of ROWS rows, requested one after the other by one client."""
     step(f"{table.name}: latency of shards of {ROWS} rows, {rounds} rounds")
     for number in range(1, rounds + 1):
         for subject in subjects:
@@ -36,7 +36,7 @@ def _calls(table: Table, subject: Subject, pool: Clients, number: int) -> Iterat
     request = {
         "reader": "calls",
         "uri": subject.server.uri,
-        # Rounded up: of shards that are a little longer, Trainer's cache does not have the last ones.
+        # Rounded up, as Trainer's cache lacks the last of slightly longer shards.
         "total": -(-table.rows // ROWS),
         "calls": CALLS,
         "seed": number,

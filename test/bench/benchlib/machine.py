@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures were measured on."""
+"""Describes the machine that ran the benchmark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def describe() -> dict[str, str]:
-    """The machine, the versions, the commit and the time, in the order they are printed."""
+    """The machine, versions, commit and time, in the order of printing."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _output("git", "describe", "--always", "--dirty"),

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measurements of a table: load and memory, streams, shuffled epochs.
 
-In every round each subject has its turn, in another order each time, so that what else the machine does, and what
-the turn before left in the clients' heaps, hits all of them.
+Every round measures every subject once, in a different order each time, so that other load on the machine and memory
+left from earlier measurements affect all subjects alike.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ T = TypeVar("T")
 
 PQARROW = "pqarrow record reader"
 PQARROW_KEPT = "pqarrow, batches kept"
-# What the load is held against, and pqread's flags for it.
+# References of the load, and pqread's flags for them.
 READERS = {PQARROW: [], PQARROW_KEPT: ["-keep"]}
 SEQUENTIAL = "sequential"
 CLUMPS = (1, 64)
 
-# A turn of a stream or an epoch reads the table so often. A single read takes half a second, as long as the host's
-# other guests may slow everything by half, and its first messages find clients' heaps as the server before left them.
+# Number of times that a measurement reads the table. A single read takes about half a second, in which other guests of
+# the host can slow everything down by half, and its first messages meet heaps left by the previous server.
 READS = 3
-# The cheapest of so many runs of a program that reads nothing is what its start costs.
+# The cost of starting a program is the minimum over this many runs that read nothing.
 STARTS = 5
-# Resident memory is read this long after the server said that it is ready.
+# Resident memory is read this long after the server is ready.
 SETTLE_SECONDS = 3.0
-# A server's CPU is read this long after the last client is done, so that its own tail counts.
+# A server's CPU time is read this long after the last client is done, to include its remaining work.
 TAIL_SECONDS = 0.05
 
 
 class Bench:
-    """Measures one table after the other. `step` is told what comes next."""
+    """Measures one table after the other. `step` is called with a description of the next step."""
 
     def __init__(self, setup: Setup, pool: Clients, step: Callable[[str], None]) -> None:
         self._setup, self._pool, self._step = setup, pool, step
 
     def table(self, table: Table) -> Iterator[Sample]:
-        """All samples of a table. Its server processes live no longer than this."""
+        """Yields all samples of a table; stops the table's servers at the end."""
         setup = self._setup
         with ExitStack() as stack:
             warm_page_cache(table.files)
@@ -82,7 +82,7 @@ class Bench:
             yield from distance.distance(setup.server, table, setup, self._step)
 
     def _start(self, table: Table, stack: ExitStack) -> Iterator[Subject]:
-        """The servers that are measured on a table, until the stack ends them."""
+        """Starts the servers to measure on a table; the stack stops them."""
         timed = self._setup.wants("latency") and table.name in latency.TABLES
         names = [OURS] if self._setup.wants("shuffle") else []
         if self._setup.wants("stream"):
@@ -113,7 +113,7 @@ class Bench:
                 yield from samples
 
     def _program_start(self, name: str) -> tuple[float, float]:
-        """Wall and CPU seconds that our server takes before it reads anything; of Trainer's nothing is taken off."""
+        """Wall and CPU seconds of our server's start before it reads anything; not subtracted for Trainer's."""
         if name != OURS or not self._setup.server:
             return 0.0, 0.0
         runs = [run([str(self._setup.server), "version"]) for _ in range(STARTS)]
@@ -178,7 +178,7 @@ class Bench:
                 yield self._read(("shuffle", case, number), table, subject, 1)
 
     def _read(self, of: tuple[str, str, int], table: Table, subject: Subject, clients: int) -> Sample:
-        """Reads the whole table READS times, split over the clients; of is measure, case and round."""
+        """Reads the whole table READS times, divided among the clients. of: (measure, case, round)."""
         measure, case, number = of
         before = subject.server.cpu()
         wall = cpu = 0.0
@@ -208,14 +208,14 @@ class Bench:
 
 
 def _shuffled(subjects: Iterable[T], seed: str) -> list[T]:
-    """The subjects in the order of a round."""
+    """The subjects in random order for a round."""
     order = list(subjects)
     random.Random(seed).shuffle(order)
     return order
 
 
 def warm_page_cache(files: Iterable[str]) -> None:
-    """Reads every file once, so that no measurement waits for the disk."""
+    """Reads every file once, so that no measurement reads from disk."""
     for path in files:
         with Path(path).open("rb") as file:
             while file.read(1 << 24):
@@ -223,7 +223,7 @@ def warm_page_cache(files: Iterable[str]) -> None:
 
 
 def expected_seconds(setup: Setup, table: Table) -> float:
-    """About what a table takes in all, on two idle cores."""
+    """Estimated total time for a table on two idle cores."""
     ours, rounds, gigabytes = int(available(OURS, setup)), setup.rounds, table.gigabytes
     caches = ours + int(available(TRAINER, setup))
     seconds = 0.0

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where processes run: on this machine's loopback, or at one end of a network with a round trip (cmd/netdelay)."""
+"""Where processes run: on loopback, or at one end of an emulated network (cmd/netdelay)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchlib.process import Stoppable, see_out
 
 @dataclass(frozen=True)
 class Place:
-    """The address that servers listen on, and the words before a command that is to run here."""
+    """The listen address of servers, and the command prefix that runs a process there."""
 
     host: str
     before: tuple[str, ...] = ()
@@ -23,11 +23,11 @@ LOOPBACK = Place("127.0.0.1")
 
 
 class NoNetworkError(RuntimeError):
-    """This machine lets us make no network: no root, no /dev/net/tun, no nsenter."""
+    """The network cannot be created: it needs root, /dev/net/tun and nsenter."""
 
 
 class Network(Stoppable):
-    """Two namespaces of their own; whatever one end sends, the other gets after half a round trip."""
+    """Two network namespaces. Packets from one end arrive at the other after half a round-trip time."""
 
     def __init__(self, tools: Path) -> None:
         command = [str(tools / "netdelay")]
@@ -50,7 +50,7 @@ class Network(Stoppable):
             raise NoNetworkError(str(error)) from error
 
     def set(self, round_trip: float, loss: float = 0.0) -> None:
-        """From now on a round trip takes so many seconds, and of all packets this share is lost."""
+        """Sets the round-trip time in seconds and the fraction of lost packets."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{round_trip / 2 * 1e6:.0f}us {loss}\n")
         self._process.stdin.flush()
@@ -58,7 +58,7 @@ class Network(Stoppable):
             raise RuntimeError(f"netdelay ended with {self._process.wait()}")
 
     def stop(self) -> None:
-        """Ends the network; the namespaces go with the last process in them."""
+        """Ends the network; the namespaces end with their last process."""
         self._process.terminate()
         see_out(self._process)
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From a CPU profile of our server to the parts of its work."""
+"""Divides a CPU profile of our server into parts of its work."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 REST = "the rest"
-# The first that finds one of a sample's functions has the sample. Functions are named with their package, as
-# "…/cacheserver/rows.populate".
+# A sample belongs to the first part with a pattern that matches one of its functions. Functions include their package,
+# as in "…/cacheserver/rows.populate".
 _PARTS = {
     "system call writev": r"internal/poll\.\(\*FD\)\.Writev$",
     "files read": r"/decode\.readFull$|internal/poll\.\(\*FD\)\.(Read|Pread)$",
@@ -32,12 +32,13 @@ _PARTS = {
 _COMPILED = {part: re.compile(pattern) for part, pattern in _PARTS.items()}
 PARTS = [*_PARTS, REST]
 
-# A sample as `go tool pprof -traces -unit=ms` prints it: its time before the innermost function, a function a line.
+# A sample in the output of `go tool pprof -traces -unit=ms`: its time precedes the innermost function; one function per
+# line.
 _SAMPLE = re.compile(r"^\s*([\d.]+)ms\s{2,}(\S.*)$")
 
 
 def shares(profile: Path) -> dict[str, float]:
-    """Which share of the profile's samples each part has."""
+    """The fraction of the profile's time in each part."""
     command = ["go", "tool", "pprof", "-traces", "-unit=ms", str(profile)]
     traces = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     times: dict[str, float] = {}
@@ -51,7 +52,7 @@ def shares(profile: Path) -> dict[str, float]:
 
 
 def part(functions: Iterable[str]) -> str:
-    """The part of the work that a sample belongs to."""
+    """The part to which a sample belongs."""
     names = [re.sub(r"( \(inline\))?$", "", f.strip()).replace("[...]", "") for f in functions]
     for name, pattern in _COMPILED.items():
         if any(pattern.search(f) for f in names):

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Server processes and what they use: CPU by the kernel's clock of the process, memory by /proc."""
+"""Server processes, with their CPU time from the kernel's process clock and memory from /proc."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from typing import Self
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of a process, also ended ones, in nanosecond steps.
+    """CPU time (user and system) of all threads of a process, including ended ones, in nanosecond resolution.
 
-    This is clock_getcpuclockid(3); /proc/PID/stat holds the same sum in steps of 10 ms.
+    Uses clock_getcpuclockid(3), as /proc/PID/stat has a resolution of 10 ms.
     """
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def tree_cpu_seconds() -> float:
-    """User and system time of this process and all below it: threads, running children, ended ones."""
+    """CPU time of this process and its descendants: threads, running children and ended children."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_below, _children(os.getpid())))
 
 
 def _below(pid: int) -> float:
-    """The time of a process and of all below it; none if it ended just now, for then its parent has it."""
+    """CPU time of a process and its descendants; 0 if it has just ended, as its parent then includes it."""
     try:
-        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]  # of its ended children
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]  # time of ended children
         ended = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
         return cpu_seconds(pid) + ended + sum(map(_below, _children(pid)))
     except OSError:
@@ -46,13 +46,14 @@ def _below(pid: int) -> float:
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread has just ended, and its children belong to another thread of the process
+        # the thread has just ended; another thread of the process is now the parent of its children
+        with suppress(OSError):
             found += map(int, task.read_text().split())
     return found
 
 
 def memory_bytes(pid: int, field: str) -> int:
-    """A field of /proc/PID/status: VmRSS now, VmHWM at most so far."""
+    """A field of /proc/PID/status in bytes: VmRSS is the current, VmHWM the peak resident memory."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:
@@ -61,7 +62,7 @@ def memory_bytes(pid: int, field: str) -> int:
 
 
 def free_port() -> int:
-    """A port of the loopback that nothing listens on now."""
+    """A free loopback port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
@@ -69,7 +70,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """What a process used from start to end."""
+    """The resources that a process used in total."""
 
     output: str
     wall: float
@@ -78,7 +79,7 @@ class Run:
 
 
 def run(command: list[str]) -> Run:
-    """Runs a command to its end. A failure raises with what it wrote to stderr."""
+    """Runs a command to its end. Raises with its stderr if it fails."""
     start = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         output, errors = process.stdout, process.stderr
@@ -95,11 +96,11 @@ def run(command: list[str]) -> Run:
 
 
 class Stoppable(ABC):
-    """What runs processes, and is stopped at the end of a with block."""
+    """Something that runs processes and is stopped at the end of a with block."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends the processes."""
+        """Stops the processes."""
 
     def __enter__(self) -> Self:
         return self
@@ -114,7 +115,7 @@ class Stoppable(ABC):
 
 
 def see_out(process: subprocess.Popen[str]) -> None:
-    """Waits for a process that was told to end, and kills it if it is still there after ten seconds."""
+    """Waits for a process that is stopping; kills it after ten seconds."""
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
@@ -125,7 +126,7 @@ def see_out(process: subprocess.Popen[str]) -> None:
 
 
 class Serving(Stoppable):
-    """A server of one process or several that has its rows in memory, and what it used until then."""
+    """A server with its rows in memory, in one or several processes, and the resources used until then."""
 
     name: str
     uri: str
@@ -142,7 +143,7 @@ class Serving(Stoppable):
 
 
 class Process:
-    """A process that runs until it is stopped. Its stderr goes to a file, and its stdout too unless it is a pipe."""
+    """A process that runs until it is stopped. Its stderr, and its stdout unless piped, go to a file."""
 
     def __init__(self, name: str, command: list[str], log: Path, more: Mapping[str, str], *, pipe: bool) -> None:
         self.name, self.log = name, log
@@ -152,12 +153,12 @@ class Process:
         self.pid = self._process.pid
 
     def check(self, when: str) -> None:
-        """Raises with the end of its log if the process is gone."""
+        """Raises with the end of the log if the process has exited."""
         if self._process.poll() is not None:
             raise self._ended(when)
 
     def _ended(self, when: str) -> RuntimeError:
-        """What to raise when it ended: its status and the end of its log."""
+        """The exception for an exited process, with its status and the end of its log."""
         tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
         status = self._process.wait()
         return RuntimeError(f"{self.name} ended with {status} {when}; the end of {self.log}:\n{tail}")
@@ -173,13 +174,13 @@ class Process:
         return memory_bytes(self.pid, field)
 
     def stop(self) -> None:
-        """Ends the process: SIGTERM, and SIGKILL if it is still there after ten seconds."""
+        """Stops the process with SIGTERM, and with SIGKILL after ten seconds."""
         self._process.terminate()
         see_out(self._process)
 
 
 class Server(Process, Serving):
-    """A server process that prints `ready URI ...` when it serves."""
+    """A server process that prints `ready URI ...` when it is ready."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`make profile`: keeps CPU profiles of our server at work, and prints what its time goes into."""
+"""`make profile`: records CPU profiles of our server and prints how its time is divided."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from benchlib.tables import Table, ensure
 
 WORK = {"load": "load", "stream": "stream, one client", "shuffle": "shuffled epoch, clump 1, one client"}
 STREAM_SECONDS = 8
-# The server's --http port answers nothing that takes two minutes.
+# The server's --http port times out after two minutes.
 MOST_SECONDS = 100
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A profile of some work on a table: its file, and the work's CPU-seconds per GB (1e9 bytes) of Arrow."""
+    """A CPU profile: its file, and the work's CPU-seconds per GB (1e9 bytes) of Arrow."""
 
     work: str
     table: str
@@ -39,7 +39,7 @@ class Profile:
 
 
 class Recorder(threading.Thread):
-    """Has the server at an address profiled for some seconds, as soon as it listens, into a file."""
+    """Records a CPU profile of a server to a file, for some seconds from when it listens."""
 
     def __init__(self, address: str, seconds: int, file: Path) -> None:
         super().__init__(daemon=True)
@@ -54,7 +54,7 @@ class Recorder(threading.Thread):
                 with urllib.request.urlopen(self._url) as answer:
                     self._file.write_bytes(answer.read())
                 return
-            except urllib.error.URLError:  # it does not listen yet
+            except urllib.error.URLError:  # the server is not listening yet
                 time.sleep(0.005)
 
     def finish(self) -> Path:
@@ -66,7 +66,7 @@ class Recorder(threading.Thread):
 
 
 def profiles(server: Path, nodes: int, table: Table, out: Path, step: Progress) -> Iterator[Profile]:
-    """Profiles of a table's streams and of its load, for which the server is started a second time."""
+    """Yields profiles of a table's streams and of its load; for the load it starts the server a second time."""
     warm_page_cache(table.files)
     address = f"127.0.0.1:{free_port()}"
     flags = ["--profiles", "--http", address]
@@ -85,7 +85,7 @@ def profiles(server: Path, nodes: int, table: Table, out: Path, step: Progress) 
 
 
 def read_while(recorder: Recorder, pool: Clients, server: Server, request: Request) -> float:
-    """Reads the whole table again and again until the recorder is done: the server's CPU-seconds per GB."""
+    """Reads the whole table repeatedly until the recorder is done. Returns the server's CPU-seconds per GB."""
     before, size = server.cpu(), 0
     while recorder.is_alive():
         size += pool.read([request(0, 1)]).bytes
@@ -93,7 +93,7 @@ def read_while(recorder: Recorder, pool: Clients, server: Server, request: Reque
 
 
 def text(work: str, kept: list[Profile]) -> str:
-    """CPU-seconds per GB of a kind of work, its parts by table."""
+    """Formats the CPU-seconds per GB of a kind of work, by part and table."""
     shares = [parts.shares(p.file) for p in kept]
     lines = [f"{WORK[work]:<38}" + "".join(f"{p.table:>10}" for p in kept)]
     for part in parts.PARTS:

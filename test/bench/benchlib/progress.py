@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How far a command is."""
+"""Progress of a command."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 
 
 class Progress:
-    """Lines on stderr with the minutes gone and the minutes expected in all."""
+    """Prints progress lines to stderr with the elapsed and the expected minutes."""
 
     def __init__(self) -> None:
         self._start, self._expected = time.perf_counter(), 0.0
 
     def expect(self, seconds: float) -> None:
-        """The rest will take this long."""
+        """Sets the expected remaining time."""
         self._expected = time.perf_counter() - self._start + seconds
 
     def __call__(self, message: str) -> None:

@@ -1,12 +1,12 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ reference: pyarrow's FlightServerBase with RecordBatchStream over batches held in memory.
+"""The C++ reference server: pyarrow's FlightServerBase with RecordBatchStream over batches in memory.
 
 usage: pyarrow_server.py [--host HOST | --tls CERT KEY] BATCH_ROWS FILE.parquet...
 
-The ticket "INDEX/TOTAL" asks for one of TOTAL equal runs of batches. GetFlightInfo of the path [INDEX, TOTAL] gives
-the ticket "FROM+ROWS" of one of TOTAL equal runs of rows. Every batch lies in memory of its own, with offsets from zero
-and without bitmaps, as if it had come from a stream. Prints "ready URI" when it serves.
+The ticket "INDEX/TOTAL" requests one of TOTAL equal runs of batches. GetFlightInfo for the path [INDEX, TOTAL] returns
+the ticket "FROM+ROWS" for one of TOTAL equal runs of rows. Every batch has memory of its own, with offsets from zero
+and without validity bitmaps, as if received from a stream. Prints "ready URI" when it is ready.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 
 class Server(fl.FlightServerBase):  # type: ignore[misc]
-    """Answers from batches that never change; the streams themselves run in C++."""
+    """Serves constant batches; the streams run in C++."""
 
     def __init__(self, host: str, batches: list[pa.RecordBatch], certificate: tuple[bytes, bytes] | None) -> None:
         self._batches, self._table = batches, pa.Table.from_batches(batches)
@@ -42,12 +42,12 @@ class Server(fl.FlightServerBase):  # type: ignore[misc]
 
 
 def part(count: int, index: int, total: int) -> tuple[int, int]:
-    """One of total equal runs of count things: from, to."""
+    """The range (start, end) of one of `total` equal runs of `count` items."""
     return count * index // total, count * (index + 1) // total
 
 
 def load(files: list[str], batch_rows: int) -> list[pa.RecordBatch]:
-    """The files' rows in batches of batch_rows (a file's last one is shorter)."""
+    """The rows of the files in batches of batch_rows (the last batch of a file is shorter)."""
     batches = []
     for file in files:
         for batch in pq.ParquetFile(file).iter_batches(batch_rows):

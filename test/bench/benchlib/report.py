@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From samples to the table: medians of the rounds and of their ratios, bars."""
+"""Computes the table from samples: medians of the rounds and of their ratios, and limits ("bars")."""
 
 from __future__ import annotations
 
@@ -30,33 +30,34 @@ from benchlib.subjects import (
 )
 from benchlib.tables import Table
 
-# Server CPU of a stream over a reference's, for one and two clients.
+# Limits of a stream's server CPU relative to each reference, for one and two clients.
 STREAM_BARS = {PYARROW: 1.05, GRPC_GO: 0.6, TRAINER: 1.0}
-# The same over TLS, of a C++ server over TLS.
+# The same with TLS, relative to a C++ server with TLS.
 TLS_BAR = 0.9
 STREAM_BAR_CASES = ("1 client", "2 clients")
-# CPU of a whole load over that of a bare pqarrow read.
+# Limits of a load's CPU relative to a plain pqarrow read.
 LOAD_BARS = {"tokens": 0.5, "tabular": 0.75, "images": 0.8}
-# What a load costs, and what memory it takes, over what it does for Trainer's own cache.
+# Limit of a load's CPU and memory relative to Trainer's own cache.
 TRAINER_BAR = 1.0
-# Wall time of a shuffled epoch over the sequential stream's, of tables with rows of 256 bytes and more: 80, 95 and 50 %
-# of its rate, and 90 % with clumps.
+# Limits of a shuffled epoch's wall time relative to the sequential stream, for tables with rows of 256 bytes and more:
+# 80, 95 and 50 % of its rate, and 90 % with clumps.
 SHUFFLE_BARS = {
     "clump 1": {"tokens": 1 / 0.8, "images": 1 / 0.95, "reviews": 1 / 0.5},
     "clump 64": dict.fromkeys(("tokens", "images", "reviews"), 1 / 0.9),
 }
-# Of 64 clients: server CPU over the C++ server's, and the time of the last one done over the first one's.
+# For 64 clients: server CPU relative to the C++ server, and the time of the last client relative to the first.
 CROWD_BAR, FAIRNESS_BAR = 1.05, 1.2
-# Over a network: wall time of one stream, ours or our loader's, over the C++ server's and grpc-go's, with what two
-# reads of one and the same server differ by; server CPU over the C++ server's up to this round trip.
+# Over a network: wall time of a stream, read by pyarrow or our loader, relative to the C++ server and grpc-go,
+# including the variation between two reads of one server; server CPU relative to the C++ server, up to this round-trip
+# time.
 NETWORK_BAR, NETWORK_CPU_BAR, NETWORK_CPU_MILLISECONDS = 1.05, 1.6, 0.5
-# list<int32> from plain pages over a copy of the bytes, by the lists' lengths.
+# Time of list<int32> from plain pages relative to a copy of the bytes, by list length.
 DECODE_BARS = {"512": 2.0}
-# Seconds, medians.
+# Limits of the medians, in seconds.
 LATENCY_BARS = {"GetFlightInfo": 0.5e-3, "first batch": 0.7e-3}
 MEMORY_SLACK = 64e6
 RESIDENT_BAR = 1.05
-# Wall time of a load times cores over its CPU, of tables from CORES_FROM GB.
+# Wall time of a load times cores relative to its CPU time, for tables of at least CORES_FROM GB.
 CORES_BAR, CORES_FROM = 1.15, 0.5
 
 
@@ -87,7 +88,7 @@ class Figures:
 class Row:
     """A line of the table.
 
-    ratio is ours over the reference's; low and high are its extremes over the rounds.
+    ratio is ours relative to the reference; low and high are its minimum and maximum over the rounds.
     """
 
     section: str
@@ -103,7 +104,7 @@ class Row:
 
     @property
     def passed(self) -> bool | None:
-        """None where no bar is held or nothing was measured."""
+        """Whether the limit is met; None if there is no limit or no measurement."""
         if self.bar is None or self.ratio is None:
             return None
         return self.ratio <= self.bar
@@ -157,7 +158,7 @@ def rows(samples: Iterable[Sample], tables: list[Table], only: list[str]) -> lis
 
 
 def pair(groups: Groups, measure: str, case: str, table: str, reference: str) -> tuple[list[Sample], list[Sample]]:
-    """Our samples and a reference's."""
+    """Our samples and those of a reference."""
     ours, theirs = (groups.get((measure, case, table, subject), []) for subject in (OURS, reference))
     return ours, theirs
 
@@ -174,7 +175,7 @@ def load(groups: Groups, tables: list[str]) -> list[Row]:
 
 
 def all_cores(groups: Groups) -> list[Row]:
-    """Whether loads use all cores, and the peak of their memory."""
+    """Lines on the use of all cores during loads, and their peak memory."""
     out = []
     for (measure, case, table, _), samples in groups.items():
         if measure != "cores":
@@ -195,7 +196,7 @@ def all_cores(groups: Groups) -> list[Row]:
 
 
 def decode(groups: Groups) -> list[Row]:
-    """Package leaf's own benchmark: the time of pages to rows against a copy of the same bytes."""
+    """Lines of the benchmark of package decode: decoding pages compared with copying the same bytes."""
     lists = dict.fromkeys(t for measure, _, t, _ in groups if measure == "decode")
     out = []
     for t in lists:
@@ -213,7 +214,7 @@ def stream(groups: Groups, tables: list[str]) -> list[Row]:
                     continue
                 ours, theirs = pair(groups, "stream", case, t, name)
                 if name == TRAINER and not theirs:
-                    continue  # measured here and there only
+                    continue  # measured for some tables only
                 bar = STREAM_BARS.get(name) if case in STREAM_BAR_CASES else None
                 out.append(compare(Line("Stream", case, t, name), ours, theirs, bar))
             out += encrypted(groups, case, t)
@@ -221,7 +222,7 @@ def stream(groups: Groups, tables: list[str]) -> list[Row]:
 
 
 def encrypted(groups: Groups, case: str, table: str) -> list[Row]:
-    """Our rows over TLS, where they were measured, against other servers over TLS and ours without."""
+    """Our server with TLS compared with other servers with TLS, and with ours without."""
     ours = groups.get(("stream", case, table, TLS), [])
     out = []
     for name in TLS_REFERENCES:
@@ -234,7 +235,7 @@ def encrypted(groups: Groups, case: str, table: str) -> list[Row]:
 
 
 def many_clients(groups: Groups, tables: list[str]) -> list[Row]:
-    """What many clients get together against what few get, and the last one done against the first."""
+    """Many clients compared with few, and the last client compared with the first."""
     out = []
     for t in tables:
         many = groups.get(("crowd", MANY, t, OURS), [])
@@ -252,14 +253,14 @@ def many_clients(groups: Groups, tables: list[str]) -> list[Row]:
 
 
 def many_to_few(groups: Groups, table: str, subject: str, many: str, few: str) -> Row:
-    """What many of one kind of client take for a GB against what few of it take."""
+    """The time per GB of many clients of one kind relative to few."""
     line = Line("Many clients", many, table, f"{few}, by wall time")
     of_many, of_few = (groups.get(("crowd", case, table, subject), []) for case in (many, few))
     return compare(line, of_many, of_few, None, wall_per_gb)
 
 
 def network(groups: Groups, tables: list[str]) -> list[Row]:
-    """Streams at a distance: what ours and our loader take against what other servers take."""
+    """Streams over a network: our server and our loader compared with other servers."""
     out = []
     for t in tables:
         for case in CASES:
@@ -279,7 +280,7 @@ def network(groups: Groups, tables: list[str]) -> list[Row]:
 
 
 def latency(groups: Groups, tables: list[str]) -> list[Row]:
-    """Medians of small calls, against the bar in milliseconds and against other servers."""
+    """Median latencies of small calls compared with the limit and with other servers."""
     out = []
     for case, limit in LATENCY_BARS.items():
         for t in tables:
@@ -313,7 +314,7 @@ def shuffle(groups: Groups, tables: list[str]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Line:
-    """What a line of the table is about."""
+    """The labels of a table line."""
 
     section: str
     case: str
@@ -322,12 +323,12 @@ class Line:
 
 
 def cpu(s: Sample) -> float:
-    """CPU-seconds of the server."""
+    """The server's CPU-seconds."""
     return s.server_cpu
 
 
 def cpu_per_gb(s: Sample) -> float:
-    """CPU-seconds of the server for a GB."""
+    """The server's CPU-seconds per GB."""
     return s.server_cpu / s.gigabytes
 
 
@@ -337,7 +338,7 @@ def wall(s: Sample) -> float:
 
 
 def wall_per_gb(s: Sample) -> float:
-    """Wall seconds for a GB."""
+    """Wall seconds per GB."""
     return s.wall / s.gigabytes
 
 
@@ -348,7 +349,7 @@ def compare(
     bar: float | None = None,
     cost: Callable[[Sample], float] = cpu,
 ) -> Row:
-    """A line that holds what our server costs against a reference's cost. Either side may be missing."""
+    """A line that compares our server's cost with a reference's. Either may be missing."""
     row = {
         **vars(line),
         "ours": Figures.of(ours).text() if ours else "",
@@ -356,20 +357,20 @@ def compare(
     }
     if not (ours and reference):
         return Row(**row)
-    # Of each round, for what a machine's other guests take in one round is not what they take in the next.
+    # A ratio per round, as other load on the machine differs between rounds.
     ratios = [cost(a) / cost(b) for a, b in zip(ours, reference, strict=False)]
     return Row(**row, ratio=median(ratios), low=min(ratios), high=max(ratios), bar=bar)
 
 
 def held(line: Line, ours: str, reference: str, ratios: list[float], bar: float | None) -> Row:
-    """A line with a ratio of each round."""
+    """A line from one ratio per round."""
     return Row(
         **vars(line), ours=ours, reference=reference, ratio=median(ratios), low=min(ratios), high=max(ratios), bar=bar
     )
 
 
 def memory(table: Table, ours: list[Sample], trainers: list[Sample]) -> list[Row]:
-    """Our server's peak and resident memory against the Arrow bytes and Trainer's cache: the largest round counts."""
+    """Our server's peak and resident memory (largest round) compared with the Arrow bytes and Trainer's cache."""
     if not ours:
         return []
     size = table.arrow_bytes
@@ -390,7 +391,7 @@ def memory(table: Table, ours: list[Sample], trainers: list[Sample]) -> list[Row
 
 
 def of_memory(line: Line, used: list[int], size: int, bar: float | None) -> Row:
-    """A line of bytes; the round that took the most is what counts."""
+    """A line of bytes; uses the round with the largest value."""
     return Row(
         **vars(line),
         ours=f"{max(used) / 1e6:,.0f} MB",
@@ -403,7 +404,7 @@ def of_memory(line: Line, used: list[int], size: int, bar: float | None) -> Row:
 
 
 def text(lines: list[Row]) -> str:
-    """The table, with a heading for every section."""
+    """Formats the table with a heading per section."""
     out, section = [HEADER], ""
     for row in lines:
         if row.section != section:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What to measure, and one measurement."""
+"""Setup and Sample: what to measure, and one measurement."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from benchlib.tables import EPOCHS_ONLY, Table
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What to measure, with what. server is None for the references alone. trainer is the folder with the programs of
-    Trainer's own data cache, None where they are not built.
-    """
+    """What to measure. server: None to measure the references only. trainer: the folder with the programs of Trainer's
+    own data cache; None if they are not built."""
 
     server: Path | None
     trainer: Path | None
@@ -27,7 +26,7 @@ class Setup:
     rounds: int
 
     def of(self, table: Table) -> Self:
-        """What to measure of a table."""
+        """The setup for one table."""
         if table.name not in EPOCHS_ONLY:
             return self
         return replace(self, only=[m for m in self.only if m == "shuffle"])
@@ -40,8 +39,8 @@ class Setup:
 class Sample:
     """One measurement: times in seconds, CPU of all threads, memory in bytes, gigabytes of 1e9 bytes of Arrow.
 
-    case is the number of clients, the kind of epoch or of call. wall is the median of many calls where the measure is
-    latency; first and last are those of many clients that took the least and the most.
+    case: the number of clients, or the kind of epoch or call. wall: for latency, the median of many calls. first, last:
+    the shortest and longest time of many clients.
     """
 
     measure: str

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The servers that are compared: how each is started and what a client asks it for."""
+"""The compared servers: how to start each one, and the requests to read it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRPC_TLS = "grpc-go over TLS"
 PYARROW_TLS = "pyarrow (C++) over TLS"
 TRAINER = "Trainer's data cache"
 LOADER = "our loader"
-# What our rows over TLS are compared with.
+# References for our server with TLS.
 TLS_REFERENCES = (PYARROW_TLS, GRPC_TLS, OURS)
 # Subjects with TLS: measured on one table with one client.
 ENCRYPTED = (TLS, GRPC_TLS, PYARROW_TLS)
@@ -41,13 +41,13 @@ TLS_TABLE = "tokens"
 GLOBAL_BATCH = 1024
 _PYARROW = (sys.executable, "-P", str(Path(__file__).with_name("pyarrow_server.py")))
 
-# What client.py is to read as part `index` of `total` equal parts of the table.
+# Makes client.py's request for part `index` of `total` equal parts of the table.
 Request = Callable[[int, int], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A running server, and how to ask it for a part of the table. Whoever started it stops the server."""
+    """A running server, and the requests for parts of the table. Whoever started it stops it."""
 
     name: str
     server: Serving
@@ -55,7 +55,7 @@ class Subject:
 
 
 def available(name: str, setup: Setup) -> bool:
-    """Whether the programs of a subject are there; those of the references in this repository always are."""
+    """Whether the programs of a subject are built; those of references in this repository always are."""
     if name in OWN:
         return setup.server is not None
     return name != TRAINER or setup.trainer is not None
@@ -71,7 +71,8 @@ def start_ours(
     environment: Mapping[str, str] | None = None,
     place: Place = LOOPBACK,
 ) -> Server:
-    """`cacheserver local` on free ports; returns when every row is in memory. variant names its log."""
+    """Starts `cacheserver local` on free ports and waits until all rows are in memory. variant is part of its log's
+    name."""
     command = [*place.before, str(server), "local", "--metadata", table.metadata, "--nodes", str(nodes)]
     command += ["--listen", f"{place.host}:0", "--http", "127.0.0.1:0", *flags]
     log = logs / f"{table.name}-cacheserver-{variant}.log"
@@ -79,7 +80,7 @@ def start_ours(
 
 
 def start(name: str, table: Table, setup: Setup) -> Subject:
-    """The subject of that name with the table's rows in its memory. Its programs must be `available`."""
+    """Starts the subject of this name with the table's rows in memory. Its programs must be `available`."""
     if name == TRAINER and setup.trainer:
         cache = TrainerCache(name, setup.trainer, table, setup.logs)
         return Subject(name, cache, shard(cache))
@@ -116,15 +117,15 @@ def start_pyarrow(table: Table, logs: Path, place: Place = LOOPBACK) -> Subject:
 
 
 def certify(folder: Path) -> Certificate:
-    """A certificate of the loopback, in a folder of its own."""
-    from benchlib.certificate import Certificate  # only here: the environment of bench-loader has no trustme
+    """Creates a loopback certificate in a folder."""
+    from benchlib.certificate import Certificate  # imported here, as the environment of bench-loader has no trustme
 
     folder.mkdir(exist_ok=True)
     return Certificate(folder)
 
 
 def shard(server: Serving, roots: str = "") -> Request:
-    """Our sequential stream, and Trainer's: a PATH descriptor. roots are the PEM of a server with TLS."""
+    """Requests for sequential streams of our server or Trainer's (PATH descriptor). roots: PEM for TLS."""
     tls = {"roots": roots} if roots else {}
     return lambda index, total: {
         "reader": "dataset",
@@ -135,7 +136,7 @@ def shard(server: Serving, roots: str = "") -> Request:
 
 
 def epoch(server: Serving, clump: int, number: int) -> Request:
-    """A rank's part of our shuffled epoch: a CMD descriptor."""
+    """Requests for a rank's part of our shuffled epoch: a CMD descriptor."""
     return lambda index, total: {
         "reader": "dataset",
         "uri": server.uri,
@@ -158,7 +159,7 @@ def epoch(server: Serving, clump: int, number: int) -> Request:
 
 
 def loader(server: Server, table: Table) -> Request:
-    """A rank's rows by our loader, in order."""
+    """Requests for a rank's rows, read unshuffled by our loader."""
     return lambda index, total: {
         "reader": "loader",
         "uri": server.uri,
@@ -170,7 +171,7 @@ def loader(server: Server, table: Table) -> Request:
 
 
 def part(name: str, server: Server, roots: str = "") -> Request:
-    """A part of a reference server's batches. roots are the PEM of a server with TLS."""
+    """Requests for a part of a reference server's batches. roots: PEM for a server with TLS."""
     reader = "tcp" if name == TCP else "ticket"
     tls = {"roots": roots} if roots else {}
     return lambda index, total: {

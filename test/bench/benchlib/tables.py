@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark's Iceberg tables: made once by pyiceberg and kept in a cache directory."""
+"""The benchmark's Iceberg tables, created once by pyiceberg and kept in a cache directory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FILES = 12
 VOCABULARY = 50_257
 SEQUENCE = 512
 CHUNK_BYTES = 4 << 20
-# Part of the directory's name: raise it when the content of a table changes.
+# Part of the directory's name: increment when the content of a table changes.
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table on disk. arrow_bytes: its column buffers, with 32-bit offsets, without bitmaps."""
+    """A table on disk. arrow_bytes: size of its column buffers, with 32-bit offsets, without validity bitmaps."""
 
     name: str
     metadata: str
@@ -39,13 +39,13 @@ class Table:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of about 4 MiB: the batch size of the reference servers."""
+        """The number of rows in about 4 MiB: the batch size of the reference servers."""
         return max(1, CHUNK_BYTES * self.rows // self.arrow_bytes)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How to make a table: its rows at scale 1, the rows of a row group, the rows themselves.
+    """How to create a table: its rows at scale 1, rows per row group, and the function that generates rows.
 
     Each file has a multiple of `multiple` rows.
     """
@@ -58,7 +58,7 @@ class Shape:
 
 
 def tokens(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
-    """Zipf-like tokens: P(k) falls as k^-1.16, about 11.3 bits each in the file; and a label."""
+    """Zipf-like tokens with P(k) proportional to k^-1.16, about 11.3 bits each in the file; and a label."""
     names = np.random.default_rng(1).permutation(VOCABULARY).astype(np.int32)
     tail = np.float32(1 - VOCABULARY**-0.16)
     ranks = (1 - rng.random(rows * SEQUENCE, np.float32) * tail) ** np.float32(-1 / 0.16)
@@ -68,7 +68,7 @@ def tokens(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
 
 
 def _tabular(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
-    """Four int64 (row number, below 1,000, 2^40 and 2^31), four float64, a string of 20 bytes."""
+    """Four int64 columns (the row number, and values below 1,000, 2^40 and 2^31), four float64, a 20-byte string."""
     ints = [
         np.arange(first, first + rows),
         rng.integers(0, 1000, rows),
@@ -93,7 +93,7 @@ def images(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
 
 
 def _reviews(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
-    """Text of 216 to 270 bytes, half as long compressed, and a label: rows of 256 bytes."""
+    """Text of 216 to 270 bytes, which compresses to half, and a label: rows of 256 bytes."""
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(rng.integers(216, 271, rows), out=offsets[1:])
     letters = np.frombuffer(b"etaoinshrdlucmfw", np.uint8)[rng.integers(0, 16, int(offsets[-1]), np.uint8)]
@@ -122,14 +122,14 @@ SHAPES = {
     "reviews": Shape(4_080_000, 170_000, pa.schema([("text", pa.string()), ("label", pa.int64())]), _reviews),
 }
 
-# Tables that are there for their shuffled epochs alone.
+# Tables used only for shuffled epochs.
 EPOCHS_ONLY = ("reviews",)
 
 
 def ensure(
     name: str, scale: float, data: Path, progress: Callable[[str], None], shapes: Mapping[str, Shape] = SHAPES
 ) -> Table:
-    """The table `name` at `scale` under `data`: the one already there, or a new one."""
+    """Returns the table `name` at `scale` under `data`; creates it if it is missing."""
     root = data.resolve() / f"v{FORMAT}-scale-{scale:g}" / name
     record = root / "bench.json"
     if record.exists():

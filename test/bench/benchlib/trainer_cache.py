@@ -1,8 +1,8 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The data cache that ships with Kubeflow Trainer (pkg/data_cache, in Rust): a head and two workers on this machine.
+"""The data cache of Kubeflow Trainer (pkg/data_cache, in Rust): a head and two workers on this machine.
 
-Its head has a mode of its own for that (RUNTIME_ENV), with the workers' ports built in. `make trainer-cache` builds it.
+Its head has a local mode (RUNTIME_ENV) with fixed worker ports. `make trainer-cache` builds it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from benchlib.process import Process, Serving, free_port
 from benchlib.tables import Table
 
-# cmd/head/main.rs; a worker listens where it is told to.
+# fixed in cmd/head/main.rs; workers listen where they are told to
 WORKER_PORTS = (50052, 50053)
 PROGRAMS = ("head", "worker")
 READY_SECONDS = 300.0
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.005
 
 
 def programs(folder: Path | None) -> Path | None:
-    """The folder, if it holds the two programs."""
+    """Returns the folder if it contains both programs."""
     return folder if folder and all((folder / name).exists() for name in PROGRAMS) else None
 
 
@@ -44,13 +44,13 @@ class TrainerCache(Serving):
             self._wait(lambda: _ready(head), "ready")
             self.start_wall = time.perf_counter() - start
             self.start_cpu = self.cpu()
-            # The head is ready when every worker has answered, be it with an error that it drops.
+            # The head reports ready once every worker has answered, even with an error, which it ignores.
             self._wait(lambda: all(map(_ready, workers)), "ready")
             self._stack = started.pop_all()
         self.uri = f"grpc://127.0.0.1:{port}"
 
     def _start(self, started: ExitStack, program: str, port: int) -> int:
-        """Starts a process, waits until a worker listens, and returns the port of its health."""
+        """Starts a process, waits until a worker listens, and returns its health port."""
         health = free_port()
         environment = {
             "METADATA_LOC": self._table.metadata,
@@ -84,11 +84,11 @@ class TrainerCache(Serving):
         return sum(process.cpu() for process in self._processes)
 
     def memory(self, field: str) -> int:
-        """A field of /proc/PID/status in bytes, the head's and the workers' together."""
+        """A field of /proc/PID/status in bytes, summed over head and workers."""
         return sum(process.memory(field) for process in self._processes)
 
     def stop(self) -> None:
-        """Ends head and workers."""
+        """Stops head and workers."""
         self._stack.close()
 
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured, and what a loader's module has to offer."""
+"""What is measured, and the interface of a loader's module."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from benchlib.tables import Table
 
 BATCH = 128
 SEED = 7
-# When a measuring process may use a loader for a first time, to have its lazy imports done, before what is measured:
-# always; only where no worker is forked after it; never.
+# When a measuring process may use a loader once before the measurement, to run its lazy imports: always; only if no
+# worker is forked afterwards; never.
 ALWAYS, ALONE, NEVER = "always", "alone", "never"
 
 
 @dataclass(frozen=True)
 class About:
-    """What is to be said of a loader.
+    """Description of a loader.
 
-    package: whose version is printed, "" for this checkout. format: its own one, "" for the table's own files.
+    package: the package whose version is printed; "" for this checkout. format: the loader's own format; "" if it reads
+    the table's files.
     """
 
     package: str
@@ -43,16 +44,16 @@ ABOUT = {
     "litdata": About("litdata", "litdata", "chunks of 64 MB, and rows within each"),
 }
 
-# A column's tensor, rows first; for bytes, whose rows differ in length, a list of one uint8 tensor a row.
+# Tensors by column name; the first dimension is the row. Binary columns are a list with one uint8 tensor per row.
 Batch = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One epoch of one table through one loader, in batches of BATCH rows.
+    """One epoch of one table with one loader, in batches of BATCH rows.
 
-    data: where the table is in the loader's own format, if it has one. uri: our server's, for ours.
-    resumable: whether a state is wanted, for loaders that have another class for it.
+    data: the table in the loader's own format, if it has one. uri: our server's, for our loader. resumable: whether a
+    state is needed, for loaders that use another class for it.
     """
 
     table: Table
@@ -67,19 +68,19 @@ class Source(Protocol):
     """An opened loader."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of an epoch, or what is left of it after restore."""
+        """The batches of an epoch, or the rest of it after restore."""
         ...
 
     def state(self) -> Any:
-        """Where the iteration stands, to be pickled."""
+        """The position of the iteration; picklable."""
         ...
 
     def restore(self, state: Any) -> None:
-        """Makes the next iteration go on where the state was taken."""
+        """Makes the next iteration resume at a saved position."""
         ...
 
     def close(self) -> None:
-        """Ends iteration, processes and connections."""
+        """Stops the iteration, processes and connections."""
         ...
 
 
@@ -89,21 +90,21 @@ class Loader(Protocol):
     FIRST_USE: str  # ALWAYS, ALONE or NEVER
 
     def prepare(self, table: Table, data: Path) -> None:
-        """Writes the table to the new directory data in the loader's own format; most need none."""
+        """Writes the table to the new directory `data` in the loader's own format; most loaders have none."""
         ...
 
     def open(self, case: Case) -> Source:
-        """The loader as its documentation would have it used."""
+        """Opens the loader as its documentation recommends."""
         ...
 
 
 def load(name: str) -> Loader:
-    """The loader's module; ImportError where its package is not installed."""
+    """The loader's module. Raises ImportError if its package is not installed."""
     module: Any = importlib.import_module(f"loaderbench.loaders.{name}")
     return module
 
 
 def version(name: str) -> str:
-    """The loader's package and version; PackageNotFoundError where it is not installed."""
+    """The loader's package and version. Raises PackageNotFoundError if it is not installed."""
     package = ABOUT[name].package
     return f"{package} {importlib.metadata.version(package)}" if package else "of this checkout"

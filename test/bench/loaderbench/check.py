@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the consumer does: holds what a loader hands over to the table, and takes no part in the figures."""
+"""The consumer: compares the loader's rows with the table. Its cost is excluded from the figures."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ import numpy.typing as npt
 
 from loaderbench.case import Batch
 
-# Batches are looked at in groups of so many bytes or batches: small enough to leave loaders their memory.
+# Batches are checked in groups of this many bytes or batches, small enough to leave memory to the loaders.
 GROUP_BYTES, GROUP_BATCHES = 1 << 20, 32
-# Of so many groups the values of one are looked at, beginning with the first: with narrow rows, to look at all of them
-# takes more CPU than the fastest loader, and throws out of the caches what that uses.
+# Values are checked in one of this many groups, starting with the first. Checking all values of narrow rows would take
+# more CPU than the fastest loader, and evict its data from the CPU caches.
 GROUPS_A_LOOK = 16
 
 
 class Check:
-    """Counts the rows it is given, and adds up the bits of some (of lists and bytes: the first and last item of a row).
+    """Counts rows, and for some adds up the bits of their values (for lists and bytes: of each row's first and last
+    item).
 
-    ids: the column of the rows' numbers. join: makes one tensor of several. rows: of the groups counted so far. cpu:
-    what that took of this thread, to be left out of a loader's figures.
+    ids: the column with row numbers. join: concatenates tensors. rows: counted so far. cpu: CPU time of the check in
+    this thread, to subtract from a loader's figures.
     """
 
     def __init__(self, ids: str, join: Callable[[list[Any]], Any] = np.concatenate) -> None:
@@ -33,17 +34,17 @@ class Check:
         self._ids, self._join = ids, join
         self._group: list[Batch] = []
         self._limit = 1
-        self._counted = [np.zeros(0, np.int64)]  # the numbers of all rows, by group
-        self._looked = [np.zeros(0, np.int64)]  # and of those whose values were looked at
+        self._counted = [np.zeros(0, np.int64)]  # row numbers of all rows, by group
+        self._looked = [np.zeros(0, np.int64)]  # and of the rows whose values were checked
         self._sum = self._looked_rows = self._looked_bytes = 0
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tensors counted so far, by the mean row of those that were looked at."""
+        """Estimated bytes of the tensors so far, from the mean size of the checked rows."""
         return self.rows * self._looked_bytes // max(1, self._looked_rows)
 
     def add(self, batch: Batch) -> bool:
-        """Takes a batch; True when a group has been counted."""
+        """Adds a batch; returns True if it completed a group."""
         self._group.append(batch)
         if len(self._group) < self._limit:
             return False
@@ -51,7 +52,7 @@ class Check:
         return True
 
     def flush(self) -> None:
-        """Counts the batches that wait."""
+        """Counts the batches of the incomplete group."""
         start = time.thread_time()
         if self._group:
             group, self._group = self._group, []
@@ -63,7 +64,7 @@ class Check:
         self.cpu += time.thread_time() - start
 
     def verify(self, truth: npt.NDArray[np.int64], whole: bool) -> None:
-        """Raises ValueError unless the rows are the table's, none twice, and all of them if whole."""
+        """Raises ValueError if a row is not of the table or occurs twice, or with `whole` if one is missing."""
         ids = np.concatenate(self._counted)
         if twice := len(ids) - len(np.unique(ids)):
             raise ValueError(f"{twice} of {len(ids)} rows came twice")

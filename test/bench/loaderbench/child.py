@@ -1,8 +1,8 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The measuring process: reads a pickled Job from stdin, writes its answer as a line of JSON.
+"""The measuring process: reads a pickled Job from stdin and writes its answer as a line of JSON.
 
-Imports and a first use of the loader are not counted: lazy imports are no part of an epoch.
+Imports and a first use of the loader are not counted, so that lazy imports do not count for an epoch.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from loaderbench.case import ALONE, NEVER, Batch, Case, Loader
 from loaderbench.check import Check
 from loaderbench.job import CHECKPOINT, EPOCH, PREPARE, RESUME, Checkpoint, Cost, Epoch, Job, Resume
 
-LOOK_SECONDS = 0.1  # how often the CPU used is looked up, which takes a millisecond
+LOOK_SECONDS = 0.1  # seconds between readings of CPU time, each of which takes a millisecond
 
 
 class Meter:
-    """Reads all clocks at once."""
+    """Reads wall and CPU clocks together."""
 
     def __init__(self, server: int) -> None:
         self._server = server
         self._start = self._read()
 
     def cost(self) -> Cost:
-        """Since the meter was made."""
+        """The cost since the meter was created."""
         return Cost(*(now - then for now, then in zip(self._read(), self._start, strict=True)))
 
     def _read(self) -> tuple[float, float, float]:
@@ -46,7 +46,7 @@ class Meter:
 
 
 def first_use(loader: Loader, of: Case) -> None:
-    """A batch of the table through a loader that is closed again."""
+    """Reads one batch with a loader and closes it."""
     if loader.FIRST_USE == NEVER or (loader.FIRST_USE == ALONE and of.workers):
         return
     source = loader.open(replace(of, workers=0))
@@ -65,12 +65,13 @@ def tensors_only(batch: Batch) -> None:
 
 
 def row_numbers(batch: Batch, of: Case) -> list[int]:
-    """Which rows a batch holds, in its order."""
+    """The row numbers in a batch, in order."""
     return batch[shapes.IDS[of.table.name]].tolist()
 
 
 def epoch(loader: Loader, job: Job) -> Epoch:
-    """With workers from when each has given a batch, so that the start of processes does not count as reading."""
+    """Measures an epoch. With workers, starts once each has returned a batch, so that the start of processes is not
+    counted."""
     source = loader.open(job.case)
     check = Check(shapes.IDS[job.case.table.name], torch.cat)
     truth = shapes.truth(job.case.table)
@@ -106,7 +107,7 @@ def epoch(loader: Loader, job: Job) -> Epoch:
 
 
 def checkpoint(loader: Loader, job: Job) -> Checkpoint:
-    """At half of the epoch, or where the CPU that it may take is used up."""
+    """Saves a state at half of the epoch, or when the CPU limit is reached."""
     source = loader.open(job.case)
     batches = iter(source)
     meter, given = Meter(job.server), 0
@@ -123,12 +124,12 @@ def resume(loader: Loader, job: Job) -> Resume:
     meter = Meter(job.server)
     source = loader.open(job.case)
     source.restore(state)
-    batch = next(iter(source), None)  # a state that lost its rows ends at once
+    batch = next(iter(source), None)  # a state without remaining rows ends at once
     return Resume(meter.cost(), [] if batch is None else row_numbers(batch, job.case))
 
 
 def prepare(loader: Loader, job: Job) -> None:
-    """Writes the table in the loader's own format, whole or not at all."""
+    """Writes the table in the loader's own format, atomically."""
     part = job.case.data.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +138,7 @@ def prepare(loader: Loader, job: Job) -> None:
 
 
 def answer(job: Job) -> Any:
-    """What is to be measured, as JSON-able values."""
+    """Runs the job; returns JSON-serializable values."""
     loader = case.load(job.loader)
     if job.kind == PREPARE:
         return prepare(loader, job)
@@ -148,7 +149,7 @@ def answer(job: Job) -> Any:
 
 def main() -> None:
     job: Job = pickle.load(sys.stdin.buffer)
-    warnings.filterwarnings("ignore")  # of read-only arrays: nobody writes to these tensors
+    warnings.filterwarnings("ignore")  # warnings about read-only arrays; nothing writes to these tensors
     torch.set_num_threads(1)
     print(json.dumps(answer(job)), flush=True)
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The command: options, preparation, progress, the printed table and its JSON."""
+"""The command line of `make bench-loader`: options, preparation, progress, the printed table and its JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loaderbench.check import GROUPS_A_LOOK
 from loaderbench.job import EPOCH, PREPARE, RESUME, Job, run
 from loaderbench.measure import CHECKPOINT_CAPS, OURS, Bench, Sample, Setup
 
-PROCESS_SECONDS = 10.0  # one measurement on idle cores, imports included
+PROCESS_SECONDS = 10.0  # seconds of one measurement on idle cores, with imports
 
 NOTES = f"""\
 CPU: user and system time of the loader's whole process tree, workers included, and of our server process (head and
@@ -76,18 +76,18 @@ def numbers(value: str) -> list[int]:
 
 
 class Session:
-    """One run: which loaders there are, the tables in their formats, the samples."""
+    """One run: the available loaders, the tables in their formats, and the samples."""
 
     def __init__(self, chosen: argparse.Namespace, progress: Progress) -> None:
         self.samples: list[Sample] = []
         self.tables: list[Table] = []
-        self.loaders: dict[str, str] = {}  # and what is to be said of each
+        self.loaders: dict[str, str] = {}  # descriptions by loader
         self._chosen, self._progress = chosen, progress
         self._setup = Setup(chosen.only, chosen.workers, chosen.repeat, chosen.peer_repeat, chosen.cap)
         self.failures: dict[str, str] = {}
 
     def measure(self) -> None:
-        """Everything; what cannot be measured is kept as a failure and does not keep the rest from it."""
+        """Measures everything; a failure is recorded and does not stop the rest."""
         chosen = self._chosen
         for loader in chosen.loaders:
             self._find(loader)
@@ -109,7 +109,7 @@ class Session:
             self._failed(loader, error)
 
     def _prepare(self, loader: str, table: Table) -> Path | None:
-        """Where the loader's own format of the table is; made now if it is not there yet."""
+        """The path of the table in the loader's own format; creates it if it is missing."""
         path = root(table).with_name(f"{table.name}-{ABOUT[loader].format}")
         if not ABOUT[loader].format or path.exists():
             return path

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A measurement in a fresh process: what goes to it, what comes back, and how it is run."""
+"""A measurement in a new process: its input, its result, and how to run it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from benchlib import machine
 from loaderbench.case import Case
 
 PREPARE, EPOCH, CHECKPOINT, RESUME = "prepare", "epoch", "checkpoint", "resume"
-TIMEOUT = 1800.0  # seconds for one process
+TIMEOUT = 1800.0  # time limit in seconds of a process
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a process is to do: a kind of those above.
+    """The task of a measuring process: one of the kinds above.
 
-    cap: CPU-seconds that it may take of an epoch. server: the process id of the server beside it, or 0. state: a
-    Checkpoint's.
+    cap: limit of CPU-seconds for an epoch. server: process id of our server, or 0. state: from a Checkpoint.
     """
 
     kind: str
@@ -39,7 +38,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds: of the clock, and of CPU of the loader's process tree and of the server."""
+    """Seconds of wall time, and of CPU time of the loader's process tree and of the server."""
 
     wall: float
     client: float
@@ -48,9 +47,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch, or the part of it that was read, cost, without the consumer's check.
+    """The cost of an epoch, or of the part that was read, without the consumer's check.
 
-    first: seconds of the clock to the first batch. bytes: of tensors. whole: whether the epoch was read to its end.
+    first: wall seconds to the first batch. bytes: of tensors. whole: whether the whole epoch was read.
     """
 
     cost: Cost
@@ -62,7 +61,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state after so many batches, and the numbers of the rows that come next."""
+    """A state after `batches` batches, and the row numbers of the next batch."""
 
     batches: int
     state: str
@@ -71,16 +70,17 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Resume:
-    """What the first batch after a resume cost, and its row numbers."""
+    """The cost of the first batch after a resume, and its row numbers."""
 
     cost: Cost
     following: list[int]
 
 
 def run(job: Job) -> Any:
-    """The answer of a fresh process, whose own processes are ended with it. RuntimeError tells why there is none."""
+    """Runs a job in a new process and returns its answer; stops the process's children. Raises RuntimeError if it
+    fails."""
     paths = [machine.REPOSITORY / "test" / "bench", machine.REPOSITORY / "python" / "src"]
-    # Hugging Face: no measurement waits for a network, and what it keeps lies with the tables.
+    # For Hugging Face: no network access, and cached files beside the tables.
     hub = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(job.case.data.with_name("huggingface"))}
     environment = os.environ | hub | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     with subprocess.Popen(

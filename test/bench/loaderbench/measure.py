@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of one table: every loader has its turn in every round, in a fresh process each time."""
+"""Measurements of one table: every loader once per round, each time in a new process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from loaderbench.case import BATCH, Case
 from loaderbench.job import CHECKPOINT, EPOCH, RESUME, Checkpoint, Cost, Job, run
 
 OURS = "datacache"
-# The way to a checkpoint may take so many times the CPU of an epoch: slow loaders resume earlier in theirs.
+# CPU limit up to a checkpoint, as a multiple of an epoch's CPU: slow loaders resume earlier in the epoch.
 CHECKPOINT_CAPS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One measurement. client, server: CPU-seconds; gigabytes: 1e9 bytes of tensors.
+    """One measurement. client, server: CPU-seconds. gigabytes: 1e9 bytes of tensors.
 
-    share: how much of the epoch was read, or after how much of it the resume was. right: whether the batch after the
-    resume was the one that was due.
+    share: the fraction of the epoch that was read, or before the resume. right: whether the batch after the resume was
+    the expected one.
     """
 
     measure: str
@@ -46,7 +46,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Setup:
-    """What to measure. rounds: of ours; peer_rounds: of the others. cap: CPU-seconds of one reading."""
+    """What to measure. rounds: number of rounds for our loader; peer_rounds: for the others. cap: CPU limit per read in
+    seconds."""
 
     only: list[str]
     workers: list[int]
@@ -55,19 +56,20 @@ class Setup:
     cap: float
 
     def rounds_of(self, loader: str) -> int:
-        """How many rounds a loader takes part in."""
+        """The number of rounds of a loader."""
         return self.rounds if loader == OURS else self.peer_rounds
 
 
 class Bench:
-    """Measures tables. progress is told what comes next. failures: why a loader is missing, by what it was to do."""
+    """Measures tables. progress is called with each next step. failures: errors by loader and task."""
 
     def __init__(self, setup: Setup, progress: Callable[[str], None]) -> None:
         self.failures: dict[str, str] = {}
         self._setup, self._progress = setup, progress
 
     def table(self, table: Table, formats: dict[str, Path], server: Server | None) -> Iterator[Sample]:
-        """All samples of a table. formats: where each loader finds it; server: ours, serving it."""
+        """Yields all samples of a table. formats: the path of the table for each loader. server: ours, serving the
+        table."""
         if EPOCH in self._setup.only:
             for workers in self._setup.workers:
                 for shuffle in (False, True):
@@ -96,7 +98,7 @@ class Bench:
                 )
 
     def _resumes(self, jobs: list[Job]) -> Iterator[Sample]:
-        """States of half an epoch, then, in processes of their own, the first batch after each."""
+        """Saves states at half of an epoch, then measures the first batch after each resume in a new process."""
         kept: dict[str, Checkpoint] = {}
         resumes: list[Job] = []
         for job in jobs:
@@ -114,14 +116,14 @@ class Bench:
                 yield self._sample(job, Cost(**got["cost"]), share=share, right=right)
 
     def _turns(self, jobs: list[Job]) -> Iterator[tuple[Job, str]]:
-        """The jobs round by round, and the round in words: all take turns, those with fewer rounds stop earlier."""
+        """The jobs and a label of the round, round by round; jobs with fewer rounds stop earlier."""
         for number in range(1, max(self._setup.rounds, self._setup.peer_rounds) + 1):
             for job in jobs:
                 if number <= (rounds := self._setup.rounds_of(job.loader)):
                     yield job, f"round {number} of {rounds}"
 
     def _run(self, job: Job, turn: str) -> dict[str, Any] | None:
-        """The answer of a fresh process. What failed once is not tried again."""
+        """The answer of a new process; None after a failure. Jobs that failed once are not repeated."""
         what = name(job.loader, job.case.table.name, job.case.shuffle, job.case.workers) + f", {job.kind}"
         if what in self.failures:
             return None
@@ -149,10 +151,10 @@ class Bench:
 
 
 def name(loader: str, table: str, shuffle: bool, workers: int) -> str:
-    """A measurement in words."""
+    """The description of a measurement."""
     return f"{loader}, {table}, {order(shuffle)}, {workers} workers"
 
 
 def order(shuffle: bool) -> str:
-    """The order of an epoch in a word."""
+    """The name of an epoch's order."""
     return "shuffled" if shuffle else "in order"

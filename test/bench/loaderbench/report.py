@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From samples to the printed table: medians and extremes of the rounds, bars."""
+"""Computes the printed table from samples: medians and extremes of the rounds, and limits ("bars")."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 from loaderbench.job import EPOCH
 from loaderbench.measure import OURS, Sample, order
 
-# CPU-seconds per GB of tensors in batches of 128 without workers, by table and whether it is shuffled.
+# Limits in CPU-seconds per GB of tensors, in batches of 128 without workers, by table and whether it is shuffled.
 CPU_BARS = {
     ("tokens", False): 1.0,
     ("tokens", True): 1.3,
@@ -20,15 +20,15 @@ CPU_BARS = {
     ("images", False): 0.8,
     ("images", True): 1.0,
 }
-# The same of the client alone with two workers.
+# The same for the client only, with two workers.
 WORKER_BARS = {("tokens", False): 1.5}
-# Seconds, and CPU-seconds, from a state in mid-epoch to the first batch.
+# Limit in seconds and in CPU-seconds from loading a state to the first batch.
 RESUME_BAR = 0.1
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure of several rounds."""
+    """Median, minimum and maximum of a figure over several rounds."""
 
     median: float
     low: float
@@ -42,7 +42,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Bar:
-    """What a figure is held to: at most limit."""
+    """An upper limit of a figure."""
 
     what: str
     figure: float
@@ -58,7 +58,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table and the bars that it is held to."""
+    """A line of the table and its limits."""
 
     section: str
     group: str
@@ -145,7 +145,7 @@ def between(spread: Spread) -> str:
 
 
 def text(lines: list[Row]) -> str:
-    """The table, with a heading for every section and a line between groups."""
+    """Formats the table, with a heading per section and a line between groups."""
     out: list[str] = []
     section = group = ""
     for row in lines:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A table's rows one by one, for writing the formats of loaders that work row by row."""
+"""Iterates over a table's rows, to write formats of loaders that work row by row."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchlib.tables import SEQUENCE, Table
 
 
 def names(table: Table) -> list[str]:
-    """The columns."""
+    """The column names."""
     return ds.dataset(table.files).schema.names
 
 
 def of(table: Table) -> Iterator[dict[str, Any]]:
-    """Every row: ints and floats, bytes, lists as numpy arrays."""
+    """Yields every row as ints, floats, bytes, and lists as numpy arrays."""
     return of_files(table.files)
 
 

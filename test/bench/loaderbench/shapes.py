@@ -1,8 +1,9 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The loader bench's tables. Each has a column with the row's number, so that every batch can be held to the table.
+"""The loader bench's tables. Each has a column with row numbers, so that every batch can be checked.
 
-Every file, and so every table, is whole batches long: nobody gains or loses by how a tail is treated.
+The number of rows in each file is a multiple of the batch size, so that the handling of an incomplete batch has no
+effect.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from benchlib import tables
 from benchlib.tables import SEQUENCE, Shape, Table
 from loaderbench.case import BATCH
 
-# The column with the row's number.
+# The column with the row number.
 IDS = {"tokens": "label", "tabular": "i0", "images": "label"}
-NUMBERS = 4  # int64 columns of tabular, after its row number; as many float64 columns follow
+NUMBERS = 4  # int64 columns of "tabular" after the row number, followed by as many float64 columns
 
 
 def _tokens(rng: np.random.Generator, first: int, rows: int) -> list[pa.Array]:
@@ -58,7 +59,7 @@ SHAPES = {
 
 
 def truth(table: Table) -> npt.NDArray[np.int64]:
-    """What check.Check must find for each row number; read from the files once and kept beside them."""
+    """The expected sum of check.Check for each row number; computed from the files once and cached beside them."""
     kept = Path(table.metadata).parents[1] / "truth.npy"
     if not kept.exists():
         sums = np.zeros(table.rows, np.int64)
@@ -70,7 +71,7 @@ def truth(table: Table) -> npt.NDArray[np.int64]:
 
 
 def _row_sums(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """Of each row: its numbers' bits, and the first and last item of its list or bytes, added up modulo 2^64."""
+    """For each row, the sum modulo 2^64 of the bits of its numbers and of its list's first and last item."""
     sums = np.zeros(rows.num_rows, np.int64)
     for column in rows.combine_chunks().columns:
         array = column.chunk(0)

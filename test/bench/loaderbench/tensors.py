@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow rows as torch tensors over the same memory: for all loaders whose documented output is Arrow."""
+"""Converts Arrow rows to torch tensors that share their memory, for all loaders with documented Arrow output."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from torch.utils.data import default_collate  # pyright: ignore[reportMissingImp
 
 
 def of_rows(rows: pa.RecordBatch) -> dict[str, Any]:
-    """Numbers as (rows,), lists of equal length as (rows, length), bytes as a list of one tensor a row."""
+    """Converts numbers to shape (rows,), lists of equal length to (rows, length), bytes to a list of one tensor per
+    row."""
     return {name: of_column(rows.column(i)) for i, name in enumerate(rows.schema.names)}
 
 
 def of_table(rows: pa.Table) -> dict[str, Any]:
-    """The same of a table, whose columns may be chunked."""
+    """The same for a table, whose columns may be chunked."""
     return {name: of_column(_one(column)) for name, column in zip(rows.column_names, rows.columns, strict=True)}
 
 
 def of_column(array: Any) -> Any:
-    """The same of one Arrow array."""
+    """The same for one Arrow array."""
     type_ = array.type
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
         return torch.from_numpy(array.flatten().to_numpy().reshape(len(array), -1))
@@ -33,7 +34,7 @@ def of_column(array: Any) -> Any:
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows as a loader gave them, as a batch: torch's own collation, but for bytes."""
+    """Collates rows of a loader to a batch: torch's default_collate, except for bytes."""
     return {name: _collate([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -47,7 +48,7 @@ def _collate(values: list[Any]) -> Any:
 
 
 def of_bytes(rows: list[bytes]) -> list[torch.Tensor]:
-    """Rows of bytes as tensors."""
+    """Converts rows of bytes to tensors."""
     return [torch.from_numpy(np.frombuffer(row, np.uint8)) for row in rows]
 
 

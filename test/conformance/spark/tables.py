@@ -1,9 +1,10 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tables that Spark writes for test_spark.py, as a program for Spark's own environment.
+"""The tables that Spark writes for test_spark.py; runs in Spark's own environment.
 
-tables.py JAR WAREHOUSE OUT makes them in one Spark session and pickles what they must hold: for each table its folder, its columns and
-its rows. Rows are as Spark reads them, unless a table gives its own: Spark's answers are not always right.
+tables.py JAR WAREHOUSE OUT creates them in one Spark session and pickles their expected content: for each table its
+folder, columns and rows. Rows are as Spark reads them, unless a table specifies its own, since Spark's results are not
+always right.
 """
 
 # ruff: noqa: E501
@@ -28,7 +29,7 @@ Rows = list[tuple[Any, ...]]
 
 
 class Maker:
-    """A Spark session and the tables made with it."""
+    """A Spark session and the tables created with it."""
 
     def __init__(self, jar: Path, warehouse: Path) -> None:
         os.environ["TZ"] = "UTC"
@@ -44,7 +45,8 @@ class Maker:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.adaptive.enabled": "false",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # cheap start: the JVM lives for a minute only
+            # fast start, as the JVM runs for only a minute
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.ansi.enabled": "true",
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
@@ -71,7 +73,7 @@ class Maker:
     def create(
         self, name: str, columns: str, *, by: str = "", version: int = 2, properties: dict[str, str] | None = None
     ) -> str:
-        """An empty table; returns its name in SQL."""
+        """Creates an empty table; returns its SQL name."""
         table = f"lake.db.{name}"
         values = {"format-version": str(version), **(properties or {})}
         listed = ", ".join(f"'{k}'='{v}'" for k, v in values.items())
@@ -79,30 +81,30 @@ class Maker:
         return table
 
     def keep(self, name: str, rows: Rows | None = None, columns: Iterable[str] = ()) -> None:
-        """Says that a table is done, and what it must hold if Spark is not to be asked."""
+        """Registers a finished table. rows and columns: its expected content, if Spark must not be asked."""
         if rows is None:
             read = self.sql(f"SELECT * FROM lake.db.{name}")
             columns, rows = read.columns, [tuple(plain(v) for v in r) for r in read.collect()]
         self.made[name] = {"folder": str(self.warehouse / "lake/db" / name), "columns": list(columns), "rows": rows}
 
     def java(self, name: str) -> Any:
-        """A table as Iceberg's Java API has it."""
+        """The table object of Iceberg's Java API."""
         jvm = self.spark._jvm
         return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self.spark._jsparkSession, f"lake.db.{name}")
 
     def hive(self, name: str, rows: DataFrame, *by: str) -> str:
-        """Parquet files as Hive lays them out, without the columns that they are partitioned by."""
+        """Writes Parquet files in Hive's layout, without the partition columns."""
         folder = self.warehouse / "hive" / name
         rows.write.partitionBy(*by).parquet(str(folder))
         return f"`parquet`.`{folder}`"
 
     def add_files(self, name: str, source: str) -> None:
-        """Adds such files to a table as they are."""
+        """Adds such files to a table with add_files."""
         self.sql(f"CALL lake.system.add_files(table => 'db.{name}', source_table => '{source}')")
 
 
 def plain(value: Any) -> Any:
-    """A value without Spark's classes."""
+    """Converts a value from Spark's classes to Python's."""
     match value:
         case Row():
             return {k: plain(v) for k, v in value.asDict().items()}
@@ -119,7 +121,7 @@ TABLES: list[Callable[[Maker], None]] = []
 
 
 def table(build: Callable[[Maker], None]) -> Callable[[Maker], None]:
-    """A function that makes tables."""
+    """Decorator that registers a function that creates tables."""
     TABLES.append(build)
     return build
 
@@ -145,7 +147,8 @@ def _changes(m: Maker, name: str) -> None:
 
 @table
 def changed(m: Maker) -> None:
-    """Rows deleted, updated and merged: files rewritten, delete files, deletion vectors; partitioned and not."""
+    """Deleted, updated and merged rows: rewritten files, delete files and deletion vectors; with and without
+    partitions."""
     for name, version, mode, by in [
         ("v1_copy", 1, "copy-on-write", ""),
         ("v2_copy", 2, "copy-on-write", "PARTITIONED BY (days(seen), bucket(3, id))"),
@@ -160,7 +163,7 @@ def changed(m: Maker) -> None:
 
 @table
 def maintained(m: Maker) -> None:
-    """Files and manifests rewritten after deletes; the partitioning changed between appends; lz4."""
+    """Files and manifests rewritten after deletes; a partition spec changed between appends; lz4."""
     properties = {"write.delete.mode": "merge-on-read", "write.parquet.compression-codec": "lz4"}
     name = m.create("maintained", _COLUMNS, properties=properties)
     m.sql(f"INSERT INTO {name} {_ROWS.format(first=0, last=300)}")
@@ -177,7 +180,7 @@ def maintained(m: Maker) -> None:
 
 @table
 def evolved(m: Maker) -> None:
-    """Columns added, dropped, renamed, widened and moved, in structs too; lists and maps."""
+    """Columns added, dropped, renamed, widened and moved, also in structs; lists and maps."""
     name = m.create(
         "evolved",
         "id int, a float, d decimal(9,2), s struct<x:int,y:string>, l array<int>, m map<string,int>, gone string",
@@ -199,7 +202,7 @@ def evolved(m: Maker) -> None:
 
 @table
 def migrated(m: Maker) -> None:
-    """Hive tables taken over by add_files: their partition columns are in no file, and were widened since."""
+    """Hive tables imported by add_files: their partition columns are not in the files, and were widened later."""
     ids = m.sql("SELECT id FROM RANGE(6)")
     for name, old, new, expression in [
         ("hive_float", "float", "double", "IF(id < 3, 0.5F, 1.25F)"),
@@ -219,7 +222,8 @@ def migrated(m: Maker) -> None:
 
 @table
 def twins(m: Maker) -> None:
-    """Two partition fields of one Avro type: decimals of one precision, UUIDs; in files and absent from them; an empty string."""
+    """Two partition fields with the same Avro type: decimals of equal precision, UUIDs; present in files and absent;
+    ""."""
     name = m.create("decimal_twins", "id bigint, a decimal(9,2), b decimal(9,2)", by="PARTITIONED BY (a, b)")
     m.sql(
         f"INSERT INTO {name} SELECT id, CAST(id % 3 AS decimal(9,2)), IF(id % 4 = 0, NULL, CAST(-(id % 2) / 4 AS decimal(9,2))) FROM RANGE(40)"
@@ -247,7 +251,7 @@ def twins(m: Maker) -> None:
 
 @table
 def floats(m: Maker) -> None:
-    """NaN, infinities, zeros of both signs, the smallest numbers: in one file and a file each."""
+    """NaN, infinities, zeros of both signs and the smallest numbers, in one file and in separate files."""
     values = [
         "'NaN'",
         "NULL",
@@ -275,7 +279,7 @@ def floats(m: Maker) -> None:
 
 @table
 def old_timestamps(m: Maker) -> None:
-    """INT96, which is what Spark's own tables hold, from before 1677 and after 2262."""
+    """INT96, the timestamp type of Spark's own tables, from before 1677 and after 2262."""
     times = [
         "1600-01-01 00:00:00.000001",
         "1677-09-21 00:12:43",
@@ -298,7 +302,7 @@ def old_timestamps(m: Maker) -> None:
 
 @table
 def defaults(m: Maker) -> None:
-    """Columns that were added with an initial default of every type, to files without them."""
+    """Columns of every type added with an initial default to files that lack them."""
     name = m.create("defaults", "id bigint", version=3)
     m.sql(f"INSERT INTO {name} VALUES (1), (2)")
     jvm = m.spark._jvm
@@ -346,7 +350,7 @@ def defaults(m: Maker) -> None:
 
 
 def main() -> None:
-    """Makes the tables that are named, or all."""
+    """Creates the named tables, or all."""
     jar, warehouse, out, *only = sys.argv[1:]
     maker = Maker(next(Path(jar).glob("*.jar")), Path(warehouse))
     for build in TABLES:

@@ -1,9 +1,8 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""notebook.py NAMESPACE: what people do in a notebook with the Kubeflow SDK, told as JSON for the Go test beside it.
+"""notebook.py NAMESPACE: uses the Kubeflow SDK as in a notebook, and prints results as JSON for the Go test beside it.
 
-The API server is that of KUBECONFIG. It runs in the training environment (make training-venv), with python/src on
-PYTHONPATH.
+Uses the API server in KUBECONFIG. Runs in the training environment (make training-venv), with python/src on PYTHONPATH.
 """
 # pyright: reportMissingImports=false
 # The SDK is in the training environment alone, which lint does without.
@@ -22,17 +21,17 @@ from kubeflow.trainer.options import Name
 from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs, cache_status
 
 METADATA = "s3://lake/reviews/metadata/00001.metadata.json"
-WAIT = 120  # seconds, for what comes when the controllers get to it
+WAIT = 120  # time limit in seconds for actions of the controllers
 
 T = TypeVar("T")
 
 
 def train() -> None:
-    """Train nothing: it never runs."""
+    """A training function that never runs."""
 
 
 def eventually(ask: Callable[[], T], good: Callable[[T], bool]) -> T:
-    """Ask until the answer is good; the last one after WAIT seconds."""
+    """Repeat a call until its result is good; return the last result after WAIT seconds."""
     end = time.monotonic() + WAIT
     while not good(answer := ask()) and time.monotonic() < end:
         time.sleep(0.2)
@@ -40,7 +39,7 @@ def eventually(ask: Callable[[], T], good: Callable[[T], bool]) -> T:
 
 
 def by_hand(client: TrainerClient, namespace: str, metadata: dict[str, str], dataset: dict[str, Any]) -> str:
-    """Create a TrainJob as one who writes its YAML, and give its name."""
+    """Create a TrainJob as from YAML, and return its name."""
     body = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -59,7 +58,7 @@ def by_hand(client: TrainerClient, namespace: str, metadata: dict[str, str], dat
 
 
 def create(client: TrainerClient, namespace: str) -> dict[str, str]:
-    """Create a TrainJob of every form that there is; their names by what they show."""
+    """Create a TrainJob of every form; return their names by what they show."""
     drop_in = DataCacheInitializer(storage_uri="cache://demo/reviews", metadata_loc=METADATA, num_data_nodes=2)
     arrow = ArrowCacheDatasetInitializer(
         cluster_size=3,
@@ -96,7 +95,7 @@ def create(client: TrainerClient, namespace: str) -> dict[str, str]:
 
 
 def look(client: TrainerClient, name: str) -> dict[str, Any]:
-    """Tell what the SDK says of a TrainJob once it runs and its cache is ready."""
+    """Return what the SDK reports of a TrainJob once it runs and its cache is ready."""
     running = client.wait_for_job_status(name, status={"Running"}, timeout=WAIT, polling_interval=1)
     status = eventually(lambda: cache_status(client, name), lambda s: s.state == "Ready")
     reasons = eventually(
@@ -116,7 +115,7 @@ def look(client: TrainerClient, name: str) -> dict[str, Any]:
 
 
 def refusal(client: TrainerClient) -> str:
-    """Give what the user of a TrainJob that is refused reads."""
+    """Return the error that the user of a rejected TrainJob sees."""
     wrong = DataCacheInitializer(storage_uri="cache:///reviews", metadata_loc=METADATA, num_data_nodes=2)
     try:
         client.train(
@@ -128,7 +127,7 @@ def refusal(client: TrainerClient) -> str:
 
 
 def main(namespace: str) -> None:
-    """Print what the SDK says of everything."""
+    """Print what the SDK reports of all TrainJobs."""
     client = TrainerClient(KubernetesBackendConfig(namespace=namespace, config_file=os.environ["KUBECONFIG"]))
     names = create(client, namespace)
     jobs = {form: look(client, name) for form, name in names.items()}

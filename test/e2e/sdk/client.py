@@ -1,15 +1,14 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The Kubeflow SDK as people use it, for the Go tests beside it: reads calls from standard input, writes their answers.
+"""Uses the Kubeflow SDK for the Go tests beside it: reads calls from standard input and writes answers.
 
-A call is a line [VERB, NAMESPACE, ARGUMENT], its answer a line of JSON. One process serves all tests, for the SDK takes
-seconds to import.
+A call is a line [VERB, NAMESPACE, ARGUMENT], its answer a line of JSON. One process serves all tests, as importing the
+SDK takes seconds.
 
-    train  create a TrainJob of ARGUMENT's fields: {"name": ...}, or {"refused": the words of the refusal}
-    look   what the SDK knows of the TrainJob ARGUMENT: status, steps, logs, events, its cache
+    train  create a TrainJob with ARGUMENT's fields; answers {"name": ...}, or {"refused": the error message}
+    look   what the SDK reports of the TrainJob ARGUMENT: status, steps, logs, events, its cache
 
-The API server is that of KUBECONFIG. It runs in the training environment (make training-venv), with python/src on
-PYTHONPATH.
+Uses the API server in KUBECONFIG. Runs in the training environment (make training-venv), with python/src on PYTHONPATH.
 """
 # pyright: reportMissingImports=false
 # The SDK is in the training environment alone, which lint does without.
@@ -30,7 +29,7 @@ INITIALIZERS = {"DataCacheInitializer": DataCacheInitializer, "Arrow": ArrowCach
 
 
 def train(client: TrainerClient, job: dict[str, Any]) -> dict[str, Any]:
-    """Create a TrainJob; who is refused gets the words of the refusal."""
+    """Create a TrainJob; return its name, or the error message if it is rejected."""
     dataset = INITIALIZERS[job["initializer"]](**job["dataset"])
     trainer = CustomTrainer(
         func=getattr(functions, job["func"]), func_args=job.get("args"), image=job["image"], num_nodes=job["nodes"]
@@ -46,7 +45,7 @@ def train(client: TrainerClient, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def look(client: TrainerClient, name: str) -> dict[str, Any]:
-    """Tell all that the SDK says of a TrainJob."""
+    """Return all that the SDK reports of a TrainJob."""
     job = client.get_job(name)
     events = [e for e in client.get_job_events(name) if e.involved_object_kind == "TrainJob"]
     try:
@@ -63,8 +62,8 @@ def look(client: TrainerClient, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer calls until there are no more."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    """Answer calls until the end of input."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # keeps prints of libraries out of the answers
     for line in sys.stdin:
         verb, namespace, argument = json.loads(line)
         backend = KubernetesBackendConfig(namespace=namespace, config_file=os.environ["KUBECONFIG"])

@@ -1,15 +1,15 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the TrainJobs of the tests run. The SDK sends a function's source: each is whole in itself, imports included.
+"""Functions that the tests' TrainJobs run. The SDK sends only a function's source, so each must contain its imports.
 
-They write JSON lines: the rows' ids in the order in which training got them, and what a test measures.
+They write JSON lines: the row ids in the order in which training gets them, and measurements.
 """
 
 
 def sample_client(chunk_rows: int = 128) -> None:
     """Read this rank's shard as the sample client of Kubeflow's enhancement proposal 2655 does.
 
-    One PATH descriptor of rank and world size; every location of every endpoint, one after the other; batches cut anew.
+    One PATH descriptor with rank and world size; all locations of all endpoints in order; batches cut to equal sizes.
     """
     import json
     import os
@@ -63,10 +63,10 @@ def loader(
     order: bool = False,
     ahead: int = 64 << 20,
 ) -> None:
-    """Train an epoch through the loader, from a checkpoint where there is one; write one every so many steps.
+    """Train an epoch with the loader, from a checkpoint if there is one; save one every few steps.
 
-    pause: how long a step takes, in seconds. order: whether rank 0 first tells all ids in the order of their rows.
-    ahead: how many bytes the loader may hold that training has not had yet.
+    pause: the duration of a step in seconds. order: whether rank 0 first writes all ids in row order. ahead: the
+    loader's prefetch limit in bytes.
     """
     import json
     import time

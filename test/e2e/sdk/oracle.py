@@ -1,8 +1,8 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""oracle.py < JSON: which rows training must get, by the oracle of test/conformance, which must be on PYTHONPATH.
+"""oracle.py < JSON: prints the rows that training must get, by the oracle of test/conformance (on PYTHONPATH).
 
-Reads a list of epochs' fields (epoch.Epoch) and prints for each its steps as [number, [row, ...]].
+Reads a list of epochs' fields (order.Epoch) and prints the steps of each as [number, [row, ...]].
 """
 
 import json

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """tables.py < JSON: writes an Iceberg table into the bucket "tables" and prints the URI of its metadata file.
 
-{"name": ..., "rows": ..., "files": ..., "width": ...}: so many rows in so many files, contents of about width bytes.
-"truncate": true cuts the last file short, as an upload does that broke off.
+{"name": ..., "rows": ..., "files": ..., "width": ...}: numbers of rows and files, and the approximate bytes of a
+content. "truncate": true cuts the last file short, like an interrupted upload.
 
-Row i has id i, a content that begins with "review i " and the label i % 5. The store is that of AWS_ENDPOINT_URL and
-the keys beside it.
+Row i has id i, a content that begins with "review i ", and label i % 5. The store and its keys are in AWS_ENDPOINT_URL
+and the other AWS variables.
 """
 
 import json
@@ -25,7 +25,8 @@ BUCKET = "tables"
 
 
 def rows(first: int, count: int, width: int) -> pa.Table:
-    """Rows of the ids from first on. What fills the content up differs from row to row, so that it stays large."""
+    """`count` rows with ids from `first` on. Their padding text differs from row to row, so that it does not compress
+    well."""
     ids = range(first, first + count)
     contents = [f"review {i} " + f"{i * 0x9E3779B97F4A7C15 % 2**64:016x}" * (width // 16) for i in ids]
     return pa.table(
@@ -38,7 +39,7 @@ def rows(first: int, count: int, width: int) -> pa.Table:
 
 
 def write(catalog: SqlCatalog, spec: dict[str, Any]) -> Table:
-    """Write the table, a file an append, several row groups a file."""
+    """Write the table, with one append per file and several row groups per file."""
     each = -(-spec["rows"] // spec["files"])
     first = rows(0, min(each, spec["rows"]), spec["width"])
     table = catalog.create_table(
@@ -50,7 +51,7 @@ def write(catalog: SqlCatalog, spec: dict[str, Any]) -> Table:
 
 
 def truncate(store: S3FileSystem, table: Table) -> None:
-    """Leave three quarters of the table's last file."""
+    """Truncate the table's last file to three quarters."""
     file = [task.file for task in table.scan().plan_files()][-1].file_path.removeprefix("s3://")
     with store.open_input_file(file) as source:
         content = source.read()
@@ -59,7 +60,7 @@ def truncate(store: S3FileSystem, table: Table) -> None:
 
 
 def main() -> None:
-    """Write what standard input asks for."""
+    """Write the table that standard input describes."""
     spec = json.load(sys.stdin)
     endpoint, key = os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_ACCESS_KEY_ID"]
     secret, region = os.environ["AWS_SECRET_ACCESS_KEY"], os.environ["AWS_REGION"]

@@ -96,8 +96,7 @@ class Feed:
         return self._streams[node].take(count)
 
     def mark(self, step: int, counts: Mapping[int, int]) -> None:
-        """Records that all steps before `step` are complete. counts: the rows taken from each node since the last call.
-        """
+        """Records that all steps before `step` are complete. counts: rows taken per node since the last call."""
         taken = dict(self._resume_point.taken)
         for node, count in counts.items():
             taken[node] = taken.get(node, 0) + count

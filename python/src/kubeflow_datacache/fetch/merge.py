@@ -95,8 +95,7 @@ class Merge:
             step = ahead.steps[-1] + 1
 
     def _pass(self, run: Run, feed: Feed) -> Iterator[StepBlock]:
-        """Yields the complete steps of each message. Copies only small columns, and steps that span several messages.
-        """
+        """Yields the complete steps of each message. Copies only small columns and steps that span messages."""
         schema, size, steps = feed.info.schema, run.size, run.steps
         torn: list[pa.RecordBatch] = []  # parts of an incomplete step
         for message in feed.take(run.node, len(steps) * size):

@@ -22,8 +22,7 @@ from kubeflow_datacache.monitoring.stage_timer import StageTimer
 
 
 class Opening(NamedTuple):
-    """How to open or resume a stream. skip: the number of its first rows that were received before and must be dropped.
-    """
+    """How to open or resume a stream. skip: number of its first rows to drop, as they were received before."""
 
     read: Callable[[], ChunkReader]
     skip: int

@@ -64,8 +64,7 @@ class Call:
         )
 
     def send(self, request: bytes) -> None:
-        """Sends another message; waits for the server's flow-control windows. All responses so far must have been read.
-        """
+        """Sends another message; waits for flow control. All responses so far must have been read."""
         rest = memoryview(_PREFIX.pack(0, len(request)) + request)
         while rest:
             room = min(*self._may_send.values(), frames.FIRST_LARGEST)

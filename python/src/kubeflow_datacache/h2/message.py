@@ -43,8 +43,7 @@ def bytes_field(number: int, value: bytes) -> bytes:
 
 
 def flight_data(part: pa.Schema | pa.RecordBatch, descriptor: bytes = b"") -> bytes:
-    """Encodes FlightData of a schema or record batch. descriptor: a serialized FlightDescriptor, for the first message.
-    """
+    """Encodes FlightData of a schema or record batch. descriptor: serialized, for the first message only."""
     ipc = pa.ipc.read_message(part.serialize())
     fields = [bytes_field(_DESCRIPTOR, descriptor)] if descriptor else []
     fields.append(bytes_field(_HEADER, ipc.metadata.to_pybytes()))
@@ -163,8 +162,7 @@ class _Fields:
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:
-    """Decodes the varint at an offset. Returns it and the offset after it. Raises IndexError if the data are too short.
-    """
+    """Decodes the varint at an offset. Returns it and the next offset. Raises IndexError if data is too short."""
     value = shift = 0
     while (byte := data[at]) & 0x80:
         value |= (byte & 0x7F) << shift

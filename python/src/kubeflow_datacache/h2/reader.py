@@ -104,7 +104,7 @@ class Batches:
         self._schema: pa.Schema | None = None
 
     def next(self, call: Call) -> tuple[pa.RecordBatch, pa.Buffer | None]:
-        """The next batch and its app_metadata. Raises StopIteration after the last, DictionaryError for a dictionary."""
+        """The next batch with its app_metadata. Raises StopIteration at the end, DictionaryError for a dictionary."""
         while (got := self._next(call)) is not None:
             decoded, app_metadata = got
             if decoded.type == _DICTIONARY:

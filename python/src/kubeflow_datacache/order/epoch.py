@@ -81,8 +81,7 @@ class Epoch:
         return self.rows // self.global_batch if self.tail == "drop" else -(-self.rows // self.global_batch)
 
     def size(self, step: int) -> int:
-        """The number of positions in a step over all ranks: global_batch, or fewer in the last step with tail "keep".
-        """
+        """The number of positions in a step over all ranks: global_batch; with tail "keep" fewer in the last step."""
         if self.tail != "keep":
             return self.global_batch
         return min(self.global_batch, self.rows - step * self.global_batch)

@@ -71,8 +71,7 @@ class Batch:
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """Boolean mask of real rows, shape (rows,). Only tail "pad" adds others: repeated rows that fill the last step.
-        """
+        """Boolean mask, shape (rows,): False for the repeated rows with which tail "pad" fills the last step."""
         order, share = self._origin
         return order.valid(order.span(self.step, share))
 

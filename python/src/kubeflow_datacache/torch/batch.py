@@ -78,8 +78,7 @@ class TensorBatch(Columns):
 
     @property
     def valid(self) -> Tensor:
-        """Boolean mask of real rows, shape (rows,). Only tail "pad" adds others: repeated rows that fill the last step.
-        """
+        """Boolean mask, shape (rows,): False for the repeated rows with which tail "pad" fills the last step."""
         if self.rows is None:
             raise ValueError(
                 "valid: this batch was rebuilt from its columns alone, by a framework that moved it to a device; take"

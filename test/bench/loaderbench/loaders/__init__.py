@@ -1,3 +1,3 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One module a loader; case.Loader says what each has to offer."""
+"""One module per loader, with the interface case.Loader."""

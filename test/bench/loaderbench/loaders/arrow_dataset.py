@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The baseline that anyone can write: torch's DataLoader over slices of pyarrow.dataset's batches."""
+"""The baseline without a library: torch's DataLoader over slices of pyarrow.dataset's batches."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ FIRST_USE = ALWAYS
 
 
 def prepare(table: Table, data: Any) -> None:
-    """Reads the table's own files."""
+    """Does nothing: reads the table's own files."""
 
 
 def open(case: Case) -> ArrowDataset:
-    """A DataLoader that shares the files out to its workers."""
+    """A DataLoader that divides the files among its workers."""
     return ArrowDataset(case)
 
 
 class ArrowDataset:
-    """Its state is a number of batches; resuming reads so many and drops them."""
+    """Its state is a number of batches; resuming reads and drops that many."""
 
     def __init__(self, case: Case) -> None:
         self._loader = DataLoader(_Slices(case), batch_size=None, num_workers=case.workers)
@@ -77,7 +77,7 @@ class _Slices(IterableDataset):
 
 
 def _batches(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of BATCH: slices, except where a batch spans blocks."""
+    """The rows in batches of BATCH rows: slices, except if a batch spans blocks."""
     rest: Any = None
     for block in blocks:
         if rest is not None and len(rest):

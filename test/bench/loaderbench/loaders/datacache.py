@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Ours: kubeflow_datacache in front of `cacheserver local`, whose CPU is counted beside the client's."""
+"""Ours: kubeflow_datacache with `cacheserver local`; CPU of the server counts in addition to the client's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FIRST_USE = ALWAYS
 
 
 def prepare(table: Table, data: Path) -> None:
-    """The server reads the table's own files."""
+    """Does nothing: the server reads the table's own files."""
 
 
 def open(case: Case) -> Ours:
-    """The loader itself without workers; its torch DataLoader with workers."""
+    """Without workers, our Loader; with workers, our torch DataLoader."""
     return Ours(case)
 
 
@@ -60,7 +60,7 @@ def _with_workers(cache: Any, case: Case, words: dict[str, Any]) -> Any:
 
 
 def _bytes(batch: Batch) -> Batch:
-    """Columns that the loader leaves in Arrow, as the bench wants bytes."""
+    """Converts columns that the loader leaves in Arrow to the bench's lists of tensors."""
     if "image" not in batch:
         return batch
     return {**batch, "image": tensors.of_column(batch["image"])}

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face datasets, map-style: a memory-mapped Arrow table, read a batch of row numbers at a time."""
+"""Hugging Face datasets, map-style: a memory-mapped Arrow table, read by batches of row numbers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ FIRST_USE = ALWAYS
 
 
 def prepare(table: Table, data: Path) -> None:
-    """One Arrow dataset of all files."""
+    """Writes one Arrow dataset of all files."""
     with tempfile.TemporaryDirectory(dir=data.parent) as cache:
         datasets.Dataset.from_parquet(table.files, cache_dir=cache).save_to_disk(str(data))
 
 
 def open(case: Case) -> Map:
-    """A DataLoader with a BatchSampler, as the documentation has it for Arrow output."""
+    """A DataLoader with a BatchSampler, as documented for Arrow output."""
     rows = datasets.load_from_disk(str(case.data)).with_format("arrow")
     return Map(rows, case, tensors.of_table)
 
 
 class Map:
-    """Batches of any map-style dataset that takes a list of row numbers.
+    """Batches of a map-style dataset that accepts a list of row numbers.
 
     Resumes with torchdata's StatefulDataLoader and samplers.
     """

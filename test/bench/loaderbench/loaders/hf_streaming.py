@@ -21,11 +21,11 @@ FIRST_USE = ALWAYS
 
 
 def prepare(table: Table, data: Path) -> None:
-    """Reads the table's own files."""
+    """Does nothing: reads the table's own files."""
 
 
 def open(case: Case) -> Streaming:
-    """A DataLoader over Arrow batches of the shuffled or plain stream."""
+    """A DataLoader over Arrow batches of the shuffled or unshuffled stream."""
     return Streaming(case)
 
 
@@ -53,5 +53,5 @@ class Streaming:
 
 
 def _tensors(batch: Any) -> Batch:
-    """A batch is a table of one row: a list of the rows in each column."""
+    """Converts a batch, which is a table with one row whose values are lists of the batch's rows."""
     return {name: tensors.of_column(batch[name].chunk(0).flatten()) for name in batch.column_names}

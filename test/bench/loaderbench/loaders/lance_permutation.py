@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""LanceDB's Permutation: a Lance table, map-style, read a batch of row numbers at a time."""
+"""LanceDB's Permutation: a Lance table, map-style, read by batches of row numbers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FIRST_USE = ALONE  # Lance's threads do not survive a fork
 
 
 def prepare(table: Table, data: Path) -> None:
-    """The same Lance table as StreamingDataset's."""
+    """Writes the same Lance table as for StreamingDataset."""
     lance_streaming.prepare(table, data)
 
 
 def open(case: Case) -> Map:
-    """Row numbers from torch's sampler, rows through __getitems__."""
+    """Takes row numbers from torch's sampler, and rows from __getitems__."""
     table = lancedb.connect(str(case.data)).open_table(lance_streaming.NAME)
     rows = Permutation.identity(table).with_transform(tensors.of_rows)
     return Map(_Batches(rows), case, _same, **({"multiprocessing_context": "forkserver"} if case.workers else {}))
 
 
 class _Batches:
-    """A DataLoader without batches of its own gives a list of row numbers to __getitem__."""
+    """Adapts the dataset: with batch_size=None, DataLoader passes a list of row numbers to __getitem__."""
 
     def __init__(self, rows: Permutation) -> None:
         self._rows = rows

@@ -24,7 +24,7 @@ NAME = "bench"
 
 
 def prepare(table: Table, data: Path) -> None:
-    """One Lance table of all files; lists of equal length as fixed-size lists, which it stores best."""
+    """Writes one Lance table of all files, with lists of equal length as fixed-size lists, which it stores best."""
     dataset = ds.dataset(table.files)
     fields = [pa.field(f.name, _stored(f.type)) for f in dataset.schema]
     schema = pa.schema(fields)
@@ -37,7 +37,7 @@ def _stored(type_: pa.DataType) -> pa.DataType:
 
 
 def open(case: Case) -> Streaming:
-    """Its loader with a transform that makes tensors of Arrow, on its default threads."""
+    """Its loader with a transform from Arrow to tensors, on its default threads."""
     return Streaming(case)
 
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""LitData: its own chunks, one row at a time, batched by its StreamingDataLoader."""
+"""LitData: chunks in its own format, read row by row and batched by its StreamingDataLoader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST_USE = ALWAYS
 
 
 def prepare(table: Table, data: Path) -> None:
-    """Chunks of 64 MB, the documentation's size."""
+    """Writes chunks of 64 MB, as in the documentation."""
     optimize(fn=_rows, inputs=table.files, output_dir=str(data), chunk_bytes="64MB", num_workers=1, verbose=False)
 
 
@@ -29,7 +29,7 @@ def _rows(file: str) -> Iterator[dict[str, Any]]:
 
 
 def open(case: Case) -> Lit:
-    """The documentation's loader."""
+    """The loader of the documentation."""
     return Lit(case)
 
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""MosaicML streaming: MDS shards, one row at a time, batched by its StreamingDataLoader."""
+"""MosaicML streaming: MDS shards, read row by row and batched by its StreamingDataLoader."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchlib.tables import SEQUENCE, Table
 from loaderbench import rows, tensors
 from loaderbench.case import BATCH, NEVER, SEED, Batch, Case
 
-FIRST_USE = NEVER  # an abandoned iterator goes on for a while beside the next
+FIRST_USE = NEVER  # an abandoned iterator continues for a while
 
 _ENCODINGS = {"tokens": f"ndarray:int32:{SEQUENCE}", "image": "bytes"}
 
 
 def prepare(table: Table, data: Path) -> None:
-    """Uncompressed shards, without hashes."""
+    """Writes uncompressed shards, without hashes."""
     columns = {name: _ENCODINGS.get(name, "float64" if name[0] == "f" else "int64") for name in rows.names(table)}
     with MDSWriter(out=str(data), columns=columns, compression=None, hashes=None) as writer:
         for row in rows.of(table):
@@ -29,7 +29,7 @@ def prepare(table: Table, data: Path) -> None:
 
 
 def open(case: Case) -> Mosaic:
-    """Local shards, the defaults otherwise."""
+    """Local shards with default options."""
     return Mosaic(case)
 
 
@@ -37,7 +37,7 @@ class Mosaic:
     """Resumes with the StreamingDataLoader's state."""
 
     def __init__(self, case: Case) -> None:
-        clean_stale_shared_memory()  # of measurements before this one
+        clean_stale_shared_memory()  # left by earlier measurements
         dataset = StreamingDataset(local=str(case.data), shuffle=case.shuffle, shuffle_seed=SEED, batch_size=BATCH)
         self._loader = StreamingDataLoader(
             dataset, batch_size=BATCH, num_workers=case.workers, collate_fn=tensors.collate

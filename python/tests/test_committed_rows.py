@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: rows of committed steps, over kills, restarts, broken streams and changing worlds, against the oracle."""
+"""The rows of all committed steps equal the oracle's, over kills, restarts, broken streams and changing worlds."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from kubeflow_datacache import Batch, DataCache, Loader, World
 from kubeflow_datacache.cache import Transport
 from kubeflow_datacache.fetch import retry
 
-SIZES = (0, 1, 2, 3, 7, 30, 64, 97, 101, 128)  # rows; every other schedule has one of these in turn
+SIZES = (0, 1, 2, 3, 7, 30, 64, 97, 101, 128)  # numbers of rows; every second schedule uses the next one of these
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """One training: what is read, and each attempt's world, workers and number of steps until it dies."""
+    """One training: the loader's options, and the world, workers and number of steps of each attempt."""
 
     rows: int
     options: dict[str, Any]
@@ -35,7 +35,7 @@ class Schedule:
     epochs: int
 
     def traits(self) -> dict[str, int]:
-        """What makes the schedule worth running: 1 for what it has, 0 for what it has not."""
+        """The features that the schedule exercises: 1 if present, else 0."""
         batch, worlds = self.options["global_batch_size"], [world for world, _, _ in self.attempts]
         traits = {
             "schedules": True,
@@ -70,11 +70,11 @@ def schedule(number: int, rng: random.Random) -> Schedule:
     return Schedule(rows, options, attempts, rng.randint(1, 2))
 
 
-Ledger = dict[tuple[int, int], list[Batch]]  # (epoch, step): each rank's batch
+Ledger = dict[tuple[int, int], list[Batch]]  # (epoch, step): the batch of each rank
 
 
 class Fleet:
-    """The readers of one attempt: every worker of every rank, in lock step as data parallel training runs them."""
+    """The readers of one attempt: all workers of all ranks, in lockstep as in data-parallel training."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class Fleet:
                 loader.load_state_dict(json.loads(state))
 
     def all(self) -> list[Loader]:
-        """Every reader."""
+        """All readers."""
         return [loader for rank in self.readers for loader in rank]
 
     def run(self, ledger: Ledger, steps: int) -> bool:
-        """Commits at most so many steps, then dies; whether the training was finished before."""
+        """Commits at most `steps` steps and stops; returns whether the training was complete before that."""
         one = self.readers[0][0]
         while True:
             streams = [[iter(loader) for loader in rank] for rank in self.readers]
@@ -108,7 +108,7 @@ class Fleet:
             begun = one.next_step
             for step in range(begun, one.steps):
                 mine = [rank[step % len(rank)] for rank in streams]
-                if steps == 0:  # some ranks have their batch already: it does not count
+                if steps == 0:  # some ranks have read a batch of this step already; it is not committed
                     for stream in mine[::2]:
                         next(stream)
                     return False
@@ -117,24 +117,25 @@ class Fleet:
                 assert {(b.epoch, b.step) for b in batches} == {(one.epoch, step)}
                 assert (one.epoch, step) not in ledger, "a step was committed twice"
                 ledger[one.epoch, step] = batches
-                rank = self.readers[step % len(self.readers)]  # any rank's state will do
+                rank = self.readers[step % len(self.readers)]  # the state of any rank is valid
                 self.state, steps = json.dumps(rank[step % len(rank)].state_dict()), steps - 1
-            # In every other epoch nobody asks for more than the last batch, as those do who count them.
+            # In every second epoch, do not read past the last batch, like loops that count batches.
             for rank, loaders in zip(streams, self.readers, strict=True):
                 for stream, loader in zip(rank, loaders, strict=True):
                     if one.epoch % 2 == 0 or loader.next_step == begun:
                         assert next(stream, None) is None, "a rank has more steps"
 
     def close(self) -> None:
-        """Ends every reader."""
+        """Closes all readers."""
         for loader in self.all():
             loader.close()
 
 
 def train(cache: DataCache, plan: Schedule, disturb: Callable[[bool], None]) -> tuple[Ledger, int]:
-    """Runs the schedule to its end, each attempt from the state that the one before saved last.
+    """Runs the schedule to its end, each attempt from the last state that the previous one saved.
 
-    disturb(whether in mid-epoch) is called before attempts and steps. Returns what was committed, and reconnects.
+    disturb(whether in the middle of an epoch) is called before attempts and steps. Returns the committed batches and
+    the number of reconnects.
     """
     ledger: Ledger = {}
     state: str | None = None
@@ -153,7 +154,7 @@ def train(cache: DataCache, plan: Schedule, disturb: Callable[[bool], None]) -> 
 
 
 def check(plan: Schedule, ledger: Ledger) -> None:
-    """Every global batch is the oracle's: same rows, same order, same mask, same content."""
+    """Asserts that every global batch equals the oracle's: rows, order, mask and content."""
     options = {k: v for k, v in plan.options.items() if k not in ("prefetch_bytes", "global_batch_size")}
     for epoch in range(plan.epochs):
         oracle = Oracle(rows=plan.rows, epoch=epoch, global_batch=plan.options["global_batch_size"], **options)
@@ -170,7 +171,7 @@ def check(plan: Schedule, ledger: Ledger) -> None:
 
 
 def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_FIRST", 0.002)  # seconds: the peer is back at once, and the breaks are many
+    monkeypatch.setattr(retry, "_FIRST", 0.002)  # seconds; short, as the peer recovers at once and breaks are many
     seen: Counter[str] = Counter()
     for number, rng in chance.schedules(200):
         plan = schedule(number, rng)
@@ -186,7 +187,7 @@ def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.Mo
 
 
 def disturb(peer: Peer, rng: random.Random, in_mid_epoch: bool) -> None:
-    """What may happen at a moment: streams that break, a head that loads, processes that restart, rows that move."""
+    """Injects one fault: broken streams, a loading head, restarted processes, or moved rows."""
     if in_mid_epoch and rng.random() < 0.8:
         return
     peer.faults.breaks = [rng.randint(0, 30) for _ in range(rng.choice([0, 0, 1, 3]))]

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a feed asks of data nodes."""
+"""The message sizes that a feed requests from data nodes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is held is what prefetch_bytes says, whatever a transform makes of the rows."""
+"""Memory stays within prefetch_bytes, whatever a transform does with the rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kubeflow_datacache.rows.size import memory_of
 MIB = 1 << 20
 ALONE = World(0, 1)
 
-# A process of its own: what this one has imported and freed would count.
+# Runs in a separate process: memory of earlier imports and tests would count.
 GROWS = """
 import json, sys, threading
 import numpy as np
@@ -54,7 +54,7 @@ with DataCache(endpoint) as cache:
     most, batches = 0, iter(loader)
     for _ in range(60):
         next(batches)
-        while made.acquire(timeout=0.1):  # until nothing more is made ahead
+        while made.acquire(timeout=0.1):  # until no more batches are prefetched
             pass
         most = max(most, resident())
 print(json.dumps({"baseline": baseline, "most": most, "step": loader.stats().next_step}))
@@ -68,7 +68,7 @@ def test_resident_memory_with_a_transform_that_makes_thirty_times_as_much(cluste
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "MALLOC_MMAP_THRESHOLD_": str(1 << 18),  # what is freed goes back: malloc would keep some of it
+            "MALLOC_MMAP_THRESHOLD_": str(1 << 18),  # returns freed memory to the system, where malloc would keep some
         },
         capture_output=True,
         text=True,
@@ -95,7 +95,7 @@ def test_batches_that_a_transform_made_count(cache: DataCache) -> None:
     batches = iter(loader)
     assert next(batches).held_bytes > MIB
     begun = time.monotonic()
-    while loader.stats().prefetch_queue_depth.bytes < 4 * MIB:  # a quarter of it is for these
+    while loader.stats().prefetch_queue_depth.bytes < 4 * MIB:  # a quarter of it is for results
         assert time.monotonic() - begun < 60
     loader.close()
     assert len(made) <= 8, "of a hundred"
@@ -111,7 +111,7 @@ def test_a_batch_lets_go_of_the_rows_that_were_transformed(cache: DataCache) -> 
     assert pa.total_allocated_bytes() - before < came
 
 
-def test_an_item_may_weigh_more_than_was_thought() -> None:
+def test_an_item_may_grow_in_the_queue() -> None:
     queue = ByteQueue[str](10)
     first = QueueEntry(1, 2)
     assert queue.put("first", first)
@@ -121,13 +121,13 @@ def test_an_item_may_weigh_more_than_was_thought() -> None:
     put.start()
     assert queue.get() == "first"
     put.join(60)
-    queue.weigh(first, 100)  # no longer inside
+    queue.weigh(first, 100)  # no longer in the queue
     assert queue.depth() == (1, 2)
 
 
 @dataclasses.dataclass
 class Sample:
-    """An object of the user's own."""
+    """An object of a user-defined class."""
 
     pixels: Any
 
@@ -145,7 +145,7 @@ class Sample:
         lambda pixels: ({"x": {"y": [pixels]}},),
     ],
 )
-def test_what_values_hold(make: Callable[[Any], Any]) -> None:
+def test_memory_of_values(make: Callable[[Any], Any]) -> None:
     assert memory_of(make(np.zeros(MIB, np.uint8))) == pytest.approx(MIB, rel=0.2)
 
 
