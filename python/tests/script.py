@@ -32,7 +32,7 @@ class Connection:
 
     def frame(self) -> tuple[int, int, int, bytes]:
         """The next frame: kind, flags, stream, payload."""
-        size, kind, flags, stream = frames.head(self._read(frames.HEAD_BYTES))
+        size, kind, flags, stream = frames.decode_header(self._read(frames.HEADER_BYTES))
         self.frames.append((kind, flags, stream, self._read(size)))
         return self.frames[-1]
 

@@ -22,7 +22,7 @@ from kubeflow_datacache import Batch, DataCache, Loader, World
 from kubeflow_datacache.cache import Transport
 from kubeflow_datacache.fetch import retry
 
-SIZES = (0, 1, 2, 3, 7, 30, 64, 97, 101, 128)  # numbers of rows; every second schedule uses the next one of these
+SIZES = (0, 1, 2, 3, 7, 30, 64, 97, 101, 128)  # row counts that every second schedule takes in turn
 
 
 @dataclass(frozen=True)

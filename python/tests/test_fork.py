@@ -10,9 +10,9 @@ import sys
 import pytest
 from peer import Peer
 
-# Runs in a separate process: pytest's process has connected, so its forks could not. "early" forks before connecting;
-# in the other cases the child uses objects that the parent has used. The parent uses them again after the child has
-# ended.
+# Runs in a separate process: pytest's process has connected, so its forked children cannot use gRPC. "early" forks
+# before connecting; in the other cases the child uses objects that the parent has used. The parent uses them again
+# after the child has ended.
 PROGRAM = """
 import gc, itertools, multiprocessing, os, sys
 from kubeflow_datacache import DataCache, DataCacheError, World

@@ -74,7 +74,7 @@ PADDED = b"".join(
     data(bytes([i]) + part + bytes(i), frames.PADDED)
     for i, part in enumerate([WHOLE[:1], WHOLE[1:1], WHOLE[1:700], WHOLE[700:]])
 )
-BLOCK = headers()[frames.HEAD_BYTES :]
+BLOCK = headers()[frames.HEADER_BYTES :]
 CONTINUED = (
     frame(frames.HEADERS, BLOCK[:3], stream=1)
     + frame(frames.CONTINUATION, BLOCK[3:7], stream=1)
@@ -198,7 +198,7 @@ def test_windows_are_restored() -> None:
                 kind, _, stream, payload = connection.frame()
                 if kind == frames.WINDOW_UPDATE:
                     room[stream] += int.from_bytes(payload)
-            room = {stream: left - len(part) + frames.HEAD_BYTES for stream, left in room.items()}
+            room = {stream: left - len(part) + frames.HEADER_BYTES for stream, left in room.items()}
             assert room[0] <= WINDOW
             assert room[1] <= frames.WINDOW
             connection.send(part)

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Merging gives each step the right rows, and marks the right position, for all nodes, messages, types and shares."""
+"""Merge yields the right rows for each step, and marks complete steps, for random nodes, messages, types and shares."""
 
 from __future__ import annotations
 

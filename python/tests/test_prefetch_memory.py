@@ -115,13 +115,13 @@ def test_an_item_may_grow_in_the_queue() -> None:
     queue = ByteQueue[str](10)
     first = QueueEntry(1, 2)
     assert queue.put("first", first)
-    queue.weigh(first, 9)
+    queue.resize(first, 9)
     assert queue.depth() == (1, 9)
     put = threading.Thread(target=lambda: queue.put("second", QueueEntry(1, 2)))
     put.start()
     assert queue.get() == "first"
     put.join(60)
-    queue.weigh(first, 100)  # no longer in the queue
+    queue.resize(first, 100)  # no longer in the queue
     assert queue.depth() == (1, 2)
 
 

@@ -216,18 +216,18 @@ def stats_of(head: float, server: float) -> Stats:
     ids=["the rest is passing on", "workers waited more"],
 )
 def test_waiting_is_split_as_the_workers_waited(waited: float, want: dict[Stage, float]) -> None:
-    stats = WorkerStats()
-    stats.begin()
-    stats.report(0, stats_of(1.0, 8.0))
-    stats.report(1, stats_of(3.0, 0.0))
-    stats.waited(waited)
-    for _ in range(2):  # still counted after the iteration, when the queues are gone
-        stats = stats.stats(0, 0, Depth(5, 50))
+    total = WorkerStats()
+    total.begin()
+    total.report(0, stats_of(1.0, 8.0))
+    total.report(1, stats_of(3.0, 0.0))
+    total.waited(waited)
+    for _ in range(2):  # during the iteration, and after it, when the workers' queues are gone
+        stats = total.stats(0, 0, Depth(5, 50))
         assert {stage: stats.seconds[stage] for stage in want} == pytest.approx(want)
         assert stats.waited == pytest.approx(waited)
         assert stats.reconnects == 2
-        stats.end()
-    assert stats.stats(0, 0, Depth(0, 0)).prefetch_queue_depth == Depth(0, 0)
+        total.end()
+    assert total.stats(0, 0, Depth(0, 0)).prefetch_queue_depth == Depth(0, 0)
 
 
 def test_stats_of_a_loader(cache: DataCache, peer: Peer) -> None:

@@ -36,10 +36,10 @@ ENDED: Final = (
     "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a"
     " loader has one iteration at a time; make another loader to read twice at once"
 )
-# How prefetch_bytes is divided; a share of n means one n-th. Without a transform, merged batches get 1 / _READY_SHARE
-# and received messages the rest. A transform's results may be many times as large as its input: then messages get 1 /
-# _AHEAD_SHARE, results 1 / _MADE_SHARE, and each block of steps that is being merged or transformed 1 / _BLOCK_SHARE.
+# Divisors of prefetch_bytes. Without a transform: merged batches get a quarter, received messages the rest.
 _READY_SHARE = 4
+# With a transform: for received messages, for its results, and for each block that is being merged or transformed.
+# Blocks get less, as their results may be many times as large as their rows.
 _AHEAD_SHARE, _MADE_SHARE, _BLOCK_SHARE = 2, 4, 16
 
 
@@ -167,7 +167,7 @@ class Loader:
                 self._step, self._complete = after, complete
 
     def set_epoch(self, epoch: int) -> None:
-        """Moves to the start of an epoch. Directly after load_state_dict with the saved epoch, keeps the saved step.
+        """Moves to the start of an epoch; if the epoch is that of a state just loaded, to the saved step instead.
 
         If that epoch was complete when the state was saved, the next iteration is empty and a warning says so. Training
         loops that count epochs themselves then neither repeat nor skip steps.
@@ -224,7 +224,7 @@ class Loader:
         """Statistics: where the time went and how much was read ahead. print() formats them as a table."""
         self._leave_parent()
         prefetcher = self._prefetcher
-        raw, ready = (prefetcher.raw(), prefetcher.ready()) if prefetcher is not None else ((0, 0), (0, 0))
+        raw, ready = (prefetcher.raw_depth(), prefetcher.ready_depth()) if prefetcher is not None else ((0, 0), (0, 0))
         return Stats(
             seconds=self._timer.seconds(),
             epoch=self.epoch,

@@ -112,10 +112,10 @@ class Transform:
             out.set_exception(TransformError(f"transform {self._name} returned {fault[0]} {_at(batch)}: {fault[1]}"))
             return
         batch.set_data(data)
-        self._learn(batch.held_bytes / max(1, batch.nbytes))
+        self._update_growth(batch.held_bytes / max(1, batch.nbytes))
         out.set_result(batch)
 
-    def _learn(self, growth: float) -> None:
+    def _update_growth(self, growth: float) -> None:
         """Updates the estimate: a larger value applies at once, smaller ones only slowly, as a low estimate would use
         more memory."""
         known = self.growth or 0.0

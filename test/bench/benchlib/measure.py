@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 PQARROW = "pqarrow record reader"
 PQARROW_KEPT = "pqarrow, batches kept"
-# References of the load, and pqread's flags for them.
+# Subjects that our load is compared with, and pqread's flags for each.
 READERS = {PQARROW: [], PQARROW_KEPT: ["-keep"]}
 SEQUENTIAL = "sequential"
 CLUMPS = (1, 64)

@@ -39,7 +39,7 @@ def eventually(ask: Callable[[], T], good: Callable[[T], bool]) -> T:
 
 
 def by_hand(client: TrainerClient, namespace: str, metadata: dict[str, str], dataset: dict[str, Any]) -> str:
-    """Create a TrainJob as from YAML, and return its name."""
+    """Create a TrainJob from a complete manifest, as kubectl would; return its name."""
     body = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",

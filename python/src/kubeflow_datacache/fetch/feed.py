@@ -25,7 +25,7 @@ from kubeflow_datacache.stop import Stop
 _SHORTEST: Final = 1 << 16
 _USUAL: Final = 1 << 20
 _LONGEST: Final = 4 << 20
-_IN_WORK: Final = 256 << 20  # limit for one message per reader, over all readers
+_IN_WORK: Final = 256 << 20  # limit of the total size of one message for each reader
 
 
 class MovedError(DataCacheError):
@@ -52,10 +52,10 @@ def batch_bytes(prefetch_bytes: int, *, streams: int, readers: int) -> int:
 
 
 class Feed:
-    """The rows of one share of an epoch, from a step on, by data node. Must be closed.
+    """Reads one reader's share of an epoch, starting at a step. The consumer takes rows per data node. Must be closed.
 
     request is the epoch's CMD descriptor without start_step. Setting `stop` ends the feed. Only one thread may call
-    take and mark; each stream reads in a thread of its own.
+    take and mark; each stream has its own thread.
     """
 
     def __init__(

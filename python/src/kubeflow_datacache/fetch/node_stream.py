@@ -174,7 +174,7 @@ class NodeStream:
                 skip -= dropped
                 if dropped < batch.num_rows:
                     self._put(batch.slice(dropped))
-                    self._attempts.progress()
+                    self._attempts.succeeded()
         finally:
             if self._stop.is_set():
                 with contextlib.suppress(*CALL_ERRORS):

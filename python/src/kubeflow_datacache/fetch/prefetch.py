@@ -55,14 +55,14 @@ class Prefetcher:
     def close(self) -> None:
         """Stops the thread and the streams."""
         self._merge.stop()
-        self._queue.end()
+        self._queue.close()
         self._thread.join(_JOIN_SECONDS)
 
-    def ready(self) -> tuple[int, int]:
+    def ready_depth(self) -> tuple[int, int]:
         """The rows and bytes that are merged or transformed and not returned yet."""
         return self._queue.depth()
 
-    def raw(self) -> tuple[int, int]:
+    def raw_depth(self) -> tuple[int, int]:
         """The rows and bytes that were received and not merged yet."""
         feed = self._merge.feed
         return feed.depth() if feed is not None else (0, 0)
@@ -74,7 +74,7 @@ class Prefetcher:
         return self._merge.reconnects + (feed.reconnects if feed is not None else 0)
 
     def _next(self) -> StepBlock | Future[Batch] | None:
-        if not self._queue.waiting:
+        if not self._queue.would_block:
             return self._queue.get()
         self._timer.consumer_waits()
         try:
@@ -96,9 +96,9 @@ class Prefetcher:
             for block in self._merge.blocks(step):
                 if not self._put(block):
                     return
-            self._queue.end()
+            self._queue.close()
         except BaseException as error:
-            self._queue.end(error)
+            self._queue.close(error)
 
     def _put(self, block: StepBlock) -> bool:
         if self._transform is None:
@@ -107,16 +107,16 @@ class Prefetcher:
             # The estimated size: the rows, and the transform's result, estimated from earlier results. Until there is
             # one, only one batch is in the queue.
             growth = self._transform.growth
-            weight = int(block.step_bytes * (1 + growth)) if growth is not None else self._limit
-            if not self._queue.room(weight):
+            size = int(block.step_bytes * (1 + growth)) if growth is not None else self._limit
+            if not self._queue.wait_for_room(size):
                 return False
             self._timer.set_producer("transform")
-            entry = QueueEntry(block.size, weight)
+            entry = QueueEntry(block.size, size)
             future = self._transform.start(Batch(self._origin, block, index, step))
             if not self._queue.append(future, entry):
                 return False
-            future.add_done_callback(functools.partial(self._weigh, entry))
+            future.add_done_callback(functools.partial(self._resize, entry))
         return True
 
-    def _weigh(self, entry: QueueEntry, future: Future[Batch]) -> None:
-        self._queue.weigh(entry, 0 if future.exception() is not None else future.result().held_bytes)
+    def _resize(self, entry: QueueEntry, future: Future[Batch]) -> None:
+        self._queue.resize(entry, 0 if future.exception() is not None else future.result().held_bytes)

@@ -31,32 +31,32 @@ class ByteQueue(Generic[Item]):
         self._limit = limit
         self._changed = threading.Condition()
         self._items: deque[tuple[Item, QueueEntry]] = deque()
-        self._ended = False
+        self._closed = False
         self._error: BaseException | None = None
         self._rows = self._bytes = 0
 
-    def room(self, nbytes: int) -> bool:
+    def wait_for_room(self, nbytes: int) -> bool:
         """Waits until nbytes fit into the queue. Returns False if the queue is closed."""
         with self._changed:
-            while self._items and self._bytes + nbytes > self._limit and not self._ended:
+            while self._items and self._bytes + nbytes > self._limit and not self._closed:
                 self._changed.wait()
-            return not self._ended
+            return not self._closed
 
     def put(self, item: Item, entry: QueueEntry) -> bool:
         """Waits for room and appends the item. Returns False if the queue is closed."""
-        return self.room(entry.nbytes) and self.append(item, entry)
+        return self.wait_for_room(entry.nbytes) and self.append(item, entry)
 
     def append(self, item: Item, entry: QueueEntry) -> bool:
         """Appends the item even if the queue is full. Returns False if the queue is closed."""
         with self._changed:
-            if self._ended:
+            if self._closed:
                 return False
             self._items.append((item, entry))
             self._rows, self._bytes = self._rows + entry.rows, self._bytes + entry.nbytes
             self._changed.notify_all()
             return True
 
-    def weigh(self, entry: QueueEntry, nbytes: int) -> None:
+    def resize(self, entry: QueueEntry, nbytes: int) -> None:
         """Changes the size of an item that was appended; ignored once the item has left the queue."""
         with self._changed:
             if entry.inside:
@@ -64,10 +64,10 @@ class ByteQueue(Generic[Item]):
                 entry.nbytes = nbytes
                 self._changed.notify_all()
 
-    def end(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         """Closes the queue. The consumer gets the remaining items, then the error or the end."""
         with self._changed:
-            self._ended, self._error = True, error
+            self._closed, self._error = True, error
             self._changed.notify_all()
 
     def depth(self) -> tuple[int, int]:
@@ -76,14 +76,14 @@ class ByteQueue(Generic[Item]):
             return self._rows, self._bytes
 
     @property
-    def waiting(self) -> bool:
+    def would_block(self) -> bool:
         """Whether get() would block."""
-        return not self._items and not self._ended
+        return not self._items and not self._closed
 
     def get(self) -> Item | None:
         """Waits for the next item and returns it; None at the end."""
         with self._changed:
-            while not self._items and not self._ended:
+            while not self._items and not self._closed:
                 self._changed.wait()
             if not self._items:
                 if self._error is not None:

@@ -41,7 +41,7 @@ class Attempts:
         self._failures = 0
         self._say_at = _SILENT
 
-    def progress(self) -> None:
+    def succeeded(self) -> None:
         """Records a success: the next failure starts a new deadline."""
         self._begun, self._failures, self._say_at = None, 0, _SILENT
 

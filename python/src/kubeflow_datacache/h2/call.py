@@ -58,7 +58,7 @@ class Call:
         block = hpack.encode((*_headers(address, path), *credentials.headers(address.geturl()), *extra))
         self._connection = Connection(address, credentials, frames.frame(frames.PING, 0, 0, bytes(8)))
         self._connection.send(
-            frames.opening(self._window)
+            frames.client_preface(self._window)
             + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
             + frames.data(_STREAM, message, last=not more)
         )
@@ -129,7 +129,7 @@ class Call:
         return True
 
     def _frame(self) -> None:
-        size, kind, flags, stream = frames.head(self._connection.read(frames.HEAD_BYTES))
+        size, kind, flags, stream = frames.decode_header(self._connection.read(frames.HEADER_BYTES))
         if kind == frames.DATA:
             self._data(size, flags, stream)
             return
@@ -139,7 +139,7 @@ class Call:
         if kind == frames.HEADERS:
             self._fields(payload, flags, stream)
         elif kind == frames.RST_STREAM:
-            raise status.of_reset(_number(payload, 0))
+            raise status.of_reset(_uint32(payload, 0))
         elif kind == frames.SETTINGS and not flags & frames.ACK:
             self._settings(payload)
             self._connection.send(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
@@ -149,14 +149,14 @@ class Call:
             self._goaway(payload)
         elif kind == frames.WINDOW_UPDATE:
             if stream in self._may_send:
-                self._may_send[stream] += _number(payload, 0)
+                self._may_send[stream] += _uint32(payload, 0)
         elif kind in (frames.PUSH_PROMISE, frames.CONTINUATION):
             raise ProtocolError(f"a frame of kind {kind} out of place")
 
     def _data(self, size: int, flags: int, stream: int) -> None:
         if stream != _STREAM or not self._answered:
             raise ProtocolError(f"DATA on stream {stream} before its headers")
-        self._room(size)
+        self._restore_windows(size)
         if flags & frames.PADDED:
             self._padding = self._connection.read(1)[0]
             size -= 1 + self._padding
@@ -165,7 +165,7 @@ class Call:
         self._left = size
         self._ended = bool(flags & frames.END_STREAM)
 
-    def _room(self, size: int) -> None:
+    def _restore_windows(self, size: int) -> None:
         """Restores the receive windows when more than half of the connection's window is used."""
         self._taken += size
         if self._taken > self._window // 2:
@@ -178,7 +178,7 @@ class Call:
             raise ProtocolError(f"HEADERS on stream {stream}")
         block = _unpadded(payload, flags)
         while not flags & frames.END_HEADERS:
-            size, kind, more, stream = frames.head(self._connection.read(frames.HEAD_BYTES))
+            size, kind, more, stream = frames.decode_header(self._connection.read(frames.HEADER_BYTES))
             if kind != frames.CONTINUATION or stream != _STREAM or len(block) + size > _MOST_CONTROL:
                 raise ProtocolError(f"a header block of more than {_MOST_CONTROL} bytes, or broken off")
             block, flags = block + self._connection.read(size), flags | more
@@ -202,9 +202,9 @@ class Call:
 
     def _goaway(self, payload: bytes) -> None:
         """Handles GOAWAY: the server closes the connection, perhaps after this stream."""
-        name, reason = frames.error_name(_number(payload, 4)), payload[8:].decode(errors="replace")
+        name, reason = frames.error_name(_uint32(payload, 4)), payload[8:].decode(errors="replace")
         self.goaway = f"the server ends the connection: {name} {reason}"
-        if _number(payload, 0) & frames.STREAM_BITS < _STREAM:
+        if _uint32(payload, 0) & frames.STREAM_BITS < _STREAM:
             raise ConnectionResetError(self.goaway)
 
 
@@ -232,7 +232,7 @@ def _unpadded(payload: bytes, flags: int) -> bytes:
     return payload[first : len(payload) - last]
 
 
-def _number(payload: bytes, at: int) -> int:
+def _uint32(payload: bytes, at: int) -> int:
     if len(payload) < at + 4:
         raise ProtocolError(f"a frame of {len(payload)} bytes, want {at + 4} or more")
     return int.from_bytes(payload[at : at + 4])

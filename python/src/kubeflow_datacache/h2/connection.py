@@ -31,7 +31,7 @@ class Connection:
     def __init__(self, address: SplitResult, credentials: Credentials, ping: bytes) -> None:
         self._ping = ping
         self._socket = _open(address, credentials)
-        self.close = weakref.finalize(self, self._socket.close)  # at the latest when this object is garbage-collected
+        self.close = weakref.finalize(self, self._socket.close)  # also closes when this object is garbage-collected
         self._tls = isinstance(self._socket, ssl.SSLSocket)
         self._memory = bytearray(_SCRATCH)
         self._scratch = memoryview(self._memory)
@@ -103,7 +103,7 @@ def _open(address: SplitResult, credentials: Credentials) -> socket.socket:
     host, port = address.hostname or "", address.port or 0
     plain = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
     try:
-        _tune(plain)
+        _set_options(plain)
         if address.scheme != "grpc+tls":
             # Not settimeout: with it, Python polls before each call, and MSG_WAITALL does not wait for all bytes.
             plain.settimeout(None)
@@ -118,7 +118,7 @@ def _open(address: SplitResult, credentials: Credentials) -> socket.socket:
     return secured
 
 
-def _tune(plain: socket.socket) -> None:
+def _set_options(plain: socket.socket) -> None:
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # keeps the connection open while a reader waits for its consumer
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -42,7 +42,7 @@ class Exchange:
     def write(self, batch: pa.RecordBatch) -> None:
         """Sends a record batch."""
         try:
-            # the server sends its schema first; every earlier response must have been read
+            # reads the server's schema, which precedes its first response
             self._batches.begin(self._open)
             self._open.send(message.flight_data(batch))
         except (OSError, ProtocolError) as error:

@@ -9,8 +9,8 @@ from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTING: Final = struct.Struct("!HI")
-_HEAD: Final = struct.Struct("!HBBBI")  # the length is a 3-byte integer
-HEAD_BYTES: Final = _HEAD.size
+_HEADER: Final = struct.Struct("!HBBBI")  # the length is a 3-byte integer
+HEADER_BYTES: Final = _HEADER.size
 LARGEST: Final = (1 << 24) - 1  # maximum frame payload, as announced in our SETTINGS
 WINDOW: Final = (1 << 31) - 1  # the largest flow-control window
 STREAM_BITS: Final = (1 << 31) - 1  # mask of the stream identifier; the highest bit is reserved
@@ -44,13 +44,13 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + struct.pack("!BBI", kind, flags, stream) + payload
 
 
-def head(raw: bytes) -> tuple[int, int, int, int]:
+def decode_header(raw: bytes) -> tuple[int, int, int, int]:
     """Decodes the header of a frame: payload length, type, flags and stream."""
-    high, low, kind, flags, stream = _HEAD.unpack(raw)
+    high, low, kind, flags, stream = _HEADER.unpack(raw)
     return high << 8 | low, kind, flags, stream & STREAM_BITS
 
 
-def opening(window: int) -> bytes:
+def client_preface(window: int) -> bytes:
     """The client's first bytes: preface, SETTINGS, and the connection's window, which must exceed FIRST_WINDOW.
 
     SETTINGS disable the dynamic header table and server push. They set stream windows and frames to the maximum, so

@@ -16,10 +16,10 @@ STAGES: Final[tuple[Stage, ...]] = ("head", "server", "wire", "decode", "transfo
 class StageTimer:
     """Splits the wall time of iterations into stages; the stages always add up to the wall time.
 
-    While the consumer works, time counts for the stage "consumer". While the consumer waits, it counts for what the
-    producer is doing: a stage, or reading a data node's stream. Such a stream either asks the head, or waits for rows;
-    waiting time is assigned when the next message arrives and says how long the server worked on it. Safe for
-    concurrent use. All times are in seconds.
+    While the consumer works, time counts for "consumer". While it waits, time counts for what the producer is doing: a
+    stage, or reading a data node's stream. Reading counts for "head" while the stream asks the head. Otherwise it
+    counts for "server" and "wire", once the next message says how long the server worked on it. Safe for concurrent
+    use. All times are in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:

@@ -122,7 +122,7 @@ class Epoch:
 
 
 class _Layout:
-    """Maps positions below the number of rows to rows."""
+    """Maps positions in the epoch's sequence to row indices. Positions must be below the number of rows."""
 
     def __init__(self, epoch: Epoch) -> None:
         self._clump = np.uint64(epoch.clump)

@@ -64,7 +64,7 @@ def is_binary_like(type_: pa.DataType) -> bool:
     return kind.is_string(type_) or kind.is_large_string(type_) or kind.is_binary(type_) or kind.is_large_binary(type_)
 
 
-def raw(array: pa.Array, dtype: np.dtype[Any]) -> Array | None:
+def raw_values(array: pa.Array, dtype: np.dtype[Any]) -> Array | None:
     """The values of a fixed-width array, viewed as a dtype without a copy (one or several items per value); None for
     nulls."""
     if array.null_count:
@@ -75,7 +75,7 @@ def raw(array: pa.Array, dtype: np.dtype[Any]) -> Array | None:
     return np.frombuffer(array.buffers()[1], dtype, len(array) * width // dtype.itemsize, array.offset * width)
 
 
-def lists(array: pa.Array) -> tuple[int, pa.Array] | None:
+def equal_length_lists(array: pa.Array) -> tuple[int, pa.Array] | None:
     """The length of each list and the concatenated values, without a copy.
 
     None if the lists differ in length, one is null, or there are none. The values equal array.flatten(), which is
@@ -148,7 +148,7 @@ def values(array: pa.Array, field: pa.Field, policy: Policy) -> Array | pa.Array
             f"column {field.name!r} ({type_}) has {array.null_count} null lists, which are no row of a tensor: fill"
             ' them in a transform, or use null="arrow"'
         )
-    alike = lists(array)
+    alike = equal_length_lists(array)
     if alike is None:
         raise ColumnError(
             f"column {field.name!r} ({type_}) has lists of different lengths, which make no tensor: cut or pad them in"

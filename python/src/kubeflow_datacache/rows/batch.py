@@ -20,7 +20,16 @@ from kubeflow_datacache.rows.size import memory_of
 
 
 class Batch:
-    """Batch: one rank's rows of one step."""
+    """One rank's rows of one step: a view, made without a copy. May be kept for any time.
+
+    A batch, and any array or tensor of a large column, keeps in memory the whole message (up to 4 MiB) or merged block
+    (up to 16 MiB) that it is a view of; copy what you keep of many batches. Columns that are small compared with the
+    others, together up to an eighth of a message, have memory of their own: keeping labels keeps only the labels of
+    nearby steps.
+
+    epoch, step: the batch's position. rows: the number of rows; ranks' shares of a step differ by at most one, and some
+    are empty if the world is larger than the batch. data: the transform's result; None without a transform.
+    """
 
     __slots__ = ("_block", "_held", "_index", "_origin", "data", "rows", "step")
 
@@ -134,7 +143,7 @@ class Batch:
         """Whether these rows directly follow the earlier batch's in memory; False after a transform."""
         return self._block is earlier._block and self._index == earlier._index + 1 and self.data is earlier.data is None
 
-    def run(self, count: int) -> pa.RecordBatch:
+    def following_rows(self, count: int) -> pa.RecordBatch:
         """The rows of this batch and the following ones, `count` batches in total; never a copy."""
         return self._block.arrow(self._index, count)
 

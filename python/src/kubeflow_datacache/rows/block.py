@@ -46,7 +46,7 @@ class StepBlock:
         return {name: steps[index] for name, steps in self._columns}
 
     def torch(self, index: int) -> dict[str, Any]:
-        """The columns of the index-th step, as tensors if numpy() has numbers."""
+        """The columns of the index-th step; tensors where numpy() returns numbers."""
         return self._made.pop(index, None) or self._make(index)
 
     def _make(self, first: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _differ(array: pa.Array) -> bool:
     """Whether only some steps of a column may fail to convert."""
     if array.null_count or not arrays.is_fixed_width_list(array.type):
         return bool(array.null_count)
-    return bool(len(array)) and ((alike := arrays.lists(array)) is None or bool(alike[1].null_count))
+    return bool(len(array)) and ((alike := arrays.equal_length_lists(array)) is None or bool(alike[1].null_count))
 
 
 class _Steps:

@@ -14,7 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from kubeflow_datacache.order.plan import Destinations
-from kubeflow_datacache.rows.arrays import is_binary_like, is_fixed_width, is_fixed_width_list, lists, offsets, raw
+from kubeflow_datacache.rows.arrays import (
+    equal_length_lists,
+    is_binary_like,
+    is_fixed_width,
+    is_fixed_width_list,
+    offsets,
+    raw_values,
+)
 from kubeflow_datacache.rows.heap import HEAP
 
 _WORDS: Final = (1, 2, 4, 8)
@@ -100,7 +107,7 @@ class Gather:
         return None if body is None else pa.Array.from_buffers(type_, self._rows, [None, body])
 
     def _lists(self, arrays: list[pa.Array], type_: pa.DataType) -> pa.Array | None:
-        alike = [got for array in arrays if (got := lists(array)) is not None]
+        alike = [got for array in arrays if (got := equal_length_lists(array)) is not None]
         size = alike[0][0] if alike else 0
         if not size or len(alike) < len(arrays) or any(other != size for other, _ in alike):
             return None
@@ -135,7 +142,7 @@ class Gather:
     def _move(self, arrays: list[pa.Array], width: int) -> pa.Buffer | None:
         """Copies fixed-width values, `width` bytes per row, to their destinations; None if there are nulls."""
         dtype = np.dtype(f"u{width}" if width in _WORDS else f"V{width}")
-        views = [view for array in arrays if (view := raw(array, dtype)) is not None]
+        views = [view for array in arrays if (view := raw_values(array, dtype)) is not None]
         if len(views) < len(arrays):
             return None
         body, memory = HEAP.allocate(self._rows * width)

@@ -45,7 +45,7 @@ class Arena:
         """Whether the whole arena is free."""
         return self._free == [(0, self.size)]
 
-    def take(self, size: int) -> Piece | None:
+    def allocate(self, size: int) -> Piece | None:
         """Allocates the first free range of `size` bytes; None if there is none."""
         for i, (first, last) in enumerate(self._free):
             if last - first >= size:
@@ -53,7 +53,7 @@ class Arena:
                 return Piece(self, first, first + size)
         return None
 
-    def give(self, first: int, last: int) -> None:
+    def free(self, first: int, last: int) -> None:
         """Frees a range that was allocated."""
         at = bisect.bisect(self._free, (first, last))
         low, high = at, at
@@ -96,7 +96,7 @@ class Heap:
             small = pa.allocate_buffer(nbytes, memory_pool=pa.system_memory_pool())
             return small, memoryview(small).cast("B")
         with self._lock:
-            piece = self._take(-(-nbytes // _GRAIN) * _GRAIN)
+            piece = self._allocate(-(-nbytes // _GRAIN) * _GRAIN)
         arena = piece.arena
         buffer = pa.foreign_buffer(arena.address + piece.first, nbytes, _Lease(piece, self._returned))
         return buffer, memoryview(arena.memory)[piece.first : piece.first + nbytes]
@@ -105,18 +105,18 @@ class Heap:
         """In a forked child: replaces the lock, which a thread of the parent may have held."""
         self._lock = threading.Lock()
 
-    def _take(self, size: int) -> Piece:
+    def _allocate(self, size: int) -> Piece:
         if self._returned:
             while self._returned:
                 arena, first, last = self._returned.popleft()
-                arena.give(first, last)
+                arena.free(first, last)
             self._trim()
         for arena in self._arenas:
-            if piece := arena.take(size):
+            if piece := arena.allocate(size):
                 return piece
         arena = Arena(max(_ARENA, size))
         self._arenas.append(arena)
-        piece = arena.take(size)
+        piece = arena.allocate(size)
         assert piece is not None
         return piece
 

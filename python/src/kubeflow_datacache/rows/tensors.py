@@ -16,7 +16,7 @@ from kubeflow_datacache.rows.arrays import Array
 
 
 class Column:
-    """A column by step, `size` rows each, as tensors if numpy would have numbers.
+    """A column by step, `size` rows each; tensors where numpy would return numbers.
 
     by_numpy: returns the column as a sequence of numpy or Arrow arrays by step index. name: for error messages. plain:
     whether the column is converted to tensors. steps() raises ColumnError for values that tensors cannot represent.

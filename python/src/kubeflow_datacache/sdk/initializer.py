@@ -13,24 +13,24 @@ from kubeflow.trainer import DataCacheInitializer
 class ArrowCacheDatasetInitializer(DataCacheInitializer):
     """A table to keep in memory while a TrainJob trains, as in Kubeflow's enhancement proposal 2655.
 
-    The SDK turns every field into an environment variable of spec.initializer.dataset, by its name in upper case
-    (kubeflow 0.5.0 backends/kubernetes/utils.py), which datacache's webhook checks and its controller reads. Numbers
-    and sizes therefore go as text.
+    The SDK turns every field into an environment variable of spec.initializer.dataset, named like the field in upper
+    case (kubeflow 0.5.0 backends/kubernetes/utils.py). datacache's webhook validates these variables and its controller
+    reads them, so numbers and sizes are passed as text.
 
     Args:
-        cluster_size: pods of the cache, the head included; at least 2. Rows are shared by cluster_size - 1 data nodes.
+        cluster_size: the cache's pods including the head; at least 2. cluster_size - 1 data nodes share the rows.
         metadata_loc: URI of the table's metadata file. This or catalog_uri, unless storage_uri names a DataCache.
-        table_name: the table, where storage_uri doesn't say.
-        schema_name: its schema, levels joined by dots, where storage_uri doesn't say.
-        storage_uri: cache://<schema>/<table>, in place of the two names; or datacache://[<namespace>/]<name> for a
-            DataCache that exists, and then nothing else may be given.
+        table_name: the table, if storage_uri does not name it.
+        schema_name: the table's schema, levels joined by dots, if storage_uri does not name it.
+        storage_uri: cache://<schema>/<table>, instead of the two names; or datacache://[<namespace>/]<name> for an
+            existing DataCache, and then no other argument but ready_timeout.
         columns: columns to keep, in this order; None keeps all.
         filter: rows to keep, as in SQL's WHERE: "label >= 1 AND lang = 'en'".
-        snapshot_id: the table's snapshot; None takes the one that is current when the cache is planned.
-        catalog_uri: an Iceberg REST catalog that knows the table's metadata, in place of metadata_loc.
-        catalog_warehouse: the warehouse to ask it for.
-        cache_scope: "job" (the default) or "namespace": TrainJobs that ask for the same rows share one cache.
-        idle_ttl: how long a shared cache is kept after its last user, such as "30m" or "10h".
+        snapshot_id: the table's snapshot; None uses the current one when the cache is planned.
+        catalog_uri: an Iceberg REST catalog with the table, instead of metadata_loc.
+        catalog_warehouse: the warehouse in that catalog.
+        cache_scope: "job" (the default), or "namespace" to share one cache among TrainJobs that request the same rows.
+        idle_ttl: how long to keep a shared cache after its last user, such as "30m" or "10h".
         ready_timeout: how long the TrainJob waits for its cache, such as "2h".
         head_cpu: CPU of the head, a Kubernetes quantity such as "1".
         head_mem: memory of the head, such as "1Gi".
@@ -40,7 +40,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
 
     Raises:
         TypeError: a name is missing, or a value has the wrong type.
-        ValueError: names what can't be, and how it should look.
+        ValueError: a value is invalid; the message says what is expected.
     """
 
     columns: str | None

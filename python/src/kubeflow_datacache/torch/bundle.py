@@ -104,7 +104,8 @@ class Bundle:
             return Bundle.of_steps, (self.report, self.steps())
         runs = list(_runs(self._batches))
         parts = [StepRange(_range(run), run[0].rows) for run in runs]
-        return Bundle.of_parts, (self.report, parts, self._pool.write([run[0].run(len(run)) for run in runs]))
+        sent = self._pool.write([run[0].following_rows(len(run)) for run in runs])
+        return Bundle.of_parts, (self.report, parts, sent)
 
 
 class BundledDataset(IterableDataset[Bundle]):

@@ -32,12 +32,12 @@ class StreamingDataset(IterableDataset[Any]):
     gives the same batches in the same order: worker w of M reads every M-th step, and the workers share prefetch_bytes.
 
     An iteration begins at the position of the last set_epoch or load_state_dict, also in persistent workers. As with
-    torch's DistributedSampler, call set_epoch before each epoch: a dataset does not know how many batches its workers'
-    consumer has used. StreamingDataLoader does know, and moves on by itself.
+    torch's DistributedSampler, call set_epoch before each epoch: a dataset read by workers does not know how far the
+    training has come. StreamingDataLoader knows, and moves on by itself.
 
-    Connects in the process that iterates, not in a main process that only hands it to workers, so these may be forked.
-    len() connects this process, and workers cannot be forked after that. Picklable. The world is detected when a worker
-    or an iteration starts, unless it is given.
+    Connects in the process that iterates. A main process that only passes the dataset to workers does not connect, so
+    workers may be forked; len() connects, and workers cannot be forked after that. Picklable. The world is detected
+    when a worker or an iteration starts, unless it is given.
     """
 
     @explicit_signature
@@ -49,8 +49,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._position = SharedValue(_at_begin(0))
 
     def __iter__(self) -> WorkerIterator:
-        # pyright: ignore[reportPrivateUsage] - the object that iterates
-        fetcher = sys._getframe(1).f_locals.get("self")
+        fetcher = sys._getframe(1).f_locals.get("self")  # pyright: ignore[reportPrivateUsage] - the iterating object
         if isinstance(fetcher, _IterableDatasetFetcher) and fetcher.auto_collation:
             raise TypeError(
                 "a StreamingDataset gives whole batches, and this DataLoader would make batches of them once more: use"
@@ -72,7 +71,7 @@ class StreamingDataset(IterableDataset[Any]):
         return self._options["tail"] == "pad"
 
     def set_epoch(self, epoch: int) -> None:
-        """Moves to the start of an epoch. Directly after load_state_dict with the saved epoch, keeps the saved step.
+        """Moves to the start of an epoch; if the epoch is that of a state just loaded, to the saved step instead.
 
         If that epoch was complete when the state was saved, the next iteration is empty; see Loader.set_epoch.
         """

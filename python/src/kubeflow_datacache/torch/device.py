@@ -14,7 +14,7 @@ from kubeflow_datacache.torch.batch import Columns
 
 
 class PendingCopy(NamedTuple):
-    """An item that is being copied, and the CUDA event of its arrival; None if it has arrived."""
+    """An item that is being copied, and the CUDA event that marks the end of the copy; None if the copy is complete."""
 
     item: Any
     arrived: Any

@@ -132,7 +132,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._prepared = prepared  # Accelerate sets this on everything that it prepares
 
     def set_epoch(self, epoch: int) -> None:
-        """Moves to the start of an epoch. Directly after load_state_dict with the saved epoch, keeps the saved step."""
+        """Moves to the start of an epoch; if the epoch is that of a state just loaded, to the saved step instead."""
         self._end()
         self._source.set_epoch(epoch)
 

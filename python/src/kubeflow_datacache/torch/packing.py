@@ -21,8 +21,10 @@ Layout = list[tuple[Any, tuple[torch.dtype, torch.Size, int] | None, Any]]
 
 
 def pack(columns: Mapping[Any, Any]) -> tuple[Tensor, Layout]:
-    """Copies the CPU tensors of a batch into one block of shared memory. Returns it and the layout, with all other
-    values."""
+    """Copies the CPU tensors of a batch into one block of shared memory.
+
+    Returns the block, and a layout with the place of each tensor and all other values.
+    """
     layout: Layout = []
     end = 0
     for key, value in columns.items():
