@@ -18,7 +18,7 @@ from loopback import free_port
 
 from kubeflow_datacache import DataCache
 
-Blow = Literal["kill", "stop", "freeze"]
+Outage = Literal["kill", "stop", "freeze"]
 
 
 class Cluster:
@@ -28,7 +28,7 @@ class Cluster:
         self._binary, self._metadata, self._logs, self._nodes, self._flags = binary, metadata, logs, nodes, flags
         self._head, self._http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._revival = threading.Thread()
+        self._restoring = threading.Thread()
         self.endpoint = f"grpc://{self._head}"
         self.names = ["head", *(f"node-{i}" for i in range(nodes))]
 
@@ -38,8 +38,8 @@ class Cluster:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._revival.ident is not None:
-            self._revival.join()
+        if self._restoring.ident is not None:
+            self._restoring.join()
         for name in list(self._processes):
             self.kill(name)
 
@@ -62,10 +62,10 @@ class Cluster:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-    def blow(self, names: list[str], seconds: float, how: Blow = "kill") -> None:
+    def interrupt(self, names: list[str], seconds: float, how: Outage = "kill") -> None:
         """Kills, stops or freezes servers, and restores them after some seconds. Returns at once."""
-        if self._revival.ident is not None:
-            self._revival.join()
+        if self._restoring.ident is not None:
+            self._restoring.join()
         for name in names:
             match how:
                 case "kill":
@@ -74,10 +74,10 @@ class Cluster:
                     self._processes[name].terminate()
                 case "freeze":
                     self._processes[name].send_signal(signal.SIGSTOP)
-        self._revival = threading.Thread(target=self._revive, args=(names, seconds, how))
-        self._revival.start()
+        self._restoring = threading.Thread(target=self._restore, args=(names, seconds, how))
+        self._restoring.start()
 
-    def _revive(self, names: list[str], seconds: float, how: Blow) -> None:
+    def _restore(self, names: list[str], seconds: float, how: Outage) -> None:
         time.sleep(seconds)
         for name in names:
             if how == "freeze":

@@ -35,14 +35,14 @@ class Run:
 
 
 @dataclass
-class Learnt:
+class Trained:
     """The result of a training on one rank: the ids of each step's rows without padding, and the final weights."""
 
     steps: list[list[int]]
     weights: list[float]
 
 
-def train(endpoint: str, runs: Sequence[Run], world: int, folder: Path) -> list[list[Learnt]]:
+def train(endpoint: str, runs: Sequence[Run], world: int, folder: Path) -> list[list[Trained]]:
     """Runs the trainings with `world` processes; returns results by [rank][run]."""
     src = str(Path(__file__).parents[1] / "src")
     own = {
@@ -66,10 +66,10 @@ def train(endpoint: str, runs: Sequence[Run], world: int, folder: Path) -> list[
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * world, "see the captured standard error"
-    return [[Learnt(**learnt) for learnt in json.loads(text.splitlines()[-1])] for text in output]
+    return [[Trained(**result) for result in json.loads(text.splitlines()[-1])] for text in output]
 
 
-def learn(cache: DataCache, run: Run) -> Learnt:
+def learn(cache: DataCache, run: Run) -> Trained:
     """Runs one training on this rank."""
     torch.manual_seed(1)
     model = DistributedDataParallel(torch.nn.Linear(2, 1, dtype=torch.float64))
@@ -94,7 +94,7 @@ def learn(cache: DataCache, run: Run) -> Learnt:
             loss.backward()
             optimizer.step()
             steps.append(batch["id"][batch.valid].tolist())
-    return Learnt(steps, [value for part in model.parameters() for value in part.detach().flatten().tolist()])
+    return Trained(steps, [value for part in model.parameters() for value in part.detach().flatten().tolist()])
 
 
 def main() -> None:

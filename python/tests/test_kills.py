@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chance import Chance
-from cluster import Blow, Cluster
+from cluster import Cluster, Outage
 from lake import Lake
 from wide import ROWS, rows_of, tokens_of, wide_table
 
@@ -119,12 +119,12 @@ class Training:
 
     def _blow(self, everything: bool) -> None:
         names = ["node-0", "node-1"]
-        how: Blow = self._rng.choice(["kill", "kill", "stop", "freeze"])
+        how: Outage = self._rng.choice(["kill", "kill", "stop", "freeze"])
         if everything:
             how = "kill"
         else:
             names = self._rng.choice([["head"], ["node-0"], ["node-1"], names, self._cluster.names])
-        self._cluster.blow(names, self._rng.uniform(0, 1 if how == "freeze" else 0.3), how)
+        self._cluster.interrupt(names, self._rng.uniform(0, 1 if how == "freeze" else 0.3), how)
         self.seen[f"times {how}"] += len(names)
 
     def _check(self, step: int, batches: list[Batch]) -> None:

@@ -39,12 +39,12 @@ def test_every_world_has_the_same_steps_and_learns_the_same(endpoint: str, tmp_p
         want = [step for epoch in range(run.epochs) for step in counted(run.options, epoch)]
         assert alone[0][number].steps == want
         for ranks in others:
-            learnt = [rank[number] for rank in ranks]
-            assert {len(one.steps) for one in learnt} == {len(want)}, run
-            shares = zip(*(one.steps for one in learnt), strict=True)
+            results = [rank[number] for rank in ranks]
+            assert {len(one.steps) for one in results} == {len(want)}, run
+            shares = zip(*(one.steps for one in results), strict=True)
             assert [list(itertools.chain(*step)) for step in shares] == want, run
-            assert all(one.weights == learnt[0].weights for one in learnt), run
-            assert learnt[0].weights == pytest.approx(alone[0][number].weights, rel=1e-9), run
+            assert all(one.weights == results[0].weights for one in results), run
+            assert results[0].weights == pytest.approx(alone[0][number].weights, rel=1e-9), run
 
 
 def counted(options: dict[str, Any], epoch: int) -> list[list[int]]:

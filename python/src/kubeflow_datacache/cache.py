@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from kubeflow_datacache import fork, h2
-from kubeflow_datacache.client import Reader
+from kubeflow_datacache.client import Closable
 from kubeflow_datacache.codes import CALL_ERRORS
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
 from kubeflow_datacache.dataset import Dataset
@@ -230,7 +230,7 @@ class DataCache:
             self._described = None  # request it again for loaders and tables created from now on
         return answer
 
-    def register(self, reader: Reader) -> None:
+    def register(self, reader: Closable) -> None:
         """Registers a reader that close() and the end of the interpreter will close."""
         self._readers.add(reader)
 
@@ -310,12 +310,12 @@ class DataCache:
         self._lock = threading.Lock()
         self._clients: dict[str, fl.FlightClient] = {}
         self._described: FlightInfo | None = None
-        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[Closable] = weakref.WeakSet()
         # threads must end before the interpreter does
         weakref.finalize(self, _close_readers, self._readers, self._process)
 
 
-def _close_readers(readers: weakref.WeakSet[Reader], process: int) -> None:
+def _close_readers(readers: weakref.WeakSet[Closable], process: int) -> None:
     if process == os.getpid():
         for reader in list(readers):
             reader.close()

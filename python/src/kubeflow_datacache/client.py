@@ -29,7 +29,7 @@ class StreamClient(Protocol):
         ...
 
 
-class Reader(Protocol):
+class Closable(Protocol):
     """A loader or table that is closed together with its cache."""
 
     def close(self) -> None:
@@ -57,6 +57,6 @@ class Client(StreamClient, Protocol):
         """Opens a DoExchange call with a data node, to fetch rows by index."""
         ...
 
-    def register(self, reader: Reader) -> None:
+    def register(self, reader: Closable) -> None:
         """Registers a reader to be closed together with the cache."""
         ...

@@ -26,7 +26,7 @@ def tables(names: list[str], scale: float, data: Path, step: Callable[[str], Non
 
 
 def case_of(table: Table, workers: int) -> str:
-    """The name of a table size and number of workers in the report."""
+    """The report's name for a table size with a number of workers."""
     return f"{table.gigabytes:.1f} GB by {workers}"
 
 

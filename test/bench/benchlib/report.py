@@ -47,9 +47,8 @@ SHUFFLE_BARS = {
 }
 # For 64 clients: server CPU relative to the C++ server, and the time of the last client relative to the first.
 CROWD_BAR, FAIRNESS_BAR = 1.05, 1.2
-# Over a network: wall time of a stream, read by pyarrow or our loader, relative to the C++ server and grpc-go,
-# including the variation between two reads of one server; server CPU relative to the C++ server, up to this round-trip
-# time.
+# Limits for streams over a network: wall time relative to the C++ server and to grpc-go, with 5 % for the variation
+# between two reads of one server; server CPU relative to the C++ server, up to this round-trip time.
 NETWORK_BAR, NETWORK_CPU_BAR, NETWORK_CPU_MILLISECONDS = 1.05, 1.6, 0.5
 # Time of list<int32> from plain pages relative to a copy of the bytes, by list length.
 DECODE_BARS = {"512": 2.0}

@@ -116,7 +116,7 @@ class Bench:
                 yield self._sample(job, Cost(**got["cost"]), share=share, right=right)
 
     def _turns(self, jobs: list[Job]) -> Iterator[tuple[Job, str]]:
-        """The jobs and a label of the round, round by round; jobs with fewer rounds stop earlier."""
+        """Yields each job once per round, with the round's label; jobs with fewer rounds end earlier."""
         for number in range(1, max(self._setup.rounds, self._setup.peer_rounds) + 1):
             for job in jobs:
                 if number <= (rounds := self._setup.rounds_of(job.loader)):

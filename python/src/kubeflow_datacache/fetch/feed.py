@@ -25,7 +25,7 @@ from kubeflow_datacache.stop import Stop
 _SHORTEST: Final = 1 << 16
 _USUAL: Final = 1 << 20
 _LONGEST: Final = 4 << 20
-_IN_WORK: Final = 256 << 20  # limit of the total size of one message for each reader
+_IN_WORK: Final = 256 << 20  # limit of all readers' messages together, at one message per reader
 
 
 class MovedError(DataCacheError):

@@ -8,7 +8,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kubeflow_datacache.credentials import Credentials
-from kubeflow_datacache.h2 import message
 from kubeflow_datacache.h2.call import Call
 from kubeflow_datacache.h2.errors import ProtocolError
 from kubeflow_datacache.h2.exceptions import exception_of
@@ -57,8 +56,3 @@ class UnaryCall:
             if self._call is not None:
                 self._call.close()
         return out
-
-
-def action(name: str) -> bytes:
-    """Encodes an Action without a body."""
-    return message.bytes_field(1, name.encode())

@@ -21,7 +21,8 @@ _FEW_NODES: Final = 8  # up to this number of nodes, one comparison per node is 
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive steps of one share, `size` rows each, whose rows are the next ones of data node `node`, in order."""
+    """Consecutive steps of one share, `size` rows each. Their rows are the next rows that data node `node` sends, in
+    order."""
 
     steps: range
     size: int
@@ -75,7 +76,7 @@ class Plan:
         return self._assign(self._alike(first, max(1, min(_MOST_STEPS, most_rows // max(1, size)))), size)
 
     def _run(self, first: int, size: int) -> Run | None:
-        """A Run of the steps from `first` on whose rows one data node has; None if that needs the permutation."""
+        """A Run of steps from `first` on that lie on one data node; None if only the permutation could tell."""
         epoch = self._epoch
         if self._only is not None:
             return Run(self._alike(first, epoch.steps), size, self._only)

@@ -35,7 +35,7 @@ class WorkerStats:
         self._begun = time.perf_counter()
 
     def end(self) -> None:
-        """Ends the iteration and its workers' loaders."""
+        """Ends the iteration, and adds the workers' final statistics to the totals."""
         if self._begun is not None:
             self._wall += time.perf_counter() - self._begun
             self._begun = None
