@@ -19,7 +19,7 @@ from kubeflow.trainer import CustomTrainer, Initializer, TrainerClient
 from kubeflow.trainer.options import Annotations
 from kubernetes import client, config
 
-from demo_cluster import parts, table
+from demo_cluster import phases, table
 from demo_cluster.train import alone, train
 from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs
 
@@ -147,7 +147,7 @@ def _watch(
     _await_step(trainer, job, GATE)
     for line in cache_logs(trainer, job, follow=True):
         print(f"  {GATE}: {line}", flush=True)
-    times |= parts.of_cache(core, NAMESPACE, job)
+    times |= phases.of_cache(core, NAMESPACE, job)
     read = sum(_counter(pod, "datacache_load_read_bytes_total") for pod in _cache_pods(core, job))
     told = []
     for rank in range(args.ranks):
@@ -164,9 +164,9 @@ def _watch(
         return 1
     rows, size = (sum(each[what] for each in told) for what in ("rows", "bytes"))
     seconds = max(each["seconds"] for each in told)
-    times |= parts.of_gate(core, NAMESPACE, job)
+    times |= phases.of_wait(core, NAMESPACE, job)
     times["first batch"] = min(each["first_batch"] for each in told)
-    print("\n".join(parts.table(created, times)))
+    print("\n".join(phases.table(created, times)))
     print(f"  read from the store    {read / 1e6:.1f} MB, once")
     print(f"  streamed to training   {size / 1e6:.1f} MB, {rows:,} rows in {args.epochs} epochs")
     print(

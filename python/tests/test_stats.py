@@ -37,8 +37,7 @@ def drain(loader: Loader, consumer: float = 0.0) -> float:
 
 
 def names(stage: Stage, run: Callable[[float], tuple[Stats, float]]) -> None:
-    """Asserts that run(seconds of delay) -> (stats, wall) reports the stage as bottleneck, and that stages add up to
-    wall."""
+    """Asserts that run(delay in seconds) returns stats that name the stage as bottleneck and add up to the wall."""
     for seconds in LOUDER:
         stats, wall = run(seconds)
         if stats.bottleneck == stage and abs(stats.wall - wall) <= 0.02 * wall:

@@ -11,7 +11,7 @@ import pytest
 from benchlib.crowd import FEW, FEW_BARE, FEW_LOADERS, FEW_PLAIN, MANY, MANY_BARE, MANY_LOADERS, MANY_PLAIN
 from benchlib.decode import COPY, figures
 from benchlib.measure import PQARROW, PQARROW_KEPT, SEQUENTIAL
-from benchlib.parts import REST, part
+from benchlib.profile_parts import REST, part
 from benchlib.report import memory, rows, text
 from benchlib.sample import Sample
 from benchlib.subjects import GRPC_GO, LOADER, OURS, PYARROW, TCP, TRAINER

@@ -36,10 +36,10 @@ ENDED: Final = (
     "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a"
     " loader has one iteration at a time; make another loader to read twice at once"
 )
-# Divisors of prefetch_bytes. Without a transform: merged batches get a quarter, received messages the rest.
+# Divisors of prefetch_bytes. Without a transform, merged batches get a quarter and received messages the rest.
 _READY_SHARE = 4
-# With a transform: for received messages, for its results, and for each block that is being merged or transformed.
-# Blocks get less, as their results may be many times as large as their rows.
+# With a transform, divisors for received messages, for results, and for each block that is being merged or transformed.
+# Results may be many times as large as rows, so blocks are small.
 _AHEAD_SHARE, _MADE_SHARE, _BLOCK_SHARE = 2, 4, 16
 
 

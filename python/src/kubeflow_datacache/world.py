@@ -63,8 +63,8 @@ class World:
 
     @classmethod
     def of_group(cls, group: Any) -> Self:
-        """This process's rank and size in a torch.distributed process group. Its ranks must be those that read
-        different rows."""
+        """This process's rank and size in a torch.distributed process group, all of whose ranks must read different
+        rows."""
         import torch.distributed as distributed
 
         return cls(distributed.get_rank(group), distributed.get_world_size(group))

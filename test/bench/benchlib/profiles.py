@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchlib import arguments, machine, parts
+from benchlib import arguments, machine, profile_parts
 from benchlib.clients import Clients
 from benchlib.measure import warm_page_cache
 from benchlib.process import Server, free_port
@@ -94,9 +94,9 @@ def read_while(recorder: Recorder, pool: Clients, server: Server, request: Reque
 
 def text(work: str, kept: list[Profile]) -> str:
     """Formats the CPU-seconds per GB of a kind of work, by part and table."""
-    shares = [parts.shares(p.file) for p in kept]
+    shares = [profile_parts.shares(p.file) for p in kept]
     lines = [f"{WORK[work]:<38}" + "".join(f"{p.table:>10}" for p in kept)]
-    for part in parts.PARTS:
+    for part in profile_parts.PARTS:
         cells = [p.cpu * share.get(part, 0.0) for p, share in zip(kept, shares, strict=True)]
         if max(cells) >= 0.005:
             lines.append(

@@ -25,7 +25,7 @@ def of_cache(core: client.CoreV1Api, namespace: str, job: str) -> dict[str, floa
     }
 
 
-def of_gate(core: client.CoreV1Api, namespace: str, job: str) -> dict[str, float]:
+def of_wait(core: client.CoreV1Api, namespace: str, job: str) -> dict[str, float]:
     """Return the time at which the step that waits for the cache ended."""
     labels = f"jobset.sigs.k8s.io/jobset-name={job},jobset.sigs.k8s.io/replicatedjob-name=dataset-initializer"
     ends = [pod.status.container_statuses[0].state.terminated for pod in _pods(core, namespace, labels)]
