@@ -33,7 +33,8 @@ def main() -> int:
         checkpoint = Checkpoint(args.checkpoint)
         totals = checkpoint.load(model, loaders) or EpochTotals.new(rows)
         while loaders[0].epoch < args.epochs:
-            _epoch(model, loaders, totals, checkpoint, every=args.checkpoint_steps)
+            if loaders[0].next_step < loaders[0].steps:  # else the checkpoint was saved at the end of an epoch
+                _epoch(model, loaders, totals, checkpoint, every=args.checkpoint_steps)
             totals = EpochTotals.new(rows)
             for loader in loaders:
                 loader.set_epoch(loader.epoch + 1)
