@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables written by Apache Spark: the cache serves the rows that Spark reads, or the correct ones if Spark errs."""
 
-# ruff: noqa: E501 Statements and conditions are easier to read on one line.
+# ruff: noqa: E501
+# Statements and conditions are easier to read on one line.
 
 from __future__ import annotations
 

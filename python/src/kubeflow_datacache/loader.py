@@ -36,11 +36,12 @@ ENDED: Final = (
     "this iteration was ended, by a newer one over the same loader, or by its set_epoch, load_state_dict or close: a"
     " loader has one iteration at a time; make another loader to read twice at once"
 )
-# Divisors of prefetch_bytes. Without a transform, merged batches get a quarter and received messages the rest.
-_READY_SHARE = 4
-# With a transform, divisors for received messages, for results, and for each block that is being merged or transformed.
-# Results may be many times as large as rows, so blocks are small.
-_AHEAD_SHARE, _MADE_SHARE, _BLOCK_SHARE = 2, 4, 16
+# How prefetch_bytes is divided. Without a transform:
+_READY_SHARE = 4  # merged batches get 1/4, received messages the rest
+# With a transform:
+_AHEAD_SHARE = 2  # received messages get 1/2
+_MADE_SHARE = 4  # results get 1/4
+_BLOCK_SHARE = 16  # a block that is being merged gets 1/16, as its results may be many times as large
 
 
 class Loader:

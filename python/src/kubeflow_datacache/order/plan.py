@@ -33,9 +33,9 @@ class Run:
 class InterleavedRun:
     """Consecutive steps of one share, `size` rows each, from any number of data nodes.
 
-    counts: {data node: number of its next rows to take}, ascending, without nodes that have none. destinations: the
-    position in the run of each row, with the nodes' rows concatenated in the order of counts; None if they are in order
-    already.
+    counts: {data node: number of its next rows to take}, ascending, without nodes that have none. destinations[i]: the
+    position in the run of the i-th taken row, counting the nodes' rows in the order of counts; None if the rows are in
+    order already.
     """
 
     steps: range
