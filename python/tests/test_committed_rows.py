@@ -70,7 +70,7 @@ def schedule(number: int, rng: random.Random) -> Schedule:
     return Schedule(rows, options, attempts, rng.randint(1, 2))
 
 
-Ledger = dict[tuple[int, int], list[Batch]]  # (epoch, step): the batch of each rank
+Committed = dict[tuple[int, int], list[Batch]]  # (epoch, step): the batch of each rank
 
 
 class Fleet:
@@ -98,7 +98,7 @@ class Fleet:
         """All readers."""
         return [loader for rank in self.readers for loader in rank]
 
-    def run(self, ledger: Ledger, steps: int) -> bool:
+    def run(self, committed: Committed, steps: int) -> bool:
         """Commits at most `steps` steps and stops; returns whether the training was complete before that."""
         one = self.readers[0][0]
         while True:
@@ -115,8 +115,8 @@ class Fleet:
                 self.disturb(True)
                 batches = [next(stream) for stream in mine]
                 assert {(b.epoch, b.step) for b in batches} == {(one.epoch, step)}
-                assert (one.epoch, step) not in ledger, "a step was committed twice"
-                ledger[one.epoch, step] = batches
+                assert (one.epoch, step) not in committed, "a step was committed twice"
+                committed[one.epoch, step] = batches
                 rank = self.readers[step % len(self.readers)]  # the state of any rank is valid
                 self.state, steps = json.dumps(rank[step % len(rank)].state_dict()), steps - 1
             # In every second epoch, do not read past the last batch, like loops that count batches.
@@ -131,36 +131,36 @@ class Fleet:
             loader.close()
 
 
-def train(cache: DataCache, plan: Schedule, disturb: Callable[[bool], None]) -> tuple[Ledger, int]:
+def train(cache: DataCache, plan: Schedule, disturb: Callable[[bool], None]) -> tuple[Committed, int]:
     """Runs the schedule to its end, each attempt from the last state that the previous one saved.
 
     disturb(whether in the middle of an epoch) is called before attempts and steps. Returns the committed batches and
     the number of reconnects.
     """
-    ledger: Ledger = {}
+    committed: Committed = {}
     state: str | None = None
     reconnects = 0
     for world, workers, steps in [*plan.attempts, (2, 1, 1 << 30)]:
         disturb(False)
         fleet = Fleet(cache, plan, world, workers, state, disturb)
         try:
-            if fleet.run(ledger, steps):
+            if fleet.run(committed, steps):
                 break
             state = fleet.state
         finally:
             fleet.close()
             reconnects += sum(loader.stats().reconnects for loader in fleet.all())
-    return ledger, reconnects
+    return committed, reconnects
 
 
-def check(plan: Schedule, ledger: Ledger) -> None:
+def check(plan: Schedule, committed: Committed) -> None:
     """Asserts that every global batch equals the oracle's: rows, order, mask and content."""
     options = {k: v for k, v in plan.options.items() if k not in ("prefetch_bytes", "global_batch_size")}
     for epoch in range(plan.epochs):
         oracle = Oracle(rows=plan.rows, epoch=epoch, global_batch=plan.options["global_batch_size"], **options)
-        assert sorted(s for e, s in ledger if e == epoch) == list(range(oracle.steps()))
+        assert sorted(s for e, s in committed if e == epoch) == list(range(oracle.steps()))
         for step in oracle.share():
-            batches = ledger[epoch, step.number]
+            batches = committed[epoch, step.number]
             got = [batch.arrow() for batch in batches]
             ids = [row for part in got for row in part.column("id").to_pylist()]
             assert ids == step.rows, (plan, epoch, step.number)
@@ -178,11 +178,11 @@ def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.Mo
         table = Table.random(plan.rows, rng)
         transport = rng.choice(get_args(Transport))
         with Peer(table) as peer, DataCache(peer.endpoint, retry_seconds=60, transport=transport) as cache:
-            ledger, reconnects = train(cache, plan, functools.partial(disturb, peer, rng))
-        check(plan, ledger)
-        seen.update({**plan.traits(), "steps": len(ledger), "reconnects": reconnects, f"over {transport}": 1})
+            committed, reconnects = train(cache, plan, functools.partial(disturb, peer, rng))
+        check(plan, committed)
+        seen.update({**plan.traits(), "steps": len(committed), "reconnects": reconnects, f"over {transport}": 1})
     summary = ", ".join(f"{count} {name}" for name, count in seen.most_common())
-    chance.note(f"ledger, no mismatch: {summary}")
+    chance.note(f"committed rows, no mismatch: {summary}")
     assert chance.only is not None or all(seen.values()), f"the schedules left something out: {summary}"
 
 

@@ -228,9 +228,9 @@ def test_stats_print_as_a_table() -> None:
         "transform      0.000    0.0%  the transform",
         "consumer       2.250   22.5%  your own code between batches",
         "wall          10.000  100.0%",
-        "given:  1,200 batches, 2,400,000 rows, 5,000.0 MB (500.0 MB/s)",
-        "stands: epoch 3, step 1,200 comes next; reconnects: 1",
-        "queues: raw 100 rows, 1.0 MB; prefetch 7 rows, 0.1 MB",
+        "returned: 1,200 batches, 2,400,000 rows, 5,000.0 MB (500.0 MB/s)",
+        "position: epoch 3, next step 1,200; reconnects: 1",
+        "queues:   raw 100 rows, 1.0 MB; prefetch 7 rows, 0.1 MB",
     ]
 
 

@@ -120,9 +120,9 @@ class Stats:
         raw, ready = self.raw_queue_depth, self.prefetch_queue_depth
         lines += [
             f"{'wall':<9} {self.wall:>10.3f} {1:>7.1%}",
-            f"given:  {self.steps:,} batches, {self.rows:,} rows, {_mb(self.bytes)} ({_mb(self.bytes / wall)}/s)",
-            f"stands: epoch {self.epoch:,}, step {self.next_step:,} comes next; reconnects: {self.reconnects:,}",
-            f"queues: raw {raw.rows:,} rows, {_mb(raw.bytes)}; prefetch {ready.rows:,} rows, {_mb(ready.bytes)}",
+            f"returned: {self.steps:,} batches, {self.rows:,} rows, {_mb(self.bytes)} ({_mb(self.bytes / wall)}/s)",
+            f"position: epoch {self.epoch:,}, next step {self.next_step:,}; reconnects: {self.reconnects:,}",
+            f"queues:   raw {raw.rows:,} rows, {_mb(raw.bytes)}; prefetch {ready.rows:,} rows, {_mb(ready.bytes)}",
         ]
         return "\n".join(lines)
 
