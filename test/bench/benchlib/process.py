@@ -34,7 +34,7 @@ def tree_cpu_seconds() -> float:
 
 
 def _below(pid: int) -> float:
-    """CPU time of a process and its descendants; 0 if it has just ended, as its parent then includes it."""
+    """CPU time of a process and its descendants; 0 for a process that has ended, whose time its parent's includes."""
     try:
         user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]  # time of ended children
         ended = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

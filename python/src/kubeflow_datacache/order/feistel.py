@@ -106,10 +106,11 @@ class Feistel:
 
 
 class _Round(NamedTuple):
-    """One Feistel round. F(source, key) has as many bits as the target, at most 31.
+    """One Feistel round. F(source, key) is truncated to the bits of the target, at most 31: bits 32 and up of a
+    product.
 
-    These are the bits of a product from bit 32 on. Multiplying the factor by a power of two moves them to the top of
-    the 64-bit product, so that a right shift extracts them.
+    The factor is shifted left in advance, so that these bits are the highest of the 64-bit product and one right shift
+    extracts them.
     """
 
     key: np.uint64

@@ -16,7 +16,7 @@ from loaderbench import tensors
 from loaderbench.case import ALWAYS, BATCH, SEED, Batch, Case
 
 BUFFER = 10_000
-IMAGE_BUFFER = 2_000  # 40 MB of rows of 20 KB
+IMAGE_BUFFER = 2_000  # 40 MB for rows of 20 KB
 FIRST_USE = ALWAYS
 
 
