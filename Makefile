@@ -206,7 +206,7 @@ lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, py
 	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(TRAINING)
 
 # Packages whose tests run Kubernetes' own programs, which take long to build; test/e2e wants a whole cluster besides.
-CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/install ./test/plugin ./test/scratch ./test/objectcache/cluster
+CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/install ./test/kueue ./test/plugin ./test/scratch ./test/objectcache/cluster
 
 # gotest PACKAGES: runs Go tests under the race detector; says at the end what was skipped and why, and which tests took longest.
 define gotest

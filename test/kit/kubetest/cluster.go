@@ -42,6 +42,8 @@ type Options struct {
 	// Programs replaces a manager's program, by the manager's name (JobSet, LWS, Trainer): the path of a program with the same flags
 	// and permissions, or "" for none. The manager's CRDs, RBAC and webhooks are always installed.
 	Programs map[string]string
+	// Kueue adds Kueue to the cluster and replaces these fields of its stock configuration. The cluster has no Kueue if it is nil.
+	Kueue map[string]any
 	// Scheme adds types to Cluster.Client's scheme, which contains the types of Kubernetes, CRDs, Trainer, JobSet and LWS.
 	Scheme func(*runtime.Scheme) error
 }
@@ -169,7 +171,7 @@ func (c *Cluster) start(ctx context.Context, options Options) error {
 			return err
 		}
 	}
-	for _, m := range managers {
+	for _, m := range options.managers() {
 		if err := c.Install(ctx, c.manifest(m.name), c.webhookAddress(m)); err != nil {
 			return err
 		}
@@ -177,13 +179,13 @@ func (c *Cluster) start(ctx context.Context, options Options) error {
 	if err := c.startControllers(options.Controllers); err != nil {
 		return err
 	}
-	if err := c.startManagers(options.Programs); err != nil {
+	if err := c.startManagers(options); err != nil {
 		return err
 	}
 	if c.Kubelet, err = startKubelet(ctx, c); err != nil {
 		return err
 	}
-	return c.awaitManagers(ctx, options.Programs)
+	return c.awaitManagers(ctx, options)
 }
 
 // NewScheme returns a scheme of all types of a cluster with Trainer, plus those that more, which may be nil, adds.

@@ -6,6 +6,7 @@ package kubetest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,23 +27,44 @@ const (
 	JobSet  = "jobset"
 	LWS     = "lws"
 	Trainer = "trainer"
+	Kueue   = "kueue"
 )
 
 // manager describes one of the stock managers.
 type manager struct {
 	name      string
-	namespace string // namespace in its manifests
-	account   string // its service account
-	config    string // its ConfigMap
-	port      int    // of its webhooks
+	namespace string   // namespace in its manifests
+	account   string   // its service account
+	config    string   // its ConfigMap
+	port      int      // of its webhooks
+	args      []string // in addition to those of its Deployment
+	certs     string   // folder below /etc in which it wants certificates for its metrics, whether it serves these or not; "": none
 }
 
 const configFile = "controller_manager_config.yaml" // file in each ConfigMap
 
 var managers = []manager{
-	{JobSet, "jobset-system", "jobset-controller-manager", "jobset-manager-config", 19441},
-	{LWS, "lws-system", "lws-controller-manager", "lws-manager-config", 19442},
-	{Trainer, "kubeflow-system", "kubeflow-trainer-controller-manager", "kubeflow-trainer-config", 19443},
+	{name: JobSet, namespace: "jobset-system", account: "jobset-controller-manager", config: "jobset-manager-config", port: 19441},
+	{name: LWS, namespace: "lws-system", account: "lws-controller-manager", config: "lws-manager-config", port: 19442},
+	{name: Trainer, namespace: "kubeflow-system", account: "kubeflow-trainer-controller-manager", config: "kubeflow-trainer-config", port: 19443},
+}
+
+// kueue runs without its API server for lists of pending workloads, whose certificates must be at a fixed path.
+var kueue = manager{
+	name: Kueue, namespace: "kueue-system", account: "kueue-controller-manager", config: "kueue-manager-config", port: 19444,
+	args: []string{"--feature-gates=VisibilityOnDemand=false"}, certs: "/etc/kueue/metrics/certs",
+}
+
+// withCerts is a script with arguments FOLDER CERTS PROGRAM ARGUMENTS: it runs the program with FOLDER's certificates in CERTS, in an /etc
+// of its own. It needs root and a mount namespace.
+const withCerts = `mount -t tmpfs none /etc && mkdir -p "$(dirname "$1")" && cp -r "$0" "$1" && shift && exec "$@"`
+
+// managers returns the managers of a cluster with these options.
+func (o Options) managers() []manager {
+	if o.Kueue == nil {
+		return managers
+	}
+	return append(slices.Clone(managers), kueue)
 }
 
 func (c *Cluster) manifest(name string) string {
@@ -52,26 +74,30 @@ func (c *Cluster) manifest(name string) string {
 func (c *Cluster) webhookAddress(m manager) string { return c.Address + ":" + strconv.Itoa(m.port) }
 
 // startManagers starts the managers, or the programs that replace them.
-func (c *Cluster) startManagers(programs map[string]string) error {
-	for _, m := range managers {
-		program, replaced := programs[m.name]
+func (c *Cluster) startManagers(options Options) error {
+	for _, m := range options.managers() {
+		program, replaced := options.Programs[m.name]
 		if replaced && program == "" {
 			continue
 		}
 		if !replaced {
 			program = c.tool(m.name + "-manager")
 		}
-		if err := c.startManager(m, program); err != nil {
+		var changes map[string]any
+		if m.name == Kueue {
+			changes = options.Kueue
+		}
+		if err := c.startManager(m, program, changes); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// startManager starts one manager with the permissions of its own service account and its stock configuration, except for what would
-// collide on a single address: it has its own port for webhooks, no metrics and no probes. Leader election and certificate rotation
-// are disabled.
-func (c *Cluster) startManager(m manager, program string) error {
+// startManager starts one manager with the permissions of its own service account and its stock configuration, with changes. What would
+// collide on a single address is replaced too: it has its own port for webhooks, no metrics and no probes. Leader election and certificate
+// rotation are disabled.
+func (c *Cluster) startManager(m manager, program string, changes map[string]any) error {
 	kubeconfig, err := c.Kubeconfig("system:serviceaccount:"+m.namespace+":"+m.account, "system:serviceaccounts", "system:authenticated")
 	if err != nil {
 		return err
@@ -94,6 +120,7 @@ func (c *Cluster) startManager(m manager, program string) error {
 	if err := yaml.Unmarshal([]byte(stock), &config); err != nil {
 		return fmt.Errorf("the configuration of %s: %w", m.name, err)
 	}
+	maps.Copy(config, changes)
 	config["metrics"] = map[string]any{"bindAddress": "0"}
 	config["health"] = map[string]any{"healthProbeBindAddress": "0"}
 	config["leaderElection"] = map[string]any{"leaderElect": false}
@@ -116,7 +143,12 @@ func (c *Cluster) startManager(m manager, program string) error {
 	if err != nil {
 		return err
 	}
-	p, err := c.processes.run(m.name, program, []string{"KUBECONFIG=" + kubeconfig, "TMPDIR=" + c.path("tmp")}, args...)
+	env := []string{"KUBECONFIG=" + kubeconfig, "TMPDIR=" + c.path("tmp")}
+	args = append(args, m.args...)
+	if m.certs != "" {
+		program, args = "unshare", append([]string{"--mount", "sh", "-c", withCerts, c.CertDir, m.certs, program}, args...)
+	}
+	p, err := c.processes.run(m.name, program, env, args...)
 	c.managers = append(c.managers, p)
 	return err
 }
@@ -145,9 +177,9 @@ func stockArgs(objects []*unstructured.Unstructured, m manager, file string) ([]
 
 // awaitManagers waits until each running manager responds on every path of its webhooks, and namespaces get their default service
 // account.
-func (c *Cluster) awaitManagers(ctx context.Context, programs map[string]string) error {
-	for _, m := range managers {
-		if program, replaced := programs[m.name]; replaced && program == "" {
+func (c *Cluster) awaitManagers(ctx context.Context, options Options) error {
+	for _, m := range options.managers() {
+		if program, replaced := options.Programs[m.name]; replaced && program == "" {
 			continue
 		}
 		objects, err := readManifest(c.manifest(m.name))
