@@ -175,7 +175,11 @@ func ordinaryVolume(t *testing.T) {
 }
 
 // refused checks that pods that can't have a scratch volume are rejected, with the reason where their users look.
-func refused(t *testing.T) {
+func refused(t *testing.T) { refusedWith(t, "at most 253 are") }
+
+// refusedWith is refused with other words about a claim's name that is too long: without the webhook, the API server itself rejects it.
+func refusedWith(t *testing.T, tooLong string) {
+	t.Helper()
 	ns := cluster.Namespace(t)
 	job := indexedJob(ns, "plain", 1)
 	job.Spec.CompletionMode = nil
@@ -187,7 +191,7 @@ func refused(t *testing.T) {
 			p.Spec.Volumes[0].Ephemeral.VolumeClaimTemplate.Annotations[claim.Mark] = "shared"
 		},
 		"use nodeSelector": func(p *corev1.Pod) { p.Spec.NodeName = "node-a" },
-		"at most 253 are":  func(p *corev1.Pod) { p.Name = strings.Repeat("n", 246) },
+		tooLong:            func(p *corev1.Pod) { p.Name = strings.Repeat("n", 246) },
 	} {
 		pod := barePod(ns, "pod")
 		edit(pod)

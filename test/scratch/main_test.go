@@ -4,6 +4,7 @@
 package scratch
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,15 +12,20 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/internal/claim"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 const (
-	system  = "datacache-scratch-volumes" // the manager's namespace, service account and Lease
-	overlay = "../../manifests/scratch-volumes/webhook"
+	system         = "datacache-scratch-volumes" // the manager's namespace, service account and Lease
+	webhookOverlay = "../../manifests/scratch-volumes/webhook"
+	policyOverlay  = "../../manifests/scratch-volumes/admission-policy"
 
 	webhookPort = 19460 // ports of the one manager that runs
 	probesPort  = 19461
@@ -64,9 +70,9 @@ func fail(err error) int {
 	return 1
 }
 
-// TestScratchVolumes runs all tests of this package one after the other, on one manager.
+// TestScratchVolumes runs its tests one after the other, on one manager whose webhook admits pods.
 func TestScratchVolumes(t *testing.T) {
-	install(t)
+	install(t, webhookOverlay)
 	takesOver(t) // first, since the manager that it leaves has a high rate
 	for name, test := range map[string]func(*testing.T){
 		"Kinds": kinds, "OrdinaryVolume": ordinaryVolume, "Restarts": restarts, "Suspended": suspended, "Refused": refused,
@@ -79,20 +85,56 @@ func TestScratchVolumes(t *testing.T) {
 	}
 }
 
-// install applies what an admin installs, except for the Deployment.
-func install(t *testing.T) {
+// TestAdmissionPolicy: the API server admits pods by its own policies, without a webhook, and all kinds of jobs get the same claims.
+func TestAdmissionPolicy(t *testing.T) {
+	install(t, policyOverlay)
+	start(t, "--webhook=false", "--claim-qps=100")
+	ns := cluster.Namespace(t)
+	kubetest.Eventually(t, "the API server to apply the policies", func() error { // it learns of them in its own time
+		pod := barePod(ns, "pod")
+		if err := cluster.Client.Create(t.Context(), pod, client.DryRunAll); err != nil {
+			return err
+		}
+		if !claim.Gated(pod) {
+			return errors.New("a pod with a scratch volume has no gate")
+		}
+		return nil
+	})
+	kinds(t)
+	t.Run("Refused", func(t *testing.T) { refusedWith(t, "must be no more than 253") })
+}
+
+// install applies an overlay, except for the Deployment. When the test ends, it deletes the overlay's webhooks and admission policies.
+func install(t *testing.T, overlay string) {
 	t.Helper()
 	text, err := exec.CommandContext(t.Context(), cluster.Kubectl(), "kustomize", overlay).Output()
 	if err != nil {
 		t.Fatalf("render %s: %v", overlay, err)
 	}
-	file := filepath.Join(t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
+	dir := t.TempDir()
+	objects := filepath.Join(dir, "objects.yaml")
+	var admission []string
+	for object := range strings.SplitSeq(string(text), "\n---\n") {
+		if strings.Contains(object, "apiVersion: admissionregistration.k8s.io/") {
+			admission = append(admission, object)
+		}
+	}
+	admit := filepath.Join(dir, "admission.yaml")
+	if err := errors.Join(os.WriteFile(objects, text, 0o600), os.WriteFile(admit, []byte(strings.Join(admission, "\n---\n")), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.Install(t.Context(), file, at(webhookPort)); err != nil {
+	if err := cluster.Install(t.Context(), objects, at(webhookPort)); err != nil {
 		t.Fatal(err)
 	}
+	kubeconfig, err := cluster.Kubeconfig("kubetest-admin", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command(cluster.Kubectl(), "--kubeconfig="+kubeconfig, "delete", "-f", admit).CombinedOutput(); err != nil {
+			t.Errorf("delete the admission of %s: %v\n%s", overlay, err, out)
+		}
+	})
 }
 
 func at(port int) string { return net.JoinHostPort(cluster.Address, strconv.Itoa(port)) }

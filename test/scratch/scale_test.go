@@ -52,7 +52,7 @@ func setting(t *testing.T, name, fallback string) int {
 // pods whose claims exist take no token. It prints how fast Kubernetes' own controllers create claims.
 func TestScale(t *testing.T) {
 	count, rate := setting(t, "CLAIMS", "60"), setting(t, "CLAIM_QPS", "30")
-	install(t)
+	install(t, webhookOverlay)
 	class := &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: scaleClass}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer),
 	}
