@@ -18,9 +18,10 @@ from kubeflow_datacache import World
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in os.environ if re.match("RANK|WORLD_SIZE|LOCAL_RANK|OMPI_|SLURM_", n)]:
+    for name in [n for n in os.environ if re.match("RANK|WORLD_SIZE|LOCAL_RANK|JAX_|OMPI_|SLURM_", n)]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
 
 
 def test_a_process_without_a_launcher() -> None:
@@ -42,6 +43,21 @@ def test_torch_distributed_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
     assert World.detect() == World(1, 2)
+
+
+@pytest.mark.parametrize(("initialized", "world"), [(True, World(1, 2)), (False, World(3, 8))])
+def test_jax_distributed_comes_before_launchers(
+    initialized: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_PROCESS_ID", "3")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "8")
+    jax = types.SimpleNamespace(
+        distributed=types.SimpleNamespace(is_initialized=lambda: initialized),
+        process_index=lambda: 1,
+        process_count=lambda: 2,
+    )
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    assert World.detect() == world
 
 
 def test_an_environment_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,14 +34,18 @@ class World:
     def detect(cls) -> Self:
         """Detects rank and world size of this process.
 
-        From torch.distributed if it is initialized in this process, else from the variables of launchers: RANK and
-        WORLD_SIZE (torchrun), OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), SLURM_PROCID and SLURM_STEP_NUM_TASKS (srun);
-        else a world of one. Raises ValueError if only a rank or only a size is set, as guessing rank 0 could be wrong.
-        torch is used only if the program has already imported it.
+        From torch.distributed, else from jax.distributed, if it is initialized in this process, else from the variables
+        of launchers: RANK and WORLD_SIZE (torchrun), JAX_PROCESS_ID and JAX_NUM_PROCESSES (Kubeflow Trainer for JAX),
+        OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), SLURM_PROCID and SLURM_STEP_NUM_TASKS (srun); else a world of one.
+        Raises ValueError if only a rank or only a size is set, as guessing rank 0 could be wrong. torch and jax are
+        used only if the program has already imported them.
         """
         distributed = getattr(sys.modules.get("torch"), "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return cls(distributed.get_rank(), distributed.get_world_size())
+        jax = sys.modules.get("jax")
+        if jax is not None and jax.distributed.is_initialized():
+            return cls(jax.process_index(), jax.process_count())
         for rank_name, size_name in _LAUNCHERS:
             rank, size = _number(rank_name), _number(size_name)
             if rank is None and (size is None or size == 1):
@@ -91,6 +95,7 @@ class World:
 # Variables with the rank and the world size, by launcher, in the order in which they are tried.
 _LAUNCHERS: Final = (
     ("RANK", "WORLD_SIZE"),
+    ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
