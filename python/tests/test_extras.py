@@ -17,7 +17,17 @@ import pyarrow as pa
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.block import StepBlock
-{ROWS}.torch()
+batch = {ROWS}
+"""
+WITHOUT = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Finder())
 """
 
 
@@ -25,16 +35,17 @@ from kubeflow_datacache.rows.block import StepBlock
     ("missing", "code", "extra"),
     [
         ("torch", "import kubeflow_datacache.torch", "torch"),
-        ("torch", BATCH, "torch"),
+        ("torch", f"{BATCH}batch.torch()", "torch"),
+        ("pandas", f"{BATCH}batch.to_pandas()", "notebook"),
         ("kubeflow", "import kubeflow_datacache.sdk", "sdk"),
         ("transformers", "import kubeflow_datacache.torch.huggingface", "huggingface"),
     ],
-    ids=["torch", "Batch.torch", "sdk", "huggingface"],
+    ids=["torch", "Batch.torch", "Batch.to_pandas", "sdk", "huggingface"],
 )
 def test_the_error_names_the_extra(missing: str, code: str, extra: str) -> None:
     if missing == "transformers":
         pytest.importorskip("torch", reason="runs in the training environment: make test-loader")
-    script = f"import sys; sys.modules[{missing!r}] = None\nimport kubeflow_datacache\n{code}"
+    script = f"{WITHOUT.format(missing=missing)}\nimport kubeflow_datacache\n{code}"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 1

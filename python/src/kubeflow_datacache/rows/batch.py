@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kubeflow_datacache.errors import ColumnError
-from kubeflow_datacache.extras import missing_extra
+from kubeflow_datacache.extras import missing_extra, needs
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.arrays import Array
@@ -98,11 +98,12 @@ class Batch:
     def to_pandas(self, **options: Any) -> Any:
         """Converts the rows to a pandas.DataFrame; options are those of pyarrow.RecordBatch.to_pandas. Requires pandas.
 
-        A column of numbers without nulls that is the only one of its type is a view of Arrow's memory. Columns of the
-        same type, which pandas stores together, and strings, lists, bools, times and columns with nulls are copied
-        (zero_copy_only=True makes a copy an error).
+        All columns are copied by default, as pandas keeps those of one type together. split_blocks=True makes numbers
+        and times without nulls read-only views of Arrow's memory: frame.copy() before single values are assigned to.
+        types_mapper=pandas.ArrowDtype copies nothing. zero_copy_only=True makes a copy an error, but not for strings.
         """
-        return self.arrow().to_pandas(**options)
+        with needs("notebook", "Batch.to_pandas()"):
+            return self.arrow().to_pandas(**options)
 
     def arrow(self) -> pa.RecordBatch:
         """The rows as an Arrow record batch, after the transform; never a copy."""
