@@ -22,11 +22,15 @@ LOCK    := hack/python/requirements.txt
 venv_of  = $(CACHE)/$(1)-$(shell { $(PYTHON3) -V; cat $(2); } 2>/dev/null | sha256sum | cut -c1-12)
 VENV    := $(call venv_of,venv,$(LOCK))
 PYTHON  := $(VENV)/bin/python
-# Beside it: torch and the Kubeflow SDK, for the loader's adaptors and the end-to-end tests; the loaders that bench-loader compares with, some
-# of which want older packages than ours; clients of the object cache as people install them; Spark.
+# Beside it: torch and the Kubeflow SDK, for the loader's adaptors and the end-to-end tests; over that, JAX, Ray, pandas and Jupyter's kernel, for
+# the examples; the loaders that bench-loader compares with, some of which want older packages than ours; clients of the object cache as people
+# install them; Spark.
 TRAINING_LOCK := hack/python/training.txt
 TRAINING_VENV := $(call venv_of,training,$(LOCK) $(TRAINING_LOCK))
 TRAINING      := $(TRAINING_VENV)/bin/python
+EXAMPLES_LOCK := hack/python/examples.txt
+EXAMPLES_VENV := $(call venv_of,examples,$(LOCK) $(TRAINING_LOCK) $(EXAMPLES_LOCK))
+EXAMPLES      := $(EXAMPLES_VENV)/bin/python
 PEERS_LOCK    := hack/python/peers.txt
 PEERS_VENV    := $(call venv_of,peers,$(PEERS_LOCK))
 PEERS         := $(PEERS_VENV)/bin/python
@@ -109,6 +113,10 @@ venv: bootstrap
 .PHONY: training-venv
 training-venv: bootstrap ## The virtual environment with torch and the Kubeflow SDK (about 3 min, once).
 	@hack/venv $(TRAINING_VENV) $(LOCK) $(TRAINING_LOCK)
+
+.PHONY: examples-venv
+examples-venv: training-venv # over that, JAX, Ray, pandas and Jupyter's kernel (about 1 min, once)
+	@hack/venv --over $(TRAINING_VENV) $(EXAMPLES_VENV) $(EXAMPLES_LOCK)
 
 .PHONY: peers-venv
 peers-venv: bootstrap ## The virtual environment with the loaders that bench-loader compares with (about 5 min, once).
@@ -193,7 +201,7 @@ fmt: venv $(LINT) ## Format Go and Python (seconds).
 	@$(PYTHON) -m ruff check --quiet --fix-only python
 
 .PHONY: lint
-lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, pyright (about 8 min cold, 30 s after).
+lint: venv training-venv examples-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, pyright (about 8 min cold, 30 s after).
 	@echo "==> lint: golangci-lint (about 2 min cold, seconds after)"
 	@$(LINT) run ./...
 	@for module in $(MODULES); do (cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml ./...); done
@@ -203,7 +211,7 @@ lint: venv training-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, py
 	@$(PYTHON) -m ruff format --check --quiet python
 	@$(PYTHON) -m ruff check --quiet python
 	@$(VENV)/bin/basedpyright -p $(PYCONF) --pythonpath $(TRAINING)
-	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(TRAINING)
+	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(EXAMPLES)
 
 # Packages whose tests run Kubernetes' own programs, which take long to build; test/e2e wants a whole cluster besides.
 CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/install ./test/kueue ./test/plugin ./test/scratch ./test/objectcache/cluster
@@ -218,7 +226,7 @@ define gotest
 endef
 
 .PHONY: test
-test: test-go test-conformance test-loader ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
+test: test-go test-conformance test-loader test-examples ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
 
 .PHONY: test-go
 test-go: venv clients-venv $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
@@ -261,8 +269,14 @@ test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIG
 .PHONY: test-loader
 test-loader: build training-venv ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).
 	@echo "==> test: the loader against $(SERVER) (about 4 min)"
-	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python runtimes test/conformance test/golden hack/loopback.py $(LOCK) $(TRAINING_LOCK) -- \
-		$(TRAINING) -m pytest python/tests -rs --durations=10 --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python README.md docs runtimes test/conformance test/golden hack/loopback.py $(LOCK) $(TRAINING_LOCK) -- \
+		$(TRAINING) -m pytest python/tests --ignore python/tests/examples -rs --durations=10 --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+
+.PHONY: test-examples
+test-examples: build examples-venv ## The loader in JAX, Ray Train and pandas, its notebook, docs/frameworks.md (about 2 min, 1 more the first time; nothing to do while nothing changed).
+	@echo "==> test: the loader in JAX, Ray Train, pandas and a notebook (about 2 min)"
+	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python docs/frameworks.md test/conformance hack/loopback.py $(LOCK) $(TRAINING_LOCK) $(EXAMPLES_LOCK) -- \
+		$(EXAMPLES) -m pytest python/tests/examples -rs --durations=10 --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz
 fuzz: bootstrap ## Run every fuzz target FUZZ=5000x times each (about 5 min; 8 more cold; FUZZ='--unguided 5000x': about 2).

@@ -1,0 +1,74 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The Python blocks of a page of the documentation, and a program that is all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from lake import Lake, Made
+from small import served
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ROWS, LENGTH = 2_100, 5  # more than two global batches of 1024
+SCHEMA = pa.schema(
+    [
+        ("content", pa.string()),
+        ("label", pa.int64()),
+        ("tokens", pa.list_(pa.int64())),
+        ("input_ids", pa.list_(pa.int64())),
+        ("labels", pa.int64()),
+    ]
+)
+
+
+@contextlib.contextmanager
+def page_cache(server: Path, folder: Path) -> Generator[str]:
+    """The endpoint of a cache of a table with the columns that the pages name."""
+    ids = np.arange(ROWS)
+    lists = pa.array((ids[:, None] + np.arange(LENGTH)).tolist(), pa.list_(pa.int64()))
+    labels = pa.array(ids % 2)
+    table = pa.Table.from_arrays([pa.array([f"text {i}" for i in ids]), labels, lists, lists, labels], schema=SCHEMA)
+    made = Made("docs", Lake(folder).create("docs", SCHEMA, table).metadata_location)
+    with served(server, folder, made) as one:
+        yield one
+
+
+def blocks_of(page: str) -> list[str]:
+    """The Python blocks of a page."""
+    return re.findall(r"^```python\n(.*?)^```$", (REPOSITORY / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def run_page(page: str, given: str, holds: str, endpoint: str, folder: Path, **environment: str) -> None:
+    """Runs a page's blocks in their order, between what the page takes as given and what must hold afterwards."""
+    whole = "\n".join([given, *blocks_of(page), holds]).replace("grpc://127.0.0.1:50051", endpoint)
+    script = folder / "page.py"  # workers import it: so all of it stands under the guard
+    script.write_text(f'if __name__ == "__main__":\n{textwrap.indent(whole, "    ")}\n')
+    paths = [REPOSITORY / "python/src", REPOSITORY / "python/tests", os.environ.get("PYTHONPATH", "")]
+    run = subprocess.run(
+        [sys.executable, script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "DATACACHE_ENDPOINT": endpoint,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            **environment,
+        },
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
