@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_arrays import COLUMNS, TYPES
 
 from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.fetch.merge import Merge
@@ -21,6 +20,7 @@ from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import detach_small
+from test_arrays import COLUMNS, TYPES
 
 ROWS = 90
 TABLE = pa.record_batch({n: pa.array([f(i) for i in range(ROWS)], TYPES.get(n)) for n, f in COLUMNS.items()})
