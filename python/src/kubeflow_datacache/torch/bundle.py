@@ -4,16 +4,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
+import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from kubeflow_datacache.errors import DataCacheError
 from kubeflow_datacache.monitoring.stats import Stats
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.arrays import Policy
@@ -24,6 +29,7 @@ from kubeflow_datacache.torch.batch import item_of
 from kubeflow_datacache.torch.dataset import StreamingDataset, WorkerIterator
 from kubeflow_datacache.torch.segments import ReceivedSegment, SegmentPool, SegmentRef, read
 
+_SHARED_MEMORY: Final = "/dev/shm"
 _SECONDS: Final = 0.01  # maximum time that a batch waits for others of its bundle
 
 
@@ -67,6 +73,7 @@ class Bundle:
         self.report = report
         self._batches, self._pool = batches, pool
         self._steps: list[StepItem] | None = None
+        self._error: str | None = None
         self._received: tuple[ReceivedSegment, list[StepRange]] | None = None
 
     @classmethod
@@ -84,8 +91,17 @@ class Bundle:
         bundle._steps = steps
         return bundle
 
+    @classmethod
+    def of_error(cls, report: WorkerReport, error: str) -> Bundle:
+        """In place of a bundle that its worker could not send."""
+        bundle = cls(report, [])
+        bundle._error = error
+        return bundle
+
     def steps(self) -> list[StepItem]:
-        """The steps in order."""
+        """The steps in order. Raises DataCacheError if the worker could not send them."""
+        if self._error is not None:
+            raise DataCacheError(self._error)
         if self._steps is not None:
             return self._steps
         pads = self.report.state["tail"] == "pad"
@@ -93,6 +109,8 @@ class Bundle:
 
     def pin_memory(self) -> Bundle:
         """A copy in page-locked memory; called by DataLoader's pin_memory thread."""
+        if self._error is not None:
+            return self
         if self._received is None:
             return Bundle.of_steps(self.report, [step._replace(item=pin_memory(step.item)) for step in self.steps()])
         received, parts = self._received
@@ -100,12 +118,38 @@ class Bundle:
         return Bundle(self.report, _batches(self.report, parts, read(pinned)))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # torch pickles in a thread that only prints an error: the main process would wait for this bundle for ever.
+        try:
+            return _load, (bytes(ForkingPickler.dumps(self._content())),)
+        except Exception as error:
+            return Bundle.of_error, (self.report, _unsent(error))
+
+    def _content(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
+        """What makes this bundle again, and its arguments."""
         if self._pool is None or self._batches[0].data is not None:
             return Bundle.of_steps, (self.report, self.steps())
         runs = list(_runs(self._batches))
         parts = [StepRange(_range(run), run[0].rows) for run in runs]
         sent = self._pool.write([run[0].following_rows(len(run)) for run in runs])
         return Bundle.of_parts, (self.report, parts, sent)
+
+
+def _load(content: bytes) -> Bundle:
+    make, arguments = pickle.loads(content)
+    return make(*arguments)
+
+
+def _unsent(error: Exception) -> str:
+    message = f"a worker of the loader could not send a batch: {type(error).__name__}: {error}"
+    with contextlib.suppress(OSError):
+        memory = shutil.disk_usage(_SHARED_MEMORY)
+        free, total = memory.free >> 20, memory.total >> 20
+        message += (
+            f". Workers send batches through {_SHARED_MEMORY}, where {free} of {total} MiB are free: enlarge it (in"
+            " Kubernetes by an emptyDir of medium Memory mounted there), or use fewer workers or a smaller"
+            " prefetch_factor"
+        )
+    return message
 
 
 class BundledDataset(IterableDataset[Bundle]):
