@@ -4,10 +4,8 @@
 package install
 
 import (
-	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,62 +36,23 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "install-")
-	if err != nil {
-		os.Exit(fail(err))
-	}
-	code := run(m, dir)
-	if err := os.RemoveAll(dir); err != nil {
-		code = fail(err)
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M, dir string) int {
 	lastPort.Store(19500)
-	program = filepath.Join(dir, "manager")
-	if err := build(context.Background(), repository, program); err != nil { //nolint:forbidigo // called from TestMain, which has no context
-		return fail(err)
-	}
 	options := kubetest.Options{
 		Tools: os.Getenv("DATACACHE_KUBE"), Scheme: v1alpha1.AddToScheme,
 		CRDs: []string{filepath.Join(repository, "manifests/base/crds/datacache.kubeflow.org_datacaches.yaml")},
 	}
-	return kubetest.Run(options, func(c *kubetest.Cluster) int {
-		cluster = c
+	os.Exit(kubetest.RunWithProgram(options, "./cmd/manager", nil, func(c *kubetest.Cluster, built string) int {
+		cluster, program = c, built
 		return m.Run()
-	})
-}
-
-func fail(err error) int {
-	fmt.Fprintln(os.Stderr, "install:", err)
-	return 1
+	}))
 }
 
 const repository = "../.."
 
-// build builds the manager of a checkout.
-func build(ctx context.Context, checkout, to string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", to, "./cmd/manager")
-	cmd.Dir = checkout
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build cmd/manager in %s: %w\n%s", checkout, err, out)
-	}
-	return nil
-}
-
 // rendered returns a file with the objects of an overlay of a checkout.
 func rendered(t *testing.T, checkout, overlay string) string {
 	t.Helper()
-	text, err := exec.CommandContext(t.Context(), cluster.Kubectl(), "kustomize", filepath.Join(checkout, overlay)).Output()
-	if err != nil {
-		t.Fatalf("render %s: %v", overlay, err)
-	}
-	file := filepath.Join(t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return cluster.Render(t, filepath.Join(checkout, overlay))
 }
 
 // manager is a process that runs the manager's program.
@@ -153,25 +112,12 @@ func launch(t *testing.T, program, namespace string, more ...string) *manager {
 
 func (m *manager) isReady(t *testing.T) {
 	t.Helper()
-	kubetest.Eventually(t, "the manager at "+m.webhook+" to be ready", func() error {
+	kubetest.AwaitReady(t, m.probes, func() {
 		select {
 		case <-m.ended:
 			t.Fatalf("the manager ended: %s", m.cmd.ProcessState)
 		default:
 		}
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+m.probes+"/readyz", nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("/readyz says %s", response.Status)
-		}
-		return nil
 	})
 }
 

@@ -40,7 +40,7 @@ import (
 func TestUpgrade(t *testing.T) {
 	before := checkout(t, cmp.Or(os.Getenv("UPGRADE_FROM"), "HEAD~1"))
 	oldProgram := filepath.Join(t.TempDir(), "manager")
-	if err := build(t.Context(), before, oldProgram); err != nil {
+	if err := kubetest.Build(t.Context(), before, "./cmd/manager", oldProgram); err != nil {
 		t.Fatal(err)
 	}
 	webhooks := newService(t)

@@ -5,6 +5,7 @@ package plugin
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -45,10 +46,10 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M, dir, tools string) int {
 	program = filepath.Join(dir, "trainer-manager")
-	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceEnabled), "-o", program, "../../cmd/trainer-manager")
-	out, err := build.CombinedOutput()
+	//nolint:forbidigo // called from TestMain, which has no context
+	err := kubetest.Build(context.Background(), "../..", "./cmd/trainer-manager", program, fmt.Sprintf("-race=%v", raceEnabled))
 	if err != nil {
-		return fail(fmt.Errorf("go build cmd/trainer-manager: %w\n%s", err, out))
+		return fail(err)
 	}
 	var ours string
 	if platform, ours, err = render(dir, tools, "kubeflow-system"); err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/internal/claim"
@@ -37,37 +37,15 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "scratch-")
-	if err != nil {
-		os.Exit(fail(err))
-	}
-	code := run(m, dir)
-	if err := os.RemoveAll(dir); err != nil {
-		code = fail(err)
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M, dir string) int {
-	program = filepath.Join(dir, "manager")
-	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceEnabled), "-o", program, "github.com/kubeflow/datacache/cmd/manager")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		return fail(fmt.Errorf("build the manager: %w", err))
-	}
 	options := kubetest.Options{
 		Tools: os.Getenv("DATACACHE_KUBE"), CRDs: []string{"testdata/workflows.yaml"},
 		Controllers: []string{"ephemeral-volume-controller", "persistentvolume-binder-controller", "resourcequota-controller"},
 	}
-	return kubetest.Run(options, func(c *kubetest.Cluster) int {
-		cluster = c
+	race := []string{fmt.Sprintf("-race=%v", raceEnabled)}
+	os.Exit(kubetest.RunWithProgram(options, "./cmd/manager", race, func(c *kubetest.Cluster, built string) int {
+		cluster, program = c, built
 		return m.Run()
-	})
-}
-
-func fail(err error) int {
-	fmt.Fprintln(os.Stderr, "scratch:", err)
-	return 1
+	}))
 }
 
 // TestScratchVolumes runs its tests one after the other, on one manager whose webhook admits pods.
@@ -90,13 +68,18 @@ func TestAdmissionPolicy(t *testing.T) {
 	install(t, policyOverlay)
 	start(t, "--webhook=false", "--claim-qps=100")
 	ns := cluster.Namespace(t)
-	kubetest.Eventually(t, "the API server to apply the policies", func() error { // it learns of them in its own time
+	kubetest.Eventually(t, "the API server to apply both policies", func() error { // it reads each of them some time after its creation
 		pod := barePod(ns, "pod")
 		if err := cluster.Client.Create(t.Context(), pod, client.DryRunAll); err != nil {
 			return err
 		}
 		if !claim.Gated(pod) {
 			return errors.New("a pod with a scratch volume has no gate")
+		}
+		pod = barePod(ns, "pod")
+		pod.Spec.Volumes[0].Ephemeral.VolumeClaimTemplate.Annotations[claim.Mark] = "shared"
+		if err := cluster.Client.Create(t.Context(), pod, client.DryRunAll); !apierrors.IsInvalid(err) {
+			return errors.Join(errors.New("a pod with a wrong annotation is not rejected as invalid"), err)
 		}
 		return nil
 	})
@@ -107,20 +90,19 @@ func TestAdmissionPolicy(t *testing.T) {
 // install applies an overlay, except for the Deployment. When the test ends, it deletes the overlay's webhooks and admission policies.
 func install(t *testing.T, overlay string) {
 	t.Helper()
-	text, err := exec.CommandContext(t.Context(), cluster.Kubectl(), "kustomize", overlay).Output()
+	objects := cluster.Render(t, overlay)
+	text, err := os.ReadFile(objects)
 	if err != nil {
-		t.Fatalf("render %s: %v", overlay, err)
+		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	objects := filepath.Join(dir, "objects.yaml")
 	var admission []string
 	for object := range strings.SplitSeq(string(text), "\n---\n") {
 		if strings.Contains(object, "apiVersion: admissionregistration.k8s.io/") {
 			admission = append(admission, object)
 		}
 	}
-	admit := filepath.Join(dir, "admission.yaml")
-	if err := errors.Join(os.WriteFile(objects, text, 0o600), os.WriteFile(admit, []byte(strings.Join(admission, "\n---\n")), 0o600)); err != nil {
+	admit := filepath.Join(t.TempDir(), "admission.yaml")
+	if err := os.WriteFile(admit, []byte(strings.Join(admission, "\n---\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := cluster.Install(t.Context(), objects, at(webhookPort)); err != nil {
@@ -151,21 +133,6 @@ func start(t *testing.T, flags ...string) *proctest.Process {
 		"--webhook-host=" + cluster.Address, fmt.Sprintf("--webhook-port=%d", webhookPort), "--rotate-certs=false", "--cert-dir=" + cluster.CertDir,
 	}
 	m := proctest.Start(t, "the manager", os.Environ(), program, append(args, flags...)...)
-	kubetest.Eventually(t, "the manager to be ready", func() error {
-		m.Alive()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(probesPort)+"/readyz", nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("/readyz says %s", response.Status)
-		}
-		return nil
-	})
+	kubetest.AwaitReady(t, at(probesPort), m.Alive)
 	return m
 }
