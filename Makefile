@@ -90,7 +90,7 @@ SOAK_SEED ?= $(shell date +%s)
 MUTANTS  ?= 24
 CACHES   ?= 500
 CLAIMS   ?= 10000
-CLAIM_QPS ?= 100
+CLAIM_QPS ?= 25
 DEMO     ?=
 E2E      ?=
 
@@ -371,10 +371,10 @@ mutants: bootstrap ## Build the cache server with one deliberate bug after the o
 	@MUTANTS=$(MUTANTS) MUTANTS_FIRST=0 go test ./test/soak/mutants -run '^TestMutants$$' -count=1 -timeout=0 -v
 
 .PHONY: scale
-scale: kube-tools ## Create CACHES=500 TrainJobs with caches, and CLAIMS=10000 pods with scratch volumes at CLAIM_QPS=100, at once: requests each, time, memory (about 20 min; not part of CI, which makes 20 and 60).
+scale: kube-tools ## Create CACHES=500 TrainJobs with caches, and CLAIMS=10000 pods with scratch volumes at CLAIM_QPS=25, at once: requests each, time, memory (about 20 min; not part of CI, which makes 20 and 60).
 	@echo "==> scale: $(CACHES) TrainJobs at once (about 15 min)"
 	@CACHES=$(CACHES) go test ./test/controlplane -run '^TestRequestsPerJob$$' -count=1 -timeout=0 -v
-	@echo "==> scale: $(CLAIMS) claims at $(CLAIM_QPS) a second, and those of a StatefulSet and of ephemeral volumes (about 5 min)"
+	@echo "==> scale: $(CLAIMS) claims at $(CLAIM_QPS) a second, and those of a StatefulSet and of ephemeral volumes (about 10 min)"
 	@CLAIMS=$(CLAIMS) CLAIM_QPS=$(CLAIM_QPS) go test ./test/scratch -run '^TestScale$$' -count=1 -timeout=0 -v
 
 .PHONY: verify
