@@ -46,7 +46,7 @@ type Options struct {
 	Namespace string
 	// ObjectCacheURL is the URL of the object cache for caches that use one; empty: the Service of manifests/object-cache.
 	ObjectCacheURL string
-	// ClusterDomain is the suffix of Service names; empty: cluster.local.
+	// ClusterDomain is the cluster's DNS domain, with which names of Services end; empty: cluster.local.
 	ClusterDomain string
 	// Workers is the number of DataCaches reconciled concurrently; half as many TrainJobs are. 0: 16. A head that does not answer
 	// blocks a worker for at most 2 s.

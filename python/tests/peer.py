@@ -42,10 +42,10 @@ class Faults:
     server_seconds: float = 0.0  # delay before each message
     silent: bool = False  # whether messages omit the time that the server worked on them
     busy_us: int | None = None  # reported instead of the time that the server worked on a message
-    head_unavailable: int = 0  # number of requests to fail
+    head_unavailable: int = 0  # the number of requests that the head answers with UNAVAILABLE
     failed: str = ""  # reason of a failed load
     breaks: list[int] = field(default_factory=list)  # the number of rows after which each of the next streams breaks
-    short_by: int = 0  # number of rows missing at the end of every stream
+    short_by: int = 0  # the number of rows that every stream leaves out at its end
 
 
 @dataclass

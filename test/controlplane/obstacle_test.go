@@ -27,7 +27,7 @@ import (
 
 // obstacle is a way to prevent a TrainJob from getting its cache.
 type obstacle struct {
-	raise func(t *testing.T, namespace string)            // called before there is a TrainJob
+	setUp func(t *testing.T, namespace string)            // called before the TrainJob is created
 	job   func(t *testing.T, ns string) *trainer.TrainJob // nil: a TrainJob with its own cache
 	act   kubetest.Act                                    // simulated state of the cache's pods
 	event string                                          // reason of the TrainJob's event
@@ -36,19 +36,19 @@ type obstacle struct {
 
 var obstacles = map[string]obstacle{
 	"a quota of DataCaches": {
-		raise: func(t *testing.T, ns string) {
+		setUp: func(t *testing.T, ns string) {
 			t.Helper()
 			quota(t, ns, "count/datacaches.datacache.kubeflow.org", "0")
 		},
 		event: "CacheFailed", want: []string{"no cache: ", "exceeded quota: small"},
 	},
 	"a quota of memory": {
-		raise: func(t *testing.T, ns string) { t.Helper(); quota(t, ns, "requests.memory", "500Mi") },
+		setUp: func(t *testing.T, ns string) { t.Helper(); quota(t, ns, "requests.memory", "500Mi") },
 		event: "CacheProvisioning", want: []string{"StatefulSet train-cache: ", "exceeded quota: small"},
 	},
 	"PodSecurity":                       {job: violating, event: "CacheProvisioning", want: []string{"StatefulSet reviews-cache: ", `violates PodSecurity "baseline`, "hostNetwork"}},
-	"an admission policy":               {raise: denied, event: "CacheFailed", want: []string{"create LeaderWorkerSet ", "denied request: no large sets"}},
-	"a webhook that is down":            {raise: unreachable, event: "CacheFailed", want: []string{"create NetworkPolicy ", "failed calling webhook"}},
+	"an admission policy":               {setUp: denied, event: "CacheFailed", want: []string{"create LeaderWorkerSet ", "denied request: no large sets"}},
+	"a webhook that is down":            {setUp: unreachable, event: "CacheFailed", want: []string{"create NetworkPolicy ", "failed calling webhook"}},
 	"no image":                          {act: kubetest.Act{Waiting: "ImagePullBackOff"}, event: "CacheProvisioning", want: []string{"pod train-cache-0", "ImagePullBackOff"}},
 	"no node":                           {job: nowhere, event: "CacheProvisioning", want: []string{"pod reviews-cache-0 can't be scheduled", "node affinity/selector"}},
 	"a runtime that waits for no table": {job: asksNothing, event: "CacheFailed", want: []string{"no cache: ", "asks for no cache, for which the step dataset-initializer of the runtime waits"}},
@@ -69,8 +69,8 @@ func TestObstacles(t *testing.T) {
 				}
 				return kubetest.Act{}
 			})
-			if o.raise != nil {
-				o.raise(t, ns)
+			if o.setUp != nil {
+				o.setUp(t, ns)
 			}
 			job := cacheJob(ns, "train", table, tableEnv()...)
 			if o.job != nil {

@@ -21,74 +21,74 @@ const (
 
 // ban lists imports that a folder must not reach, directly or through other packages of the module, with the reason.
 type ban struct {
-	room   string   // applies to the folder and all below it
-	never  []string // import paths; each also bans the paths below it
-	only   []string // if set: besides the standard library, only these may be imported
-	strict bool     // only applies, even when it is empty
-	except string   // a folder to which the ban does not apply, nor to what others reach through it
-	why    string
+	folder    string   // the ban applies to this folder and the folders below it
+	forbidden []string // import paths; the paths below them are forbidden too
+	strict    bool     // forbids everything but the standard library, the folder itself and allowed
+	allowed   []string // import paths that strict allows
+	except    string   // folder exempt from the ban: neither its own imports nor those reached through it count
+	why       string
 }
 
 var bans = []ban{
-	{room: "cacheserver/epoch", strict: true, only: []string{"golang.org/x/sys/cpu"},
-		why: "an epoch is arithmetic: anybody can check it, any room may use it"},
-	{room: "cacheserver/assign", strict: true,
-		why: "which node holds which rows is a pure function of a list of splits"},
-	{room: "cacheserver/filter/syntax", strict: true,
-		why: "admission reads a filter without Arrow, the data plane without Kubernetes"},
-	{room: "internal/inject", never: []string{module + "/cacheserver", kubernetes + "/client-go", sigs + "/controller-runtime/pkg/client", sigs + "/controller-runtime/pkg/manager"}, except: "cacheserver/filter/syntax",
-		why: "what a TrainJob needs is said without a cluster; the webhook, the controller and the plugin act on it"},
-	{room: "internal/claim", never: []string{module + "/cacheserver", kubernetes + "/client-go", sigs + "/controller-runtime"},
-		why: "what a scratch volume becomes is said without a cluster; admission and the controller act on it"},
-	{room: "cacheserver/filter", strict: true, only: []string{icebergGo},
-		why: "a WHERE text becomes an Iceberg expression and nothing else"},
-	{room: "cacheserver/rows", never: []string{icebergGo, grpc, flight, module + "/cacheserver"},
-		why: "memory holds Arrow rows, wherever they came from and whoever sends them"},
-	{room: "cacheserver/source/parquet/decode", never: []string{icebergGo, grpc, flight, own("source/iceberg"), own("rows"), own("objstore"), own("head"), own("node"), own("protocol")},
-		why: "a column chunk's bytes become values; whose they are and where they go is for others"},
-	{room: "cacheserver/transport/h2", never: []string{icebergGo, arrow, module + "/cacheserver"},
-		why: "a gRPC server; what is served over it is for others"},
-	{room: "cacheserver/protocol/exchange", strict: true, only: []string{"google.golang.org/protobuf/encoding/protowire"},
-		why: "strangers' bytes go through no general parser"},
-	{room: "cacheserver/objstore/blockcache", never: []string{icebergGo, arrow, grpc, module + "/cacheserver"},
-		why: "blocks of objects, whatever store they are in"},
-	{room: "cacheserver/objstore", never: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("protocol")},
-		why: "bytes by URI; what they mean is for others"},
-	{room: "cacheserver/source", never: []string{grpc, flight, own("head"), own("node"), own("protocol"), own("rows")},
-		why: "a source makes record batches; who keeps and sends them is for others"},
-	{room: "cacheserver/source/parquet", never: []string{own("source/iceberg"), icebergGo + "/catalog"},
-		why: "files and their columns; which files a table has, and what is deleted in them, is for the table format"},
-	{room: "cacheserver/predicate", never: []string{icebergGo + "/table", grpc, flight, own("source"), own("objstore"), own("rows")},
-		why: "arrays against a filter, wherever they came from"},
-	{room: "cacheserver/protocol", never: []string{icebergGo, own("head"), own("node"), own("objstore"), own("source")},
-		why: "the roles use the protocol, and the protocol reads no files"},
-	{room: "cacheserver/wait", never: []string{own("head"), own("node"), own("source"), own("transport")},
-		why: "it knows what a head answers, and nothing of how"},
-	{room: "cacheserver/head", never: []string{own("node"), own("source/iceberg"), icebergGo},
-		why: "head and node meet in messages, not in code"},
-	{room: "cacheserver/node", never: []string{own("head"), own("source/iceberg"), icebergGo},
-		why: "head and node meet in messages, not in code"},
-	{room: "cacheserver", never: []string{kubernetes, sigs, "github.com/kubeflow/trainer"}, except: objectCacheKube,
-		why: "the data plane knows no Kubernetes; the planes meet in names and files"},
-	{room: "cmd/cacheserver", never: []string{kubernetes, sigs, "github.com/kubeflow/trainer"}, except: objectCacheKube,
-		why: "a command wires the rooms of its own plane"},
-	{room: "cacheserver/objectcache", never: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("objstore")},
-		why: "blobs over HTTP; tables read through it as any client does"},
+	{folder: "cacheserver/epoch", strict: true, allowed: []string{"golang.org/x/sys/cpu"},
+		why: "the order of an epoch is pure arithmetic, which every package may use"},
+	{folder: "cacheserver/assign", strict: true,
+		why: "the assignment of rows to nodes is a pure function of the list of splits"},
+	{folder: "cacheserver/filter/syntax", strict: true,
+		why: "admission parses filters too, and must not link Arrow or Iceberg"},
+	{folder: "internal/inject", forbidden: []string{module + "/cacheserver", kubernetes + "/client-go", sigs + "/controller-runtime/pkg/client", sigs + "/controller-runtime/pkg/manager"}, except: "cacheserver/filter/syntax",
+		why: "it computes what a TrainJob needs without access to a cluster, for the webhook, the controller and the plugin"},
+	{folder: "internal/claim", forbidden: []string{module + "/cacheserver", kubernetes + "/client-go", sigs + "/controller-runtime"},
+		why: "it computes the claims of scratch volumes without access to a cluster, for admission and the controller"},
+	{folder: "cacheserver/filter", strict: true, allowed: []string{icebergGo},
+		why: "it only compiles the text of a WHERE clause into an Iceberg expression"},
+	{folder: "cacheserver/rows", forbidden: []string{icebergGo, grpc, flight, module + "/cacheserver"},
+		why: "rows in memory must not depend on their source or on how they are sent"},
+	{folder: "cacheserver/source/parquet/decode", forbidden: []string{icebergGo, grpc, flight, own("source/iceberg"), own("rows"), own("objstore"), own("head"), own("node"), own("protocol")},
+		why: "it only decodes the bytes of a column chunk, independent of tables and of storage in memory"},
+	{folder: "cacheserver/transport/h2", forbidden: []string{icebergGo, arrow, module + "/cacheserver"},
+		why: "it is a general gRPC server, independent of the service that uses it"},
+	{folder: "cacheserver/protocol/exchange", strict: true, allowed: []string{"google.golang.org/protobuf/encoding/protowire"},
+		why: "bytes from unauthenticated clients must not reach a general-purpose parser"},
+	{folder: "cacheserver/objstore/blockcache", forbidden: []string{icebergGo, arrow, grpc, module + "/cacheserver"},
+		why: "it caches blocks of objects of any store"},
+	{folder: "cacheserver/objstore", forbidden: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("protocol")},
+		why: "it reads bytes by URI, independent of file formats"},
+	{folder: "cacheserver/source", forbidden: []string{grpc, flight, own("head"), own("node"), own("protocol"), own("rows")},
+		why: "a source produces record batches, independent of how they are kept and sent"},
+	{folder: "cacheserver/source/parquet", forbidden: []string{own("source/iceberg"), icebergGo + "/catalog"},
+		why: "it reads files; which files and rows a table has is decided by the table format"},
+	{folder: "cacheserver/predicate", forbidden: []string{icebergGo + "/table", grpc, flight, own("source"), own("objstore"), own("rows")},
+		why: "it evaluates filters on arrays of any source"},
+	{folder: "cacheserver/protocol", forbidden: []string{icebergGo, own("head"), own("node"), own("objstore"), own("source")},
+		why: "head and node depend on the protocol, not the reverse"},
+	{folder: "cacheserver/wait", forbidden: []string{own("head"), own("node"), own("source"), own("transport")},
+		why: "it depends on the responses of a head, not on the implementation"},
+	{folder: "cacheserver/head", forbidden: []string{own("node"), own("source/iceberg"), icebergGo},
+		why: "head and node communicate only by messages, and neither depends on the table format"},
+	{folder: "cacheserver/node", forbidden: []string{own("head"), own("source/iceberg"), icebergGo},
+		why: "head and node communicate only by messages, and neither depends on the table format"},
+	{folder: "cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer"}, except: objectCacheKube,
+		why: "the data plane must run without Kubernetes"},
+	{folder: "cmd/cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer"}, except: objectCacheKube,
+		why: "the command of the data plane must not link the control plane"},
+	{folder: "cacheserver/objectcache", forbidden: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("objstore")},
+		why: "the object cache stores blobs, independent of tables"},
 }
 
 // objectCacheKube reviews tokens and watches members: docs/adr/0010-object-cache.md.
 const objectCacheKube = "cacheserver/objectcache/kube"
 
-func own(room string) string { return module + "/cacheserver/" + room }
+func own(folder string) string { return module + "/cacheserver/" + folder }
 
 func TestImportBans(t *testing.T) {
 	_, files := repository(t)
 	graph := graphOf(t, files)
 	for _, b := range bans {
-		t.Run(b.room, func(t *testing.T) {
-			dirs := below(graph, b.room)
+		t.Run(b.folder, func(t *testing.T) {
+			dirs := below(graph, b.folder)
 			if len(dirs) == 0 {
-				t.Fatalf("no package in %s: take the ban out, or mend its name", b.room)
+				t.Fatalf("no package in %s: remove the ban, or correct its folder", b.folder)
 			}
 			for _, dir := range dirs {
 				for imported, via := range reach(graph, dir, b.except) {
@@ -106,18 +106,18 @@ func TestImportBans(t *testing.T) {
 
 // forbids returns the reason why the folder must not import a path, or "".
 func (b ban) forbids(imported string) string {
-	for _, never := range b.never {
-		if within(imported, never) {
+	for _, path := range b.forbidden {
+		if within(imported, path) {
 			return "banned"
 		}
 	}
-	if !b.strict || isStandard(imported) || within(imported, module+"/"+b.room) {
+	if !b.strict || isStandard(imported) || within(imported, module+"/"+b.folder) {
 		return ""
 	}
-	if slices.Contains(b.only, imported) {
+	if slices.Contains(b.allowed, imported) {
 		return ""
 	}
-	return "only the standard library and " + strings.Join(b.only, ", ") + " may be"
+	return "only the standard library and " + strings.Join(b.allowed, ", ") + " may be"
 }
 
 // graphOf maps each folder with Go code to the imports of its non-test files.
@@ -155,10 +155,10 @@ func reach(graph map[string][]string, dir, except string) map[string][]string {
 	return found
 }
 
-func below(graph map[string][]string, room string) []string {
+func below(graph map[string][]string, folder string) []string {
 	return slices.Sorted(func(yield func(string) bool) {
 		for dir := range maps.Keys(graph) {
-			if within(dir, room) && !yield(dir) {
+			if within(dir, folder) && !yield(dir) {
 				return
 			}
 		}
@@ -182,14 +182,14 @@ func TestBansAreNotBlind(t *testing.T) {
 		"cacheserver/extra": {grpc + "/codes"},
 	}
 	found := reach(graph, "cacheserver/epoch", "cacheserver/other")
-	b := ban{room: "cacheserver/epoch", never: []string{grpc}}
+	b := ban{folder: "cacheserver/epoch", forbidden: []string{grpc}}
 	if b.forbids(grpc+"/codes") == "" || found[grpc+"/codes"] == nil {
 		t.Error("a banned import behind another package was not seen")
 	}
 	if found := reach(graph, "cacheserver/epoch", "cacheserver/extra"); found[grpc+"/codes"] != nil {
 		t.Error("an exception's own import was held against others")
 	}
-	strict := ban{room: "cacheserver/epoch", strict: true, only: []string{icebergGo}}
+	strict := ban{folder: "cacheserver/epoch", strict: true, allowed: []string{icebergGo}}
 	for imported, want := range map[string]bool{"math/bits": true, icebergGo: true, icebergGo + "/table": false, arrow + "/v18/arrow": false} {
 		if got := strict.forbids(imported) == ""; got != want {
 			t.Errorf("import of %s allowed = %v, want %v", imported, got, want)

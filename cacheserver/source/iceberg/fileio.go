@@ -25,7 +25,7 @@ import (
 // fileIO implements iceberg-go's IO interface over the object store: it reads metadata files, manifest lists, manifests and deletion
 // vectors.
 type fileIO struct {
-	ctx   context.Context // context of the call that made it: iceio.IO methods take none
+	ctx   context.Context // for all reads, since the methods of iceio.IO have no context parameter
 	store *objstore.Store
 	// manifests maps URIs to the snapshot's manifests. A manifest is decoded before iceberg-go gets it: iceberg-go reads manifests in
 	// its own goroutines, where a panic over a corrupt one would end the process.

@@ -16,8 +16,8 @@ import (
 
 // sources holds the values of columns that a file lacks, by field id.
 type sources struct {
-	partition map[int]any // values of the file's identity partition fields; these take precedence
-	defaults  defaults
+	partition map[int]any // values of the file's identity partition fields; used before defaults
+	defaults  defaults    // initial defaults of the schema
 }
 
 // value returns the value of a field that a file lacks; nil is null.

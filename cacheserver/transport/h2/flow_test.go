@@ -118,7 +118,7 @@ func TestTurns(t *testing.T) {
 	server := serve(t, Config{}, map[string]grpc.StreamHandler{"Endless": endless(&of)})
 	s := server.connect(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	s.must(s.WriteWindowUpdate(0, maxWindow-defaultWindow))
-	s.call(1, "Endless", true) // the window of stream 1 is never increased
+	s.call(1, "Endless", true) // the test never sends WINDOW_UPDATE for stream 1
 	for i := range streams {
 		s.call(uint32(2*i+3), "Endless", true)
 		s.must(s.WriteWindowUpdate(uint32(2*i+3), maxWindow))

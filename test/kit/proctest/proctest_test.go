@@ -48,7 +48,7 @@ func TestKillEndsTheGroup(t *testing.T) {
 	if code := p.Exit(patience); code != -1 {
 		t.Errorf("exit code %d of a killed process, want -1", code)
 	}
-	Eventually(t, patience, func() error { // init, or its substitute, takes its time to reap an orphan
+	Eventually(t, patience, func() error { // the orphaned child remains a zombie until init reaps it
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(child) + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return nil //nolint:nilerr // no such process, as wanted

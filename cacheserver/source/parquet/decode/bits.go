@@ -11,7 +11,7 @@ import (
 // widest is the largest width of a packed value that a load of 64 bits always contains, at whichever bit of a byte it starts.
 const widest = 64 - 7
 
-// loads returns how many of n values of width bits, starting at bit at of src, can be read by a 64-bit load within src. tail holds
+// loads returns how many of n values of width bits, read from src at bit offset at, can be read by a 64-bit load within src. tail holds
 // the remaining bytes, fewer than 8, padded with zeros for the loads of the other values.
 func loads(src []byte, at, n int, width uint) (fast int, tail [16]byte) {
 	if last := (len(src) - 8) * 8; last >= at&^7 { // the last byte where a load can start
@@ -26,7 +26,7 @@ func loads(src []byte, at, n int, width uint) (fast int, tail [16]byte) {
 	return fast, tail
 }
 
-// unpack decodes len(dst) values of width bits, least significant bit first, starting at bit at of src.
+// unpack decodes len(dst) values of width bits, least significant bit first, read from src at bit offset at.
 func unpack[T uint8 | uint32 | uint64](dst []T, src []byte, at int, width uint) {
 	if width > widest {
 		for i := range dst {
@@ -69,7 +69,7 @@ func lookupLoads[T any](dst, dict []T, src []byte, at int, width uint) bool {
 	return true
 }
 
-// bitsAt returns a value of at most 64 bits, starting at bit at of src; bits past the end of src are zero.
+// bitsAt returns a value of at most 64 bits, read from src at bit offset at; bits past the end of src are zero.
 func bitsAt(src []byte, at int, width uint) uint64 {
 	var window [16]byte
 	copy(window[:], src[min(at>>3, len(src)):])

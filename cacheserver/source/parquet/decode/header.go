@@ -34,9 +34,9 @@ const (
 
 // Thrift field ids of the nested headers.
 const (
-	dataValues = 1 // in all three
+	dataValues = 1 // in the headers of all three kinds of pages
 
-	v1Encoding    = 2 // in a dictionary page's header too
+	v1Encoding    = 2 // also in the header of a dictionary page
 	v1DefEncoding = 3
 	v1RepEncoding = 4
 

@@ -109,7 +109,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
                 f"{storage_uri} names a DataCache, which says itself what it caches:"
                 f" leave {', '.join(others) or 'cluster_size, schema_name and table_name'} out"
             )
-        self.num_data_nodes = 0  # the SDK always sends it; 0 means no pods for this TrainJob (CLUSTER_SIZE=1)
+        self.num_data_nodes = 0  # the SDK sends CLUSTER_SIZE = num_data_nodes + 1; this TrainJob needs no data nodes
         self.storage_uri = storage_uri
 
 

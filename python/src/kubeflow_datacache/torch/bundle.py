@@ -125,7 +125,7 @@ class Bundle:
             return Bundle.of_error, (self.report, _unsent(error))
 
     def _content(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
-        """What makes this bundle again, and its arguments."""
+        """A function and arguments with which the receiver creates this bundle."""
         if self._pool is None or self._batches[0].data is not None:
             return Bundle.of_steps, (self.report, self.steps())
         runs = list(_runs(self._batches))
