@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kubeflow_datacache import DataCache
 from kubeflow_datacache.torch import StreamingDataLoader, StreamingDataset
+from ranks import rank_environment
 
 SECONDS = 600  # time limit of a whole training, generous for slow machines
 
@@ -44,20 +44,13 @@ class Trained:
 
 def train(endpoint: str, runs: Sequence[Run], world: int, folder: Path) -> list[list[Trained]]:
     """Runs the trainings with `world` processes; returns results by [rank][run]."""
-    src = str(Path(__file__).parents[1] / "src")
-    own = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")]),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
     meeting = f"file://{folder / f'meeting-{world}'}"
     orders = [
         {"endpoint": endpoint, "runs": [asdict(run) for run in runs], "rank": rank, "world": world, "at": meeting}
         for rank in range(world)
     ]
     ranks = [
-        subprocess.Popen([sys.executable, __file__, json.dumps(order)], stdout=subprocess.PIPE, env=own)
+        subprocess.Popen([sys.executable, __file__, json.dumps(order)], stdout=subprocess.PIPE, env=rank_environment())
         for order in orders
     ]
     try:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from typing import Any
 import pytest
 from loopback import free_port
 from small import small_cache, steps_of
+
+from ranks import rank_environment
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 23, "seed": 9, "tail": "keep"}
 SAVED = 3
@@ -32,7 +33,6 @@ def endpoint(server: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.mark.parametrize(("world", "workers"), [(1, 2), (2, 0)])
 @pytest.mark.parametrize("kind", ["lightning", "accelerate", "huggingface"])
 def test_two_epochs_and_a_checkpoint(endpoint: str, kind: str, world: int, workers: int, tmp_path: Path) -> None:
-    src = str(Path(__file__).parents[1] / "src")
     order = json.dumps([endpoint, OPTIONS, kind, str(tmp_path), workers])
     launch = ["-m", "torch.distributed.run", f"--nproc-per-node={world}", f"--master-port={free_port()}"]
     run = subprocess.run(
@@ -41,12 +41,7 @@ def test_two_epochs_and_a_checkpoint(endpoint: str, kind: str, world: int, worke
         text=True,
         check=False,
         timeout=SECONDS,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")]),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-        },
+        env=rank_environment(),
     )
     assert run.returncode == 0, run.stderr
     for rank in range(world):

@@ -16,6 +16,7 @@ import pytest
 from small import ROWS, served, small_table, steps_of
 
 from kubeflow_datacache import DataCache, World
+from ranks import rank_environment
 
 pytest.importorskip("torch")
 import torch
@@ -139,17 +140,12 @@ dist.destroy_process_group()
 
 
 def test_one_rank_reads_for_both(server: Path, tmp_path: Path) -> None:
-    src = str(Path(__file__).parents[1] / "src")
-    own = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")]),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
     with served(server, tmp_path, small_table(tmp_path, ROWS)) as endpoint:
         orders = [json.dumps([endpoint, OPTIONS, rank, f"file://{tmp_path / 'meeting'}"]) for rank in range(2)]
         ranks = [
-            subprocess.Popen([sys.executable, "-c", RANK, order], stdout=subprocess.PIPE, env=own, text=True)
+            subprocess.Popen(
+                [sys.executable, "-c", RANK, order], stdout=subprocess.PIPE, env=rank_environment(), text=True
+            )
             for order in orders
         ]
         outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]

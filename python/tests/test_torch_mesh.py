@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 import pytest
 from small import served, small_table, steps_of
+
+from ranks import rank_environment
 
 pytest.importorskip("torch")
 
@@ -56,19 +57,12 @@ dist.destroy_process_group()
 
 
 def test_tensor_parallel_ranks_read_the_same_rows(server: Path, tmp_path: Path) -> None:
-    src = str(Path(__file__).parents[1] / "src")
-    own = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")]),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
     with served(server, tmp_path, small_table(tmp_path, ROWS)) as endpoint:
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-c", RANK, json.dumps([endpoint, OPTIONS, rank, f"file://{tmp_path / 'meeting'}"])],
                 stdout=subprocess.PIPE,
-                env=own,
+                env=rank_environment(),
                 text=True,
             )
             for rank in range(4)

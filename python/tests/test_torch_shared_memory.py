@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from small import small_cache
 
+from ranks import rank_environment
+
 pytest.importorskip("torch")
 
 SECONDS = 120
@@ -32,7 +34,7 @@ def test_full_shared_memory_is_an_error(server: Path, tmp_path: Path, kind: str)
             text=True,
             check=False,
             timeout=SECONDS,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")},
+            env=rank_environment(),
         )
     assert run.returncode == 0, run.stderr
     for words in ["could not send a batch", "/dev/shm, where 0 of 0 MiB are free", "emptyDir of medium Memory"]:

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +26,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/test/kit/epochtest"
 )
 
 // window is a client's HTTP/2 window. It is fixed, so the server is blocked after that many bytes if the client stops reading.
@@ -223,7 +223,7 @@ func (c *cluster) epoch(ctx context.Context, e epoch.Epoch, s epoch.Share) (*epo
 	}
 	e.Rows = uint64(m.Rows)
 	read := &epochReader{bounds: m.Nodes, streams: map[int]*stream{}, pending: map[int][]int64{}}
-	if read.want, err = sequence(e, s); err != nil {
+	if read.want, err = epochtest.Rows(e, s); err != nil {
 		return nil, err
 	}
 	for _, endpoint := range info.GetEndpoint() {
@@ -236,24 +236,6 @@ func (c *cluster) epoch(ctx context.Context, e epoch.Epoch, s epoch.Share) (*epo
 		}
 	}
 	return read, nil
-}
-
-// sequence returns the order of a rank's rows according to the contract.
-func sequence(e epoch.Epoch, s epoch.Share) ([]uint64, error) {
-	cursor, err := epoch.NewCursor(e, s)
-	if err != nil {
-		return nil, err
-	}
-	var rows []uint64
-	var runs [256]epoch.Run
-	for n, _ := cursor.Next(runs[:], math.MaxUint64); n > 0; n, _ = cursor.Next(runs[:], math.MaxUint64) {
-		for _, r := range runs[:n] {
-			for row := r.First; row < r.First+r.Rows; row++ {
-				rows = append(rows, row)
-			}
-		}
-	}
-	return rows, nil
 }
 
 // take reads the next n rows of the sequence and checks that they are the right ones. It returns their ids, and io.EOF after the last

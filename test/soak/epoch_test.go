@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/test/kit/epochtest"
 )
 
 // epoch reads a rank's share of an epoch; after a failure it resumes at the row that it had reached.
@@ -62,7 +62,7 @@ func (r *reader) epochFrom(ctx context.Context, e epoch.Epoch, s epoch.Share, p 
 	}
 	p.fingerprint = a.metadata.Dataset.Fingerprint
 	e.Rows = uint64(len(a.version.rows))
-	sequence, err := sequenceOf(e, s)
+	sequence, err := epochtest.Rows(e, s)
 	if err != nil {
 		return err
 	}
@@ -109,22 +109,4 @@ func (r *reader) merge(ctx context.Context, a answer, sequence []uint64, e epoch
 		}
 	}
 	return nil
-}
-
-// sequenceOf returns the row indices of a share of an epoch, in order.
-func sequenceOf(e epoch.Epoch, s epoch.Share) ([]uint64, error) {
-	cursor, err := epoch.NewCursor(e, s)
-	if err != nil {
-		return nil, err
-	}
-	var rows []uint64
-	var runs [256]epoch.Run
-	for n, _ := cursor.Next(runs[:], math.MaxUint64); n > 0; n, _ = cursor.Next(runs[:], math.MaxUint64) {
-		for _, r := range runs[:n] {
-			for row := r.First; row < r.First+r.Rows; row++ {
-				rows = append(rows, row)
-			}
-		}
-	}
-	return rows, nil
 }

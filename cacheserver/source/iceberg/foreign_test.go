@@ -23,6 +23,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/parquettest"
 )
 
 // parquetFile returns a file as written by a program that does not know Iceberg.
@@ -38,18 +39,7 @@ func parquetFile(t *testing.T, schema *arrow.Schema, rows string, options ...pqa
 
 func parquetOf(t *testing.T, rec arrow.RecordBatch, options ...pqarrow.WriterOption) []byte {
 	t.Helper()
-	var out bytes.Buffer
-	w, err := pqarrow.NewFileWriter(rec.Schema(), &out, parquet.NewWriterProperties(), pqarrow.NewArrowWriterProperties(options...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Write(rec); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
+	return parquettest.Write(t, rec, parquet.NewWriterProperties(), pqarrow.NewArrowWriterProperties(options...))
 }
 
 // addFile adds a file to a table, without iceberg-go's checks in AddFiles, which reject files that other engines allow.

@@ -4,7 +4,6 @@
 package iceberg
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/parquettest"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -227,17 +227,6 @@ func mixedFile(t *testing.T, rows int, properties ...pq.WriterProperty) []byte {
 		t.Fatal(err)
 	}
 	defer rec.Release()
-	var out bytes.Buffer
 	properties = append([]pq.WriterProperty{pq.WithDataPageSize(1000), pq.WithBatchSize(64), pq.WithMaxRowGroupLength(1 << 30), pq.WithDictionaryDefault(false), pq.WithDictionaryFor("text", true)}, properties...)
-	w, err := pqarrow.NewFileWriter(rec.Schema(), &out, pq.NewWriterProperties(properties...), pqarrow.DefaultWriterProps())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Write(rec); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
+	return parquettest.Write(t, rec, pq.NewWriterProperties(properties...), pqarrow.DefaultWriterProps())
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+	"github.com/kubeflow/datacache/test/kit/parquettest"
 )
 
 // fields are the columns of most files here: primitive values, a dictionary, a list, a nested struct, a map.
@@ -96,18 +97,7 @@ func write(t *testing.T, schema *arrow.Schema, rows []string, properties ...pq.W
 	properties = append([]pq.WriterProperty{
 		pq.WithDataPageSize(64), pq.WithBatchSize(8), pq.WithDictionaryDefault(false), pq.WithDictionaryFor("text", true),
 	}, properties...)
-	var out bytes.Buffer
-	w, err := pqarrow.NewFileWriter(schema, &out, pq.NewWriterProperties(properties...), pqarrow.DefaultWriterProps())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Write(rec); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
+	return parquettest.Write(t, rec, pq.NewWriterProperties(properties...), pqarrow.DefaultWriterProps())
 }
 
 // metadataOf parses a file's footer, using only arrow-go.

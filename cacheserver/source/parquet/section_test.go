@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet/decode"
+	"github.com/kubeflow/datacache/test/kit/parquettest"
 )
 
 const (
@@ -173,7 +174,7 @@ func withChecksums(t *testing.T, data []byte) ([]byte, [][]page) {
 			head, size := headerOf(t, data[at:])
 			body := data[at+int64(len(head)):][:size]
 			p := page{offset: int64(out.Len())}
-			out.Write(withCRC(head, crc32.ChecksumIEEE(body)))
+			out.Write(parquettest.WithCRC(head, crc32.ChecksumIEEE(body)))
 			p.body = int64(out.Len())
 			out.Write(body)
 			if p.size = int64(out.Len()) - p.offset; at == index[len(of)].Offset {
@@ -212,19 +213,6 @@ func headerOf(t *testing.T, text []byte) (head []byte, body int64) {
 		at += 1 + n
 	}
 	return head, body
-}
-
-// withCRC inserts field 4 into a PageHeader in Thrift's compact protocol, between field 3 and the next.
-func withCRC(head []byte, crc uint32) []byte {
-	at := 0
-	for range 3 {
-		_, n := binary.Uvarint(head[at+1:])
-		at += 1 + n
-	}
-	out := append(bytes.Clone(head[:at]), 0x15)
-	out = binary.AppendVarint(out, int64(int32(crc)))
-	out = append(out, head[at]-0x10) // the field id is relative to the previous field, so it is one less now
-	return append(out, head[at+1:]...)
 }
 
 // offsetIndex encodes an OffsetIndex in Thrift's compact protocol.

@@ -5,7 +5,6 @@ package decode
 
 import (
 	"bytes"
-	"encoding/binary"
 	"hash/crc32"
 	"testing"
 
@@ -13,6 +12,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
+
+	"github.com/kubeflow/datacache/test/kit/parquettest"
 )
 
 // summed returns a chunk with CRCs in its page headers, which arrow-go does not write, and all its bytes.
@@ -35,24 +36,11 @@ func summed(t testing.TB, c Chunk) (Chunk, []byte) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out = append(out, withCRC(head, crc32.ChecksumIEEE(body))...)
+		out = append(out, parquettest.WithCRC(head, crc32.ChecksumIEEE(body))...)
 		out = append(out, body...)
 	}
 	c.File, c.Offset, c.Length = bytes.NewReader(out), 0, int64(len(out))
 	return c, out
-}
-
-// withCRC inserts field 4 into a PageHeader in Thrift's compact protocol, between field 3 and the next.
-func withCRC(head []byte, crc uint32) []byte {
-	at := 0
-	for range 3 { // a byte with id and type, then a number
-		_, n := binary.Uvarint(head[at+1:])
-		at += 1 + n
-	}
-	out := append(bytes.Clone(head[:at]), 0x15)
-	out = binary.AppendVarint(out, int64(int32(crc)))
-	out = append(out, head[at]-0x10) // the field id is relative to the previous field, so it is one less now
-	return append(out, head[at+1:]...)
 }
 
 // readWhole reads a column, or returns the error.
