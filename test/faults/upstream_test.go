@@ -140,10 +140,12 @@ func TestLateNodeIsWaitedFor(t *testing.T) {
 	c.startHead()
 	c.startNode(0)
 	c.awaitNode(0, "Ready", "", soon)
-	s := c.await(protocol.StateLoading, "waiting for data node 1", prompt)
-	if s.Rows != 50 {
-		t.Errorf("%d rows without data node 1, want 50", s.Rows)
-	}
+	eventually(t, prompt, func() error { // the head hears of the rows after the node has them
+		if s := c.await(protocol.StateLoading, "waiting for data node 1", prompt); s.Rows != 50 {
+			return fmt.Errorf("%d rows without data node 1, want 50", s.Rows)
+		}
+		return nil
+	})
 	c.refused("data node 1")
 	c.startNode(1)
 	c.await(protocol.StateReady, "", soon)
