@@ -353,7 +353,7 @@ bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-
 .PHONY: schedules
 schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock (about 15 min; CI runs 200).
 	@echo "==> schedules: $(SCHEDULES) on a fake clock; a failure names the SOAK_SEED that repeats it"
-	@GOMAXPROCS=1 GOGC=400 SOAK_SEED=$(SOAK_SEED) SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
+	@GOMAXPROCS=1 GOGC=400 SOAK_SEED=$(SOAK_SEED) SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
 
 .PHONY: soak
 soak: schedules build training-venv ## Run schedules, then real servers that are lost SOAK=200 times under the Python loader, and SOAK times under Go clients (about 90 min; CI runs a few of each).

@@ -53,6 +53,9 @@ func TestSchedules(t *testing.T) {
 		}) {
 			t.Fatalf("schedule %d of %d failed; again: SOAK_SEED=%d SOAK_SCHEDULES=1 go test ./test/soak -run TestSchedules", seed-first+1, count, seed)
 		}
+		if done := seed - first + 1; done%1000 == 0 && done < count {
+			t.Logf("%d of %d schedules after %s", done, count, time.Since(began).Round(time.Second))
+		}
 	}
 	took := time.Since(began).Seconds()
 	t.Logf("%d schedules in %.1f s (%.1f a second): %s", count, took, float64(count)/took, sum)
