@@ -31,19 +31,22 @@ const (
 type Buffers struct {
 	classes [largestClass + 1]sync.Pool // of *[]byte of len 1<<class
 	plain   memory.GoAllocator
-	limit   int64 // total bytes of large buffers above which unused ones are released
+	limit   int64 // see NewMappedBuffers
 
 	mu     sync.Mutex
 	free   [][]byte         // free large buffers, in the order in which they were freed
-	large  int64            // bytes of free large buffers, plus those of mapped ones in use
+	unused int64            // bytes of free
 	mapped map[*byte][]byte // every mapping by its first byte; nil: buffers are not mapped
+	used   int64            // bytes of mappings in use
+	peak   int64            // maximum of used since Close
 }
 
 // usualLimit is the limit of the zero value.
 const usualLimit = 16 << 20
 
-// NewMappedBuffers makes Buffers that map large buffers and release unused ones when all together exceed limit bytes. Close it after
-// use.
+// NewMappedBuffers makes Buffers that map large buffers. Unused ones are released when all together, used and unused, exceed both limit
+// bytes and what was in use at once: so the next row group finds the memory of the one before it, and no more is ever mapped than
+// limit or what decoding needed. Close it after use.
 func NewMappedBuffers(limit int64) *Buffers {
 	return &Buffers{limit: limit, mapped: map[*byte][]byte{}}
 }
@@ -97,19 +100,18 @@ func (r *Buffers) takeLarge(size int) (b []byte, used bool) {
 	if best >= 0 {
 		b = r.free[best][:size]
 		r.free = slices.Delete(r.free, best, best+1)
-		if r.mapped == nil {
-			r.large -= int64(cap(b))
-		}
+		r.unused -= int64(cap(b))
+		r.useLocked(cap(b))
 		return b, true
 	}
 	if r.mapped == nil {
 		return make([]byte, size, size+size/8), false
 	}
-	r.large += int64(size + size/8)
-	r.shrinkLocked(r.limit)
+	r.useLocked(size + size/8)
+	r.shrinkLocked(max(r.limit, r.peak))
 	b, err := unix.Mmap(-1, 0, size+size/8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
-		r.large -= int64(size + size/8)
+		r.used -= int64(size + size/8)
 		return make([]byte, size), false // on the Go heap
 	}
 	r.mapped[unsafe.SliceData(b)] = b
@@ -120,22 +122,30 @@ func (r *Buffers) takeLarge(size int) (b []byte, used bool) {
 func (r *Buffers) keepLarge(b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, ok := r.mapped[unsafe.SliceData(b)]; !ok && r.mapped != nil {
+	if _, ok := r.mapped[unsafe.SliceData(b)]; ok {
+		r.used -= int64(cap(b))
+	} else if r.mapped != nil {
 		return
 	}
 	r.free = append(r.free, b)
-	if r.mapped == nil {
-		r.large += int64(cap(b))
-	}
-	r.shrinkLocked(cmp.Or(r.limit, usualLimit))
+	r.unused += int64(cap(b))
+	r.shrinkLocked(max(cmp.Or(r.limit, usualLimit), r.peak))
 }
 
-// shrinkLocked releases unused buffers while the large ones exceed most bytes.
+// useLocked counts n bytes of a mapping as used.
+func (r *Buffers) useLocked(n int) {
+	if r.mapped != nil {
+		r.used += int64(n)
+		r.peak = max(r.peak, r.used)
+	}
+}
+
+// shrinkLocked releases unused buffers while they exceed most bytes together with the mappings in use.
 func (r *Buffers) shrinkLocked(most int64) {
 	n := 0
-	for ; r.large > most && n < len(r.free); n++ {
+	for ; r.used+r.unused > most && n < len(r.free); n++ {
 		b := r.free[n]
-		r.large -= int64(cap(b))
+		r.unused -= int64(cap(b))
 		r.unmapLocked(unsafe.SliceData(b))
 	}
 	r.free = slices.Delete(r.free, 0, n)
@@ -222,8 +232,8 @@ func (r *Buffers) Close() {
 	r.Drop()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for at, b := range r.mapped {
-		r.large -= int64(cap(b))
+	for at := range r.mapped {
 		r.unmapLocked(at)
 	}
+	r.used, r.peak = 0, 0
 }

@@ -4,12 +4,13 @@
 package source
 
 import (
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
 )
 
-func TestRecycler(t *testing.T) {
+func TestBuffers(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -42,6 +43,37 @@ func TestRecycler(t *testing.T) {
 			fill(b)
 			live = append(live, b)
 		}
+	}
+}
+
+// TestMemoryOfTheLastRowGroup decodes row groups that need more than the limit: the second and later ones map nothing.
+func TestMemoryOfTheLastRowGroup(t *testing.T) {
+	const page = 3 << 20
+	r := NewMappedBuffers(1 << 20)
+	defer r.Close()
+	var first map[*byte][]byte
+	for range 3 {
+		dictionary := r.Allocate(page)
+		for range 4 {
+			r.Free(r.Allocate(page / 2)) // a batch
+		}
+		r.Free(dictionary)
+		if first == nil {
+			first = maps.Clone(r.mapped)
+		}
+		if len(first) != 2 || !maps.EqualFunc(first, r.mapped, func(a, b []byte) bool { return len(a) == len(b) }) {
+			t.Fatalf("%d mappings of the first row group, then %d", len(first), len(r.mapped))
+		}
+	}
+
+	small := r.Allocate(1 << 20) // fits neither of the free ones
+	if r.used+r.unused > r.peak {
+		t.Errorf("%d bytes are mapped, at most %d were in use at once", r.used+r.unused, r.peak)
+	}
+	r.Free(small)
+	r.Drop()
+	if r.unused != 0 || r.used != 0 || len(r.mapped) != 0 {
+		t.Errorf("after Drop %d bytes are unused, %d used", r.unused, r.used)
 	}
 }
 

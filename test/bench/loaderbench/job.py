@@ -18,7 +18,7 @@ from benchlib import machine
 from loaderbench.case import Case
 
 PREPARE, EPOCH, CHECKPOINT, RESUME = "prepare", "epoch", "checkpoint", "resume"
-TIMEOUT = 1800.0  # time limit in seconds of a process
+TIMEOUT = 600.0  # time limit in seconds of a process
 
 
 @dataclass(frozen=True, kw_only=True)

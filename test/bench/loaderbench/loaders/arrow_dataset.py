@@ -20,10 +20,10 @@ from torch.utils.data import (  # pyright: ignore[reportMissingImports] - in the
 
 from benchlib.tables import Table
 from loaderbench import tensors
-from loaderbench.case import ALWAYS, BATCH, SEED, Batch, Case
+from loaderbench.case import ALONE, BATCH, SEED, Batch, Case
 
 BLOCK = 8192
-FIRST_USE = ALWAYS
+FIRST_USE = ALONE  # a worker forked after pyarrow has used its threads can wait for them for ever
 
 
 def prepare(table: Table, data: Any) -> None:
