@@ -6,18 +6,18 @@
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from kubeflow.common.types import KubernetesBackendConfig
 from kubeflow.trainer import CustomTrainer, Initializer, TrainerClient
 from kubeflow.trainer.options import Annotations
-from kubernetes import client, config
+from kubernetes import client, config, stream
 
 from demo_cluster import phases, table
 from demo_cluster.train import alone, train
@@ -148,7 +148,7 @@ def _watch(
     for line in cache_logs(trainer, job, follow=True):
         print(f"  {GATE}: {line}", flush=True)
     times |= phases.of_cache(core, NAMESPACE, job)
-    read = sum(_counter(pod, "datacache_load_read_bytes_total") for pod in _cache_pods(core, job))
+    read = sum(_counter(core, pod, "datacache_load_read_bytes_total") for pod in _cache_pods(core, job))
     told = []
     for rank in range(args.ranks):
         step = f"node-{rank}"
@@ -187,15 +187,19 @@ def _await_step(trainer: TrainerClient, job: str, step: str) -> None:
 
 
 def _cache_pods(core: client.CoreV1Api, job: str) -> Iterator[str]:
-    """Return the addresses of the cache's pods."""
+    """Return the names of the cache's pods."""
     pods: Any = core.list_namespaced_pod(NAMESPACE, label_selector=f"datacache.kubeflow.org/cache={job}")
-    return (pod.status.pod_ip for pod in pods.items)
+    return (pod.metadata.name for pod in pods.items)
 
 
-def _counter(address: str, name: str) -> float:
-    """Return the value of one counter of a cache's pod."""
-    with urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=60) as page:
-        values = [line.split()[1] for line in page.read().decode().splitlines() if line.startswith(f"{name} ")]
+def _counter(core: client.CoreV1Api, pod: str, name: str) -> float:
+    """Return the value of a counter of a cache's pod. The pod's NetworkPolicy does not let this process in directly."""
+    forward = stream.portforward(core.connect_get_namespaced_pod_portforward, pod, NAMESPACE, ports="8080")
+    with contextlib.closing(forward.socket(8080)) as connection:
+        connection.setblocking(True)
+        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        page = b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+    values = [line.split()[1] for line in page.splitlines() if line.startswith(f"{name} ")]
     return sum(map(float, values))
 
 

@@ -20,8 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/kubeflow/datacache/internal/inject"
 )
 
 // The namespace of manifests/object-cache, and the audience of its tokens.
@@ -160,12 +158,6 @@ func explainObjects(ctx context.Context, t *testing.T) {
 		text, err := cluster.logs.CoreV1().Pods(objectsNamespace).GetLogs(pod.Name, &corev1.PodLogOptions{TailLines: new(int64(30))}).DoRaw(ctx)
 		t.Logf("pod %s is %s: %v\n%s", pod.Name, pod.Status.Phase, err, text)
 	}
-}
-
-// podPage requests a page from a pod's port for probes and metrics.
-func podPage(t *testing.T, namespace, pod, page string) ([]byte, error) {
-	t.Helper()
-	return cluster.logs.CoreV1().Pods(namespace).ProxyGet("http", pod, strconv.Itoa(inject.HTTPPort), page, nil).DoRaw(t.Context())
 }
 
 // podMetric is the sum of a metric over its labels and the pods, at least one of which must have it.

@@ -136,14 +136,14 @@ func isBack(t *testing.T, namespace, cache string, began time.Time) {
 	t.Helper()
 	var s headStatus
 	await(t, "cache "+cache+" to be whole again", func() error {
-		service := inject.ServiceName(cache)
-		text, err := cluster.logs.CoreV1().Services(namespace).ProxyGet("http", service, fmt.Sprint(inject.HTTPPort), "status", nil).DoRaw(t.Context())
+		head := inject.CacheName(cache) + "-0"
+		text, err := podPage(t, namespace, head, "status")
 		if err != nil {
 			return err
 		}
 		s = headStatus{}
 		if err := json.Unmarshal(text, &s); err != nil {
-			return fmt.Errorf("/status of %s is %q: %w", service, text, err)
+			return fmt.Errorf("/status of %s is %q: %w", head, text, err)
 		}
 		for _, node := range s.Nodes {
 			if node.Restarts > 0 && s.State == string(v1alpha1.StateReady) {

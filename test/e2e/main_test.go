@@ -33,6 +33,7 @@ var cluster *site
 type site struct {
 	kubetest.Objects // with the administrator's uncached client
 
+	config *rest.Config
 	logs   kubernetes.Interface
 	sdk    *notebook
 	python string // an interpreter with the Kubeflow SDK
@@ -102,7 +103,7 @@ func connect(kubeconfig, folder string) (*site, error) {
 	if err != nil {
 		return nil, fmt.Errorf("E2E_KUBECONFIG=%s: %w", kubeconfig, err)
 	}
-	config.QPS = -1
+	s.config, config.QPS = config, -1
 	config.WarningHandler = rest.NoWarnings{} // about deprecated kinds
 	if s.logs, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
