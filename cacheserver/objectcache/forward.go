@@ -68,7 +68,7 @@ func (s *Server) forward(r *request, to router.Member) {
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	go s.watchMember(ctx, cancel, to)
+	go s.watchMember(ctx, cancel, to, aliveAfter)
 	response, err := s.transport.RoundTrip(out.WithContext(ctx))
 	if err != nil {
 		s.forwardFailed(ctx, r, to, body, err)
@@ -133,9 +133,10 @@ const (
 	aliveEvery = 2 * time.Second
 )
 
-// watchMember cancels a forwarded request with errDead when the member fails a probe. It returns when ctx ends.
-func (s *Server) watchMember(ctx context.Context, cancel context.CancelCauseFunc, to router.Member) {
-	wait := time.NewTimer(aliveAfter)
+// watchMember cancels a request with errDead when the member fails a probe. The first one is sent after a time, which is also its
+// timeout. It returns when ctx ends.
+func (s *Server) watchMember(ctx context.Context, cancel context.CancelCauseFunc, to router.Member, after time.Duration) {
+	wait := time.NewTimer(after)
 	defer wait.Stop()
 	for {
 		select {
@@ -143,7 +144,7 @@ func (s *Server) watchMember(ctx context.Context, cancel context.CancelCauseFunc
 			return
 		case <-wait.C:
 		}
-		if !s.isAlive(ctx, to) {
+		if !s.isAlive(ctx, to, after) {
 			if ctx.Err() == nil {
 				s.backoff.set(to)
 				cancel(errDead)
@@ -154,8 +155,8 @@ func (s *Server) watchMember(ctx context.Context, cancel context.CancelCauseFunc
 	}
 }
 
-func (s *Server) isAlive(ctx context.Context, to router.Member) bool {
-	ctx, cancel := context.WithTimeout(ctx, aliveAfter)
+func (s *Server) isAlive(ctx context.Context, to router.Member, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.scheme()+"://"+to.Address+alivePath, nil)
 	if err != nil {

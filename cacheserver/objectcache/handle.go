@@ -37,6 +37,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveChanges(w, r)
 		return
 	}
+	if s.peers != nil && strings.HasPrefix(r.RequestURI, PeerPath) {
+		s.peers.ServeHTTP(w, r)
+		return
+	}
 	a := &statusRecorder{ResponseWriter: w}
 	s.serve(&request{Request: r, answer: a, control: http.NewResponseController(w)})
 	s.metrics.request(r.Method, a.status)

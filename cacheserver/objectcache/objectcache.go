@@ -45,6 +45,8 @@ type Server struct {
 	metrics   *metrics
 	limits    limits
 	transport http.RoundTripper // connects to other object caches
+	patient   http.RoundTripper // the same, without a time limit for the response's header
+	peers     http.Handler      // of requests below PeerPath; nil: none
 	backoff   backoff
 	slack     time.Duration             // catchUpSlack, except in tests
 	absent    atomic.Pointer[time.Time] // since when this node is not a member; nil: it is one, or never was
@@ -60,6 +62,9 @@ var (
 // New returns a Server that answers 503 until Open is called.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: defaultLimits, transport: newTransport(defaultLimits, cfg.TLS), slack: catchUpSlack}
+	patient := newTransport(defaultLimits, cfg.TLS)
+	patient.ResponseHeaderTimeout = 0
+	s.patient = patient
 	s.reviewer = identity.NewCache(identity.NewLimiter(timed{cfg.Reviewer, s.metrics.reviewSeconds}))
 	s.Wait("starting")
 	return s

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/objectcache/byterange"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
@@ -45,14 +46,14 @@ func (s *Server) get(r *request) {
 	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
 		byRange = r.Header.Get("Range")
 	}
-	asked, ok := parseRange(byRange, object.Size())
+	asked, ok := byterange.Parse(byRange, object.Size())
 	header := r.answer.Header()
 	if !ok {
 		header.Set("Content-Range", fmt.Sprintf("bytes */%d", object.Size()))
 		r.refuse(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("the object has %d bytes", object.Size()))
 		return
 	}
-	body, err := object.Reader(asked.first, asked.length)
+	body, err := object.Reader(asked.First, asked.Length)
 	if err != nil {
 		s.miss(r)
 		return
@@ -60,13 +61,13 @@ func (s *Server) get(r *request) {
 	s.metrics.hit(r.bucket)
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Accept-Ranges", "bytes")
-	header.Set("Content-Length", strconv.FormatInt(asked.length, 10))
+	header.Set("Content-Length", strconv.FormatInt(asked.Length, 10))
 	status := http.StatusOK
-	if asked.partial {
+	if asked.Partial {
 		status = http.StatusPartialContent
-		header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", asked.first, asked.first+asked.length-1, object.Size()))
+		header.Set("Content-Range", asked.Header(object.Size()))
 	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(asked.length)))
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(asked.Length)))
 	r.answer.WriteHeader(status)
 	if r.Method == http.MethodHead {
 		return

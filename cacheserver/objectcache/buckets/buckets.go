@@ -34,6 +34,8 @@ type Bucket struct {
 	Quota int64
 	// AllowNamespaces lists the namespaces with access to a bucket that is not Public.
 	AllowNamespaces []string
+	// Mirror marks a bucket of the mirrors (package mirror), which no namespace has access to.
+	Mirror bool
 }
 
 // Allows reports whether pods of the namespace may read and write the bucket. It is false for a bucket that is not in the file, so
@@ -51,6 +53,7 @@ type file struct {
 		Public          bool     `yaml:"Public"`
 		BucketQuota     string   `yaml:"BucketQuota"`
 		AllowNamespaces []string `yaml:"AllowNamespaces"`
+		Mirror          bool     `yaml:"Mirror"`
 	} `yaml:"Bucket"`
 	TotalLimit string `yaml:"TotalLimit"` // default: the sum of the quotas
 }
@@ -70,7 +73,7 @@ func Parse(text []byte) (Config, error) {
 		if err != nil {
 			return Config{}, fmt.Errorf("Bucket[%d].BucketQuota: %w", i, err)
 		}
-		bucket := Bucket{Name: b.Name, Public: b.Public, Quota: quota, AllowNamespaces: b.AllowNamespaces}
+		bucket := Bucket{Name: b.Name, Public: b.Public, Quota: quota, AllowNamespaces: b.AllowNamespaces, Mirror: b.Mirror}
 		if err := c.add(bucket, fmt.Sprintf("Bucket[%d]", i)); err != nil {
 			return Config{}, err
 		}
@@ -138,8 +141,11 @@ func (c Config) add(b Bucket, place string) error {
 	if b.Public && len(b.AllowNamespaces) > 0 {
 		return fmt.Errorf("%s.AllowNamespaces: %q, but %s is Public: drop one of the two", place, b.AllowNamespaces, b.Name)
 	}
-	if !b.Public && len(b.AllowNamespaces) == 0 {
-		return fmt.Errorf("%s.AllowNamespaces: empty, and %s is not Public: nobody could use it; name namespaces or make it Public", place, b.Name)
+	if b.Mirror && (b.Public || len(b.AllowNamespaces) > 0) {
+		return fmt.Errorf("%s.Mirror: true, but %s has Public or AllowNamespaces too: only mirrors read such a bucket; drop one of them", place, b.Name)
+	}
+	if !b.Public && !b.Mirror && len(b.AllowNamespaces) == 0 {
+		return fmt.Errorf("%s.AllowNamespaces: empty, and %s is not Public: nobody could use it; name namespaces, or make it Public or Mirror", place, b.Name)
 	}
 	c.Buckets[b.Name] = b
 	return nil

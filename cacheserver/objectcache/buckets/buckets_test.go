@@ -73,6 +73,14 @@ func TestParsePublishedFile(t *testing.T) {
 	}
 }
 
+func TestMirrorBucketIsOpenToNobody(t *testing.T) {
+	t.Parallel()
+	c, err := Parse([]byte(`{"Bucket": [{"Name": "models", "Mirror": true, "BucketQuota": "1Gi"}]}`))
+	if err != nil || !c.Buckets["models"].Mirror || c.Allows("models", "") || c.Allows("models", "team") {
+		t.Errorf("%+v, %v, want a bucket of mirrors, open to no namespace", c, err)
+	}
+}
+
 func TestTotalLimitOfHugeQuotas(t *testing.T) {
 	t.Parallel()
 	got, err := Parse([]byte(`{"Bucket": [{"Name": "a", "Public": true, "BucketQuota": "8000P"}, {"Name": "b", "Public": true, "BucketQuota": "8000P"}]}`))
@@ -123,6 +131,8 @@ func TestParseRefuses(t *testing.T) {
 		"dots for a name":    {one(`{"Name": "..", "Public": true, "BucketQuota": "1Gi"}`), `Bucket[0].Name: ".."`},
 		"twice":              {one(`{"Name": "a", "Public": true, "BucketQuota": "1Gi"},{"Name": "a", "Public": true, "BucketQuota": "1Gi"}`), `Bucket[1].Name: "a" is there twice`},
 		"public and limited": {one(`{"Name": "a", "Public": true, "BucketQuota": "1Gi", "AllowNamespaces": ["b"]}`), "Bucket[0].AllowNamespaces"},
+		"mirror and public":  {one(`{"Name": "a", "Public": true, "BucketQuota": "1Gi", "Mirror": true}`), "Bucket[0].Mirror: true"},
+		"mirror and limited": {one(`{"Name": "a", "BucketQuota": "1Gi", "Mirror": true, "AllowNamespaces": ["b"]}`), "Bucket[0].Mirror: true"},
 		"open to nobody":     {one(`{"Name": "a", "BucketQuota": "1Gi"}`), "nobody could use it"},
 	}
 	for name, test := range tests {

@@ -1,0 +1,77 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
+)
+
+// PeerPath is the path below which HandlePeers' handler answers on the port for objects.
+const PeerPath = "/v1/mirror/"
+
+// askedAliveAfter is aliveAfter for Ask. A member that is merely busy must not be taken for dead: the caller would ask a server far away.
+const askedAliveAfter = 5 * time.Second
+
+// HandlePeers sets the handler of requests below PeerPath. They come from Ask of other object caches, or from anybody who reaches the
+// port: the handler authorizes them. Call it before Serve.
+func (s *Server) HandlePeers(h http.Handler) { s.peers = h }
+
+// Ask sends a request to another member, whose scheme and address it fills in, and returns its response. It ends the request when the
+// member fails a probe, as when objects are forwarded, and fails at once while requests to the member are suspended. The caller closes
+// the response's body.
+func (s *Server) Ask(r *http.Request, to router.Member) (*http.Response, error) {
+	if s.backoff.active(to) {
+		s.metrics.forwarded("spared")
+		return nil, errDead
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	out := r.WithContext(ctx)
+	out.URL.Scheme, out.URL.Host = s.scheme(), to.Address
+	go s.watchMember(ctx, cancel, to, askedAliveAfter)
+	response, err := s.patient.RoundTrip(out)
+	if err != nil {
+		s.metrics.forwarded("failed")
+		s.forwardError(r.Context(), to, err)
+		cancel(nil)
+		return nil, err
+	}
+	s.metrics.forwarded("answered")
+	response.Body = &askedBody{ReadCloser: response.Body, cancel: cancel}
+	return response, nil
+}
+
+// askedBody stops the probes of the member when the body is closed.
+type askedBody struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+// Close closes the body.
+func (b *askedBody) Close() error {
+	b.cancel(nil)
+	return b.ReadCloser.Close()
+}
+
+// FromPeer reports whether a request comes from the address of another object cache.
+func (s *Server) FromPeer(r *http.Request) bool {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	return err == nil && s.cfg.Router.HasHost(host)
+}
+
+// Review returns the owner of a token that came with the request; the answer is cached.
+func (s *Server) Review(r *http.Request, token string) (identity.Identity, error) {
+	return s.reviewer.Review(sourceOf(r), token)
+}
+
+// Register adds metrics to those of Metrics.
+func (s *Server) Register(all ...prometheus.Collector) { s.metrics.registry.MustRegister(all...) }
