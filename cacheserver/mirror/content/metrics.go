@@ -1,0 +1,50 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package content
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are the metrics of mirrors, by kind. Create them with NewMetrics; they may be shared.
+type Metrics struct {
+	hits, misses, originBytes, stale, refused, poisoned, large *prometheus.CounterVec
+}
+
+// NewMetrics returns Metrics.
+func NewMetrics() *Metrics {
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "datacache_mirror", Name: name, Help: help}, []string{"kind"})
+	}
+	return &Metrics{
+		hits:        counter("hits_total", "Blocks and documents that were on this node's disk."),
+		misses:      counter("misses_total", "Blocks and documents that this node requested from upstream."),
+		originBytes: counter("origin_bytes_total", "Bytes of blocks and documents received from upstream."),
+		stale:       counter("stale_total", "Documents and rights served from before a failure of upstream."),
+		refused:     counter("refused_total", "Requests refused, by upstream or by the mirror."),
+		poisoned:    counter("poisoned_total", "Blobs or blocks from upstream that did not match their digest."),
+		large:       counter("large_total", "Files that are too large for clients' plain downloads and left to Xet."),
+	}
+}
+
+// Collectors returns the metrics for a registry.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.hits, m.misses, m.originBytes, m.stale, m.refused, m.poisoned, m.large}
+}
+
+func (m *Metrics) hit(kind string)  { m.hits.WithLabelValues(kind).Inc() }
+func (m *Metrics) miss(kind string) { m.misses.WithLabelValues(kind).Inc() }
+func (m *Metrics) fromOrigin(kind string, n int64) {
+	m.originBytes.WithLabelValues(kind).Add(float64(n))
+}
+
+// Stale counts a document or right that was served although upstream failed.
+func (m *Metrics) Stale(kind string) { m.stale.WithLabelValues(kind).Inc() }
+
+// Refuse counts a refused request.
+func (m *Metrics) Refuse(kind string) { m.refused.WithLabelValues(kind).Inc() }
+
+// Large counts a file that is left to Xet.
+func (m *Metrics) Large(kind string) { m.large.WithLabelValues(kind).Inc() }
+
+// Poison counts content that did not match its digest.
+func (m *Metrics) Poison(kind string) { m.poisoned.WithLabelValues(kind).Inc() }

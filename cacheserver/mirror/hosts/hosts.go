@@ -1,0 +1,66 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hosts names a mirror to containerd, in the file that containerd reads at each pull.
+package hosts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// mark is the first line of a file that Write wrote.
+const mark = "# Written by datacache's object cache, which removes this file when it stops.\n"
+
+// Write writes DIR/_default/hosts.toml, which makes containerd ask the mirror at url before the registries of all images that have no
+// folder of their own in DIR (containerd's docs/hosts.md). There is no "server" in it, so the registries remain. A file that Write did
+// not write is an error and stays. remove removes the file, unless something else was written there since.
+func Write(dir, url string) (remove func() error, err error) {
+	folder := filepath.Join(dir, "_default")
+	path := filepath.Join(folder, "hosts.toml")
+	text := []byte(mark + fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n  dial_timeout = \"1s\"\n", url))
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err == nil && !bytes.HasPrefix(old, []byte(mark)) {
+		return nil, fmt.Errorf("%s: exists and is not ours: add the mirror %s to it by hand, or remove it", path, url)
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // containerd's folder is readable by all
+		return nil, err
+	}
+	if err := replace(path, text); err != nil {
+		return nil, err
+	}
+	return func() error {
+		now, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(now, text) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return os.Remove(path)
+	}, nil
+}
+
+// replace writes a file so that readers see either the old content or the new.
+func replace(path string, text []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(path), ".hosts.toml-")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	err = errors.Join(err, file.Chmod(0o644), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return nil
+}
