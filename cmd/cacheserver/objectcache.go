@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/local"
+	"github.com/kubeflow/datacache/cacheserver/mirror"
 	"github.com/kubeflow/datacache/cacheserver/objectcache"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
@@ -45,6 +46,7 @@ type objectCacheFlags struct {
 	minFree      float64
 	grace        time.Duration
 	tls          tlsFlags
+	mirrors      mirrorFlags
 	logs         logFlags
 }
 
@@ -68,6 +70,7 @@ func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.tokens, "tokens", "", "with --standalone: file of lines TOKEN NAMESPACE; looked at again while serving")
 	flags.StringToStringVar(&f.peers, "peer", nil, "with --standalone: NAME=HOST:PORT of an object cache that shares the keys, this one included; may be repeated")
 	f.tls.register(flags, env)
+	f.mirrors.register(flags, env)
 	f.logs.register(flags, env)
 }
 
@@ -92,7 +95,7 @@ func (f *objectCacheFlags) check() (err error) {
 	if f.tls.cert != "" && f.tls.name == "" && !f.standalone {
 		f.tls.name = f.kube.Service + "." + f.kube.Namespace + ".svc"
 	}
-	if err := f.tls.check(); err != nil {
+	if err := errors.Join(f.tls.check(), f.mirrors.check()); err != nil {
 		return err
 	}
 	if f.name == "" {
@@ -161,15 +164,16 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 		TLS:   secured,
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
 	})
-	joined := watchPeers.start(ctx, group, members, server)
-	var listen net.ListenConfig
-	data, err := listen.Listen(ctx, "tcp", f.listen)
+	opened, err := f.mirrors.start(ctx, group, mirror.Options{
+		Store: objects, Buckets: config.Get, Router: members, Objects: server, Grace: f.grace, Log: log,
+	})
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return err
 	}
-	looks, err := listen.Listen(ctx, "tcp", f.http)
+	joined := watchPeers.start(ctx, group, members, server)
+	data, looks, err := f.open(ctx)
 	if err != nil {
-		return fmt.Errorf("--http: %w", err)
+		return err
 	}
 	group.Go(func() error { return ops.Serve(ctx, looks, ops.Handler(server, server.Metrics())) })
 	group.Go(func() error { return server.Serve(ctx, data) })
@@ -182,6 +186,9 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 		}
 		log.Info("ready", "dir", f.dir, "name", f.name)
 		server.Open()
+		if err := opened(); err != nil {
+			return err
+		}
 		fmt.Printf("ready %s://%s http://%s\n", f.tls.scheme(), local.Reachable(data.Addr()), local.Reachable(looks.Addr()))
 		group.Go(func() error {
 			server.KeepAlive(ctx)
@@ -191,6 +198,18 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// open returns the listeners for objects and for probes and metrics.
+func (f *objectCacheFlags) open(ctx context.Context) (data, looks net.Listener, err error) {
+	var listen net.ListenConfig
+	if data, err = listen.Listen(ctx, "tcp", f.listen); err != nil {
+		return nil, nil, fmt.Errorf("--listen: %w", err)
+	}
+	if looks, err = listen.Listen(ctx, "tcp", f.http); err != nil {
+		return nil, nil, fmt.Errorf("--http: %w", err)
+	}
+	return data, looks, nil
 }
 
 // prepare scans the store and catches up with other members before objects are served. It returns early when ctx ends.
