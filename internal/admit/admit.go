@@ -29,16 +29,22 @@ type Admission struct {
 	Settings inject.Settings
 }
 
-// Mutate edits a new TrainJob in place, if it requests a cache (inject.Asks). namespace is the TrainJob's, which may not be set in it
+// Mutate edits a new TrainJob in place, if it requests a cache (inject.Asks) or the settings name a mirror of the hub. namespace is the TrainJob's, which may not be set in it
 // yet; unique is for inject.Settings.
 func (a *Admission) Mutate(ctx context.Context, namespace, unique string, job *trainer.TrainJob) (field.ErrorList, error) {
 	runtime, err := runtimes.Find(ctx, namespace, inject.RuntimeRef(job), a.Readers...)
-	if err != nil || !inject.Asks(job, runtime) {
+	if err != nil {
 		return nil, err
 	}
 	settings := a.Settings
 	settings.Unique = unique
-	return inject.Mutate(job, nil, runtime, settings), nil
+	if inject.Asks(job, runtime) {
+		if errs := inject.Mutate(job, nil, runtime, settings); len(errs) > 0 {
+			return errs, nil
+		}
+	}
+	inject.UseHub(job, runtime, settings)
+	return nil, nil
 }
 
 // Validate validates a new TrainJob after Mutate: its request, its runtime, and the DataCache that it names.

@@ -15,6 +15,8 @@ import (
 type Settings struct {
 	// NoZoneAffinity disables the affinity of training pods to the zone of their cache's pods.
 	NoZoneAffinity bool
+	// HubMirror is the mirror of the Hugging Face hub that UseHub makes TrainJobs use.
+	HubMirror HubMirror
 	// Unique is a text that is unique to the TrainJob and valid as a label value, such as the UID of the admission request. With it,
 	// training pods of a TrainJob whose name is still to be generated find the zone of their cache; if it is empty, they have no
 	// affinity.
@@ -108,6 +110,7 @@ func restore(job, old *trainer.TrainJob) field.ErrorList {
 	if secret := dataset(job).SecretRef; secret != nil && dataset(old).SecretRef == nil && secret.Name == old.Annotations[AnnotationSecret] {
 		dataset(job).SecretRef = nil
 	}
+	restoreHub(job, old)
 	if at := patchOf(old); at >= 0 {
 		setPatch(job, old.Spec.RuntimePatches[at], at)
 	}

@@ -37,8 +37,15 @@ func zonePatch(job *trainer.TrainJob, rt *Runtime, settings Settings) *trainer.R
 			}})
 		}
 	}
+	patch := emptyPatch(settings)
+	patch.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs = jobs
+	return patch
+}
+
+// emptyPatch returns our entry of spec.runtimePatches, for no job yet.
+func emptyPatch(settings Settings) *trainer.RuntimePatch {
 	patch := &trainer.RuntimePatch{Manager: PatchManager, TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
-		Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{ReplicatedJobs: jobs}},
+		Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{}},
 	}}
 	if !settings.Now.IsZero() {
 		patch.Time = settings.Now.DeepCopy()

@@ -27,6 +27,7 @@ type CacheFlags struct {
 	domain            string
 	objectCache       string
 	noAffinity        bool
+	hub               inject.HubMirror
 	pod               client.ObjectKey
 }
 
@@ -43,6 +44,8 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	flags.StringVar(&f.pullPolicy, "cache-image-pull-policy", env("CACHE_IMAGE_PULL_POLICY"), "Always, IfNotPresent or Never; empty: that of the init container, or the kubelet's default (env CACHE_IMAGE_PULL_POLICY)")
 	flags.StringVar(&f.domain, "cluster-domain", "cluster.local", "DNS domain of the cluster, the end of the names of Services")
 	flags.StringVar(&f.objectCache, "object-cache", env("OBJECT_CACHE"), "URL of the object cache, for DataCaches that name a bucket of it (default: the Service of manifests/object-cache; env OBJECT_CACHE)")
+	flags.StringVar(&f.hub.Endpoint, "hub-mirror", env("HUB_MIRROR"), "URL of a mirror of the Hugging Face hub, which becomes HF_ENDPOINT of initializers and trainers; empty: none (env HUB_MIRROR)")
+	flags.StringVar(&f.hub.Audience, "hub-audience", "datacache-object-cache", "what the ServiceAccount tokens for that mirror are made for")
 	flags.BoolVar(&f.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
 }
 
@@ -50,7 +53,9 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 func (f *CacheFlags) Namespace() string { return f.pod.Namespace }
 
 // Settings returns the settings for admission.
-func (f *CacheFlags) Settings() inject.Settings { return inject.Settings{NoZoneAffinity: f.noAffinity} }
+func (f *CacheFlags) Settings() inject.Settings {
+	return inject.Settings{NoZoneAffinity: f.noAffinity, HubMirror: f.hub}
+}
 
 // Options returns the options of the controllers. If no flag sets an image, the image and its pull secrets are read from the
 // manager's own pod.

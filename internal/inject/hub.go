@@ -1,0 +1,156 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"slices"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+)
+
+// HubMirror is a mirror of the Hugging Face hub that TrainJobs use (docs/mirrors.md). The zero value is none.
+type HubMirror struct {
+	// Endpoint is the value of HF_ENDPOINT.
+	Endpoint string
+	// Audience is that of the ServiceAccount token with which the pods identify themselves to the mirror.
+	Audience string
+}
+
+// Variables of huggingface_hub (its module constants), and the volume with the token.
+const (
+	hubEndpoint  = "HF_ENDPOINT"
+	hubTokenPath = "HF_TOKEN_PATH"
+	hubVolume    = "datacache-hub-token"
+	hubFolder    = "/var/run/datacache-hub"
+	// hubTokenSeconds is the token's lifetime; the kubelet renews it, and huggingface_hub reads it anew for each request.
+	hubTokenSeconds = 3600
+)
+
+// UseHub edits a new TrainJob in place so that its initializers and its trainer use the mirror of the hub; it is idempotent. rt is the
+// TrainJob's runtime. A container whose own environment, or that of the runtime, names a hub stays as it is, and so does the token of
+// one that has its own. Call it after Mutate.
+func UseHub(job *trainer.TrainJob, rt *Runtime, settings Settings) {
+	mirror := settings.HubMirror
+	if mirror.Endpoint == "" || rt == nil {
+		return
+	}
+	var patched []trainer.ReplicatedJobPatch
+	jobs := rt.Spec.Template.Spec.ReplicatedJobs
+	for i := range jobs {
+		for _, name := range []string{StepName, modelStep, NodeName} {
+			c := container(&jobs[i], name)
+			if c == nil || !useHub(job, c, mirror.Endpoint) {
+				continue
+			}
+			patched = append(patched, tokenPatch(&jobs[i], name, mirror.Audience))
+		}
+	}
+	if len(patched) > 0 {
+		addPatches(job, patched, settings)
+	}
+}
+
+// useHub adds the variables to the part of the TrainJob that sets the container's environment, and reports whether it needs the token's
+// volume.
+func useHub(job *trainer.TrainJob, c *corev1.Container, endpoint string) bool {
+	env, ownToken := hubEnv(job, c.Name)
+	if env == nil {
+		return false
+	}
+	ours := slices.ContainsFunc(*env, func(v corev1.EnvVar) bool { return v.Name == hubTokenPath && v.Value == hubFolder+"/token" })
+	if !ours && names(c.Env, hubEndpoint) || names(*env, hubEndpoint) {
+		return ours
+	}
+	*env = append(*env, corev1.EnvVar{Name: hubEndpoint, Value: endpoint})
+	for _, name := range []string{"HF_TOKEN", hubTokenPath, "HF_HOME"} {
+		ownToken = ownToken || names(*env, name) || names(c.Env, name)
+	}
+	if !ownToken {
+		*env = append(*env, corev1.EnvVar{Name: hubTokenPath, Value: hubFolder + "/token"})
+	}
+	return !ownToken
+}
+
+// hubEnv returns the environment in the TrainJob that Trainer gives to a container; nil if the TrainJob does not have that part, or if
+// the part is a request for a cache. ownToken says that the part has credentials of its own, with which the program logs in: that writes
+// to the file of HF_TOKEN_PATH.
+func hubEnv(job *trainer.TrainJob, container string) (env *[]corev1.EnvVar, ownToken bool) {
+	initializer := ptr.Deref(job.Spec.Initializer, trainer.Initializer{})
+	switch {
+	case container == NodeName:
+		if job.Spec.Trainer == nil {
+			job.Spec.Trainer = &trainer.Trainer{}
+		}
+		return &job.Spec.Trainer.Env, false
+	case container == StepName && initializer.Dataset != nil && !Matches(job):
+		return &initializer.Dataset.Env, initializer.Dataset.SecretRef != nil
+	case container == modelStep && initializer.Model != nil:
+		return &initializer.Model.Env, initializer.Model.SecretRef != nil
+	default:
+		return nil, false
+	}
+}
+
+func names(env []corev1.EnvVar, name string) bool {
+	return slices.ContainsFunc(env, func(v corev1.EnvVar) bool { return v.Name == name })
+}
+
+// tokenPatch mounts a ServiceAccount token for the mirror into a container.
+func tokenPatch(job *jobset.ReplicatedJob, container, audience string) trainer.ReplicatedJobPatch {
+	volume := corev1.Volume{Name: hubVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
+		ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: audience, ExpirationSeconds: ptr.To[int64](hubTokenSeconds), Path: "token"},
+	}}}}}
+	return trainer.ReplicatedJobPatch{Name: job.Name, Template: &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{
+		Template: &trainer.PodTemplatePatch{Spec: &trainer.PodSpecPatch{
+			Volumes:    []corev1.Volume{volume},
+			Containers: []trainer.ContainerPatch{{Name: container, VolumeMounts: []corev1.VolumeMount{{Name: hubVolume, MountPath: hubFolder, ReadOnly: true}}}},
+		}},
+	}}}
+}
+
+// addPatches adds volumes and mounts to our entry of spec.runtimePatches.
+func addPatches(job *trainer.TrainJob, patched []trainer.ReplicatedJobPatch, settings Settings) {
+	patch := emptyPatch(settings)
+	if at := patchOf(job); at >= 0 {
+		patch = job.Spec.RuntimePatches[at].DeepCopy()
+	}
+	jobs := &patch.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs
+	for _, each := range patched {
+		at := slices.IndexFunc(*jobs, func(p trainer.ReplicatedJobPatch) bool { return p.Name == each.Name })
+		if at < 0 {
+			*jobs = append(*jobs, each)
+			continue
+		}
+		spec, more := (*jobs)[at].Template.Spec.Template.Spec, each.Template.Spec.Template.Spec
+		if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == hubVolume }) {
+			spec.Volumes = append(spec.Volumes, more.Volumes...)
+		}
+		if !slices.ContainsFunc(spec.Containers, func(c trainer.ContainerPatch) bool { return c.Name == more.Containers[0].Name }) {
+			spec.Containers = append(spec.Containers, more.Containers...)
+		}
+	}
+	setPatch(job, *patch, 0)
+}
+
+// restoreHub restores the variables that UseHub injected into old, for clients that write the whole TrainJob.
+func restoreHub(job, old *trainer.TrainJob) {
+	old = old.DeepCopy() // hubEnv may add an empty trainer
+	for _, container := range []string{StepName, modelStep, NodeName} {
+		before, _ := hubEnv(old, container)
+		if before == nil || !names(*before, hubEndpoint) {
+			continue
+		}
+		env, _ := hubEnv(job, container)
+		if env == nil {
+			continue
+		}
+		without := slices.DeleteFunc(slices.Clone(*before), func(v corev1.EnvVar) bool { return v.Name == hubEndpoint || v.Name == hubTokenPath })
+		if slices.EqualFunc(*env, without, func(a, b corev1.EnvVar) bool { return a.Name == b.Name && a.Value == b.Value }) {
+			*env = slices.Clone(*before)
+		}
+	}
+}
