@@ -23,8 +23,8 @@ venv_of  = $(CACHE)/$(1)-$(shell { $(PYTHON3) -V; cat $(2); } 2>/dev/null | sha2
 VENV    := $(call venv_of,venv,$(LOCK))
 PYTHON  := $(VENV)/bin/python
 # Beside it: torch and the Kubeflow SDK, for the loader's adaptors and the end-to-end tests; over that, JAX, Ray, pandas and Jupyter's kernel, for
-# the examples; the loaders that bench-loader compares with, some of which want older packages than ours; clients of the object cache as people
-# install them; Spark.
+# the examples; the loaders that bench-loader compares with, some of which want older packages than ours; clients of the object cache and of
+# the hub's mirror as people install them; Spark.
 TRAINING_LOCK := hack/python/training.txt
 TRAINING_VENV := $(call venv_of,training,$(LOCK) $(TRAINING_LOCK))
 TRAINING      := $(TRAINING_VENV)/bin/python
@@ -37,6 +37,9 @@ PEERS         := $(PEERS_VENV)/bin/python
 CLIENTS_LOCK  := hack/python/clients.txt
 CLIENTS_VENV  := $(call venv_of,clients,$(CLIENTS_LOCK))
 CLIENTS       := $(CLIENTS_VENV)/bin/python
+HUB_LOCK      := hack/python/hub.txt
+HUB_VENV      := $(call venv_of,hub,$(HUB_LOCK))
+HUB           := $(HUB_VENV)/bin/python
 SPARK_LOCK    := hack/python/spark.txt
 SPARK_VENV    := $(call venv_of,spark,$(SPARK_LOCK))
 SPARK         := $(SPARK_VENV)/bin/python
@@ -61,6 +64,7 @@ export DATACACHE_PYTHON := $(PYTHON)
 export DATACACHE_MINIO := $(MINIO)
 export DATACACHE_TRAINING_PYTHON := $(TRAINING)
 export DATACACHE_CLIENTS_PYTHON := $(CLIENTS)
+export DATACACHE_HUB_PYTHON := $(HUB)
 export DATACACHE_SPARK_PYTHON := $(SPARK)
 # A whole cluster on this machine: its images, and the folder that is all it leaves on disk.
 IMAGES  := $(CACHE)/images
@@ -126,6 +130,10 @@ peers-venv: bootstrap ## The virtual environment with the loaders that bench-loa
 clients-venv: bootstrap # clients of the object cache: pfio; ccache and curl
 	@hack/bootstrap clients
 	@hack/venv $(CLIENTS_VENV) $(CLIENTS_LOCK)
+
+.PHONY: hub-venv
+hub-venv: bootstrap # clients of the hub's mirror: huggingface_hub, transformers, datasets (about 1 min, once)
+	@hack/venv $(HUB_VENV) $(HUB_LOCK)
 
 .PHONY: spark-venv
 spark-venv: bootstrap # Spark, which writes tables for the tests (about 2 min, once)
@@ -229,7 +237,7 @@ endef
 test: test-go test-conformance test-loader test-examples ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
 
 .PHONY: test-go
-test-go: venv clients-venv $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
+test-go: venv clients-venv hub-venv $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
 	$(call gotest,$$(go list ./... | grep -v -x -F -e $$(go list ./test/e2e) $$(go list $(CLUSTER_PACKAGES) | sed 's/^/-e /')))
 	@go -C hack/images test ./...

@@ -155,8 +155,17 @@ func (p *process) put(target, body string) {
 	}
 }
 
-// metric sums a metric over its labels.
+// metric sums a metric of the object cache over its labels. It must exist.
 func (p *process) metric(name string) float64 {
+	p.t.Helper()
+	if !strings.Contains(p.scrape(), "\ndatacache_objectcache_"+name) {
+		p.t.Fatalf("no metric %s", name)
+	}
+	return p.series("datacache_objectcache_" + name)
+}
+
+// scrape returns the metrics as text.
+func (p *process) scrape() string {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.watched+"/metrics", nil)
 	if err != nil {
@@ -171,21 +180,22 @@ func (p *process) metric(name string) float64 {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	var total float64
-	found := false
-	for line := range strings.Lines(string(text)) {
+	return string(text)
+}
+
+// series sums a metric over its labels; 0 if it has no values.
+func (p *process) series(name string) (total float64) {
+	p.t.Helper()
+	for line := range strings.Lines(p.scrape()) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if base, _, _ := strings.Cut(series, "{"); base != "datacache_objectcache_"+name {
+		if base, _, _ := strings.Cut(series, "{"); base != name {
 			continue
 		}
 		n, err := strconv.ParseFloat(value, 64)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		total, found = total+n, true
-	}
-	if !found {
-		p.t.Fatalf("no metric %s", name)
+		total += n
 	}
 	return total
 }

@@ -1,0 +1,201 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ocitest is a registry of container images with users, whose requests are counted.
+package ocitest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+)
+
+// Registry is a running registry. Start makes one.
+type Registry struct {
+	Host string // host:port, as in names of images
+	URL  string
+
+	server *httptest.Server
+	inner  http.Handler
+
+	mu      sync.Mutex
+	readers map[string][]string // USER:PASSWORD that read a repository; none: everybody
+	has     map[string]int      // length of blobs, by REPOSITORY@DIGEST
+	sent    map[string]int64    // bytes of blobs, by digest
+	seen    map[string]bool     // Authorization headers
+	fault   func(w http.ResponseWriter, digest string) bool
+}
+
+// Start serves until the test ends.
+func Start(t testing.TB) *Registry {
+	t.Helper()
+	r := &Registry{
+		inner:   registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+		readers: map[string][]string{}, has: map[string]int{}, sent: map[string]int64{}, seen: map[string]bool{},
+	}
+	r.server = httptest.NewServer(r)
+	r.URL = r.server.URL
+	r.Host = strings.TrimPrefix(r.URL, "http://")
+	t.Cleanup(r.Stop)
+	return r
+}
+
+// Stop closes the registry and its connections.
+func (r *Registry) Stop() {
+	r.server.CloseClientConnections()
+	r.server.Close()
+}
+
+// Fault sets a function that may answer requests for blobs in the registry's place, and reports whether it did.
+func (r *Registry) Fault(fault func(w http.ResponseWriter, digest string) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fault = fault
+}
+
+// Sent is the number of bytes of a blob that were sent.
+func (r *Registry) Sent(digest string) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent[digest]
+}
+
+// Saw reports whether a request's Authorization contained a text.
+func (r *Registry) Saw(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for each := range r.seen {
+		if strings.Contains(each, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// Image is an image that was pushed.
+type Image struct {
+	Name     string // HOST/REPOSITORY:TAG
+	Manifest string // digest
+	Blobs    map[string]string
+}
+
+type descriptor struct {
+	MediaType string `json:"mediaType"`
+	Digest    string `json:"digest"`
+	Size      int    `json:"size"`
+}
+
+// Push pushes an image of layers with the tag v1 to a repository, which readers (USER:PASSWORD) can read; none: everybody.
+func (r *Registry) Push(t testing.TB, repository string, layers []string, readers ...string) Image {
+	t.Helper()
+	image := Image{Name: r.Host + "/" + repository + ":v1", Blobs: map[string]string{}}
+	r.mu.Lock()
+	r.readers[repository] = readers
+	r.mu.Unlock()
+	add := func(kind, text string) descriptor {
+		digest := digestOf(text)
+		image.Blobs[digest] = text
+		r.put(t, http.MethodPost, "/v2/"+repository+"/blobs/uploads/?digest="+digest, "application/octet-stream", text)
+		r.mu.Lock()
+		r.has[repository+"@"+digest] = len(text)
+		r.mu.Unlock()
+		return descriptor{MediaType: "application/vnd.oci.image." + kind, Digest: digest, Size: len(text)}
+	}
+	manifest := map[string]any{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"config": add("config.v1+json", `{"architecture": "amd64", "os": "linux", "of": "`+repository+`"}`),
+	}
+	var list []descriptor
+	for _, layer := range layers {
+		list = append(list, add("layer.v1.tar", layer))
+	}
+	manifest["layers"] = list
+	text, err := json.Marshal(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image.Manifest = digestOf(string(text))
+	r.put(t, http.MethodPut, "/v2/"+repository+"/manifests/v1", "application/vnd.oci.image.manifest.v1+json", string(text))
+	return image
+}
+
+func digestOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// put sends a request to the registry itself.
+func (r *Registry) put(t testing.TB, method, target, contentType, body string) {
+	t.Helper()
+	request := httptest.NewRequestWithContext(context.WithoutCancel(t.Context()), method, target, bytes.NewReader([]byte(body)))
+	request.Header.Set("Content-Type", contentType)
+	answer := httptest.NewRecorder()
+	r.inner.ServeHTTP(answer, request)
+	if answer.Code != http.StatusCreated {
+		t.Fatalf("%s %s: %d %s", method, target, answer.Code, answer.Body)
+	}
+}
+
+// ServeHTTP answers reads.
+func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	rest := strings.TrimPrefix(request.URL.Path, "/v2/")
+	repository, digest, isBlob := strings.Cut(rest, "/blobs/")
+	if !isBlob {
+		repository, _, _ = strings.Cut(rest, "/manifests/")
+	}
+	user, password, _ := request.BasicAuth()
+	r.mu.Lock()
+	r.seen[request.Header.Get("Authorization")+" "+user+":"+password] = true
+	readers, fault := r.readers[repository], r.fault
+	size, belongs := r.has[repository+"@"+digest]
+	r.mu.Unlock()
+	if len(readers) > 0 && !slices.Contains(readers, user+":"+password) {
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		http.Error(w, `{"errors": [{"code": "UNAUTHORIZED"}]}`, http.StatusUnauthorized)
+		return
+	}
+	if isBlob && !belongs {
+		http.Error(w, fmt.Sprintf(`{"errors": [{"code": "BLOB_UNKNOWN", "message": %q}]}`, digest), http.StatusNotFound)
+		return
+	}
+	if isBlob && request.Method == http.MethodGet {
+		if fault != nil && fault(w, digest) {
+			return
+		}
+		if asked := request.Header.Get("Range"); strings.HasSuffix(asked, "-") { // the inner registry wants an end
+			request.Header.Set("Range", asked+strconv.Itoa(size-1))
+		}
+		w = &counter{ResponseWriter: w, count: func(n int) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.sent[digest] += int64(n)
+		}}
+	}
+	r.inner.ServeHTTP(w, request)
+}
+
+type counter struct {
+	http.ResponseWriter
+	count func(n int)
+}
+
+// Write counts the bytes.
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p)
+	c.count(n)
+	return n, err
+}

@@ -1,0 +1,238 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objectcache
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/hubtest"
+)
+
+const mirrorBuckets = `{"TotalLimit": "1Gi", "Bucket": [
+	{"Name": "open", "Public": true, "BucketQuota": "100Mi"},
+	{"Name": "models", "Mirror": true, "BucketQuota": "800Mi"},
+	{"Name": "images", "Mirror": true, "BucketQuota": "800Mi"}]}`
+
+// hubToken and otherHubToken are tokens of the hub. The first is also the one of namespace team-a, which has the cluster's token
+// "secret-of-team-a"; team-b has none.
+const (
+	hubToken      = "hf_reader"
+	otherHubToken = "hf_other"
+)
+
+// mirrors are object caches that mirror a hub.
+type mirrors struct {
+	t      *testing.T
+	hub    *hubtest.Hub
+	nodes  []*process
+	tokens string // folder of the namespaces' tokens at the hub
+}
+
+// startMirrors runs n object caches that share the keys and mirror the hub. stale is staleIfError.
+func startMirrors(t *testing.T, n int, hub *hubtest.Hub, stale string) *mirrors {
+	t.Helper()
+	home := t.TempDir()
+	m := &mirrors{t: t, hub: hub, tokens: filepath.Join(home, "hub-tokens")}
+	if err := os.Mkdir(m.tokens, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(m.tokens, "team-a"), hubToken+"\n")
+	config := write(t, filepath.Join(home, "mirrors.yaml"),
+		fmt.Sprintf("staleIfError: %s\nhub: {upstream: %q, bucket: models, tokens: %q}\n", stale, hub.URL, m.tokens))
+	m.nodes = startNodes(t, n, "--mirrors", config)
+	return m
+}
+
+// startNodes runs n object caches that share the keys, with mirrors.
+func startNodes(t *testing.T, n int, args ...string) []*process {
+	t.Helper()
+	bucketsFile := write(t, filepath.Join(t.TempDir(), "buckets.json"), mirrorBuckets)
+	var addresses, peers []string
+	for i := range n {
+		addresses = append(addresses, freeAddress(t))
+		peers = append(peers, "--peer", fmt.Sprintf("node-%d=%s", i, addresses[i]))
+	}
+	var nodes []*process
+	for i, address := range addresses {
+		own := append([]string{"--name", fmt.Sprintf("node-%d", i), "--listen", address, "--mirror-listen", "127.0.0.1:0", "--log-level", "debug"}, peers...)
+		nodes = append(nodes, start(t, options{buckets: bucketsFile, args: append(own, args...)}))
+	}
+	return nodes
+}
+
+// mirror is the URL of a node's mirrors.
+func (p *process) mirror() string {
+	p.t.Helper()
+	_, line, _ := strings.Cut("\n"+p.server.Output.String(), "\nmirrors ")
+	url, _, whole := strings.Cut(line, "\n")
+	if !whole {
+		p.t.Fatal("no line \"mirrors\"")
+	}
+	return url
+}
+
+// total sums a metric of the mirrors over all nodes.
+func (m *mirrors) total(name string) (sum float64) {
+	m.t.Helper()
+	for _, node := range m.nodes {
+		sum += node.series("datacache_mirror_" + name)
+	}
+	return sum
+}
+
+type (
+	job    map[string]any
+	result struct {
+		Result any
+		Error  string
+		Status int
+		Text   string
+	}
+)
+
+// hubClients runs jobs in one Python process. token is written to the file that HF_TOKEN_PATH names; empty: no token.
+func hubClients(t *testing.T, endpoint, token string, jobs ...job) []result {
+	t.Helper()
+	return startHubClients(t, endpoint, token, jobs...)()
+}
+
+// startHubClients is hubClients that does not wait: the function that it returns does.
+func startHubClients(t *testing.T, endpoint, token string, jobs ...job) (wait func() []result) {
+	t.Helper()
+	python := os.Getenv("DATACACHE_HUB_PYTHON")
+	if python == "" {
+		t.Skip("DATACACHE_HUB_PYTHON names no Python that has huggingface_hub: run by make, which makes one of hack/python/hub.txt")
+	}
+	text, err := json.Marshal(jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), python, "hub_client.py", string(text))
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "HF_HOME=" + home, "HF_ENDPOINT=" + endpoint, "HF_TOKEN_PATH=" + write(t, filepath.Join(home, "t"), token),
+		"HF_HUB_DISABLE_TELEMETRY=1", "HF_HUB_DISABLE_PROGRESS_BARS=1", "HF_HUB_ETAG_TIMEOUT=60", "HF_HUB_DOWNLOAD_TIMEOUT=60",
+	}
+	out, says := &output{}, &output{}
+	cmd.Stdout, cmd.Stderr = out, says
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() []result {
+		t.Helper()
+		err := cmd.Wait()
+		var results []result
+		if err == nil {
+			err = json.Unmarshal([]byte(out.String()), &results)
+		}
+		if err != nil {
+			t.Fatalf("the hub's client: %v: %s\n%s", err, out, says)
+		}
+		return results
+	}
+}
+
+func sum(text string) string {
+	s := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(s[:])
+}
+
+// sums is what the job "snapshot" returns for a repository.
+func sums(r *hubtest.Repo) map[string]any {
+	want := map[string]any{}
+	for name, f := range r.Files {
+		want[name] = sum(f.Text)
+	}
+	return want
+}
+
+// model is a repository with files below and above a block's length.
+func model(id string) *hubtest.Repo {
+	return &hubtest.Repo{Kind: "models", ID: id, Files: map[string]hubtest.File{
+		"config.json":              {Text: `{"model_type": "bert", "of": "` + id + `"}`},
+		"model.safetensors":        {Text: content(id, 1, 20<<20+12345), LFS: true},
+		"sub dir/tokens+and=more":  {Text: content(id, 2, 300)},
+		"original/consolidated.00": {Text: content(id, 3, 8<<20), LFS: true},
+		"empty.txt":                {Text: ""},
+	}}
+}
+
+func wantResult(t *testing.T, what string, got result, want any) {
+	t.Helper()
+	if got.Error != "" {
+		t.Errorf("%s: %s %d: %s", what, got.Error, got.Status, got.Text)
+		return
+	}
+	gotText, _ := json.Marshal(got.Result)
+	wantText, _ := json.Marshal(want)
+	if string(gotText) != string(wantText) {
+		t.Errorf("%s:\n%s, want\n%s", what, gotText, wantText)
+	}
+}
+
+func TestHubSnapshot(t *testing.T) {
+	t.Parallel()
+	repo := model("acme/bert")
+	repo.Readers = []string{hubToken}
+	hub := hubtest.Start(t, repo)
+	hub.Page = 2
+	m := startMirrors(t, 1, hub, "24h")
+	endpoint := m.nodes[0].mirror() + "/hub"
+	for _, round := range []string{"cold", "warm"} {
+		got := hubClients(t, endpoint, "", job{"do": "snapshot", "repo": repo.ID, "dir": t.TempDir()})
+		wantResult(t, round, got[0], sums(repo))
+	}
+	for name, f := range repo.Files {
+		if sent := hub.Sent(name); sent != int64(len(f.Text)) {
+			t.Errorf("the hub sent %d bytes of %s, want %d", sent, name, len(f.Text))
+		}
+	}
+	if got := m.total("poisoned_total"); got != 0 {
+		t.Errorf("poisoned_total is %g", got)
+	}
+}
+
+// TestHubOneCopy checks that 20 clients of three nodes, at once, read each file once from the hub.
+func TestHubOneCopy(t *testing.T) {
+	t.Parallel()
+	repo := model("acme/bert")
+	hub := hubtest.Start(t, repo)
+	m := startMirrors(t, 3, hub, "24h")
+	const clients = 20
+	var waits []func() []result
+	for i, node := range m.nodes {
+		var jobs []job
+		for range (clients + i) / len(m.nodes) { // 6, 7 and 7
+			jobs = append(jobs, job{"do": "snapshot", "repo": repo.ID, "dir": t.TempDir()})
+		}
+		waits = append(waits, startHubClients(t, node.mirror()+"/hub", "", jobs...))
+	}
+	n := 0
+	for i, wait := range waits {
+		for _, r := range wait() {
+			n++
+			wantResult(t, fmt.Sprintf("client %d of node %d", n, i), r, sums(repo))
+		}
+	}
+	if n != clients {
+		t.Errorf("%d clients had an answer, want %d", n, clients)
+	}
+	for name, f := range repo.Files {
+		if sent := hub.Sent(name); sent != int64(len(f.Text)) {
+			t.Errorf("the hub sent %d bytes of %s, want %d", sent, name, len(f.Text))
+		}
+	}
+	if got, want := m.total("origin_bytes_total"), 28<<20; got < float64(want) || got > float64(want)+64<<10 {
+		t.Errorf("origin_bytes_total is %g, want little more than %d", got, want)
+	}
+	t.Logf("HEADs of the largest file at the hub: %d", hub.Requests("HEAD /"+repo.ID+"/resolve/"+repo.Commit()+"/model.safetensors"))
+}
