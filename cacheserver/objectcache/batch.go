@@ -88,6 +88,10 @@ func batchKeys(r *request) ([]string, *refusal) {
 		if key == "" || len(key) > maxKey || strings.ContainsAny(key, "\x00 \r") {
 			return nil, &refusal{status: http.StatusBadRequest, why: fmt.Sprintf("line %d: want a key of 1 to %d bytes, as in a request target", i+1, maxKey)}
 		}
+		if strings.HasSuffix(key, "/") { // archive/tar encodes no file with such a name
+			why := fmt.Sprintf("line %d: the name of a file in a tar stream can't end with a slash, GET this key by itself", i+1)
+			return nil, &refusal{status: http.StatusBadRequest, why: why}
+		}
 	}
 	return keys, nil
 }

@@ -108,12 +108,13 @@ func TestBatchRefuses(t *testing.T) {
 		bucket, body string
 		want         int
 	}{
-		"another's bucket": {"none", "key", 403},
-		"no keys":          {"open", "", 400},
-		"an empty key":     {"open", "a\n\nb", 400},
-		"a long key":       {"open", strings.Repeat("k", maxKey+1), 400},
-		"too many keys":    {"open", strings.Repeat("k\n", maxBatchKeys+1), 413},
-		"too many bytes":   {"open", strings.Repeat("k", maxBatchBytes+1), 413},
+		"another's bucket":   {"none", "key", 403},
+		"no keys":            {"open", "", 400},
+		"an empty key":       {"open", "a\n\nb", 400},
+		"a slash at the end": {"open", "a\nb/", 400},
+		"a long key":         {"open", strings.Repeat("k", maxKey+1), 400},
+		"too many keys":      {"open", strings.Repeat("k\n", maxBatchKeys+1), 413},
+		"too many bytes":     {"open", strings.Repeat("k", maxBatchBytes+1), 413},
 	} {
 		if status, _ := askBatch(t, m.address, test.bucket, test.body); status != test.want {
 			t.Errorf("%s: %d, want %d", name, status, test.want)
