@@ -106,13 +106,16 @@ func (c *Client) Review(ctx context.Context, token string) (identity.Identity, e
 	return identity.OfUser(got.Status.User.Username), nil
 }
 
-// Watch calls changed with the ready object caches and the IP addresses of all of them: once when they are known, and after each
-// change, until ctx ends. While the API server is unavailable, the last known ones remain in effect.
+// Watch calls changed with the ready object caches and the IP addresses of all of them: once when all of them are known, and after
+// changes, until ctx ends. Calls don't overlap, and changes that happen during one are reported together. While the API server is
+// unavailable, the last known ones remain in effect.
 func (c *Client) Watch(ctx context.Context, changed func(ready []router.Member, hosts []string)) {
-	var store cache.Store
-	tell := func() {
-		slices := store.List()
-		changed(c.members(slices), hosts(slices))
+	dirty := make(chan struct{}, 1)
+	mark := func() {
+		select {
+		case dirty <- struct{}{}:
+		default: // marked already
+		}
 	}
 	selector := discoveryv1.LabelServiceName + "=" + c.cfg.Service
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -120,9 +123,9 @@ func (c *Client) Watch(ctx context.Context, changed func(ready []router.Member, 
 			func(o *metav1.ListOptions) { o.LabelSelector = selector }),
 		ObjectType: &discoveryv1.EndpointSlice{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { tell() },
-			UpdateFunc: func(any, any) { tell() },
-			DeleteFunc: func(any) { tell() },
+			AddFunc:    func(any) { mark() },
+			UpdateFunc: func(any, any) { mark() },
+			DeleteFunc: func(any) { mark() },
 		},
 	})
 	done := make(chan struct{})
@@ -130,10 +133,20 @@ func (c *Client) Watch(ctx context.Context, changed func(ready []router.Member, 
 		defer close(done)
 		informer.RunWithContext(ctx)
 	}()
-	if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		tell() // even if there are none
+	defer func() { <-done }()
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) { // until then the store has a part of the EndpointSlices
+		return
 	}
-	<-done
+	mark() // even if there are none
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-dirty:
+			slices := store.List()
+			changed(c.members(slices), hosts(slices))
+		}
+	}
 }
 
 // members returns the ready endpoints of EndpointSlices.
@@ -151,7 +164,11 @@ func (c *Client) members(slices []any) []router.Member {
 			if !ready || port == 0 || e.NodeName == nil || len(e.Addresses) == 0 {
 				continue
 			}
-			members = append(members, router.Member{Name: *e.NodeName, Address: net.JoinHostPort(e.Addresses[0], strconv.Itoa(port))})
+			member := router.Member{Name: *e.NodeName, Address: net.JoinHostPort(e.Addresses[0], strconv.Itoa(port))}
+			if e.Zone != nil {
+				member.Zone = *e.Zone
+			}
+			members = append(members, member)
 		}
 	}
 	return members

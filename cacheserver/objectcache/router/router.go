@@ -5,6 +5,9 @@
 package router
 
 import (
+	"cmp"
+	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +25,37 @@ type Member struct {
 	Name string
 	// Address is where it listens, host:port.
 	Address string
+	// Zone is the node's zone; "" if it has none. It does not affect which member owns a key.
+	Zone string
+}
+
+// Parse parses a file of members: on each line NAME HOST:PORT or NAME HOST:PORT ZONE. Empty lines and those that begin with # are
+// skipped.
+func Parse(text []byte) ([]Member, error) {
+	var members []Member
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		fields := strings.Fields(line)
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if len(fields) < 2 || len(fields) > 3 {
+			return nil, fmt.Errorf("line %d: %q, want NAME HOST:PORT or NAME HOST:PORT ZONE", number, strings.TrimSpace(line))
+		}
+		if _, _, err := net.SplitHostPort(fields[1]); err != nil {
+			return nil, fmt.Errorf("line %d: want HOST:PORT after the name: %w", number, err)
+		}
+		m := Member{Name: fields[0], Address: fields[1]}
+		if len(fields) == 3 {
+			m.Zone = fields[2]
+		}
+		if Contains(members, m.Name) {
+			return nil, fmt.Errorf("line %d: the name %q is on another line too, want one line a member", number, m.Name)
+		}
+		members = append(members, m)
+	}
+	return members, nil
 }
 
 // Router distributes keys over the members. Create it with New; it may be shared.
@@ -49,11 +83,19 @@ func New(self string) *Router {
 	return r
 }
 
-// Set replaces the members. Of several with the same name it keeps the first.
-func (r *Router) Set(members []Member) {
+// Distinct returns the members sorted by name. Of several with the same name it keeps the one with the least address: every object
+// cache must choose the same, in whatever order it learned of them.
+func Distinct(members []Member) []Member {
 	members = slices.Clone(members)
-	slices.SortStableFunc(members, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
-	members = slices.CompactFunc(members, func(a, b Member) bool { return a.Name == b.Name })
+	slices.SortFunc(members, func(a, b Member) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Address, b.Address))
+	})
+	return slices.CompactFunc(members, func(a, b Member) bool { return a.Name == b.Name })
+}
+
+// Set replaces the members by those of Distinct.
+func (r *Router) Set(members []Member) {
+	members = Distinct(members)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if slices.Equal(members, r.view.Load().members) {

@@ -269,6 +269,7 @@ func slice(t *testing.T, service, name string, nodes ...string) {
 		made.Endpoints = append(made.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{fmt.Sprintf("10.1.0.%d", i+1)}, NodeName: new(node),
 			Conditions: discoveryv1.EndpointConditions{Ready: new(!strings.HasPrefix(node, "not-"))},
+			Zone:       new("zone-of-" + node),
 		})
 	}
 	api := clients.DiscoveryV1().EndpointSlices(home)
@@ -284,12 +285,16 @@ func slice(t *testing.T, service, name string, nodes ...string) {
 type membership struct {
 	mu      sync.Mutex
 	told    bool
+	first   []router.Member // of the first report
 	members []router.Member
 }
 
 func (s *membership) set(members []router.Member, _ []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.told {
+		s.first = members
+	}
 	s.told, s.members = true, members
 }
 
@@ -301,7 +306,7 @@ func (s *membership) becomes(t *testing.T, nodes ...string) {
 		defer s.mu.Unlock()
 		got := map[string]bool{}
 		for _, m := range s.members {
-			got[m.Name] = strings.HasSuffix(m.Address, ":8000")
+			got[m.Name] = strings.HasSuffix(m.Address, ":8000") && m.Zone == "zone-of-"+m.Name
 		}
 		for _, node := range nodes {
 			if !got[node] {
@@ -349,6 +354,30 @@ func TestWhoSharesTheKeys(t *testing.T) {
 	s.becomes(t, "node-b")
 	cancel()
 	<-done
+}
+
+// TestTheFirstReportIsWhole watches a Service that has many EndpointSlices already.
+func TestTheFirstReportIsWhole(t *testing.T) {
+	t.Parallel()
+	const service = "with-many"
+	var nodes []string
+	for i := range 50 {
+		nodes = append(nodes, fmt.Sprintf("node-%d", i))
+		slice(t, service, fmt.Sprintf("many-%d", i), nodes[i])
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var s membership
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		client(t, service).Watch(ctx, s.set)
+	}()
+	s.becomes(t, nodes...)
+	cancel()
+	<-done
+	if len(s.first) != len(nodes) {
+		t.Errorf("the first report has %d members, want all %d", len(s.first), len(nodes))
+	}
 }
 
 func TestItsRightsEndThere(t *testing.T) {
