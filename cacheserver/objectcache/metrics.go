@@ -49,6 +49,7 @@ func newMetrics(cfg Config) *metrics {
 	m.registry.MustRegister(m.requests, m.hits, m.misses, m.sentBytes, m.receivedBytes, m.forwards, m.reviewSeconds,
 		newStoreCollector(cfg),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(cfg.Collectors...)
 	return m
 }
 

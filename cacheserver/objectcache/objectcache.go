@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
@@ -23,7 +24,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/ops"
 )
 
-// Config configures a Server. All fields but TLS and Grace are required.
+// Config configures a Server. All fields but TLS, Grace and Collectors are required.
 type Config struct {
 	Store   *store.Store
 	Buckets func() buckets.Config // the current one
@@ -33,8 +34,9 @@ type Config struct {
 	Router          *router.Router
 	TLS             *TLS // nil: no TLS
 	// Grace is how long running requests may continue after the end of Serve's context.
-	Grace time.Duration
-	Log   *slog.Logger
+	Grace      time.Duration
+	Collectors []prometheus.Collector // metrics to serve with the Server's own
+	Log        *slog.Logger
 }
 
 // Server answers requests for objects. It is the http.Handler of the port for clients and other object caches, and the

@@ -40,6 +40,7 @@ type objectCacheFlags struct {
 	standalone   bool
 	tokens       string
 	peers        map[string]string
+	peersFile    string
 	kube         kube.Config
 	verifyEvery  time.Duration
 	maxObjects   int64
@@ -47,6 +48,7 @@ type objectCacheFlags struct {
 	grace        time.Duration
 	tls          tlsFlags
 	mirrors      mirrorFlags
+	xds          xdsFlags
 	logs         logFlags
 }
 
@@ -69,8 +71,10 @@ func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.BoolVar(&f.standalone, "standalone", false, "use no Kubernetes: tokens are those of --tokens, other object caches those of --peer")
 	flags.StringVar(&f.tokens, "tokens", "", "with --standalone: file of lines TOKEN NAMESPACE; looked at again while serving")
 	flags.StringToStringVar(&f.peers, "peer", nil, "with --standalone: NAME=HOST:PORT of an object cache that shares the keys, this one included; may be repeated")
+	flags.StringVar(&f.peersFile, "peers", "", "with --standalone, in place of --peer: file of lines NAME HOST:PORT [ZONE]; looked at again while serving")
 	f.tls.register(flags, env)
 	f.mirrors.register(flags, env)
+	f.xds.register(flags, env)
 	f.logs.register(flags, env)
 }
 
@@ -87,15 +91,17 @@ func (f *objectCacheFlags) check() (err error) {
 		return fmt.Errorf("--min-free: %g, want a fraction from 0 to below 1, such as 0.05", f.minFree)
 	case f.standalone && f.tokens == "":
 		return errors.New("--tokens: missing, --standalone wants a file of lines TOKEN NAMESPACE")
-	case !f.standalone && (f.tokens != "" || len(f.peers) > 0):
-		return errors.New("--tokens and --peer are for --standalone: add it, or leave them out")
+	case !f.standalone && (f.tokens != "" || len(f.peers) > 0 || f.peersFile != ""):
+		return errors.New("--tokens, --peer and --peers are for --standalone: add it, or leave them out")
+	case len(f.peers) > 0 && f.peersFile != "":
+		return errors.New("--peer and --peers: both name the object caches that share the keys, want one of them")
 	case !f.standalone && f.kube.Namespace == "":
 		return errors.New("--namespace: missing, want the namespace of the object caches' Service")
 	}
 	if f.tls.cert != "" && f.tls.name == "" && !f.standalone {
 		f.tls.name = f.kube.Service + "." + f.kube.Namespace + ".svc"
 	}
-	if err := errors.Join(f.tls.check(), f.mirrors.check()); err != nil {
+	if err := errors.Join(f.tls.check(), f.mirrors.check(), f.xds.check(f.tls)); err != nil {
 		return err
 	}
 	if f.name == "" {
@@ -156,12 +162,12 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	secured, err := f.tls.load(ctx, group, log)
+	secured, control, err := f.secure(ctx, group, log)
 	if err != nil {
 		return err
 	}
 	server := objectcache.New(objectcache.Config{
-		TLS:   secured,
+		TLS: secured, Collectors: control.collectors(),
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
 	})
 	opened, err := f.mirrors.start(ctx, group, mirror.Options{
@@ -170,7 +176,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	joined := watchPeers.start(ctx, group, members, server)
+	joined := watchPeers.start(ctx, group, members, server, control)
 	data, looks, err := f.open(ctx)
 	if err != nil {
 		return err
@@ -233,11 +239,14 @@ func (f *objectCacheFlags) prepare(ctx context.Context, server *objectcache.Serv
 type watchMembers func(ctx context.Context, changed func(ready []router.Member, hosts []string))
 
 // start keeps the members up to date and returns a channel that is closed when they are first known.
-func (w watchMembers) start(ctx context.Context, group *errgroup.Group, members *router.Router, server *objectcache.Server) <-chan struct{} {
+func (w watchMembers) start(
+	ctx context.Context, group *errgroup.Group, members *router.Router, server *objectcache.Server, xds *control,
+) <-chan struct{} {
 	joined := make(chan struct{})
 	tell := sync.OnceFunc(func() { close(joined) })
 	group.Go(func() error {
 		w(ctx, func(now []router.Member, hosts []string) {
+			xds.setMembers(now)
 			members.SetHosts(hosts)
 			server.SetMembers(ctx, now)
 			tell()
@@ -261,20 +270,52 @@ func (f *objectCacheFlags) join(log *slog.Logger) (identity.Reviewer, watchMembe
 	if err != nil {
 		return nil, nil, fmt.Errorf("--tokens: %w", err)
 	}
-	var peers []router.Member
-	var hosts []string
+	if f.peersFile != "" {
+		watch, err := f.watchFile(log, tokens)
+		return identity.Static(tokens.Get), watch, err
+	}
+	peers := make([]router.Member, 0, len(f.peers))
 	for name, address := range f.peers {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
+		if _, _, err := net.SplitHostPort(address); err != nil {
 			return nil, nil, fmt.Errorf("--peer: %w", err)
 		}
 		peers = append(peers, router.Member{Name: name, Address: address})
-		hosts = append(hosts, host)
 	}
 	return identity.Static(tokens.Get), func(ctx context.Context, changed func([]router.Member, []string)) {
-		changed(peers, hosts)
+		changed(peers, hostsOf(peers))
 		tokens.Watch(ctx, lookEvery, log, func(identity.Tokens) {})
 	}, nil
+}
+
+// watchFile returns a function that watches the members of --peers, and the tokens.
+func (f *objectCacheFlags) watchFile(log *slog.Logger, tokens *reload.File[identity.Tokens]) (watchMembers, error) {
+	peers, err := reload.Open(f.peersFile, router.Parse)
+	if err != nil {
+		return nil, fmt.Errorf("--peers: %w", err)
+	}
+	if !router.Contains(peers.Get(), f.name) {
+		return nil, fmt.Errorf("--peers: %s does not name this one, which is %q: add it, or set --name", f.peersFile, f.name)
+	}
+	return func(ctx context.Context, changed func([]router.Member, []string)) {
+		changed(peers.Get(), hostsOf(peers.Get()))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			tokens.Watch(ctx, lookEvery, log, func(identity.Tokens) {})
+		}()
+		peers.Watch(ctx, lookEvery, log, func(now []router.Member) { changed(now, hostsOf(now)) })
+		<-done
+	}, nil
+}
+
+// hostsOf returns the hosts of the members' addresses.
+func hostsOf(members []router.Member) []string {
+	hosts := make([]string, 0, len(members))
+	for _, m := range members {
+		host, _, _ := net.SplitHostPort(m.Address) // checked before
+		hosts = append(hosts, host)
+	}
+	return hosts
 }
 
 func (f *objectCacheFlags) limits(c buckets.Config) store.Limits {

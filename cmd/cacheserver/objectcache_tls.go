@@ -58,8 +58,21 @@ func (f *tlsFlags) load(ctx context.Context, group *errgroup.Group, log *slog.Lo
 	if f.cert == "" {
 		return nil, nil //nolint:nilnil // running without TLS is valid
 	}
-	pair, err := reload.Open(f.cert, func(cert []byte) (*tls.Certificate, error) {
-		key, err := os.ReadFile(f.key)
+	pair, err := watchPair(ctx, group, log, f.cert, f.key)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert: %w", err)
+	}
+	roots, err := watchRoots(ctx, group, log, f.ca)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-ca: %w", err)
+	}
+	return &objectcache.TLS{Certificate: pair, Roots: roots, ServerName: f.name}, nil
+}
+
+// watchPair returns a function that returns the current certificate of two PEM files, which are watched until ctx ends.
+func watchPair(ctx context.Context, group *errgroup.Group, log *slog.Logger, certFile, keyFile string) (func() *tls.Certificate, error) {
+	pair, err := reload.Open(certFile, func(cert []byte) (*tls.Certificate, error) {
+		key, err := os.ReadFile(keyFile)
 		if err != nil {
 			return nil, err
 		}
@@ -67,9 +80,18 @@ func (f *tlsFlags) load(ctx context.Context, group *errgroup.Group, log *slog.Lo
 		return &parsed, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("--tls-cert: %w", err)
+		return nil, err
 	}
-	roots, err := reload.Open(f.ca, func(text []byte) (*x509.CertPool, error) {
+	group.Go(func() error {
+		pair.Watch(ctx, lookEvery, log, func(*tls.Certificate) {})
+		return nil
+	})
+	return pair.Get, nil
+}
+
+// watchRoots returns a function that returns the current authorities of a PEM file, which is watched until ctx ends.
+func watchRoots(ctx context.Context, group *errgroup.Group, log *slog.Logger, file string) (func() *x509.CertPool, error) {
+	roots, err := reload.Open(file, func(text []byte) (*x509.CertPool, error) {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(text) {
 			return nil, errors.New("no certificate in PEM")
@@ -77,15 +99,11 @@ func (f *tlsFlags) load(ctx context.Context, group *errgroup.Group, log *slog.Lo
 		return pool, nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("--tls-ca: %w", err)
+		return nil, err
 	}
-	group.Go(func() error {
-		pair.Watch(ctx, lookEvery, log, func(*tls.Certificate) {})
-		return nil
-	})
 	group.Go(func() error {
 		roots.Watch(ctx, lookEvery, log, func(*x509.CertPool) {})
 		return nil
 	})
-	return &objectcache.TLS{Certificate: pair.Get, Roots: roots.Get, ServerName: f.name}, nil
+	return roots.Get, nil
 }

@@ -72,12 +72,16 @@ var bans = []ban{
 		why: "the data plane must run without Kubernetes"},
 	{folder: "cmd/cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer"}, except: objectCacheKube,
 		why: "the command of the data plane must not link the control plane"},
-	{folder: "cacheserver/objectcache", forbidden: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("objstore")},
+	{folder: "cacheserver/objectcache", forbidden: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("objstore")}, except: "cacheserver/objectcache/xds",
 		why: "the object cache stores blobs, independent of tables"},
+	{folder: "cacheserver/objectcache/xds", forbidden: []string{icebergGo, arrow, kubernetes, own("head"), own("node"), own("objstore"), objectCache("kube"), objectCache("store"), objectCache("identity")},
+		why: "it turns members into configuration, whoever found them and whatever they store"},
 }
 
 // objectCacheKube reviews tokens and watches members: docs/adr/0010-object-cache.md.
 const objectCacheKube = "cacheserver/objectcache/kube"
+
+func objectCache(folder string) string { return own("objectcache/" + folder) }
 
 func own(folder string) string { return module + "/cacheserver/" + folder }
 

@@ -200,6 +200,12 @@ func (p *process) series(name string) (total float64) {
 	return total
 }
 
+// metricSum sums a metric over its labels; found is false if there is none, as of one with labels that nothing was counted by.
+func (p *process) metricSum(name string) (total float64, found bool) {
+	p.t.Helper()
+	return p.series(name), strings.Contains(p.scrape(), "\n"+name)
+}
+
 // output collects the output of a client.
 type output = proctest.Output
 
