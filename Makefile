@@ -127,7 +127,7 @@ peers-venv: bootstrap ## The virtual environment with the loaders that bench-loa
 	@hack/venv $(PEERS_VENV) $(PEERS_LOCK)
 
 .PHONY: clients-venv
-clients-venv: bootstrap # clients of the object cache: pfio; ccache and curl
+clients-venv: bootstrap # clients of the object cache: pfio, Envoy, grpcio; ccache and curl
 	@hack/bootstrap clients
 	@hack/venv $(CLIENTS_VENV) $(CLIENTS_LOCK)
 
