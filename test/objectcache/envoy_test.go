@@ -113,7 +113,7 @@ func TestEnvoyKnowsOwners(t *testing.T) {
 	if n := f.forwards("a", "b"); n != 0 {
 		t.Errorf("%g requests for keys of others were forwarded, want none", n)
 	}
-	each(t, lost[:200], wants(t, e.address, http.MethodGet, http.StatusNotFound))
+	each(t, lost[:500], wants(t, e.address, http.MethodGet, http.StatusNotFound))
 	each(t, lost[:50], func(key string) error { // with the header that makes an object cache serve what it does not own
 		status, text, err := ask(t, e.address, http.MethodPut, key, "body", "Datacache-Hop", "1")
 		if err == nil && status != http.StatusServiceUnavailable {

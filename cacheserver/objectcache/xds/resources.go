@@ -56,6 +56,9 @@ const (
 	// idleTimeout is shorter than the two minutes after which an object cache closes an idle connection, so that Envoy does not send a
 	// request on a connection that is being closed.
 	idleTimeout = 90 * time.Second
+	// selections is how often Envoy looks for a member other than the one that failed. Each look is like a draw at random: of two
+	// members, five would find the same again for one key in 32.
+	selections = 32
 	// atOnce is the number of requests, connections and retries that one Envoy may have open at a time. The defaults, 1024 requests
 	// and 3 retries, would fail requests when many clients start together or while a member that died is listed.
 	atOnce = 1 << 16
@@ -118,7 +121,7 @@ func action(policies ...*route.RouteAction_HashPolicy) *route.RouteAction {
 		HashPolicy:       policies,
 		Timeout:          durationpb.New(0), // the object cache limits the time that bodies may take
 		RetryPolicy: &route.RetryPolicy{
-			RetryOn: "connect-failure", NumRetries: wrapperspb.UInt32(1), HostSelectionRetryMaxAttempts: 5,
+			RetryOn: "connect-failure", NumRetries: wrapperspb.UInt32(1), HostSelectionRetryMaxAttempts: selections,
 			RetryHostPredicate: []*route.RetryPolicy_RetryHostPredicate{{
 				Name: "envoy.retry_host_predicates.previous_hosts",
 				ConfigType: &route.RetryPolicy_RetryHostPredicate_TypedConfig{
