@@ -108,8 +108,8 @@ func (f *fleet) owners(key string) (names []string) {
 	return names
 }
 
-// raw is a client that keeps many connections.
-var raw = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
+// direct is a client that keeps many connections.
+var direct = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
 
 // ask sends a request for a key of the bucket "open", with additional headers.
 func ask(t *testing.T, address, method, key, body string, headers ...string) (status int, text string, err error) {
@@ -130,7 +130,7 @@ func send(t *testing.T, address, method, target, body string, headers ...string)
 	if body == "" {
 		request.Body = http.NoBody
 	}
-	response, err := raw.Do(request)
+	response, err := direct.Do(request)
 	if err != nil {
 		return 0, "", err
 	}
