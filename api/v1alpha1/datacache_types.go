@@ -8,9 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DataCache keeps one snapshot of one Iceberg table decoded in the memory of a head and some data nodes, and serves it over Arrow
-// Flight at grpc://<name>-cache-service.<namespace>:50051. TrainJobs name it as datacache://[<namespace>/]<name>; a TrainJob that
-// names a table (cache://<schema>/<table>) gets one of its own, or one shared in its namespace.
+// DataCache keeps the data of TrainJobs near them. With the engine arrow it is one snapshot of one Iceberg table, decoded in the memory
+// of a head and some data nodes, and served over Arrow Flight at grpc://<name>-cache-service.<namespace>:50051. With the engine fluid
+// it is the files of an object store or file system, mounted into the jobs. TrainJobs name it as datacache://[<namespace>/]<name>; a
+// TrainJob that names a table (cache://<schema>/<table>) gets one of its own, or one shared in its namespace, and a TrainJob that names
+// files (fluid+s3://bucket/folder) one shared in its namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -22,6 +24,7 @@ import (
 // +kubebuilder:printcolumn:name="Bytes",type=integer,JSONPath=`.status.bytes`
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.spec.arrow.dataNodes`
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.readyReplicas`,priority=1
+// +kubebuilder:printcolumn:name="Claim",type=string,JSONPath=`.status.claimName`,priority=1
 // +kubebuilder:printcolumn:name="Used",type=integer,JSONPath=`.status.users`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 43",message="metadata.name must have at most 43 characters: the cache's LeaderWorkerSet is <name>-cache, and its pods' labels have no more room"
@@ -46,13 +49,20 @@ type DataCacheList struct {
 	Items []DataCache `json:"items"`
 }
 
-// DataCacheSpec says what to cache and who may use it. Exactly one engine is set; arrow is the only one so far.
+// DataCacheSpec says what to cache and who may use it. Exactly one engine is set: arrow or fluid.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.arrow)].exists_one(set, set)",message="exactly one engine must be set: arrow"
+// +kubebuilder:validation:XValidation:rule="[has(self.arrow), has(self.fluid)].exists_one(set, set)",message="exactly one engine must be set: arrow or fluid"
+// +kubebuilder:validation:XValidation:rule="has(self.fluid) == has(oldSelf.fluid)",message="the engine can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.credentials)",message="credentials must not be set with fluid: spec.fluid.encryptOptions names the keys of Secrets"
+// +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.access) || !has(self.access.namespaces) || !has(self.access.namespaces.from) || self.access.namespaces.from == 'Same'",message="access.namespaces must be unset with fluid: a claim can be mounted in its own namespace only"
 type DataCacheSpec struct {
 	// arrow is the engine that keeps the table as Arrow record batches and serves it over Arrow Flight.
 	// +optional
 	Arrow *ArrowCache `json:"arrow,omitempty"`
+
+	// fluid is the engine that caches files with Fluid and mounts them into the jobs.
+	// +optional
+	Fluid *FluidCache `json:"fluid,omitempty"`
 
 	// credentials for the store that the data is read from: a Secret whose keys become environment variables of the cache's pods,
 	// such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.

@@ -10,7 +10,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:MaxLength=64
 type State string
 
-// The states of an arrow cache.
+// The states of a cache, in the words of the engine arrow; those of the engine fluid are in docs/fluid.md.
 const (
 	// StatePending: the cache's pods don't run yet.
 	StatePending State = "Pending"
@@ -94,7 +94,8 @@ type DataCacheStatus struct {
 	// +optional
 	Bytes *int64 `json:"bytes,omitempty"`
 
-	// loadedPercent is the share of the table's splits that are in memory; with several copies, that of the least loaded one.
+	// loadedPercent is the share of the table's splits that are in memory; with several copies, that of the least loaded one. With the
+	// engine fluid it is the share of the files that are cached, as Fluid reports it.
 	// +optional
 	LoadedPercent *int32 `json:"loadedPercent,omitempty"`
 
