@@ -29,9 +29,15 @@ type Settings = inject.Settings
 // Decorate wraps in place the runtimes that Trainer's runtimecore.New made: pass the map to controller.SetupControllers and
 // webhooks.Setup afterwards. A TrainJob that requests a cache is built from its runtime's twin; the TrainJob itself is not changed.
 // Package controller makes the twins, DataCaches and caches, in the same process or another one. Runtimes and DataCaches are looked
-// up in readers, in order: pass the manager's client, then its API reader.
+// up in readers, in order: pass the manager's client, then its API reader. A reader that is
+// a client.Client also tells which kinds the cluster has.
 func Decorate(trainers map[string]runtime.Runtime, settings Settings, readers ...client.Reader) {
 	judge := &admit.Admission{Readers: readers, Settings: settings}
+	for _, reader := range readers {
+		if c, ok := reader.(client.Client); ok && judge.Mapper == nil {
+			judge.Mapper = c.RESTMapper()
+		}
+	}
 	for kind, inner := range trainers {
 		trainers[kind] = &decorated{Runtime: inner, admission: judge, readers: readers}
 	}
@@ -63,8 +69,9 @@ func (d *decorated) ValidateObjects(ctx context.Context, old, job *trainer.Train
 		return d.validateUpdate(ctx, old, job)
 	}
 	injected, errs, err := d.inject(ctx, job)
+	var warnings admission.Warnings
 	if err == nil && len(errs) == 0 {
-		errs, err = d.admission.Validate(ctx, job.Namespace, injected)
+		warnings, errs, err = d.admission.Validate(ctx, job.Namespace, injected)
 	}
 	if err != nil {
 		errs = append(errs, field.InternalError(field.NewPath("spec", "runtimeRef"), err))
@@ -72,7 +79,8 @@ func (d *decorated) ValidateObjects(ctx context.Context, old, job *trainer.Train
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	return d.Runtime.ValidateObjects(ctx, nil, injected)
+	more, errs := d.Runtime.ValidateObjects(ctx, nil, injected)
+	return append(warnings, more...), errs
 }
 
 // validateUpdate validates an update of a TrainJob that was admitted. If its runtime is gone it validates nothing, since it must stay
@@ -118,7 +126,10 @@ func (d *decorated) inject(ctx context.Context, job *trainer.TrainJob) (*trainer
 	injected := job.DeepCopy()
 	if built != nil {
 		injected.Spec.RuntimeRef = trainer.RuntimeRef{APIGroup: &trainer.GroupVersion.Group, Kind: &built.Kind, Name: built.Name}
-		settings := d.admission.Settings
+		settings, err := d.admission.SettingsFor(ctx, job.Namespace, job)
+		if err != nil {
+			return nil, nil, err
+		}
 		if settings.NoZoneAffinity, err = d.withoutZone(ctx, job); err != nil {
 			return nil, nil, err
 		}

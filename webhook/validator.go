@@ -24,11 +24,11 @@ func (v *validator) ValidateCreate(ctx context.Context, job *trainer.TrainJob) (
 	if err != nil {
 		return nil, fmt.Errorf("validate a TrainJob: %w", err)
 	}
-	errs, err := v.admission.Validate(ctx, request.Namespace, job)
+	warnings, errs, err := v.admission.Validate(ctx, request.Namespace, job)
 	if err != nil {
 		return nil, err
 	}
-	return nil, invalid(job, errs)
+	return warnings, invalid(job, errs)
 }
 
 // ValidateUpdate allows everything: the mutator has restored what was injected, and what ValidateCreate checked is immutable.

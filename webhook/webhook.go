@@ -27,7 +27,7 @@ const (
 
 // Setup registers both webhooks with the manager's webhook server. The manager's scheme must contain Trainer's types and ours.
 func Setup(mgr ctrl.Manager, settings inject.Settings) error {
-	judge := &admit.Admission{Readers: []client.Reader{mgr.GetClient(), mgr.GetAPIReader()}, Settings: settings}
+	judge := &admit.Admission{Readers: []client.Reader{mgr.GetClient(), mgr.GetAPIReader()}, Mapper: mgr.GetRESTMapper(), Settings: settings}
 	err := ctrl.NewWebhookManagedBy(mgr, &trainer.TrainJob{}).
 		WithDefaulter(&mutator{judge}).WithDefaulterCustomPath(MutatePath).
 		WithValidator(&validator{judge}).WithValidatorCustomPath(ValidatePath).

@@ -55,8 +55,13 @@ func (n *progressPrinter) status(s *protocol.Status, notice string, now time.Tim
 	case protocol.StateReady:
 		line = fmt.Sprintf("ready: %d rows, %s of %s (snapshot %d) in memory of %d data nodes after %s",
 			s.Rows, formatBytes(s.Bytes), s.Table, s.Snapshot, len(s.Nodes), now.Sub(n.begin).Round(time.Second/10))
+		if s.Table == "" { // files, not rows
+			line = fmt.Sprintf("ready: %s after %s", s.Reason, now.Sub(n.begin).Round(time.Second/10))
+		}
 	case protocol.StateLoading:
-		line = n.loading(s, now)
+		if s.Table != "" || s.Splits.Total > 0 {
+			line = n.loading(s, now)
+		}
 	}
 	if notice != "" && s.State != protocol.StateReady && s.State != protocol.StateFailed {
 		line += "; the controller says: " + notice

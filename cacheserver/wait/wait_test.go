@@ -58,6 +58,9 @@ func TestWait(t *testing.T) {
 			lines: []string{"loading 40%", "degraded: data node 1 restarted, reloading", "ready: 500 rows"}},
 		{name: "failed", answers: []string{loading, failed},
 			lines: []string{"loading 40%", "failed: a.parquet: not a Parquet file"}, failed: "a.parquet: not a Parquet file"},
+		{name: "files, which have no table and no rows",
+			answers: []string{`{"state":"Pending","reason":"FluidMissing: install it"}`, `{"state":"Loading","reason":"DataLoad a-warm is Executing, 43% of the files are cached"}`, `{"state":"Ready","reason":"s3://b/f can be mounted by claim a"}`},
+			lines:   []string{"pending: FluidMissing: install it", "loading: DataLoad a-warm is Executing, 43% of the files are cached\n", "ready: s3://b/f can be mounted by claim a after"}},
 		{name: "nonsense before it is ready", answers: []string{"<html>", `{"a":1}`, ready},
 			lines: []string{"answers no status", "ready: 500 rows"}},
 	}

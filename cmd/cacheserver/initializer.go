@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,7 @@ const (
 )
 
 func initializerCommand(env environment) *cobra.Command {
-	var address, timeout, every, notices string
+	var address, status, timeout, every, notices string
 	cmd := &cobra.Command{
 		Use:   "initializer",
 		Short: "Wait until a cache is ready and print its progress (a TrainJob's dataset-initializer step)",
@@ -33,14 +34,11 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 		Example: `  cacheserver initializer --head reviews-cache-service:8080 --timeout 2h`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if address == "" {
-				return errors.New("no cache named: give --head host:port of the head's HTTP port, or set TRAIN_JOB_NAME")
+			source, err := statusURL(status, env("TRAIN_JOB_NAME"), address)
+			if err != nil {
+				return err
 			}
-			if _, _, err := net.SplitHostPort(address); err != nil {
-				return fmt.Errorf("--head: %w, want host:port", err)
-			}
-			cfg := wait.Config{URL: "http://" + address + "/status", Out: cmd.OutOrStdout()}
-			var err error
+			cfg := wait.Config{URL: source, Out: cmd.OutOrStdout()}
 			if cfg.Timeout, err = positive("timeout", timeout); err != nil {
 				return err
 			}
@@ -59,10 +57,33 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 	flags := cmd.Flags()
 	flags.StringVar(&address, "head", env.or("CACHE_HEAD", jobsHead(env)),
 		"host:port of the head's HTTP port (env CACHE_HEAD; default <TRAIN_JOB_NAME>-cache-service:8080)")
+	flags.StringVar(&status, "status", env("CACHE_STATUS"),
+		"URL that tells the state of a cache without a head, instead of --head; the job's name is added to it (env CACHE_STATUS)")
 	flags.StringVar(&timeout, "timeout", env.or("READY_TIMEOUT", "1h"), "give up after this long (env READY_TIMEOUT)")
 	flags.StringVar(&every, "every", env.or("PROGRESS_INTERVAL", "10s"), "print a line at least this often while the cache loads (env PROGRESS_INTERVAL)")
 	flags.StringVar(&notices, "notices", env("NOTICES"), "host:port that takes the controller's notices by HTTP; empty: none (env NOTICES)")
 	return cmd
+}
+
+// statusURL is the URL to ask: status, with the TrainJob's name as a query, or that of the head at address.
+func statusURL(status, job, address string) (string, error) {
+	if status != "" {
+		parsed, err := url.Parse(status)
+		if err != nil || parsed.Host == "" {
+			return "", fmt.Errorf("--status: %q, want a URL such as http://datacache-status.datacache-system.svc/status/team-a/files", status)
+		}
+		if job != "" {
+			parsed.RawQuery = url.Values{"job": {job}}.Encode()
+		}
+		return parsed.String(), nil
+	}
+	if address == "" {
+		return "", errors.New("no cache named: give --head host:port of the head's HTTP port, or set TRAIN_JOB_NAME")
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return "", fmt.Errorf("--head: %w, want host:port", err)
+	}
+	return "http://" + address + "/status", nil
 }
 
 // positive parses a duration from a flag or its environment variable.

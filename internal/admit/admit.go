@@ -12,6 +12,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,6 +26,8 @@ type Admission struct {
 	// Readers are tried in order: an informer's cache first, then the API server, since what a TrainJob names may have been created a
 	// moment ago.
 	Readers []client.Reader
+	// Mapper tells which kinds the cluster has; nil: whether Fluid is installed is not checked.
+	Mapper meta.RESTMapper
 	// Settings of what is injected.
 	Settings inject.Settings
 }
@@ -36,7 +39,10 @@ func (a *Admission) Mutate(ctx context.Context, namespace, unique string, job *t
 	if err != nil {
 		return nil, err
 	}
-	settings := a.Settings
+	settings, err := a.SettingsFor(ctx, namespace, job)
+	if err != nil {
+		return nil, err
+	}
 	settings.Unique = unique
 	if inject.Asks(job, runtime) {
 		if errs := inject.Mutate(job, nil, runtime, settings); len(errs) > 0 {
@@ -47,52 +53,80 @@ func (a *Admission) Mutate(ctx context.Context, namespace, unique string, job *t
 	return nil, nil
 }
 
-// Validate validates a new TrainJob after Mutate: its request, its runtime, and the DataCache that it names.
-func (a *Admission) Validate(ctx context.Context, namespace string, job *trainer.TrainJob) (field.ErrorList, error) {
+// SettingsFor returns the settings with which a new TrainJob is mutated, including the DataCache that it names.
+func (a *Admission) SettingsFor(ctx context.Context, namespace string, job *trainer.TrainJob) (inject.Settings, error) {
+	settings := a.Settings
+	settings.Namespace = namespace
+	reference := inject.ReferenceOf(job, namespace)
+	if reference == nil {
+		return settings, nil
+	}
+	var err error
+	settings.Cache, err = a.find(ctx, *reference)
+	return settings, err
+}
+
+// Validate validates a new TrainJob after Mutate: its request, its runtime, and the DataCache that it names. Warnings are for the user;
+// they do not reject the TrainJob.
+func (a *Admission) Validate(ctx context.Context, namespace string, job *trainer.TrainJob) (warnings []string, errs field.ErrorList, err error) {
 	runtime, err := runtimes.Find(ctx, namespace, inject.RuntimeRef(job), a.Readers...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !inject.Asks(job, runtime) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if runtime == nil {
 		if err := a.missing(ctx, namespace, job); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	asked, errs := inject.Validate(job, runtime)
 	if len(errs) > 0 {
-		return errs, nil
+		return nil, errs, nil
 	}
-	return a.checkCaches(ctx, namespace, job, asked)
+	named, errs, err := a.checkCaches(ctx, namespace, job, asked)
+	if err != nil || len(errs) > 0 {
+		return nil, errs, err
+	}
+	at, value, files := inject.FilesOf(job, asked, named)
+	if files == nil {
+		return nil, nil, nil
+	}
+	if errs := inject.CheckMount(job, runtime, files.MountPath); len(errs) > 0 {
+		return nil, errs, nil
+	}
+	return a.checkFluid(ctx, namespace, at, value, files)
 }
 
-// checkCaches checks the DataCache that the TrainJob requests, and the one that has the TrainJob's name.
-func (a *Admission) checkCaches(ctx context.Context, namespace string, job *trainer.TrainJob, asked *inject.Request) (field.ErrorList, error) {
-	var errs field.ErrorList
+// checkCaches checks the DataCache that the TrainJob requests, which it returns if it exists, and the one that has the TrainJob's name.
+func (a *Admission) checkCaches(ctx context.Context, namespace string, job *trainer.TrainJob, asked *inject.Request) (named *v1alpha1.DataCache, errs field.ErrorList, err error) {
 	if asked.Reference != nil {
 		if asked.Reference.Namespace == "" {
 			asked.Reference.Namespace = namespace
 		}
-		cache, err := a.find(ctx, *asked.Reference)
-		if err != nil {
-			return nil, err
+		if named, err = a.find(ctx, *asked.Reference); err != nil {
+			return nil, nil, err
 		}
-		labels, err := NamespaceLabels(ctx, namespace, cache, a.Readers[len(a.Readers)-1])
+		labels, err := NamespaceLabels(ctx, namespace, named, a.Readers[len(a.Readers)-1])
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		errs = inject.CheckReference(namespace, labels, *asked.Reference, cache)
+		errs = inject.CheckReference(namespace, labels, *asked.Reference, named)
+	} else if asked.Cache.Fluid != nil {
+		if named, err = a.find(ctx, client.ObjectKey{Namespace: namespace, Name: asked.Name}); err != nil {
+			return nil, nil, err
+		}
+		errs = inject.CheckCache(asked, named)
 	}
 	if job.Name == "" { // the API server has not generated the name yet
-		return errs, nil
+		return named, errs, nil
 	}
 	alike, err := a.find(ctx, client.ObjectKey{Namespace: namespace, Name: job.Name})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return append(errs, inject.CheckName(job, asked, alike)...), nil
+	return named, append(errs, inject.CheckName(job, asked, alike)...), nil
 }
 
 // NamespaceLabels returns the labels of a namespace if inject.MayUse needs them, otherwise nil. The reader must be the API server's,

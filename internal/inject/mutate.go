@@ -9,6 +9,8 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
 // Settings are the platform's settings for what admission injects. The zero value is valid.
@@ -21,6 +23,13 @@ type Settings struct {
 	// training pods of a TrainJob whose name is still to be generated find the zone of their cache; if it is empty, they have no
 	// affinity.
 	Unique string
+	// StatusURL is where gates ask for the state of caches without a head (controller.Options.StatusAddress); such caches can't be waited
+	// for if it is empty.
+	StatusURL string
+	// Namespace is the TrainJob's, which may not be set in the TrainJob yet.
+	Namespace string
+	// Cache is the DataCache that the TrainJob names; nil if it names none, or none that exists.
+	Cache *v1alpha1.DataCache
 	// Now is the timestamp of our entry in spec.runtimePatches; if zero, Trainer's own webhook sets it.
 	Now metav1.Time
 }
@@ -40,6 +49,10 @@ func Mutate(job, old *trainer.TrainJob, rt *Runtime, settings Settings) field.Er
 		return errs
 	}
 	hideSecret(job)
+	if cache := mountOf(job, rt, settings); cache != nil {
+		cache.mount(job, rt, settings)
+		return nil
+	}
 	if patch := zonePatch(job, rt, settings); patch != nil {
 		setPatch(job, *patch, 0)
 	}
@@ -111,6 +124,7 @@ func restore(job, old *trainer.TrainJob) field.ErrorList {
 		dataset(job).SecretRef = nil
 	}
 	restoreHub(job, old)
+	restoreVariables(job, old)
 	if at := patchOf(old); at >= 0 {
 		setPatch(job, old.Spec.RuntimePatches[at], at)
 	}

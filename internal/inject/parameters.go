@@ -43,7 +43,7 @@ var platformNames = map[string]string{
 
 // isParameter reports whether a cache or its gate reads a variable.
 func isParameter(name string) bool {
-	return slices.Contains(parameterNames, name) || slices.Contains(gateNames, name) || storeName.MatchString(name)
+	return slices.Contains(parameterNames, name) || slices.Contains(fluidNames, name) || slices.Contains(gateNames, name) || storeName.MatchString(name)
 }
 
 var (
@@ -106,9 +106,9 @@ func (g parameters) addOwn(env []corev1.EnvVar) field.ErrorList {
 		switch {
 		case platform:
 			errs = append(errs, field.Forbidden(at.Child("name"), fmt.Sprintf("%s can't be set by a TrainJob: %s; leave it out", v.Name, reason)))
-		case !isParameter(v.Name):
+		case v.Name != statusName && !isParameter(v.Name):
 			errs = append(errs, field.Invalid(at.Child("name"), v.Name, "is no parameter of a cache; those are "+
-				strings.Join(append(slices.Clone(parameterNames), gateNames...), ", ")+
+				strings.Join(slices.Concat(parameterNames, gateNames, fluidNames), ", ")+
 				" and what begins with AWS_, AZURE_, GCS_, GOOGLE_ or S3_; variables for training go into spec.trainer.env"))
 		case seen[v.Name]:
 			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
@@ -148,4 +148,13 @@ func (g parameters) addQuery(query map[string][]string) field.ErrorList {
 		g[variable] = p
 	}
 	return errs
+}
+
+// refuseFluid rejects the variables of a TrainJob that only a cache of files reads. A runtime may set them for other TrainJobs.
+func (s *spec) refuseFluid() {
+	for _, p := range s.given.sorted() {
+		if p.own && (slices.Contains(fluidNames, p.name) || p.name == statusName) {
+			s.refuse(p, "has no effect on a cache of a table: leave %s out, or name files by %ss3://bucket/folder", p.name, fluidScheme)
+		}
+	}
 }

@@ -41,7 +41,7 @@ func NeedsLabels(namespace string, cache *v1alpha1.DataCache) bool {
 // their cache by the TrainJob's name and would find the wrong one. cache is the DataCache with the TrainJob's name and namespace, nil
 // if there is none.
 func CheckName(job *trainer.TrainJob, asked *Request, cache *v1alpha1.DataCache) field.ErrorList {
-	if cache == nil || asked.Reference != nil && *asked.Reference == (types.NamespacedName{Namespace: cache.Namespace, Name: cache.Name}) {
+	if cache == nil || asked.Cache.Fluid != nil && asked.Name == cache.Name || asked.Reference != nil && *asked.Reference == (types.NamespacedName{Namespace: cache.Namespace, Name: cache.Name}) {
 		return nil
 	}
 	if slices.ContainsFunc(cache.OwnerReferences, func(owner metav1.OwnerReference) bool {
@@ -63,6 +63,9 @@ func CheckReference(namespace string, labels map[string]string, reference types.
 	case namespace != reference.Namespace && (cache == nil || !MayUse(namespace, labels, cache)): // the same message for both
 		return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
 			"the DataCache %s is not for the namespace %s: if there is one, its owner must add %[2]s to spec.access.namespaces", reference, namespace))}
+	case namespace != reference.Namespace && cache.Spec.Fluid != nil:
+		return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
+			"the DataCache %s caches files, which can be mounted in its own namespace only: make one in the namespace %s", reference, namespace))}
 	case cache == nil:
 		return field.ErrorList{field.Invalid(path, value,
 			fmt.Sprintf("there is no DataCache %s in the namespace %s: 'kubectl get datacaches -n %[2]s' lists what there is", reference.Name, reference.Namespace))}

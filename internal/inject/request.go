@@ -24,9 +24,9 @@ type Request struct {
 	// Cache is the spec of the cache to create. Only requested fields are set, the API sets the defaults; resources only have
 	// requests.
 	Cache v1alpha1.DataCacheSpec
-	// Shared says that all TrainJobs of the namespace that request the same rows share the cache, and that its idleTTL frees it.
+	// Shared says that all TrainJobs of the namespace that request the same rows or files share the cache, and that its idleTTL frees it.
 	Shared bool
-	// Name is the name of a shared DataCache, the same for the same rows; otherwise "": the DataCache then has the TrainJob's name,
+	// Name is the name of a shared DataCache, the same for the same rows or files; otherwise "": the DataCache then has the TrainJob's name,
 	// which may not be known yet.
 	Name string
 }
@@ -36,7 +36,7 @@ type Request struct {
 func Parse(job *trainer.TrainJob, step Step) (*Request, field.ErrorList) {
 	if !Matches(job) && (storageURI(job) != "" || !namesTable(step.Env)) {
 		return nil, field.ErrorList{field.Invalid(uriPath, storageURI(job),
-			"asks for no cache, for which the step "+StepName+" of the runtime waits: "+tableForm+"; or "+referenceForm+
+			"asks for no cache, for which the step "+StepName+" of the runtime waits: "+tableForm+"; or "+referenceForm+"; or "+fluidForm+
 				"; or leave it out and set SCHEMA_NAME and TABLE_NAME in "+envPath.String()+"; or name a runtime without that step")}
 	}
 	if isReference(job) {
@@ -44,6 +44,10 @@ func Parse(job *trainer.TrainJob, step Step) (*Request, field.ErrorList) {
 	}
 	given, errs := gather(job, step.Env)
 	s := spec{given: given, errs: errs}
+	if isFluid(job) {
+		return s.fluid(job)
+	}
+	s.refuseFluid()
 	arrow := v1alpha1.ArrowCache{Table: s.table(job), Replicas: 1}
 	s.source(&arrow)
 	s.selection(&arrow)
@@ -67,11 +71,11 @@ func Parse(job *trainer.TrainJob, step Step) (*Request, field.ErrorList) {
 	return request, nil
 }
 
-// Matches reports whether a TrainJob's dataset initializer is ours: its storageUri begins with cache:// or datacache://, or it has no
-// storageUri but the variables SCHEMA_NAME and TABLE_NAME, as in the Kubeflow enhancement proposal 2655.
+// Matches reports whether a TrainJob's dataset initializer is ours: its storageUri begins with cache://, datacache:// or fluid+, or it has
+// no storageUri but the variables SCHEMA_NAME and TABLE_NAME, as in the Kubeflow enhancement proposal 2655.
 func Matches(job *trainer.TrainJob) bool {
 	if uri := storageURI(job); uri != "" {
-		return strings.HasPrefix(uri, tableScheme) || strings.HasPrefix(uri, referenceScheme)
+		return strings.HasPrefix(uri, tableScheme) || strings.HasPrefix(uri, referenceScheme) || isFluid(job)
 	}
 	return namesTable(dataset(job).Env)
 }
@@ -117,10 +121,7 @@ func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
 	gate.gate()
 	errs = append(errs, gate.errs...)
 	for _, p := range given.sorted() {
-		if p.name == "CLUSTER_SIZE" && p.value == "1" { // ignored, since the SDK always sets it (kubeflow 0.5.0 backends/kubernetes/utils.py:653)
-			continue
-		}
-		if !isGate(p.name) {
+		if !isGate(p.name) && !isIgnored(p) && p.name != statusName {
 			errs = append(errs, p.invalid("has no effect: the DataCache of %s says what is cached and how; leave %s out, or name a table by cache://", uriPath, p.name))
 		}
 	}
