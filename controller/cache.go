@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -24,6 +25,7 @@ import (
 type cacheReconciler struct {
 	applier
 	arrow   *arrowEngine
+	fluid   *fluidEngine
 	events  *eventRecorder
 	metrics *metrics
 	now     func() time.Time
@@ -31,19 +33,22 @@ type cacheReconciler struct {
 
 // engineOf returns the engine that the DataCache's spec names; nil for one that this release doesn't support.
 func (r *cacheReconciler) engineOf(dc *v1alpha1.DataCache) engine {
-	if dc.Spec.Arrow != nil {
+	switch {
+	case dc.Spec.Arrow != nil:
 		return r.arrow
+	case dc.Spec.Fluid != nil:
+		return r.fluid
 	}
 	return nil
 }
 
 // Reconcile reads the state, decides, acts, and writes the status once. Everything it reads comes from informers, except for the
-// answers of heads.
+// answers of heads and for Fluid's objects.
 func (r *cacheReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	dc := &v1alpha1.DataCache{}
 	err := r.client.Get(ctx, request.NamespacedName, dc)
 	if apierrors.IsNotFound(err) {
-		return requeueExpected(ctrl.Result{}, r.arrow.releaseOrphan(ctx, request.NamespacedName))
+		return requeueExpected(ctrl.Result{}, errors.Join(r.arrow.releaseOrphan(ctx, request.NamespacedName), r.fluid.releaseOrphan(ctx, request.NamespacedName)))
 	}
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get DataCache %s: %w", request.NamespacedName, err)
@@ -164,7 +169,7 @@ func (r *cacheReconciler) record(ctx context.Context, dc *v1alpha1.DataCache, e 
 	if err := r.client.Status().Patch(ctx, dc, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("write status of DataCache %s: %w", qualified(dc), err)
 	}
-	r.metrics.observe(&old.Status, next, r.now())
+	r.metrics.observe(dc, &old.Status, next, r.now())
 	ev := change(dc, e, &old.Status, next)
 	if ev == nil {
 		return nil

@@ -36,8 +36,9 @@ type observation struct {
 	// answers: the condition was reported by the cache itself and not derived from pods. silent: something is running that should
 	// answer and does not.
 	answers, silent bool
-	// progress is nil if it is not known.
+	// progress is nil if it is not known; percent is set by an engine that knows only that.
 	progress *progress
+	percent  *int32
 
 	replicas, readyReplicas int32
 	selector                string // matches the pods that replicas counts

@@ -63,6 +63,9 @@ func change(dc *v1alpha1.DataCache, e engine, old, next *v1alpha1.DataCacheStatu
 		_, data := e.describe(dc)
 		return normal(EventLoading, "cache %s: loading %s", dc.Name, data)
 	case v1alpha1.StateReady:
+		if next.Endpoint == "" {
+			return normal(EventReady, "cache %s: %s", dc.Name, is.message)
+		}
 		return normal(EventReady, "cache %s: %s, at %s", dc.Name, is.message, next.Endpoint)
 	case v1alpha1.StateDegraded:
 		return warning(EventDegraded, "cache %s: %s", dc.Name, is.message)
@@ -91,7 +94,7 @@ func obstacleEvent(dc *v1alpha1.DataCache, before string, next *v1alpha1.DataCac
 		return warning(EventDegraded, "cache %s: %s", dc.Name, is.message)
 	case isLoading(next.State):
 		return warning(EventLoading, "cache %s: %s", dc.Name, is.message)
-	case is.reason == reasonNameTaken || is.reason == reasonRefused:
+	case is.reason == reasonNameTaken || is.reason == reasonRefused || is.reason == reasonFluidMissing:
 		return warning(EventFailed, "cache %s: %s", dc.Name, is.message)
 	}
 	return warning(EventProvisioning, "cache %s: %s", dc.Name, is.message)

@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,9 +173,7 @@ func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key typ
 
 // share makes the job a user of the namespace's cache of these rows, which it creates if it does not exist.
 func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, request *inject.Request) error {
-	same := func(dc *v1alpha1.DataCache) bool {
-		return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && inject.SameRows(dc.Spec.Arrow, request.Cache.Arrow)
-	}
+	same := func(dc *v1alpha1.DataCache) bool { return isShared(dc, request) }
 	dc, err := r.find(ctx, types.NamespacedName{Namespace: job.Namespace, Name: request.Name})
 	if err != nil {
 		return err
@@ -190,16 +189,25 @@ func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, reques
 	return r.use(ctx, job, dc)
 }
 
-// use maintains the Service that points the job to the cache. If both have the same name, the cache's own Service serves the purpose.
+// isShared reports whether a DataCache is the one that a job wants to share. Files may be those of a DataCache that somebody made by hand.
+func isShared(dc *v1alpha1.DataCache, request *inject.Request) bool {
+	if files := request.Cache.Fluid; files != nil {
+		return inject.FluidDifference(dc.Spec.Fluid, files) == ""
+	}
+	return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && inject.SameRows(dc.Spec.Arrow, request.Cache.Arrow)
+}
+
+// use maintains the Service that points the job to the cache. If both have the same name, the cache's own Service serves the purpose, where it
+// has one.
 func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, dc *v1alpha1.DataCache) error {
-	if dc.Namespace == job.Namespace && dc.Name == job.Name {
+	if dc.Namespace == job.Namespace && dc.Name == job.Name && dc.Spec.Fluid == nil {
 		return nil
 	}
 	want := useService(job, dc, r.clusterDomain)
 	if _, err := apply(ctx, r.applier, want); err != nil {
 		return err
 	}
-	r.events.recordOnce(job, useEvent(dc, want.Spec.ExternalName))
+	r.events.recordOnce(job, useEvent(dc, cmp.Or(want.Spec.ExternalName, "claim "+dc.Name)))
 	return nil
 }
 

@@ -17,7 +17,21 @@ import (
 
 // metrics are the controller's own metrics. Errors of reconciliations are in controller_runtime_reconcile_errors_total under the
 // controllers' names: datacache, datacache-trainjob, datacache-clustertrainingruntime, datacache-trainingruntime.
-type metrics struct{ provision, load prometheus.Histogram }
+type metrics struct{ provision, load *prometheus.HistogramVec }
+
+const (
+	labelEngine = "engine"
+	engineArrow = "arrow"
+	engineFluid = "fluid"
+)
+
+// engineName is the name of the engine of a cache, as in its spec.
+func engineName(dc *v1alpha1.DataCache) string {
+	if dc.Spec.Fluid != nil {
+		return engineFluid
+	}
+	return engineArrow
+}
 
 // newMetrics registers the metrics; caches are counted by state from the informer at each scrape. A nil registry means
 // controller-runtime's.
@@ -26,16 +40,16 @@ func newMetrics(registry prometheus.Registerer, caches client.Reader) (*metrics,
 		registry = ctrlmetrics.Registry
 	}
 	m := &metrics{
-		provision: prometheus.NewHistogram(prometheus.HistogramOpts{
+		provision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "datacache_provision_seconds",
-			Help:    "Time from asking for a cache's pods until its head answered.",
+			Help:    "Time from asking for a cache's pods until its head answered, or its claim was bound.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 12),
-		}),
-		load: prometheus.NewHistogram(prometheus.HistogramOpts{
+		}, []string{labelEngine}),
+		load: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "datacache_load_seconds",
-			Help:    "Time from asking for a cache's pods until every row was in memory.",
+			Help:    "Time from asking for a cache's pods until every row was in memory, or its files could be mounted.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 15),
-		}),
+		}, []string{labelEngine}),
 	}
 	for _, c := range []prometheus.Collector{m.provision, m.load, &stateCollector{caches}} {
 		if err := registry.Register(c); err != nil {
@@ -46,20 +60,20 @@ func newMetrics(registry prometheus.Registerer, caches client.Reader) (*metrics,
 }
 
 // observe records a transition from one status to the next.
-func (m *metrics) observe(old, next *v1alpha1.DataCacheStatus, now time.Time) {
+func (m *metrics) observe(dc *v1alpha1.DataCache, old, next *v1alpha1.DataCacheStatus, now time.Time) {
 	if next.ProvisionedTime == nil {
 		return
 	}
 	took := now.Sub(next.ProvisionedTime.Time).Seconds()
 	if old.State == v1alpha1.StatePending && (isLoading(next.State) || next.State == v1alpha1.StateReady) {
-		m.provision.Observe(took)
+		m.provision.WithLabelValues(engineName(dc)).Observe(took)
 	}
 	if next.ReadyTime != nil && old.ReadyTime == nil {
-		m.load.Observe(took)
+		m.load.WithLabelValues(engineName(dc)).Observe(took)
 	}
 }
 
-var cachesDesc = prometheus.NewDesc("datacache_caches", "DataCaches by state.", []string{"state"}, nil)
+var cachesDesc = prometheus.NewDesc("datacache_caches", "DataCaches by state and engine.", []string{"state", labelEngine}, nil)
 
 var states = []v1alpha1.State{
 	v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateReady, v1alpha1.StateDegraded,
@@ -84,18 +98,22 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(cachesDesc, fmt.Errorf("count DataCaches: %w", err))
 		return
 	}
-	counts := map[v1alpha1.State]int{}
+	type key struct {
+		state  v1alpha1.State
+		engine string
+	}
+	counts := map[key]int{}
 	for _, state := range states {
-		counts[state] = 0
+		counts[key{state, engineArrow}], counts[key{state, engineFluid}] = 0, 0
 	}
 	for i := range list.Items {
 		state := list.Items[i].Status.State
 		if state == "" {
 			state = v1alpha1.StatePending
 		}
-		counts[state]++
+		counts[key{state, engineName(&list.Items[i])}]++
 	}
-	for state, n := range counts {
-		out <- prometheus.MustNewConstMetric(cachesDesc, prometheus.GaugeValue, float64(n), string(state))
+	for k, n := range counts {
+		out <- prometheus.MustNewConstMetric(cachesDesc, prometheus.GaugeValue, float64(n), string(k.state), k.engine)
 	}
 }

@@ -15,8 +15,10 @@ import (
 // obstacleOf returns the trouble for an error that only people can fix: a name that is taken, a quota, a policy, a webhook; nil for
 // any other error.
 func obstacleOf(err error) *trouble {
-	taken, template := (*foreignError)(nil), (*templateError)(nil)
+	taken, template, missing := (*foreignError)(nil), (*templateError)(nil), (*fluidMissingError)(nil)
 	switch {
+	case errors.As(err, &missing):
+		return &trouble{reasonFluidMissing, missing.Error()}
 	case errors.As(err, &template):
 		return &trouble{reasonRefused, template.Error()}
 	case errors.As(err, &taken):

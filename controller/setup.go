@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,9 @@ type Options struct {
 	ObjectCacheURL string
 	// ClusterDomain is the cluster's DNS domain, with which names of Services end; empty: cluster.local.
 	ClusterDomain string
+	// StatusAddress is the host:port on which steps that wait for files ask for the state of their cache (inject.Settings.StatusURL);
+	// empty: none is served.
+	StatusAddress string
 	// Workers is the number of DataCaches reconciled concurrently; half as many TrainJobs are. 0: 16. A head that does not answer
 	// blocks a worker for at most 2 s.
 	Workers int
@@ -92,7 +96,7 @@ func (o *Options) complete() error {
 // AddToScheme registers every type that the controller reads or writes.
 func AddToScheme(scheme *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, lws.AddToScheme, trainer.AddToScheme, v1alpha1.AddToScheme,
+		corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, fluid.AddToScheme, lws.AddToScheme, trainer.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("register API types: %w", err)
@@ -141,12 +145,19 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	}
 	recorder := mgr.GetEventRecorderFor("datacache")
 	k := applier{client: mgr.GetClient(), live: mgr.GetAPIReader()}
+	events := &warnings{live: mgr.GetAPIReader(), now: o.Now}
 	arrow := &arrowEngine{
 		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL}, namespace: o.Namespace,
-		heads: heads{o.Dial, headTimeout}, warnings: &warnings{live: mgr.GetAPIReader(), now: o.Now},
+		heads: heads{o.Dial, headTimeout}, warnings: events,
+	}
+	files := &fluidEngine{applier: k, mapper: mgr.GetRESTMapper(), warnings: events, watches: &fluidWatches{cache: mgr.GetCache()}, now: o.Now}
+	if o.StatusAddress != "" {
+		if err := mgr.Add(&statusServer{address: o.StatusAddress, caches: mgr.GetClient(), live: mgr.GetAPIReader()}); err != nil {
+			return fmt.Errorf("set up the status address: %w", err)
+		}
 	}
 	if err := setupCaches(mgr, o, &cacheReconciler{
-		applier: k, arrow: arrow, events: newEventRecorder(recorder), metrics: m, now: o.Now,
+		applier: k, arrow: arrow, fluid: files, events: newEventRecorder(recorder), metrics: m, now: o.Now,
 	}); err != nil {
 		return fmt.Errorf("set up the controller of DataCaches: %w", err)
 	}
@@ -184,10 +195,11 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// setupCaches reconciles a DataCache when its spec or annotations, its objects or pods, or the phase of a job that uses it change.
+// setupCaches reconciles a DataCache when its spec or annotations, its objects or pods, or the phase of a job that uses it change. Fluid's
+// objects are watched once a cache needs them.
 func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 	spec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
-	return ctrl.NewControllerManagedBy(mgr).Named("datacache").
+	built, err := ctrl.NewControllerManagedBy(mgr).Named("datacache").
 		For(&v1alpha1.DataCache{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Owns(&lws.LeaderWorkerSet{}).
 		Watches(&lws.LeaderWorkerSet{}, handler.EnqueueRequestsFromMapFunc(cacheOfOrphan)).
@@ -200,7 +212,9 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(usedCache)).
 		Watches(&trainer.TrainJob{}, handler.EnqueueRequestsFromMapFunc(cachesOfJob(mgr.GetClient())), builder.WithPredicates(phaseChanged)).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: o.Workers}).
-		Complete(r)
+		Build(r)
+	r.fluid.watches.controller = built
+	return err
 }
 
 // setupJobs reconciles a TrainJob when its phase, its Service, or a DataCache that it may use changes.

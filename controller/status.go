@@ -188,6 +188,8 @@ func recordProgress(out *v1alpha1.DataCacheStatus, state v1alpha1.State, f facts
 		if state == v1alpha1.StateFailed && f.answers && out.ReadyTime == nil {
 			out.Snapshot = ""
 		}
+	case f.percent != nil:
+		out.LoadedPercent = f.percent
 	case f.progress == nil || state == v1alpha1.StatePlanning || state == v1alpha1.StatePending:
 	default:
 		if out.Snapshot == "" {

@@ -57,9 +57,9 @@ func referenceOf(object client.Object) []string {
 }
 
 // useService returns a Service through which a job's clients, which only know TRAIN_JOB_NAME, find the cache that the job shares. It
-// is also the record that the job uses the cache.
+// is also the record that the job uses the cache, and nothing else for a cache of files, which has no address.
 func useService(job *trainer.TrainJob, dc *v1alpha1.DataCache, clusterDomain string) *corev1.Service {
-	return &corev1.Service{
+	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: inject.ServiceName(job.Name), Namespace: job.Namespace,
 			Labels:          map[string]string{LabelManagedBy: ManagedBy},
@@ -72,6 +72,10 @@ func useService(job *trainer.TrainJob, dc *v1alpha1.DataCache, clusterDomain str
 			Ports:        servicePorts(),
 		},
 	}
+	if dc.Spec.Fluid != nil {
+		service.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: corev1.ClusterIPNone}
+	}
+	return service
 }
 
 // jobReference is an owner reference that does not block the job's deletion: a job can always be deleted without us.
@@ -132,7 +136,7 @@ func usersOf(ctx context.Context, reader, live client.Reader, dc *v1alpha1.DataC
 		}
 	}
 	slices.Sort(users)
-	return users, nil
+	return slices.Compact(users), nil
 }
 
 func isNamesakeUser(job *trainer.TrainJob, dc *v1alpha1.DataCache) bool {

@@ -26,6 +26,7 @@ type CacheFlags struct {
 	image, pullPolicy string
 	domain            string
 	objectCache       string
+	status, statusURL string
 	noAffinity        bool
 	hub               inject.HubMirror
 	pod               client.ObjectKey
@@ -46,6 +47,8 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	flags.StringVar(&f.objectCache, "object-cache", env("OBJECT_CACHE"), "URL of the object cache, for DataCaches that name a bucket of it (default: the Service of manifests/object-cache; env OBJECT_CACHE)")
 	flags.StringVar(&f.hub.Endpoint, "hub-mirror", env("HUB_MIRROR"), "URL of a mirror of the Hugging Face hub, which becomes HF_ENDPOINT of initializers and trainers; empty: none (env HUB_MIRROR)")
 	flags.StringVar(&f.hub.Audience, "hub-audience", "datacache-object-cache", "what the ServiceAccount tokens for that mirror are made for")
+	flags.StringVar(&f.status, "status", env("STATUS_ADDRESS"), "host:port on which steps that wait for files ask for the state of their cache; empty serves none, and TrainJobs that name files are refused (env STATUS_ADDRESS)")
+	flags.StringVar(&f.statusURL, "status-url", "", "URL at which those steps reach --status of any manager (default: that of the Service datacache-status in --namespace)")
 	flags.BoolVar(&f.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
 }
 
@@ -54,7 +57,11 @@ func (f *CacheFlags) Namespace() string { return f.pod.Namespace }
 
 // Settings returns the settings for admission.
 func (f *CacheFlags) Settings() inject.Settings {
-	return inject.Settings{NoZoneAffinity: f.noAffinity, HubMirror: f.hub}
+	settings := inject.Settings{NoZoneAffinity: f.noAffinity, HubMirror: f.hub, StatusURL: f.statusURL}
+	if f.status != "" && f.statusURL == "" {
+		settings.StatusURL = fmt.Sprintf("http://datacache-status.%s.svc", f.pod.Namespace)
+	}
+	return settings
 }
 
 // Options returns the options of the controllers. If no flag sets an image, the image and its pull secrets are read from the
@@ -69,7 +76,7 @@ func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (control
 	if err := f.complete(ctx, reader, &gate); err != nil {
 		return controller.Options{}, err
 	}
-	return controller.Options{Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain, ObjectCacheURL: f.objectCache}, nil
+	return controller.Options{Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain, ObjectCacheURL: f.objectCache, StatusAddress: f.status}, nil
 }
 
 // complete sets, from the manager's own pod, the image settings of caches that no flag sets.

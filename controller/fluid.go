@@ -1,0 +1,282 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/admit"
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+// fluidEngine caches files with Fluid: a Dataset with a runtime, for which Fluid makes a claim of the DataCache's name. Only the files
+// fluid*.go depend on Fluid. All reads go to the API server: no informer can exist for kinds that may be missing, and a claim must never be
+// called usable because an informer has not yet seen that its Dataset is being deleted.
+type fluidEngine struct {
+	applier
+	mapper   meta.RESTMapper
+	warnings *warnings
+	watches  *fluidWatches
+	now      func() time.Time
+}
+
+var _ engine = (*fluidEngine)(nil)
+
+// fluidMissingError says that Fluid is not installed, or not that kind of runtime.
+type fluidMissingError struct{ kind string }
+
+func (e *fluidMissingError) Error() string { return admit.MissingText(e.kind) }
+
+func (*fluidEngine) describe(dc *v1alpha1.DataCache) (parts, data string) {
+	return fmt.Sprintf("a Dataset and a %s of Fluid", runtimeKind(dc.Spec.Fluid.Runtime.Kind)), locations(dc.Spec.Fluid)
+}
+
+// provision creates the Dataset first, so that it can own the runtime: Fluid binds the two when both exist. Nothing is updated later but the
+// number of workers.
+func (e *fluidEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) error {
+	kind, err := admit.MissingKind(e.mapper, dc.Spec.Fluid)
+	if err != nil {
+		return err
+	}
+	if kind != "" {
+		return &fluidMissingError{kind}
+	}
+	if err := e.watches.start(dc.Spec.Fluid); err != nil {
+		return err
+	}
+	set, err := e.provideDataset(ctx, dc)
+	if err != nil || set.DeletionTimestamp != nil {
+		return err // we are reconciled again when it is gone
+	}
+	if err := e.provideRuntime(ctx, dc, set); err != nil {
+		return err
+	}
+	if !dc.Spec.Fluid.WarmUp || set.Status.Phase != fluid.BoundDatasetPhase {
+		return nil
+	}
+	return e.provideLoad(ctx, dc, set)
+}
+
+// provideDataset returns the cache's Dataset, which it creates if nothing in the cluster has the names that Fluid would use.
+func (e *fluidEngine) provideDataset(ctx context.Context, dc *v1alpha1.DataCache) (*fluid.Dataset, error) {
+	want := dataset(dc)
+	have, err := find(ctx, e.live, &fluid.Dataset{}, dc.Namespace, dc.Name)
+	if err != nil {
+		return nil, err
+	}
+	if have == nil {
+		if err := e.namesAreFree(ctx, dc); err != nil {
+			return nil, err
+		}
+		return want, e.create(ctx, want)
+	}
+	if have.DeletionTimestamp == nil || !isOurs(have, dc.Name) {
+		err = foreign("Dataset", have, want)
+	}
+	return have, err
+}
+
+// namesAreFree returns an error if an object exists that Fluid would take for the Dataset's: a runtime of any kind, a claim, or a volume.
+func (e *fluidEngine) namesAreFree(ctx context.Context, dc *v1alpha1.DataCache) error {
+	for _, kind := range fluidKindsKnown {
+		other, err := find(ctx, e.live, newFluidRuntime(kind), dc.Namespace, dc.Name)
+		if err != nil {
+			return err
+		}
+		if other != nil {
+			return leftover(runtimeKind(kind), other, isOurs(other, dc.Name))
+		}
+	}
+	claim, err := find(ctx, e.live, &corev1.PersistentVolumeClaim{}, dc.Namespace, dc.Name)
+	if err != nil {
+		return err
+	}
+	if claim != nil {
+		return leftover("PersistentVolumeClaim", claim, claim.Annotations[annotationCreatedBy] == createdByFluid)
+	}
+	volume, err := find(ctx, e.live, &corev1.PersistentVolume{}, "", volumeName(dc))
+	if err != nil || volume == nil {
+		return err
+	}
+	return leftover("PersistentVolume", volume, isClaimOf(volume, dc) && volume.Annotations[annotationCreatedBy] == createdByFluid)
+}
+
+// leftover is the error for an object in the way: of an earlier Dataset, which will be deleted, or of somebody else.
+func leftover(kind string, object client.Object, earlier bool) error {
+	if earlier {
+		return fmt.Errorf("%s %s: %w", kind, object.GetName(), errGoing)
+	}
+	return &foreignError{kind: kind, name: qualified(object), owner: "nobody that datacache knows"}
+}
+
+// isOurs reports whether an object was made for a DataCache of this name, maybe an earlier one.
+func isOurs(object client.Object, cache string) bool {
+	labels := object.GetLabels()
+	return labels[LabelManagedBy] == ManagedBy && labels[inject.LabelCache] == cache
+}
+
+func (e *fluidEngine) provideRuntime(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {
+	kind := runtimeKind(dc.Spec.Fluid.Runtime.Kind)
+	have, err := find(ctx, e.live, newFluidRuntime(dc.Spec.Fluid.Runtime.Kind), dc.Namespace, dc.Name)
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		return e.create(ctx, runtimeOfCache(dc, set))
+	}
+	if !belongsTo(have, set) {
+		return leftover(kind, have, isOurs(have, dc.Name))
+	}
+	if have.Replicas() == dc.Spec.Fluid.Runtime.Replicas || have.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	before, _ := have.DeepCopyObject().(fluidRuntime) // a copy has the type of the original
+	setReplicas(have, dc.Spec.Fluid.Runtime.Replicas)
+	if err := e.client.Patch(ctx, have, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return e.failed("patch", have, err)
+	}
+	return nil
+}
+
+func (e *fluidEngine) provideLoad(ctx context.Context, dc *v1alpha1.DataCache, set *fluid.Dataset) error {
+	have, err := find(ctx, e.live, &fluid.DataLoad{}, dc.Namespace, warmUpName(dc))
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		return e.create(ctx, dataLoad(dc, set))
+	}
+	if !belongsTo(have, set) {
+		return leftover("DataLoad", have, isOurs(have, dc.Name))
+	}
+	return nil
+}
+
+// create creates an object that did not exist a moment ago.
+func (e *fluidEngine) create(ctx context.Context, object client.Object) error {
+	err := e.client.Create(ctx, object)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("%s %s: %w", e.kind(object), qualified(object), errGoing) // it is looked at again
+	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return &fluidMissingError{e.kind(object)} // its CRD was removed
+	case err != nil:
+		return e.failed("create", object, err)
+	}
+	return nil
+}
+
+// find returns an object as the API server has it; the zero value if it does not exist, or its kind doesn't.
+func find[T client.Object](ctx context.Context, live client.Reader, object T, namespace, name string) (T, error) {
+	var none T
+	err := live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return none, nil
+	}
+	if err != nil {
+		return none, fmt.Errorf("get %T %s/%s: %w", object, namespace, name, err)
+	}
+	return object, nil
+}
+
+// observe reads the Dataset and, depending on how far it is, what explains its state.
+func (e *fluidEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (observation, error) {
+	out := observation{claimName: dc.Name}
+	set, err := find(ctx, e.live, &fluid.Dataset{}, dc.Namespace, dc.Name)
+	if err != nil || set == nil || !metav1.IsControlledBy(set, dc) && !(isOurs(set, dc.Name) && set.DeletionTimestamp != nil) {
+		return out, err
+	}
+	out.exists, out.leaving, out.created = true, set.DeletionTimestamp != nil, set.CreationTimestamp
+	if out.leaving {
+		return out, nil
+	}
+	f := &fluidFacts{now: e.now(), cache: dc, dataset: set}
+	if err := e.gather(ctx, f); err != nil {
+		return out, err
+	}
+	out.condition, out.percent = conditionOfFluid(f), f.percent()
+	if f.runtime != nil {
+		out.replicas, out.readyReplicas = dc.Spec.Fluid.Runtime.Replicas, f.runtime.GetStatus().WorkerNumberReady
+	}
+	return out, nil
+}
+
+// gather reads the objects around the Dataset. Pods and events are read only where something is missing.
+func (e *fluidEngine) gather(ctx context.Context, f *fluidFacts) (err error) {
+	dc := f.cache
+	if f.runtime, err = find(ctx, e.live, newFluidRuntime(dc.Spec.Fluid.Runtime.Kind), dc.Namespace, dc.Name); err != nil {
+		return err
+	}
+	if f.claim, err = find(ctx, e.live, &corev1.PersistentVolumeClaim{}, dc.Namespace, dc.Name); err != nil {
+		return err
+	}
+	if f.volume, err = find(ctx, e.live, &corev1.PersistentVolume{}, "", volumeName(dc)); err != nil {
+		return err
+	}
+	if dc.Spec.Fluid.WarmUp {
+		load, err := find(ctx, e.live, &fluid.DataLoad{}, dc.Namespace, warmUpName(dc))
+		if err != nil {
+			return err
+		}
+		if load != nil && belongsTo(load, f.dataset) {
+			f.load = load
+		}
+	}
+	if conditionOfFluid(f).state == v1alpha1.StateReady && f.runtime.GetStatus().FuseNumberUnavailable == 0 {
+		return nil
+	}
+	var pods corev1.PodList
+	if err := e.live.List(ctx, &pods, client.InNamespace(dc.Namespace), client.MatchingLabels{labelRelease: dc.Name}); err != nil {
+		return fmt.Errorf("list the pods of Dataset %s: %w", qualified(dc), err)
+	}
+	for i := range pods.Items {
+		f.pods = append(f.pods, &pods.Items[i])
+	}
+	f.warnings, err = e.warnings.of(ctx, dc.Namespace)
+	return err
+}
+
+// release deletes the Dataset and nothing else: Fluid deletes the rest in the right order, when no pod mounts the files any more.
+func (e *fluidEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error {
+	set, err := find(ctx, e.live, &fluid.Dataset{}, dc.Namespace, dc.Name)
+	if err != nil || set == nil || !metav1.IsControlledBy(set, dc) {
+		return err
+	}
+	return e.deleteDataset(ctx, set)
+}
+
+// releaseOrphan deletes the Dataset of a DataCache that was deleted with --cascade=orphan. Where no cache has needed Fluid yet, it does not look:
+// the event of an orphan arrives when the watches start.
+func (e *fluidEngine) releaseOrphan(ctx context.Context, cache types.NamespacedName) error {
+	if !e.watches.any() {
+		return nil
+	}
+	set, err := find(ctx, e.live, &fluid.Dataset{}, cache.Namespace, cache.Name)
+	if err != nil || set == nil || !isOurs(set, cache.Name) || len(set.OwnerReferences) > 0 {
+		return err
+	}
+	return e.deleteDataset(ctx, set)
+}
+
+func (e *fluidEngine) deleteDataset(ctx context.Context, set *fluid.Dataset) error {
+	if set.DeletionTimestamp != nil {
+		return nil
+	}
+	err := e.client.Delete(ctx, set, client.Preconditions{UID: new(set.UID)})
+	if client.IgnoreNotFound(err) != nil {
+		return e.failed("delete", set, err)
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
+	"github.com/fluid-cloudnative/fluid/pkg/common"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+const (
+	// fluidPatience is how long a Dataset may take before Warning events are reported: Fluid retries many of its own conflicts.
+	fluidPatience = 10 * time.Second
+	// fluidFailsAfter is how long something must keep a cache from being used before the cache is Failed.
+	fluidFailsAfter = 5 * time.Minute
+	// fuseStartsWithin is how long a FUSE pod may take to start before it counts as broken: it starts only when a job's pod wants it.
+	fuseStartsWithin = time.Minute
+)
+
+// Reasons of conditions, besides those of pods that can't start and those of Warning events.
+const (
+	reasonFluidMissing  = "FluidMissing"
+	reasonFluidNotReady = "FluidNotReady"
+	reasonWarmUpFailed  = "WarmUpFailed"
+	reasonFuse          = "FuseUnavailable"
+	reasonWorkers       = "WorkersUnavailable"
+)
+
+// fluidFacts is what the API server knows of a Dataset that exists and of the objects around it. Those that do not exist are nil.
+type fluidFacts struct {
+	now      time.Time
+	cache    *v1alpha1.DataCache
+	dataset  *fluid.Dataset
+	runtime  fluidRuntime
+	claim    *corev1.PersistentVolumeClaim
+	volume   *corev1.PersistentVolume
+	load     *fluid.DataLoad
+	pods     []*corev1.Pod  // master, workers and FUSE clients
+	warnings []corev1.Event // of the namespace
+}
+
+// conditionOfFluid derives the condition of a cache. It does not rely on Fluid's own phases: a Dataset is Bound and Ready while its claim was
+// refused, belongs to somebody else, or can't be mounted (docs/fluid.md has the cases).
+func conditionOfFluid(f *fluidFacts) condition {
+	if c := f.taken(); c != nil {
+		return *c
+	}
+	if f.dataset.Status.Phase != fluid.BoundDatasetPhase || f.claim == nil || f.claim.Status.Phase != corev1.ClaimBound {
+		return f.unbound()
+	}
+	if f.cache.Spec.Fluid.WarmUp {
+		if c := f.warmingUp(); c != nil {
+			return *c
+		}
+	}
+	if c := f.broken(); c != nil {
+		return *c
+	}
+	return condition{v1alpha1.StateReady, reasonLoaded, fmt.Sprintf("%s can be mounted by claim %s", locations(f.cache.Spec.Fluid), f.claim.Name)}
+}
+
+// taken returns the condition of a cache whose claim or volume belongs to somebody else.
+func (f *fluidFacts) taken() *condition {
+	dc := f.cache
+	if f.claim != nil && f.claim.Annotations[annotationCreatedBy] != createdByFluid {
+		err := &foreignError{kind: "PersistentVolumeClaim", name: qualified(f.claim), owner: "somebody else than Fluid"}
+		return &condition{v1alpha1.StateFailed, reasonNameTaken, err.Error()}
+	}
+	if f.volume != nil && !isClaimOf(f.volume, dc) {
+		ref := f.volume.Spec.ClaimRef
+		return &condition{v1alpha1.StateFailed, reasonNameTaken, fmt.Sprintf(
+			"Fluid names the volume of %s %s, and the claim %s/%s has a volume of this name: choose another name for one of the two caches",
+			qualified(dc), f.volume.Name, ref.Namespace, ref.Name)}
+	}
+	return nil
+}
+
+// unbound returns the condition of a cache without a bound claim.
+func (f *fluidFacts) unbound() condition {
+	c := condition{v1alpha1.StatePending, reasonStarting, fmt.Sprintf("its Dataset is %s", cmp.Or(f.dataset.Status.Phase, fluid.NotBoundDatasetPhase))}
+	if f.dataset.Status.Phase == fluid.BoundDatasetPhase {
+		c.message = "its Dataset is Bound and has no bound claim yet"
+	}
+	why := f.trouble()
+	if why == nil {
+		return c
+	}
+	c.reason, c.message = why.reason, c.message+"; "+why.message
+	if f.now.Sub(f.dataset.CreationTimestamp.Time) >= fluidFailsAfter {
+		c.state = v1alpha1.StateFailed
+	}
+	return c
+}
+
+// trouble returns what keeps a Dataset from being bound, nil if it only needs time. A condition NotReady stays True after a recovery, so only
+// one that is newer than Ready counts.
+func (f *fluidFacts) trouble() *trouble {
+	if t := troubleOf(f.pods); t != nil {
+		return t
+	}
+	if f.now.Sub(f.dataset.CreationTimestamp.Time) >= fluidPatience {
+		if t := f.warned(); t != nil {
+			return t
+		}
+	}
+	no, yes := f.datasetCondition(fluid.DatasetNotReady), f.datasetCondition(fluid.DatasetReady)
+	if no != nil && (yes == nil || yes.LastUpdateTime.Before(&no.LastUpdateTime)) {
+		return &trouble{reasonFluidNotReady, "Fluid says: " + cmp.Or(no.Message, no.Reason)}
+	}
+	return nil
+}
+
+func (f *fluidFacts) datasetCondition(kind fluid.DatasetConditionType) *fluid.DatasetCondition {
+	for i := range f.dataset.Status.Conditions {
+		if c := &f.dataset.Status.Conditions[i]; c.Type == kind && c.Status == corev1.ConditionTrue {
+			return c
+		}
+	}
+	return nil
+}
+
+// warned returns the latest Warning event of the runtime or the Dataset.
+func (f *fluidFacts) warned() *trouble {
+	var last *corev1.Event
+	for i := range f.warnings {
+		e := &f.warnings[i]
+		of := &e.InvolvedObject
+		ours := of.UID == f.dataset.UID || f.runtime != nil && of.UID == f.runtime.GetUID() || of.Kind == "PersistentVolumeClaim" && of.Name == f.dataset.Name
+		if ours && !timeOf(e).Before(f.dataset.CreationTimestamp.Time) && (last == nil || timeOf(last).Before(timeOf(e))) {
+			last = e
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	return &trouble{cmp.Or(word(last.Reason), "FluidWarning"), fmt.Sprintf("%s %s: %s", last.InvolvedObject.Kind, last.InvolvedObject.Name, last.Message)}
+}
+
+// warmingUp returns the condition of a cache whose files are still to be read once; nil if they have been.
+func (f *fluidFacts) warmingUp() *condition {
+	if f.load == nil {
+		return &condition{v1alpha1.StateLoading, reasonLoading, "its DataLoad is asked for"}
+	}
+	switch f.load.Status.Phase {
+	case common.PhaseComplete:
+		return nil
+	case common.PhaseFailed:
+		return &condition{v1alpha1.StateFailed, reasonWarmUpFailed, fmt.Sprintf("DataLoad %s failed: %s", f.load.Name, loadMessage(f.load))}
+	}
+	message := fmt.Sprintf("DataLoad %s is %s", f.load.Name, cmp.Or(string(f.load.Status.Phase), string(common.PhasePending)))
+	if percent := f.percent(); percent != nil {
+		message += fmt.Sprintf(", %d%% of the files are cached", *percent)
+	}
+	return &condition{v1alpha1.StateLoading, reasonLoading, message}
+}
+
+func loadMessage(load *fluid.DataLoad) string {
+	for _, c := range slices.Backward(load.Status.Conditions) {
+		if text := cmp.Or(c.Message, c.Reason); text != "" {
+			return text
+		}
+	}
+	return "it says no reason; see the pods of its Job"
+}
+
+// broken returns the condition of a cache whose claim is bound and whose FUSE clients or workers don't run; nil if all do. Fluid counts a FUSE
+// client as unavailable while it starts, so its pod must have a trouble or be late.
+func (f *fluidFacts) broken() *condition {
+	if f.runtime == nil {
+		return &condition{v1alpha1.StateDegraded, reasonStarting, fmt.Sprintf("%s %s is gone", runtimeKind(f.cache.Spec.Fluid.Runtime.Kind), f.dataset.Name)}
+	}
+	status := f.runtime.GetStatus()
+	if status.FuseNumberUnavailable > 0 {
+		if pod, why := f.brokenFuse(); why != nil {
+			c := &condition{v1alpha1.StateDegraded, why.reason, fmt.Sprintf("the files can't be mounted on node %s: %s", pod.Spec.NodeName, why.message)}
+			if status.FuseNumberReady == 0 && f.now.Sub(pod.CreationTimestamp.Time) >= fluidFailsAfter {
+				c.state = v1alpha1.StateFailed
+			}
+			return c
+		}
+	}
+	if missing := status.DesiredWorkerNumberScheduled - status.WorkerNumberReady; missing > 0 {
+		c := &condition{v1alpha1.StateDegraded, reasonWorkers, fmt.Sprintf("%d of %d workers don't run", missing, status.DesiredWorkerNumberScheduled)}
+		if why := troubleOf(f.pods); why != nil {
+			c.reason, c.message = why.reason, c.message+": "+why.message
+		}
+		return c
+	}
+	return nil
+}
+
+func (f *fluidFacts) brokenFuse() (*corev1.Pod, *trouble) {
+	for _, pod := range byName(f.pods) {
+		if !strings.Contains(pod.Name, "-fuse-") || isReady(pod) {
+			continue
+		}
+		if why := podTrouble(pod); why != nil {
+			return pod, why
+		}
+		if f.now.Sub(pod.CreationTimestamp.Time) >= fuseStartsWithin {
+			return pod, &trouble{reasonFuse, fmt.Sprintf("pod %s is not ready", pod.Name)}
+		}
+	}
+	return nil, nil
+}
+
+// percent is the share of the files that is cached, as Fluid reports it ("43.0%"); nil if it does not.
+func (f *fluidFacts) percent() *int32 {
+	text := strings.TrimSuffix(f.dataset.Status.CacheStates[common.CachedPercentage], "%")
+	share, err := strconv.ParseFloat(text, 64)
+	if err != nil || share < 0 {
+		return nil
+	}
+	return new(int32(min(share, 100)))
+}

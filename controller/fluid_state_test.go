@@ -1,0 +1,252 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
+	"github.com/fluid-cloudnative/fluid/pkg/common"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// fluidBegan is when the Dataset of fluidReady was created.
+var fluidBegan = metav1.NewTime(time.Date(2026, 8, 21, 12, 0, 0, 0, time.UTC))
+
+func files() *v1alpha1.DataCache {
+	return &v1alpha1.DataCache{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pictures", UID: "0b5d7c9e"},
+		Spec: v1alpha1.DataCacheSpec{Fluid: &v1alpha1.FluidCache{
+			Mounts:    []v1alpha1.FluidMount{{Name: "imagenet", MountPoint: "s3://bucket/imagenet", Path: "/"}},
+			MountPath: "/workspace/dataset",
+			Runtime: v1alpha1.FluidRuntime{
+				Kind: v1alpha1.FluidAlluxio, Replicas: 2, Tiers: []v1alpha1.FluidTier{{Medium: v1alpha1.FluidMemory, Quota: resource.MustParse("4Gi")}},
+			},
+		}},
+	}
+}
+
+// fluidReady is what the API server knows of a cache that works, a minute after its Dataset was created.
+func fluidReady() *fluidFacts {
+	dc := files()
+	set := dataset(dc)
+	set.UID, set.CreationTimestamp, set.Status.Phase = "5e7d", fluidBegan, fluid.BoundDatasetPhase
+	set.Status.Conditions = []fluid.DatasetCondition{{Type: fluid.DatasetReady, Status: corev1.ConditionTrue, LastUpdateTime: fluidBegan}}
+	set.Status.CacheStates = common.CacheStateList{common.CachedPercentage: "43.7%"}
+	runtime := runtimeOfCache(dc, set)
+	runtime.SetUID("70f3")
+	*runtime.GetStatus() = fluid.RuntimeStatus{FusePhase: fluid.RuntimePhaseReady, DesiredWorkerNumberScheduled: 2, WorkerNumberReady: 2}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: dc.Namespace, Name: dc.Name, Annotations: map[string]string{"CreatedBy": "fluid"}},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+	}
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "team-a-pictures"}}
+	volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: dc.Namespace, Name: dc.Name}
+	return &fluidFacts{now: fluidBegan.Add(time.Minute), cache: dc, dataset: set, runtime: runtime, claim: claim, volume: volume}
+}
+
+func (f *fluidFacts) after(d time.Duration) { f.now = fluidBegan.Add(d) }
+
+// notBound is the state before Fluid has started the runtime.
+func (f *fluidFacts) notBound() {
+	f.dataset.Status.Phase, f.dataset.Status.Conditions, f.claim, f.volume = fluid.NotBoundDatasetPhase, nil, nil, nil
+}
+
+func (f *fluidFacts) notReady(at time.Duration, message string) {
+	f.dataset.Status.Conditions = append(f.dataset.Status.Conditions, fluid.DatasetCondition{
+		Type: fluid.DatasetNotReady, Status: corev1.ConditionTrue, Message: message, LastUpdateTime: metav1.NewTime(fluidBegan.Add(at)),
+	})
+}
+
+func (f *fluidFacts) warn(at time.Duration, reason, message string) {
+	f.warnings = append(f.warnings, corev1.Event{
+		Reason: reason, Message: message, LastTimestamp: metav1.NewTime(fluidBegan.Add(at)),
+		InvolvedObject: corev1.ObjectReference{Kind: "AlluxioRuntime", Name: f.runtime.GetName(), UID: f.runtime.GetUID()},
+	})
+}
+
+// waiting adds a pod whose container can't start.
+func (f *fluidFacts) waiting(name, reason string) {
+	f.pods = append(f.pods, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, CreationTimestamp: fluidBegan},
+		Spec:       corev1.PodSpec{NodeName: "node-7"},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "pulling image failed"}},
+		}}},
+	})
+}
+
+func (f *fluidFacts) warmUp(phase common.Phase) {
+	f.cache.Spec.Fluid.WarmUp = true
+	f.load = dataLoad(f.cache, f.dataset)
+	f.load.Status.Phase = phase
+}
+
+// TestFluidStates checks the condition for each case in which Fluid 1.0.8 says something else than what is true, and for the ordinary ones.
+func TestFluidStates(t *testing.T) {
+	tests := map[string]struct {
+		edit    func(*fluidFacts)
+		state   v1alpha1.State
+		reason  string
+		message []string
+	}{
+		"ready": {func(*fluidFacts) {}, v1alpha1.StateReady, "Loaded", []string{"s3://bucket/imagenet", "claim pictures"}},
+
+		"just asked for":      {func(f *fluidFacts) { f.notBound(); f.dataset.Status.Phase = "" }, v1alpha1.StatePending, "PodsStarting", []string{"Dataset is NotBound"}},
+		"bound, no claim yet": {func(f *fluidFacts) { f.claim = nil }, v1alpha1.StatePending, "PodsStarting", []string{"no bound claim yet"}},
+		"claim not bound":     {func(f *fluidFacts) { f.claim.Status.Phase = corev1.ClaimPending }, v1alpha1.StatePending, "PodsStarting", []string{"no bound claim yet"}},
+
+		"FUSE image missing": {func(f *fluidFacts) {
+			f.runtime.GetStatus().FuseNumberUnavailable = 1
+			f.waiting("pictures-fuse-x7", "ImagePullBackOff")
+		}, v1alpha1.StateDegraded, "ImagePullBackOff", []string{"can't be mounted on node node-7", "pictures-fuse-x7", "pulling image failed"}},
+		"FUSE image missing for 5 min": {func(f *fluidFacts) {
+			f.after(5 * time.Minute)
+			f.runtime.GetStatus().FuseNumberUnavailable = 1
+			f.waiting("pictures-fuse-x7", "ImagePullBackOff")
+		}, v1alpha1.StateFailed, "ImagePullBackOff", []string{"node-7"}},
+		"FUSE broken on one node of two": {func(f *fluidFacts) {
+			f.after(time.Hour)
+			f.runtime.GetStatus().FuseNumberUnavailable, f.runtime.GetStatus().FuseNumberReady = 1, 1
+			f.waiting("pictures-fuse-x7", "ImagePullBackOff")
+		}, v1alpha1.StateDegraded, "ImagePullBackOff", []string{"node-7"}},
+		"FUSE pod stays ContainerCreating": {func(f *fluidFacts) {
+			f.after(2 * time.Minute)
+			f.runtime.GetStatus().FuseNumberUnavailable = 1
+			f.waiting("pictures-fuse-x7", "ContainerCreating")
+		}, v1alpha1.StateDegraded, "FuseUnavailable", []string{"node-7", "pictures-fuse-x7 is not ready"}},
+		"FUSE pod starts": {func(f *fluidFacts) {
+			f.after(30 * time.Second)
+			f.runtime.GetStatus().FuseNumberUnavailable = 1
+			f.waiting("pictures-fuse-x7", "ContainerCreating")
+		}, v1alpha1.StateReady, "Loaded", nil},
+		"a worker is gone":    {func(f *fluidFacts) { f.runtime.GetStatus().WorkerNumberReady = 1 }, v1alpha1.StateDegraded, "WorkersUnavailable", []string{"1 of 2 workers"}},
+		"the runtime is gone": {func(f *fluidFacts) { f.runtime = nil }, v1alpha1.StateDegraded, "PodsStarting", []string{"AlluxioRuntime pictures is gone"}},
+
+		"helm fails": {func(f *fluidFacts) { f.notBound(); f.notReady(time.Second, "chart not found") }, v1alpha1.StatePending, "FluidNotReady", []string{"chart not found"}},
+		"helm fails for 5 min": {func(f *fluidFacts) {
+			f.after(5 * time.Minute)
+			f.notBound()
+			f.notReady(4*time.Minute, "chart not found")
+		}, v1alpha1.StateFailed, "FluidNotReady", []string{"chart not found"}},
+		"helm failed before": {func(f *fluidFacts) {
+			f.notReady(-time.Second, "chart not found")
+		}, v1alpha1.StateReady, "Loaded", nil},
+		"helm failed before, claim to come": {func(f *fluidFacts) {
+			f.claim = nil
+			f.notReady(-time.Second, "chart not found")
+		}, v1alpha1.StatePending, "PodsStarting", []string{"no bound claim yet"}},
+
+		"Alluxio image missing": {func(f *fluidFacts) { f.notBound(); f.waiting("pictures-master-0", "ErrImagePull") }, v1alpha1.StatePending, "ErrImagePull", []string{"pictures-master-0", "pulling image failed"}},
+		"Alluxio image missing for 5 min": {func(f *fluidFacts) {
+			f.after(6 * time.Minute)
+			f.notBound()
+			f.waiting("pictures-master-0", "ErrImagePull")
+		}, v1alpha1.StateFailed, "ErrImagePull", []string{"pictures-master-0"}},
+		"profile missing": {func(f *fluidFacts) {
+			f.notBound()
+			f.warn(20*time.Second, "ErrorProcessRuntimeReason", `profile "nfs" not found`)
+		}, v1alpha1.StatePending, "ErrorProcessRuntimeReason", []string{`profile "nfs" not found`}},
+		"quota on requests.storage": {func(f *fluidFacts) {
+			f.claim = nil
+			f.warn(20*time.Second, "ErrorProcessRuntimeReason", "exceeded quota")
+		}, v1alpha1.StatePending, "ErrorProcessRuntimeReason", []string{"no bound claim yet", "exceeded quota"}},
+		"quota for 5 min": {func(f *fluidFacts) {
+			f.after(7 * time.Minute)
+			f.claim = nil
+			f.warn(20*time.Second, "ErrorProcessRuntimeReason", "exceeded quota")
+		}, v1alpha1.StateFailed, "ErrorProcessRuntimeReason", []string{"exceeded quota"}},
+		"a conflict at the start": {func(f *fluidFacts) {
+			f.after(5 * time.Second)
+			f.notBound()
+			f.warn(time.Second, "ErrorProcessRuntimeReason", "the object has been modified")
+		}, v1alpha1.StatePending, "PodsStarting", nil},
+		"a warning of an earlier Dataset": {func(f *fluidFacts) {
+			f.notBound()
+			f.warn(-time.Second, "ErrorProcessRuntimeReason", "exceeded quota")
+		}, v1alpha1.StatePending, "PodsStarting", nil},
+
+		"somebody's claim": {func(f *fluidFacts) { f.claim.Annotations = nil }, v1alpha1.StateFailed, "NameTaken", []string{"PersistentVolumeClaim team-a/pictures", "somebody else"}},
+		"names collide": {func(f *fluidFacts) {
+			f.notBound()
+			f.volume = fluidReady().volume
+			f.volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team", Name: "a-pictures"}
+		}, v1alpha1.StateFailed, "NameTaken", []string{"team-a-pictures", "team/a-pictures", "another name"}},
+
+		"warm-up asked for": {func(f *fluidFacts) { f.warmUp(""); f.load = nil }, v1alpha1.StateLoading, "Loading", []string{"asked for"}},
+		"warm-up pending":   {func(f *fluidFacts) { f.warmUp("") }, v1alpha1.StateLoading, "Loading", []string{"pictures-warm is Pending"}},
+		"warm-up runs":      {func(f *fluidFacts) { f.warmUp(common.PhaseExecuting) }, v1alpha1.StateLoading, "Loading", []string{"Executing", "43% of the files"}},
+		"warm-up complete":  {func(f *fluidFacts) { f.warmUp(common.PhaseComplete) }, v1alpha1.StateReady, "Loaded", nil},
+		"warm-up failed": {func(f *fluidFacts) {
+			f.warmUp(common.PhaseFailed)
+			f.load.Status.Conditions = []fluid.Condition{{Type: common.Failed, Message: "the Job failed"}}
+		}, v1alpha1.StateFailed, "WarmUpFailed", []string{"pictures-warm", "the Job failed"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := fluidReady()
+			tt.edit(f)
+			got := conditionOfFluid(f)
+			if got.state != tt.state || got.reason != tt.reason {
+				t.Errorf("it is %s, %s: %s; want %s, %s", got.state, got.reason, got.message, tt.state, tt.reason)
+			}
+			for _, part := range tt.message {
+				if !strings.Contains(got.message, part) {
+					t.Errorf("%q does not hold %q", got.message, part)
+				}
+			}
+		})
+	}
+}
+
+func TestFluidPercent(t *testing.T) {
+	for text, want := range map[string]int32{"43.7%": 43, "100.0%": 100, "0.0%": 0, "": -1, "[Calculating]": -1} {
+		f := fluidReady()
+		f.dataset.Status.CacheStates[common.CachedPercentage] = text
+		got := f.percent()
+		if want < 0 && got != nil || want >= 0 && (got == nil || *got != want) {
+			t.Errorf("%q is %v, want %d", text, got, want)
+		}
+	}
+}
+
+// TestWaitStatus checks what a step that waits is told. None may mount files before the cache knows its TrainJob as a user.
+func TestWaitStatus(t *testing.T) {
+	status := func(state v1alpha1.State, reason string, users ...string) v1alpha1.DataCacheStatus {
+		return v1alpha1.DataCacheStatus{
+			State: state, UsedBy: users, Users: int32(len(users)),
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Reason: reason, Message: "why"}},
+		}
+	}
+	many := status(v1alpha1.StateReady, "Loaded", "team-a/other")
+	many.Users = 101
+	for name, tt := range map[string]struct {
+		status v1alpha1.DataCacheStatus
+		want   waitStatus
+	}{
+		"new":             {v1alpha1.DataCacheStatus{}, waitStatus{v1alpha1.StatePending, "the controller has not seen it yet"}},
+		"ready":           {status(v1alpha1.StateReady, "Loaded", "team-a/train"), waitStatus{v1alpha1.StateReady, "why"}},
+		"ready for many":  {many, waitStatus{v1alpha1.StateReady, "why"}},
+		"ready for other": {status(v1alpha1.StateReady, "Loaded", "team-a/other"), waitStatus{v1alpha1.StatePending, "DataCache pictures is ready and does not know TrainJob train as its user yet"}},
+		"ready for none":  {status(v1alpha1.StateReady, "Loaded"), waitStatus{v1alpha1.StatePending, "DataCache pictures is ready and does not know TrainJob train as its user yet"}},
+		"an obstacle":     {status(v1alpha1.StatePending, "FluidMissing", "team-a/train"), waitStatus{v1alpha1.StatePending, "FluidMissing: why"}},
+		"name taken":      {status(v1alpha1.StatePending, "NameTaken", "team-a/train"), waitStatus{v1alpha1.StateFailed, "why"}},
+		"failed":          {status(v1alpha1.StateFailed, "LoadFailed", "team-a/train"), waitStatus{v1alpha1.StateFailed, "why"}},
+		"released":        {status(v1alpha1.StateReleased, "Released"), waitStatus{v1alpha1.StateReleased, "why"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dc := files()
+			dc.Status = tt.status
+			if got := waitStatusOf(dc, "train"); got != tt.want {
+				t.Errorf("it is told %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
