@@ -60,6 +60,10 @@ KUBE_SOURCE := $(addprefix hack/kube/,build main.go go.mod go.sum managers/go.mo
 KUBE        := $(CACHE)/tools/kube-$(shell cat $(KUBE_SOURCE) 2>/dev/null | sha256sum | cut -c1-12)
 KUBERNETES  ?=
 export DATACACHE_KUBE := $(KUBE)
+# Fluid's controllers, charts and helm, for the tests of caches of files; their versions are in the two go.mod files.
+FLUID_SOURCE := $(addprefix hack/fluid/,build main.go go.mod go.sum helm/go.mod helm/go.sum)
+FLUID        := $(CACHE)/tools/fluid-$(shell cat $(FLUID_SOURCE) 2>/dev/null | sha256sum | cut -c1-12)
+export DATACACHE_FLUID := $(FLUID)
 export DATACACHE_PYTHON := $(PYTHON)
 export DATACACHE_MINIO := $(MINIO)
 export DATACACHE_TRAINING_PYTHON := $(TRAINING)
@@ -174,6 +178,10 @@ tools: venv spark-venv $(LINT) $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/compl
 kube-tools: bootstrap ## Build Kubernetes and the stock managers for the tests of the control plane (about 15 min, once).
 	@hack/kube/build $(KUBE)
 
+.PHONY: fluid-tools
+fluid-tools: bootstrap ## Build Fluid's controllers and helm for the tests of caches of files (about 5 min, once).
+	@hack/fluid/build $(FLUID)
+
 .PHONY: kube-pin
 kube-pin: bootstrap ## Move hack/kube to another release of Kubernetes: KUBERNETES=v1.36.3.
 	@hack/kube/pin $(KUBERNETES)
@@ -222,7 +230,7 @@ lint: venv training-venv examples-venv $(LINT) ## Check Go and Python: golangci-
 	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(EXAMPLES)
 
 # Packages whose tests run Kubernetes' own programs, which take long to build; test/e2e wants a whole cluster besides.
-CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/install ./test/kueue ./test/plugin ./test/scratch ./test/objectcache/cluster
+CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/install ./test/kueue ./test/plugin ./test/scratch ./test/objectcache/cluster ./test/fluid
 
 # gotest PACKAGES: runs Go tests under the race detector; says at the end what was skipped and why, and which tests took longest.
 define gotest
@@ -249,7 +257,7 @@ test-go-install: bootstrap ## go install github.com/kubeflow/datacache/cmd/cache
 	@DATACACHE_GO_INSTALL=1 go test ./test/layout -run '^TestGoInstall$$' -count=1 -v
 
 .PHONY: test-cluster
-test-cluster: kube-tools training-venv $(GOTESTSUM) ## The control plane on a real API server with stock JobSet, LWS and Trainer (about 25 min cold, of which 18 build Kubernetes; 3 min after).
+test-cluster: kube-tools fluid-tools training-venv $(GOTESTSUM) ## The control plane on a real API server with stock JobSet, LWS, Trainer and Fluid (about 30 min cold, of which 23 build them; 4 min after).
 	@echo "==> test-cluster: go test -race on a real API server (about 5 min cold, 3 min after)"
 	$(call gotest,$(CLUSTER_PACKAGES))
 
