@@ -29,6 +29,7 @@ PAGES: dict[str, tuple[str, str]] = {  # page: (code to run before it, assertion
     "python/README.md": ("", "assert loader.stats().steps == 6"),
     "docs/use.md": (SDK, POSTED),
     "docs/migrate.md": ("", "assert validation.stats().steps == 9"),
+    "docs/fluid.md": (SDK, "assert len(posted) == 1, posted"),
     "docs/scratch-volumes.md": (SDK, "assert len(posted) == 1, posted"),
 }
 ELSEWHERE = {"docs/frameworks.md"}  # examples/test_frameworks_page.py

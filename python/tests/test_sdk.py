@@ -16,7 +16,7 @@ from api_server import RUNTIME, trainer_client
 from kubeflow.trainer import CustomTrainerContainer, Initializer, TrainerClient
 from kubeflow.trainer.options import Name
 
-from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_logs
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, FluidDatasetInitializer, cache_logs
 
 _GOLDEN = Path(__file__).parent / "golden" / "sdk_trainjob.json"
 
@@ -100,6 +100,61 @@ def test_a_datacache_that_exists_is_named_alone(posted: tuple[TrainerClient, lis
 def test_errors_name_the_field_and_the_fix(given: dict[str, Any], words: list[str]) -> None:
     with pytest.raises((TypeError, ValueError)) as refused:
         ArrowCacheDatasetInitializer(**given)
+    assert all(word in str(refused.value) for word in words)
+
+
+def _sent(bodies: list[dict[str, Any]]) -> tuple[str, dict[str, str]]:
+    """The storageUri of the first TrainJob, and its variables that are not empty."""
+    dataset = bodies[0]["spec"]["initializer"]["dataset"]
+    return dataset["storageUri"], {e["name"]: e["value"] for e in dataset["env"] if e.get("value")}
+
+
+def test_files_for_fluid(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, bodies = posted
+    dataset = FluidDatasetInitializer(
+        "s3://bucket/imagenet", "/data", cache_quota="4Gi", cache_replicas=2, warm_up=True, idle_ttl="30m"
+    )
+    client.train(
+        runtime=RUNTIME, initializer=Initializer(dataset=dataset), trainer=CustomTrainerContainer(image="trainer:1")
+    )
+    assert _sent(bodies) == (
+        "fluid+s3://bucket/imagenet",
+        {
+            "CLUSTER_SIZE": "1",
+            "MOUNT_PATH": "/data",
+            "CACHE_QUOTA": "4Gi",
+            "CACHE_REPLICAS": "2",
+            "WARM_UP": "true",
+            "IDLE_TTL": "30m",
+        },
+    )
+
+
+def test_a_datacache_of_files_is_named_alone(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, bodies = posted
+    client.train(
+        runtime=RUNTIME,
+        initializer=Initializer(dataset=FluidDatasetInitializer("datacache://imagenet", ready_timeout="2h")),
+        trainer=CustomTrainerContainer(image="trainer:1"),
+    )
+    assert _sent(bodies) == ("datacache://imagenet", {"CLUSTER_SIZE": "1", "READY_TIMEOUT": "2h"})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"location": "bucket/imagenet"}, ["location", "'bucket/imagenet'", "s3://bucket"]),
+        ({"location": "s3://b/f", "cache_quota": 4}, ["cache_quota", "'4'", "quantity"]),
+        ({"location": "s3://b/f", "cache_runtime": "alluxio"}, ["cache_runtime", "'alluxio'", "Alluxio"]),
+        ({"location": "s3://b/f", "cache_runtime": "Thin"}, ["cache_profile", "None", "'Thin'"]),
+        ({"location": "s3://b/f", "cache_profile": "nfs"}, ["cache_profile", "'nfs'", "'Thin'"]),
+        ({"location": "datacache://a", "mount_path": "/data"}, ["datacache://a", "mount_path"]),
+    ],
+    ids=lambda value: "" if isinstance(value, list) else "-".join(value),
+)
+def test_errors_of_files_name_the_field_and_the_fix(given: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        FluidDatasetInitializer(**given)
     assert all(word in str(refused.value) for word in words)
 
 

@@ -15,12 +15,17 @@ job = client.train(
 for line in cache_logs(client, job, follow=True):
     print(line)
 print(cache_status(client, job))
+
+Files instead of a table, mounted into every container:
+
+    Initializer(dataset=FluidDatasetInitializer("s3://bucket/imagenet", "/data", cache_quota="100Gi"))
 """
 
 from kubeflow_datacache.extras import needs
 
 with needs("sdk", "kubeflow_datacache.sdk"):
+    from kubeflow_datacache.sdk.fluid import FluidDatasetInitializer
     from kubeflow_datacache.sdk.initializer import ArrowCacheDatasetInitializer
     from kubeflow_datacache.sdk.status import CacheStatus, cache_logs, cache_status
 
-__all__ = ["ArrowCacheDatasetInitializer", "CacheStatus", "cache_logs", "cache_status"]
+__all__ = ["ArrowCacheDatasetInitializer", "CacheStatus", "FluidDatasetInitializer", "cache_logs", "cache_status"]

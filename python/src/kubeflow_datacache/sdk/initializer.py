@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 from kubeflow.trainer import DataCacheInitializer
 
+from kubeflow_datacache.sdk.quantity import quantity
+
 
 @dataclass(init=False)
 class ArrowCacheDatasetInitializer(DataCacheInitializer):
@@ -80,8 +82,8 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         self.snapshot_id = None if snapshot_id is None else str(snapshot_id)
         self.catalog_uri, self.catalog_warehouse = catalog_uri, catalog_warehouse
         self.cache_scope, self.idle_ttl, self.ready_timeout = cache_scope, idle_ttl, ready_timeout
-        self.head_cpu, self.head_mem = _text("head_cpu", head_cpu), _text("head_mem", head_mem)
-        self.worker_cpu, self.worker_mem = _text("worker_cpu", worker_cpu), _text("worker_mem", worker_mem)
+        self.head_cpu, self.head_mem = quantity("head_cpu", head_cpu), quantity("head_mem", head_mem)
+        self.worker_cpu, self.worker_mem = quantity("worker_cpu", worker_cpu), quantity("worker_mem", worker_mem)
         self.iam_role = iam_role
         self.metadata_loc = metadata_loc or ""  # the SDK always sends it; empty means unset
         if storage_uri is not None and storage_uri.startswith("datacache://"):
@@ -140,10 +142,3 @@ def _table(storage_uri: str | None, schema: str | None, table: str | None) -> st
             f"storage_uri is {storage_uri!r}: it must be cache://<schema>/<table> or datacache://[<namespace>/]<name>"
         )
     return storage_uri
-
-
-def _text(name: str, value: object) -> str | None:
-    """Checks that a quantity is text: the SDK rejects numbers without naming the field."""
-    if value is None or isinstance(value, str):
-        return value
-    raise TypeError(f"{name} is {value!r}: it must be a Kubernetes quantity as text, such as '{value}'")
