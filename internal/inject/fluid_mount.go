@@ -55,13 +55,9 @@ func mountOf(job *trainer.TrainJob, rt *Runtime, settings Settings) *mounted {
 
 // mount adds the cache's files to every container of every job that is no initializer, and tells the gate where to ask for its state.
 func (m *mounted) mount(job *trainer.TrainJob, rt *Runtime, settings Settings) {
-	patch := trainer.RuntimePatch{Manager: PatchManager, TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
-		Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{ReplicatedJobs: m.patches(rt)}},
-	}}
-	if !settings.Now.IsZero() {
-		patch.Time = settings.Now.DeepCopy()
-	}
-	setPatch(job, patch, 0)
+	patch := emptyPatch(settings)
+	patch.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs = m.patches(rt)
+	setPatch(job, *patch, 0)
 	if settings.StatusURL != "" {
 		dataset := job.Spec.Initializer.Dataset
 		dataset.Env = withVariable(dataset.Env, statusName, fmt.Sprintf("%s/status/%s/%s", strings.TrimSuffix(settings.StatusURL, "/"), m.namespace, m.name))

@@ -129,14 +129,27 @@ func addPatches(job *trainer.TrainJob, patched []trainer.ReplicatedJobPatch, set
 		if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == hubVolume }) {
 			spec.Volumes = append(spec.Volumes, more.Volumes...)
 		}
-		if !slices.ContainsFunc(spec.Containers, func(c trainer.ContainerPatch) bool { return c.Name == more.Containers[0].Name }) {
-			spec.Containers = append(spec.Containers, more.Containers...)
-		}
+		spec.Containers = withMounts(spec.Containers, more.Containers[0])
 	}
 	setPatch(job, *patch, 0)
 }
 
-// restoreHub restores the variables that UseHub injected into old, for clients that write the whole TrainJob.
+// withMounts adds the mounts of one more patch to those of the same container, or the patch if there is none.
+func withMounts(patches []trainer.ContainerPatch, more trainer.ContainerPatch) []trainer.ContainerPatch {
+	at := slices.IndexFunc(patches, func(c trainer.ContainerPatch) bool { return c.Name == more.Name })
+	if at < 0 {
+		return append(patches, more)
+	}
+	for _, m := range more.VolumeMounts {
+		if !slices.ContainsFunc(patches[at].VolumeMounts, func(have corev1.VolumeMount) bool { return have.Name == m.Name }) {
+			patches[at].VolumeMounts = append(patches[at].VolumeMounts, m)
+		}
+	}
+	return patches
+}
+
+// restoreHub restores the variables that UseHub injected into old, for clients that write the whole TrainJob. Call it after what Mutate
+// injected is restored.
 func restoreHub(job, old *trainer.TrainJob) {
 	old = old.DeepCopy() // hubEnv may add an empty trainer
 	for _, container := range []string{StepName, modelStep, NodeName} {

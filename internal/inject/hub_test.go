@@ -49,7 +49,7 @@ func environments(job *trainer.TrainJob) map[string][]string {
 			for _, c := range pod.Containers {
 				for _, m := range c.VolumeMounts {
 					has := slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
-						return v.Name == m.Name && v.Projected.Sources[0].ServiceAccountToken.Audience == "objects"
+						return v.Name == m.Name && v.Projected != nil && v.Projected.Sources[0].ServiceAccountToken.Audience == "objects"
 					})
 					if has && m.MountPath == "/var/run/datacache-hub" {
 						got["mounts"] = append(got["mounts"], each.Name+"/"+c.Name)
@@ -130,6 +130,34 @@ func TestUseHubBesideACache(t *testing.T) {
 	node := job.Spec.RuntimePatches[0].TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
 	if node.Affinity == nil || len(node.Volumes) != 1 || len(node.Containers) != 1 {
 		t.Errorf("%+v, want affinity, volume and mount", node)
+	}
+}
+
+// TestUseHubBesideFiles checks that a job whose files Fluid caches has both mounts and both variables, also after it was written whole.
+func TestUseHubBesideFiles(t *testing.T) {
+	t.Parallel()
+	settings := withStatus
+	settings.HubMirror = mirrored.HubMirror
+	written, rt := trainJob(files, "CACHE_QUOTA=4Gi"), stock(t, "torch-distributed")
+	job := written.DeepCopy()
+	if errs := Mutate(job, nil, rt, settings); len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	for range 2 { // admission may be called again
+		UseHub(job, rt, settings)
+	}
+	node := job.Spec.RuntimePatches[0].TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
+	if len(job.Spec.RuntimePatches) != 1 || len(node.Volumes) != 2 || len(node.Containers) != 1 || len(node.Containers[0].VolumeMounts) != 2 {
+		t.Errorf("%+v, want the files' and the token's volume and mount", node)
+	}
+	if got := len(job.Spec.Trainer.Env); got != 3 {
+		t.Errorf("the trainer has %d variables, want DATACACHE_NAME and those of the hub: %v", got, job.Spec.Trainer.Env)
+	}
+	if errs := Mutate(written, job, nil, settings); len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	if diff := cmp.Diff(job, written); diff != "" {
+		t.Errorf("after an update (-injected +written):\n%s", diff)
 	}
 }
 

@@ -123,8 +123,8 @@ func restore(job, old *trainer.TrainJob) field.ErrorList {
 	if secret := dataset(job).SecretRef; secret != nil && dataset(old).SecretRef == nil && secret.Name == old.Annotations[AnnotationSecret] {
 		dataset(job).SecretRef = nil
 	}
-	restoreHub(job, old)
 	restoreVariables(job, old)
+	restoreHub(job, old)
 	if at := patchOf(old); at >= 0 {
 		setPatch(job, old.Spec.RuntimePatches[at], at)
 	}
