@@ -195,11 +195,15 @@ func find[T client.Object](ctx context.Context, live client.Reader, object T, na
 func (e *fluidEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (observation, error) {
 	out := observation{claimName: dc.Name}
 	set, err := find(ctx, e.live, &fluid.Dataset{}, dc.Namespace, dc.Name)
-	if err != nil || set == nil || !metav1.IsControlledBy(set, dc) && !(isOurs(set, dc.Name) && set.DeletionTimestamp != nil) {
+	if err != nil || set == nil {
 		return out, err
 	}
-	out.exists, out.leaving, out.created = true, set.DeletionTimestamp != nil, set.CreationTimestamp
-	if out.leaving {
+	leaving := set.DeletionTimestamp != nil
+	if earlier := leaving && isOurs(set, dc.Name); !earlier && !metav1.IsControlledBy(set, dc) {
+		return out, nil // somebody else's
+	}
+	out.exists, out.leaving, out.created = true, leaving, set.CreationTimestamp
+	if leaving {
 		return out, nil
 	}
 	f := &fluidFacts{now: e.now(), cache: dc, dataset: set}

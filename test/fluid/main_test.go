@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	fluidapi "github.com/fluid-cloudnative/fluid/api/v1alpha1"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,8 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
-
-	fluidapi "github.com/fluid-cloudnative/fluid/api/v1alpha1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller"
@@ -156,7 +155,7 @@ func startFluid(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kept []string
-	for _, document := range strings.Split(string(manifest), "\n---\n") {
+	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
 		if !strings.Contains(document, "kind: MutatingWebhookConfiguration") && !strings.Contains(document, "kind: DaemonSet") && !strings.Contains(document, "helm.sh/hook") {
 			kept = append(kept, document)
 		}
