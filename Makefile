@@ -367,7 +367,7 @@ bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-
 	@OBJECTCACHE_MB=1000 $(PYTHON) -m pytest test/conformance/test_object_cache.py --server $(SERVER) --minio $(MINIO) -s -k second_load
 
 .PHONY: schedules
-schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock (about 15 min; CI runs 200).
+schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock (about 25 min; CI runs 200).
 	@echo "==> schedules: $(SCHEDULES) on a fake clock; a failure names the SOAK_SEED that repeats it"
 	@GOMAXPROCS=1 GOGC=400 SOAK_SEED=$(SOAK_SEED) SOAK_SCHEDULES=$(SCHEDULES) go test ./test/soak -run '^TestSchedules$$' -count=1 -timeout=0 -v | sed -u '/^=== /d; /--- PASS: TestSchedules\//d; $${/^FAIL/q1}'
 
