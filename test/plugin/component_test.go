@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubeflow/datacache/test/kit/kubetest"
@@ -61,13 +62,15 @@ func TestComponent(t *testing.T) {
 	}
 	want.Spec.Containers[0].Env = []corev1.EnvVar{
 		{Name: "POD_NAME", ValueFrom: field("metadata.name")}, {Name: "POD_NAMESPACE", ValueFrom: field("metadata.namespace")},
+		{Name: "STATUS_ADDRESS", Value: ":8082"},
 	}
+	want.Spec.Containers[0].Ports = append([]corev1.ContainerPort{{Name: "status", ContainerPort: 8082}}, want.Spec.Containers[0].Ports...)
 	manager.Image, got.Spec.InitContainers = stock.Spec.Containers[0].Image, nil
 	if diff := cmp.Diff(*want, got); diff != "" {
 		t.Errorf("the pod differs from Trainer's own (-want +got):\n%s", diff)
 	}
-	if labels := get[rbacv1.ClusterRole](t, platform, "ClusterRole", "datacache-edit").Labels; labels["rbac.authorization.k8s.io/aggregate-to-edit"] != "true" {
-		t.Errorf("datacache-edit has the labels %v, want it aggregated to edit", labels)
+	if role := get[rbacv1.ClusterRole](t, platform, "ClusterRole", "datacache-edit"); role.Labels["rbac.authorization.k8s.io/aggregate-to-edit"] != "true" {
+		t.Errorf("datacache-edit has the labels %v, want it aggregated to edit", role.Labels)
 	}
 }
 
@@ -85,8 +88,8 @@ func trainersOwn(t *testing.T) []*unstructured.Unstructured {
 	return objects
 }
 
-// TestComponentFollowsTrainersNamespace checks that our role is bound to the service account of Trainer's manager, in whichever
-// namespace that is.
+// TestComponentFollowsTrainersNamespace checks that our role is bound to the service account of Trainer's manager, and that our Service
+// selects its pods, in whichever namespace that is.
 func TestComponentFollowsTrainersNamespace(t *testing.T) {
 	t.Parallel()
 	for _, namespace := range []string{"kubeflow-system", "kubeflow"} { // namespaces of Trainer's overlays manager and kubeflow-platform
@@ -99,6 +102,10 @@ func TestComponentFollowsTrainersNamespace(t *testing.T) {
 			bound := get[rbacv1.ClusterRoleBinding](t, objects, "ClusterRoleBinding", "datacache-manager").Subjects
 			if len(bound) != 1 || bound[0].Name != deployment || bound[0].Namespace != namespace {
 				t.Errorf("the role is bound to %+v, want the service account %s of %s", bound, deployment, namespace)
+			}
+			status, pods := get[corev1.Service](t, objects, "Service", "datacache-status"), get[appsv1.Deployment](t, objects, "Deployment", deployment).Spec.Template
+			if status.Namespace != namespace || !labels.SelectorFromSet(status.Spec.Selector).Matches(labels.Set(pods.Labels)) {
+				t.Errorf("the Service of %q selects %v, want it in %s and to select %v", status.Namespace, status.Spec.Selector, namespace, pods.Labels)
 			}
 		})
 	}

@@ -100,7 +100,7 @@ func render(dir, tools, namespace string) (objects []*unstructured.Unstructured,
 	}
 	var kept []byte
 	for _, object := range objects {
-		if strings.Contains(object.GetName(), "datacache") {
+		if strings.Contains(object.GetName(), "datacache") && object.GetNamespace() == "" {
 			document, err := yaml.Marshal(object.Object)
 			if err != nil {
 				return nil, "", err
