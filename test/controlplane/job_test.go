@@ -287,14 +287,26 @@ func TestFailureIsHeardLate(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
 	ns := cluster.Namespace(t)
+	var gaveUp atomic.Bool
 	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
-		if isCachePod(pod) {
-			return kubetest.Act{Unready: true}
+		if !isCachePod(pod) && gaveUp.Load() {
+			return kubetest.Act{Exit: new(int32(1))}
 		}
-		return kubetest.Act{Exit: new(int32(1))}
+		return kubetest.Act{Unready: isCachePod(pod)}
 	})
 	job := cacheJob(ns, "train", "cache://demo/reviews", tableEnv()...)
 	cluster.Create(t, job)
+	kubetest.Eventually(t, "the controller to query a head that does not answer", func() error {
+		dc := &v1alpha1.DataCache{}
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), dc); err != nil {
+			return err
+		}
+		if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady); c == nil || c.Reason != "HeadUnreachable" {
+			return fmt.Errorf("its condition Ready is %+v", c)
+		}
+		return nil
+	})
+	gaveUp.Store(true)
 	kubetest.Eventually(t, "the TrainJob to fail", func() error {
 		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
 			return err

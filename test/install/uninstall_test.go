@@ -73,16 +73,22 @@ func TestUninstall(t *testing.T) {
 }
 
 // collected waits until the garbage collector watches DataCaches: it discovers new kinds every 30 s, and never deletes the dependents
-// of an object that was created and deleted in between. The test creates an object owned by a DataCache that never existed, and waits
-// until it is deleted.
+// of an object that it did not see before the object and its kind were deleted. A deletion in the foreground ends only when it has seen
+// the object.
 func collected(t *testing.T, ns string) {
 	t.Helper()
-	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: ns, Name: "owned",
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DataCache", Name: "none", UID: "none"}},
-	}}
-	cluster.Create(t, owned)
-	cluster.Vanish(t, &corev1.ConfigMap{}, ns, owned.Name)
+	dc := &v1alpha1.DataCache{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "seen"},
+		Spec: v1alpha1.DataCacheSpec{
+			Suspend: true,
+			Arrow:   &v1alpha1.ArrowCache{MetadataLocation: new("s3://lake/reviews/metadata/00001.metadata.json"), Table: "demo.reviews", DataNodes: 1, Replicas: 1},
+		},
+	}
+	cluster.Create(t, dc)
+	if err := cluster.Client.Delete(t.Context(), dc, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Vanish(t, &v1alpha1.DataCache{}, ns, dc.Name)
 }
 
 // oneByOne deletes the overlay's objects in a random order, without waiting for each.
