@@ -10,6 +10,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -57,15 +58,20 @@ func TestHubMirror(t *testing.T) {
 	if seen != 3 {
 		t.Errorf("%d containers, want those of two initializers and the trainer", seen)
 	}
-	if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
-		t.Fatal(err)
+	written := &trainer.TrainJob{}
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { // Trainer writes the status meanwhile
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		written = known.DeepCopy()
+		written.ResourceVersion, written.Spec.RuntimeRef, written.Spec.Suspend = job.ResourceVersion, job.Spec.RuntimeRef, new(false)
+		return cluster.Client.Update(t.Context(), written)
+	})
+	if err != nil {
+		t.Fatalf("a client that writes the whole TrainJob: %v", err)
 	}
-	known.ResourceVersion, known.Spec.RuntimeRef, known.Spec.Suspend = job.ResourceVersion, job.Spec.RuntimeRef, new(false)
-	if err := cluster.Client.Update(t.Context(), known); err != nil {
-		t.Errorf("a client that writes the whole TrainJob: %v", err)
-	}
-	if len(known.Spec.RuntimePatches) != 1 || known.Spec.Trainer == nil || !has(known.Spec.Trainer.Env, "HF_ENDPOINT", "http://mirror/hub") {
-		t.Errorf("after its write the TrainJob is %+v", known.Spec)
+	if len(written.Spec.RuntimePatches) != 1 || written.Spec.Trainer == nil || !has(written.Spec.Trainer.Env, "HF_ENDPOINT", "http://mirror/hub") {
+		t.Errorf("after its write the TrainJob is %+v", written.Spec)
 	}
 }
 
