@@ -50,7 +50,7 @@ type applier struct {
 
 // apply creates the object, or patches the fields that we set if they differ. It returns the object as it is now, or a *foreignError.
 func apply[T client.Object](ctx context.Context, k applier, want T) (T, error) {
-	have := want.DeepCopyObject().(T) // a copy has the type of the original
+	have := want.DeepCopyObject().(T) // DeepCopyObject returns the same type
 	key := client.ObjectKeyFromObject(want)
 	err := k.client.Get(ctx, key, have)
 	if apierrors.IsNotFound(err) {
@@ -65,7 +65,7 @@ func apply[T client.Object](ctx context.Context, k applier, want T) (T, error) {
 	if have.GetDeletionTimestamp() != nil {
 		return have, nil // we are reconciled again when it is gone
 	}
-	next := have.DeepCopyObject().(T) // a copy has the type of the original
+	next := have.DeepCopyObject().(T) // DeepCopyObject returns the same type
 	mergeDesired(next, want)
 	if equality.Semantic.DeepEqual(have, next) {
 		return have, nil
@@ -78,7 +78,7 @@ func apply[T client.Object](ctx context.Context, k applier, want T) (T, error) {
 
 // create handles an object that the informers don't contain: it does not exist, was created a moment ago, or is not ours.
 func create[T client.Object](ctx context.Context, k applier, want T) (T, error) {
-	made := want.DeepCopyObject().(T) // a copy has the type of the original
+	made := want.DeepCopyObject().(T) // DeepCopyObject returns the same type
 	made.SetAnnotations(mergeAnnotations(nil, want.GetAnnotations()))
 	err := k.client.Create(ctx, made)
 	if err == nil {
@@ -87,7 +87,7 @@ func create[T client.Object](ctx context.Context, k applier, want T) (T, error) 
 	if !apierrors.IsAlreadyExists(err) {
 		return made, k.failed("create", want, err)
 	}
-	have := want.DeepCopyObject().(T) // a copy has the type of the original
+	have := want.DeepCopyObject().(T) // DeepCopyObject returns the same type
 	if err := k.live.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
 		return have, k.failed("get", want, err)
 	}

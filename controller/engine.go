@@ -36,7 +36,7 @@ type observation struct {
 	// answers: the condition was reported by the cache itself and not derived from pods. silent: something is running that should
 	// answer and does not.
 	answers, silent bool
-	// progress is nil if it is not known; percent is set by an engine that knows only that.
+	// progress is nil if it is unknown. An engine that knows only a percentage sets percent instead.
 	progress *progress
 	percent  *int32
 

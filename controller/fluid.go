@@ -58,7 +58,7 @@ func (e *fluidEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) err
 	}
 	set, err := e.provideDataset(ctx, dc)
 	if err != nil || set.DeletionTimestamp != nil {
-		return err // we are reconciled again when it is gone
+		return err // the deletion triggers another reconcile
 	}
 	if err := e.provideRuntime(ctx, dc, set); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (e *fluidEngine) provideRuntime(ctx context.Context, dc *v1alpha1.DataCache
 	if have.Replicas() == dc.Spec.Fluid.Runtime.Replicas || have.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	before, _ := have.DeepCopyObject().(fluidRuntime) // a copy has the type of the original
+	before, _ := have.DeepCopyObject().(fluidRuntime) // DeepCopyObject returns the same type
 	setReplicas(have, dc.Spec.Fluid.Runtime.Replicas)
 	if err := e.client.Patch(ctx, have, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return e.failed("patch", have, err)
@@ -169,7 +169,7 @@ func (e *fluidEngine) create(ctx context.Context, object client.Object) error {
 	err := e.client.Create(ctx, object)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return fmt.Errorf("%s %s: %w", e.kind(object), qualified(object), errGoing) // it is looked at again
+		return fmt.Errorf("%s %s: %w", e.kind(object), qualified(object), errGoing) // errGoing makes the controller try again
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return &fluidMissingError{e.kind(object)} // its CRD was removed
 	case err != nil:
@@ -200,7 +200,7 @@ func (e *fluidEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 	}
 	leaving := set.DeletionTimestamp != nil
 	if earlier := leaving && isOurs(set, dc.Name); !earlier && !metav1.IsControlledBy(set, dc) {
-		return out, nil // somebody else's
+		return out, nil // not made for this DataCache
 	}
 	out.exists, out.leaving, out.created = true, leaving, set.CreationTimestamp
 	if leaving {

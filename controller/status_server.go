@@ -27,7 +27,7 @@ import (
 // manager serves it.
 type statusServer struct {
 	address string
-	caches  client.Reader // informers
+	caches  client.Reader // backed by informers
 	live    client.Reader
 }
 
@@ -79,7 +79,7 @@ func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(status) // a client that went away asks again
+	_ = json.NewEncoder(w).Encode(status) // fails only if the client has left
 }
 
 // status says Ready only when the API server has both in one version of the DataCache: that the cache is ready, and that the job is one of its

@@ -187,7 +187,7 @@ func (r *twinReconciler) isUnedited(have client.Object) bool {
 
 // isEdited reports whether the twin differs from the wanted one with the API server's defaults.
 func (r *twinReconciler) isEdited(ctx context.Context, have, want client.Object) (bool, error) {
-	defaulted, _ := want.DeepCopyObject().(client.Object) // a copy has the type of the original
+	defaulted, _ := want.DeepCopyObject().(client.Object) // DeepCopyObject returns the same type
 	if err := r.client.Update(ctx, defaulted, client.DryRunAll); err != nil {
 		return false, err
 	}

@@ -5,15 +5,12 @@ package mirror
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/mirror/content"
 	"github.com/kubeflow/datacache/cacheserver/mirror/hub"
@@ -23,6 +20,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 )
 
 // Options are what a Mirror works with. All fields are required.
@@ -113,22 +111,8 @@ func (m *Mirror) Serve(ctx context.Context, on net.Listener) error {
 		Handler: m, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
 		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug),
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := server.Serve(on); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve mirrors on %s: %w", on.Addr(), err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-ctx.Done()
-		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.o.Grace)
-		defer cancel()
-		err := server.Shutdown(patient)
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = server.Close()
-		}
-		return err
-	})
-	return group.Wait()
+	if err := ops.ServeGracefully(ctx, server, on, m.o.Grace); err != nil {
+		return fmt.Errorf("mirrors: %w", err)
+	}
+	return nil
 }

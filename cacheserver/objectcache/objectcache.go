@@ -6,7 +6,6 @@ package objectcache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
@@ -105,25 +103,10 @@ func (s *Server) Metrics() http.Handler { return s.metrics.handler() }
 
 // Serve serves on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
 func (s *Server) Serve(ctx context.Context, on net.Listener) error {
-	server := s.newHTTP()
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := server.Serve(s.cfg.TLS.listener(on)); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve objects on %s: %w", on.Addr(), err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-ctx.Done()
-		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Grace)
-		defer cancel()
-		err := server.Shutdown(patient)
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = server.Close()
-		}
-		return err
-	})
-	return group.Wait()
+	if err := ops.ServeGracefully(ctx, s.newHTTP(), s.cfg.TLS.listener(on), s.cfg.Grace); err != nil {
+		return fmt.Errorf("objects: %w", err)
+	}
+	return nil
 }
 
 func (s *Server) newHTTP() *http.Server {

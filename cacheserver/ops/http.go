@@ -15,6 +15,8 @@ import (
 	"net/http/pprof"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/kubeflow/datacache/cacheserver/redact"
 )
 
@@ -60,6 +62,29 @@ func WithProfiles(handler http.Handler) http.Handler {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	return mux
+}
+
+// ServeGracefully serves on the listener until ctx ends; running requests then have grace to finish. It closes the listener. The end of
+// ctx is not an error.
+func ServeGracefully(ctx context.Context, server *http.Server, listener net.Listener, grace time.Duration) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve http on %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		err := server.Shutdown(patient)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = server.Close()
+		}
+		return err
+	})
+	return group.Wait()
 }
 
 // Serve serves on the listener until ctx ends, then closes it. The end of ctx is not an error.

@@ -102,7 +102,7 @@ func (a *Admission) exists(ctx context.Context, kind schema.GroupVersionKind, na
 	object.SetGroupVersionKind(kind)
 	err := a.Readers[len(a.Readers)-1].Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		return nil, nil // not found is not an error
+		return nil, nil // the object does not exist
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get the %s %s: %w", kind.Kind, name, err)

@@ -314,7 +314,7 @@ func fluidFields(cache *v1alpha1.FluidCache) []fluidField {
 func canonical(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // the API's types can always be encoded
+		panic(err) // impossible: every value of this type can be encoded as JSON
 	}
 	return string(text)
 }

@@ -65,7 +65,7 @@ func (m *mounted) mount(job *trainer.TrainJob, rt *Runtime, settings Settings) {
 	if job.Spec.Trainer == nil {
 		job.Spec.Trainer = &trainer.Trainer{}
 	}
-	job.Spec.Trainer.Env = withVariable(job.Spec.Trainer.Env, cacheNameVariable, m.name) // a patch can't set what the container node has
+	job.Spec.Trainer.Env = withVariable(job.Spec.Trainer.Env, cacheNameVariable, m.name) // Trainer rejects patches of the container node's environment
 }
 
 func (m *mounted) patches(rt *Runtime) []trainer.ReplicatedJobPatch {

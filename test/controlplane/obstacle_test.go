@@ -237,7 +237,7 @@ func installed(t *testing.T, object client.Object) {
 func refuses(t *testing.T, object client.Object, why string) {
 	t.Helper()
 	kubetest.Eventually(t, "the API server to refuse", func() error {
-		copied, _ := object.DeepCopyObject().(client.Object) // a copy has the type of the original
+		copied, _ := object.DeepCopyObject().(client.Object) // DeepCopyObject returns the same type
 		return lacks(fmt.Sprint(cluster.Client.Create(t.Context(), copied, client.DryRunAll)), []string{why})
 	})
 }

@@ -32,8 +32,8 @@ const (
 
 // objectCache is the object cache of the cluster. Its buckets "team" and "tables" are open to one namespace, "open" to all.
 type objectCache struct {
-	pods  []string // names
-	doors []string // addresses that serve objects: each pod, and the Service
+	pods []string // names
+	urls []string // base URLs that serve objects: those of the pods, and the Service's
 }
 
 // installObjects applies manifests/object-cache through an overlay, as described in docs/object-cache.md, and removes everything at
@@ -59,7 +59,7 @@ func installObjects(t *testing.T, team string) *objectCache {
 	await(t, "the object cache to be applied", func() error { return kubectl(t.Context(), "apply", "-k", overlay) })
 	o := &objectCache{}
 	await(t, "the object caches to know each other", func() (err error) {
-		o.pods, o.doors, err = objectPods(t)
+		o.pods, o.urls, err = objectPods(t)
 		return err
 	})
 	return o
@@ -115,7 +115,7 @@ func kubectl(ctx context.Context, arguments ...string) error {
 
 // objectPods returns the object caches' pods and the addresses where each serves objects; it returns an error while one of the
 // DaemonSet isn't ready or doesn't know all others.
-func objectPods(t *testing.T) (names, doors []string, err error) {
+func objectPods(t *testing.T) (names, urls []string, err error) {
 	t.Helper()
 	var set appsv1.DaemonSet
 	var pods corev1.PodList
@@ -142,9 +142,9 @@ func objectPods(t *testing.T) (names, doors []string, err error) {
 			return nil, nil, fmt.Errorf("%s shares the keys with %d, itself included, want %d", pod.Name, status.Members, len(pods.Items))
 		}
 		names = append(names, pod.Name)
-		doors = append(doors, "http://"+net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(objectsPort)))
+		urls = append(urls, "http://"+net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(objectsPort)))
 	}
-	return names, append(doors, objectsService), nil
+	return names, append(urls, objectsService), nil
 }
 
 // explainObjects logs the object caches' logs.

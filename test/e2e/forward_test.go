@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/transport/spdy"
 
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // podPage requests a page from a pod's port for probes and metrics, by way of its kubelet: NetworkPolicies let neither this process nor
@@ -41,19 +42,10 @@ func podPage(t *testing.T, namespace, pod, page string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://localhost:%d/%s", ports[0].Local, page), nil)
-	if err != nil {
-		return nil, err
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	status, text, err := proctest.Request(t.Context(), client, http.MethodGet, fmt.Sprintf("http://localhost:%d/%s", ports[0].Local, page))
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("GET /%s of pod %s: %d: %s", page, pod, status, text)
 	}
-	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("GET /%s of pod %s: %s: %s", page, pod, response.Status, text)
-	}
-	return text, err
+	return []byte(text), err
 }

@@ -88,10 +88,10 @@ type visit struct {
 func whoMay(t *testing.T, objects *objectCache, visits []visit) {
 	t.Helper()
 	for _, v := range visits {
-		for _, door := range objects.doors {
-			got := ask(t, door, v.method, v.target, v.token)
+		for _, url := range objects.urls {
+			got := ask(t, url, v.method, v.target, v.token)
 			if got.Status != v.want {
-				t.Errorf("%s: %s %s at %s: %d %q, want %d", v.name, v.method, v.target, door, got.Status, got.Body, v.want)
+				t.Errorf("%s: %s %s at %s: %d %q, want %d", v.name, v.method, v.target, url, got.Status, got.Body, v.want)
 			}
 			if challenge := got.Header.Get("Www-Authenticate"); (challenge != "") != (v.want == http.StatusUnauthorized) {
 				t.Errorf("%s: status %d comes with the challenge %q", v.name, got.Status, challenge)
@@ -119,14 +119,14 @@ func learnNothing(t *testing.T, objects *objectCache, others string) {
 			for _, headers := range [][]string{nil, {"Datacache-Hop"}} { // clients may set this header
 				var first reply
 				for i, target := range []string{"team/there", "team/none", "none/there"} {
-					for j, door := range objects.doors {
-						got := ask(t, door, method, target, token, headers...)
+					for j, url := range objects.urls {
+						got := ask(t, url, method, target, token, headers...)
 						got.Body = strings.ReplaceAll(got.Body, `"none"`, `"team"`) // the response quotes the request
 						if i == 0 && j == 0 {
 							first = got
 						}
 						if diff := cmp.Diff(first, got); diff != "" {
-							t.Errorf("%s %s at %s is answered otherwise than team/there at %s:\n%s", method, target, door, objects.doors[0], diff)
+							t.Errorf("%s %s at %s is answered otherwise than team/there at %s:\n%s", method, target, url, objects.urls[0], diff)
 						}
 					}
 				}
@@ -146,16 +146,16 @@ func learnNothing(t *testing.T, objects *objectCache, others string) {
 func dies(t *testing.T, objects *objectCache, token string, end func() time.Time) {
 	t.Helper()
 	const soon = 3 * time.Minute
-	for _, door := range objects.doors {
-		if got := ask(t, door, "GET", "team/there", token); got.Status != http.StatusOK {
+	for _, url := range objects.urls {
+		if got := ask(t, url, "GET", "team/there", token); got.Status != http.StatusOK {
 			t.Fatalf("before its end: %+v", got)
 		}
 	}
 	ended := end()
-	for _, door := range objects.doors {
-		await(t, "the token to be refused at "+door, func() error {
+	for _, url := range objects.urls {
+		await(t, "the token to be refused at "+url, func() error {
 			asked := time.Now()
-			got := ask(t, door, "GET", "team/there", token)
+			got := ask(t, url, "GET", "team/there", token)
 			if got.Status == http.StatusUnauthorized {
 				return nil
 			}
@@ -177,17 +177,17 @@ type reply struct {
 
 // ask sends a request for an object; each of the headers gets the value 1. It retries if the token could not be reviewed or the key's
 // node did not respond, as may happen on a busy machine.
-func ask(t *testing.T, door, method, target, token string, headers ...string) reply {
+func ask(t *testing.T, url, method, target, token string, headers ...string) reply {
 	t.Helper()
 	var got reply
-	kubetest.EventuallyWithin(t, deadline, method+" "+target+" at "+door, func() (err error) {
-		got, err = try(t, door, method, target, token, headers...)
+	kubetest.EventuallyWithin(t, deadline, method+" "+target+" at "+url, func() (err error) {
+		got, err = try(t, url, method, target, token, headers...)
 		return err
 	})
 	return got
 }
 
-func try(t *testing.T, door, method, target, token string, headers ...string) (reply, error) {
+func try(t *testing.T, url, method, target, token string, headers ...string) (reply, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -195,7 +195,7 @@ func try(t *testing.T, door, method, target, token string, headers ...string) (r
 	if method == http.MethodPut {
 		body = strings.NewReader("an object")
 	}
-	request, err := http.NewRequestWithContext(ctx, method, door+"/v1/objects/"+target, body)
+	request, err := http.NewRequestWithContext(ctx, method, url+"/v1/objects/"+target, body)
 	if err != nil {
 		return reply{}, err
 	}

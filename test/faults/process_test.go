@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -72,17 +71,7 @@ func (p *process) logs(text string, within time.Duration) {
 func (p *process) get(path string) (code int, body string, err error) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.http+path, nil)
-	if err != nil {
-		return 0, "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, "", err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	return response.StatusCode, string(text), err
+	return proctest.Request(ctx, http.DefaultClient, http.MethodGet, "http://"+p.http+path)
 }
 
 // ready reports whether /ready returns 200, and its text.

@@ -22,7 +22,7 @@ const (
 // ban lists imports that a folder must not reach, directly or through other packages of the module, with the reason.
 type ban struct {
 	folder    string   // the ban applies to this folder and the folders below it
-	forbidden []string // import paths; the paths below them are forbidden too
+	forbidden []string // import paths, each with all paths below it
 	strict    bool     // forbids everything but the standard library, the folder itself and allowed
 	allowed   []string // import paths that strict allows
 	except    string   // folder exempt from the ban: neither its own imports nor those reached through it count

@@ -27,9 +27,9 @@ import (
 type fleet struct {
 	t         *testing.T
 	processes map[string]*process
-	addresses map[string]string // for objects, by name
-	xds       map[string]string // address of the xDS server, by name
-	peers     map[string]string // file of members, by name
+	addresses map[string]string // address of the objects port, by node name
+	xds       map[string]string // address of the xDS server, by node name
+	peers     map[string]string // path of the --peers file, by node name
 	listener  string            // the address at which Envoys are told to accept clients
 }
 
@@ -139,22 +139,22 @@ func send(t *testing.T, address, method, target, body string, headers ...string)
 	return response.StatusCode, string(got), err
 }
 
-// door is an address that stands for one of several, as a Service does.
-type door struct {
+// forwarder is a TCP proxy whose destination can be changed, as that of a Service does.
+type forwarder struct {
 	address string
 	mu      sync.Mutex
-	to      string // "": nobody
+	to      string // address that connections are forwarded to; "": they are closed
 	open    map[net.Conn]bool
 }
 
-// newDoor returns a door to an address.
-func newDoor(t *testing.T, to string) *door {
+// newForwarder starts a forwarder to an address.
+func newForwarder(t *testing.T, to string) *forwarder {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{address: listener.Addr().String(), to: to, open: map[net.Conn]bool{}}
+	d := &forwarder{address: listener.Addr().String(), to: to, open: map[net.Conn]bool{}}
 	var served sync.WaitGroup
 	served.Go(func() {
 		for {
@@ -174,7 +174,7 @@ func newDoor(t *testing.T, to string) *door {
 }
 
 // lead cuts the connections, and leads new ones to another address.
-func (d *door) lead(to string) {
+func (d *forwarder) lead(to string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.to = to
@@ -184,7 +184,7 @@ func (d *door) lead(to string) {
 	clear(d.open)
 }
 
-func (d *door) serve(in net.Conn) {
+func (d *forwarder) serve(in net.Conn) {
 	defer in.Close()
 	d.mu.Lock()
 	to := d.to
@@ -192,7 +192,7 @@ func (d *door) serve(in net.Conn) {
 	if to == "" {
 		return
 	}
-	out, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", to) //nolint:forbidigo // it ends with the door
+	out, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", to) //nolint:forbidigo // it ends with the forwarder
 	if err != nil {
 		return
 	}
@@ -218,7 +218,7 @@ func (d *door) serve(in net.Conn) {
 // envoy is a running Envoy.
 type envoy struct {
 	t       *testing.T
-	address string // for objects
+	address string // where Envoy accepts clients
 	admin   string
 	process *proctest.Process
 }
@@ -270,17 +270,7 @@ func (e *envoy) await() {
 }
 
 func (e *envoy) get(url string) (status int, text string, err error) {
-	request, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		return 0, "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, "", err
-	}
-	defer response.Body.Close()
-	got, err := io.ReadAll(response.Body)
-	return response.StatusCode, string(got), err
+	return proctest.Request(e.t.Context(), http.DefaultClient, http.MethodGet, url)
 }
 
 // stat is the value of one of Envoy's statistics.

@@ -92,7 +92,7 @@ func TestEnvoyKnowsOwners(t *testing.T) {
 	if n := f.forwards("a", "b", "c"); n != 0 {
 		t.Errorf("%g requests were forwarded, want none", n)
 	}
-	var lost, kept []string // by whether c has the key
+	var lost, kept []string // keys that c owns, and all others
 	for _, key := range keys {
 		owners := f.owners(key)
 		if len(owners) != 1 {
@@ -114,7 +114,7 @@ func TestEnvoyKnowsOwners(t *testing.T) {
 		t.Errorf("%g requests for keys of others were forwarded, want none", n)
 	}
 	each(t, lost[:500], wants(t, e.address, http.MethodGet, http.StatusNotFound))
-	each(t, lost[:50], func(key string) error { // with the header that makes an object cache serve what it does not own
+	each(t, lost[:50], func(key string) error { // Datacache-Hop would make the object cache serve a key of another owner
 		status, text, err := ask(t, e.address, http.MethodPut, key, "body", "Datacache-Hop", "1")
 		if err == nil && status != http.StatusServiceUnavailable {
 			err = fmt.Errorf("PUT %s: %d %.80s, want 503", key, status, text)
@@ -145,7 +145,7 @@ func TestEnvoySpreadsBatches(t *testing.T) {
 	e := startEnvoy(t, f.xds["a"], f.listener, "")
 	e.await()
 	e.becomes("cluster.objects.membership_total", 3)
-	keys := slices.DeleteFunc(awkward(t, 30), func(key string) bool { return strings.HasSuffix(key, "/") }) // not in tar
+	keys := slices.DeleteFunc(awkward(t, 30), func(key string) bool { return strings.HasSuffix(key, "/") }) // tar has no files with such names
 	each(t, keys, wants(t, e.address, http.MethodPut, http.StatusCreated))
 	before := e.requests()
 	for range 40 {
@@ -220,7 +220,7 @@ func TestEnvoyMembersChangeUnderLoad(t *testing.T) {
 func TestEnvoyChangesItsControlPlane(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)
-	d := newDoor(t, "") // at first there is no control plane
+	d := newForwarder(t, "") // at first there is no control plane
 	e := startEnvoy(t, d.address, f.listener, "")
 	eventually(t, func() error {
 		n, err := e.stat("cluster.xds.upstream_cx_total")

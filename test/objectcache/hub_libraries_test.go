@@ -78,7 +78,7 @@ func TestHubTrainerInitializers(t *testing.T) {
 	endpoint := m.nodes[0].mirror() + "/hub"
 	for _, test := range []struct {
 		step, repo string
-		login      bool // with the hub's token, as from a Secret; otherwise by the pod's own
+		login      bool // log in with a token of the hub; otherwise the pod's ServiceAccount token is used
 		want       map[string]hubtest.File
 	}{
 		{"model", "acme/secret", false, model.Files}, {"model", "acme/secret", true, model.Files}, {"dataset", "acme/data", false, data.Files}, {"dataset", "acme/data", true, data.Files},

@@ -89,7 +89,7 @@ func TestHubRights(t *testing.T) {
 		m.want("who the cluster's token is", m.ask(i, http.MethodGet, token, "/api/whoami-v2"), http.StatusOK, "")
 		m.want("a cluster token's write", m.ask(i, http.MethodPost, token, "/api/models/acme/secret/commit/main"), http.StatusForbidden, "")
 		m.want("a cluster token's way to a write token", m.ask(i, http.MethodGet, token, "/api/models/acme/secret/xet-write-token/main"), http.StatusForbidden, "")
-		m.want("a user's write", m.ask(i, http.MethodPost, hubToken, "/api/models/acme/secret/commit/main"), http.StatusNotFound, "") // the stand-in's answer
+		m.want("a user's write", m.ask(i, http.MethodPost, hubToken, "/api/models/acme/secret/commit/main"), http.StatusNotFound, "") // as the stand-in hub answers
 	}
 	for _, mine := range []string{token, otherToken, "made-up"} {
 		if hub.Saw(mine) {

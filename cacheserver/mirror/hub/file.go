@@ -125,7 +125,7 @@ func (c *call) fail(err error) {
 	case errors.As(err, &refused) && (!upstream.IsDown(err) || !c.isDownload()):
 		c.send(refused.Answer)
 	case c.isDownload() && upstream.IsDown(err):
-		// Clients repeat a GET only after 408, 429 or a broken connection.
+		// huggingface_hub retries a GET only after 408, 429 or a broken connection, so a hub that fails is reported as 429.
 		wait := "2"
 		if errors.As(err, &refused) && refused.Answer.Header.Get("Retry-After") != "" {
 			wait = refused.Answer.Header.Get("Retry-After")

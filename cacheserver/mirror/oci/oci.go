@@ -76,7 +76,7 @@ type call struct {
 func (g *Registry) Serve(w http.ResponseWriter, r *http.Request, fromPeer bool) {
 	c := &call{Request: r, registry: g, out: w, cfg: g.o.Config(), host: r.URL.Query().Get("ns"), credential: r.Header.Get("Authorization")}
 	if r.URL.Path == Prefix || r.URL.Path == Prefix+"/" {
-		w.WriteHeader(http.StatusOK) // the registry asks for credentials when it is asked for something
+		w.WriteHeader(http.StatusOK) // no challenge here: the registry challenges the requests for content
 		return
 	}
 	var ok bool

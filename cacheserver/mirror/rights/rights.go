@@ -51,14 +51,14 @@ func (r *Rights) Check(ctx context.Context, credential, scope string, staleIfErr
 	if r.within(id, MaxAge) {
 		return nil
 	}
-	shared := context.WithoutCancel(ctx) // others may be waiting for the same question
+	shared := context.WithoutCancel(ctx) // other requests may be waiting for this answer
 	result := r.flights.DoChan(string(id[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(shared, askTimeout)
 		defer cancel()
 		if r.within(id, MaxAge) { // another question may have been answered after the first lookup
 			return nil, nil
 		}
-		begun := r.now() // upstream may have decided at any time from now on
+		begun := r.now() // upstream decides after this time, so a consent is valid from here
 		err := ask(ctx)
 		if err == nil {
 			r.remember(id, begun)

@@ -158,8 +158,8 @@ func document(client *http.Client, r *http.Request) (Document, error) {
 	return d, nil
 }
 
-// Range requests length bytes from offset first of a body of size bytes. It follows redirects to any host, without credentials. The caller closes the reader, which returns at most length bytes. ctx must live as long as the
-// reader.
+// Range requests length bytes from offset first of a body of size bytes. It follows redirects to any host, without credentials. The
+// caller closes the reader, which returns at most length bytes; the request's context must live as long as the reader.
 func (c *Client) Range(r *http.Request, first, length, size int64) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	out := r.Clone(ctx)

@@ -73,7 +73,7 @@ func listenerOf(on netip.AddrPort) *listener.Listener {
 		NormalizePath:                wrapperspb.Bool(false),
 		MergeSlashes:                 false,
 		PathWithEscapedSlashesAction: hcm.HttpConnectionManager_KEEP_UNCHANGED,
-		UseRemoteAddress:             wrapperspb.Bool(true), // clients' own X-Forwarded-For means nothing
+		UseRemoteAddress:             wrapperspb.Bool(true), // an X-Forwarded-For header of a client is not trusted
 		GenerateRequestId:            wrapperspb.Bool(false),
 		Proxy_100Continue:            true, // the object cache refuses a PUT that is too large before its body is sent
 	}

@@ -48,12 +48,12 @@ type Server struct {
 	cache   cache.SnapshotCache
 	clients *clients
 	members atomic.Pointer[[]router.Member]
-	changed chan struct{} // has an element while members may not be published yet
+	changed chan struct{} // capacity 1; has an element if members were set after the last publication
 }
 
 // New returns a Server.
 func New(cfg Config) *Server {
-	logger := adslog.LoggerFuncs{ // its other levels tell of each request
+	logger := adslog.LoggerFuncs{ // debug and info would log every request
 		WarnFunc:  func(format string, args ...any) { cfg.Log.Warn("xds", "message", fmt.Sprintf(format, args...)) },
 		ErrorFunc: func(format string, args ...any) { cfg.Log.Error("xds", "message", fmt.Sprintf(format, args...)) },
 	}
@@ -122,7 +122,7 @@ func (s *Server) publish(ctx context.Context) {
 		case <-time.After(gather):
 		}
 		select {
-		case <-s.changed: // of members that are published now
+		case <-s.changed: // set during the wait, and read below
 		default:
 		}
 		members := *s.members.Load()

@@ -290,7 +290,7 @@ func (c *counter) Write(p []byte) (int, error) {
 
 func (v *visit) json(value any) {
 	v.out.Header().Set("Content-Type", "application/json; charset=utf-8")
-	_ = json.NewEncoder(v.out).Encode(value) // the client notices
+	_ = json.NewEncoder(v.out).Encode(value) // fails only if the client has left
 }
 
 func (v *visit) fail(status int, code, message string) {
@@ -300,5 +300,5 @@ func (v *visit) fail(status int, code, message string) {
 	v.out.Header().Set("X-Error-Message", message)
 	v.out.Header().Set("Content-Type", "application/json; charset=utf-8")
 	v.out.WriteHeader(status)
-	_ = json.NewEncoder(v.out).Encode(map[string]string{"error": message}) // the client notices
+	_ = json.NewEncoder(v.out).Encode(map[string]string{"error": message}) // fails only if the client has left
 }

@@ -6,12 +6,13 @@ package kubetest
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // The ports on the cluster's address. They are below 32768, and so outside the range for outgoing connections.
@@ -106,17 +107,7 @@ func (c *Cluster) startControllers(more []string) error {
 
 // ask sends a request as the administrator.
 func (c *Cluster) ask(ctx context.Context, method, url string) (status int, text string, err error) {
-	request, err := http.NewRequestWithContext(ctx, method, url, nil)
-	if err != nil {
-		return 0, "", err
-	}
-	response, err := c.http.Do(request)
-	if err != nil {
-		return 0, "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	return response.StatusCode, string(body), err
+	return proctest.Request(ctx, c.http, method, url)
 }
 
 // startDeadline is the time limit for the start of each component: it takes seconds on an idle machine.

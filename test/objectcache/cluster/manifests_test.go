@@ -174,7 +174,7 @@ func TestTrafficOfClients(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			objects := render(t, components...)
-			services := map[string]bool{"datacache-object-cache": true} // whether it is for clients
+			services := map[string]bool{"datacache-object-cache": true} // every Service by name; true if clients use it
 			if components[0] == "envoy" {
 				services["datacache-envoy"], services["datacache-object-cache-xds"] = true, false
 			}
