@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // variables returns environment variables in the given order, from name, value, name, value, ...
@@ -119,11 +122,11 @@ func served(t *testing.T, namespace string, caches ...string) {
 // runHead runs a real head of the table at metadata, as the head of the caches, until the end of the test.
 func runHead(t *testing.T, metadata, namespace string, caches ...string) {
 	t.Helper()
-	flight, http := listen(t), listen(t)
+	flight, web := listen(t), listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	store := objstore.New(objstore.Config{})
 	server, err := local.New(ctx, local.Config{
-		Flight: flight, HTTP: http, Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: store,
+		Flight: flight, HTTP: web, Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: store,
 		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
 	})
 	if err != nil {
@@ -141,9 +144,26 @@ func runHead(t *testing.T, metadata, namespace string, caches ...string) {
 			t.Errorf("the head: %v", err)
 		}
 	})
+	awaitPlan(t, web.Addr().String())
 	for _, cache := range caches {
-		heads.serve(namespace, cache, http.Addr().String())
+		heads.serve(namespace, cache, web.Addr().String())
 	}
+}
+
+// awaitPlan waits until the head at the address has planned, or failed to. A cache whose TrainJob ends is released at once if its head
+// answers that it is still planning.
+func awaitPlan(t *testing.T, address string) {
+	t.Helper()
+	kubetest.Eventually(t, "the head to plan", func() error {
+		status, text, err := proctest.Request(t.Context(), http.DefaultClient, http.MethodGet, "http://"+address+"/status")
+		if err != nil {
+			return err
+		}
+		if status != http.StatusOK || strings.Contains(text, `"state":"Planning"`) {
+			return fmt.Errorf("it answers %d: %s", status, text)
+		}
+		return nil
+	})
 }
 
 func listen(t *testing.T) net.Listener {
