@@ -210,11 +210,15 @@ func or(value, fallback int32) int32 {
 	return value
 }
 
-// sized sets limits and requests to the same value where only one of them is given, and to the default where neither is. A cpu limit
-// is always set: the Kubeflow SDK can't parse pods with only a memory limit (utils.py:40-82).
+// sized sets limits and requests to the same value where only one of them is given, and to the default where neither is. A request for
+// less cpu than the default leaves the limit at the default: a low limit would stretch the start of a pod by seconds. A cpu limit is
+// always set: the Kubeflow SDK can't parse pods with only a memory limit (utils.py:40-82).
 func sized(given corev1.ResourceRequirements, defaults corev1.ResourceList) corev1.ResourceRequirements {
 	out := corev1.ResourceRequirements{Limits: maps.Clone(defaults), Requests: corev1.ResourceList{}, Claims: given.Claims}
 	maps.Copy(out.Limits, given.Requests)
+	if cpu := defaults[corev1.ResourceCPU]; cpu.Cmp(out.Limits[corev1.ResourceCPU]) > 0 {
+		out.Limits[corev1.ResourceCPU] = cpu
+	}
 	maps.Copy(out.Limits, given.Limits)
 	maps.Copy(out.Requests, out.Limits)
 	maps.Copy(out.Requests, given.Requests)

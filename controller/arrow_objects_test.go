@@ -135,7 +135,8 @@ func TestSized(t *testing.T) {
 	memoryOnly := corev1.ResourceList{corev1.ResourceMemory: quantity("8Gi")}
 	for name, c := range map[string]struct{ given, want corev1.ResourceRequirements }{
 		"nothing":             {corev1.ResourceRequirements{}, corev1.ResourceRequirements{Requests: list("2", "2Gi"), Limits: list("2", "2Gi")}},
-		"requests alone":      {corev1.ResourceRequirements{Requests: list("1", "4Gi")}, corev1.ResourceRequirements{Requests: list("1", "4Gi"), Limits: list("1", "4Gi")}},
+		"requests alone":      {corev1.ResourceRequirements{Requests: list("3", "4Gi")}, corev1.ResourceRequirements{Requests: list("3", "4Gi"), Limits: list("3", "4Gi")}},
+		"a request of little": {corev1.ResourceRequirements{Requests: list("50m", "1Gi")}, corev1.ResourceRequirements{Requests: list("50m", "1Gi"), Limits: list("2", "1Gi")}},
 		"limits alone":        {corev1.ResourceRequirements{Limits: list("1", "4Gi")}, corev1.ResourceRequirements{Requests: list("1", "4Gi"), Limits: list("1", "4Gi")}},
 		"both":                {corev1.ResourceRequirements{Requests: list("1", "4Gi"), Limits: list("3", "5Gi")}, corev1.ResourceRequirements{Requests: list("1", "4Gi"), Limits: list("3", "5Gi")}},
 		"memory alone":        {corev1.ResourceRequirements{Limits: memoryOnly}, corev1.ResourceRequirements{Requests: list("2", "8Gi"), Limits: list("2", "8Gi")}},

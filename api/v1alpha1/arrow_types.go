@@ -140,7 +140,8 @@ type Snapshot struct {
 
 // PodSettings describes the pods of one role.
 type PodSettings struct {
-	// resources of the pod's container. Where only a limit or only a request is given, the other is set to the same value.
+	// resources of the pod's container. Where only a limit or only a request is given, the other is set to the same value; but the limit
+	// of cpu is at least 1 for a head and 2 for a data node, unless it is given.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(name, !(name in self.requests) || !(name in self.limits) || quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",message="requests must not be above limits"
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`

@@ -26,7 +26,7 @@ type Gate struct {
 	ImagePullSecrets []corev1.LocalObjectReference
 	// Env is added to the step: plain values that are not parameters of caches; the runtime's own variables take precedence.
 	Env []corev1.EnvVar
-	// Resources of the step; missing cpu and memory become 100m and 64Mi, and a cpu limit is always set.
+	// Resources of the step. By default it requests 100m and 64Mi, and is limited to a cpu of 1 and 64Mi.
 	Resources corev1.ResourceRequirements
 }
 
@@ -135,7 +135,7 @@ func (g Gate) env(defaults []corev1.EnvVar) []corev1.EnvVar {
 }
 
 // resources always includes a cpu limit: the Kubeflow SDK fails on limits without one (kubeflow 0.5.0
-// trainer/backends/kubernetes/utils.py:40).
+// trainer/backends/kubernetes/utils.py:40). A low one would only stretch the start of the program, which takes 0.1 CPU-seconds.
 func (g Gate) resources() corev1.ResourceRequirements {
 	resources := *g.Resources.DeepCopy()
 	if resources.Requests == nil {
@@ -144,17 +144,24 @@ func (g Gate) resources() corev1.ResourceRequirements {
 	if resources.Limits == nil {
 		resources.Limits = corev1.ResourceList{}
 	}
-	for name, amount := range map[corev1.ResourceName]string{corev1.ResourceCPU: "100m", corev1.ResourceMemory: "64Mi"} {
+	for name, preset := range map[corev1.ResourceName]struct{ request, limit string }{
+		corev1.ResourceCPU:    {"100m", "1"},
+		corev1.ResourceMemory: {"64Mi", "64Mi"},
+	} {
 		limit, limited := resources.Limits[name]
 		request, requested := resources.Requests[name]
 		switch {
-		case !limited && !requested:
-			limit = resource.MustParse(amount)
+		case requested:
+		case limited:
 			request = limit
-		case !limited:
-			limit = request
-		case !requested:
-			request = limit
+		default:
+			request = resource.MustParse(preset.request)
+		}
+		if !limited {
+			limit = resource.MustParse(preset.limit)
+			if limit.Cmp(request) < 0 {
+				limit = request
+			}
 		}
 		resources.Limits[name], resources.Requests[name] = limit, request
 	}

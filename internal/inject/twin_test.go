@@ -198,11 +198,13 @@ func TestGateResources(t *testing.T) {
 		name        string
 		given, want corev1.ResourceRequirements
 	}{
-		{"nothing", corev1.ResourceRequirements{}, corev1.ResourceRequirements{Requests: list("100m", "64Mi"), Limits: list("100m", "64Mi")}},
+		{"nothing", corev1.ResourceRequirements{}, corev1.ResourceRequirements{Requests: list("100m", "64Mi"), Limits: list("1", "64Mi")}},
 		{"memory limit alone, on which the SDK would fail",
 			corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
-			corev1.ResourceRequirements{Requests: list("100m", "1Gi"), Limits: list("100m", "1Gi")}},
-		{"requests alone", corev1.ResourceRequirements{Requests: list("1", "2Gi")}, corev1.ResourceRequirements{Requests: list("1", "2Gi"), Limits: list("1", "2Gi")}},
+			corev1.ResourceRequirements{Requests: list("100m", "1Gi"), Limits: list("1", "1Gi")}},
+		{"small requests alone", corev1.ResourceRequirements{Requests: list("10m", "32Mi")}, corev1.ResourceRequirements{Requests: list("10m", "32Mi"), Limits: list("1", "64Mi")}},
+		{"large requests alone", corev1.ResourceRequirements{Requests: list("3", "2Gi")}, corev1.ResourceRequirements{Requests: list("3", "2Gi"), Limits: list("3", "2Gi")}},
+		{"limits alone", corev1.ResourceRequirements{Limits: list("500m", "128Mi")}, corev1.ResourceRequirements{Requests: list("500m", "128Mi"), Limits: list("500m", "128Mi")}},
 		{"both", corev1.ResourceRequirements{Requests: list("1", "1Gi"), Limits: list("2", "2Gi")}, corev1.ResourceRequirements{Requests: list("1", "1Gi"), Limits: list("2", "2Gi")}},
 	}
 	for _, tt := range tests {
