@@ -1,0 +1,269 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeflow/datacache/internal/inject"
+)
+
+const chart = repository + "/charts/datacache"
+
+// helm runs stock helm against the test's API server and returns what it prints to standard output.
+func helm(t *testing.T, args ...string) ([]byte, error) {
+	t.Helper()
+	tools := os.Getenv("DATACACHE_FLUID")
+	if tools == "" {
+		t.Fatal("no helm: run 'make fluid-tools', and the tests by make or with DATACACHE_FLUID=$(make -s print-FLUID)")
+	}
+	kubeconfig, err := cluster.Kubeconfig("kubetest-admin", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(tools, "bin", "ddc-helm"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("helm %s: %w\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	return out, nil
+}
+
+func mustHelm(t *testing.T, args ...string) []byte {
+	t.Helper()
+	out, err := helm(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestChartIsTheOverlays checks that the chart renders the objects of the kustomize overlays, field by field.
+func TestChartIsTheOverlays(t *testing.T) {
+	namespaced := map[string]string{
+		"kustomization.yaml": `
+resources: [base]
+components: [components/namespace, components/namespaced]
+patches:
+- target: {kind: Deployment, name: datacache-manager}
+  patch: |-
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--namespaces=team-a,team-b"}
+`,
+	}
+	pinned := map[string]string{
+		"kustomization.yaml": `
+resources: [base]
+components: [components/namespace, components/runtimes]
+images:
+- {name: ghcr.io/kubeflow/datacache/manager, newName: registry.example.com/a/manager, newTag: v9}
+- {name: ghcr.io/kubeflow/datacache/cacheserver, newName: registry.example.com/a/cacheserver, digest: "sha256:` + strings.Repeat("ab", 32) + `"}
+`,
+	}
+	tests := map[string]struct {
+		overlay string            // folder in manifests, or
+		own     map[string]string // files of a kustomization beside manifests' folders
+		values  []string
+		added   []string // objects that the chart has in addition: a kustomization would apply them by themselves
+	}{
+		"standalone":      {overlay: "overlays/standalone"},
+		"without-runtime": {overlay: "overlays/without-runtime", values: []string{"runtimes.install=false"}},
+		"cert-manager":    {overlay: "overlays/cert-manager", values: []string{"certManager.enabled=true"}},
+		"kubeflow":        {overlay: "overlays/kubeflow"},
+		"monitoring":      {own: map[string]string{"kustomization.yaml": "resources: [base]\ncomponents: [components/namespace, components/runtimes, components/monitoring]\n"}, values: []string{"monitoring.enabled=true"}},
+		"namespaced": {
+			own: namespaced, values: []string{"namespaces={team-a,team-b}", "runtimes.install=false"},
+			added: []string{"RoleBinding team-a/datacache-manager", "RoleBinding team-b/datacache-manager"},
+		},
+		"other images": {own: pinned, values: []string{"image.registry=registry.example.com/a", "image.tag=v9", "image.digests.cacheserver=sha256:" + strings.Repeat("ab", 32)}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			folder := filepath.Join(repository, "manifests", tt.overlay)
+			if tt.own != nil {
+				folder = kustomization(t, tt.own)
+			}
+			in := namespace
+			if name == "kubeflow" {
+				in = "kubeflow-system"
+			}
+			want := objectsOf(t, readFile(t, cluster.Render(t, folder)))
+			delete(want, "Namespace "+in) // helm install --create-namespace
+			args := []string{"template", "datacache", chart, "--namespace=" + in, "--api-versions=trainer.kubeflow.org/v1alpha1", "--kube-version=v1.36.0", "--set=crds.keep=false"}
+			for _, value := range tt.values {
+				args = append(args, "--set="+value)
+			}
+			got := objectsOf(t, mustHelm(t, args...))
+			for _, added := range tt.added {
+				if got[added] == nil {
+					t.Errorf("the chart has no %s", added)
+				}
+				delete(got, added)
+			}
+			if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
+				t.Fatalf("the objects differ (-kustomize +chart):\n%s", diff)
+			}
+			for object := range want {
+				if diff := cmp.Diff(want[object], got[object]); diff != "" {
+					t.Errorf("%s differs (-kustomize +chart):\n%s", object, diff)
+				}
+			}
+		})
+	}
+}
+
+// kustomization makes a folder with these files and links to the manifests that they name.
+func kustomization(t *testing.T, files map[string]string) string {
+	t.Helper()
+	// kustomize follows no link out of a folder that it loads, so the manifests are copied.
+	dir := t.TempDir()
+	script := `cp -r "$0/manifests" "$0/runtimes" "$1" && mkdir "$1/manifests/own"`
+	if out, err := exec.CommandContext(t.Context(), "bash", "-c", script, repository, dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	own := filepath.Join(dir, "manifests", "own")
+	for name, text := range files {
+		text = strings.NewReplacer("[base]", "[../base]", "components/", "../components/").Replace(text)
+		if err := os.WriteFile(filepath.Join(own, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return own
+}
+
+func readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// objectsOf returns the objects of a manifest by kind, namespace and name.
+func objectsOf(t *testing.T, manifest []byte) map[string]map[string]any {
+	t.Helper()
+	objects := map[string]map[string]any{}
+	for document := range bytes.SplitSeq(append([]byte("\n"), manifest...), []byte("\n---\n")) {
+		var fields map[string]any
+		if err := yaml.Unmarshal(document, &fields); err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		if fields == nil {
+			continue
+		}
+		o := unstructured.Unstructured{Object: fields}
+		if strings.HasPrefix(o.GetKind(), "Cluster") {
+			o.SetNamespace("") // kustomize does not know that the kinds of a CRD have none
+		}
+		key := o.GetKind() + " " + strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
+		if objects[key] != nil {
+			t.Fatalf("there are two objects %s", key)
+		}
+		objects[key] = fields
+	}
+	return objects
+}
+
+// TestChart installs the chart over what kustomize installed, upgrades it and uninstalls it. The manager's pods don't run here.
+func TestChart(t *testing.T) {
+	kubectl(t, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(repository, overlay))
+	mustHelm(t, "install", "datacache", chart, "--namespace="+namespace, "--create-namespace", "--take-ownership")
+	runtime := &trainer.ClusterTrainingRuntime{}
+	cluster.Appear(t, runtime, "", "torch-distributed-with-cache")
+	deployment := &appsv1.Deployment{}
+	cluster.Appear(t, deployment, namespace, "datacache-manager")
+	if got := *deployment.Spec.Replicas; got != 2 {
+		t.Errorf("the Deployment has %d replicas, want 2", got)
+	}
+	releaseFits(t)
+
+	if _, err := helm(t, "upgrade", "datacache", chart, "--namespace="+namespace, "--set=manager.replica=3"); err == nil || !strings.Contains(err.Error(), "replica") {
+		t.Errorf("a value that the chart doesn't have: %v, want it refused by its name", err)
+	}
+	hook := &admissionv1.MutatingWebhookConfiguration{}
+	cluster.Appear(t, hook, "", inject.Group)
+	ca := readFile(t, filepath.Join(cluster.CertDir, "ca.crt"))
+	hook.Webhooks[0].ClientConfig.CABundle = ca
+	if err := cluster.Client.Update(t.Context(), hook); err != nil { // as the manager's rotator does
+		t.Fatal(err)
+	}
+	mustHelm(t, "upgrade", "datacache", chart, "--namespace="+namespace, "--set=manager.replicas=3", "--set=runtimes.install=false")
+	cluster.Appear(t, deployment, namespace, "datacache-manager")
+	if got := *deployment.Spec.Replicas; got != 3 {
+		t.Errorf("the upgraded Deployment has %d replicas, want 3", got)
+	}
+	cluster.Appear(t, hook, "", inject.Group)
+	if !bytes.Equal(hook.Webhooks[0].ClientConfig.CABundle, ca) {
+		t.Error("the upgrade took the webhook's CA away")
+	}
+	cluster.Vanish(t, runtime, "", "torch-distributed-with-cache")
+
+	mustHelm(t, "uninstall", "datacache", "--namespace="+namespace)
+	cluster.Vanish(t, deployment, namespace, "datacache-manager")
+	cluster.Vanish(t, hook, "", inject.Group)
+	cluster.Appear(t, &apiextensions.CustomResourceDefinition{}, "", "datacaches."+inject.Group) // crds.keep
+}
+
+// releaseFits checks that helm's own record of the release has room in a Secret, of which the API server stores at most 1 MiB.
+func releaseFits(t *testing.T) {
+	t.Helper()
+	secret := &corev1.Secret{}
+	cluster.Appear(t, secret, namespace, "sh.helm.release.v1.datacache.v1")
+	if size := len(secret.Data["release"]); size > 500_000 {
+		t.Errorf("helm's record of the release has %d bytes, want at most 500,000", size)
+	}
+}
+
+// TestChartValues checks that every value of the chart is in its schema, and the other way round.
+func TestChartValues(t *testing.T) {
+	var values map[string]any
+	if err := yaml.Unmarshal(readFile(t, filepath.Join(chart, "values.yaml")), &values); err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(readFile(t, filepath.Join(chart, "values.schema.json")), &schema); err != nil {
+		t.Fatal(err)
+	}
+	properties, _ := schema["properties"].(map[string]any)
+	delete(properties, "global") // helm's own
+	sameNames(t, "", values, schema)
+}
+
+// sameNames compares the names of a value and of its schema, as far down as the schema lists them.
+func sameNames(t *testing.T, path string, value any, schema any) {
+	t.Helper()
+	fields, _ := schema.(map[string]any)
+	properties, lists := fields["properties"].(map[string]any)
+	object, isObject := value.(map[string]any)
+	if !lists || !isObject || path == ".image.digests" { // whose names are optional
+		return
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(properties)), slices.Sorted(maps.Keys(object))); diff != "" {
+		t.Errorf("values%s: names differ (-schema +values.yaml):\n%s", path, diff)
+	}
+	for name := range object {
+		sameNames(t, path+"."+name, object[name], properties[name])
+	}
+}
