@@ -240,7 +240,7 @@ func (r *jobReconciler) used(ctx context.Context, job *trainer.TrainJob) (types.
 			return types.NamespacedName{}, fmt.Errorf("find the cache that TrainJob %s uses: %w", qualified(job), err)
 		}
 		if service != nil {
-			return keyOf(service.Annotations[AnnotationUses]), nil
+			return keyOf(service.Annotations[inject.AnnotationUses]), nil
 		}
 	}
 	return types.NamespacedName{}, nil

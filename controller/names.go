@@ -26,10 +26,6 @@ const (
 	LabelScope     = inject.Group + "/scope"
 	ScopeNamespace = "namespace"
 
-	// AnnotationUses is on the Service of a job that uses a DataCache other than its own; its value is that DataCache as
-	// <namespace>/<name>. The Service is the record of the use: jobs with such a Service are users.
-	AnnotationUses = inject.Group + "/uses"
-
 	// AnnotationRetry makes a failed DataCache retry at once, each time that its value changes.
 	AnnotationRetry = inject.Group + "/retry"
 

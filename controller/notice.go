@@ -84,7 +84,7 @@ func (r *noticeReconciler) notice(ctx context.Context, job types.NamespacedName)
 	if client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("get the Service of TrainJob %s: %w", job, err)
 	}
-	if used := service.Annotations[AnnotationUses]; used != "" {
+	if used := service.Annotations[inject.AnnotationUses]; used != "" {
 		cache = keyOf(used)
 	}
 	dc := &v1alpha1.DataCache{}

@@ -38,7 +38,7 @@ func cacheOfPod(object client.Object) []string {
 }
 
 func cacheOfService(object client.Object) []string {
-	if name := object.GetAnnotations()[AnnotationUses]; name != "" {
+	if name := object.GetAnnotations()[inject.AnnotationUses]; name != "" {
 		return []string{name}
 	}
 	return nil
@@ -63,7 +63,7 @@ func useService(job *trainer.TrainJob, dc *v1alpha1.DataCache, clusterDomain str
 		ObjectMeta: metav1.ObjectMeta{
 			Name: inject.ServiceName(job.Name), Namespace: job.Namespace,
 			Labels:          map[string]string{LabelManagedBy: ManagedBy},
-			Annotations:     map[string]string{AnnotationUses: qualified(dc)},
+			Annotations:     map[string]string{inject.AnnotationUses: qualified(dc)},
 			OwnerReferences: []metav1.OwnerReference{jobReference(job, true)},
 		},
 		Spec: corev1.ServiceSpec{

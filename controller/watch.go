@@ -59,7 +59,7 @@ func cacheOfOrphan(_ context.Context, object client.Object) []reconcile.Request 
 
 // usedCache maps a job's Service to the DataCache that it points to.
 func usedCache(_ context.Context, service client.Object) []reconcile.Request {
-	name := service.GetAnnotations()[AnnotationUses]
+	name := service.GetAnnotations()[inject.AnnotationUses]
 	if name == "" {
 		return nil
 	}

@@ -31,6 +31,9 @@ const (
 	// AnnotationSecret on a TrainJob: admission moves spec.initializer.dataset.secretRef.name here, because Trainer would pass the
 	// whole Secret to the step. The keys are only for the cache's pods.
 	AnnotationSecret = Group + "/credentials-secret"
+	// AnnotationUses on the Service of a job that uses a DataCache other than its own: that DataCache as <namespace>/<name>. The Service
+	// is the record of the use: jobs with such a Service are users.
+	AnnotationUses = Group + "/uses"
 	// PatchManager is the manager of our entry in a TrainJob's spec.runtimePatches.
 	PatchManager = Group + "/webhook"
 )

@@ -80,6 +80,7 @@ func TestObstacles(t *testing.T) {
 			gate := waitingStep(t, ns, "train")
 			kubetest.Eventually(t, "the event "+o.event, func() error { return warned(t, job, o.event, o.want) })
 			kubetest.Eventually(t, "the step's log", func() error { return lacks(gate.Output.String(), o.want) })
+			kubetest.Eventually(t, "the diagnosis", func() error { return blocks(t, client.ObjectKeyFromObject(job), o.want) })
 		})
 	}
 }

@@ -1,0 +1,176 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+func listCommand(at *target) *cobra.Command {
+	all := false
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List the caches of a namespace, or of all",
+		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, namespace, err := at.client()
+			if err != nil {
+				return err
+			}
+			if all {
+				namespace = ""
+			}
+			var caches v1alpha1.DataCacheList
+			if err := c.List(cmd.Context(), &caches, client.InNamespace(namespace)); err != nil {
+				return fmt.Errorf("list DataCaches: %w", err)
+			}
+			return printList(cmd.OutOrStdout(), caches.Items, time.Now())
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "of all namespaces")
+	return cmd
+}
+
+func printList(out io.Writer, caches []v1alpha1.DataCache, now time.Time) error {
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "NAMESPACE\tNAME\tSTATE\tLOADED\tROWS\tSIZE\tUSERS\tAGE")
+	for i := range caches {
+		dc := &caches[i]
+		s := &dc.Status
+		loaded, rows, size := "", "", ""
+		if s.LoadedPercent != nil {
+			loaded = fmt.Sprintf("%d%%", *s.LoadedPercent)
+		}
+		if s.Rows != nil {
+			rows = humanize.Comma(*s.Rows)
+		}
+		if s.Bytes != nil {
+			size = humanize.Bytes(uint64(max(*s.Bytes, 0)))
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", dc.Namespace, dc.Name, s.State, loaded, rows, size, s.Users, duration.HumanDuration(now.Sub(dc.CreationTimestamp.Time)))
+	}
+	return table.Flush()
+}
+
+func statusCommand(at *target) *cobra.Command {
+	watching := false
+	cmd := &cobra.Command{
+		Use: "status NAME", Short: "Show a cache: state and reason, table, progress, users",
+		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: at.names(func() client.ObjectList { return &v1alpha1.DataCacheList{} }, func(list client.ObjectList) []string {
+			var names []string
+			for _, dc := range list.(*v1alpha1.DataCacheList).Items {
+				names = append(names, dc.Name)
+			}
+			return names
+		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, namespace, err := at.client()
+			if err != nil {
+				return err
+			}
+			dc := &v1alpha1.DataCache{}
+			if err := c.Get(cmd.Context(), client.ObjectKey{Namespace: namespace, Name: args[0]}, dc); err != nil {
+				return fmt.Errorf("get DataCache %s/%s: %w", namespace, args[0], err)
+			}
+			printStatus(cmd.OutOrStdout(), dc)
+			if !watching {
+				return nil
+			}
+			return watch(cmd.Context(), c, dc, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVarP(&watching, "watch", "w", false, "print a line for each change until the cache is deleted")
+	return cmd
+}
+
+func printStatus(out io.Writer, dc *v1alpha1.DataCache) {
+	s := &dc.Status
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(out, "%-12s%s\n", name, value)
+		}
+	}
+	line("cache", dc.Namespace+"/"+dc.Name)
+	line("state", stateOf(dc))
+	switch {
+	case dc.Spec.Arrow != nil:
+		line("table", dc.Spec.Arrow.Table)
+		line("snapshot", s.Snapshot)
+		line("columns", strings.Join(dc.Spec.Arrow.Columns, ", "))
+		line("filter", ptr.Deref(dc.Spec.Arrow.Filter, ""))
+	case dc.Spec.Fluid != nil:
+		for _, mount := range dc.Spec.Fluid.Mounts {
+			line("files", mount.MountPoint)
+		}
+	}
+	if s.Rows != nil && s.Bytes != nil {
+		line("in memory", fmt.Sprintf("%s rows, %s", humanize.Comma(*s.Rows), humanize.Bytes(uint64(max(*s.Bytes, 0)))))
+	}
+	line("endpoint", s.Endpoint)
+	line("used by", strings.Join(s.UsedBy, ", "))
+	if more := int(s.Users) - len(s.UsedBy); more > 0 {
+		line("", fmt.Sprintf("and %d more", more))
+	}
+	if s.LastFailure != nil {
+		line("failed", fmt.Sprintf("%d times, last at %s: %s", s.LastFailure.Count, s.LastFailure.Time.Format(time.RFC3339), s.LastFailure.Message))
+	}
+}
+
+// stateOf is a cache's state with its reason and percent.
+func stateOf(dc *v1alpha1.DataCache) string {
+	text := string(dc.Status.State)
+	if dc.Status.LoadedPercent != nil && dc.Status.State != v1alpha1.StateReady {
+		text += fmt.Sprintf(" %d%%", *dc.Status.LoadedPercent)
+	}
+	if ready := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
+		text += ": " + ready.Reason + ": " + ready.Message
+	}
+	if text == "" {
+		return "no manager has looked at it yet"
+	}
+	return text
+}
+
+// watch prints the cache's state whenever it changes, until the cache is deleted or ctx ends.
+func watch(ctx context.Context, c client.WithWatch, dc *v1alpha1.DataCache, out io.Writer) error {
+	last := stateOf(dc)
+	for ctx.Err() == nil {
+		watcher, err := c.Watch(ctx, &v1alpha1.DataCacheList{}, client.InNamespace(dc.Namespace), client.MatchingFields{"metadata.name": dc.Name})
+		if err != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+		for event := range watcher.ResultChan() {
+			now, ok := event.Object.(*v1alpha1.DataCache)
+			if !ok {
+				break // the API server ends a watch after some minutes
+			}
+			if event.Type == "DELETED" {
+				watcher.Stop()
+				fmt.Fprintln(out, time.Now().Format(time.TimeOnly), "deleted")
+				return nil
+			}
+			if is := stateOf(now); is != last {
+				last = is
+				fmt.Fprintln(out, time.Now().Format(time.TimeOnly), is)
+			}
+		}
+		watcher.Stop()
+	}
+	return nil
+}

@@ -1,0 +1,241 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package diagnose finds out what a TrainJob with a cache waits for. It reads only what a user who may view the namespace can read, and
+// treats what it may not read as unknown.
+package diagnose
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/runtimes"
+)
+
+// Finding is what was found at one step of the way from a TrainJob to its rows.
+type Finding struct {
+	Subject string // what was looked at: "TrainJob team/train", "DataCache team/train", ...
+	State   string // how it is
+	Blocks  bool   // the TrainJob does not go on because of it
+	Fix     string // what to do about it; "" if it does not block, or if waiting is all that there is to do
+}
+
+// Why looks at a TrainJob, its runtime, its cache and the pods of both, in the order in which they depend on each other. The last finding
+// is the first one that blocks, if any does. The error is that of the API server.
+func Why(ctx context.Context, reader client.Reader, key types.NamespacedName) ([]Finding, error) {
+	job := &trainer.TrainJob{}
+	if err := reader.Get(ctx, key, job); err != nil {
+		return nil, fmt.Errorf("get TrainJob %s: %w", key, err)
+	}
+	w := &walk{reader: reader, job: job}
+	steps := []func(context.Context) (Finding, error){w.trainJob, w.runtime, w.cache, w.pods}
+	var findings []Finding
+	for _, step := range steps {
+		finding, err := step(ctx)
+		if err != nil {
+			return findings, err
+		}
+		findings = append(findings, finding)
+		if finding.Blocks || w.over {
+			break
+		}
+	}
+	return findings, nil
+}
+
+// walk is what is known so far.
+type walk struct {
+	reader client.Reader
+	job    *trainer.TrainJob
+	over   bool // nothing further is to be looked at
+}
+
+func (w *walk) trainJob(context.Context) (Finding, error) {
+	f := Finding{Subject: "TrainJob " + client.ObjectKeyFromObject(w.job).String(), State: "active"}
+	switch {
+	case w.job.DeletionTimestamp != nil:
+		f.State, w.over = "is being deleted", true
+	case meta.IsStatusConditionTrue(w.job.Status.Conditions, trainer.TrainJobComplete):
+		f.State, w.over = "complete", true
+	case meta.IsStatusConditionTrue(w.job.Status.Conditions, trainer.TrainJobFailed):
+		f.State = "failed: " + meta.FindStatusCondition(w.job.Status.Conditions, trainer.TrainJobFailed).Message
+	case ptr.Deref(w.job.Spec.Suspend, false):
+		f.State, f.Blocks = "suspended: its cache starts when it runs", true
+		f.Fix = "set spec.suspend to false; if Kueue manages it, see `kubectl describe workloads` for what it waits for"
+	}
+	return f, nil
+}
+
+// runtime checks that the TrainJob asks for a cache and was admitted by datacache's webhook.
+func (w *walk) runtime(ctx context.Context) (Finding, error) {
+	ref := inject.RuntimeRef(w.job)
+	f := Finding{Subject: *ref.Kind + " " + ref.Name}
+	runtime, err := runtimes.Find(ctx, w.job.Namespace, ref, w.reader)
+	switch {
+	case apierrors.IsForbidden(err):
+		f.State = "you may not read it"
+	case err != nil:
+		return f, err
+	case runtime == nil:
+		f.State, f.Blocks, f.Fix = "does not exist", true, "name one of `kubectl get clustertrainingruntimes` and create the TrainJob anew"
+	case !inject.Asks(w.job, runtime):
+		f.State, w.over = "the TrainJob asks for no cache", true
+	case !inject.HasGate(runtime.Labels, runtime.Spec):
+		f.State, f.Blocks = "has no step that waits for a cache: the TrainJob was created while datacache's webhook was not installed", true
+		f.Fix = "create the TrainJob anew when `kubectl get mutatingwebhookconfigurations " + inject.Group + "` finds it"
+	default:
+		f.State = "has a step that waits for the cache"
+	}
+	return f, nil
+}
+
+// cache checks the DataCache that the TrainJob uses.
+func (w *walk) cache(ctx context.Context) (Finding, error) {
+	key, err := w.uses(ctx)
+	if err != nil {
+		return Finding{}, err
+	}
+	f := Finding{Subject: "DataCache " + key.String()}
+	dc := &v1alpha1.DataCache{}
+	err = w.reader.Get(ctx, key, dc)
+	switch {
+	case apierrors.IsNotFound(err):
+		return w.noCache(ctx, f)
+	case apierrors.IsForbidden(err):
+		f.State = "you may not read it; the TrainJob's events say what it waits for"
+		return f, nil
+	case err != nil:
+		return f, fmt.Errorf("get DataCache %s: %w", key, err)
+	}
+	ready := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil {
+		return w.unmanaged(ctx, f)
+	}
+	f.State = fmt.Sprintf("%s: %s: %s", dc.Status.State, ready.Reason, ready.Message)
+	if last := dc.Status.LastFailure; last != nil && dc.Status.State != v1alpha1.StateFailed {
+		f.State += "; it failed before: " + last.Message
+	}
+	if ready.Status != metav1.ConditionTrue && dc.Status.State != v1alpha1.StateDegraded {
+		f.Blocks, f.Fix = true, fixes[ready.Reason]
+	}
+	return f, nil
+}
+
+// uses is the DataCache that the TrainJob uses: the one that its Service records, or its own.
+func (w *walk) uses(ctx context.Context) (types.NamespacedName, error) {
+	own := client.ObjectKeyFromObject(w.job)
+	service := &corev1.Service{}
+	err := w.reader.Get(ctx, types.NamespacedName{Namespace: own.Namespace, Name: inject.ServiceName(own.Name)}, service)
+	if err != nil {
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			return own, nil
+		}
+		return own, fmt.Errorf("get the Service of TrainJob %s: %w", own, err)
+	}
+	if namespace, name, found := strings.Cut(service.Annotations[inject.AnnotationUses], "/"); found {
+		return types.NamespacedName{Namespace: namespace, Name: name}, nil
+	}
+	return own, nil
+}
+
+// noCache says why the manager has made no DataCache.
+func (w *walk) noCache(ctx context.Context, f Finding) (Finding, error) {
+	message, err := w.warning(ctx)
+	if err != nil {
+		return f, err
+	}
+	if message == "" {
+		return w.unmanaged(ctx, f)
+	}
+	f.State, f.Blocks, f.Fix = message, true, "as the message says; it is tried again every 10 s"
+	return f, nil
+}
+
+// warning is the newest warning about the TrainJob's cache; "" if there is none.
+func (w *walk) warning(ctx context.Context) (string, error) {
+	var events corev1.EventList
+	if err := w.reader.List(ctx, &events, client.InNamespace(w.job.Namespace)); err != nil {
+		return "", fmt.Errorf("list events of namespace %s: %w", w.job.Namespace, err)
+	}
+	about := slices.DeleteFunc(events.Items, func(e corev1.Event) bool {
+		return e.InvolvedObject.UID != w.job.UID || e.Type != corev1.EventTypeWarning || !strings.HasPrefix(e.Reason, "Cache")
+	})
+	if len(about) == 0 {
+		return "", nil
+	}
+	newest := slices.MaxFunc(about, func(a, b corev1.Event) int { return cmp.Compare(a.LastTimestamp.Unix(), b.LastTimestamp.Unix()) })
+	return newest.Message, nil
+}
+
+// unmanaged is the finding for a cache that no manager has looked at.
+func (w *walk) unmanaged(ctx context.Context, f Finding) (Finding, error) {
+	f.State, f.Blocks = "no manager has looked at it yet", true
+	f.Fix = "wait some seconds; then ask who runs datacache to look at its manager's pods"
+	var managers appsv1.DeploymentList
+	err := w.reader.List(ctx, &managers, client.MatchingLabels{"app.kubernetes.io/name": "datacache-manager"})
+	switch {
+	case apierrors.IsForbidden(err):
+	case err != nil:
+		return f, fmt.Errorf("list the Deployments of datacache's manager: %w", err)
+	case len(managers.Items) == 1 && managers.Items[0].Status.AvailableReplicas == 0:
+		name := client.ObjectKeyFromObject(&managers.Items[0])
+		f.State += fmt.Sprintf(": none of the %d replicas of Deployment %s is available", ptr.Deref(managers.Items[0].Spec.Replicas, 1), name)
+		f.Fix = fmt.Sprintf("kubectl -n %s describe pods -l app.kubernetes.io/name=datacache-manager", name.Namespace)
+	}
+	return f, nil
+}
+
+// pods checks the TrainJob's own pods, which start when the cache is Ready.
+func (w *walk) pods(ctx context.Context) (Finding, error) {
+	f := Finding{Subject: "pods of the TrainJob"}
+	var pods corev1.PodList
+	if err := w.reader.List(ctx, &pods, client.InNamespace(w.job.Namespace), client.MatchingLabels{inject.LabelJobSet: w.job.Name}); err != nil {
+		return f, fmt.Errorf("list the pods of TrainJob %s: %w", client.ObjectKeyFromObject(w.job), err)
+	}
+	running := 0
+	for i := range pods.Items {
+		if why := waitsFor(&pods.Items[i]); why != "" {
+			f.Subject, f.State, f.Blocks = "pod "+pods.Items[i].Name, why, true
+			f.Fix = "kubectl -n " + w.job.Namespace + " describe pod " + pods.Items[i].Name
+			return f, nil
+		}
+		if pods.Items[i].Status.Phase == corev1.PodRunning {
+			running++
+		}
+	}
+	f.State = fmt.Sprintf("%d of %d run", running, len(pods.Items))
+	return f, nil
+}
+
+// waitsFor says why a pod does not start; "" if it runs or has ended.
+func waitsFor(pod *corev1.Pod) string {
+	if pod.Status.Phase != corev1.PodPending {
+		return ""
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return c.Reason + ": " + c.Message
+		}
+	}
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if waiting := s.State.Waiting; waiting != nil && waiting.Reason != "PodInitializing" && waiting.Reason != "ContainerCreating" {
+			return waiting.Reason + ": " + waiting.Message
+		}
+	}
+	return ""
+}

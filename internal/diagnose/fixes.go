@@ -1,0 +1,25 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnose
+
+// fixes has what to do for each reason of a DataCache's condition Ready. docs/troubleshoot.md explains them. A reason that is not here,
+// such as PodsStarting or Loading, needs nothing but time.
+var fixes = map[string]string{
+	"Unschedulable":      "request less (WORKER_MEM, WORKER_CPU), use more data nodes (CLUSTER_SIZE), or add machines",
+	"ImagePullBackOff":   "make the image available to the nodes, or set another: docs/install.md, Images",
+	"ErrImagePull":       "make the image available to the nodes, or set another: docs/install.md, Images",
+	"CrashLoopBackOff":   "read the log of the pod that the message names",
+	"FailedCreate":       "as the message says: a larger quota, or other settings of the pods (spec.arrow.head.template)",
+	"FailedMount":        "as the message says: the Secret or volume that it names",
+	"OOMKilled":          "raise the memory (WORKER_MEM), or cache fewer columns or rows",
+	"HeadUnreachable":    "look for a NetworkPolicy or service mesh between datacache's manager and port 8080 of the head, and at the head's log",
+	"NameTaken":          "delete the object that the message names, or give the TrainJob another name",
+	"Refused":            "as the message says: a quota, a missing right, a policy or a webhook; it is tried again every 10 s",
+	"LoadFailed":         "correct what the message names, then create the TrainJob anew",
+	"FluidMissing":       "install Fluid, or have its runtime's controller enabled: docs/fluid.md",
+	"FluidNotReady":      "as the message says: docs/fluid.md",
+	"WarmUpFailed":       "read the log of the DataLoad's pod",
+	"FuseUnavailable":    "look at the pod that the message names: docs/fluid.md",
+	"WorkersUnavailable": "look at the pods that the message names: docs/fluid.md",
+}

@@ -1,0 +1,116 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/diagnose"
+	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
+)
+
+// blocks returns an error unless the diagnosis of the TrainJob ends with a finding that blocks it and has the parts.
+func blocks(t *testing.T, job types.NamespacedName, parts []string) error {
+	t.Helper()
+	findings, err := diagnose.Why(t.Context(), cluster.Client, job)
+	if err != nil {
+		return err
+	}
+	last := findings[len(findings)-1]
+	if !last.Blocks {
+		return fmt.Errorf("nothing blocks it: %+v", findings)
+	}
+	return lacks(last.State+"; fix: "+last.Fix, parts)
+}
+
+// TestWhy checks the diagnosis of TrainJobs without an obstacle in their cache; TestObstacles has the others.
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	key := func(name string) types.NamespacedName { return types.NamespacedName{Namespace: ns, Name: name} }
+	say := func(name string, parts ...string) {
+		t.Helper()
+		kubetest.Eventually(t, "the diagnosis of "+name, func() error {
+			findings, err := diagnose.Why(t.Context(), cluster.Client, key(name))
+			if err != nil {
+				return err
+			}
+			return lacks(fmt.Sprintf("%+v", findings), parts)
+		})
+	}
+	bare := cacheJob(ns, "bare", table)
+	bare.Spec.Initializer = nil
+	cluster.Create(t, bare)
+	say("bare", "the TrainJob asks for no cache")
+
+	waiting := cacheJob(ns, "waiting", table, tableEnv()...)
+	waiting.Spec.Suspend = new(true)
+	cluster.Create(t, waiting)
+	say("waiting", "suspended: its cache starts when it runs", "Blocks:true", "Kueue")
+
+	served(t, ns, "train")
+	cluster.Create(t, cacheJob(ns, "train", table, tableEnv()...))
+	cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
+	say("train", "has a step that waits for the cache", "Ready: Loaded: all 1000 rows are in memory", "pods of the TrainJob")
+	if err := blocks(t, key("train"), nil); err == nil {
+		t.Error("the diagnosis says that a TrainJob with a loaded cache is blocked")
+	}
+	if _, err := diagnose.Why(t.Context(), cluster.Client, key("nobody")); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("a TrainJob that does not exist: %v, want not found", err)
+	}
+}
+
+// TestKubectlPlugin runs the plugin's program.
+func TestKubectlPlugin(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	served(t, ns, "train")
+	cluster.Create(t, cacheJob(ns, "train", table, tableEnv()...))
+	cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
+	program := filepath.Join(t.TempDir(), "kubectl-datacache")
+	if err := kubetest.Build(t.Context(), "../..", "./cmd/kubectl-datacache", program); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := cluster.Kubeconfig("admin", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for args, parts := range map[string][]string{
+		"list":                       {"NAMESPACE", ns, "train", "Ready", "100%", "1,000"},
+		"ls --all-namespaces":        {ns},
+		"status train":               {"cache       " + ns + "/train", "Ready: Loaded: all 1000 rows are in memory", "table       demo.reviews", "used by     " + ns + "/train"},
+		"why train":                  {"ok     TrainJob " + ns + "/train: active", "ok     ClusterTrainingRuntime " + inject.TwinName("torch-distributed"), "ok     DataCache " + ns + "/train: Ready"},
+		"__complete why ":            {"train"},
+		"__complete status ":         {"train"},
+		"completion bash":            {"kubectl-datacache"},
+		"help":                       {"kubectl datacache", "why"},
+		"why nobody":                 {`"nobody" not found`},
+		"status nobody":              {`"nobody" not found`},
+		"status train --context=any": {`context "any" does not exist`},
+	} {
+		arguments := append(strings.Split(args, " "), "--kubeconfig="+admin, "--namespace="+ns)
+		if strings.HasPrefix(args, "__complete") { // what is completed comes last
+			arguments = []string{"__complete", "--kubeconfig=" + admin, "--namespace=" + ns, strings.Fields(args)[1], ""}
+		}
+		out, err := exec.CommandContext(t.Context(), program, arguments...).CombinedOutput()
+		wrong := strings.Contains(args, "nobody") || strings.HasSuffix(args, "=any")
+		if (err != nil) != wrong {
+			t.Errorf("kubectl datacache %s: %v\n%s", args, err, out)
+		}
+		if err := lacks(string(out), parts); err != nil {
+			t.Errorf("kubectl datacache %s: %v", args, err)
+		}
+	}
+}
