@@ -62,46 +62,41 @@ func mustHelm(t *testing.T, args ...string) []byte {
 
 // TestChartIsTheOverlays checks that the chart renders the objects of the kustomize overlays, field by field.
 func TestChartIsTheOverlays(t *testing.T) {
-	namespaced := map[string]string{
-		"kustomization.yaml": `
-resources: [base]
-components: [components/namespace, components/namespaced]
+	const base = "resources: [<datacache>/manifests/base]\ncomponents: [<datacache>/manifests/components/namespace, "
+	const namespaced = base + `<datacache>/manifests/components/namespaced]
 patches:
 - target: {kind: Deployment, name: datacache-manager}
   patch: |-
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--namespaces=team-a,team-b"}
-`,
-	}
-	pinned := map[string]string{
-		"kustomization.yaml": `
-resources: [base]
-components: [components/namespace, components/runtimes]
+`
+	const monitored = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/monitoring]\n"
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	pinned := base + `<datacache>/manifests/components/runtimes]
 images:
 - {name: ghcr.io/kubeflow/datacache/manager, newName: registry.example.com/a/manager, newTag: v9}
-- {name: ghcr.io/kubeflow/datacache/cacheserver, newName: registry.example.com/a/cacheserver, digest: "sha256:` + strings.Repeat("ab", 32) + `"}
-`,
-	}
+- {name: ghcr.io/kubeflow/datacache/cacheserver, newName: registry.example.com/a/cacheserver, digest: "` + digest + `"}
+`
 	tests := map[string]struct {
-		overlay string            // folder in manifests, or
-		own     map[string]string // files of a kustomization beside manifests' folders
+		overlay string // folder in manifests/overlays, or
+		own     string // a kustomization
 		values  []string
 		added   []string // objects that the chart has in addition: a kustomization would apply them by themselves
 	}{
-		"standalone":      {overlay: "overlays/standalone"},
-		"without-runtime": {overlay: "overlays/without-runtime", values: []string{"runtimes.install=false"}},
-		"cert-manager":    {overlay: "overlays/cert-manager", values: []string{"certManager.enabled=true"}},
-		"kubeflow":        {overlay: "overlays/kubeflow"},
-		"monitoring":      {own: map[string]string{"kustomization.yaml": "resources: [base]\ncomponents: [components/namespace, components/runtimes, components/monitoring]\n"}, values: []string{"monitoring.enabled=true"}},
+		"standalone":      {overlay: "standalone"},
+		"without-runtime": {overlay: "without-runtime", values: []string{"runtimes.install=false"}},
+		"cert-manager":    {overlay: "cert-manager", values: []string{"certManager.enabled=true"}},
+		"kubeflow":        {overlay: "kubeflow"},
+		"monitoring":      {own: monitored, values: []string{"monitoring.enabled=true"}},
 		"namespaced": {
 			own: namespaced, values: []string{"namespaces={team-a,team-b}", "runtimes.install=false"},
 			added: []string{"RoleBinding team-a/datacache-manager", "RoleBinding team-b/datacache-manager"},
 		},
-		"other images": {own: pinned, values: []string{"image.registry=registry.example.com/a", "image.tag=v9", "image.digests.cacheserver=sha256:" + strings.Repeat("ab", 32)}},
+		"other images": {own: pinned, values: []string{"image.registry=registry.example.com/a", "image.tag=v9", "image.digests.cacheserver=" + digest}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			folder := filepath.Join(repository, "manifests", tt.overlay)
-			if tt.own != nil {
+			folder := filepath.Join(repository, "manifests/overlays", tt.overlay)
+			if tt.own != "" {
 				folder = kustomization(t, tt.own)
 			}
 			in := namespace
@@ -131,25 +126,6 @@ images:
 			}
 		})
 	}
-}
-
-// kustomization makes a folder with these files and links to the manifests that they name.
-func kustomization(t *testing.T, files map[string]string) string {
-	t.Helper()
-	// kustomize follows no link out of a folder that it loads, so the manifests are copied.
-	dir := t.TempDir()
-	script := `cp -r "$0/manifests" "$0/runtimes" "$1" && mkdir "$1/manifests/own"`
-	if out, err := exec.CommandContext(t.Context(), "bash", "-c", script, repository, dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	own := filepath.Join(dir, "manifests", "own")
-	for name, text := range files {
-		text = strings.NewReplacer("[base]", "[../base]", "components/", "../components/").Replace(text)
-		if err := os.WriteFile(filepath.Join(own, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return own
 }
 
 func readFile(t *testing.T, name string) []byte {
