@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/objectcache/byterange"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
@@ -156,6 +157,9 @@ func (b *batch) addLarge(key string) error {
 		return b.missing(key, http.StatusNotFound)
 	}
 	defer func() { _ = object.Close() }() // opened for reading: closing can't lose data
+	if object.IsLayout() {
+		return b.addParts(key, object)
+	}
 	body, err := object.Reader(0, object.Size())
 	if err != nil {
 		return b.missing(key, http.StatusNotFound)
@@ -167,6 +171,29 @@ func (b *batch) addLarge(key string) error {
 	n, err := io.Copy(b.tar, body)
 	s.metrics.sent(bucket, n)
 	return err
+}
+
+// addParts copies an object in parts.
+func (b *batch) addParts(key string, object *store.Object) error {
+	text, err := readLayout(object)
+	if err != nil {
+		return b.missing(key, http.StatusNotFound)
+	}
+	p := b.server.decodeParts(b.request, key, text)
+	if p == nil {
+		return b.missing(key, http.StatusNotFound)
+	}
+	whole := byterange.Range{Length: p.Size}
+	if err := p.check(b.request.Context(), whole); errors.Is(err, errNoPart) {
+		return b.missing(key, http.StatusNotFound)
+	} else if err != nil {
+		return b.missing(key, http.StatusServiceUnavailable)
+	}
+	b.server.metrics.hit(b.request.bucket)
+	if err := b.entry(key, p.Size); err != nil {
+		return err
+	}
+	return p.copy(b.tar, whole, func() {})
 }
 
 func (b *batch) entry(name string, size int64) error {

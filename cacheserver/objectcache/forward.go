@@ -76,6 +76,10 @@ func (s *Server) forward(r *request, to router.Member) {
 	}
 	defer response.Body.Close()
 	s.metrics.forwarded("answered")
+	if response.Header.Get(layoutHeader) != "" {
+		s.getForwardedParts(r, response.Body)
+		return
+	}
 	copyHeaders(r.answer.Header(), response.Header, passedBack)
 	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(max(response.ContentLength, 0))))
 	r.answer.WriteHeader(response.StatusCode)

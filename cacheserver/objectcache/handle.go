@@ -60,8 +60,12 @@ func (s *Server) serve(r *request) {
 		s.serveBatch(r)
 		return
 	}
+	if r.Header.Get(hopHeader) != "" && r.Header.Get(partHeader) != "" {
+		s.servePart(r)
+		return
+	}
 	if r.Method == http.MethodPut { // before the body is requested (100-continue) or forwarded
-		if err := s.cfg.Store.Fits(r.bucket, r.key, r.ContentLength); err != nil {
+		if err := s.fits(r); err != nil {
 			s.refusePut(r, err)
 			return
 		}

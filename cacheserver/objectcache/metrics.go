@@ -25,6 +25,7 @@ type metrics struct {
 	sentBytes     *prometheus.CounterVec
 	receivedBytes *prometheus.CounterVec
 	forwards      *prometheus.CounterVec
+	partRequests  *prometheus.CounterVec
 	reviewSeconds *prometheus.HistogramVec
 }
 
@@ -42,11 +43,12 @@ func newMetrics(cfg Config) *metrics {
 		sentBytes:     counter("sent_bytes_total", "Bytes of objects sent from here, by bucket.", "bucket"),
 		receivedBytes: counter("received_bytes_total", "Bytes of objects received here, by bucket.", "bucket"),
 		forwards:      counter("forwards_total", "Requests sent on to the node that has the key, by outcome (answered, failed, spared: not sent, since another just failed).", "outcome"),
+		partRequests:  counter("part_requests_total", "Requests for parts of large objects, sent to the nodes that have them, by outcome as forwards_total.", "outcome"),
 		reviewSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "review_seconds", Help: "Time that questions after a token's owner took, by outcome (known, unknown, failed).",
 		}, []string{"outcome"}),
 	}
-	m.registry.MustRegister(m.requests, m.hits, m.misses, m.sentBytes, m.receivedBytes, m.forwards, m.reviewSeconds,
+	m.registry.MustRegister(m.requests, m.hits, m.misses, m.sentBytes, m.receivedBytes, m.forwards, m.partRequests, m.reviewSeconds,
 		newStoreCollector(cfg),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.registry.MustRegister(cfg.Collectors...)
@@ -74,7 +76,8 @@ func (m *metrics) sent(bucket string, n int64) { m.sentBytes.WithLabelValues(buc
 func (m *metrics) received(bucket string, n int64) {
 	m.receivedBytes.WithLabelValues(bucket).Add(float64(n))
 }
-func (m *metrics) forwarded(outcome string) { m.forwards.WithLabelValues(outcome).Inc() }
+func (m *metrics) forwarded(outcome string)     { m.forwards.WithLabelValues(outcome).Inc() }
+func (m *metrics) partRequested(outcome string) { m.partRequests.WithLabelValues(outcome).Inc() }
 
 // timed is a Reviewer that measures the duration of another's reviews.
 type timed struct {

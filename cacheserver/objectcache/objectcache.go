@@ -22,7 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/ops"
 )
 
-// Config configures a Server. All fields but TLS, Grace and Collectors are required.
+// Config configures a Server. All fields but TLS, PartSize, Grace and Collectors are required.
 type Config struct {
 	Store   *store.Store
 	Buckets func() buckets.Config // the current one
@@ -31,6 +31,8 @@ type Config struct {
 	Reviewer        identity.Reviewer // the Server caches its answers
 	Router          *router.Router
 	TLS             *TLS // nil: no TLS
+	// PartSize is the length in bytes above which an object is stored in parts of that length, on several members. 0: none is.
+	PartSize int64
 	// Grace is how long running requests may continue after the end of Serve's context.
 	Grace      time.Duration
 	Collectors []prometheus.Collector // metrics to serve with the Server's own

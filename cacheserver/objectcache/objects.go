@@ -42,15 +42,18 @@ func (s *Server) get(r *request) {
 		return
 	}
 	defer func() { _ = object.Close() }() // opened for reading: closing can't lose data
-	var byRange string
-	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
-		byRange = r.Header.Get("Range")
+	s.metrics.hit(r.bucket)
+	if object.IsLayout() {
+		s.getParts(r, object)
+		return
 	}
-	asked, ok := byterange.Parse(byRange, object.Size())
-	header := r.answer.Header()
+	s.send(r, object)
+}
+
+// send sends an object, or the range of it that is asked for.
+func (s *Server) send(r *request, object *store.Object) {
+	asked, ok := r.rangeOf(object.Size())
 	if !ok {
-		header.Set("Content-Range", fmt.Sprintf("bytes */%d", object.Size()))
-		r.refuse(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("the object has %d bytes", object.Size()))
 		return
 	}
 	body, err := object.Reader(asked.First, asked.Length)
@@ -58,17 +61,7 @@ func (s *Server) get(r *request) {
 		s.miss(r)
 		return
 	}
-	s.metrics.hit(r.bucket)
-	header.Set("Content-Type", "application/octet-stream")
-	header.Set("Accept-Ranges", "bytes")
-	header.Set("Content-Length", strconv.FormatInt(asked.Length, 10))
-	status := http.StatusOK
-	if asked.Partial {
-		status = http.StatusPartialContent
-		header.Set("Content-Range", asked.Header(object.Size()))
-	}
-	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(asked.Length)))
-	r.answer.WriteHeader(status)
+	s.begin(r, asked, object.Size())
 	if r.Method == http.MethodHead {
 		return
 	}
@@ -78,25 +71,66 @@ func (s *Server) get(r *request) {
 	s.metrics.sent(r.bucket, sent)
 }
 
+// rangeOf returns the range of an object of size bytes that is asked for. If there is no such range, it has answered the request.
+func (r *request) rangeOf(size int64) (byterange.Range, bool) {
+	var text string
+	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
+		text = r.Header.Get("Range")
+	}
+	asked, ok := byterange.Parse(text, size)
+	if !ok {
+		r.answer.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", size))
+		r.refuse(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("the object has %d bytes", size))
+	}
+	return asked, ok
+}
+
+// begin sends the header of a response with a range of an object of size bytes.
+func (s *Server) begin(r *request, asked byterange.Range, size int64) {
+	header := r.answer.Header()
+	header.Set("Content-Type", "application/octet-stream")
+	header.Set("Accept-Ranges", "bytes")
+	header.Set("Content-Length", strconv.FormatInt(asked.Length, 10))
+	status := http.StatusOK
+	if asked.Partial {
+		status = http.StatusPartialContent
+		header.Set("Content-Range", asked.Header(size))
+	}
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(asked.Length)))
+	r.answer.WriteHeader(status)
+}
+
 // miss responds that there is no such object.
 func (s *Server) miss(r *request) {
 	s.metrics.miss(r.bucket)
 	r.refuse(http.StatusNotFound, store.ErrMiss.Error())
 }
 
-// put streams the body into the store.
+// put stores the body, in parts if it is long.
 func (s *Server) put(r *request) {
 	if r.Header.Get("Content-Range") != "" { // RFC 9110, section 14.5
 		r.refuse(http.StatusBadRequest, "Content-Range: an object is put as a whole")
 		return
 	}
+	if s.spreads(r.ContentLength) {
+		s.putParts(r)
+		return
+	}
+	earlier := s.partsOf(r)
+	if s.keep(r) {
+		earlier.remove()
+	}
+}
+
+// keep streams the body into the store and answers the request. It reports whether the object is stored.
+func (s *Server) keep(r *request) bool {
 	w, err := s.cfg.Store.Create(r.bucket, r.key, r.ContentLength)
 	if err != nil {
 		s.refusePut(r, err)
-		return
+		return false
 	}
 	defer w.Abort()
-	received, readErr, writeErr := receive(r, w)
+	received, readErr, writeErr := receive(r.Body, w)
 	s.metrics.received(r.bucket, received)
 	if readErr == nil && writeErr == nil {
 		writeErr = w.Commit()
@@ -104,13 +138,14 @@ func (s *Server) put(r *request) {
 	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the deadline set for the request may have expired
 	if readErr != nil {
 		r.brokenBody(readErr.Error())
-		return
+		return false
 	}
 	if writeErr != nil {
 		s.refusePut(r, writeErr)
-		return
+		return false
 	}
 	r.answer.WriteHeader(http.StatusCreated)
+	return true
 }
 
 // brokenBody responds to a PUT whose body did not arrive.
@@ -120,11 +155,11 @@ func (r *request) brokenBody(why string) {
 }
 
 // receive copies the body into w. readErr is an error of the client, writeErr one of the store.
-func receive(r *request, w io.Writer) (received int64, readErr, writeErr error) {
+func receive(body io.Reader, w io.Writer) (received int64, readErr, writeErr error) {
 	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool contains no other type
 	defer buffers.Put(buf)
 	for {
-		n, err := r.Body.Read(*buf)
+		n, err := body.Read(*buf)
 		received += int64(n)
 		if n > 0 {
 			if _, err := w.Write((*buf)[:n]); err != nil {
@@ -156,11 +191,13 @@ func (s *Server) refusePut(r *request, err error) {
 
 // delete removes an object.
 func (s *Server) delete(r *request) {
+	earlier := s.partsOf(r)
 	if err := s.cfg.Store.Delete(r.bucket, r.key); err != nil {
 		s.logDisk("an object was not removed", err)
 		r.refuse(http.StatusInsufficientStorage, "not removed: the disk fails")
 		return
 	}
+	earlier.remove()
 	r.answer.WriteHeader(http.StatusNoContent)
 }
 

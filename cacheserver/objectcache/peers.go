@@ -30,8 +30,13 @@ func (s *Server) HandlePeers(h http.Handler) { s.peers = h }
 // member fails a probe, as when objects are forwarded, and fails at once while requests to the member are suspended. The caller closes
 // the response's body.
 func (s *Server) Ask(r *http.Request, to router.Member) (*http.Response, error) {
+	return s.ask(r, to, s.metrics.forwarded)
+}
+
+// ask is Ask; count counts the request by outcome, as forwards_total does.
+func (s *Server) ask(r *http.Request, to router.Member, count func(outcome string)) (*http.Response, error) {
 	if s.backoff.active(to) {
-		s.metrics.forwarded("spared")
+		count("spared")
 		return nil, errDead
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
@@ -40,12 +45,12 @@ func (s *Server) Ask(r *http.Request, to router.Member) (*http.Response, error) 
 	go s.watchMember(ctx, cancel, to, askedAliveAfter)
 	response, err := s.patient.RoundTrip(out)
 	if err != nil {
-		s.metrics.forwarded("failed")
+		count("failed")
 		s.forwardError(r.Context(), to, err)
 		cancel(nil)
 		return nil, err
 	}
-	s.metrics.forwarded("answered")
+	count("answered")
 	response.Body = &askedBody{ReadCloser: response.Body, cancel: cancel}
 	return response, nil
 }

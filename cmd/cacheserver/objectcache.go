@@ -44,6 +44,8 @@ type objectCacheFlags struct {
 	kube         kube.Config
 	verifyEvery  time.Duration
 	maxObjects   int64
+	partSize     string
+	partBytes    int64 // partSize in bytes, set by check
 	minFree      float64
 	grace        time.Duration
 	tls          tlsFlags
@@ -61,6 +63,8 @@ func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.name, "name", env("NODE_NAME"), "the node's name, by which keys are spread (default: the host's name; env NODE_NAME)")
 	flags.DurationVar(&f.verifyEvery, "verify-every", store.DefaultVerifyEvery, "read an object against its checksum again after this long; negative: at every read")
 	flags.Int64Var(&f.maxObjects, "max-objects", store.DefaultMaxObjects, "objects to keep at most: the index takes about 100 bytes of memory for each")
+	flags.StringVar(&f.partSize, "part-size", "1Gi",
+		"keep objects longer than this in parts of this length, spread over the object caches; the same at all of them; 0: never")
 	flags.Float64Var(&f.minFree, "min-free", 0.05, "fraction of the disk, and of its inodes, to leave free whoever uses them; 0: none")
 	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running requests get to end after SIGTERM")
 	flags.StringVar(&f.kube.Audience, "audience", "datacache-object-cache", "what ServiceAccount tokens must be made for")
@@ -97,6 +101,11 @@ func (f *objectCacheFlags) check() (err error) {
 		return errors.New("--peer and --peers: both name the object caches that share the keys, want one of them")
 	case !f.standalone && f.kube.Namespace == "":
 		return errors.New("--namespace: missing, want the namespace of the object caches' Service")
+	}
+	if f.partSize != "0" {
+		if f.partBytes, err = buckets.ParseQuantity(f.partSize); err != nil {
+			return fmt.Errorf("--part-size: %w, or 0", err)
+		}
 	}
 	if f.tls.cert != "" && f.tls.name == "" && !f.standalone {
 		f.tls.name = f.kube.Service + "." + f.kube.Namespace + ".svc"
@@ -167,7 +176,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	server := objectcache.New(objectcache.Config{
-		TLS: secured, Collectors: control.collectors(),
+		TLS: secured, PartSize: f.partBytes, Collectors: control.collectors(),
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
 	})
 	opened, err := f.mirrors.start(ctx, group, mirror.Options{

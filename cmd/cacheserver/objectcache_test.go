@@ -19,6 +19,7 @@ func TestObjectCacheFlagsAreChecked(t *testing.T) {
 		"no namespace":           {"--dir d --buckets b", "--namespace: missing"},
 		"no objects":             {"--dir d --buckets b --max-objects 0", "--max-objects: 0"},
 		"all must be free":       {"--dir d --buckets b --min-free 1", "--min-free: 1"},
+		"parts of no size":       {"--dir d --buckets b --namespace n --part-size -1", "--part-size: \"-1\""},
 		"a key alone":            {"--dir d --buckets b --namespace n --tls-key k", "--tls-cert: missing"},
 		"a certificate alone":    {"--dir d --buckets b --namespace n --tls-cert c --tls-key k", "--tls-ca: missing"},
 		"no tokens":              {"--dir d --buckets b --standalone", "--tokens: missing"},

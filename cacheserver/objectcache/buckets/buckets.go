@@ -69,7 +69,7 @@ func Parse(text []byte) (Config, error) {
 	}
 	c := Config{Buckets: make(map[string]Bucket, len(f.Bucket))}
 	for i, b := range f.Bucket {
-		quota, err := parseQuantity(b.BucketQuota)
+		quota, err := ParseQuantity(b.BucketQuota)
 		if err != nil {
 			return Config{}, fmt.Errorf("Bucket[%d].BucketQuota: %w", i, err)
 		}
@@ -87,7 +87,7 @@ func Parse(text []byte) (Config, error) {
 		}
 		return c, nil
 	}
-	if c.TotalLimit, err = parseQuantity(f.TotalLimit); err != nil {
+	if c.TotalLimit, err = ParseQuantity(f.TotalLimit); err != nil {
 		return Config{}, fmt.Errorf("TotalLimit: %w", err)
 	}
 	return c, nil

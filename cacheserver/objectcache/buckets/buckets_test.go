@@ -149,12 +149,12 @@ func TestParseRefuses(t *testing.T) {
 func TestParseQuantity(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int64{"1": 1, "12k": 12e3, "3Ki": 3 << 10, "7M": 7e6, "7Mi": 7 << 20, "2G": 2e9, "1Ti": 1 << 40, "8P": 8e15} {
-		if got, err := parseQuantity(text); err != nil || got != want {
+		if got, err := ParseQuantity(text); err != nil || got != want {
 			t.Errorf("%q = %d, %v, want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "Gi", "-1Gi", "1.5Gi", "1GB", " 1Gi", "99999999999999999999"} {
-		if got, err := parseQuantity(text); err == nil {
+		if got, err := ParseQuantity(text); err == nil {
 			t.Errorf("%q = %d, want an error", text, got)
 		}
 	}

@@ -19,8 +19,8 @@ var units = []struct {
 	{"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"P", 1e15}, {"", 1},
 }
 
-// parseQuantity parses a positive integer number of bytes, such as 100Gi.
-func parseQuantity(text string) (int64, error) {
+// ParseQuantity parses a positive integer number of bytes, such as 100Gi.
+func ParseQuantity(text string) (int64, error) {
 	for _, u := range units {
 		digits, ok := strings.CutSuffix(text, u.suffix)
 		if !ok {

@@ -157,6 +157,26 @@ func (r *Router) Others() []Member {
 	return slices.DeleteFunc(slices.Clone(r.view.Load().members), func(m Member) bool { return m.Name == r.self })
 }
 
+// Named returns the member with a name.
+func (r *Router) Named(name string) (Member, bool) {
+	for _, m := range r.view.Load().members {
+		if m.Name == name {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
+
+// Rotation returns all members. The first one depends on the key, so that objects of few parts use all members alike.
+func (r *Router) Rotation(bucket, key string) []Member {
+	members := r.view.Load().members
+	if len(members) == 0 {
+		return nil
+	}
+	first := int(hash(bucket, key) % uint64(len(members)))
+	return slices.Concat(members[first:], members[:first])
+}
+
 // SetHosts sets the IP addresses of all object caches, including those that are not ready.
 func (r *Router) SetHosts(hosts []string) { r.hosts.Store(&hosts) }
 

@@ -18,10 +18,11 @@ import (
 // Object is a stored object, open for reading. It stays readable when the object is removed or replaced. It is not safe for
 // concurrent use; the caller that opened it closes it.
 type Object struct {
-	file    *os.File
-	from    int64 // offset of the object's bytes in the file
-	size    int64
-	written time.Time
+	file     *os.File
+	from     int64 // offset of the object's bytes in the file
+	size     int64
+	written  time.Time
+	isLayout bool
 }
 
 // Size is the length of the object in bytes.
@@ -29,6 +30,9 @@ func (o *Object) Size() int64 { return o.size }
 
 // Written is when the object was stored, by the file system's clock.
 func (o *Object) Written() time.Time { return o.written }
+
+// IsLayout reports whether the object was stored with Writer.SetLayout.
+func (o *Object) IsLayout() bool { return o.isLayout }
 
 // Reader returns a reader of length bytes from offset first, both within the object. It is an *io.LimitedReader over an *os.File,
 // which net.TCPConn's ReadFrom sends with sendfile.
@@ -75,6 +79,18 @@ func (s *Store) Get(bucket, key string) (*Object, error) {
 	return o, nil
 }
 
+// Has reports whether there is an object, without opening its file, and makes it the most recently used.
+func (s *Store) Has(bucket, key string) bool {
+	id := identify(bucket, key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.index.find(id) == nil {
+		return false
+	}
+	s.index.touch(id)
+	return true
+}
+
 // check verifies an open file and returns it as an Object.
 func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, error) {
 	info, err := file.Stat()
@@ -84,17 +100,17 @@ func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, 
 	if !info.Mode().IsRegular() {
 		return nil, errForeign
 	}
-	header := make([]byte, headerSize(bucket, key))
-	if _, err := file.ReadAt(header, 0); err != nil {
+	text := make([]byte, headerSize(bucket, key))
+	if _, err := file.ReadAt(text, 0); err != nil {
 		return nil, err
 	}
-	length, checksum, ok := decodeHeader(header, bucket, key)
+	of, ok := decodeHeader(text, bucket, key)
 	if !ok {
 		return nil, errors.New("damaged header")
 	}
-	o := &Object{file: file, from: int64(len(header)), size: length, written: info.ModTime()}
-	if info.Size() != o.from+length {
-		return nil, fmt.Errorf("the file has %d bytes, want %d", info.Size(), o.from+length)
+	o := &Object{file: file, from: int64(len(text)), size: of.length, written: info.ModTime(), isLayout: of.isLayout}
+	if info.Size() != o.from+o.size {
+		return nil, fmt.Errorf("the file has %d bytes, want %d", info.Size(), o.from+o.size)
 	}
 	stamp, now := stampOf(info), time.Now()
 	age := now.Sub(time.Unix(int64(known.verified), 0))
@@ -103,7 +119,7 @@ func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, 
 	}
 	// Concurrent readers of one object share one verification.
 	flight := fmt.Sprintf("%x-%x", known.id, stamp)
-	if _, err, _ := s.verifying.Do(flight, func() (any, error) { return nil, o.verify(checksum) }); err != nil {
+	if _, err, _ := s.verifying.Do(flight, func() (any, error) { return nil, o.verify(of.checksum) }); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()

@@ -4,6 +4,7 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 
@@ -19,30 +20,53 @@ var ErrNotSmall = errors.New("not a small object")
 // meant for many objects of a few KiB: each takes three system calls, and the checksum is verified at each read. An error is ErrMiss
 // or ErrNotSmall.
 func (s *Store) ReadSmall(bucket, key string, buf []byte) ([]byte, error) {
+	of, data, err := s.readSmall(bucket, key, buf)
+	if of.isLayout {
+		return nil, ErrNotSmall
+	}
+	return data, err
+}
+
+// ReadLayout returns the bytes of a layout of at most 200 KiB. An error is ErrMiss, also for an object that is not a layout.
+func (s *Store) ReadLayout(bucket, key string) ([]byte, error) {
+	if !s.Has(bucket, key) {
+		return nil, ErrMiss
+	}
+	buf := getBuffer()
+	defer putBuffer(buf)
+	of, data, err := s.readSmall(bucket, key, *buf)
+	if err != nil || !of.isLayout {
+		return nil, ErrMiss
+	}
+	return bytes.Clone(data), nil
+}
+
+// readSmall is ReadSmall for layouts too.
+func (s *Store) readSmall(bucket, key string, buf []byte) (of header, data []byte, err error) {
 	id := identify(bucket, key)
 	s.mu.Lock()
 	e := s.index.find(id)
 	if e == nil {
 		s.mu.Unlock()
-		return nil, ErrMiss
+		return header{}, nil, ErrMiss
 	}
 	size := e.size
 	s.index.touch(id)
 	s.mu.Unlock()
 	if size > int64(len(buf)) {
-		return nil, ErrNotSmall
+		return header{}, nil, ErrNotSmall
 	}
 	n, err := readFile(s.path(bucket, id), buf[:size])
 	from := int(headerSize(bucket, key))
 	if err != nil || n < from {
-		return nil, ErrNotSmall
+		return header{}, nil, ErrNotSmall
 	}
-	length, checksum, ok := decodeHeader(buf[:from], bucket, key)
-	data := buf[from:n]
-	if !ok || length != int64(len(data)) || xxh3.Hash(data) != checksum {
-		return nil, ErrNotSmall
+	of, ok := decodeHeader(buf[:from], bucket, key)
+	data = buf[from:n]
+	if !ok || of.length != int64(len(data)) || xxh3.Hash(data) != of.checksum {
+		return header{}, nil, ErrNotSmall
 	}
-	return data, nil
+	return of, data, nil
 }
 
 // readFile reads from the start of a regular file as much as fits into buf, with fewer system calls than package os.

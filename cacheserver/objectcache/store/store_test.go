@@ -255,11 +255,13 @@ func TestOneProcessAFolder(t *testing.T) {
 
 func TestHeaderIsOfOneObject(t *testing.T) {
 	t.Parallel()
-	h := encodeHeader("b", "key", 12, 34)
-	if length, checksum, ok := decodeHeader(bytes.Clone(h), "b", "key"); !ok || length != 12 || checksum != 34 {
-		t.Errorf("decoded %d, %d, %v, want 12, 34, true", length, checksum, ok)
-	}
-	if _, _, ok := decodeHeader(h, "b", "kez"); ok {
-		t.Error("the header passes for another key")
+	for _, of := range []header{{length: 12, checksum: 34}, {length: 12, checksum: 34, isLayout: true}} {
+		h := of.encode("b", "key")
+		if got, ok := decodeHeader(bytes.Clone(h), "b", "key"); !ok || got != of {
+			t.Errorf("decoded %+v, %v, want %+v, true", got, ok, of)
+		}
+		if _, ok := decodeHeader(h, "b", "kez"); ok {
+			t.Error("the header passes for another key")
+		}
 	}
 }

@@ -29,7 +29,8 @@ type Writer struct {
 	limit       int64 // of written
 	written     int64
 	reserved    int64
-	objects     int64    // 1 after an object was reserved
+	objects     int64 // 1 after an object was reserved
+	isLayout    bool
 	file        *os.File // nil after Commit or Abort
 	sum         *xxh3.Hasher
 }
@@ -111,6 +112,9 @@ func (w *Writer) reserve(need int64) error {
 	return nil
 }
 
+// SetLayout marks the object as a layout: its bytes say where the parts of the object with this key are. Call it before Commit.
+func (w *Writer) SetLayout() { w.isLayout = true }
+
 // Commit stores the object under its key, replacing an earlier one. If it fails, the earlier object remains. Commit ends the Writer.
 func (w *Writer) Commit() error {
 	if w.announced >= 0 && w.written != w.announced {
@@ -127,8 +131,8 @@ func (w *Writer) Commit() error {
 }
 
 func (w *Writer) commit() error {
-	header := encodeHeader(w.bucket, w.key, w.written, w.sum.Sum64())
-	if _, err := w.file.WriteAt(header, 0); err != nil {
+	of := header{length: w.written, checksum: w.sum.Sum64(), isLayout: w.isLayout}
+	if _, err := w.file.WriteAt(of.encode(w.bucket, w.key), 0); err != nil {
 		return err
 	}
 	s, id := w.store, identify(w.bucket, w.key)
