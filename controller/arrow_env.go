@@ -34,6 +34,7 @@ const (
 	envGoMemory   = "GOMEMLIMIT"
 
 	envObjectCache       = "OBJECT_CACHE"
+	envObjectCacheCA     = "OBJECT_CACHE_CA_FILE"
 	envObjectCacheBucket = "OBJECT_CACHE_BUCKET"
 	envObjectCacheToken  = "OBJECT_CACHE_TOKEN_FILE"
 )

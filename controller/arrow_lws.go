@@ -28,6 +28,7 @@ type serverConfig struct {
 	policy         corev1.PullPolicy
 	secrets        []corev1.LocalObjectReference
 	objectCacheURL string
+	objectCacheCA  string // Options.ObjectCacheCA
 }
 
 // leaderWorkerSet returns the cache's LeaderWorkerSet: the head is the leader and the data nodes are workers; each group is a copy of

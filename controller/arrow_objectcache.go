@@ -16,6 +16,8 @@ const (
 	objectCacheAudience = "datacache-object-cache"
 	// objectCacheExpiry is the lifetime of a token in seconds; the kubelet renews it after 80 % of that.
 	objectCacheExpiry = 3600
+	// objectCacheCAKey is the key of the ConfigMap of authorities, and the file's name in the volume.
+	objectCacheCAKey = "ca.crt"
 )
 
 // readThrough configures a container to read the table through the object cache, if the DataCache requests it, and returns the pod's
@@ -31,9 +33,19 @@ func readThrough(dc *v1alpha1.DataCache, server serverConfig, container *corev1.
 		variable(envObjectCacheToken, objectCacheMount+"/token"),
 	)
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: objectCacheVolume, MountPath: objectCacheMount, ReadOnly: true})
-	token := &corev1.ServiceAccountTokenProjection{Audience: objectCacheAudience, ExpirationSeconds: new(int64(objectCacheExpiry)), Path: "token"}
+	sources := []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+		Audience: objectCacheAudience, ExpirationSeconds: new(int64(objectCacheExpiry)), Path: "token",
+	}}}
+	if server.objectCacheCA != "" {
+		container.Env = append(container.Env, variable(envObjectCacheCA, objectCacheMount+"/"+objectCacheCAKey))
+		sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: server.objectCacheCA},
+			Items:                []corev1.KeyToPath{{Key: objectCacheCAKey, Path: objectCacheCAKey}},
+			Optional:             new(true), // without it the table is read from its bucket
+		}})
+	}
 	return []corev1.Volume{{
 		Name:         objectCacheVolume,
-		VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: token}}}},
+		VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}},
 	}}
 }

@@ -82,7 +82,9 @@ func TestObjects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			before := dc.DeepCopy()
-			set, err := leaderWorkerSet(dc, serverConfig{image: "example.com/cacheserver:v1", objectCacheURL: "http://objects.example.svc"})
+			set, err := leaderWorkerSet(dc, serverConfig{
+				image: "example.com/cacheserver:v1", objectCacheURL: "https://objects.example.svc", objectCacheCA: "objects-ca",
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

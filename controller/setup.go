@@ -47,6 +47,9 @@ type Options struct {
 	Namespace string
 	// ObjectCacheURL is the URL of the object cache for caches that use one; empty: the Service of manifests/object-cache.
 	ObjectCacheURL string
+	// ObjectCacheCA is the name of a ConfigMap in the DataCaches' namespaces whose key ca.crt has the authorities of the object cache's
+	// certificates, as PEM; empty: those of the image.
+	ObjectCacheCA string
 	// ClusterDomain is the cluster's DNS domain, with which names of Services end; empty: cluster.local.
 	ClusterDomain string
 	// StatusAddress is the host:port on which steps that wait for files ask for the state of their cache (inject.Settings.StatusURL);
@@ -147,7 +150,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	k := applier{client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	events := &warnings{live: mgr.GetAPIReader(), now: o.Now}
 	arrow := &arrowEngine{
-		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL}, namespace: o.Namespace,
+		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL, o.ObjectCacheCA}, namespace: o.Namespace,
 		heads: heads{o.Dial, headTimeout}, warnings: events,
 	}
 	files := &fluidEngine{applier: k, mapper: mgr.GetRESTMapper(), warnings: events, watches: &fluidWatches{cache: mgr.GetCache()}, now: o.Now}

@@ -6,10 +6,16 @@ package objstore
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	cryptorand "crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"io"
 	"log/slog"
 	"maps"
+	"math/big"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -32,6 +38,7 @@ import (
 // objectCacheUnderTest is a real object cache; a test can install a handler in front of it.
 type objectCacheUnderTest struct {
 	blockcache.Config
+	handler  http.Handler
 	front    atomic.Pointer[func(w http.ResponseWriter, r *http.Request, next http.Handler)]
 	requests atomic.Int64
 }
@@ -54,14 +61,15 @@ func startObjectCache(t *testing.T) *objectCacheUnderTest {
 	})
 	server.Open()
 	c := &objectCacheUnderTest{}
-	listening := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	c.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.requests.Add(1)
 		if front := c.front.Load(); front != nil {
 			(*front)(w, r, server)
 			return
 		}
 		server.ServeHTTP(w, r)
-	}))
+	})
+	listening := httptest.NewServer(c.handler)
 	t.Cleanup(func() {
 		listening.Close()
 		objects.Close()
@@ -112,6 +120,62 @@ func TestSecondReadIsFromTheObjectCache(t *testing.T) {
 			t.Errorf("%d bytes: %+v, want neither miss nor failure", size, stats)
 		}
 	}
+}
+
+// TestObjectCacheOverTLS reads through an object cache whose certificate is verified by a file: at first there is none, then one of
+// another authority, then the right one.
+func TestObjectCacheOverTLS(t *testing.T) {
+	srv := s3test.Start(t)
+	cache := startObjectCache(t)
+	secured := httptest.NewTLSServer(cache.handler)
+	defer secured.Close()
+	cfg := cache.Config
+	cfg.URL, cfg.CAFile = secured.URL, filepath.Join(t.TempDir(), "ca.crt")
+	data := pattern(blockcache.BlockSize + 1)
+	uri := srv.Put("bucket", "file.parquet", data)
+	filling, _ := newTestStore(t, srv, Config{ObjectCache: cache.Config})
+	readAll(t, filling, uri)
+	untrusted, err := otherAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name, pem string
+		cached    int64
+	}{
+		{"no file", "", 0},
+		{"no certificate", "nothing", 0},
+		{"another authority", untrusted, 0},
+		{"the authority", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secured.Certificate().Raw})), int64(len(data))},
+	} {
+		if step.pem != "" {
+			if err := os.WriteFile(cfg.CAFile, []byte(step.pem), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := cache.requests.Load()
+		s, _ := newTestStore(t, srv, Config{ObjectCache: cfg})
+		if got := readAll(t, s, uri); !bytes.Equal(got, data) {
+			t.Errorf("%s: the bytes differ", step.name)
+		}
+		if stats := s.Stats(); stats.CacheBytes != step.cached || (stats.CacheFailures > 0) == (step.cached > 0) {
+			t.Errorf("%s: %+v, want %d bytes from the object cache", step.name, stats, step.cached)
+		}
+		if asked := cache.requests.Load() > before; asked != (step.cached > 0) {
+			t.Errorf("%s: the object cache got requests: %v", step.name, asked)
+		}
+	}
+}
+
+// otherAuthority returns a certificate that signed nothing here, as PEM.
+func otherAuthority() (string, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
+	if err != nil {
+		return "", err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(cryptorand.Reader, template, template, &key.PublicKey, key)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), err
 }
 
 func TestANewVersionIsReadAnew(t *testing.T) {

@@ -58,6 +58,8 @@ func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.DurationVar(&f.stall, "stall-timeout", 0, "try a read from the object store again after it has brought no byte, or less than 16 KiB/s, for this long (default 30s)")
 	flags.DurationVar(&f.retry, "retry-time", 0, "report a read from the object store as failed after trying for this long (default 3m)")
 	flags.StringVar(&f.through.URL, "object-cache", env("OBJECT_CACHE"), "read through the object cache at this URL, such as http://host:port (env OBJECT_CACHE)")
+	flags.StringVar(&f.through.CAFile, "object-cache-ca", env("OBJECT_CACHE_CA_FILE"),
+		"PEM file of the authorities of its certificates, for an https URL; read for each connection (default: the system's; env OBJECT_CACHE_CA_FILE)")
 	flags.StringVar(&f.through.Bucket, "object-cache-bucket", env("OBJECT_CACHE_BUCKET"), "its bucket for the tables' blocks (env OBJECT_CACHE_BUCKET)")
 	flags.StringVar(&f.through.TokenFile, "object-cache-token-file", env("OBJECT_CACHE_TOKEN_FILE"), "file of the bearer token for it (env OBJECT_CACHE_TOKEN_FILE)")
 	flags.DurationVar(&f.through.Timeout, "object-cache-timeout", 0, "read a block from the object store itself after waiting for the object cache this long (default 10s)")
@@ -80,7 +82,7 @@ func (f *sourceFlags) open(env environment) (*iceberg.Source, error) {
 		location.CatalogURI, location.Warehouse = "", ""
 	}
 	if err := f.through.Check(); err != nil {
-		return nil, fmt.Errorf("--object-cache, --object-cache-bucket, --object-cache-token-file: %w", err)
+		return nil, fmt.Errorf("--object-cache, --object-cache-ca, --object-cache-bucket, --object-cache-token-file: %w", err)
 	}
 	cfg, err := objstore.Config{
 		S3:     objstore.S3{Endpoint: env.or("AWS_ENDPOINT_URL_S3", env.or("AWS_ENDPOINT_URL", env("AWS_S3_ENDPOINT")))},

@@ -30,7 +30,7 @@ func TestObjectCacheFlagsAreChecked(t *testing.T) {
 		"an xDS key, no cert":    {"--dir d --buckets b --namespace n --xds :1 --xds-tls-key k", "--xds-tls-cert: missing"},
 		"an xDS cert alone":      {"--dir d --buckets b --namespace n --xds :1 --xds-tls-cert c", "--xds-tls-key: missing"},
 		"Envoys without address": {"--dir d --buckets b --namespace n --xds :1 --xds-envoy :10000", `--xds-envoy: ":10000"`},
-		"xDS of TLS":             {"--dir d --buckets b --namespace n --tls-cert c --tls-key k --tls-ca a --xds :1", "--xds: Envoy is configured"},
+		"TLS at Envoys alone":    {"--dir d --buckets b --namespace n --xds :1 --xds-envoy-cert c", "--tls-cert: missing"},
 		"not among its peers":    {"--dir d --buckets b --standalone --tokens t --name a --peer b=c:1", `not this one, which is "a"`},
 		"a stray word":           {"d", "unknown command"},
 		"a file that isn't here": {"--dir d --buckets /no/such/file --standalone --tokens t", "--buckets: open /no/such/file"},

@@ -53,20 +53,35 @@ func (f *tlsFlags) scheme() string {
 	return "https"
 }
 
-// load returns the server's TLS configuration, nil without TLS. Files are watched until ctx ends.
-func (f *tlsFlags) load(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*objectcache.TLS, error) {
+// load returns the server's TLS configuration and the file of authorities, which the caller watches; both are nil without TLS. The other
+// files are watched until ctx ends.
+func (f *tlsFlags) load(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*objectcache.TLS, *reload.File[authorities], error) {
 	if f.cert == "" {
-		return nil, nil //nolint:nilnil // running without TLS is valid
+		return nil, nil, nil
 	}
 	pair, err := watchPair(ctx, group, log, f.cert, f.key)
 	if err != nil {
-		return nil, fmt.Errorf("--tls-cert: %w", err)
+		return nil, nil, fmt.Errorf("--tls-cert: %w", err)
 	}
-	roots, err := watchRoots(ctx, group, log, f.ca)
+	roots, err := reload.Open(f.ca, parseAuthorities)
 	if err != nil {
-		return nil, fmt.Errorf("--tls-ca: %w", err)
+		return nil, nil, fmt.Errorf("--tls-ca: %w", err)
 	}
-	return &objectcache.TLS{Certificate: pair, Roots: roots, ServerName: f.name}, nil
+	return &objectcache.TLS{Certificate: pair, Roots: func() *x509.CertPool { return roots.Get().pool }, ServerName: f.name}, roots, nil
+}
+
+// authorities are certificates of authorities.
+type authorities struct {
+	pem  string
+	pool *x509.CertPool
+}
+
+func parseAuthorities(text []byte) (authorities, error) {
+	a := authorities{pem: string(text), pool: x509.NewCertPool()}
+	if !a.pool.AppendCertsFromPEM(text) {
+		return authorities{}, errors.New("no certificate in PEM")
+	}
+	return a, nil
 }
 
 // watchPair returns a function that returns the current certificate of two PEM files, which are watched until ctx ends.
@@ -91,19 +106,13 @@ func watchPair(ctx context.Context, group *errgroup.Group, log *slog.Logger, cer
 
 // watchRoots returns a function that returns the current authorities of a PEM file, which is watched until ctx ends.
 func watchRoots(ctx context.Context, group *errgroup.Group, log *slog.Logger, file string) (func() *x509.CertPool, error) {
-	roots, err := reload.Open(file, func(text []byte) (*x509.CertPool, error) {
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(text) {
-			return nil, errors.New("no certificate in PEM")
-		}
-		return pool, nil
-	})
+	roots, err := reload.Open(file, parseAuthorities)
 	if err != nil {
 		return nil, err
 	}
 	group.Go(func() error {
-		roots.Watch(ctx, lookEvery, log, func(*x509.CertPool) {})
+		roots.Watch(ctx, lookEvery, log, func(authorities) {})
 		return nil
 	})
-	return roots.Get, nil
+	return func() *x509.CertPool { return roots.Get().pool }, nil
 }

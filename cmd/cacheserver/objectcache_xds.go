@@ -23,11 +23,13 @@ import (
 )
 
 // xdsFlags configure the port at which Envoys and gRPC clients get their configuration.
-type xdsFlags struct{ listen, envoy, cert, key, clientCA string }
+type xdsFlags struct{ listen, envoy, envoyCert, cert, key, clientCA string }
 
 func (f *xdsFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.listen, "xds", env("XDS_LISTEN"), "host:port that serves Envoy's configuration over xDS; empty: none (env XDS_LISTEN)")
 	flags.StringVar(&f.envoy, "xds-envoy", env.or("XDS_ENVOY", "0.0.0.0:10000"), "IP:port where Envoys accept clients, the same at all object caches (env XDS_ENVOY)")
+	flags.StringVar(&f.envoyCert, "xds-envoy-cert", env("XDS_ENVOY_CERT"),
+		"with --tls-cert: file in Envoys' file system, an SDS resource \"objects\" with the certificate for their clients; empty: no TLS there (env XDS_ENVOY_CERT)")
 	flags.StringVar(&f.cert, "xds-tls-cert", env("XDS_TLS_CERT"), "PEM file of the certificate for --xds; read again when it changes; empty: no TLS (env XDS_TLS_CERT)")
 	flags.StringVar(&f.key, "xds-tls-key", env("XDS_TLS_KEY"), "PEM file of its key (env XDS_TLS_KEY)")
 	flags.StringVar(&f.clientCA, "xds-tls-client-ca", env("XDS_TLS_CLIENT_CA"), "PEM file of the authorities of xDS clients' certificates; read again when it changes; empty: clients need none (env XDS_TLS_CLIENT_CA)")
@@ -36,14 +38,14 @@ func (f *xdsFlags) register(flags *pflag.FlagSet, env environment) {
 // check returns an error if the flags are inconsistent, also with those of TLS on the port for objects.
 func (f *xdsFlags) check(objects tlsFlags) error {
 	if f.listen == "" {
-		if f.cert != "" || f.key != "" || f.clientCA != "" {
-			return errors.New("--xds: missing, --xds-tls-cert, --xds-tls-key and --xds-tls-client-ca want it")
+		if f.cert != "" || f.key != "" || f.clientCA != "" || f.envoyCert != "" {
+			return errors.New("--xds: missing, --xds-envoy-cert, --xds-tls-cert, --xds-tls-key and --xds-tls-client-ca want it")
 		}
 		return nil
 	}
 	switch {
-	case objects.cert != "":
-		return errors.New("--xds: Envoy is configured to reach object caches without TLS, leave out --xds or --tls-cert")
+	case objects.cert == "" && f.envoyCert != "":
+		return errors.New("--tls-cert: missing, --xds-envoy-cert wants it")
 	case f.cert == "" && (f.key != "" || f.clientCA != ""):
 		return errors.New("--xds-tls-cert: missing, --xds-tls-key and --xds-tls-client-ca want it")
 	case f.cert != "" && f.key == "":
@@ -64,8 +66,8 @@ func (f *xdsFlags) listener() (netip.AddrPort, error) {
 // control is an xDS server; nil without --xds.
 type control struct{ *xds.Server }
 
-// start starts the xDS server, which has no members yet. It returns nil without --xds.
-func (f *xdsFlags) start(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*control, error) {
+// start starts the xDS server, which has no members yet. It returns nil without --xds; objects may be nil.
+func (f *xdsFlags) start(ctx context.Context, group *errgroup.Group, log *slog.Logger, objects *xds.ObjectTLS) (*control, error) {
 	if f.listen == "" {
 		return nil, nil //nolint:nilnil // running without xDS is valid
 	}
@@ -82,19 +84,32 @@ func (f *xdsFlags) start(ctx context.Context, group *errgroup.Group, log *slog.L
 	if err != nil {
 		return nil, fmt.Errorf("--xds: %w", err)
 	}
-	server := xds.New(xds.Config{Listener: envoy, TLS: secured, Log: log})
+	server := xds.New(xds.Config{Listener: envoy, TLS: secured, Objects: objects, Log: log})
 	group.Go(func() error { return server.Serve(ctx, on) })
 	return &control{server}, nil
 }
 
 // secure returns the TLS configuration of the port for objects, and starts the xDS server; each is nil without its flags.
 func (f *objectCacheFlags) secure(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*objectcache.TLS, *control, error) {
-	secured, err := f.tls.load(ctx, group, log)
+	secured, roots, err := f.tls.load(ctx, group, log)
 	if err != nil {
 		return nil, nil, err
 	}
-	started, err := f.xds.start(ctx, group, log)
-	return secured, started, err
+	if secured == nil {
+		started, err := f.xds.start(ctx, group, log, nil)
+		return nil, started, err
+	}
+	started, err := f.xds.start(ctx, group, log, &xds.ObjectTLS{
+		Authorities: func() string { return roots.Get().pem }, ServerName: f.tls.name, EnvoyCertificate: f.xds.envoyCert,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	group.Go(func() error {
+		roots.Watch(ctx, lookEvery, log, func(authorities) { started.refresh() })
+		return nil
+	})
+	return secured, started, nil
 }
 
 // tls returns the xDS server's TLS configuration, nil without TLS. Files are watched until ctx ends.
@@ -122,6 +137,13 @@ func (f *xdsFlags) tls(ctx context.Context, group *errgroup.Group, log *slog.Log
 			}, nil
 		},
 	}, nil
+}
+
+// refresh publishes changed authorities; c may be nil.
+func (c *control) refresh() {
+	if c != nil {
+		c.Refresh()
+	}
 }
 
 // setMembers publishes the members; c may be nil.

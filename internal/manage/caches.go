@@ -26,6 +26,7 @@ type CacheFlags struct {
 	image, pullPolicy string
 	domain            string
 	objectCache       string
+	objectCacheCA     string
 	status, statusURL string
 	noAffinity        bool
 	hub               inject.HubMirror
@@ -45,6 +46,7 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	flags.StringVar(&f.pullPolicy, "cache-image-pull-policy", env("CACHE_IMAGE_PULL_POLICY"), "Always, IfNotPresent or Never; empty: that of the init container, or the kubelet's default (env CACHE_IMAGE_PULL_POLICY)")
 	flags.StringVar(&f.domain, "cluster-domain", "cluster.local", "DNS domain of the cluster, the end of the names of Services")
 	flags.StringVar(&f.objectCache, "object-cache", env("OBJECT_CACHE"), "URL of the object cache, for DataCaches that name a bucket of it (default: the Service of manifests/object-cache; env OBJECT_CACHE)")
+	flags.StringVar(&f.objectCacheCA, "object-cache-ca", env("OBJECT_CACHE_CA"), "ConfigMap in the DataCaches' namespaces whose key ca.crt has the authorities of the object cache's certificates, for an https URL; empty: those of the image (env OBJECT_CACHE_CA)")
 	flags.StringVar(&f.hub.Endpoint, "hub-mirror", env("HUB_MIRROR"), "URL of a mirror of the Hugging Face hub, which becomes HF_ENDPOINT of initializers and trainers; empty: none (env HUB_MIRROR)")
 	flags.StringVar(&f.hub.Audience, "hub-audience", "datacache-object-cache", "what the ServiceAccount tokens for that mirror are made for")
 	flags.StringVar(&f.status, "status", env("STATUS_ADDRESS"), "host:port on which steps that wait for files ask for the state of their cache; empty serves none, and TrainJobs that name files are refused (env STATUS_ADDRESS)")
@@ -76,7 +78,10 @@ func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (control
 	if err := f.complete(ctx, reader, &gate); err != nil {
 		return controller.Options{}, err
 	}
-	return controller.Options{Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain, ObjectCacheURL: f.objectCache, StatusAddress: f.status}, nil
+	return controller.Options{
+		Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain,
+		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status,
+	}, nil
 }
 
 // complete sets, from the manager's own pod, the image settings of caches that no flag sets.

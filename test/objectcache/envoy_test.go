@@ -311,3 +311,81 @@ func TestEnvoyGetsItsConfigurationOverTLS(t *testing.T) {
 		t.Errorf("a client without a certificate: error %v, want one about its certificate", err)
 	}
 }
+
+// TestEnvoyOverTLS serves objects over TLS at the object caches and at Envoy. The object caches' authority is replaced first, so that
+// Envoy must refuse them, and then their certificate. Envoy's own certificate is renewed.
+func TestEnvoyOverTLS(t *testing.T) {
+	t.Parallel()
+	first, second, front, dir := newAuthority(t), newAuthority(t), newAuthority(t), t.TempDir()
+	replace := func(name, text string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.Rename(write(t, file+".new", text), file); err != nil { // Envoy watches for renamed files only, as volumes have
+			t.Fatal(err)
+		}
+		return file
+	}
+	issue := func(a *authority, serial int64, name string) (certFile, keyFile string) {
+		t.Helper()
+		cert, key := a.issue(t, serial)
+		return replace(name+".crt", cert), replace(name+".key", key)
+	}
+	certFile, keyFile := issue(first, 2, "cache")
+	frontCert, frontKey := issue(front, 3, "front")
+	secret := replace("objects.yaml", fmt.Sprintf(`resources:
+- "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret
+  name: objects
+  tls_certificate: {certificate_chain: {filename: %s}, private_key: {filename: %s}}
+`, frontCert, frontKey))
+	f := startFleet(t, "--tls-cert", certFile, "--tls-key", keyFile, "--tls-ca", replace("ca.crt", first.pem), "--tls-name", "cache", "--xds-envoy-cert", secret)
+	e := startEnvoy(t, f.xds["a"], f.listener, "")
+
+	roots := x509.NewCertPool()
+	roots.AddCert(front.cert)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "cache"}, DisableKeepAlives: true}}
+	ask := func(method, path, body string) (status int, serial int64, err error) {
+		request, err := http.NewRequestWithContext(t.Context(), method, "https://"+e.address+path, strings.NewReader(body))
+		if err != nil {
+			return 0, 0, err
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := client.Do(request)
+		if err != nil {
+			return 0, 0, err
+		}
+		defer response.Body.Close()
+		_, err = io.Copy(io.Discard, response.Body)
+		return response.StatusCode, response.TLS.PeerCertificates[0].SerialNumber.Int64(), err
+	}
+	becomes := func(what, path string, status int, serial int64) {
+		t.Helper()
+		eventually(t, func() error {
+			e.process.Alive()
+			got, by, err := ask(http.MethodGet, path, "")
+			if err == nil && (got != status || by != serial) {
+				err = fmt.Errorf("%s: status %d by certificate %d, want %d by %d", what, got, by, status, serial)
+			}
+			return err
+		})
+	}
+	becomes("Envoy has its configuration", "/ready", http.StatusOK, 3)
+	e.becomes("cluster.objects.membership_total", 3)
+	for i := range 30 { // of all nodes
+		path := fmt.Sprintf("/v1/objects/open//%d", i)
+		if status, _, err := ask(http.MethodPut, path, "body"); err != nil || status != http.StatusCreated {
+			t.Fatalf("PUT %s: %d, %v, want 201", path, status, err)
+		}
+		if status, _, err := ask(http.MethodGet, path, ""); err != nil || status != http.StatusOK {
+			t.Fatalf("GET %s: %d, %v, want 200", path, status, err)
+		}
+	}
+	if n := f.forwards("a", "b", "c"); n != 0 {
+		t.Errorf("%g requests were forwarded, want none", n)
+	}
+	replace("ca.crt", second.pem)
+	becomes("object caches of another authority", "/v1/objects/open//0", http.StatusServiceUnavailable, 3)
+	issue(second, 4, "cache")
+	becomes("object caches of the new authority", "/v1/objects/open//0", http.StatusOK, 3)
+	issue(front, 5, "front")
+	becomes("Envoy's new certificate", "/v1/objects/open//0", http.StatusOK, 5)
+}

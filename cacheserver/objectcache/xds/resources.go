@@ -20,6 +20,7 @@ import (
 	maglevpolicy "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/maglev/v3"
 	ringpolicy "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/ring_hash/v3"
 	previoushosts "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	transport "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	upstream "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	matcher "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	kind "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -65,7 +66,8 @@ const (
 )
 
 // listenerOf is Envoy's Listener. Keys are everything after the bucket in the raw request target, so paths must not be changed.
-func listenerOf(on netip.AddrPort) *listener.Listener {
+func listenerOf(cfg Config) *listener.Listener {
+	on := cfg.Listener
 	manager := &hcm.HttpConnectionManager{
 		StatPrefix:                   objects,
 		RouteSpecifier:               &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: overADS(), RouteConfigName: objects}},
@@ -84,7 +86,7 @@ func listenerOf(on netip.AddrPort) *listener.Listener {
 		}}},
 		FilterChains: []*listener.FilterChain{{Filters: []*listener.Filter{{
 			Name: "envoy.filters.network.http_connection_manager", ConfigType: &listener.Filter_TypedConfig{TypedConfig: pack(manager)},
-		}}}},
+		}}, TransportSocket: downstreamTLS(cfg.Objects)}},
 	}
 }
 
@@ -154,9 +156,9 @@ func grpcListener() *listener.Listener {
 	return &listener.Listener{Name: Target, ApiListener: &listener.ApiListener{ApiListener: pack(manager)}}
 }
 
-// clusterOf is the Cluster of the members. With health checks, outlier detection or hash_balance_factor, Envoys would have tables that
+// clusterOf is the Cluster of the members, which are reached over TLS unless objects is nil. With health checks, outlier detection or hash_balance_factor, Envoys would have tables that
 // differ from package router's and from each other's. Clients use the first policy that they know; gRPC has no Maglev.
-func clusterOf() *cluster.Cluster {
+func clusterOf(objectTLS *ObjectTLS) *cluster.Cluster {
 	many := wrapperspb.UInt32(atOnce)
 	return &cluster.Cluster{
 		Name:                 objects,
@@ -172,6 +174,48 @@ func clusterOf() *cluster.Cluster {
 			MaxConnections: many, MaxPendingRequests: many, MaxRequests: many, MaxRetries: many,
 		}}},
 		TypedExtensionProtocolOptions: map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(upstreamHTTP())},
+		TransportSocket:               upstreamTLS(objectTLS),
+	}
+}
+
+// upstreamTLS verifies object caches' certificates; nil without TLS. Authorities are public, and part of the configuration, so that
+// Envoys need no file of them.
+func upstreamTLS(t *ObjectTLS) *core.TransportSocket {
+	if t == nil {
+		return nil
+	}
+	validation := &transport.CertificateValidationContext{
+		TrustedCa: &core.DataSource{Specifier: &core.DataSource_InlineString{InlineString: t.Authorities()}},
+		MatchTypedSubjectAltNames: []*transport.SubjectAltNameMatcher{{
+			SanType: transport.SubjectAltNameMatcher_DNS,
+			Matcher: &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Exact{Exact: t.ServerName}},
+		}},
+	}
+	return transportSocket(&transport.UpstreamTlsContext{Sni: t.ServerName, CommonTlsContext: &transport.CommonTlsContext{
+		AlpnProtocols:         []string{"http/1.1"},
+		ValidationContextType: &transport.CommonTlsContext_ValidationContext{ValidationContext: validation},
+	}})
+}
+
+// downstreamTLS is for Envoy's clients; nil without TLS. Envoy reads the certificate from files, since xDS carries no secrets here, and
+// again when they change.
+func downstreamTLS(t *ObjectTLS) *core.TransportSocket {
+	if t == nil || t.EnvoyCertificate == "" {
+		return nil
+	}
+	from := &core.ConfigSource{
+		ResourceApiVersion:    core.ApiVersion_V3,
+		ConfigSourceSpecifier: &core.ConfigSource_PathConfigSource{PathConfigSource: &core.PathConfigSource{Path: t.EnvoyCertificate}},
+	}
+	return transportSocket(&transport.DownstreamTlsContext{CommonTlsContext: &transport.CommonTlsContext{
+		AlpnProtocols:                  []string{"http/1.1"},
+		TlsCertificateSdsSecretConfigs: []*transport.SdsSecretConfig{{Name: objects, SdsConfig: from}},
+	}})
+}
+
+func transportSocket(config proto.Message) *core.TransportSocket {
+	return &core.TransportSocket{
+		Name: "envoy.transport_sockets.tls", ConfigType: &core.TransportSocket_TypedConfig{TypedConfig: pack(config)},
 	}
 }
 
@@ -235,7 +279,7 @@ func routerFilter() []*hcm.HttpFilter {
 	return []*hcm.HttpFilter{{Name: "envoy.filters.http.router", ConfigType: config}}
 }
 
-// pack returns the message, whose content must be constant, as an Any with the same bytes in every process.
+// pack returns the message, whose text must be UTF-8, as an Any with the same bytes in every process.
 func pack(m proto.Message) *anypb.Any {
 	packed := &anypb.Any{}
 	if err := anypb.MarshalFrom(packed, m, proto.MarshalOptions{Deterministic: true}); err != nil {

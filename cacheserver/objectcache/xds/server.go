@@ -39,7 +39,17 @@ const gather = 200 * time.Millisecond
 type Config struct {
 	Listener netip.AddrPort // where Envoys accept clients
 	TLS      *tls.Config    // of connections to the Server; nil: no TLS
+	Objects  *ObjectTLS     // nil: object caches and Envoys serve objects without TLS
 	Log      *slog.Logger
+}
+
+// ObjectTLS is how objects are served over TLS.
+type ObjectTLS struct {
+	Authorities func() string // the current authorities of object caches' certificates, PEM
+	ServerName  string        // the name in their certificates
+	// EnvoyCertificate is the path, in Envoys' file system, of an SDS resource called "objects" with the certificate that Envoys show to
+	// their clients. Empty: clients reach Envoys without TLS.
+	EnvoyCertificate string
 }
 
 // Server is an ADS server. Until SetMembers is called for the first time, clients wait. Create it with New; it may be shared.
@@ -69,6 +79,11 @@ func (s *Server) Collector() prometheus.Collector { return s.clients }
 // SetMembers replaces the members, all of which must be ready. It does not block. Having no members is a configuration too.
 func (s *Server) SetMembers(members []router.Member) {
 	s.members.Store(&members)
+	s.Refresh()
+}
+
+// Refresh publishes the members again after ObjectTLS.Authorities changed. It does not block.
+func (s *Server) Refresh() {
 	select {
 	case s.changed <- struct{}{}:
 	default: // Serve will publish the latest
@@ -125,7 +140,11 @@ func (s *Server) publish(ctx context.Context) {
 		case <-s.changed: // set during the wait, and read below
 		default:
 		}
-		members := *s.members.Load()
+		known := s.members.Load()
+		if known == nil {
+			continue // Refresh came before SetMembers
+		}
+		members := *known
 		if err := s.set(ctx, members); err != nil && ctx.Err() == nil {
 			s.cfg.Log.Error("members are not published over xDS", "error", err)
 		}
@@ -133,7 +152,7 @@ func (s *Server) publish(ctx context.Context) {
 }
 
 func (s *Server) set(ctx context.Context, members []router.Member) error {
-	made, err := snapshots(members, s.cfg.Listener)
+	made, err := snapshots(members, s.cfg)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"net/netip"
 	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -38,10 +37,9 @@ func (audiences) ID(node *core.Node) string {
 	return string(envoys)
 }
 
-// snapshots returns the configuration for the members; Envoys accept clients on the address on. It depends on the set of members only,
-// versions included, so that all object caches with the same members serve the same: a client that reconnects to another one over
-// delta xDS is sent nothing again.
-func snapshots(members []router.Member, on netip.AddrPort) (map[audience]*cache.Snapshot, error) {
+// snapshots returns the configuration for the members. It depends on the set of members and cfg only, versions included, so that all
+// object caches with the same members serve the same: a client that reconnects to another one over delta xDS is sent nothing again.
+func snapshots(members []router.Member, cfg Config) (map[audience]*cache.Snapshot, error) {
 	members = router.Distinct(members)
 	zoned, err := assignment(members)
 	if err != nil {
@@ -57,12 +55,12 @@ func snapshots(members []router.Member, on netip.AddrPort) (map[audience]*cache.
 	made := map[audience]*cache.Snapshot{}
 	for who, resources := range map[audience]map[resource.Type][]types.Resource{
 		envoys: {
-			resource.ListenerType: {listenerOf(on)}, resource.RouteType: {routes()}, resource.ClusterType: {clusterOf()},
+			resource.ListenerType: {listenerOf(cfg)}, resource.RouteType: {routes()}, resource.ClusterType: {clusterOf(cfg.Objects)},
 			resource.EndpointType: {zoned},
 		},
 		// Without zones: grpc-go 1.83 divides a zone's weight by its number of members, and the C core 1.85 does not, so that their rings
-		// would differ.
-		grpcs: {resource.ListenerType: {grpcListener()}, resource.ClusterType: {clusterOf()}, resource.EndpointType: {flat}},
+		// would differ. And without TLS: gRPC takes authorities only from its own configuration (gRFC A29).
+		grpcs: {resource.ListenerType: {grpcListener()}, resource.ClusterType: {clusterOf(nil)}, resource.EndpointType: {flat}},
 	} {
 		if made[who], err = snapshotOf(resources); err != nil {
 			return nil, err

@@ -39,7 +39,7 @@ var on = netip.MustParseAddrPort("0.0.0.0:10000")
 // TestGolden compares the snapshots of three members in two zones with testdata/snapshots.json. -update writes it anew.
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	made, err := snapshots(trio, on)
+	made, err := snapshots(trio, Config{Listener: on})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func normalize(t *testing.T, text []byte) []byte {
 // versions returns the versions of all types and resources.
 func versions(t *testing.T, members []router.Member) map[string]string {
 	t.Helper()
-	made, err := snapshots(members, on)
+	made, err := snapshots(members, Config{Listener: on})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,9 +143,47 @@ func TestReplicasAgree(t *testing.T) {
 	}
 }
 
+// TestTLSIsForEnvoys compares the configuration without TLS with others.
+func TestTLSIsForEnvoys(t *testing.T) {
+	t.Parallel()
+	of := func(objects *ObjectTLS) map[string]string {
+		t.Helper()
+		made, err := snapshots(trio, Config{Listener: on, Objects: objects})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]string{}
+		for who, snapshot := range made {
+			for _, typeURL := range typeURLs {
+				found[string(who)+" "+typeURL] = snapshot.GetVersion(typeURL)
+			}
+		}
+		return found
+	}
+	cluster, listener := string(envoys)+" "+resource.ClusterType, string(envoys)+" "+resource.ListenerType
+	one := &ObjectTLS{Authorities: func() string { return "one" }, ServerName: "cache"}
+	two := &ObjectTLS{Authorities: func() string { return "two" }, ServerName: "cache"}
+	front := &ObjectTLS{Authorities: one.Authorities, ServerName: "cache", EnvoyCertificate: "/etc/objects.yaml"}
+	for name, test := range map[string]struct {
+		a, b    *ObjectTLS
+		changed []string
+	}{
+		"TLS":         {nil, one, []string{cluster}},
+		"authorities": {one, two, []string{cluster}},
+		"certificate": {one, front, []string{listener}},
+	} {
+		was := of(test.a)
+		for key, version := range of(test.b) {
+			if changed := version != was[key]; changed != slices.Contains(test.changed, key) {
+				t.Errorf("%s: %s has changed: %v, want only %v to", name, key, changed, test.changed)
+			}
+		}
+	}
+}
+
 func TestMembersWithoutIPAddress(t *testing.T) {
 	t.Parallel()
-	_, err := snapshots([]router.Member{{Name: "node-a", Address: "cache.example.com:8000"}}, on)
+	_, err := snapshots([]router.Member{{Name: "node-a", Address: "cache.example.com:8000"}}, Config{Listener: on})
 	if err == nil || !strings.Contains(err.Error(), `"node-a"`) || !strings.Contains(err.Error(), "cache.example.com:8000") {
 		t.Errorf("error %v, want one that names the member and its address", err)
 	}

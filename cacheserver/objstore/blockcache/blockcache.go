@@ -29,8 +29,10 @@ const (
 // block. If the object cache fails in any way, the read goes to the object's store. Anyone who may read the bucket of the object
 // cache can read the objects, regardless of the permissions in their own store.
 type Config struct {
-	// URL of the object cache, http://host:port. Empty: none.
+	// URL of the object cache, http://host:port or https://host:port. Empty: none.
 	URL string
+	// CAFile is a PEM file of the authorities of its certificates, read for each connection. Empty: the system's.
+	CAFile string
 	// Bucket for the blocks.
 	Bucket string
 	// TokenFile holds the bearer token. It is read for each request.
@@ -41,12 +43,15 @@ type Config struct {
 
 // Check returns an error if the configuration can't work.
 func (c Config) Check() error {
-	if c.URL == "" && c.Bucket == "" && c.TokenFile == "" {
+	if c.URL == "" && c.Bucket == "" && c.TokenFile == "" && c.CAFile == "" {
 		return nil
 	}
 	u, err := url.Parse(c.URL)
-	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
 		return fmt.Errorf("object cache: URL %q, want one such as http://host:port", c.URL)
+	}
+	if u.Scheme == "http" && c.CAFile != "" {
+		return fmt.Errorf("object cache: file of authorities %q with the URL %q, want an https URL", c.CAFile, c.URL)
 	}
 	if c.Bucket == "" || strings.Contains(c.Bucket, "/") {
 		return fmt.Errorf("object cache: bucket %q, want the name of a bucket", c.Bucket)

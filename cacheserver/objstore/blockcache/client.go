@@ -5,6 +5,8 @@ package blockcache
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -35,12 +37,41 @@ func newClient(cfg Config) *client {
 		cfg: cfg, prefix: "/v1/objects/" + cfg.Bucket + "/",
 		http: &http.Client{Transport: &http.Transport{ // no proxy: the object cache is in the cluster
 			DialContext:         (&net.Dialer{Timeout: time.Second}).DialContext,
+			TLSClientConfig:     verifyBy(cfg.CAFile),
+			TLSHandshakeTimeout: cfg.Timeout,
 			MaxIdleConnsPerHost: 32,
 			IdleConnTimeout:     time.Minute,
 			DisableCompression:  true,
 			ReadBufferSize:      64 << 10,
 			WriteBufferSize:     64 << 10,
 		}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, // an object cache never redirects
+	}
+}
+
+// verifyBy returns a TLS configuration that verifies servers by the authorities in a file, which is read for each connection since it may
+// be replaced; nil for "".
+func verifyBy(caFile string) *tls.Config {
+	if caFile == "" {
+		return nil
+	}
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies instead: Config.RootCAs can't change
+		VerifyConnection: func(state tls.ConnectionState) error {
+			text, err := os.ReadFile(caFile)
+			if err != nil {
+				return fmt.Errorf("the object cache's authorities: %w", err)
+			}
+			options := x509.VerifyOptions{DNSName: state.ServerName, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool()}
+			if !options.Roots.AppendCertsFromPEM(text) {
+				return fmt.Errorf("the object cache's authorities: %s: no certificate in PEM", caFile)
+			}
+			for _, each := range state.PeerCertificates[1:] {
+				options.Intermediates.AddCert(each)
+			}
+			_, err = state.PeerCertificates[0].Verify(options)
+			return err
+		},
 	}
 }
 

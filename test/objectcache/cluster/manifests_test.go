@@ -27,9 +27,23 @@ import (
 // rendered is the object cache with components, by kind and name.
 type rendered map[string]*unstructured.Unstructured
 
-// render renders manifests/object-cache with components of manifests/components, as a user's kustomization does, and checks that the
-// API server would accept all of it.
+// render renders manifests/object-cache with components of manifests/components, and checks that the API server would accept all of it.
 func render(t *testing.T, components ...string) rendered {
+	t.Helper()
+	objects, file := build(t, components...)
+	admin, err := cluster.Kubeconfig("admin", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := exec.CommandContext(t.Context(), cluster.Kubectl(), "--kubeconfig", admin, "apply", "--dry-run=server", "-f", file)
+	if text, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return objects
+}
+
+// build renders manifests/object-cache with components of manifests/components into a file, as a user's kustomization does.
+func build(t *testing.T, components ...string) (objects rendered, file string) {
 	t.Helper()
 	manifests, err := filepath.Abs("../../../manifests")
 	if err != nil {
@@ -53,19 +67,11 @@ func render(t *testing.T, components ...string) rendered {
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file := cluster.Render(t, dir)
-	admin, err := cluster.Kubeconfig("admin", "system:masters")
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply := exec.CommandContext(t.Context(), cluster.Kubectl(), "--kubeconfig", admin, "apply", "--dry-run=server", "-f", file)
-	if text, err := apply.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	file = cluster.Render(t, dir)
 	if text, err = os.ReadFile(file); err != nil {
 		t.Fatal(err)
 	}
-	objects := rendered{}
+	objects = rendered{}
 	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
 		object := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal(document, &object.Object); err != nil {
@@ -73,7 +79,7 @@ func render(t *testing.T, components ...string) rendered {
 		}
 		objects[object.GetKind()+" "+object.GetName()] = object
 	}
-	return objects
+	return objects, file
 }
 
 // get converts an object, which must be in the namespace of the object cache.
@@ -163,6 +169,55 @@ func TestEnvoyComponent(t *testing.T) {
 		}
 		if open == (p.Name == "xds") || forEnvoys != (p.Name == "xds") {
 			t.Errorf("port %s is open to all: %v, to Envoys: %v", p.Name, open, forEnvoys)
+		}
+	}
+}
+
+// TestTLSComponents checks that the parts of object-cache-tls, envoy and envoy-tls agree. Nothing here knows the kind Certificate.
+func TestTLSComponents(t *testing.T) {
+	t.Parallel()
+	objects, _ := build(t, "envoy", "object-cache-tls", "envoy-tls")
+	certificate := objects["Certificate datacache-object-cache"].Object["spec"].(map[string]any)
+	names, secret := certificate["dnsNames"].([]any), certificate["secretName"].(string)
+	for _, service := range []string{"datacache-object-cache", "datacache-envoy"} {
+		s := get[corev1.Service](t, objects, "Service "+service)
+		if name := s.Name + "." + s.Namespace + ".svc"; !slices.Contains(names, any(name)) || s.Spec.Ports[0].Port != 443 {
+			t.Errorf("Service %s has port %d, and the certificate is for %v", service, s.Spec.Ports[0].Port, names)
+		}
+	}
+	read := map[string]bool{} // paths of the files that the programs are told
+	for _, name := range []string{"datacache-object-cache", "datacache-envoy"} {
+		pod := get[appsv1.DaemonSet](t, objects, "DaemonSet "+name).Spec.Template.Spec
+		volume := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == secret })
+		if volume < 0 {
+			t.Fatalf("%s has no volume of the Secret %s", name, secret)
+		}
+		mount := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == pod.Volumes[volume].Name })
+		if mount < 0 {
+			t.Fatalf("%s doesn't mount the Secret", name)
+		}
+		for _, file := range []string{"tls.crt", "tls.key", "ca.crt"} {
+			read[pod.Containers[0].VolumeMounts[mount].MountPath+"/"+file] = true
+		}
+	}
+	env := map[string]string{}
+	for _, e := range get[appsv1.DaemonSet](t, objects, "DaemonSet datacache-object-cache").Spec.Template.Spec.Containers[0].Env {
+		env[e.Name] = e.Value
+	}
+	if !read[env["TLS_CERT"]] || !read[env["TLS_KEY"]] || !read[env["TLS_CA"]] {
+		t.Errorf("the object cache reads %v, which is not in its volume", env)
+	}
+	envoys := get[appsv1.DaemonSet](t, objects, "DaemonSet datacache-envoy").Spec.Template.Spec
+	if scheme := envoys.Containers[0].ReadinessProbe.HTTPGet.Scheme; scheme != corev1.URISchemeHTTPS {
+		t.Errorf("Envoy's readiness probe uses %q, want HTTPS", scheme)
+	}
+	for _, volume := range envoys.Volumes {
+		if volume.ConfigMap == nil {
+			continue
+		}
+		files := get[corev1.ConfigMap](t, objects, "ConfigMap "+volume.ConfigMap.Name).Data
+		if files["envoy.yaml"] == "" || !strings.Contains(files["objects.yaml"], "filename: /etc/envoy-tls/tls.crt") || env["XDS_ENVOY_CERT"] != "/etc/envoy/objects.yaml" {
+			t.Errorf("Envoy's files are %v, and the object cache names %s", files, env["XDS_ENVOY_CERT"])
 		}
 	}
 }
