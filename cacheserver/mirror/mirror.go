@@ -52,7 +52,9 @@ func New(o Options) *Mirror {
 	m.hub = hub.New(hub.Options{
 		Config: func() hub.Config { return o.Config().Hub }, Cache: cache, Metrics: metrics, Upstream: client, Review: o.Objects.Review, Log: o.Log,
 	})
-	m.oci = oci.New(oci.Options{Config: func() oci.Config { return o.Config().Images }, Cache: cache, Metrics: metrics, Upstream: client, Log: o.Log})
+	m.oci = oci.New(oci.Options{
+		Config: func() oci.Config { return o.Config().Images }, Cache: cache, Metrics: metrics, Upstream: client, FromPeer: o.Objects.FromPeer, Log: o.Log,
+	})
 	o.Objects.HandlePeers(http.HandlerFunc(m.servePeer))
 	return m
 }

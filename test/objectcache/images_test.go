@@ -135,6 +135,53 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// TestImagesOfARegistryWithTokens pulls through a registry whose tokens come from a server of its own. That server fails first, then both.
+func TestImagesOfARegistryWithTokens(t *testing.T) {
+	t.Parallel()
+	registry := ocitest.StartWithTokens(t)
+	private := registry.Push(t, "acme/app", []string{content("layer 1", 0, 20<<20+7), content("layer 2", 0, 1000)}, puller)
+	public := registry.Push(t, "library/base", []string{content("layer 3", 0, 9<<20)})
+	registry.Push(t, "acme/other", []string{"another layer"}, otherPuller)
+	nodes, dirs := startImageMirrors(t, 3, registry)
+	all := func(when string) {
+		t.Helper()
+		for i, dir := range dirs {
+			for _, credentials := range []string{puller, otherPuller, ""} {
+				if err := pull(t, dir, credentials, public.Name, whole(public)); err != nil {
+					t.Errorf("%s, node %d: a public image for %q: %v", when, i, credentials, err)
+				}
+			}
+			if err := pull(t, dir, puller, private.Name, whole(private)); err != nil {
+				t.Errorf("%s, node %d: a private image: %v", when, i, err)
+			}
+			for _, credentials := range []string{otherPuller, "puller:wrong", ""} {
+				if err := pull(t, dir, credentials, private.Name, whole(private)); err == nil {
+					t.Errorf("%s, node %d: a private image for %q", when, i, credentials)
+				}
+			}
+		}
+	}
+	all("with the registry")
+	for _, image := range []ocitest.Image{private, public} {
+		for digest, text := range image.Blobs {
+			if sent := registry.Sent(digest); sent != int64(len(text)) {
+				t.Errorf("the registry sent %d bytes of %s, want %d", sent, digest, len(text))
+			}
+		}
+	}
+	registry.StopRealm()
+	all("without the token server")
+	registry.Stop()
+	all("without the registry")
+	var stale float64
+	for _, node := range nodes {
+		stale += node.series("datacache_mirror_stale_total")
+	}
+	if stale == 0 {
+		t.Error("nothing was served although the registry failed")
+	}
+}
+
 // TestImagesMirrorDies kills the mirror in the middle of a layer: containerd goes on at the registry.
 func TestImagesMirrorDies(t *testing.T) {
 	t.Parallel()
@@ -200,6 +247,7 @@ func TestImagesRights(t *testing.T) {
 		{"another repository's manifest", "acme/other/manifests/" + image.Manifest, basic(otherPuller), http.StatusNotFound},
 		{"a tag for others", "acme/app/manifests/v1", basic(otherPuller), http.StatusUnauthorized},
 		{"a cluster's token", "acme/app/blobs/" + digest, "Bearer " + clusterToken, http.StatusUnauthorized},
+		{"a cluster's token in a pass", "acme/app/blobs/" + digest, "Bearer mirror-0-0-" + clusterToken, http.StatusUnauthorized},
 		{"a dotted path", "acme/other/../app/blobs/" + digest, basic(otherPuller), http.StatusNotFound},
 		{"an encoded path", "acme/other%2f..%2fapp/blobs/" + digest, basic(otherPuller), http.StatusNotFound},
 		{"another registry", "acme/app/blobs/" + digest + "?ns=elsewhere", basic(puller), http.StatusNotFound},

@@ -44,6 +44,7 @@ type Options struct {
 	Cache    *content.Cache
 	Metrics  *content.Metrics
 	Upstream *upstream.Client
+	FromPeer func(r *http.Request) bool // reports whether a request comes from another object cache's address
 	Log      *slog.Logger
 }
 
@@ -51,48 +52,57 @@ type Options struct {
 type Registry struct {
 	o          Options
 	rights     *rights.Rights
+	tokens     *tokens
 	challenges sync.Map // registry's name: string, its last WWW-Authenticate for the scheme Basic
 }
 
 // New returns a Registry.
 func New(o Options) *Registry {
-	return &Registry{o: o, rights: rights.New(func() { o.Metrics.Stale(kind) })}
+	return &Registry{o: o, rights: rights.New(func() { o.Metrics.Stale(kind) }), tokens: newTokens()}
 }
 
 // call is a request being answered.
 type call struct {
 	*http.Request
-	registry   *Registry
-	out        http.ResponseWriter
-	cfg        Config
-	host       string // the registry's name
-	upstream   string // its URL
-	target     target
-	credential string          // the client's Authorization
-	from       content.Request // for other object caches
+	registry    *Registry
+	out         http.ResponseWriter
+	cfg         Config
+	host        string // the registry's name
+	upstream    string // its URL
+	target      target
+	fromPeer    bool // it came to the object caches' own port
+	credentials credentials
+	from        content.Request // for other object caches
 }
 
 // Serve answers a request below Prefix. fromPeer says that it came to the object caches' own port.
 func (g *Registry) Serve(w http.ResponseWriter, r *http.Request, fromPeer bool) {
-	c := &call{Request: r, registry: g, out: w, cfg: g.o.Config(), host: r.URL.Query().Get("ns"), credential: r.Header.Get("Authorization")}
+	c := &call{
+		Request: r, registry: g, out: w, cfg: g.o.Config(), host: r.URL.Query().Get("ns"), fromPeer: fromPeer,
+		credentials: g.tokens.parse(r.Header.Get("Authorization"), fromPeer && g.o.FromPeer(r)),
+	}
 	if r.URL.Path == Prefix || r.URL.Path == Prefix+"/" {
 		w.WriteHeader(http.StatusOK) // no challenge here: the registry challenges the requests for content
-		return
-	}
-	var ok bool
-	if c.target, ok = parse(r.URL.EscapedPath()); !ok || r.Method != http.MethodGet && r.Method != http.MethodHead {
-		http.Error(w, "only GET and HEAD of manifests and blobs are mirrored", http.StatusNotFound)
 		return
 	}
 	if c.host == "" && len(c.cfg.Registries) == 1 {
 		for c.host = range c.cfg.Registries {
 		}
 	}
+	var ok bool
 	if c.upstream, ok = c.cfg.Registries[c.host]; !ok {
 		http.Error(w, "ns: this registry is not mirrored", http.StatusNotFound)
 		return
 	}
-	if isClusterToken(c.credential) {
+	if r.URL.Path == tokenPath && !fromPeer && (r.Method == http.MethodGet || r.Method == http.MethodPost) {
+		c.serveToken()
+		return
+	}
+	if c.target, ok = parse(r.URL.EscapedPath()); !ok || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		http.Error(w, "only GET and HEAD of manifests and blobs are mirrored", http.StatusNotFound)
+		return
+	}
+	if isClusterToken(c.credentials.forward) {
 		g.o.Metrics.Refuse(kind)
 		http.Error(w, "a cluster's token is not for registries", http.StatusUnauthorized)
 		return
@@ -109,7 +119,7 @@ func (g *Registry) Serve(w http.ResponseWriter, r *http.Request, fromPeer bool) 
 // request returns what another node needs to ask for a target with this client's rights.
 func (c *call) request(t target) content.Request {
 	return content.Request{
-		Method: http.MethodGet, Target: t.path() + "?ns=" + url.QueryEscape(c.host), Authorization: c.credential,
+		Method: http.MethodGet, Target: t.path() + "?ns=" + url.QueryEscape(c.host), Authorization: c.credentials.header,
 		Header: http.Header{"Accept": c.Header["Accept"]},
 	}
 }
@@ -117,16 +127,19 @@ func (c *call) request(t target) content.Request {
 // scope names the repository, for rights.
 func (c *call) scope() string { return c.host + "/" + c.target.name }
 
-// upstreamRequest returns a request for the registry, with the client's credentials.
+// upstreamRequest returns a request for the registry, with the client's credentials; errNoToken if they are not known.
 func (c *call) upstreamRequest(ctx context.Context, method string, t target) (*http.Request, error) {
+	if c.credentials.noToken {
+		return nil, errNoToken
+	}
 	r, err := http.NewRequestWithContext(ctx, method, c.upstream+t.path(), nil)
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("User-Agent", "datacache-mirror")
 	r.Header["Accept"] = c.Header["Accept"]
-	if c.credential != "" {
-		r.Header.Set("Authorization", c.credential)
+	if c.credentials.forward != "" {
+		r.Header.Set("Authorization", c.credentials.forward)
 	}
 	return r, nil
 }
@@ -142,7 +155,7 @@ func (c *call) head(ctx context.Context, t target) (upstream.Document, error) {
 
 // answer answers the request. After an error other than content.ErrCut, nothing was sent.
 func (c *call) answer() error {
-	err := c.registry.rights.Check(c.Context(), c.credential, c.scope(), c.cfg.StaleIfError, func(ctx context.Context) error {
+	err := c.registry.rights.Check(c.Context(), c.credentials.owner, c.scope(), c.cfg.StaleIfError, func(ctx context.Context) error {
 		_, err := c.head(ctx, c.target)
 		return err
 	})
@@ -279,7 +292,7 @@ func (c *call) fail(err error) {
 	switch {
 	case isRefused && !upstream.IsDown(err):
 		c.refuse(refused.Answer)
-	case c.credential == "" && c.challenge() != "":
+	case c.credentials.header == "" && c.challenge() != "":
 		// Clients send credentials only after a challenge. The registry may have accepted them before it failed.
 		c.out.Header().Set("WWW-Authenticate", c.challenge())
 		http.Error(c.out, "the registry fails, and wanted credentials before", http.StatusUnauthorized)
@@ -305,14 +318,20 @@ func (c *call) refuse(d upstream.Document) {
 	if challenge := d.Header.Get("Www-Authenticate"); d.Status == http.StatusUnauthorized && strings.HasPrefix(challenge, "Basic ") {
 		c.registry.challenges.Store(c.host, challenge)
 	}
+	if scope, ok := c.registry.tokens.note(c.host, d.Header["Www-Authenticate"]); ok && !c.fromPeer {
+		header.Set("Www-Authenticate", c.registry.tokens.challenge(c.host, c.Host, scope))
+	}
 	c.out.WriteHeader(d.Status)
 	if c.Method == http.MethodGet {
 		_, _ = c.out.Write(d.Body) // only a message
 	}
 }
 
-// challenge is the registry's last one for the scheme Basic, whose answer needs no other server; empty: none is known.
+// challenge is one that the registry would send, by the last one that it sent; empty: none is known.
 func (c *call) challenge() string {
+	if bearer := c.registry.tokens.challenge(c.host, c.Host, "repository:"+c.target.name+":pull"); bearer != "" {
+		return bearer
+	}
 	value, _ := c.registry.challenges.Load(c.host)
 	text, _ := value.(string)
 	return text

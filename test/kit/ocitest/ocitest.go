@@ -30,6 +30,7 @@ type Registry struct {
 	URL  string
 
 	server *httptest.Server
+	realm  *httptest.Server // nil: clients use Basic credentials
 	inner  http.Handler
 
 	mu      sync.Mutex
@@ -38,6 +39,7 @@ type Registry struct {
 	sent    map[string]int64    // bytes of blobs, by digest
 	seen    map[string]bool     // Authorization headers
 	fault   func(w http.ResponseWriter, digest string) bool
+	tokens  map[string]string // USER:PASSWORD, or "" for nobody, by the realm's token
 }
 
 // Start serves until the test ends.
@@ -46,12 +48,71 @@ func Start(t testing.TB) *Registry {
 	r := &Registry{
 		inner:   registry.New(registry.Logger(log.New(io.Discard, "", 0))),
 		readers: map[string][]string{}, has: map[string]int{}, sent: map[string]int64{}, seen: map[string]bool{},
+		tokens: map[string]string{},
 	}
 	r.server = httptest.NewServer(r)
 	r.URL = r.server.URL
 	r.Host = strings.TrimPrefix(r.URL, "http://")
 	t.Cleanup(r.Stop)
 	return r
+}
+
+// StartWithTokens is Start for a registry whose readers need a token, those without credentials too, as at the public ones.
+func StartWithTokens(t testing.TB) *Registry {
+	t.Helper()
+	r := Start(t)
+	r.realm = httptest.NewServer(http.HandlerFunc(r.serveToken))
+	t.Cleanup(r.StopRealm)
+	return r
+}
+
+// StopRealm closes the token server and its connections.
+func (r *Registry) StopRealm() {
+	r.realm.CloseClientConnections()
+	r.realm.Close()
+}
+
+// serveToken issues a token, by GET with Basic credentials or by POST with a form.
+func (r *Registry) serveToken(w http.ResponseWriter, request *http.Request) {
+	user, password, _ := request.BasicAuth()
+	if request.Method == http.MethodPost {
+		user, password = request.PostFormValue("username"), request.PostFormValue("password")
+	}
+	reader := strings.TrimPrefix(user+":"+password, ":")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := reader == ""
+	for _, readers := range r.readers {
+		known = known || slices.Contains(readers, reader)
+	}
+	if !known {
+		http.Error(w, `{"details": "wrong user or password"}`, http.StatusUnauthorized)
+		return
+	}
+	token := fmt.Sprintf("token-%d.of-nobody-else", len(r.tokens))
+	r.tokens[token] = reader
+	_, _ = fmt.Fprintf(w, `{"token": %q, "access_token": %q, "expires_in": 300}`, token, token)
+}
+
+// reader returns the USER:PASSWORD of a request; false if it needs a token that it does not have.
+func (r *Registry) reader(request *http.Request) (reader string, ok bool) {
+	if r.realm == nil {
+		user, password, _ := request.BasicAuth()
+		return user + ":" + password, true
+	}
+	token, _ := strings.CutPrefix(request.Header.Get("Authorization"), "Bearer ")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reader, ok = r.tokens[token]
+	return reader, ok
+}
+
+// challenge is sent to clients without the right to read a repository.
+func (r *Registry) challenge(repository string) string {
+	if r.realm == nil {
+		return `Basic realm="test"`
+	}
+	return fmt.Sprintf(`Bearer realm="%s/token",service="test",scope="repository:%s:pull"`, r.realm.URL, repository)
 }
 
 // Stop closes the registry and its connections.
@@ -157,14 +218,14 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	if !isBlob {
 		repository, _, _ = strings.Cut(rest, "/manifests/")
 	}
-	user, password, _ := request.BasicAuth()
+	reader, known := r.reader(request)
 	r.mu.Lock()
-	r.seen[request.Header.Get("Authorization")+" "+user+":"+password] = true
+	r.seen[request.Header.Get("Authorization")+" "+reader] = true
 	readers, fault := r.readers[repository], r.fault
 	size, belongs := r.has[repository+"@"+digest]
 	r.mu.Unlock()
-	if len(readers) > 0 && !slices.Contains(readers, user+":"+password) {
-		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+	if !known || len(readers) > 0 && !slices.Contains(readers, reader) {
+		w.Header().Set("WWW-Authenticate", r.challenge(repository))
 		http.Error(w, `{"errors": [{"code": "UNAUTHORIZED"}]}`, http.StatusUnauthorized)
 		return
 	}
