@@ -357,10 +357,10 @@ bench-gpu: build training-venv ## Print how long training steps wait for batches
 	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)
 
 .PHONY: bench-objects
-bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-second beside nginx, a restart with 1 M objects, a 1 GB table read twice (about 10 min).
+bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-second beside nginx, what a fleet takes, a restart with 1 M objects, a 1 GB table read twice (about 10 min).
 	@hack/bootstrap nginx
 	@echo "==> bench-objects: requests per CPU-second beside nginx (about 5 min)"
-	@OBJECTCACHE_SPEED=3s go test ./test/objectcache -run '^Test(Batch)?Speed$$' -count=1 -v
+	@OBJECTCACHE_SPEED=3s go test ./test/objectcache -run '^Test(Batch|Fleet)?Speed$$' -count=1 -v
 	@echo "==> bench-objects: the index of 1 M objects, read anew (about 1 min)"
 	@go test -run '^$$' -bench Scan -benchtime 3x ./cacheserver/objectcache/store
 	@echo "==> bench-objects: what a 1 GB table reads from its bucket, and how much when an object cache is lost (about 3 min)"

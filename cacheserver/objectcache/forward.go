@@ -83,7 +83,14 @@ func (s *Server) forward(r *request, to router.Member) {
 	copyHeaders(r.answer.Header(), response.Header, passedBack)
 	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(max(response.ContentLength, 0))))
 	r.answer.WriteHeader(response.StatusCode)
-	_, _ = io.Copy(r.answer.ResponseWriter, response.Body) // the client notices a body shorter than its Content-Length
+	_, _ = relay(r.answer.ResponseWriter, response.Body) // the client notices a body shorter than its Content-Length
+}
+
+// relay copies another member's response in large steps: each takes two system calls.
+func relay(to io.Writer, from io.Reader) (int64, error) {
+	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool contains no other type
+	defer buffers.Put(buf)
+	return io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, *buf) // hides ReadFrom, which would ignore buf
 }
 
 // errDead cancels requests to a member that failed a probe.

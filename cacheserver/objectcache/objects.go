@@ -175,7 +175,7 @@ func receive(body io.Reader, w io.Writer) (received int64, readErr, writeErr err
 	}
 }
 
-// buffers for request bodies are large, to reduce the number of system calls.
+// buffers for bodies are large, to reduce the number of system calls.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
 // refusePut responds to a PUT that the store rejected.

@@ -43,7 +43,7 @@ func TestBatchSpeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := start(t, options{})
-	to := &target{name: "object-cache", address: strings.TrimPrefix(p.url, "http://"), pid: p.server.PID(), path: "/v1/objects/open/", header: "Authorization: Bearer " + token + "\r\n"}
+	to := &target{name: "object-cache", address: strings.TrimPrefix(p.url, "http://"), pids: []int{p.server.PID()}, path: "/v1/objects/open/", header: "Authorization: Bearer " + token + "\r\n"}
 	body := bytes.Repeat([]byte("0123456789abcdef"), smallSize/16)
 	var keys []string
 	for i := range smallObjects {

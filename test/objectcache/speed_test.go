@@ -40,9 +40,9 @@ func TestSpeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	cache, nginx := start(t, options{}), startNginx(t)
-	ours := &target{name: "object-cache", address: strings.TrimPrefix(cache.url, "http://"), pid: cache.server.PID(), path: "/v1/objects/open/", header: "Authorization: Bearer " + token + "\r\n"}
+	ours := &target{name: "object-cache", address: strings.TrimPrefix(cache.url, "http://"), pids: []int{cache.server.PID()}, path: "/v1/objects/open/", header: "Authorization: Bearer " + token + "\r\n"}
 	fmt.Println(machine(t))
-	fmt.Printf("%-4s %6s %5s  %11s %11s  %14s %15s  %5s  %s\n", "", "", "conns", "ours req/s", "nginx req/s", "ours req/CPU-s", "nginx req/CPU-s", "ratio", "bar")
+	fmt.Printf("%-4s %6s %5s  %11s %11s  %14s %15s  %5s  %13s  %s\n", "", "", "conns", "ours req/s", "nginx req/s", "ours req/CPU-s", "nginx req/CPU-s", "ratio", "ours GB/CPU-s", "bar")
 	for _, size := range []int{100 << 10, 10 << 20} {
 		body := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 		for _, to := range []*target{ours, nginx} {
@@ -58,8 +58,8 @@ func TestSpeed(t *testing.T) {
 					})
 				}
 				m := median(pairs)
-				fmt.Printf("%-4s %5dk %5d  %11.0f %11.0f  %14.0f %15.0f  %5.2f  %s\n", method, size>>10, connections,
-					m.ours.perSecond, m.nginx.perSecond, m.ours.perCPU, m.nginx.perCPU, m.ratio(), verdict(t, method, size, connections, m.ratio()))
+				fmt.Printf("%-4s %5dk %5d  %11.0f %11.0f  %14.0f %15.0f  %5.2f  %13.2f  %s\n", method, size>>10, connections,
+					m.ours.perSecond, m.nginx.perSecond, m.ours.perCPU, m.nginx.perCPU, m.ratio(), m.ours.perCPU*float64(size)/1e9, verdict(t, method, size, connections, m.ratio()))
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func median(pairs []pair) pair {
 // target is a server to measure.
 type target struct {
 	name, address, path, header string
-	pid                         int // PID of the process, or of the parent of the serving processes
+	pids                        []int // PIDs of the processes, or of the parents of the serving processes
 }
 
 // measure sends requests for the given duration.
@@ -202,13 +202,16 @@ func (to *target) ask(conn io.Writer, reader *bufio.Reader, method, key string, 
 // cpu is the CPU time of the server's process and its children.
 func (to *target) cpu(t *testing.T) time.Duration {
 	t.Helper()
-	pids := []string{strconv.Itoa(to.pid)}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", to.pid, to.pid))
-	if err != nil {
-		t.Fatal(err)
+	var pids []string
+	for _, pid := range to.pids {
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(append(pids, strconv.Itoa(pid)), strings.Fields(string(children))...)
 	}
 	var ticks int64
-	for _, pid := range append(pids, strings.Fields(string(children))...) {
+	for _, pid := range pids {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil {
 			t.Fatal(err)
@@ -252,5 +255,5 @@ http {
 		}
 		return conn.Close()
 	})
-	return &target{name: "nginx", address: address, pid: nginx.PID(), path: "/"}
+	return &target{name: "nginx", address: address, pids: []int{nginx.PID()}, path: "/"}
 }
