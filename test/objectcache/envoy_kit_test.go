@@ -82,6 +82,18 @@ func (f *fleet) knows(who string, members int) {
 	})
 }
 
+// caughtUp waits until an object cache that is a member again has removed what changed meanwhile, and answers.
+func (f *fleet) caughtUp(who string) {
+	f.t.Helper()
+	eventually(f.t, func() error {
+		status, text, err := ask(f.t, f.addresses[who], http.MethodGet, "none", "", "Datacache-Hop", "1")
+		if err == nil && status != http.StatusNotFound {
+			err = fmt.Errorf("%s answers %d %s, want 404", who, status, text)
+		}
+		return err
+	})
+}
+
 // forwards is the number of requests that the object caches sent on to each other.
 func (f *fleet) forwards(names ...string) (sum float64) {
 	f.t.Helper()

@@ -200,6 +200,7 @@ func TestEnvoyMembersChangeUnderLoad(t *testing.T) {
 		for _, name := range []string{"c", "b", "a"} {
 			f.tell(name, "a", "b", "c")
 			f.knows(name, 3)
+			f.caughtUp(name)
 		}
 		e.becomes("cluster.objects.membership_total", 3)
 	}
