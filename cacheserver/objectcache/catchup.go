@@ -137,12 +137,12 @@ func (s *Server) KeepAlive(ctx context.Context) {
 // SetMembers replaces the Router's members. When this node becomes a member again, SetMembers catches up with the others before it
 // returns, and requests are rejected until then.
 func (s *Server) SetMembers(ctx context.Context, members []router.Member) {
-	was := s.cfg.Router.Present()
-	if was && !router.Contains(members, s.cfg.Router.Self()) {
-		now := time.Now()
+	leaves := s.cfg.Router.Present() && !router.Contains(members, s.cfg.Router.Self())
+	now := time.Now()
+	s.cfg.Router.Set(members) // first, so that clients' requests are forwarded and not rejected
+	if leaves {
 		s.absent.Store(&now)
 	}
-	s.cfg.Router.Set(members)
 	since := s.absent.Load()
 	if since == nil || !s.cfg.Router.Present() {
 		return

@@ -155,7 +155,7 @@ func mounted(t *testing.T, mount string) []string {
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := start(t, options{dir: dir, wrap: mounted(t, "mount -t tmpfs -o size=4m none "+dir), args: []string{"--min-free", "0"}})
+	p := start(t, options{dir: dir, wrap: mounted(t, "mount -t tmpfs -o size=4m none "+dir)})
 	const size = 512 << 10
 	stored := 0
 	for ; ; stored++ {

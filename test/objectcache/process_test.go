@@ -72,6 +72,7 @@ func launch(t *testing.T, o options) *process {
 	args := append([]string{
 		binary, "object-cache", "--standalone", "--tokens", o.tokens, "--buckets", o.buckets, "--dir", o.dir,
 		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--name", "here",
+		"--min-free", "0", // the tests' disk may be full of other things
 	}, o.args...)
 	args = append(o.wrap, args...)
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home}
