@@ -33,11 +33,15 @@ func targetOf(i int) string { return fmt.Sprint("/v1/objects/open/", i) }
 func TestOldObjectsDoNotComeBack(t *testing.T) {
 	t.Parallel()
 	servers, members := trio(t)
+	began := time.Now()
 	const objects = 90
 	for i := range objects {
 		if got := ask(t, servers[0].address, "PUT", targetOf(i), "old", asA); got.Status != 201 {
 			t.Fatal(got)
 		}
+	}
+	for _, s := range servers { // more than a request takes, however busy the machine is, and less than the servers have run
+		s.slack = time.Since(began) / 2
 	}
 	without := slices.Clone(members[:2])
 	for _, s := range servers {
