@@ -122,6 +122,14 @@ func isOfSet(set *lws.LeaderWorkerSet, e *corev1.Event) bool {
 	return false
 }
 
+// firstTimeOf is when an event, of either events API, was first observed.
+func firstTimeOf(e *corev1.Event) time.Time {
+	if e.FirstTimestamp.IsZero() {
+		return e.CreationTimestamp.Time
+	}
+	return e.FirstTimestamp.Time
+}
+
 // timeOf is when an event, of either events API, was last observed.
 func timeOf(e *corev1.Event) time.Time {
 	last := e.CreationTimestamp.Time

@@ -36,6 +36,8 @@ type observation struct {
 	// answers: the condition was reported by the cache itself and not derived from pods. silent: something is running that should
 	// answer and does not.
 	answers, silent bool
+	// awaitsEvent: the next change of the cache's objects causes an event, so they are looked at seldom until then.
+	awaitsEvent bool
 	// progress is nil if it is unknown. An engine that knows only a percentage sets percent instead.
 	progress *progress
 	percent  *int32

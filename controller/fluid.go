@@ -211,17 +211,22 @@ func (e *fluidEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 		return out, err
 	}
 	out.condition, out.percent = conditionOfFluid(f), f.percent()
+	out.awaitsEvent = set.Status.Phase != fluid.BoundDatasetPhase // Datasets are watched, claims are not
 	if f.runtime != nil {
 		out.replicas, out.readyReplicas = dc.Spec.Fluid.Runtime.Replicas, f.runtime.GetStatus().WorkerNumberReady
 	}
 	return out, nil
 }
 
-// gather reads the objects around the Dataset. Pods and events are read only where something is missing.
+// gather reads the objects around the Dataset. Pods and events are read only where something is missing, and whatever may keep a Dataset from
+// being bound only if it is not after fluidPatience.
 func (e *fluidEngine) gather(ctx context.Context, f *fluidFacts) (err error) {
 	dc := f.cache
 	if f.runtime, err = find(ctx, e.live, newFluidRuntime(dc.Spec.Fluid.Runtime.Kind), dc.Namespace, dc.Name); err != nil {
 		return err
+	}
+	if f.dataset.Status.Phase != fluid.BoundDatasetPhase && f.age() < fluidPatience {
+		return nil
 	}
 	if f.claim, err = find(ctx, e.live, &corev1.PersistentVolumeClaim{}, dc.Namespace, dc.Name); err != nil {
 		return err

@@ -19,10 +19,13 @@ import (
 )
 
 const (
-	// fluidPatience is how long a Dataset may take before Warning events are reported: Fluid retries many of its own conflicts.
+	// fluidPatience is how long a Dataset may take before the reason is looked for: Fluid retries many of its own conflicts.
 	fluidPatience = 10 * time.Second
 	// fluidFailsAfter is how long something must keep a cache from being used before the cache is Failed.
 	fluidFailsAfter = 5 * time.Minute
+	// fluidRetriesWithin is how old the last sign of a trouble may be for the trouble to persist: Fluid retries after 20 s what precedes the
+	// claim, and after 90 s the claim (pkg/controllers/runtime_controller.go, pkg/utils/crtl_utils.go of v1.0.8); later when it is busy.
+	fluidRetriesWithin = 2 * time.Minute
 	// fuseStartsWithin is how long a FUSE pod may take to start before it counts as broken: it starts only when a job's pod wants it.
 	fuseStartsWithin = time.Minute
 )
@@ -48,6 +51,9 @@ type fluidFacts struct {
 	pods     []*corev1.Pod  // master, workers and FUSE clients
 	warnings []corev1.Event // of the namespace
 }
+
+// age is how long ago the Dataset was created.
+func (f *fluidFacts) age() time.Duration { return f.now.Sub(f.dataset.CreationTimestamp.Time) }
 
 // conditionOfFluid derives the condition of a cache. It does not rely on Fluid's own phases: a Dataset is Bound and Ready while its claim was
 // refused, belongs to somebody else, or can't be mounted (docs/fluid.md has the cases).
@@ -91,33 +97,42 @@ func (f *fluidFacts) unbound() condition {
 	if f.dataset.Status.Phase == fluid.BoundDatasetPhase {
 		c.message = "its Dataset is Bound and has no bound claim yet"
 	}
-	why := f.trouble()
+	why, persists := f.trouble()
 	if why == nil {
 		return c
 	}
 	c.reason, c.message = why.reason, c.message+"; "+why.message
-	if f.now.Sub(f.dataset.CreationTimestamp.Time) >= fluidFailsAfter {
+	if persists {
 		c.state = v1alpha1.StateFailed
 	}
 	return c
 }
 
-// trouble returns what keeps a Dataset from being bound, nil if it only needs time. A condition NotReady stays True after a recovery, so only
-// one that is newer than Ready counts.
-func (f *fluidFacts) trouble() *trouble {
-	if t := troubleOf(f.pods); t != nil {
-		return t
+// trouble returns what keeps a Dataset from being bound, nil if it only needs time; and whether it has done so for fluidFailsAfter. A condition
+// NotReady stays True after a recovery, so only one that is newer than Ready counts.
+func (f *fluidFacts) trouble() (why *trouble, persists bool) {
+	for _, pod := range byName(f.pods) {
+		if t := podTrouble(pod); t != nil {
+			return t, f.lasts(pod.CreationTimestamp.Time, f.now)
+		}
 	}
-	if f.now.Sub(f.dataset.CreationTimestamp.Time) >= fluidPatience {
-		if t := f.warned(); t != nil {
-			return t
+	if f.age() >= fluidPatience {
+		if e := f.warned(); e != nil {
+			t := &trouble{cmp.Or(word(e.Reason), "FluidWarning"), fmt.Sprintf("%s %s: %s", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)}
+			return t, f.lasts(firstTimeOf(e), timeOf(e))
 		}
 	}
 	no, yes := f.datasetCondition(fluid.DatasetNotReady), f.datasetCondition(fluid.DatasetReady)
 	if no != nil && (yes == nil || yes.LastUpdateTime.Before(&no.LastUpdateTime)) {
-		return &trouble{reasonFluidNotReady, "Fluid says: " + cmp.Or(no.Message, no.Reason)}
+		return &trouble{reasonFluidNotReady, "Fluid says: " + cmp.Or(no.Message, no.Reason)}, f.lasts(no.LastTransitionTime.Time, no.LastUpdateTime.Time)
 	}
-	return nil
+	return nil, false
+}
+
+// lasts reports whether a trouble that was first and last seen at these times has lasted for fluidFailsAfter. On a busy cluster Fluid needs
+// minutes for a Dataset, and a conflict that it met once at the beginning is no trouble any more.
+func (f *fluidFacts) lasts(first, last time.Time) bool {
+	return f.now.Sub(first) >= fluidFailsAfter && f.now.Sub(last) < fluidRetriesWithin
 }
 
 func (f *fluidFacts) datasetCondition(kind fluid.DatasetConditionType) *fluid.DatasetCondition {
@@ -130,7 +145,7 @@ func (f *fluidFacts) datasetCondition(kind fluid.DatasetConditionType) *fluid.Da
 }
 
 // warned returns the latest Warning event of the runtime or the Dataset.
-func (f *fluidFacts) warned() *trouble {
+func (f *fluidFacts) warned() *corev1.Event {
 	var last *corev1.Event
 	for i := range f.warnings {
 		e := &f.warnings[i]
@@ -140,10 +155,7 @@ func (f *fluidFacts) warned() *trouble {
 			last = e
 		}
 	}
-	if last == nil {
-		return nil
-	}
-	return &trouble{cmp.Or(word(last.Reason), "FluidWarning"), fmt.Sprintf("%s %s: %s", last.InvolvedObject.Kind, last.InvolvedObject.Name, last.Message)}
+	return last
 }
 
 // warmingUp returns the condition of a cache whose files are still to be read once; nil if they have been.

@@ -59,15 +59,18 @@ func (f *fluidFacts) notBound() {
 	f.dataset.Status.Phase, f.dataset.Status.Conditions, f.claim, f.volume = fluid.NotBoundDatasetPhase, nil, nil, nil
 }
 
-func (f *fluidFacts) notReady(at time.Duration, message string) {
+// notReady adds a condition that Fluid has set at one time for the first and at another for the last time.
+func (f *fluidFacts) notReady(first, last time.Duration, message string) {
 	f.dataset.Status.Conditions = append(f.dataset.Status.Conditions, fluid.DatasetCondition{
-		Type: fluid.DatasetNotReady, Status: corev1.ConditionTrue, Message: message, LastUpdateTime: metav1.NewTime(fluidBegan.Add(at)),
+		Type: fluid.DatasetNotReady, Status: corev1.ConditionTrue, Message: message,
+		LastTransitionTime: metav1.NewTime(fluidBegan.Add(first)), LastUpdateTime: metav1.NewTime(fluidBegan.Add(last)),
 	})
 }
 
-func (f *fluidFacts) warn(at time.Duration, reason, message string) {
+// warn adds a Warning event that was seen at one time for the first and at another for the last time.
+func (f *fluidFacts) warn(first, last time.Duration, reason, message string) {
 	f.warnings = append(f.warnings, corev1.Event{
-		Reason: reason, Message: message, LastTimestamp: metav1.NewTime(fluidBegan.Add(at)),
+		Reason: reason, Message: message, FirstTimestamp: metav1.NewTime(fluidBegan.Add(first)), LastTimestamp: metav1.NewTime(fluidBegan.Add(last)),
 		InvolvedObject: corev1.ObjectReference{Kind: "AlluxioRuntime", Name: f.runtime.GetName(), UID: f.runtime.GetUID()},
 	})
 }
@@ -130,18 +133,28 @@ func TestFluidStates(t *testing.T) {
 		"a worker is gone":    {func(f *fluidFacts) { f.runtime.GetStatus().WorkerNumberReady = 1 }, v1alpha1.StateDegraded, "WorkersUnavailable", []string{"1 of 2 workers"}},
 		"the runtime is gone": {func(f *fluidFacts) { f.runtime = nil }, v1alpha1.StateDegraded, "PodsStarting", []string{"AlluxioRuntime pictures is gone"}},
 
-		"helm fails": {func(f *fluidFacts) { f.notBound(); f.notReady(time.Second, "chart not found") }, v1alpha1.StatePending, "FluidNotReady", []string{"chart not found"}},
+		"helm fails": {func(f *fluidFacts) { f.notBound(); f.notReady(time.Second, time.Second, "chart not found") }, v1alpha1.StatePending, "FluidNotReady", []string{"chart not found"}},
 		"helm fails for 5 min": {func(f *fluidFacts) {
-			f.after(5 * time.Minute)
+			f.after(6 * time.Minute)
 			f.notBound()
-			f.notReady(4*time.Minute, "chart not found")
+			f.notReady(time.Minute, 5*time.Minute, "chart not found")
 		}, v1alpha1.StateFailed, "FluidNotReady", []string{"chart not found"}},
+		"helm failed once, and Fluid is busy": {func(f *fluidFacts) {
+			f.after(6 * time.Minute)
+			f.notBound()
+			f.notReady(time.Second, time.Second, "chart not found")
+		}, v1alpha1.StatePending, "FluidNotReady", []string{"chart not found"}},
+		"helm fails for 2 min on a busy machine": {func(f *fluidFacts) {
+			f.after(6 * time.Minute)
+			f.notBound()
+			f.notReady(4*time.Minute, 6*time.Minute, "chart not found")
+		}, v1alpha1.StatePending, "FluidNotReady", []string{"chart not found"}},
 		"helm failed before": {func(f *fluidFacts) {
-			f.notReady(-time.Second, "chart not found")
+			f.notReady(-time.Second, -time.Second, "chart not found")
 		}, v1alpha1.StateReady, "Loaded", nil},
 		"helm failed before, claim to come": {func(f *fluidFacts) {
 			f.claim = nil
-			f.notReady(-time.Second, "chart not found")
+			f.notReady(-time.Second, -time.Second, "chart not found")
 		}, v1alpha1.StatePending, "PodsStarting", []string{"no bound claim yet"}},
 
 		"Alluxio image missing": {func(f *fluidFacts) { f.notBound(); f.waiting("pictures-master-0", "ErrImagePull") }, v1alpha1.StatePending, "ErrImagePull", []string{"pictures-master-0", "pulling image failed"}},
@@ -152,25 +165,35 @@ func TestFluidStates(t *testing.T) {
 		}, v1alpha1.StateFailed, "ErrImagePull", []string{"pictures-master-0"}},
 		"profile missing": {func(f *fluidFacts) {
 			f.notBound()
-			f.warn(20*time.Second, "ErrorProcessRuntimeReason", `profile "nfs" not found`)
+			f.warn(20*time.Second, 20*time.Second, "ErrorProcessRuntimeReason", `profile "nfs" not found`)
 		}, v1alpha1.StatePending, "ErrorProcessRuntimeReason", []string{`profile "nfs" not found`}},
 		"quota on requests.storage": {func(f *fluidFacts) {
 			f.claim = nil
-			f.warn(20*time.Second, "ErrorProcessRuntimeReason", "exceeded quota")
+			f.warn(20*time.Second, 20*time.Second, "ErrorProcessRuntimeReason", "exceeded quota")
 		}, v1alpha1.StatePending, "ErrorProcessRuntimeReason", []string{"no bound claim yet", "exceeded quota"}},
 		"quota for 5 min": {func(f *fluidFacts) {
 			f.after(7 * time.Minute)
 			f.claim = nil
-			f.warn(20*time.Second, "ErrorProcessRuntimeReason", "exceeded quota")
+			f.warn(20*time.Second, 6*time.Minute, "ErrorProcessRuntimeReason", "exceeded quota")
 		}, v1alpha1.StateFailed, "ErrorProcessRuntimeReason", []string{"exceeded quota"}},
 		"a conflict at the start": {func(f *fluidFacts) {
 			f.after(5 * time.Second)
 			f.notBound()
-			f.warn(time.Second, "ErrorProcessRuntimeReason", "the object has been modified")
+			f.warn(time.Second, time.Second, "ErrorProcessRuntimeReason", "the object has been modified")
 		}, v1alpha1.StatePending, "PodsStarting", nil},
+		"a conflict at the start, and Fluid is busy": {func(f *fluidFacts) {
+			f.after(6 * time.Minute)
+			f.notBound()
+			f.warn(time.Second, 30*time.Second, "ErrorProcessRuntimeReason", "the object has been modified")
+		}, v1alpha1.StatePending, "ErrorProcessRuntimeReason", []string{"the object has been modified"}},
+		"a conflict after 5 min": {func(f *fluidFacts) {
+			f.after(6 * time.Minute)
+			f.notBound()
+			f.warn(5*time.Minute, 5*time.Minute, "ErrorProcessRuntimeReason", "the object has been modified")
+		}, v1alpha1.StatePending, "ErrorProcessRuntimeReason", []string{"the object has been modified"}},
 		"a warning of an earlier Dataset": {func(f *fluidFacts) {
 			f.notBound()
-			f.warn(-time.Second, "ErrorProcessRuntimeReason", "exceeded quota")
+			f.warn(-time.Second, -time.Second, "ErrorProcessRuntimeReason", "exceeded quota")
 		}, v1alpha1.StatePending, "PodsStarting", nil},
 
 		"somebody's claim": {func(f *fluidFacts) { f.claim.Annotations = nil }, v1alpha1.StateFailed, "NameTaken", []string{"PersistentVolumeClaim team-a/pictures", "somebody else"}},

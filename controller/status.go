@@ -109,7 +109,11 @@ func judge(before *v1alpha1.DataCacheStatus, f facts) condition {
 	case f.obstacle != nil:
 		return withObstacle(f)
 	case f.leaving:
-		return condition{v1alpha1.StatePending, reasonStarting, "the pods of an earlier run still go"}
+		c := condition{v1alpha1.StatePending, reasonStarting, "the pods of an earlier run still go"}
+		if before.LastFailure != nil { // they may go for long, if a job's pods wait for what failed
+			c.message += "; it failed before: " + before.LastFailure.Message
+		}
+		return c
 	case !f.exists:
 		return condition{v1alpha1.StatePending, reasonStarting, "its pods are asked for"}
 	case served && (f.condition.state == v1alpha1.StatePending || f.replicas > 1 && f.condition.state != v1alpha1.StateReady && f.condition.state != v1alpha1.StateFailed):
@@ -248,7 +252,7 @@ func requeueAfter(status *v1alpha1.DataCacheStatus, f facts) time.Duration {
 	case !f.plan.run:
 		return f.plan.after
 	case status.State == v1alpha1.StateReady || status.State == v1alpha1.StateFailed:
-	case status.ProvisionedTime == nil:
+	case status.ProvisionedTime == nil, f.awaitsEvent:
 		pause = longestPause
 	default:
 		pause = min(max(f.now.Sub(status.ProvisionedTime.Time)/10, time.Second), longestPause)
