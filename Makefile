@@ -60,8 +60,8 @@ KUBE_SOURCE := $(addprefix hack/kube/,build main.go go.mod go.sum managers/go.mo
 KUBE        := $(CACHE)/tools/kube-$(shell cat $(KUBE_SOURCE) 2>/dev/null | sha256sum | cut -c1-12)
 KUBERNETES  ?=
 export DATACACHE_KUBE := $(KUBE)
-# Fluid's controllers, charts and helm, for the tests of caches of files; their versions are in the two go.mod files.
-FLUID_SOURCE := $(addprefix hack/fluid/,build main.go go.mod go.sum helm/go.mod helm/go.sum)
+# Fluid's controllers, CSI plugin, charts and helm, for the tests of caches of files; their versions are in the two go.mod files.
+FLUID_SOURCE := $(addprefix hack/fluid/,build main.go fuse.go registrar.go go.mod go.sum helm/go.mod helm/go.sum)
 FLUID        := $(CACHE)/tools/fluid-$(shell cat $(FLUID_SOURCE) 2>/dev/null | sha256sum | cut -c1-12)
 export DATACACHE_FLUID := $(FLUID)
 export DATACACHE_PYTHON := $(PYTHON)
@@ -99,6 +99,8 @@ MUTANTS  ?= 24
 CACHES   ?= 500
 CLAIMS   ?= 10000
 CLAIM_QPS ?= 25
+FLUID_CACHES ?= 200
+FLUID_RUNS ?= 5
 DEMO     ?=
 E2E      ?=
 
@@ -179,7 +181,7 @@ kube-tools: bootstrap ## Build Kubernetes and the stock managers for the tests o
 	@hack/kube/build $(KUBE)
 
 .PHONY: fluid-tools
-fluid-tools: bootstrap ## Build Fluid's controllers and helm for the tests of caches of files (about 5 min, once).
+fluid-tools: bootstrap ## Build Fluid's controllers, its CSI plugin and helm for the tests of caches of files (about 5 min, once).
 	@hack/fluid/build $(FLUID)
 
 .PHONY: kube-pin
@@ -305,12 +307,12 @@ demo: build venv ## Train a small model from one head and two data nodes (about 
 	@PYTHONPATH=hack:python/src $(PYTHON) -m demo --server $(SERVER) --cache $(CACHE)/demo $(DEMO)
 
 .PHONY: images
-images: kube-tools $(MINIO) ## Build the container images as tarballs, without Docker (about 3 min; 6 more cold).
+images: kube-tools fluid-tools $(MINIO) ## Build the container images as tarballs, without Docker (about 3 min; 6 more cold).
 	@hack/bootstrap cluster
 	@hack/images/build $(IMAGES)
 
 .PHONY: cluster
-cluster: kube-tools $(MINIO) ## Bring up a real Kubernetes of two nodes on this machine, with datacache installed (about 2 min; 25 more cold; as root).
+cluster: kube-tools fluid-tools $(MINIO) ## Bring up a real Kubernetes of two nodes on this machine, with datacache and Fluid installed (about 2 min; 25 more cold; as root).
 	@DATACACHE_CLUSTER=$(CLUSTER) hack/cluster/cluster up
 	@DATACACHE_CLUSTER=$(CLUSTER) hack/cluster/cluster install
 
@@ -365,6 +367,14 @@ bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-
 	@go test -run '^$$' -bench Scan -benchtime 3x ./cacheserver/objectcache/store
 	@echo "==> bench-objects: what a 1 GB table reads from its bucket, and how much when an object cache is lost (about 3 min)"
 	@OBJECTCACHE_MB=1000 $(PYTHON) -m pytest test/conformance/test_object_cache.py --server $(SERVER) --minio $(MINIO) -s -k second_load
+
+.PHONY: bench-fluid
+bench-fluid: kube-tools fluid-tools training-venv ## Print how long FLUID_CACHES=200 caches of files at once take and their requests; then, on a real cluster, a TrainJob to its first byte, cold and warm (about 25 min; as root).
+	@echo "==> bench-fluid: $(FLUID_CACHES) caches at once with Fluid's own controllers (about 15 min)"
+	@FLUID_CACHES=$(FLUID_CACHES) go test ./test/fluid -run '^TestFluid$$/^many_at_once$$' -count=1 -timeout=0 -v
+	@$(MAKE) cluster
+	@echo "==> bench-fluid: TrainJobs to their first byte on $(CLUSTER), $(FLUID_RUNS) times cold and warm (about 8 min)"
+	@DATACACHE_CLUSTER=$(CLUSTER) FLUID_RUNS=$(FLUID_RUNS) go test ./test/e2e -run '^TestFluid$$' -count=1 -timeout=0 -v
 
 .PHONY: schedules
 schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against whole caches in one process, on a fake clock (about 25 min; CI runs 200).

@@ -4,8 +4,11 @@ module github.com/kubeflow/datacache/hack/fluid
 go 1.26.0
 
 require (
+	github.com/container-storage-interface/spec v1.8.0
 	github.com/fluid-cloudnative/fluid v1.0.8
-	github.com/spf13/cobra v1.10.1
+	github.com/hanwen/go-fuse/v2 v2.9.0
+	google.golang.org/grpc v1.75.1
+	k8s.io/kubelet v0.29.15
 )
 
 require (
@@ -39,6 +42,8 @@ require (
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/klauspost/compress v1.17.11 // indirect
+	github.com/kubernetes-csi/csi-lib-utils v0.9.1 // indirect
+	github.com/kubernetes-csi/drivers v1.0.2 // indirect
 	github.com/mailru/easyjson v0.7.7 // indirect
 	github.com/moby/spdystream v0.2.0 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
@@ -51,6 +56,7 @@ require (
 	github.com/prometheus/client_model v0.6.1 // indirect
 	github.com/prometheus/common v0.62.0 // indirect
 	github.com/prometheus/procfs v0.15.1 // indirect
+	github.com/spf13/cobra v1.10.1 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/stretchr/testify v1.10.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
@@ -64,7 +70,6 @@ require (
 	golang.org/x/time v0.11.0 // indirect
 	gomodules.xyz/jsonpatch/v2 v2.4.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20250707201910-8d1bb00bc6a7 // indirect
-	google.golang.org/grpc v1.75.1 // indirect
 	google.golang.org/protobuf v1.36.7 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v2 v2.4.0 // indirect
