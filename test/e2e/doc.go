@@ -6,12 +6,13 @@
 // The cluster has stock JobSet, LeaderWorkerSet and Trainer with upstream's data-cache overlay, datacache from manifests/ (overlay
 // without-runtime), the images of hack/images, and an object store whose address and keys are in the Secret object-store/store:
 // AWS_ENDPOINT_URL, AWS_REGION and keys. 'hack/cluster/cluster up' and 'install' make one on a single machine, together with scratch
-// volumes (manifests/scratch-volumes) and local-path-provisioner.
+// volumes (manifests/scratch-volumes), local-path-provisioner, and Fluid with its CSI plugin.
 //
 //	DATACACHE_CLUSTER=DIR go test ./test/e2e     the cluster that hack/cluster has in the folder
 //	E2E_KUBECONFIG=FILE go test ./test/e2e       any other cluster, whose pods can be reached from here; if the object
 //	                                             store's address can't, E2E_STORE=URL is another one for it
 //
 // With neither variable set every test skips. With one of them set no test may skip, except those that power nodes off, inspect
-// nodes' disks or sign tokens, and the test of the object cache if the cluster has one already.
+// nodes' disks or sign tokens, the test of the object cache if the cluster has one already, and those of files where there is no Fluid or, on
+// this machine, no /dev/fuse. What was not tried is printed at the end.
 package e2e

@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	fluidapi "github.com/fluid-cloudnative/fluid/api/v1alpha1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -121,7 +124,9 @@ func connect(kubeconfig, folder string) (*site, error) {
 }
 
 func newClient(config *rest.Config) (client.Client, error) {
-	scheme, err := kubetest.NewScheme(v1alpha1.AddToScheme)
+	scheme, err := kubetest.NewScheme(func(scheme *runtime.Scheme) error {
+		return errors.Join(v1alpha1.AddToScheme(scheme), fluidapi.AddToScheme(scheme))
+	})
 	if err != nil {
 		return nil, err
 	}

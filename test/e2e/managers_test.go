@@ -38,23 +38,7 @@ func TestManagerRestartsInMidLoad(t *testing.T) {
 		return err
 	})
 
-	var managers corev1.PodList
-	if err := cluster.Client.List(t.Context(), &managers, managerLabels); err != nil {
-		t.Fatal(err)
-	}
-	for _, pod := range managers.Items {
-		if err := cluster.Client.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	await(t, "new managers", func() error {
-		for _, old := range managers.Items {
-			if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(&old), &corev1.Pod{}); client.IgnoreNotFound(err) != nil || err == nil {
-				return fmt.Errorf("pod %s is still there (%w)", old.Name, err)
-			}
-		}
-		return available(t, manager(t))
-	})
+	killManagers(t)
 	if state := appears(t, &v1alpha1.DataCache{}, ns, r.name).Status.State; state == v1alpha1.StateReady || state == v1alpha1.StateFailed {
 		t.Errorf("with a store that stands still the DataCache is %s", state)
 	}
@@ -72,6 +56,28 @@ func TestManagerRestartsInMidLoad(t *testing.T) {
 	}
 	r.ends(t, trainer.TrainJobComplete)
 	readOnce(t, r, r.look(t), 1, reviews.Rows)
+}
+
+// killManagers ends all pods of datacache's manager at once, and waits for new ones.
+func killManagers(t *testing.T) {
+	t.Helper()
+	var managers corev1.PodList
+	if err := cluster.Client.List(t.Context(), &managers, managerLabels); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range managers.Items {
+		if err := cluster.Client.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "new managers", func() error {
+		for _, old := range managers.Items {
+			if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(&old), &corev1.Pod{}); client.IgnoreNotFound(err) != nil || err == nil {
+				return fmt.Errorf("pod %s is still there (%w)", old.Name, err)
+			}
+		}
+		return available(t, manager(t))
+	})
 }
 
 // TestManagerIsDownWhileJobEnds checks that the TrainJob ends while the manager is down, and that the manager frees its cache when it

@@ -26,7 +26,7 @@ const trainerImage = "datacache/trainer:dev"
 type job struct {
 	Name        string            `json:"name"`
 	Runtime     string            `json:"runtime"`
-	Initializer string            `json:"initializer"` // the SDK class: DataCacheInitializer, or Arrow for ours
+	Initializer string            `json:"initializer"` // the SDK class: DataCacheInitializer, or Arrow or Fluid for ours
 	Dataset     map[string]any    `json:"dataset"`     // its fields
 	Func        string            `json:"func"`        // of sdk/functions.py
 	Args        map[string]any    `json:"args,omitempty"`
@@ -137,6 +137,9 @@ type outputLine struct {
 	FirstBatch float64 `json:"first_batch"` // seconds since 1970
 	Rows       int     `json:"rows"`
 	Seconds    float64 `json:"seconds"`
+	File       string  `json:"file"`
+	Text       string  `json:"text"`
+	FirstByte  float64 `json:"first_byte"` // seconds since 1970
 }
 
 // parse parses the lines that are JSON objects; libraries may have written others.

@@ -23,9 +23,13 @@ from kubeflow.common.types import KubernetesBackendConfig
 from kubeflow.trainer import CustomTrainer, DataCacheInitializer, Initializer, TrainerClient
 from kubeflow.trainer.options import Annotations, Name
 
-from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, cache_status
+from kubeflow_datacache.sdk import ArrowCacheDatasetInitializer, FluidDatasetInitializer, cache_status
 
-INITIALIZERS = {"DataCacheInitializer": DataCacheInitializer, "Arrow": ArrowCacheDatasetInitializer}
+INITIALIZERS = {
+    "DataCacheInitializer": DataCacheInitializer,
+    "Arrow": ArrowCacheDatasetInitializer,
+    "Fluid": FluidDatasetInitializer,
+}
 
 
 def train(client: TrainerClient, job: dict[str, Any]) -> dict[str, Any]:

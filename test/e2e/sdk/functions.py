@@ -96,3 +96,20 @@ def loader(
             say(checkpoint=step.step + 1, state=json.dumps(rows.state_dict()))
         time.sleep(pause)
     say(rank=rank, rows=count, seconds=time.time() - began)
+
+
+def files(folder: str) -> None:
+    """Write the content of every file below the folder, and when the first byte was read."""
+    import json
+    import time
+    from pathlib import Path
+
+    print(f"files below {folder}:", flush=True)  # Kubernetes' Python client changes a log that is a single JSON value
+    for path in sorted(Path(folder).rglob("*")):
+        if not path.is_file():
+            continue
+        with path.open() as file:
+            text = file.read(1)
+            now = time.time()
+            text += file.read()
+        print(json.dumps({"file": str(path), "text": text, "first_byte": now}), flush=True)
