@@ -47,7 +47,7 @@ var (
 	cluster *kubetest.Cluster
 	leader  *running
 	heads   = &network{servers: map[types.NamespacedName]string{}}
-	asked   = &requests{counts: map[string]int{}}
+	asked   kubetest.Requests // by the manager
 
 	cacheserver string // the program
 )
@@ -153,7 +153,7 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int) (ctrl.Manage
 		return nil, err
 	}
 	reach.QPS, reach.Burst = 200, 400 // as with the flags of cmd/manager
-	reach.Wrap(asked.count)
+	reach.Wrap(asked.Count)
 	scheme := runtime.NewScheme()
 	if err := controller.AddToScheme(scheme); err != nil {
 		return nil, err

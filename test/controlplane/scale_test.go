@@ -7,14 +7,11 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
-	"regexp"
 	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,47 +24,6 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
-
-// requests counts the manager's requests to the API server by verb and resource, without watches and leases.
-type requests struct {
-	mu     sync.Mutex
-	counts map[string]int
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// count wraps a transport.
-func (q *requests) count(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if r.URL.Query().Get("watch") == "" && !strings.Contains(r.URL.Path, "/leases") {
-			q.mu.Lock()
-			q.counts[r.Method+" "+resourceOf(r.URL.Path)]++
-			q.mu.Unlock()
-		}
-		return next.RoundTrip(r)
-	})
-}
-
-var inNamespace = regexp.MustCompile(`/namespaces/[^/]+/([a-z]+)(?:/[^/]+)?(/[a-z]+)?$`)
-
-// resourceOf returns the resource, with its subresource, of a path in a namespace; otherwise the path.
-func resourceOf(path string) string {
-	if m := inNamespace.FindStringSubmatch(path); m != nil {
-		return m[1] + m[2]
-	}
-	return path
-}
-
-// take returns the counts and resets them.
-func (q *requests) take() map[string]int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	counts := q.counts
-	q.counts = map[string]int{}
-	return counts
-}
 
 // mostRequests is the maximum number of API requests for a TrainJob over its lifetime. 18 are usual: 7 objects created and 1 deleted,
 // 5 or more events, and a status update for each observed change. A slow machine observes more changes, and a loop of reconciliations
@@ -103,7 +59,7 @@ func TestRequestsPerJob(t *testing.T) {
 		names = append(names, fmt.Sprintf("train-%d", i))
 	}
 	served(t, ns, names...)
-	asked.take()
+	asked.Take()
 	failed, begun := reconcileErrors(t), time.Now()
 	creators, ctx := errgroup.WithContext(t.Context())
 	creators.SetLimit(8)
@@ -120,7 +76,7 @@ func TestRequestsPerJob(t *testing.T) {
 	t.Logf("all caches ready after %v", time.Since(begun).Round(time.Millisecond))
 	trained.Store(true)
 	all(t, ns, jobs, v1alpha1.StateReleased)
-	counts := asked.take()
+	counts := asked.Take()
 	total := 0
 	for _, what := range slices.Sorted(maps.Keys(counts)) {
 		total += counts[what]

@@ -55,7 +55,7 @@ func fileJob(namespace, name string, env ...string) *trainer.TrainJob {
 	return job
 }
 
-// TestFluid follows one installation: datacache without Fluid, then Fluid is installed, and the parallel parts use it.
+// TestFluid follows one installation: datacache without Fluid, then Fluid is installed, and the parts use it.
 func TestFluid(t *testing.T) {
 	if err := cluster.InstallRuntimes(t.Context(), "torch-distributed"); err != nil {
 		t.Fatal(err)
@@ -94,6 +94,7 @@ func TestFluid(t *testing.T) {
 			})
 		}
 	})
+	t.Run("many at once", manyAtOnce)
 }
 
 func thinCache(namespace, name, location string) *v1alpha1.DataCache {

@@ -43,6 +43,7 @@ var (
 	cluster *kubetest.Cluster
 	gate    string // the program cacheserver
 	tools   = os.Getenv("DATACACHE_FLUID")
+	asked   kubetest.Requests // by datacache's manager
 )
 
 func statusURL() string { return fmt.Sprintf("http://%s:%d", cluster.Address, statusPort) }
@@ -98,6 +99,7 @@ func startManager(ctx context.Context, c *kubetest.Cluster, ended chan<- error) 
 		return err
 	}
 	reach.QPS, reach.Burst = 200, 400 // as with the flags of cmd/manager
+	reach.Wrap(asked.Count)
 	scheme := runtime.NewScheme()
 	if err := controller.AddToScheme(scheme); err != nil {
 		return err
