@@ -330,8 +330,8 @@ demo-cluster: training-venv cluster ## Train on that cluster with the Kubeflow S
 	@DATACACHE_CLUSTER=$(CLUSTER) PYTHONPATH=hack:python/src hack/cluster/cluster run $(TRAINING) -m demo_cluster --image datacache/trainer:dev $(DEMO)
 
 .PHONY: e2e
-e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with the Kubeflow SDK, on that cluster or on E2E_KUBECONFIG=FILE's (about 8 min; E2E='-run Kill' for a part).
-	@echo "==> e2e: training jobs on $(or $(E2E_KUBECONFIG),$(CLUSTER)) (about 8 min)"
+e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with the Kubeflow SDK, on that cluster or on E2E_KUBECONFIG=FILE's (about 10 min; E2E='-run Kill' for a part).
+	@echo "==> e2e: training jobs on $(or $(E2E_KUBECONFIG),$(CLUSTER)) (about 10 min)"
 	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) go test ./test/e2e -count=1 -timeout=0 -parallel=6 -v $(E2E)
 
 .PHONY: trainer-cache
@@ -369,11 +369,11 @@ bench-objects: build venv $(MINIO) ## Print the object cache's requests per CPU-
 	@OBJECTCACHE_MB=1000 $(PYTHON) -m pytest test/conformance/test_object_cache.py --server $(SERVER) --minio $(MINIO) -s -k second_load
 
 .PHONY: bench-fluid
-bench-fluid: kube-tools fluid-tools training-venv ## Print how long FLUID_CACHES=200 caches of files at once take and their requests; then, on a real cluster, a TrainJob to its first byte, cold and warm (about 25 min; as root).
-	@echo "==> bench-fluid: $(FLUID_CACHES) caches at once with Fluid's own controllers (about 15 min)"
+bench-fluid: kube-tools fluid-tools training-venv ## Print how long FLUID_CACHES=200 caches of files at once take and their requests; then, on a real cluster, a TrainJob to its first byte, cold and warm (about 12 min; as root).
+	@echo "==> bench-fluid: $(FLUID_CACHES) caches at once with Fluid's own controllers (about 4 min)"
 	@FLUID_CACHES=$(FLUID_CACHES) go test ./test/fluid -run '^TestFluid$$/^many_at_once$$' -count=1 -timeout=0 -v
 	@$(MAKE) cluster
-	@echo "==> bench-fluid: TrainJobs to their first byte on $(CLUSTER), $(FLUID_RUNS) times cold and warm (about 8 min)"
+	@echo "==> bench-fluid: TrainJobs to their first byte on $(CLUSTER), $(FLUID_RUNS) times cold and warm (about 6 min)"
 	@DATACACHE_CLUSTER=$(CLUSTER) FLUID_RUNS=$(FLUID_RUNS) go test ./test/e2e -run '^TestFluid$$' -count=1 -timeout=0 -v
 
 .PHONY: schedules
