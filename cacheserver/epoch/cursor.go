@@ -12,7 +12,7 @@ type Run = struct {
 
 // Cursor iterates over the rows of one share in sequence order, run by run, without allocating.
 //
-// It is made by NewCursor and is not safe for concurrent use. It holds no resources to release.
+// It is made by NewCursor or NewMixCursor and is not safe for concurrent use. It holds no resources to release.
 type Cursor struct {
 	epoch  Epoch
 	share  Share
@@ -23,6 +23,7 @@ type Cursor struct {
 	step, next, end uint64
 	// from is the first row that the caller wants, wanted the number of rows from there.
 	from, wanted uint64
+	mix          *mixture // nil for an epoch of one data set
 }
 
 // NewCursor returns a cursor at the first row of the share. Its errors are those of the two Validate methods.
@@ -33,11 +34,7 @@ func NewCursor(e Epoch, s Share) (*Cursor, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	rows, err := newLayout(e)
-	if err != nil {
-		return nil, err
-	}
-	c := &Cursor{epoch: e, share: s, layout: rows, full: e.fullSteps(), steps: e.steps(), wanted: e.Rows}
+	c := &Cursor{epoch: e, share: s, layout: newLayout(e), full: e.fullSteps(), steps: e.steps(), wanted: e.Rows}
 	c.lo, c.hi = Shard(s.Rank, s.World, e.GlobalBatch)
 	c.step = c.steps
 	if s.StartStep < c.steps {
@@ -53,8 +50,11 @@ func (c *Cursor) Within(lo, hi uint64) {
 
 // Next advances by at most len(runs) runs and at most the given number of positions. It stores the n runs that are wanted at the
 // front of runs, and returns how many positions it advanced by, which is 0 only at the end. Padding positions yield the rows that
-// they wrap to. Runs don't extend over the end of a step or a clump.
+// they wrap to. Runs don't extend over the end of a step or a clump. In a mixture, it advances by at most len(runs) positions.
 func (c *Cursor) Next(runs []Run, positions uint64) (n int, passed uint64) {
+	if c.mix != nil {
+		return c.mixed(runs, positions)
+	}
 	if c.layout.clump == 1 {
 		return c.singles(runs, positions)
 	}

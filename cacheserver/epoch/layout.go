@@ -12,20 +12,18 @@ type layout struct {
 	missing uint64 // number of rows that the last clump lacks; positions from regular on are shifted by it
 }
 
-func newLayout(e Epoch) (layout, error) {
+// newLayout returns the layout of a valid epoch.
+func newLayout(e Epoch) layout {
 	if !e.Shuffle || e.Rows == 0 {
-		return layout{rows: e.Rows}, nil
+		return layout{rows: e.Rows}
 	}
 	clumps := ceil(e.Rows, e.Clump)
-	perm, err := NewPermutation(clumps, e.Seed, e.Number)
-	if err != nil {
-		return layout{}, err
-	}
+	perm := newPermutation(clumps, e.Seed, e.Number)
 	l := layout{rows: e.Rows, clump: e.Clump, perm: perm, regular: e.Rows, missing: clumps*e.Clump - e.Rows}
 	if l.missing > 0 {
 		l.regular = perm.Inverse(clumps-1)*e.Clump + (e.Clump - l.missing)
 	}
-	return l, nil
+	return l
 }
 
 // place fills runs with the rows of at most the given number of positions from first on, all within the epoch. It returns the number

@@ -41,6 +41,11 @@ func NewPermutation(n, seed, epoch uint64) (Permutation, error) {
 	if n < 1 || n >= limit {
 		return Permutation{}, fmt.Errorf("permutation of n = %d: want 1 <= n < 2^62", n)
 	}
+	return newPermutation(n, seed, epoch), nil
+}
+
+// newPermutation is NewPermutation for a valid n.
+func newPermutation(n, seed, epoch uint64) Permutation {
 	width := uint(max(bits.Len64(n-1), minBits))
 	low, high := width-width/2, width/2
 	p := Permutation{n: n, low: uint64(low), lo: 1<<low - 1, hi: 1<<high - 1}
@@ -50,7 +55,7 @@ func NewPermutation(n, seed, epoch uint64) (Permutation, error) {
 		p.keys[i] = mix(state)
 		p.carries[i] = (p.keys[i] >> 32) * multiplier & (1<<32 - 1)
 	}
-	return p, nil
+	return p
 }
 
 // mix is the finalizer of SplitMix64.

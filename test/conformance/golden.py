@@ -26,6 +26,11 @@ ROWS = 9
 Case = dict[str, Any]
 
 _SHARD: dict[str, Any] = {"v": 1, "kind": "shard", "index": 3, "total": 8}
+_MIX: dict[str, Any] = {
+    "v": 1, "kind": "mix", "part": 1, "parts": [{"rows": 50, "weights": [7, 1]}, {"rows": 9, "weights": [3, 9]}],
+    "phases": [40], "unit": "row", "length": 120, "seed": 7, "epoch": 2, "clump": 1, "global_batch": 8, "tail": "keep",
+    "rank": 1, "world": 3,
+}  # fmt: skip
 _EPOCH: dict[str, Any] = {
     "v": 1, "kind": "epoch", "seed": 7, "epoch": 2, "shuffle": True, "clump": 1, "global_batch": 4, "tail": "keep",
     "rank": 1, "world": 3, "worker": 0, "workers": 1, "start_step": 0,
@@ -146,7 +151,62 @@ def descriptors() -> list[Case]:
         bad("epoch, negative start", "start_step", _EPOCH, start_step=-1),
         bad("epoch, shuffle as number", "shuffle", _EPOCH, shuffle=1),
         bad("epoch, unknown column", "nope", _EPOCH, columns=["nope"]),
+        *mixes(),
     ]
+
+
+def mixes() -> list[Case]:
+    """Valid and invalid descriptors of mixtures; the second part is the dataset."""
+    one, nine = {"rows": 50, "weights": [1]}, {"rows": 9, "weights": [1]}
+    batches: dict[str, Any] = {"unit": "batch", "phases": [320], "length": 160}
+    return [
+        good("mix", _MIX),
+        good("mix, all fields", _MIX, shuffle=False, worker=1, workers=2, start_step=3, clump=2, columns=["id"]),
+        good("mix, one part, no phases", _MIX, part=0, parts=[nine], phases=[], length=0),
+        good("mix, a part that begins later", _MIX,
+             parts=[{"rows": 50, "weights": [10, 1]}, {**nine, "weights": [0, 9]}]),
+        good("mix, by batch", _MIX, **batches),
+        *[
+            bad(f"mix without {f}", f, _MIX, f)
+            for f in ("part", "parts", "unit", "length", "seed", "epoch", "global_batch", "tail", "rank", "world")
+        ],
+        bad("mix with a filter of its own", "filter", _MIX, filter="id > 3"),
+        bad("mix, no parts", "parts: 0, want 1 to 256", _MIX, parts=[]),
+        bad("mix, too many parts", "parts: 257, want 1 to 256", _MIX, parts=[one] * 257, phases=[]),
+        bad("mix, part is the number of parts", "part = 2: want 0 <= part < 2", _MIX, part=2),
+        bad("mix, a negative part", "part", _MIX, part=-1),
+        bad("mix, parts as object", "parts: object does not fit, want a list", _MIX, parts={}),
+        bad("mix, a part as number", "parts", _MIX, parts=[1, 2]),
+        bad("mix, a part without rows", "parts[0]: rows: missing", _MIX, parts=[{"weights": [1, 1]}, nine]),
+        bad("mix, a part with another field", 'parts[1]: "name" is no field', _MIX, parts=[one, {**nine, "name": "a"}]),
+        bad("mix, an empty part", "parts[0].rows = 0: want 1 <= rows", _MIX,
+            parts=[{**one, "rows": 0}, nine], phases=[]),
+        bad("mix, a negative weight", "parts[1]: weights: [-1] does not fit", _MIX,
+            parts=[one, {**nine, "weights": [-1]}]),
+        bad("mix, weights of one phase", "parts[0].weights: 1, want 2", _MIX, parts=[one, nine]),
+        bad("mix, no weight", "parts[1].weights: all are 0", _MIX, parts=[one, {**nine, "weights": [0]}], phases=[]),
+        bad("mix, a phase without weights", "weights of phase 1: their sum is 0", _MIX,
+            parts=[{**one, "weights": [5, 0]}, {**nine, "weights": [3, 0]}]),
+        bad("mix, weights past 2^62", "their sum is 2^62 or more", _MIX,
+            parts=[{**one, "weights": [2**61]}, {**nine, "weights": [2**61]}], phases=[]),
+        bad("mix, a phase of part of a block", "phases[0] = 44: want a multiple of 10, the sum of the weights", _MIX,
+            phases=[44]),
+        bad("mix, an empty phase", "phases[0] = 0: want a multiple of 10", _MIX, phases=[0]),
+        bad("mix, a phase of part of a block of batches", "phases[0] = 40: want a multiple of 80", _MIX,
+            **{**batches, "phases": [40]}),
+        bad("mix, too many phases", "phases: 64, want at most 63", _MIX, phases=[10] * 64),
+        bad("mix, length no multiple of batches", "length = 161: want a multiple of global_batch = 8", _MIX,
+            **{**batches, "length": 161}),
+        bad("mix, length of 2^62", "length = 4611686018427387904", _MIX, length=2**62),
+        bad("mix, an epoch too far", "epoch = 38430716820228233: want (epoch + 1) * length <= 2^62", _MIX,
+            epoch=2**62 // 120 + 1),
+        bad("mix, another unit", 'unit = "step": want "row" or "batch"', _MIX, unit="step"),
+        bad("mix, clump 0", "clump", _MIX, clump=0),
+        bad("mix, rank is world", "rank", _MIX, rank=3),
+        bad("mix, unknown column", "nope", _MIX, columns=["nope"]),
+        {"name": "mix, rows of another table", "command": {**_MIX, "part": 0},
+         "want": {"code": "FAILED_PRECONDITION", "says": "parts[0].rows = 50: this cache has 9 rows"}},
+    ]  # fmt: skip
 
 
 def answers() -> list[Case]:
@@ -163,6 +223,15 @@ def answers() -> list[Case]:
             {"start_step": 2}, {"start_step": 99}, {"workers": 2, "worker": 1},
         )
     ]  # fmt: skip
+    requests += [
+        {**{k: v for k, v in _MIX.items() if k != "v"}, **changes}
+        for changes in (
+            {}, {"rank": 0, "epoch": 0}, {"tail": "drop", "global_batch": 50},
+            {"tail": "pad", "global_batch": 50, "rank": 2}, {"clump": 2, "world": 1, "rank": 0},
+            {"shuffle": False, "rank": 2}, {"world": 99, "rank": 98, "start_step": 14},
+            {"unit": "batch", "phases": [320], "workers": 2, "worker": 1, "clump": 4}, {"start_step": 99},
+        )
+    ]  # fmt: skip
     return [
         {"nodes": nodes, "request": request, "want": answer(nodes, request)}
         for nodes in layouts
@@ -175,10 +244,44 @@ def answer(nodes: list[list[int]], request: Case) -> Case:
     if request["kind"] == "shard":
         index, total = request["index"], request["total"]
         rows = list(range(index * ROWS // total, (index + 1) * ROWS // total))
+    elif request["kind"] == "mix":
+        rows = mixture(request).part_rows(request["part"])
     else:
         rows = order.Epoch(rows=ROWS, **{k: v for k, v in request.items() if k not in ("kind", "columns")}).share_rows()
     parts = [{"node": i, "rows": [r for r in rows if lo <= r < hi]} for i, (lo, hi) in enumerate(nodes)]
     return {"total_records": len(rows), "endpoints": [part for part in parts if part["rows"]]}
+
+
+def mixture(fields: Case) -> order.Mixture:
+    """The oracle for the fields of a request of kind mix."""
+    parts = tuple((part["rows"], tuple(part["weights"])) for part in fields["parts"])
+    named = {k: v for k, v in fields.items() if k not in ("v", "kind", "part", "parts", "phases", "columns")}
+    return order.Mixture(parts=parts, phases=tuple(fields["phases"]), **named)
+
+
+def mixtures() -> list[Case]:
+    """The steps of mixtures for every rank: [step, [[part, row], ...], [valid, ...]]."""
+    big = [{"rows": 10**12, "weights": [7 * 10**11]}, {"rows": 1000, "weights": [3 * 10**11]}]
+    three = [{"rows": 5, "weights": [1, 0, 2]}, {"rows": 70, "weights": [3, 6, 1]}, {"rows": 9, "weights": [0, 2, 1]}]
+    base = {key: value for key, value in _MIX.items() if key not in ("v", "kind", "part", "rank")}
+    cases: list[Case] = [
+        {},
+        {"epoch": 0, "tail": "drop", "global_batch": 50, "world": 1},
+        {"tail": "pad", "global_batch": 50, "clump": 4, "world": 7},
+        {"shuffle": False, "epoch": 3},
+        {"unit": "batch", "phases": [320], "epoch": 1, "clump": 4, "world": 2},
+        {"parts": three, "phases": [16, 24], "length": 60, "epoch": 0, "global_batch": 10, "seed": 2**64 - 1},
+        {"parts": three, "phases": [16, 24], "length": 60, "epoch": 10**6, "global_batch": 10, "world": 20},
+        {"parts": big, "phases": [], "length": 10**12, "epoch": 5, "global_batch": 32, "start_step": 31_249_999_999},
+        {"parts": big, "phases": [], "length": 10**12, "epoch": 5, "global_batch": 32, "start_step": 31_249_999_999,
+         "clump": 64, "unit": "row", "seed": 0},
+    ]  # fmt: skip
+    out: list[Case] = []
+    for changes in cases:
+        fields = {"shuffle": True, "start_step": 0, **base, **changes}
+        ranks = [mixture({**fields, "rank": rank}).share() for rank in range(fields["world"])]
+        out.append({**fields, "ranks": ranks})
+    return out
 
 
 def metadata() -> list[Case]:
@@ -195,7 +298,12 @@ def metadata() -> list[Case]:
     ]
 
 
-FILES = {"wire_descriptors.json": descriptors, "wire_answers.json": answers, "wire_metadata.json": metadata}
+FILES = {
+    "wire_descriptors.json": descriptors,
+    "wire_answers.json": answers,
+    "wire_metadata.json": metadata,
+    "mix_vectors.json": mixtures,
+}
 
 
 def text(file: str) -> str:

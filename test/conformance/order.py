@@ -1,9 +1,11 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of the epoch order (docs/order.md, version 1), in plain Python integers, written for clarity."""
+"""The oracle of the order of epochs and mixtures (docs/order.md, version 1), in plain Python integers."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -89,14 +91,25 @@ class Epoch:
     workers: int = 1
     start_step: int = 0
 
-    def sequence(self) -> list[int]:
+    def sequence(self) -> Sequence[int]:
         """The row at each position of the epoch, before the division into steps and ranks."""
         if not self.shuffle or self.rows == 0:
-            return list(range(self.rows))
+            return range(self.rows)
         clumps = -(-self.rows // self.clump)
         p = Permutation(clumps, self.seed, self.epoch)
         first = [p.at(i) * self.clump for i in range(clumps)]
         return [row for start in first for row in range(start, min(start + self.clump, self.rows))]
+
+    def row(self, position: int) -> int:
+        """The row at one position; the same as sequence()[position], for large epochs too."""
+        if not self.shuffle:
+            return position
+        clumps = -(-self.rows // self.clump)
+        p = Permutation(clumps, self.seed, self.epoch)
+        missing = clumps * self.clump - self.rows
+        if position >= (p.inverse(clumps - 1) + 1) * self.clump - missing:
+            position += missing
+        return p.at(position // self.clump) * self.clump + position % self.clump
 
     def steps(self) -> int:
         """The number of steps of every rank."""
@@ -121,3 +134,100 @@ class Epoch:
     def of(self, rank: int, world: int) -> Epoch:
         """The same epoch for another rank."""
         return replace(self, rank=rank, world=world)
+
+
+SMALL = 4096  # up to this size, whole permutations and sequences are kept: a single element may take as many rounds
+
+
+def permuted(n: int, seed: int, epoch: int, x: int) -> int:
+    """P(n, seed, epoch) of x."""
+    return _elements(n, seed, epoch)[x] if n <= SMALL else Permutation(n, seed, epoch).at(x)
+
+
+@functools.lru_cache(2048)
+def _elements(n: int, seed: int, epoch: int) -> list[int]:
+    p = Permutation(n, seed, epoch)
+    return [p.at(x) for x in range(n)]
+
+
+def sequence_row(epoch: Epoch, position: int) -> int:
+    """The row at a position of an epoch."""
+    return _sequence(epoch)[position] if epoch.rows <= SMALL else epoch.row(position)
+
+
+_sequence = functools.lru_cache(2048)(Epoch.sequence)
+
+
+class Draw(NamedTuple):
+    """What a mixture draws at one position: a part, and one of its rows."""
+
+    part: int
+    row: int
+
+
+class MixStep(NamedTuple):
+    """A worker's part of one step of a mixture; valid as in Step."""
+
+    number: int
+    draws: list[Draw]
+    valid: list[bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """The requests for all parts of a mixture, with the field names of the wire contract. parts: (rows, weights)."""
+
+    parts: tuple[tuple[int, tuple[int, ...]], ...]
+    phases: tuple[int, ...] = ()
+    unit: Literal["row", "batch"] = "row"
+    length: int
+    seed: int = 0
+    epoch: int = 0
+    shuffle: bool = True
+    clump: int = 1
+    global_batch: int = 1
+    tail: Tail = "keep"
+    rank: int = 0
+    world: int = 1
+    worker: int = 0
+    workers: int = 1
+    start_step: int = 0
+
+    def draw(self, position: int) -> Draw:
+        """The part and row at a position of the epoch."""
+        unit = self.global_batch if self.unit == "batch" else 1
+        g, drawn, phase = self.epoch * self.length + position, [0] * len(self.parts), 0
+        while phase < len(self.phases) and g >= self.phases[phase]:
+            total = sum(weights[phase] for _, weights in self.parts)
+            drawn = [d + self.phases[phase] // total * w[phase] for d, (_, w) in zip(drawn, self.parts, strict=True)]
+            g, phase = g - self.phases[phase], phase + 1
+        weights = [w[phase] for _, w in self.parts]
+        number, within = divmod(g, unit)
+        block, slot = divmod(number, sum(weights))
+        slot = permuted(sum(weights), mix((self.seed + 1 + phase) % WORD), block, slot)
+        part = 0
+        while slot >= weights[part]:
+            slot, part = slot - weights[part], part + 1
+        k = drawn[part] + (block * weights[part] + slot) * unit + within
+        return Draw(part, self.row(part, k))
+
+    def row(self, part: int, k: int) -> int:
+        """The k-th row that a part contributes."""
+        rows = self.parts[part][0]
+        epoch, position = divmod(k, rows)
+        seed = mix((self.seed + GOLD * (part + 2)) % WORD)
+        return sequence_row(Epoch(rows=rows, seed=seed, epoch=epoch, shuffle=self.shuffle, clump=self.clump), position)
+
+    def steps(self) -> int:
+        """The number of steps of every rank."""
+        return Epoch(rows=self.length, global_batch=self.global_batch, tail=self.tail).steps()
+
+    def share(self) -> list[MixStep]:
+        """The steps of this worker, from start_step on."""
+        names = ("global_batch", "tail", "rank", "world", "worker", "workers", "start_step")
+        positions = Epoch(rows=self.length, shuffle=False, **{name: getattr(self, name) for name in names})
+        return [MixStep(s.number, [self.draw(p) for p in s.rows], s.valid) for s in positions.share()]
+
+    def part_rows(self, part: int) -> list[int]:
+        """The rows of one part in share(), concatenated: the order in which its data nodes together stream them."""
+        return [draw.row for step in self.share() for draw in step.draws if draw.part == part]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, cast, get_args
+from typing import Final, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -63,15 +63,20 @@ class Epoch:
     tail: Tail = "drop"
 
     def __post_init__(self) -> None:
-        _within("rows", self.rows, 0, LIMIT)
-        _within("seed", self.seed, 0, 1 << 64)
-        _within("epoch", self.number, 0, 1 << 64)
-        _within("clump", self.clump, 1, LIMIT)
-        _within("global_batch", self.global_batch, 1, LIMIT)
+        within("rows", self.rows, 0, LIMIT)
+        within("seed", self.seed, 0, 1 << 64)
+        within("epoch", self.number, 0, 1 << 64)
+        within("clump", self.clump, 1, LIMIT)
+        within("global_batch", self.global_batch, 1, LIMIT)
         if self.tail not in get_args(Tail):
             raise ValueError(f'tail = {self.tail!r}: want "drop", "pad" or "keep"')
 
-    def numbered(self, number: int) -> Epoch:
+    @property
+    def scattered(self) -> bool:
+        """Whether consecutive positions may hold rows of different data nodes."""
+        return self.shuffle
+
+    def numbered(self, number: int) -> Self:
         """Returns a copy with another epoch number."""
         return replace(self, number=number)
 
@@ -107,7 +112,19 @@ class Epoch:
         positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if positions.size and int(positions[-1]) >= self.rows:
             positions %= np.uint64(self.rows)
-        return self._layout.rows_at(positions).view(np.int64)
+        return self.rows_at(positions).view(np.int64)
+
+    def same_part(self, steps: range) -> range:
+        """The steps up to the first whose rows are of another part of a mixture than the first's. Not empty."""
+        return steps
+
+    def rows_at(self, positions: UInt64Array) -> UInt64Array:
+        """The rows at positions below the number of rows; may overwrite the input array."""
+        return self._layout.rows_at(positions)
+
+    def locate(self, rows: RowIndices) -> tuple[npt.NDArray[np.int16], RowIndices]:
+        """The part of a mixture that each row of rows_of belongs to, and its index there: part 0 has all rows."""
+        return np.zeros(len(rows), np.int16), rows
 
     def _positions(self, steps: range, share: Share) -> UInt64Array:
         """The share's positions in steps of equal size."""
@@ -138,6 +155,10 @@ class _Layout:
             regular = self._feistel.inverse(clumps - 1) * epoch.clump + epoch.clump - missing
         self._regular, self._missing = np.uint64(regular), np.uint64(missing)
 
+    def same_part(self, steps: range) -> range:
+        """The steps up to the first whose rows are of another part of a mixture than the first's. Not empty."""
+        return steps
+
     def rows_at(self, positions: UInt64Array) -> UInt64Array:
         """The rows at the positions; may overwrite the input array."""
         if self._feistel is None:
@@ -157,6 +178,7 @@ class _Layout:
         return np.repeat(runs, np.diff(begins, append=len(index)))
 
 
-def _within(name: str, value: int, low: int, limit: int) -> None:
+def within(name: str, value: int, low: int, limit: int) -> None:
+    """Raises ValueError, naming the field, unless low <= value < limit; limit is a power of two."""
     if not low <= value < limit:
         raise ValueError(f"{name} = {value}: want {low} <= {name} < 2^{limit.bit_length() - 1}")

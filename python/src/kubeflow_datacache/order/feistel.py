@@ -14,7 +14,7 @@ UInt64Array = npt.NDArray[np.uint64]
 
 LIMIT: Final = 1 << 62  # exclusive limit of all counts in an epoch
 _WORD: Final = (1 << 64) - 1
-_GOLD: Final = 0x9E3779B97F4A7C15
+GOLD: Final = 0x9E3779B97F4A7C15
 _SCRAMBLE: Final = 0xD6E8FEB86659FD93
 _LEAST_BITS: Final = 12
 _SMALL: Final = 1 << _LEAST_BITS
@@ -35,8 +35,8 @@ class Feistel:
         bits = max((n - 1).bit_length(), _LEAST_BITS)
         low, high = bits - bits // 2, bits // 2
         self._n, self._low, self._low_mask = np.uint64(n), np.uint64(low), np.uint64((1 << low) - 1)
-        state = _mix(_mix(seed + _GOLD) + epoch)
-        self._rounds = [_Round.of(_mix(state + i * _GOLD), high if i % 2 else low) for i in range(1, 9)]
+        state = mix(mix(seed + GOLD) + epoch)
+        self._rounds = [_Round.of(mix(state + i * GOLD), high if i % 2 else low) for i in range(1, 9)]
 
     def at(self, x: int) -> int:
         """P(x) for one 0 <= x < n."""
@@ -130,8 +130,59 @@ class _Round(NamedTuple):
         np.bitwise_xor(target, f, out=target)
 
 
-def _mix(z: int) -> int:
-    """The finalizer of SplitMix64."""
+_recent = functools.lru_cache(256)(Feistel)
+
+
+def apply_each(n: int, seed: int, epochs: UInt64Array, xs: UInt64Array) -> UInt64Array:
+    """P(n, seed, epochs[i]) of each xs[i], which is below n. Neither array is changed."""
+    if not len(xs):
+        return xs
+    if epochs[0] == epochs.min() == epochs.max():
+        return _recent(n, seed, int(epochs[0])).apply(xs.copy())
+    if n == 1:
+        return np.zeros_like(xs)
+    bits = max((n - 1).bit_length(), _LEAST_BITS)
+    numbers, which = np.unique(epochs, return_inverse=True)
+    if n <= _SMALL and len(numbers) <= max(
+        4, 2 * _SMALL // n
+    ):  # for few permutations, tables cost less than long walks
+        out = np.empty_like(xs)
+        for i, number in enumerate(numbers.tolist()):
+            chosen = np.flatnonzero(which == i)
+            out[chosen] = _recent(n, seed, number).apply(xs[chosen])
+        return out
+    state = _mix_all(np.uint64(mix(seed + GOLD)) + numbers)
+    keys = [_mix_all(state + np.uint64(i * GOLD & _WORD)) for i in range(1, 9)]
+    out = _rounds(xs, keys, which, bits)
+    outside = np.flatnonzero(out >= n)
+    while outside.size:  # as in Feistel.apply
+        walkers = _rounds(out[outside], keys, which[outside], bits)
+        out[outside] = walkers
+        outside = outside[walkers >= n]
+    return out
+
+
+def _rounds(xs: UInt64Array, keys: list[UInt64Array], which: npt.NDArray[np.intp], bits: int) -> UInt64Array:
+    """Eight rounds of each x with its own keys: keys[i][which[j]] is the key of xs[j] in round i."""
+    high = bits // 2
+    low = np.uint64(bits - high)
+    left, right = xs >> low, xs & np.uint64((1 << int(low)) - 1)
+    for i, key in enumerate(keys):
+        width = int(low) if i % 2 else high
+        left ^= ((right ^ key[which]) * np.uint64(_SCRAMBLE << 32 - width & _WORD)) >> np.uint64(64 - width)
+        left, right = right, left
+    return left << low | right
+
+
+def _mix_all(z: UInt64Array) -> UInt64Array:
+    """mix of every z."""
+    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return z ^ z >> np.uint64(31)
+
+
+def mix(z: int) -> int:
+    """The finalizer of SplitMix64, of z modulo 2^64."""
     z &= _WORD
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _WORD
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _WORD

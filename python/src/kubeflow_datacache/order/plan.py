@@ -50,10 +50,13 @@ class InterleavedRun:
 
 
 class Plan:
-    """Divides a share's order into runs. nodes[i] = (start, end) are the rows of data node i."""
+    """Divides a share's order into runs. nodes[i] = (start, end) are the rows of data node i.
 
-    def __init__(self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...]) -> None:
-        self._epoch, self._share = epoch, share
+    apart: whether a run may only have steps of one part of a mixture.
+    """
+
+    def __init__(self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...], *, apart: bool = False) -> None:
+        self._epoch, self._share, self._apart = epoch, share, apart
         self._ends = np.array([end for _, end in nodes], np.int64)
         owners = [i for i, (start, end) in enumerate(nodes) if end > start]
         self._only = owners[0] if len(owners) == 1 else None
@@ -80,7 +83,7 @@ class Plan:
         epoch = self._epoch
         if self._only is not None:
             return Run(self._alike(first, epoch.steps), size, self._only)
-        if epoch.shuffle:
+        if epoch.scattered:
             return None
         node = int(np.searchsorted(self._ends, epoch.span(first, self._share).first, side="right"))
         if node == len(self._ends):  # padding, which continues at row 0
@@ -91,6 +94,8 @@ class Plan:
     def _alike(self, first: int, count: int) -> range:
         """At most `count` steps from `first` on, all of the same size."""
         steps = range(first, self._epoch.steps, self._share.workers)[:count]
+        if self._apart:
+            steps = self._epoch.same_part(steps)
         return steps if self._epoch.size(steps[-1]) == self._epoch.size(first) else steps[:-1]
 
     def _assign(self, steps: range, size: int) -> InterleavedRun:
