@@ -46,6 +46,11 @@ func (v view) answer(r protocol.Request) (answer, error) {
 		err = a.epoch(r)
 	case protocol.Take:
 		a.take()
+	case protocol.Mix:
+		if rows := r.Mix.Parts[r.Mix.Part].Rows; rows != uint64(v.rows) {
+			return answer{}, status.Errorf(codes.FailedPrecondition, "command: parts[%d].rows = %d: this cache has %d rows; ask another cache for this part, or make the mixture anew", r.Mix.Part, rows, v.rows)
+		}
+		err = a.mix(r)
 	}
 	if err != nil {
 		return answer{}, status.Error(codes.InvalidArgument, err.Error())
@@ -71,13 +76,34 @@ func (a *answer) epoch(r protocol.Request) error {
 	if a.records == 0 {
 		return nil
 	}
-	nodes, err := nodesHolding(e, r.Share, a.view.bounds)
+	cursor, err := epoch.NewCursor(e, r.Share)
 	if err != nil {
 		return err
 	}
+	nodes := nodesHolding(cursor, a.view.bounds)
 	for i, b := range a.view.bounds {
 		if nodes[i] {
 			a.add(i, scale(a.records, b.Len(), a.view.rows), protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: r.Share})
+		}
+	}
+	return nil
+}
+
+// mix answers with the rows of a part. If the share has more than mixLimit positions, records is an estimate.
+func (a *answer) mix(r protocol.Request) error {
+	ticket := protocol.Ticket{Kind: protocol.Mix, Epoch: r.Epoch, Share: r.Share, Mix: r.Mix}
+	cursor, err := ticket.Cursor()
+	if err != nil {
+		return err
+	}
+	nodes, rows, whole := nodesMixing(cursor, a.view.bounds)
+	if !whole {
+		rows = max(rows, r.Mix.Estimate(r.Epoch, r.Share))
+	}
+	a.records = int64(min(rows, 1<<62))
+	for i, b := range a.view.bounds {
+		if nodes[i] {
+			a.add(i, scale(a.records, b.Len(), a.view.rows), ticket)
 		}
 	}
 	return nil

@@ -146,9 +146,9 @@ func (p *tablePlan) schemaBytes(columns []int) []byte {
 // scanLimit bounds how many runs of an epoch are examined to determine which nodes hold rows of it.
 const scanLimit = 1 << 20
 
-// nodesHolding reports which nodes hold rows of a rank's share of an epoch. If a share has more than scanLimit runs, the nodes not
-// found by then are included as well; at worst their streams are empty.
-func nodesHolding(e epoch.Epoch, s epoch.Share, bounds []assign.Bounds) ([]bool, error) {
+// nodesHolding reports which nodes hold rows of a share, from a cursor at its begin. If a share has more than scanLimit runs, the
+// nodes not found by then are included as well; at worst their streams are empty.
+func nodesHolding(cursor *epoch.Cursor, bounds []assign.Bounds) []bool {
 	out := make([]bool, len(bounds))
 	left := 0
 	for _, b := range bounds {
@@ -156,28 +156,55 @@ func nodesHolding(e epoch.Epoch, s epoch.Share, bounds []assign.Bounds) ([]bool,
 			left++
 		}
 	}
-	cursor, err := epoch.NewCursor(e, s)
-	if err != nil {
-		return nil, err
-	}
 	var runs [1024]epoch.Run
 	for seen := 0; left > 0 && seen < scanLimit; {
 		n, passed := cursor.Next(runs[:], math.MaxUint64)
 		if passed == 0 {
-			return out, nil
+			return out
 		}
 		for _, r := range runs[:n] {
-			for i, b := range bounds {
-				if !out[i] && int64(r.First) < b[1] && int64(r.First+r.Rows) > b[0] {
-					out[i] = true
-					left--
-				}
-			}
+			left -= markNodes(out, r, bounds)
 		}
 		seen += n
 	}
 	for i, b := range bounds {
 		out[i] = out[i] || b.Len() > 0
 	}
-	return out, nil
+	return out
+}
+
+// mixLimit bounds how many positions of a mixture are examined: on each request, until the end of the share or of this many.
+const mixLimit = 1 << 16
+
+// nodesMixing reports which nodes hold rows that a part contributes to a share, and the number of these rows. If the share has more
+// than mixLimit positions, whole is false and all nodes with rows are included.
+func nodesMixing(cursor *epoch.Cursor, bounds []assign.Bounds) (out []bool, rows uint64, whole bool) {
+	out = make([]bool, len(bounds))
+	var runs [1024]epoch.Run
+	for seen := uint64(0); seen < mixLimit; {
+		n, passed := cursor.Next(runs[:], mixLimit-seen)
+		if passed == 0 {
+			return out, rows, true
+		}
+		for _, r := range runs[:n] {
+			rows += r.Rows
+			markNodes(out, r, bounds)
+		}
+		seen += passed
+	}
+	for i, b := range bounds {
+		out[i] = b.Len() > 0
+	}
+	return out, rows, false
+}
+
+// markNodes sets out[i] for the nodes that hold rows of the run, and returns how many it has set.
+func markNodes(out []bool, r epoch.Run, bounds []assign.Bounds) (marked int) {
+	for i, b := range bounds {
+		if !out[i] && b.Len() > 0 && int64(r.First) < b[1] && int64(r.First+r.Rows) > b[0] {
+			out[i] = true
+			marked++
+		}
+	}
+	return marked
 }

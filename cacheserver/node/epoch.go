@@ -38,7 +38,7 @@ const (
 func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
 	most := min(mostBytes, s.most)
 	length = min(length, most/16*15)
-	cursor, err := epoch.NewCursor(l.ticket.Epoch, l.ticket.Share)
+	cursor, err := l.ticket.Cursor()
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
@@ -103,13 +103,14 @@ type cut struct {
 const endless = math.MaxInt
 
 // cuts ends batches at the ends of steps if the rows of a step are contiguous, unless a step is too long: so a client need not
-// assemble a step from two batches. If rows are shuffled over nodes the client has to anyway, and all batches have the same length
-// instead: for a message longer than all earlier ones an allocator maps new memory, and with batches cut at steps, clumps of 64 rows
-// led to lengths that differed by half. mean is the size of a row, length the target for a batch and longest its maximum, in bytes.
+// assemble a step from two batches. If rows are shuffled over nodes, or mixed with those of other caches, the client has to anyway, and
+// all batches have the same length instead: for a message longer than all earlier ones an allocator maps new memory, and with batches
+// cut at steps, clumps of 64 rows led to lengths that differed by half. mean is the size of a row, length the target for a batch and
+// longest its maximum, in bytes.
 func (l admitted) cuts(mean, length, longest int64) cut {
 	lo, hi := epoch.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := hi - lo
-	scattered := l.ticket.Epoch.Shuffle && uint64(l.ticket.Bounds.Len()) < l.ticket.Epoch.Rows
+	scattered := l.ticket.Mix != nil || l.ticket.Epoch.Shuffle && uint64(l.ticket.Bounds.Len()) < l.ticket.Epoch.Rows
 	rows := func(bytes int64) uint64 { return uint64(min(max(bytes/max(mean, 1), 1), mostRows)) }
 	most := rows(length)
 	if scattered || step == 0 || step > rows(longest) {

@@ -63,6 +63,17 @@ func TestCuts(t *testing.T) {
 	}
 }
 
+func TestCutsOfMixtures(t *testing.T) {
+	ticket := protocol.Ticket{
+		Bounds: assign.Bounds{0, 100}, Epoch: epoch.Epoch{Rows: 1000, GlobalBatch: 128}, Share: epoch.Share{World: 1, Workers: 1},
+		Mix: &epoch.Mix{Parts: []epoch.Part{{Rows: 100, Weights: []uint64{1}}}},
+	}
+	want := cut{endless, 510} // no step has contiguous rows, although this node has all rows of the part
+	if got := (admitted{ticket: ticket}).cuts(2056, usualBytes, mostBytes); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 func TestBatchLength(t *testing.T) {
 	for said, want := range map[int64]int64{0: usualBytes, 100_000: 100_000, 1: leastBytes, 2 << 20: 2 << 20, 1 << 40: longestBytes} {
 		ctx := t.Context()

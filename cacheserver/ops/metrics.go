@@ -49,7 +49,7 @@ func NewMetrics() *Metrics {
 	m.DecodedRows = m.counter("load_rows_total", "Rows written into memory by loads.")
 	m.SplitsLoaded = m.counter("load_splits_total", "Splits loaded.")
 	m.LoadColumns = m.counterVec("load_columns_total", "Columns of splits decoded, by decoder (direct, general): the general one is slower.", "decoder")
-	m.Streams = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "streams", Help: "Data streams open now, by kind (shard, epoch, take)."}, []string{"kind"})
+	m.Streams = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "streams", Help: "Data streams open now, by kind (shard, epoch, take, mix)."}, []string{"kind"})
 	m.registry.MustRegister(m.Streams)
 	m.StreamsOpened = m.counterVec("streams_opened_total", "Data streams opened, by kind.", "kind")
 	m.SentBytes = m.counterVec("stream_bytes_total", "FlightData bytes handed to the transport, by kind.", "kind")

@@ -34,15 +34,19 @@ const (
 	Shard Kind = "shard" // a contiguous share of the rows, in row order
 	Epoch Kind = "epoch" // a rank's share of an epoch, in sequence order
 	Take  Kind = "take"  // random access over DoExchange
+	Mix   Kind = "mix"   // the rows that one part contributes to a rank's share of a mixture's epoch
 )
+
+const kinds = `"shard", "epoch", "take" or "mix"`
 
 // Request is a valid Flight descriptor.
 type Request struct {
 	Kind    Kind
 	Index   uint64      // Shard: index of the share
 	Total   uint64      // Shard: number of shares
-	Epoch   epoch.Epoch // Epoch: all fields but Rows, which the server knows
-	Share   epoch.Share // Epoch: the share of the rank and worker
+	Epoch   epoch.Epoch // Epoch: all fields but Rows, which the server knows; Mix: all fields
+	Share   epoch.Share // Epoch, Mix: the share of the rank and worker
+	Mix     *epoch.Mix  // Mix: the parts and their weights; otherwise nil
 	Columns []string    // nil selects all
 }
 
@@ -119,11 +123,11 @@ func parseCommand(cmd []byte) (Request, error) {
 		return Request{}, fmt.Errorf("command: v: want %d, the version of the wire contract that this server speaks", Version)
 	}
 	if head.Kind == nil {
-		return Request{}, errors.New(`command: kind: missing, want "shard", "epoch" or "take"`)
+		return Request{}, errors.New("command: kind: missing, want " + kinds)
 	}
-	parse, ok := map[Kind]func([]byte) (Request, error){Shard: parseShard, Epoch: parseEpoch, Take: parseTake}[*head.Kind]
+	parse, ok := map[Kind]func([]byte) (Request, error){Shard: parseShard, Epoch: parseEpoch, Take: parseTake, Mix: parseMix}[*head.Kind]
 	if !ok {
-		return Request{}, fmt.Errorf(`command: kind: %.64q, want "shard", "epoch" or "take"`, *head.Kind)
+		return Request{}, fmt.Errorf("command: kind: %.64q, want "+kinds, *head.Kind)
 	}
 	if err := checkFields(cmd, *head.Kind); err != nil {
 		return Request{}, err
@@ -134,11 +138,14 @@ func parseCommand(cmd []byte) (Request, error) {
 // fieldsOf lists the valid fields of a command of the kind.
 func fieldsOf(kind Kind) []string {
 	fields := []string{"v", "kind", "columns"}
+	sequence := []string{"seed", "epoch", "shuffle", "clump", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
 	switch kind {
 	case Shard:
 		fields = append(fields, "index", "total")
 	case Epoch:
-		fields = append(fields, "seed", "epoch", "shuffle", "clump", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step")
+		fields = append(fields, sequence...)
+	case Mix:
+		fields = append(append(fields, sequence...), "part", "parts", "phases", "unit", "length")
 	case Take:
 	}
 	return fields
@@ -213,50 +220,58 @@ func parseTake(cmd []byte) (Request, error) {
 	return Request{Kind: Take, Columns: columns}, err
 }
 
-func parseEpoch(cmd []byte) (Request, error) {
-	var body struct {
-		common
-		Seed        *uint64     `json:"seed"`
-		Epoch       *uint64     `json:"epoch"`
-		Shuffle     *bool       `json:"shuffle"`
-		Clump       *uint64     `json:"clump"`
-		GlobalBatch *uint64     `json:"global_batch"`
-		Tail        *epoch.Tail `json:"tail"`
-		Rank        *uint64     `json:"rank"`
-		World       *uint64     `json:"world"`
-		Worker      *uint64     `json:"worker"`
-		Workers     *uint64     `json:"workers"`
-		StartStep   *uint64     `json:"start_step"`
-	}
-	if err := json.Unmarshal(cmd, &body); err != nil {
-		return Request{}, commandError(err)
-	}
+// sequence holds the fields that an epoch and a mixture have in common.
+type sequence struct {
+	common
+	Seed        *uint64     `json:"seed"`
+	Epoch       *uint64     `json:"epoch"`
+	Shuffle     *bool       `json:"shuffle"`
+	Clump       *uint64     `json:"clump"`
+	GlobalBatch *uint64     `json:"global_batch"`
+	Tail        *epoch.Tail `json:"tail"`
+	Rank        *uint64     `json:"rank"`
+	World       *uint64     `json:"world"`
+	Worker      *uint64     `json:"worker"`
+	Workers     *uint64     `json:"workers"`
+	StartStep   *uint64     `json:"start_step"`
+}
+
+// request validates the fields; Epoch.Rows of the result is 0.
+func (q sequence) request(kind Kind) (Request, error) {
 	err := required(
-		field{"seed", body.Seed == nil}, field{"epoch", body.Epoch == nil}, field{"shuffle", body.Shuffle == nil},
-		field{"global_batch", body.GlobalBatch == nil}, field{"tail", body.Tail == nil},
-		field{"rank", body.Rank == nil}, field{"world", body.World == nil},
+		field{"seed", q.Seed == nil}, field{"epoch", q.Epoch == nil}, field{"shuffle", q.Shuffle == nil},
+		field{"global_batch", q.GlobalBatch == nil}, field{"tail", q.Tail == nil},
+		field{"rank", q.Rank == nil}, field{"world", q.World == nil},
 	)
 	if err != nil {
 		return Request{}, err
 	}
 	r := Request{
-		Kind: Epoch,
+		Kind: kind,
 		Epoch: epoch.Epoch{
-			Seed: *body.Seed, Number: *body.Epoch, Shuffle: *body.Shuffle, Clump: or(body.Clump, 1),
-			GlobalBatch: *body.GlobalBatch, Tail: *body.Tail,
+			Seed: *q.Seed, Number: *q.Epoch, Shuffle: *q.Shuffle, Clump: or(q.Clump, 1),
+			GlobalBatch: *q.GlobalBatch, Tail: *q.Tail,
 		},
 		Share: epoch.Share{
-			Rank: *body.Rank, World: *body.World, Worker: or(body.Worker, 0), Workers: or(body.Workers, 1),
-			StartStep: or(body.StartStep, 0),
+			Rank: *q.Rank, World: *q.World, Worker: or(q.Worker, 0), Workers: or(q.Workers, 1),
+			StartStep: or(q.StartStep, 0),
 		},
 	}
-	if r.Columns, err = body.columns(); err != nil {
+	if r.Columns, err = q.columns(); err != nil {
 		return Request{}, err
 	}
 	if err := errors.Join(r.Epoch.Validate(), r.Share.Validate()); err != nil {
 		return Request{}, fmt.Errorf("command: %w", err)
 	}
 	return r, nil
+}
+
+func parseEpoch(cmd []byte) (Request, error) {
+	var body sequence
+	if err := json.Unmarshal(cmd, &body); err != nil {
+		return Request{}, commandError(err)
+	}
+	return body.request(Epoch)
 }
 
 func or(value *uint64, fallback uint64) uint64 {
@@ -303,6 +318,10 @@ func typeName(goType reflect.Type) string {
 		return "true or false"
 	case reflect.String:
 		return "a string"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Map:
+		return "an object"
 	}
 	return goType.String()
 }

@@ -23,6 +23,9 @@ func command(text string) *flight.FlightDescriptor {
 	return &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(text)}
 }
 
+const someMix = `{"v":1,"kind":"mix","part":1,"parts":[{"rows":50,"weights":[7,1]},{"rows":9,"weights":[3,9]}],"phases":[40],"unit":"row",` +
+	`"length":120,"seed":7,"epoch":2,"clump":1,"global_batch":8,"tail":"keep","rank":1,"world":3,"columns":["a"]}`
+
 func TestParseDescriptor(t *testing.T) {
 	tests := []struct {
 		name string
@@ -44,6 +47,18 @@ func TestParseDescriptor(t *testing.T) {
 		{
 			"epoch with defaults", command(`{"v":1,"kind":"epoch","seed":0,"epoch":0,"shuffle":false,"global_batch":1,"tail":"keep","rank":0,"world":1}`),
 			Request{Kind: Epoch, Epoch: epoch.Epoch{Clump: 1, GlobalBatch: 1, Tail: "keep"}, Share: epoch.Share{World: 1, Workers: 1}},
+		},
+		{
+			"mix", command(someMix),
+			Request{
+				Kind: Mix, Columns: []string{"a"},
+				Epoch: epoch.Epoch{Rows: 120, Seed: 7, Number: 2, Shuffle: true, Clump: 1, GlobalBatch: 8, Tail: "keep"},
+				Share: epoch.Share{Rank: 1, World: 3, Workers: 1},
+				Mix: &epoch.Mix{
+					Part: 1, Parts: []epoch.Part{{Rows: 50, Weights: []uint64{7, 1}}, {Rows: 9, Weights: []uint64{3, 9}}},
+					Phases: []uint64{40}, Unit: epoch.RowUnit,
+				},
+			},
 		},
 	}
 	for _, tt := range tests {
@@ -136,6 +151,7 @@ func TestParseDescriptorRefuses(t *testing.T) {
 func FuzzParseDescriptor(f *testing.F) {
 	f.Add([]byte(`{"v":1,"kind":"shard","index":3,"total":8,"columns":["a","b"]}`), "0", "1")
 	f.Add([]byte(`{"v":1,"kind":"take"}`), "", "")
+	f.Add([]byte(someMix), "0", "9")
 	f.Add([]byte(`{"v":1,"kind":"epoch","seed":7,"epoch":2,"shuffle":true,"clump":1,"global_batch":1024,"tail":"drop","rank":3,"world":8}`), "-1", "99999999999999999999999")
 	f.Fuzz(func(t *testing.T, cmd []byte, index, total string) {
 		for _, d := range []*flight.FlightDescriptor{{Type: flight.DescriptorCMD, Cmd: cmd}, path(index, total)} {
@@ -152,6 +168,25 @@ func FuzzParseDescriptor(f *testing.F) {
 			if r.Kind == Epoch && r.Share.Rank >= r.Share.World {
 				t.Errorf("accepted %+v", r)
 			}
+			if r.Kind == Mix {
+				readSome(t, r)
+			}
 		}
 	})
+}
+
+// readSome reads the begin of an accepted mixture.
+func readSome(t *testing.T, r Request) {
+	t.Helper()
+	cursor, err := Ticket{Epoch: r.Epoch, Share: r.Share, Mix: r.Mix}.Cursor()
+	if err != nil {
+		t.Fatalf("accepted %+v, whose cursor fails: %v", r, err)
+	}
+	var runs [16]epoch.Run
+	n, _ := cursor.Next(runs[:], 16)
+	for _, run := range runs[:n] {
+		if run.Rows == 0 || run.First+run.Rows > r.Mix.Parts[r.Mix.Part].Rows {
+			t.Errorf("%+v reads rows %+v", r, run)
+		}
+	}
 }

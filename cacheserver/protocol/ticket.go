@@ -26,9 +26,18 @@ type Ticket struct {
 	Kind        Kind          `json:"k"`           // what follows
 	Bounds      assign.Bounds `json:"b"`           // the rows that the node holds
 	Rows        assign.Bounds `json:"r,omitzero"`  // Shard: the rows to read from this node
-	Epoch       epoch.Epoch   `json:"e,omitzero"`  // Epoch: with Rows set
-	Share       epoch.Share   `json:"s,omitzero"`  // Epoch
+	Epoch       epoch.Epoch   `json:"e,omitzero"`  // Epoch, Mix: with Rows set
+	Share       epoch.Share   `json:"s,omitzero"`  // Epoch, Mix
+	Mix         *epoch.Mix    `json:"m,omitempty"` // Mix
 	Columns     []int         `json:"c,omitempty"` // indices into the served schema; none means all
+}
+
+// Cursor iterates over the rows of the ticket's kind Epoch or Mix, of all nodes.
+func (t Ticket) Cursor() (*epoch.Cursor, error) {
+	if t.Mix != nil {
+		return epoch.NewMixCursor(t.Epoch, *t.Mix, t.Share)
+	}
+	return epoch.NewCursor(t.Epoch, t.Share)
 }
 
 // ticketVersion is the first byte of a sealed ticket.
@@ -49,7 +58,7 @@ func (s Sealer) Seal(t Ticket) ([]byte, error) {
 		return nil, status.Errorf(codes.Internal, "seal ticket: %v", err)
 	}
 	if size := 1 + macSize + len(body); size > MaxBytes {
-		return nil, status.Errorf(codes.InvalidArgument, "columns: the list is too long for a ticket (%d bytes of %d); ask for all columns", size, MaxBytes)
+		return nil, status.Errorf(codes.InvalidArgument, "columns, parts: the request is too long for a ticket (%d bytes of %d); ask for all columns, or mix fewer parts or phases", size, MaxBytes)
 	}
 	sealed := append(make([]byte, 0, 1+macSize+len(body)), ticketVersion)
 	sealed = s.mac(sealed, body)

@@ -28,6 +28,7 @@ func someTicket() Ticket {
 func TestTicketRoundTrip(t *testing.T) {
 	s := NewSealer([]byte("key"))
 	want := someTicket()
+	want.Mix = &epoch.Mix{Parts: []epoch.Part{{Rows: 9, Weights: []uint64{1<<62 - 1}}}, Unit: epoch.BatchUnit}
 	sealed, err := s.Seal(want)
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import golden as files
 import pyarrow as pa
 import pytest
 from client import Client, command_descriptor, metadata, node_of
@@ -176,6 +177,52 @@ class TestEpochs:
         fields = {k: v for k, v in dataclasses.asdict(Epoch(rows=0, seed=1, global_batch=100)).items() if k != "rows"}
         full = plain.command(kind="epoch", **fields)
         assert plain.read(short).equals(plain.read(full))
+
+
+class TestMixtures:
+    """The rows that a cache contributes to a mixture, compared with the oracle."""
+
+    def test_random_mixtures(self, plain: Client) -> None:
+        whole, seed = plain.table(), 20_261_126
+        r = random.Random(seed)
+        print(f"seed {seed}")
+        for _ in range(12):
+            world, batch = r.randint(1, 4), r.choice([50, 256])
+            parts = [{"rows": whole.num_rows, "weights": [r.randint(900, 3000), 7000]}]
+            parts += [
+                {"rows": r.randint(1, 9999), "weights": [r.randint(0, 999), 1000]} for _ in range(r.randint(0, 3))
+            ]
+            part = r.randrange(len(parts))
+            parts[0], parts[part] = parts[part], parts[0]
+            fields: dict[str, Any] = {
+                "parts": parts, "phases": [sum(p["weights"][0] for p in parts) * batch],
+                "unit": r.choice(["row", "batch"]), "length": batch * r.randint(1, 30), "seed": r.getrandbits(64),
+                "epoch": r.choice([0, 0, 10**6]),
+                "shuffle": r.random() < 0.8, "clump": r.choice([1, 1, 5]), "global_batch": batch,
+                "tail": r.choice(["drop", "pad", "keep"]), "rank": r.randrange(world), "world": world,
+            }  # fmt: skip
+            rows = files.mixture(fields).part_rows(part)
+            info = plain.command(kind="mix", part=part, **fields)
+            assert info.total_records == len(rows), fields
+            got = {node_of(endpoint): plain.stream(endpoint) for endpoint in info.endpoints}
+            for node, (lo, hi) in enumerate(metadata(info)["nodes"]):
+                mine = whole.take(pa.array([row for row in rows if lo <= row < hi], pa.int64()))
+                assert got.get(node, mine.slice(0, 0)).equals(mine), (node, fields)
+
+    def test_a_mixture_of_a_trillion_rows_is_answered_at_once(self, plain: Client) -> None:
+        n = plain.table().num_rows
+        parts = [{"rows": 10**12, "weights": [7 * 10**11]}, {"rows": n, "weights": [3 * 10**11]}]
+        fields = {"unit": "row", "length": 10**12, "seed": 1, "epoch": 0, "global_batch": 1024, "tail": "drop"}
+        info = plain.command(kind="mix", part=1, parts=parts, rank=3, world=8, **fields)
+        assert info.total_records == pytest.approx(0.3 * 10**12 / 8, rel=0.01), "an estimate"
+        reader = plain.node(info.endpoints[0]).do_get(info.endpoints[0].ticket)
+        oracle = files.mixture({**fields, "parts": parts, "phases": [], "shuffle": True, "rank": 3, "world": 8})
+        lo, hi = metadata(info)["nodes"][node_of(info.endpoints[0])]
+        first = [oracle.draw(s * 1024 + 384 + i) for s in range(4) for i in range(128)]
+        want = [draw.row for draw in first if draw.part == 1 and lo <= draw.row < hi]
+        got = reader.read_chunk().data.slice(0, len(want))
+        assert got.column("id").to_pylist() == plain.table().column("id").take(pa.array(want)).to_pylist()
+        reader.cancel()
 
 
 class TestTake:
