@@ -354,6 +354,10 @@ bench-loader: build peers-venv ## Print the loader's table beside other loaders 
 	@echo "==> bench-loader: epochs and resumes through to torch (about 30 min on idle cores)"
 	@PYTHONPATH=test/bench $(PEERS) -m loaderbench --server $(SERVER) --data $(CACHE)/bench-loader $(BENCH)
 
+.PHONY: bench-mix
+bench-mix: build venv ## Print what a mixture of three tables costs beside one table, and how soon it starts (about 1 min).
+	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/mix.py --server $(SERVER)
+
 .PHONY: bench-gpu
 bench-gpu: build training-venv ## Print how long training steps wait for batches on the GPU, by each way there (about 3 min; says so where there is no GPU, and fails).
 	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)

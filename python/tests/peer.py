@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 from order import Epoch as Oracle
+from order import Mixture
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("vector", pa.list_(pa.int32()))])
 
@@ -50,11 +51,12 @@ class Faults:
 
 @dataclass
 class Table:
-    """The served table: its rows, divided among nodes, in messages of at most message_rows."""
+    """The served table: its rows, divided among nodes, in messages of at most message_rows. The ids begin at first."""
 
     rows: int
     nodes: list[tuple[int, int]]
     message_rows: int = 7
+    first: int = 0
     table_uuid: str = "t-1"
     snapshot: int = 5
     filter: str = ""
@@ -176,7 +178,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         request = self._checked(ticket.ticket)
         table = self._peer.table
         start, end = table.nodes[request["node"]]
-        rows = [row for row in _wanted(request, table) if start <= row < end]
+        rows = [table.first + row for row in _wanted(request, table) if start <= row < end]
         return fl.GeneratorStream(_projected(request).schema, self._messages(request, rows))
 
     def do_exchange(
@@ -228,12 +230,22 @@ def _projected(request: dict[str, Any], rows: list[int] | None = None) -> pa.Rec
 
 
 def _wanted(request: dict[str, Any], table: Table) -> tuple[int, ...]:
-    if request["kind"] != "epoch":
-        return ()
     options = {k: v for k, v in request.items() if k not in ("v", "kind", "columns", "node", "incarnation")}
-    return _share_rows(Oracle(rows=table.rows, **options))
+    if request["kind"] == "epoch":
+        return _share_rows(Oracle(rows=table.rows, **options))
+    if request["kind"] == "mix":
+        parts = tuple((part["rows"], tuple(part["weights"])) for part in options.pop("parts"))
+        part, phases = options.pop("part"), tuple(options.pop("phases"))
+        assert parts[part][0] == table.rows
+        return _part_rows(Mixture(parts=parts, phases=phases, **options), part)
+    return ()
 
 
 @functools.lru_cache(512)
 def _share_rows(oracle: Oracle) -> tuple[int, ...]:
     return tuple(oracle.share_rows())
+
+
+@functools.lru_cache(512)
+def _part_rows(oracle: Mixture, part: int) -> tuple[int, ...]:
+    return tuple(oracle.part_rows(part))

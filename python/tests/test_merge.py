@@ -31,6 +31,8 @@ NUMBERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint
 class Messages:
     """A fake Feed: messages of random lengths with columns of every type."""
 
+    apart = False
+
     def __init__(
         self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...], rng: random.Random, start: int = 0
     ) -> None:
@@ -41,6 +43,11 @@ class Messages:
         self._rest = {i: [r for r in wanted if start <= r < end] for i, (start, end) in enumerate(nodes)}
         self.sent = {i: len(rows) for i, rows in self._rest.items() if rows}
         self._most, self._rng = rng.choice([1, 5, 40]), rng
+
+    def schema_of(self, step: int) -> pa.Schema:
+        """The schema of all steps."""
+        del step
+        return self.info.schema
 
     def take(self, node: int, count: int) -> Iterator[pa.RecordBatch]:
         """Yields the next rows of a node in several parts."""

@@ -30,6 +30,7 @@ from kubeflow_datacache.errors import (
     UnreachableError,
 )
 from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.mixture import MixLoader, Mixture, mix
 from kubeflow_datacache.monitoring.stats import Stats
 from kubeflow_datacache.options import LoaderOptions
 from kubeflow_datacache.rows.batch import Batch
@@ -54,6 +55,8 @@ __all__ = [
     "LengthBuckets",
     "Loader",
     "LoaderOptions",
+    "MixLoader",
+    "Mixture",
     "RefusedError",
     "StateError",
     "Stats",
@@ -62,4 +65,5 @@ __all__ = [
     "UnreachableError",
     "World",
     "__version__",
+    "mix",
 ]

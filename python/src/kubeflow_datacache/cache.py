@@ -19,10 +19,10 @@ import pyarrow.flight as fl
 
 from kubeflow_datacache import fork, h2
 from kubeflow_datacache.client import Closable
-from kubeflow_datacache.codes import CALL_ERRORS
+from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
 from kubeflow_datacache.dataset import Dataset
-from kubeflow_datacache.errors import ColumnError, DataCacheError
+from kubeflow_datacache.errors import ColumnError, DataCacheError, DatasetChangedError
 from kubeflow_datacache.fetch.exchange import REQUEST, Exchange, GrpcExchange
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.flight_info import FlightInfo
@@ -224,7 +224,16 @@ class DataCache:
         Setting `stop` ends the retries.
         """
         descriptor = fl.FlightDescriptor.for_command(json.dumps({"v": 1, **request}).encode())
-        answer = FlightInfo.parse(self._try(lambda: self._call_get_flight_info(descriptor, stop), stop))
+
+        def call() -> fl.FlightInfo:
+            try:
+                return self._call_get_flight_info(descriptor, stop)
+            except CALL_ERRORS as error:
+                if code_of(error) == "FAILED_PRECONDITION":  # another table than the one of the mixture's part
+                    raise DatasetChangedError(f"the cache at {self.endpoint}: {reason_of(error)}") from error
+                raise
+
+        answer = FlightInfo.parse(self._try(call, stop))
         described = self._described
         if described is not None and described.dataset != answer.dataset:
             self._described = None  # request it again for loaders and tables created from now on

@@ -37,8 +37,10 @@ class Closable(Protocol):
         ...
 
 
-class Client(StreamClient, Protocol):
-    """Client used by loaders and tables."""
+class Source(Protocol):
+    """What a loader reads: a DataCache, or a Mixture of several."""
+
+    endpoint: str
 
     @property
     def dataset(self) -> Dataset:
@@ -53,10 +55,14 @@ class Client(StreamClient, Protocol):
         """Waits until the cache is loaded. progress: whether to show the load's progress."""
         ...
 
-    def exchange(self, location: str, ticket: bytes) -> Exchange:
-        """Opens a DoExchange call with a data node, to fetch rows by index."""
-        ...
-
     def register(self, reader: Closable) -> None:
         """Registers a reader to be closed together with the cache."""
+        ...
+
+
+class Client(StreamClient, Source, Protocol):
+    """Client used by tables."""
+
+    def exchange(self, location: str, ticket: bytes) -> Exchange:
+        """Opens a DoExchange call with a data node, to fetch rows by index."""
         ...

@@ -4,19 +4,21 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Unpack
+from typing import Any, Final, Unpack, cast
 
 import pyarrow as pa
 
 from kubeflow_datacache import fork
-from kubeflow_datacache.client import Client
+from kubeflow_datacache.client import Source, StreamClient
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.fetch.merge import Merge
+from kubeflow_datacache.fetch.mix_feed import MixFeed
 from kubeflow_datacache.fetch.prefetch import Prefetcher
 from kubeflow_datacache.monitoring.bar import ProgressBar, progress_bar
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
@@ -27,7 +29,7 @@ from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.heap import HEAP
-from kubeflow_datacache.state import State, rescaled, warn_nothing_left
+from kubeflow_datacache.state import MixState, State, rescaled, warn_nothing_left
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.transform import Transform
 from kubeflow_datacache.world import World
@@ -57,7 +59,7 @@ class Loader:
     """
 
     @explicit_signature
-    def __init__(self, cache: Client, **options: Unpack[LoaderOptions]) -> None:
+    def __init__(self, cache: Source, **options: Unpack[LoaderOptions]) -> None:
         own = check_options(options)
         self.policy = Policy(own["null"], own["ragged"])
         self._world = own["world"]
@@ -67,14 +69,7 @@ class Loader:
             cache.wait(progress=True)
         self._columns = None if own["columns"] is None else cache.check_columns(own["columns"])
         self._dataset: Dataset = cache.dataset
-        self._order = Epoch(
-            rows=self._dataset.rows,
-            seed=own["seed"],
-            shuffle=own["shuffle"],
-            clump=own["clump"],
-            global_batch=own["global_batch_size"],
-            tail=own["tail"],
-        )
+        self._order = self._order_of(own)
         self._transform = None
         if own["transform"] is not None:
             threads, processes = own["transform_threads"], own["transform_processes"]
@@ -184,6 +179,9 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """The current position as JSON-serializable values, the same on every rank. Prefetched batches do not count."""
+        return self._state().as_dict()
+
+    def _state(self) -> State | MixState:
         order, dataset = self._order, self._dataset
         return State(
             table_uuid=dataset.table_uuid,
@@ -198,7 +196,7 @@ class Loader:
             tail=order.tail,
             epoch=order.number,
             next_step=self._step,
-        ).as_dict()
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Moves to a saved position. The state may come from any rank and any world size. Raises StateError if it does
@@ -216,7 +214,7 @@ class Loader:
         For one of several workers, which does not know whether the other workers' steps were returned.
         """
         same = rescaled(state, self._order.global_batch)
-        saved = State(**self.state_dict()).checked_position(same, steps=self.steps)
+        saved = self._state().checked_position(same, steps=self.steps)
         self._end()
         self._move(saved.epoch, saved.next_step)
         self._resumed = True
@@ -326,17 +324,7 @@ class Loader:
         HEAP.keep(2 * self._prefetch_bytes)
         request = self._request(share)
 
-        def open_feed(step: int, stop: Stop) -> Feed:
-            return Feed(
-                self._cache,
-                request,
-                self._dataset,
-                start_step=step,
-                prefetch_bytes=max(1, ahead),
-                stop=stop,
-                timer=self._timer,
-            )
-
+        open_feed = functools.partial(self._open_feed, request, max(1, ahead))
         merge = Merge(self._order, share, open_feed, block_bytes=max(1, block), timer=self._timer, policy=self.policy)
         return Prefetcher(
             self._order,
@@ -346,6 +334,24 @@ class Loader:
             transform=self._transform,
             ready_bytes=ready,
             timer=self._timer,
+        )
+
+    def _order_of(self, own: Mapping[str, Any]) -> Epoch:
+        """The order of epoch 0 for checked options."""
+        return Epoch(
+            rows=self._dataset.rows,
+            seed=own["seed"],
+            shuffle=own["shuffle"],
+            clump=own["clump"],
+            global_batch=own["global_batch_size"],
+            tail=own["tail"],
+        )
+
+    def _open_feed(self, request: Mapping[str, Any], prefetch_bytes: int, step: int, stop: Stop) -> Feed | MixFeed:
+        """Opens a feed from a step on; request is that of _request."""
+        cache = cast("StreamClient", self._cache)
+        return Feed(
+            cache, request, self._dataset, start_step=step, prefetch_bytes=prefetch_bytes, stop=stop, timer=self._timer
         )
 
     def _request(self, share: Share) -> dict[str, Any]:

@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import zip_longest
 from typing import Any, Final, Self
 
+from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.order.epoch import VERSION as ORDER_VERSION
 from kubeflow_datacache.order.epoch import Epoch
+from kubeflow_datacache.order.mix import Mix, Part
 
 VERSION: Final = 1
 _LARGEST: Final = 1 << 16  # largest batch size that an error message suggests
@@ -19,11 +22,48 @@ _SHOWN: Final = 8  # number of batch sizes that an error message suggests
 _POSITION = ("epoch", "next_step")  # the fields that hold the position; all others must match the loader
 
 
+class _Checked:
+    """Checks a saved state against that of a loader. Subclasses are dataclasses with JSON-serializable fields."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The state as a dict of JSON-serializable values."""
+        return asdict(self)  # pyright: ignore[reportArgumentType, reportCallIssue] - subclasses are dataclasses
+
+    def checked_position(self, saved: Mapping[str, Any], *, steps: int) -> Self:
+        """Validates a saved state against this one and returns it. Raises StateError, naming the field, if they do not
+        match.
+
+        steps: the number of steps in an epoch; next_step = steps is the position after the last one.
+        """
+        names = [field.name for field in fields(self)]  # pyright: ignore[reportArgumentType]
+        for name in names:  # in field order, so that a different table is reported before its fingerprint
+            if name not in saved:
+                raise StateError(
+                    f"state: {name} is missing: this is no state of a datacache loader of version {VERSION}"
+                )
+            if name not in _POSITION:
+                self._check(name, saved)
+        if unknown := sorted(set(saved) - set(names)):
+            raise StateError(f"state: unknown field {unknown[0]}: it was saved by a newer release")
+        for name in _POSITION:
+            if type(saved[name]) is not int or saved[name] < 0:
+                raise StateError(f"state: {name} = {saved[name]!r}: want a whole number of at least 0")
+        if saved["next_step"] > steps:
+            raise StateError(
+                f"state: next_step = {saved['next_step']}: an epoch has {steps} steps, want at most {steps}"
+            )
+        return type(self)(**saved)
+
+    def _check(self, name: str, saved: Mapping[str, Any]) -> None:
+        """Raises StateError if a saved field differs."""
+        _equal(name, saved[name], getattr(self, name))
+
+
 @dataclass(frozen=True, kw_only=True)
-class State:
+class State(_Checked):
     """A loader's position, and everything that determines the order of rows. Valid for every rank and any world size.
 
-    next_step is the first step of the epoch that has not been returned. All fields are JSON-serializable.
+    next_step is the first step of the epoch that has not been returned.
     """
 
     version: int = VERSION
@@ -41,34 +81,67 @@ class State:
     epoch: int
     next_step: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """The state as a dict of JSON-serializable values."""
-        return asdict(self)
 
-    def checked_position(self, saved: Mapping[str, Any], *, steps: int) -> Self:
-        """Validates a saved state against this one and returns it. Raises StateError, naming the field, if they do not
-        match.
+@dataclass(frozen=True, kw_only=True)
+class MixState(_Checked):
+    """The state of a mixture's loader. rows is the number of rows of an epoch of the mixture.
 
-        steps: the number of steps in an epoch; next_step = steps is the position after the last one.
-        """
-        names = [field.name for field in fields(self)]
-        for name in names:  # in field order, so that a different table is reported before its fingerprint
-            if name not in saved:
-                raise StateError(
-                    f"state: {name} is missing: this is no state of a datacache loader of version {VERSION}"
+    parts: of each part the name, the fields of its dataset, and its weights by phase. phases: rows of each phase but
+    the last. Both may differ from those of the loader in what follows the saved position.
+    """
+
+    version: int = VERSION
+    order_version: int = ORDER_VERSION
+    parts: list[dict[str, Any]]
+    unit: str
+    rows: int
+    seed: int
+    shuffle: bool
+    clump: int
+    global_batch_size: int
+    tail: str
+    epoch: int
+    next_step: int
+    phases: list[int]
+
+    @classmethod
+    def part(cls, name: str, dataset: Dataset, weights: Sequence[int]) -> dict[str, Any]:
+        """An item of parts."""
+        return {"name": name, **asdict(dataset), "weights": list(weights)}
+
+    def _check(self, name: str, saved: Mapping[str, Any]) -> None:
+        if name == "parts":
+            _equal("names of parts", [p.get("name") for p in saved[name]], [p["name"] for p in self.parts])
+            for then, now in zip(saved[name], self.parts, strict=True):
+                for field in ("table_uuid", "snapshot", "filter", "rows", "fingerprint"):
+                    _equal(field, then.get(field), now[field], f" of part {now['name']!r}")
+        elif name == "phases":
+            self._check_past(saved)
+        else:
+            super()._check(name, saved)
+
+    def _check_past(self, saved: Mapping[str, Any]) -> None:
+        """Raises StateError if phases or weights differ before the saved position."""
+        if type(saved["epoch"]) is not int or type(saved["next_step"]) is not int:
+            return  # refused as a position
+        begun, until = 0, saved["epoch"] * saved["rows"]
+        until += min(saved["rows"], saved["next_step"] * saved["global_batch_size"])
+        for phase, (then, now) in enumerate(zip_longest([*saved["phases"], None], [*self.phases, None])):
+            if phase and begun >= until:
+                return
+            for theirs, ours in zip(saved["parts"], self.parts, strict=True):
+                _equal(
+                    f"weights[{phase}]", theirs["weights"][phase], ours["weights"][phase], f" of part {ours['name']!r}"
                 )
-            if name not in _POSITION and saved[name] != getattr(self, name):
-                raise StateError(_mismatch(name, saved[name], getattr(self, name)))
-        if unknown := sorted(set(saved) - set(names)):
-            raise StateError(f"state: unknown field {unknown[0]}: it was saved by a newer release")
-        for name in _POSITION:
-            if type(saved[name]) is not int or saved[name] < 0:
-                raise StateError(f"state: {name} = {saved[name]!r}: want a whole number of at least 0")
-        if saved["next_step"] > steps:
-            raise StateError(
-                f"state: next_step = {saved['next_step']}: an epoch has {steps} steps, want at most {steps}"
-            )
-        return type(self)(**saved)
+            ends = [until if draws is None else min(until, begun + draws) for draws in (then, now)]
+            if ends[0] != ends[1]:
+                raise StateError(
+                    f"state: phases[{phase}] = {then!r}, but this loader has {now!r}: phases must be equal up to the"
+                    f" saved position, which is after {until} rows; later ones may differ"
+                )
+            begun = ends[0]
+            if then is None or now is None:
+                return
 
 
 def rescaled(saved: Mapping[str, Any], global_batch: int) -> dict[str, Any]:
@@ -112,13 +185,33 @@ def warn_nothing_left(epoch: int) -> None:
     )
 
 
-def _mismatch(name: str, saved: object, here: object) -> str:
-    text = f"state: {name} = {saved!r}, but this loader has {here!r}"
+def order_of(state: Mapping[str, Any]) -> Epoch:
+    """The order of rows in the epoch of a valid state."""
+    common: dict[str, Any] = {
+        "rows": state["rows"],
+        "seed": state["seed"],
+        "number": state["epoch"],
+        "shuffle": state["shuffle"],
+        "clump": state["clump"],
+        "global_batch": state["global_batch_size"],
+        "tail": state["tail"],
+    }
+    if "parts" not in state:
+        return Epoch(**common)
+    parts = [Part(rows=part["rows"], weights=tuple(part["weights"])) for part in state["parts"]]
+    return Mix(**common, parts=tuple(parts), phases=tuple(state["phases"]), unit=state["unit"])
+
+
+def _equal(name: str, saved: object, here: object, of: str = "") -> None:
+    """Raises StateError unless a saved field equals that of the loader. of: what it is a field of."""
+    if saved == here:
+        return
+    text = f"state: {name}{of} = {saved!r}, but this loader has {here!r}"
     if name in ("version", "order_version"):
-        return f"{text}: use the release of kubeflow-datacache that saved it"
+        raise StateError(f"{text}: use the release of kubeflow-datacache that saved it")
     if name in ("table_uuid", "snapshot", "filter", "rows", "fingerprint"):
-        return (
+        raise StateError(
             f"{text}: it was saved while reading other rows. Start the cache with that table, snapshot and filter, or"
             " begin the training anew"
         )
-    return f"{text}: make the loader with {name}={saved!r} to go on where it was saved"
+    raise StateError(f"{text}: make the loader with {name}={saved!r} to go on where it was saved")

@@ -54,7 +54,8 @@ def batch_bytes(prefetch_bytes: int, *, streams: int, readers: int) -> int:
 class Feed:
     """Reads one reader's share of an epoch, starting at a step. The consumer takes rows per data node. Must be closed.
 
-    request is the epoch's CMD descriptor without start_step. Setting `stop` ends the feed. Only one thread may call
+    request is the CMD descriptor of an epoch, or of a part of a mixture, without start_step. first_key: the number of
+    data node 0 in the timer. Setting `stop` ends the feed. Only one thread may call
     take and mark; each stream has its own thread.
     """
 
@@ -68,7 +69,9 @@ class Feed:
         prefetch_bytes: int,
         stop: Stop,
         timer: StageTimer,
+        first_key: int = 0,
     ) -> None:
+        self._first_key = first_key
         self._cache, self._request, self._dataset = cache, request, dataset
         self._prefetch_bytes, self._timer, self._stop = prefetch_bytes, timer, stop
         self._streams: dict[int, NodeStream] = {}
@@ -76,13 +79,20 @@ class Feed:
         self.info = self._get_info(start_step)
         self._lock = threading.Lock()
         self._waiting = {endpoint.node: endpoint for endpoint in self.info.endpoints}
-        self._batch_bytes = batch_bytes(
-            prefetch_bytes,
-            streams=len(self._waiting) if request["shuffle"] else 1,
-            readers=request["world"] * request["workers"],
-        )
-        for node in list(self._waiting)[: None if request["shuffle"] else 1]:
+        at_once = len(self._waiting) if request["shuffle"] or request["kind"] == "mix" else 1
+        self._batch_bytes = batch_bytes(prefetch_bytes, streams=at_once, readers=request["world"] * request["workers"])
+        for node in list(self._waiting)[:at_once]:
             self._open(node)
+
+    @property
+    def apart(self) -> bool:
+        """Whether steps may have different columns."""
+        return False
+
+    def schema_of(self, step: int) -> pa.Schema:
+        """The schema of the rows of a step."""
+        del step
+        return self.info.schema
 
     def take(self, node: int, count: int) -> Iterator[pa.RecordBatch]:
         """The next `count` rows of a data node, as they arrive. After MovedError, create a new feed from the last
@@ -143,6 +153,7 @@ class Feed:
                 ),
                 stop=self._stop,
                 timer=self._timer,
+                timer_key=self._first_key + node,
             )
 
     def _opening(self, endpoint: Endpoint, skip: int) -> Opening:

@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from kubeflow_datacache.fetch.feed import Feed, MovedError
+from kubeflow_datacache.fetch.mix_feed import MixFeed
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.plan import InterleavedRun, Plan, Run
@@ -22,6 +23,7 @@ from kubeflow_datacache.stop import Stop
 # cache.
 _BLOCK_BYTES: Final = 16 << 20
 _BLOCK_ROWS: Final = 1 << 17
+OpenFeed = Callable[[int, Stop], Feed | MixFeed]  # opens a feed from a step on
 
 
 class Merge:
@@ -36,7 +38,7 @@ class Merge:
         self,
         epoch: Epoch,
         share: Share,
-        open_feed: Callable[[int, Stop], Feed],
+        open_feed: OpenFeed,
         *,
         block_bytes: int,
         timer: StageTimer,
@@ -47,7 +49,7 @@ class Merge:
         self._policy = policy
         self._stopped = False
         self._stop = Stop()  # stops the current feed
-        self.feed: Feed | None = None
+        self.feed: Feed | MixFeed | None = None
         self.reconnects = 0
 
     def stop(self) -> None:
@@ -77,8 +79,8 @@ class Merge:
                 feed.close()
                 self.reconnects, self.feed = self.reconnects + feed.reconnects, None
 
-    def _walk(self, feed: Feed, step: int) -> Iterator[StepBlock]:
-        plan = Plan(self._epoch, self._share, feed.info.nodes)
+    def _walk(self, feed: Feed | MixFeed, step: int) -> Iterator[StepBlock]:
+        plan = Plan(self._epoch, self._share, feed.info.nodes, apart=feed.apart)
         row_bytes = feed.info.row_bytes
         most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._block_bytes) / row_bytes))
         rows = 1  # the first run is a single step, so that the first batch comes early
@@ -94,9 +96,9 @@ class Merge:
                 yield self._interleave(ahead, feed)
             step = ahead.steps[-1] + 1
 
-    def _pass(self, run: Run, feed: Feed) -> Iterator[StepBlock]:
+    def _pass(self, run: Run, feed: Feed | MixFeed) -> Iterator[StepBlock]:
         """Yields the complete steps of each message. Copies only small columns and steps that span messages."""
-        schema, size, steps = feed.info.schema, run.size, run.steps
+        schema, size, steps = feed.schema_of(run.steps[0]), run.size, run.steps
         torn: list[pa.RecordBatch] = []  # parts of an incomplete step
         for message in feed.take(run.node, len(steps) * size):
             torn.append(detach_small(message))
@@ -109,11 +111,11 @@ class Merge:
                 feed.mark(block.steps[-1] + 1, {run.node: count * size})
                 yield block
 
-    def _interleave(self, run: InterleavedRun, feed: Feed) -> StepBlock:
+    def _interleave(self, run: InterleavedRun, feed: Feed | MixFeed) -> StepBlock:
         """Collects the rows of a run from all data nodes and puts them in the order of its steps."""
         parts = [part for node, count in run.counts.items() for part in feed.take(node, count)]
         feed.mark(run.steps[-1] + 1, run.counts)
         if run.destinations is None:
-            rows = concatenate(parts, feed.info.schema)
+            rows = concatenate(parts, feed.schema_of(run.steps[0]))
             return StepBlock(run.steps, run.size, detach_small(rows) if len(parts) == 1 else rows, self._policy)
         return StepBlock(run.steps, run.size, Gather(parts, run.destinations).batch(), self._policy)

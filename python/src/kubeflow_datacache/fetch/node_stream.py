@@ -32,8 +32,8 @@ class NodeStream:
     """Reads one data node's stream into a queue of at most `quota()` bytes, or of one message if that is larger.
 
     A broken stream is reopened with reopen(node, rows received so far), which asks the head where to resume; the
-    consumer does not notice. ended() is called after the last message. Two threads use a NodeStream: its own, and the
-    one that calls take.
+    consumer does not notice. ended() is called after the last message. timer_key: the stream's number in the timer, if
+    not that of the node. Two threads use a NodeStream: its own, and the one that calls take.
     """
 
     def __init__(
@@ -47,8 +47,10 @@ class NodeStream:
         attempts: Attempts,
         stop: threading.Event,
         timer: StageTimer,
+        timer_key: int | None = None,
     ) -> None:
         self.node = node
+        self._key = node if timer_key is None else timer_key
         self.reconnects = 0
         self._ended = False
         self._rows = self._bytes = 0  # contents of the queue
@@ -98,7 +100,7 @@ class NodeStream:
     def _next(self, most: int) -> pa.RecordBatch:
         with self._changed:
             if not self._ready:
-                self._timer.set_producer(self.node)
+                self._timer.set_producer(self._key)
                 while not self._ready:
                     if self._stop.is_set():
                         raise DataCacheError("the loader was closed while it read")
@@ -139,13 +141,13 @@ class NodeStream:
 
     def _resume(self, error: Exception) -> bool:
         """Waits and reopens the stream where it broke. Returns False if no rows are left to read."""
-        self._timer.set_asking_head(self.node, True)
+        self._timer.set_asking_head(self._key, True)
         try:
             self._attempts.failed(error)
             self.reconnects += 1
             opening = self._reopen(self.node, self._received)
         finally:
-            self._timer.set_asking_head(self.node, False)
+            self._timer.set_asking_head(self._key, False)
         if opening is None:
             return False
         self._opening = opening
@@ -168,7 +170,7 @@ class NodeStream:
                             " server, no row was passed on in their place"
                         ) from None
                     return
-                self._timer.message_received(self.node, unknown if app_metadata is None else _busy(app_metadata))
+                self._timer.message_received(self._key, unknown if app_metadata is None else _busy(app_metadata))
                 unknown = 0.0
                 dropped = min(skip, batch.num_rows)
                 skip -= dropped

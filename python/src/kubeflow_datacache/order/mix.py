@@ -17,6 +17,7 @@ from kubeflow_datacache.order.feistel import GOLD, LIMIT, UInt64Array, apply_eac
 Unit = Literal["row", "batch"]
 MOST_PARTS: Final = 256
 MOST_PHASES: Final = 64
+_FEW_PARTS: Final = 8  # up to this number of parts, one comparison per part is faster than a binary search per row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,22 +135,29 @@ class Mix(Epoch):
 
     def _draw(self, phase: _Phase, draws: UInt64Array) -> UInt64Array:
         """The rows, numbered through all parts, of draws of one phase."""
-        number, offset = draws - np.uint64(phase.first), np.uint64(0)
-        if (unit := np.uint64(self.draw_rows)) > 1:
-            number, offset = np.divmod(number, unit)
-        block, slot = np.divmod(number, np.uint64(phase.total))
+        number, offset = draws - np.uint64(phase.first), None
+        if self.draw_rows > 1:
+            number, offset = _divide(number, self.draw_rows)
+        block, slot = _divide(number, phase.total)
         slot = apply_each(phase.total, phase.seed, block, slot)
-        part = np.searchsorted(phase.ends, slot, side="right")
-        drawn = phase.drawn[part] + (block * phase.weights[part] + slot - phase.befores[part]) * unit + offset
-        out = np.empty_like(drawn)
-        for index in np.unique(part).tolist():
+        part = phase.parts_of(slot)
+        out = np.empty_like(slot)
+        for index in np.flatnonzero(np.bincount(part)).tolist():
             chosen = np.flatnonzero(part == index)
-            out[chosen] = self._rows_of_part(index, drawn[chosen]) + np.uint64(self.starts[index])
+            drawn = block[chosen]
+            drawn *= np.uint64(phase.weights[index])
+            drawn += slot[chosen]
+            drawn -= np.uint64(phase.befores[index])
+            if offset is not None:
+                drawn *= np.uint64(self.draw_rows)
+                drawn += offset[chosen]
+            drawn += np.uint64(phase.drawn[index])
+            out[chosen] = self._rows_of_part(index, drawn) + np.uint64(self.starts[index])
         return out
 
     def _rows_of_part(self, index: int, drawn: UInt64Array) -> UInt64Array:
         rows = self.parts[index].rows
-        epochs, positions = np.divmod(drawn, np.uint64(rows))
+        epochs, positions = _divide(drawn, rows)
         seed = mix(self.seed + GOLD * (index + 2))
         if self.shuffle and self.clump == 1:
             return apply_each(rows, seed, epochs, positions)
@@ -160,11 +168,26 @@ class Mix(Epoch):
         return positions
 
 
+def _divide(numbers: UInt64Array, by: int) -> tuple[UInt64Array, UInt64Array]:
+    """Quotients and remainders; numpy's divmod takes several times as long."""
+    quotients = numbers // np.uint64(by)
+    return quotients, numbers - quotients * np.uint64(by)
+
+
 class _Phase:
-    """A range of draws with constant weights. Arrays have one item per part."""
+    """A range of draws with constant weights. Lists have one item per part."""
 
     def __init__(self, first: int, total: int, seed: int, weights: list[int], drawn: list[int]) -> None:
         self.first, self.total, self.seed = first, total, seed
-        self.weights, self.drawn = np.array(weights, np.uint64), np.array(drawn, np.uint64)
-        self.ends = np.cumsum(self.weights, dtype=np.uint64)
-        self.befores = self.ends - self.weights
+        self.weights, self.drawn = weights, drawn
+        self._ends = np.cumsum(np.array(weights, np.uint64), dtype=np.uint64)
+        self.befores: list[int] = (self._ends - np.array(weights, np.uint64)).tolist()
+
+    def parts_of(self, slots: UInt64Array) -> npt.NDArray[np.intp] | npt.NDArray[np.uint8]:
+        """The part of each slot."""
+        if len(self._ends) > _FEW_PARTS:
+            return np.searchsorted(self._ends, slots, side="right")
+        part = np.zeros(len(slots), np.uint8)
+        for end in self._ends[:-1]:
+            part += slots >= end
+        return part

@@ -14,6 +14,7 @@ from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.extras import missing_extra, needs
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.mix import Mix
 from kubeflow_datacache.rows.arrays import Array
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.size import memory_of
@@ -86,9 +87,25 @@ class Batch:
 
     @property
     def indices(self) -> npt.NDArray[np.int64]:
-        """Row indices in the dataset, shape (rows,); computed on each access."""
+        """Row indices in the dataset, shape (rows,); in a mixture, in the dataset of each row's part. Computed on each
+        access."""
+        return self._located[1]
+
+    @property
+    def source(self) -> npt.NDArray[np.int16]:
+        """In a mixture, the part of each row, counted from 0 in the order of mix(); otherwise zeros. Shape (rows,);
+        computed on each access."""
+        return self._located[0]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the rows are of a mixture."""
+        return isinstance(self._origin[0], Mix)
+
+    @property
+    def _located(self) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
         order, share = self._origin
-        return order.rows_of(range(self.step, self.step + 1), share)
+        return order.locate(order.rows_of(range(self.step, self.step + 1), share))
 
     @property
     def schema(self) -> pa.Schema:
@@ -139,6 +156,10 @@ class Batch:
             name: column if isinstance(column, pa.Array) else column.to(device, non_blocking=non_blocking)
             for name, column in columns.items()
         }
+
+    def has_columns_of(self, other: Batch) -> bool:
+        """Whether the rows from the cache have the same columns as the other batch's; mixtures by batch may differ."""
+        return self._block is other._block or self._block.rows.schema == other._block.rows.schema
 
     def follows(self, earlier: Batch) -> bool:
         """Whether these rows directly follow the earlier batch's in memory; False after a transform."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ class Columns(dict[str, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpacked, (type(self), *pack(self), self.metadata())
 
-    def metadata(self) -> dict[str, int | None]:
+    def metadata(self) -> dict[str, Any]:
         """The constructor's other arguments, for copies."""
         return {}
 
@@ -60,7 +61,7 @@ class TensorBatch(Columns):
     epoch, step: the batch's position. rows: the number of rows; 0 if the world is larger than the batch.
 
     Frameworks may rebuild batches as type(batch)(mapping) with other columns. Then epoch, step and rows are None, and
-    valid raises. to() keeps them.
+    valid and source raise. to() keeps them.
     """
 
     def __init__(
@@ -71,10 +72,11 @@ class TensorBatch(Columns):
         step: int | None = None,
         rows: int | None = None,
         padded: int = 0,
+        sources: RowSources | None = None,
     ) -> None:
         super().__init__(columns)
         self.epoch, self.step, self.rows = epoch, step, rows
-        self._padded = padded
+        self._padded, self._sources = padded, sources
 
     @property
     def valid(self) -> Tensor:
@@ -86,9 +88,33 @@ class TensorBatch(Columns):
             )
         return torch.arange(self.rows) < self.rows - self._padded
 
-    def metadata(self) -> dict[str, int | None]:
-        """Epoch, step, number of rows, and number of padding rows."""
-        return {"epoch": self.epoch, "step": self.step, "rows": self.rows, "padded": self._padded}
+    @property
+    def source(self) -> Tensor:
+        """In a Mixture, the part of each row, counted from 0 in its order; otherwise zeros. int16, shape (rows,)."""
+        if self.rows is None:
+            raise ValueError("source: this batch was rebuilt from its columns alone; take source before that")
+        return torch.zeros(self.rows, dtype=torch.int16) if self._sources is None else torch.from_numpy(self._sources())
+
+    def metadata(self) -> dict[str, Any]:
+        """Epoch, step, number of rows, number of padding rows, and the rows' parts."""
+        position = {"epoch": self.epoch, "step": self.step, "rows": self.rows}
+        return {**position, "padded": self._padded, "sources": self._sources}
+
+
+class RowSources:
+    """The part of a mixture of each row of a batch, computed when it is called; pickled as an array."""
+
+    def __init__(self, batch: Batch | npt.NDArray[np.int16]) -> None:
+        self._batch = batch
+
+    def __call__(self) -> npt.NDArray[np.int16]:
+        """The part of each row, shape (rows,)."""
+        if not isinstance(self._batch, np.ndarray):
+            self._batch = self._batch.source
+        return self._batch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowSources, (self(),)
 
 
 def item_of(batch: Batch, *, pads: bool) -> Any:
@@ -103,8 +129,9 @@ def item_of(batch: Batch, *, pads: bool) -> Any:
     else:
         return batch.data
     padded = batch.rows - int(np.count_nonzero(batch.valid)) if pads else 0
-    return TensorBatch(columns, epoch=batch.epoch, step=batch.step, rows=batch.rows, padded=padded)
+    sources = RowSources(batch) if batch.mixed else None
+    return TensorBatch(columns, epoch=batch.epoch, step=batch.step, rows=batch.rows, padded=padded, sources=sources)
 
 
-def _unpacked(of: type[Columns], memory: Tensor, layout: Layout, metadata: dict[str, int | None]) -> Columns:
+def _unpacked(of: type[Columns], memory: Tensor, layout: Layout, metadata: dict[str, Any]) -> Columns:
     return of(unpack(memory, layout), **metadata)

@@ -20,11 +20,12 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from kubeflow_datacache.errors import DataCacheError
 from kubeflow_datacache.monitoring.stats import Stats
-from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import detach_small
+from kubeflow_datacache.state import order_of
 from kubeflow_datacache.torch.batch import item_of
 from kubeflow_datacache.torch.dataset import StreamingDataset, WorkerIterator
 from kubeflow_datacache.torch.segments import ReceivedSegment, SegmentPool, SegmentRef, read
@@ -153,7 +154,8 @@ def _unsent(error: Exception) -> str:
 
 
 class BundledDataset(IterableDataset[Bundle]):
-    """A StreamingDataset in bundles of about bundle_bytes. A batch waits at most 10 ms for the rest of its bundle.
+    """A StreamingDataset in bundles of about bundle_bytes, each with one schema. A batch waits at most 10 ms for the
+    rest of its bundle.
 
     reader: the key under which the main process keeps the workers' segments, see segments.drop_segments.
     """
@@ -169,6 +171,9 @@ class BundledDataset(IterableDataset[Bundle]):
         held: list[Batch] = []
         size, begun = 0, 0.0
         while (batch := next(batches, None)) is not None:
+            if held and not batch.has_columns_of(held[0]):
+                yield Bundle(_report(stream), held, pool)
+                held, size = [], 0
             if not held:
                 begun = time.monotonic()
             held.append(batch)
@@ -182,19 +187,6 @@ class BundledDataset(IterableDataset[Bundle]):
     def set_epoch(self, epoch: int) -> None:
         """Moves to the start of an epoch. Frameworks call it as loader.dataset.set_epoch."""
         self._dataset.set_epoch(epoch)
-
-
-def order_of(state: Mapping[str, Any]) -> Epoch:
-    """The Epoch of a loader's state."""
-    return Epoch(
-        rows=state["rows"],
-        seed=state["seed"],
-        number=state["epoch"],
-        shuffle=state["shuffle"],
-        clump=state["clump"],
-        global_batch=state["global_batch_size"],
-        tail=state["tail"],
-    )
 
 
 def _report(stream: WorkerIterator) -> WorkerReport:

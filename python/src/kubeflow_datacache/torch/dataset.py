@@ -14,6 +14,7 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher  # pyright: ig
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.mixture import Mixture
 from kubeflow_datacache.options import LoaderOptions, check_int, check_options, explicit_signature
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.rows.batch import Batch
@@ -25,7 +26,7 @@ from kubeflow_datacache.world import World
 
 
 class StreamingDataset(IterableDataset[Any]):
-    """This rank's batches of an epoch, as TensorBatch or as the transform's results.
+    """This rank's batches of an epoch of a cache or a Mixture, as TensorBatch or as the transform's results.
 
     Takes the parameters of LoaderOptions, except worker and workers. Use it with StreamingDataLoader, or with torch's
     DataLoader or torchdata's StatefulDataLoader and batch_size=None, as it returns whole batches. Any number of workers
@@ -41,7 +42,7 @@ class StreamingDataset(IterableDataset[Any]):
     """
 
     @explicit_signature
-    def __init__(self, cache: DataCache, **options: Unpack[LoaderOptions]) -> None:
+    def __init__(self, cache: DataCache | Mixture, **options: Unpack[LoaderOptions]) -> None:
         for name in ("worker", "workers"):
             if name in options:
                 raise TypeError(f"{name} is no parameter of a StreamingDataset: the DataLoader says which worker reads")

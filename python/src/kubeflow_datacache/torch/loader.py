@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from kubeflow_datacache.loader import ENDED
 from kubeflow_datacache.monitoring.stats import Depth, Stats
+from kubeflow_datacache.state import order_of
 from kubeflow_datacache.torch.accelerate import accelerated
-from kubeflow_datacache.torch.bundle import Bundle, BundledDataset, StepItem, WorkerReport, order_of
+from kubeflow_datacache.torch.bundle import Bundle, BundledDataset, StepItem, WorkerReport
 from kubeflow_datacache.torch.dataset import StreamingDataset, first_step
 from kubeflow_datacache.torch.device import DeviceCopier, PendingCopy
 from kubeflow_datacache.torch.segments import drop_segments

@@ -1,0 +1,277 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Mixtures: the rows of several caches by weight, in one loader."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Unpack
+
+import pyarrow as pa
+
+from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.client import Closable
+from kubeflow_datacache.dataset import Dataset
+from kubeflow_datacache.errors import ColumnError
+from kubeflow_datacache.fetch.feed import Feed
+from kubeflow_datacache.fetch.mix_feed import MixFeed
+from kubeflow_datacache.loader import Loader
+from kubeflow_datacache.options import LoaderOptions, check_int, explicit_signature
+from kubeflow_datacache.order.epoch import Share
+from kubeflow_datacache.order.mix import Mix, Unit
+from kubeflow_datacache.order.shares import Exact, Shares, Until, fraction
+from kubeflow_datacache.state import MixState
+from kubeflow_datacache.stop import Stop
+
+Parts = Mapping[str, tuple[DataCache, float | Sequence[float]]]
+
+
+class Mixture:
+    """Several caches, mixed by weight. loader() reads it, and kubeflow_datacache.torch.StreamingDataset takes it as a
+    cache.
+
+    parts: {name: (cache, weight)}; mix() describes the parameters. The caches stay the caller's, who closes them.
+    Connects on first use. Picklable, and safe for concurrent use.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        exact: Exact = "epoch",
+        per: Unit = "row",
+        until: Until = "first",
+        phases: Sequence[int] = (),
+    ) -> None:
+        self._caches = {name: cache for name, (cache, _) in parts.items()}
+        self.endpoint = ", ".join(cache.endpoint for cache in self._caches.values())
+        if not parts:
+            raise ValueError('parts = {}: want at least one part, as {"web": (cache, 0.7)}')
+        if not isinstance(until, str):
+            until = check_int("until", until, 1, 1 << 62)
+        steps = tuple(check_int(f"phases[{i}]", n, 1, 1 << 62) for i, n in enumerate(phases))
+        proportions = {name: _proportions(name, weight, len(steps) + 1) for name, (_, weight) in parts.items()}
+        for phase in range(len(steps) + 1):
+            if not any(own[phase] for own in proportions.values()):
+                raise ValueError(f"weights of phase {phase} are all 0: want one above 0")
+        self._shares = Shares(proportions=proportions, phases=steps, exact=exact, per=per, until=until)
+
+    def __repr__(self) -> str:
+        return f"Mixture({', '.join(self._caches)})"
+
+    @explicit_signature
+    def loader(self, **options: Unpack[LoaderOptions]) -> MixLoader:
+        """A loader of this rank's batches; LoaderOptions describes the parameters."""
+        return MixLoader(self, **options)
+
+    @property
+    def caches(self) -> Mapping[str, DataCache]:
+        """The caches by name of part."""
+        return self._caches
+
+    @property
+    def shares(self) -> Shares:
+        """The proportions of the parts."""
+        return self._shares
+
+    @property
+    def dataset(self) -> Dataset:
+        """All parts as one dataset, with the rows of all of them."""
+        datasets = [cache.dataset for cache in self._caches.values()]
+        prints = "\n".join(dataset.fingerprint for dataset in datasets)
+        return Dataset(
+            table_uuid=", ".join(dataset.table_uuid for dataset in datasets),
+            snapshot=None,
+            fingerprint=hashlib.sha256(prints.encode()).hexdigest(),
+            rows=sum(dataset.rows for dataset in datasets),
+        )
+
+    def schemas(self, columns: Sequence[str] | None) -> list[pa.Schema]:
+        """The schema of batches of each part with these columns; None for all.
+
+        They are equal, and a column that may have nulls in one part may have them in all. Where parts differ otherwise,
+        raises ColumnError, or with per="batch" returns the parts' own schemas.
+        """
+        schemas = {
+            name: cache.schema if columns is None else pa.schema([cache.schema.field(column) for column in columns])
+            for name, cache in self._caches.items()
+        }
+        try:
+            return [_common(schemas)] * len(schemas)
+        except ColumnError:
+            if self._shares.per == "row":
+                raise
+            return list(schemas.values())
+
+    def check_columns(self, columns: Sequence[str]) -> list[str]:
+        """Returns the column names as a list. Raises ColumnError for a column that a part does not serve."""
+        names = list[str]()
+        for cache in self._caches.values():
+            names = cache.check_columns(columns)
+        return names
+
+    def wait(self, *, progress: bool = False) -> Mapping[str, Any]:
+        """Waits until the caches of all parts are loaded; returns their statuses by name. See DataCache.wait."""
+        return {name: cache.wait(progress=progress) for name, cache in self._caches.items()}
+
+    def register(self, reader: Closable) -> None:
+        """Registers a reader that closing any of the caches will close."""
+        for cache in self._caches.values():
+            cache.register(reader)
+
+
+class MixLoader(Loader):
+    """Iterates over this rank's batches of an epoch of a mixture; create it with mix() or Mixture.loader.
+
+    Everything is as in Loader. Batch.source is the part of each row, and Batch.indices its index there. A part that
+    does not answer is waited for. A state is accepted by a loader with the same parts and the same weights up to the
+    saved position; later phases may differ, and be more.
+    """
+
+    @explicit_signature
+    def __init__(self, mixture: Mixture, **options: Unpack[LoaderOptions]) -> None:
+        self._mixture = mixture
+        self._datasets = {name: cache.dataset for name, cache in mixture.caches.items()}
+        for name, dataset in self._datasets.items():
+            if not dataset.rows:
+                raise ValueError(f"part {name!r} has no rows: leave it out, or see its filter and snapshot")
+        super().__init__(mixture, **options)
+        self._schemas = mixture.schemas(self._columns)
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the parts, in the order of Batch.source."""
+        return list(self._datasets)
+
+    @property
+    def weights(self) -> dict[str, tuple[int, ...]]:
+        """The integer weights of each part by phase: of as many draws as the sum of a phase, exactly so many."""
+        return {name: part.weights for name, part in zip(self._datasets, self._mix.parts, strict=True)}
+
+    @property
+    def _mix(self) -> Mix:
+        assert isinstance(self._order, Mix)
+        return self._order
+
+    def _order_of(self, own: Mapping[str, Any]) -> Mix:
+        return self._mixture.shares.order(
+            [dataset.rows for dataset in self._datasets.values()],
+            seed=own["seed"],
+            shuffle=own["shuffle"],
+            clump=own["clump"],
+            global_batch=own["global_batch_size"],
+            tail=own["tail"],
+        )
+
+    def _state(self) -> MixState:
+        order = self._mix
+        parts = zip(self._datasets.items(), order.parts, strict=True)
+        return MixState(
+            parts=[MixState.part(name, dataset, part.weights) for (name, dataset), part in parts],
+            phases=list(order.phases),
+            unit=order.unit,
+            rows=order.rows,
+            seed=int(order.seed),
+            shuffle=order.shuffle,
+            clump=order.clump,
+            global_batch_size=order.global_batch,
+            tail=order.tail,
+            epoch=order.number,
+            next_step=self.next_step,
+        )
+
+    def _request(self, share: Share) -> dict[str, Any]:
+        order = self._mix
+        return {
+            **super()._request(share),
+            "kind": "mix",
+            "parts": [{"rows": part.rows, "weights": part.weights} for part in order.parts],
+            "phases": order.phases,
+            "unit": order.unit,
+            "length": order.rows,
+        }
+
+    def _open_feed(self, request: Mapping[str, Any], prefetch_bytes: int, step: int, stop: Stop) -> MixFeed:
+        caches, datasets = list(self._mixture.caches.values()), list(self._datasets.values())
+        quotas = _quotas(self._mix, prefetch_bytes)
+
+        def open_part(part: int, first_key: int) -> Feed:
+            return Feed(
+                caches[part],
+                {**request, "part": part},
+                datasets[part],
+                start_step=step,
+                prefetch_bytes=quotas[part],
+                stop=stop,
+                timer=self._timer,
+                first_key=first_key,
+            )
+
+        return MixFeed(open_part, self._mix, self._schemas)
+
+
+@explicit_signature
+def mix(
+    parts: Parts,
+    *,
+    exact: Exact = "epoch",
+    per: Unit = "row",
+    until: Until = "first",
+    phases: Sequence[int] = (),
+    **options: Unpack[LoaderOptions],
+) -> MixLoader:
+    """A loader of several caches by weight: exact, shuffled, resumable at any world size.
+
+    parts: {name: (cache, weight)}. Weights are numbers in any proportion, such as 0.7 and 0.3; with phases, one for
+    each phase. exact: over what the numbers of rows of the parts are exact, after rounding by largest remainder: an
+    "epoch" (or a phase), or every "step" over all ranks. per: whether each "row" is drawn by itself, or all rows of a
+    "batch" over all ranks come from one part. until: when an epoch of the mixture ends: with the "first" part that has
+    no rows left, when "all" parts have been read once, or after a number of rows, which with phases it must be. A part
+    that is longer goes on in the next epoch where it was; a part that is shorter begins an epoch of its own, in another
+    order. With tail="drop", "first" and "all" make an epoch of whole steps. phases: a curriculum: the number of steps,
+    over all epochs, of each phase but the last, which does not end.
+
+    The columns of all parts must have the same names and types, except with per="batch". The other parameters are those
+    of LoaderOptions. Raises ValueError or ColumnError, naming the part.
+    """
+    return Mixture(parts, exact=exact, per=per, until=until, phases=phases).loader(**options)
+
+
+def _common(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The schema of all parts. Raises ColumnError, naming parts and column, if there is none."""
+    (first, whole), *others = schemas.items()
+    fields = [field.remove_metadata() for field in whole]
+    for name, schema in others:
+        if schema.names != whole.names:
+            raise ColumnError(
+                f"columns of {first!r} are {whole.names}, of {name!r} {schema.names}: name those that all parts"
+                ' have with columns=, or give per="batch"'
+            )
+        for i, field in enumerate(schema):
+            if field.type != fields[i].type:
+                raise ColumnError(
+                    f"column {field.name!r} is {fields[i].type} in {first!r} and {field.type} in {name!r}: want one"
+                    ' type; leave the column out with columns=, or give per="batch"'
+                )
+            fields[i] = fields[i].with_nullable(fields[i].nullable or field.nullable)
+    return pa.schema(fields)
+
+
+def _proportions(name: str, weight: float | Sequence[float], phases: int) -> tuple[Fraction, ...]:
+    """The weights of a part as fractions, one for each phase."""
+    weights: Sequence[object] = weight if isinstance(weight, list | tuple) else [weight] * phases
+    if len(weights) != phases:
+        raise ValueError(f"weights of {name!r}: {len(weights)}, want {phases}, one for each phase")
+    own = tuple(fraction(name, each) for each in weights)
+    if not any(own):
+        raise ValueError(f"weight of {name!r} = 0: want more, or leave the part out")
+    return own
+
+
+def _quotas(order: Mix, prefetch_bytes: int) -> list[int]:
+    """Divides the limit of rows read ahead among the parts, by their largest share in any phase."""
+    totals = [sum(column) for column in zip(*(part.weights for part in order.parts), strict=True)]
+    most = [max(w / total for w, total in zip(part.weights, totals, strict=True)) for part in order.parts]
+    return [max(1, int(prefetch_bytes * share / sum(most))) for share in most]
