@@ -87,6 +87,10 @@ resources: [%s]
 images: [{name: ghcr.io/kubeflow/datacache/cacheserver, newName: datacache/cacheserver, newTag: dev}]
 configMapGenerator:
 - {name: datacache-object-cache, namespace: datacache-object-cache, behavior: replace, files: [buckets.json]}
+patches: # this machine's disk may be full of other things
+- target: {kind: DaemonSet, name: datacache-object-cache}
+  patch: |-
+    - {op: replace, path: /spec/template/spec/containers/0/args, value: [object-cache, --min-free=0]}
 `, manifests),
 		"buckets.json": fmt.Sprintf(`{"TotalLimit": "1Gi", "Bucket": [
   {"Name": "open", "Public": true, "BucketQuota": "256Mi"},

@@ -30,8 +30,8 @@ var (
 	ErrMiss = errors.New("no such object")
 	// ErrTooLarge says that an object exceeds its bucket's quota by itself.
 	ErrTooLarge = errors.New("object larger than its bucket's quota")
-	// ErrNoRoom says that objects being written concurrently leave no room for another.
-	ErrNoRoom = errors.New("no room: what the limit allows is being written by others")
+	// ErrNoRoom says that an object has no room although all that can be evicted was.
+	ErrNoRoom = errors.New("no room: other writes take what the limits allow, or other files leave too little of the disk free (--min-free)")
 )
 
 // DefaultMaxObjects is a limit whose index takes about 1 GB of memory.
