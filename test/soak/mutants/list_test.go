@@ -53,8 +53,8 @@ var list = []mutant{
 	},
 	{
 		"an epoch that goes on skips a step", "cacheserver/head/answer.go",
-		"	nodes, err := nodesHolding(e, r.Share, a.view.bounds)\n",
-		"	if r.Share.StartStep > 0 {\n		r.Share.StartStep++\n	}\n	nodes, err := nodesHolding(e, r.Share, a.view.bounds)\n",
+		"	cursor, err := epoch.NewCursor(e, r.Share)\n",
+		"	if r.Share.StartStep > 0 {\n		r.Share.StartStep++\n	}\n	cursor, err := epoch.NewCursor(e, r.Share)\n",
 	},
 	{
 		"an epoch lacks its last row", "cacheserver/node/epoch.go",
