@@ -71,14 +71,8 @@ func statusCommand(at *target) *cobra.Command {
 	watching := false
 	cmd := &cobra.Command{
 		Use: "status NAME", Short: "Show a cache: state and reason, table, progress, users",
-		Args: cobra.ExactArgs(1),
-		ValidArgsFunction: at.names(func() client.ObjectList { return &v1alpha1.DataCacheList{} }, func(list client.ObjectList) []string {
-			var names []string
-			for _, dc := range list.(*v1alpha1.DataCacheList).Items {
-				names = append(names, dc.Name)
-			}
-			return names
-		}),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: at.names(func() client.ObjectList { return &v1alpha1.DataCacheList{} }),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, namespace, err := at.client()
 			if err != nil {

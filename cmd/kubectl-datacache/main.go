@@ -13,6 +13,7 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
@@ -79,8 +80,8 @@ func (t *target) client() (client.WithWatch, string, error) {
 	return c, namespace, nil
 }
 
-// names completes the first argument with the names of the objects of the list in the namespace.
-func (t *target) names(list func() client.ObjectList, namesOf func(client.ObjectList) []string) cobra.CompletionFunc {
+// names completes the first argument with the names of the objects in the namespace.
+func (t *target) names(newList func() client.ObjectList) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -89,10 +90,21 @@ func (t *target) names(list func() client.ObjectList, namesOf func(client.Object
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		objects := list()
-		if err := c.List(cmd.Context(), objects, client.InNamespace(namespace)); err != nil {
+		list := newList()
+		if err := c.List(cmd.Context(), list, client.InNamespace(namespace)); err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		return namesOf(objects), cobra.ShellCompDirectiveNoFileComp
+		var names []cobra.Completion
+		err = meta.EachListItem(list, func(object runtime.Object) error {
+			accessor, err := meta.Accessor(object)
+			if err == nil {
+				names = append(names, accessor.GetName())
+			}
+			return err
+		})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }

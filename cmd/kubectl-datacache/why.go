@@ -18,14 +18,8 @@ import (
 func whyCommand(at *target) *cobra.Command {
 	return &cobra.Command{
 		Use: "why TRAINJOB", Short: "Say what a TrainJob waits for, and what to do about it",
-		Args: cobra.ExactArgs(1),
-		ValidArgsFunction: at.names(func() client.ObjectList { return &trainer.TrainJobList{} }, func(list client.ObjectList) []string {
-			var names []string
-			for _, job := range list.(*trainer.TrainJobList).Items {
-				names = append(names, job.Name)
-			}
-			return names
-		}),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: at.names(func() client.ObjectList { return &trainer.TrainJobList{} }),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, namespace, err := at.client()
 			if err != nil {

@@ -6,30 +6,15 @@ package fluid
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
-
-// collected keeps warnings of the API server.
-type collected struct {
-	mu    sync.Mutex
-	texts []string
-}
-
-// HandleWarningHeader keeps a warning.
-func (c *collected) HandleWarningHeader(_ int, _ string, text string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.texts = append(c.texts, text)
-}
 
 // warned checks that a TrainJob is admitted with a warning where FUSE pods will probably be refused.
 func warned(t *testing.T) {
@@ -39,19 +24,14 @@ func warned(t *testing.T) {
 		namespace.Labels["pod-security.kubernetes.io/enforce"] = "baseline"
 		return cluster.Client.Update(t.Context(), namespace)
 	})
-	heard := &collected{}
-	reach := rest.CopyConfig(cluster.Config)
-	reach.WarningHandler = heard
-	own, err := client.New(reach, client.Options{Scheme: cluster.Client.Scheme()})
+	own, warnings, err := cluster.WarnedClient()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := own.Create(t.Context(), fileJob(ns, "train"), client.DryRunAll); err != nil {
 		t.Fatal(err)
 	}
-	heard.mu.Lock()
-	defer heard.mu.Unlock()
-	if text := strings.Join(heard.texts, "\n"); !strings.Contains(text, "enforce=baseline, which refuses the privileged FUSE pods") || strings.Contains(text, "CSIDriver") {
+	if text := warnings.String(); !strings.Contains(text, "enforce=baseline, which refuses the privileged FUSE pods") || strings.Contains(text, "CSIDriver") {
 		t.Errorf("the warnings are %q, want one of the FUSE pods alone", text)
 	}
 }

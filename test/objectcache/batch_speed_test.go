@@ -14,7 +14,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -34,14 +33,7 @@ const (
 // TestBatchSpeed prints how many objects of 10 KiB the server serves per CPU-second, requested one by one and 1,000 at a time, and
 // checks that the ratio reaches a minimum. OBJECTCACHE_SPEED is the duration of each measurement, as for TestSpeed.
 func TestBatchSpeed(t *testing.T) {
-	text := os.Getenv("OBJECTCACHE_SPEED")
-	if text == "" {
-		t.Skip("OBJECTCACHE_SPEED=3s asks for it: it wants an idle machine")
-	}
-	duration, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	duration := measureFor(t)
 	p := start(t, options{})
 	to := &target{name: "object-cache", address: strings.TrimPrefix(p.url, "http://"), pids: []int{p.server.PID()}, path: "/v1/objects/open/", header: "Authorization: Bearer " + token + "\r\n"}
 	body := bytes.Repeat([]byte("0123456789abcdef"), smallSize/16)

@@ -195,7 +195,7 @@ func TestEnvoyMembersChangeUnderLoad(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			f.tell(name, "a", "b")
 			f.knows(name, 2)
-			e.becomes("cluster.objects.membership_total", 2) // told by a
+			e.becomes("cluster.objects.membership_total", 2) // Envoy learns the members from a
 		}
 		for _, name := range []string{"c", "b", "a"} {
 			f.tell(name, "a", "b", "c")

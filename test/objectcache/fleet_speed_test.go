@@ -8,11 +8,9 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 )
 
 // What PFN published of its Simple Cache Service.
@@ -42,14 +40,7 @@ var fleetSizes = []int{100 << 10, 10 << 20}
 // TestFleetSpeed measures what a GET costs at the node that has the object, and if another node forwards it, and prints what the load of
 // PFN's 55 nodes would take.
 func TestFleetSpeed(t *testing.T) {
-	text := os.Getenv("OBJECTCACHE_SPEED")
-	if text == "" {
-		t.Skip("OBJECTCACHE_SPEED=3s asks for it: it wants an idle machine")
-	}
-	duration, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	duration := measureFor(t)
 	straight, forwarded := startWays(t)
 	for _, w := range []*way{straight, forwarded} {
 		for _, size := range fleetSizes {

@@ -26,11 +26,9 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// TestSpeed prints requests per CPU-second of the server and of nginx, which serves the same bytes from the same file system: with
-// sendfile, no authorization, open_file_cache off as by default, and its dav module for PUT. It fails if a ratio is below its
-// minimum. It must be run explicitly: OBJECTCACHE_SPEED=3s go test ./test/objectcache -run '^TestSpeed$' -v, where 3s is the duration
-// of each measurement. Only the CPU time of the server's processes counts, so it matters little that the client uses the same cores.
-func TestSpeed(t *testing.T) {
+// measureFor is the duration of each measurement, which OBJECTCACHE_SPEED sets. Without it the test is skipped.
+func measureFor(t *testing.T) time.Duration {
+	t.Helper()
 	text := os.Getenv("OBJECTCACHE_SPEED")
 	if text == "" {
 		t.Skip("OBJECTCACHE_SPEED=3s asks for it: it takes minutes of an idle machine")
@@ -39,6 +37,15 @@ func TestSpeed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return duration
+}
+
+// TestSpeed prints requests per CPU-second of the server and of nginx, which serves the same bytes from the same file system: with
+// sendfile, no authorization, open_file_cache off as by default, and its dav module for PUT. It fails if a ratio is below its
+// minimum. It must be run explicitly: OBJECTCACHE_SPEED=3s go test ./test/objectcache -run '^TestSpeed$' -v, where 3s is the duration
+// of each measurement. Only the CPU time of the server's processes counts, so it matters little that the client uses the same cores.
+func TestSpeed(t *testing.T) {
+	duration := measureFor(t)
 	cache, nginx := start(t, options{}), startNginx(t)
 	ours := &target{name: "object-cache", address: strings.TrimPrefix(cache.url, "http://"), pids: []int{cache.server.PID()}, path: "/v1/objects/open/", header: "Authorization: Bearer " + token + "\r\n"}
 	fmt.Println(machine(t))
@@ -123,7 +130,7 @@ func median(pairs []pair) pair {
 // target is a server to measure.
 type target struct {
 	name, address, path, header string
-	pids                        []int // PIDs of the processes, or of the parents of the serving processes
+	pids                        []int // IDs of the server's processes, or of their parents
 }
 
 // measure sends requests for the given duration.

@@ -11,32 +11,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
-
-// heard collects warnings of the API server.
-type heard struct {
-	mu    sync.Mutex
-	texts []string
-}
-
-// HandleWarningHeader keeps a warning.
-func (h *heard) HandleWarningHeader(_ int, _ string, text string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.texts = append(h.texts, text)
-}
 
 // TestFilesAreMountedByTrainerItself checks that Trainer refuses a TrainJob that names files where Fluid is not installed, warns of a missing CSI
 // plugin where only Fluid's kinds are, and then builds pods that mount the files, from a TrainJob that it does not modify.
@@ -54,10 +38,7 @@ func TestFilesAreMountedByTrainerItself(t *testing.T) {
 	}
 
 	installFluidKinds(t)
-	warnings := &heard{}
-	reach := rest.CopyConfig(cluster.Config)
-	reach.WarningHandler = warnings
-	user, err := client.New(reach, client.Options{Scheme: cluster.Client.Scheme()})
+	user, warnings, err := cluster.WarnedClient()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,11 +46,9 @@ func TestFilesAreMountedByTrainerItself(t *testing.T) {
 	if job.Spec.RuntimeRef.Name != "torch-distributed" || len(job.Spec.RuntimePatches) > 0 || len(job.Spec.Trainer.Env) > 0 {
 		t.Errorf("the TrainJob was edited: %+v", job.Spec)
 	}
-	warnings.mu.Lock()
-	if text := strings.Join(warnings.texts, "\n"); !strings.Contains(text, "there is no CSIDriver fuse.csi.fluid.io") {
+	if text := warnings.String(); !strings.Contains(text, "there is no CSIDriver fuse.csi.fluid.io") {
 		t.Errorf("the warnings are %q, want one of the CSIDriver", text)
 	}
-	warnings.mu.Unlock()
 	dc := &v1alpha1.DataCache{}
 	found(t, dc, namespace, "pictures")
 	if dc.Spec.Fluid == nil || dc.Spec.Fluid.MountPath != "/data" {
