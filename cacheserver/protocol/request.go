@@ -45,7 +45,7 @@ type Request struct {
 	Index   uint64      // Shard: index of the share
 	Total   uint64      // Shard: number of shares
 	Epoch   epoch.Epoch // Epoch: all fields but Rows, which the server knows; Mix: all fields
-	Share   epoch.Share // Epoch, Mix: the share of the rank and worker
+	Share   epoch.Share // Epoch, Mix: the rank and worker that read, and the step to start at
 	Mix     *epoch.Mix  // Mix: the parts and their weights; otherwise nil
 	Columns []string    // nil selects all
 }

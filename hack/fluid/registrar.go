@@ -41,7 +41,7 @@ func register(args []string) error {
 		return fmt.Errorf("ask the plugin for its name: %w", err)
 	}
 	socket := filepath.Join(registrations, info.GetName()+"-reg.sock")
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) { // of a container before
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) { // left by an earlier container
 		return err
 	}
 	listener, err := net.Listen("unix", socket)

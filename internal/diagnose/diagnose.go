@@ -51,27 +51,27 @@ func Why(ctx context.Context, reader client.Reader, key types.NamespacedName) ([
 			return findings, err
 		}
 		findings = append(findings, finding)
-		if finding.Blocks || w.over {
+		if finding.Blocks || w.done {
 			break
 		}
 	}
 	return findings, nil
 }
 
-// walk is what is known so far.
+// walk is the state of one diagnosis.
 type walk struct {
 	reader client.Reader
 	job    *trainer.TrainJob
-	over   bool // nothing further is to be looked at
+	done   bool // the remaining steps do not apply
 }
 
 func (w *walk) trainJob(context.Context) (Finding, error) {
 	f := Finding{Subject: "TrainJob " + client.ObjectKeyFromObject(w.job).String(), State: "active"}
 	switch {
 	case w.job.DeletionTimestamp != nil:
-		f.State, w.over = "is being deleted", true
+		f.State, w.done = "is being deleted", true
 	case meta.IsStatusConditionTrue(w.job.Status.Conditions, trainer.TrainJobComplete):
-		f.State, w.over = "complete", true
+		f.State, w.done = "complete", true
 	case meta.IsStatusConditionTrue(w.job.Status.Conditions, trainer.TrainJobFailed):
 		f.State = "failed: " + meta.FindStatusCondition(w.job.Status.Conditions, trainer.TrainJobFailed).Message
 	case ptr.Deref(w.job.Spec.Suspend, false):
@@ -94,7 +94,7 @@ func (w *walk) runtime(ctx context.Context) (Finding, error) {
 	case runtime == nil:
 		f.State, f.Blocks, f.Fix = "does not exist", true, "name one of `kubectl get clustertrainingruntimes` and create the TrainJob anew"
 	case !inject.Asks(w.job, runtime):
-		f.State, w.over = "the TrainJob asks for no cache", true
+		f.State, w.done = "the TrainJob asks for no cache", true
 	case !inject.HasGate(runtime.Labels, runtime.Spec):
 		f.State, f.Blocks = "has no step that waits for a cache: the TrainJob was created while datacache's webhook was not installed", true
 		f.Fix = "create the TrainJob anew when `kubectl get mutatingwebhookconfigurations " + inject.Group + "` finds it"
@@ -182,7 +182,7 @@ func (w *walk) warning(ctx context.Context) (string, error) {
 	return newest.Message, nil
 }
 
-// unmanaged is the finding for a cache that no manager has looked at.
+// unmanaged is the finding for a cache without a status: no manager has reconciled it.
 func (w *walk) unmanaged(ctx context.Context, f Finding) (Finding, error) {
 	f.State, f.Blocks = "no manager has looked at it yet", true
 	f.Fix = "wait some seconds; then ask who runs datacache to look at its manager's pods"

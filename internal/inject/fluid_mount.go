@@ -65,7 +65,7 @@ func (m *mounted) mount(job *trainer.TrainJob, rt *Runtime, settings Settings) {
 	if job.Spec.Trainer == nil {
 		job.Spec.Trainer = &trainer.Trainer{}
 	}
-	job.Spec.Trainer.Env = withVariable(job.Spec.Trainer.Env, cacheNameVariable, m.name) // Trainer rejects patches of the container node's environment
+	job.Spec.Trainer.Env = withVariable(job.Spec.Trainer.Env, cacheNameVariable, m.name) // Trainer rejects runtimePatches that set env of the container node
 }
 
 func (m *mounted) patches(rt *Runtime) []trainer.ReplicatedJobPatch {

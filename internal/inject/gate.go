@@ -26,7 +26,7 @@ type Gate struct {
 	ImagePullSecrets []corev1.LocalObjectReference
 	// Env is added to the step: plain values that are not parameters of caches; the runtime's own variables take precedence.
 	Env []corev1.EnvVar
-	// Resources of the step. By default it requests 100m and 64Mi, and is limited to a cpu of 1 and 64Mi.
+	// Resources of the step. Defaults: requests of 100m cpu and 64Mi memory, limits of 1 cpu and 64Mi memory.
 	Resources corev1.ResourceRequirements
 }
 

@@ -77,8 +77,8 @@ func (c *Cache) fetch(ctx context.Context, q Query) (upstream.Document, error) {
 			c.cfg.Metrics.Stale(q.Kind)
 			return kept.result()
 		}
-	default: // upstream answered that the document is gone, or forbidden to this client
-		_ = c.cfg.Store.Delete(q.Bucket, q.Key) // the store counts failures, and the document expires anyway
+	default: // a final answer: the document is gone, or forbidden to this client
+		_ = c.cfg.Store.Delete(q.Bucket, q.Key) // the store counts failures; a document that was not deleted expires later
 	}
 	return d, err
 }
