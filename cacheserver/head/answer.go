@@ -27,6 +27,7 @@ type share struct {
 // answer is the content of a FlightInfo before it is encoded.
 type answer struct {
 	view    view
+	job     string
 	columns []int
 	records int64
 	shares  []share
@@ -38,7 +39,7 @@ func (v view) answer(r protocol.Request) (answer, error) {
 	if err != nil {
 		return answer{}, status.Error(codes.InvalidArgument, err.Error())
 	}
-	a := answer{view: v, columns: columns}
+	a := answer{view: v, columns: columns, job: r.Job}
 	switch r.Kind {
 	case protocol.Shard:
 		a.shard(r)
@@ -117,7 +118,7 @@ func (a *answer) take() {
 }
 
 func (a *answer) add(node int, rows int64, t protocol.Ticket) {
-	t.Node, t.Bounds, t.Columns = node, a.view.bounds[node], a.columns
+	t.Node, t.Bounds, t.Columns, t.Job = node, a.view.bounds[node], a.columns, a.job
 	t.Dataset, t.Incarnation = a.view.plan.dataset.Fingerprint, a.view.members[node].incarnation
 	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
 }

@@ -48,6 +48,7 @@ type Request struct {
 	Share   epoch.Share // Epoch, Mix: the rank and worker that read, and the step to start at
 	Mix     *epoch.Mix  // Mix: the parts and their weights; otherwise nil
 	Columns []string    // nil selects all
+	Job     string      // the job that reads, see ValidJob; "" if the request names none
 }
 
 // ParseDescriptor parses a PATH or CMD descriptor. Every error is an INVALID_ARGUMENT status that names the element or field, its
@@ -132,12 +133,17 @@ func parseCommand(cmd []byte) (Request, error) {
 	if err := checkFields(cmd, *head.Kind); err != nil {
 		return Request{}, err
 	}
-	return parse(cmd)
+	r, err := parse(cmd)
+	if err != nil {
+		return Request{}, err
+	}
+	r.Job, err = parseJob(cmd)
+	return r, err
 }
 
 // fieldsOf lists the valid fields of a command of the kind.
 func fieldsOf(kind Kind) []string {
-	fields := []string{"v", "kind", "columns"}
+	fields := []string{"v", "kind", "columns", "job"}
 	sequence := []string{"seed", "epoch", "shuffle", "clump", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
 	switch kind {
 	case Shard:

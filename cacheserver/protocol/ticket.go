@@ -30,6 +30,7 @@ type Ticket struct {
 	Share       epoch.Share   `json:"s,omitzero"`  // Epoch, Mix
 	Mix         *epoch.Mix    `json:"m,omitempty"` // Mix
 	Columns     []int         `json:"c,omitempty"` // indices into the served schema; none means all
+	Job         string        `json:"j,omitempty"` // the job that reads; none: the node takes the client's address
 }
 
 // Cursor iterates over the rows of the ticket's kind Epoch or Mix, of all nodes.

@@ -151,7 +151,22 @@ def descriptors() -> list[Case]:
         bad("epoch, negative start", "start_step", _EPOCH, start_step=-1),
         bad("epoch, shuffle as number", "shuffle", _EPOCH, shuffle=1),
         bad("epoch, unknown column", "nope", _EPOCH, columns=["nope"]),
+        *jobs(),
         *mixes(),
+    ]
+
+
+def jobs() -> list[Case]:
+    """Descriptors of every kind that name the job that reads, and invalid names."""
+    return [
+        *[good(f"{c['kind']} for a job", c, job="trial-7") for c in (_SHARD, _EPOCH, {"v": 1, "kind": "take"})],
+        good("job of 63 characters", _SHARD, job="a" * 63),
+        good("job is an address", _SHARD, job="2001:db8::1"),
+        bad("job of 64 characters", "job", _SHARD, job="a" * 64),
+        bad("job without a name", "job", _SHARD, job=""),
+        bad("job with a line break", "job", _SHARD, job="a\n"),
+        bad("job in letters beyond ASCII", "job", _SHARD, job="\u00e4"),
+        bad("job as number", "job", _SHARD, job=7),
     ]
 
 
