@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
@@ -42,7 +43,8 @@ type Config struct {
 	LoadTimeout time.Duration
 	Log         *slog.Logger
 	Metrics     *ops.Metrics
-	Profiles    bool // serve Go's profiles besides the metrics
+	Profiles    bool        // serve Go's profiles besides the metrics
+	Turns       *fair.Queue // of the nodes' streams; nil: without weights and limits
 }
 
 // Cache is a head with its data nodes. Make it with New, run it with Start.
@@ -68,6 +70,9 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 	}
 	c := &Cache{head: h}
 	work := node.NewDecodeLimiter()
+	if cfg.Turns == nil {
+		cfg.Turns = fair.New(node.Turns())
+	}
 	for i := range cfg.Nodes {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
@@ -76,7 +81,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		n, err := node.New(node.Config{
 			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
 			Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
-			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: work,
+			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: work, Turns: cfg.Turns,
 			Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
 		})
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/assign"
 	"github.com/kubeflow/datacache/cacheserver/epoch"
+	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -102,12 +103,12 @@ func TestStreamsShareMemory(t *testing.T) {
 	if err := budget.Reserve(limit - kept); err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{cfg: Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2}}
+	n := &Node{cfg: Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2, Turns: fair.New(1)}}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // a client that has gone does not wait for memory
 	var open []*sender
 	for {
-		s, err := n.newSender(deaf{ctx: gone}, protocol.Epoch)
+		s, err := n.newSender(deaf{ctx: gone}, protocol.Ticket{Kind: protocol.Epoch, Job: "a"})
 		if status.Code(err) == codes.ResourceExhausted {
 			t.Logf("%d streams, then: %v", len(open), err)
 			break

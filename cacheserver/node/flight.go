@@ -48,7 +48,7 @@ func (s *service) get(lent admitted, stream flight.FlightService_DoGetServer) er
 	if err != nil {
 		return err
 	}
-	out, err := s.node.newSender(stream, lent.ticket.Kind)
+	out, err := s.node.newSender(stream, lent.ticket)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *service) take(lent admitted, first exchange.Message, stream flight.Flig
 	if err := receiveSchema(stream, first); err != nil {
 		return err
 	}
-	out, err := s.node.newSender(stream, protocol.Take)
+	out, err := s.node.newSender(stream, lent.ticket)
 	if err != nil {
 		return err
 	}

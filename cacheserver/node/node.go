@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
@@ -46,6 +47,7 @@ type Config struct {
 	Source    source.Source  // opens the version of it that the head names
 	Workers   int            // number of row groups decoded concurrently; 0: one per core
 	Decoding  *DecodeLimiter // shared by the nodes of one process; nil: this node has its own
+	Turns     *fair.Queue    // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
 
 	Dial      transport.Dialer // for connections to the head; nil: TCP
 	JoinAfter time.Duration    // from Start to the first attempt to join
@@ -86,6 +88,9 @@ func New(cfg Config) (*Node, error) {
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
 	if cfg.Decoding == nil {
 		cfg.Decoding = NewDecodeLimiter()
+	}
+	if cfg.Turns == nil {
+		cfg.Turns = fair.New(Turns())
 	}
 	incarnation := make([]byte, 8)
 	if _, err := rand.Read(incarnation); err != nil {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/exchange"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -36,6 +37,10 @@ type sender struct {
 	bytes   prometheus.Counter
 	rows    prometheus.Counter
 	wait    prometheus.Counter
+
+	turn     *fair.Stream
+	jobBytes prometheus.Counter
+	jobWait  prometheus.Counter
 }
 
 const (
@@ -47,8 +52,18 @@ const (
 	slowest = 1 << 20
 )
 
-// newSender reserves memory for a stream. The caller closes the sender.
-func (n *Node) newSender(stream grpc.ServerStream, kind protocol.Kind) (*sender, error) {
+// newSender adds a stream to its ticket's job and reserves memory for it. The caller closes the sender.
+func (n *Node) newSender(stream grpc.ServerStream, ticket protocol.Ticket) (_ *sender, err error) {
+	kind, job := ticket.Kind, jobOf(stream.Context(), ticket)
+	turn, err := n.joinJob(stream.Context(), job)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			turn.Leave()
+		}
+	}()
 	messages, requests := int64(1), int64(0)
 	if n.cfg.Transport == transport.GRPC { // one is being sent while the next one is gathered
 		messages = 2
@@ -58,7 +73,7 @@ func (n *Node) newSender(stream grpc.ServerStream, kind protocol.Kind) (*sender,
 	}
 	var memory *rows.Allowance
 	var most int64
-	err := n.withMemory(stream.Context(), func() (err error) {
+	err = n.withMemory(stream.Context(), func() (err error) {
 		clients := n.cfg.Budget.Clients()
 		most = min(max(clients.Free()/streamFraction, leastBytes), mostStream)
 		most = 1 << (bits.Len64(uint64(most)) - 1) // buffers have powers of two as sizes
@@ -73,6 +88,7 @@ func (n *Node) newSender(stream grpc.ServerStream, kind protocol.Kind) (*sender,
 	s := &sender{
 		stream: stream, node: n, memory: memory, most: most, timeout: n.cfg.SendTimeout, begin: time.Now(), open: m.Streams.WithLabelValues(label),
 		bytes: m.SentBytes.WithLabelValues(label), rows: m.SentRows.WithLabelValues(label), wait: m.SendWait.WithLabelValues(label),
+		turn: turn, jobBytes: m.JobBytes.Of(job), jobWait: m.JobWait.Of(job),
 	}
 	s.open.Inc()
 	n.senders.add(s)
@@ -80,13 +96,17 @@ func (n *Node) newSender(stream grpc.ServerStream, kind protocol.Kind) (*sender,
 }
 
 func (s *sender) close() {
+	s.turn.Leave()
 	s.node.senders.remove(s)
 	s.memory.Close()
 	s.open.Dec()
 }
 
-// refusal returns the status for an error: RESOURCE_EXHAUSTED with the bytes needed and available, or INTERNAL.
+// refusal returns the status for an error: its own if it is one, RESOURCE_EXHAUSTED with the bytes needed and available, or INTERNAL.
 func refusal(err error, format string, args ...any) error {
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
 	code := codes.Internal
 	var full *rows.ExhaustedError
 	if errors.As(err, &full) {
@@ -138,6 +158,8 @@ func (s *sender) frame(f *protocol.Frame) error {
 	}
 	s.wait.Add(time.Since(begin).Seconds())
 	s.bytes.Add(float64(size))
+	s.jobBytes.Add(float64(size))
+	s.turn.Sent(int64(size))
 	return nil
 }
 
@@ -151,7 +173,7 @@ func (s *sender) shard(l admitted, p *rows.Projection) error {
 func (s *sender) between(l admitted, p *rows.Projection, lo, hi int64) error {
 	for lo < hi {
 		var message rows.Message
-		err := s.node.withMemory(s.stream.Context(), func() (err error) {
+		err := s.make(func() (err error) {
 			for message, err = range l.rows.Range(p, lo, hi) {
 				break
 			}
@@ -180,12 +202,19 @@ func (s *sender) take(l admitted, p *rows.Projection, asked exchange.Rows) error
 	if err != nil {
 		return err
 	}
+	defer s.turn.Release() // the next request may take long
 	return s.batch(message)
+}
+
+// make calls work, which makes a message, in the stream's turn. It calls it again as long as there is too little memory, and the stream
+// has no turn while it waits for memory.
+func (s *sender) make(work func() error) error {
+	return s.node.withMemory(s.stream.Context(), func() error { return s.inTurn(work) })
 }
 
 // gather makes a message of rows like Gather, waiting until there is memory for it.
 func (s *sender) gather(l admitted, p *rows.Projection, runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
-	err = s.node.withMemory(s.stream.Context(), func() (err error) {
+	err = s.make(func() (err error) {
 		message, left, err = l.rows.Gather(p, runs, count, most)
 		return err
 	})

@@ -37,8 +37,11 @@ type Metrics struct {
 	SentRows      *prometheus.CounterVec // by kind
 	SendWait      *prometheus.CounterVec // seconds blocked on the transport, by request kind
 	Requests      *prometheus.CounterVec // finished calls, by method and code
+	JobBytes      *JobCounter            // FlightData bytes, by job
+	JobWait       *JobCounter            // seconds that streams waited for their turn, by job
 
 	registry *prometheus.Registry
+	jobs     jobNames
 }
 
 // NewMetrics makes the metrics and registers them, together with the Go and process collectors.
@@ -56,6 +59,8 @@ func NewMetrics() *Metrics {
 	m.SentRows = m.counterVec("stream_rows_total", "Rows handed to the transport, by kind.", "kind")
 	m.SendWait = m.counterVec("stream_send_wait_seconds_total", "Seconds that streams waited for the transport to take a message, by kind.", "kind")
 	m.Requests = m.counterVec("requests_total", "Finished gRPC calls, by method and status code.", "method", "code")
+	m.JobBytes = &JobCounter{counters: m.counterVec("job_bytes_total", "FlightData bytes handed to the transport, by job.", "job"), names: &m.jobs}
+	m.JobWait = &JobCounter{counters: m.counterVec("job_wait_seconds_total", "Seconds that streams waited for their turn while other jobs had theirs, by job.", "job"), names: &m.jobs}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

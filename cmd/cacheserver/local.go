@@ -17,6 +17,7 @@ func localCommand(env environment) *cobra.Command {
 		selection   selectionFlags
 		serve       serveFlags
 		memory      memoryFlags
+		sharing     sharingFlags
 		nodes       int
 		loadTimeout time.Duration
 	)
@@ -47,9 +48,13 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 				return err
 			}
 			p.countMemory(budget)
+			turns, err := sharing.turns(cmd.Context(), p.log)
+			if err != nil {
+				return err
+			}
 			cache, err := local.New(cmd.Context(), local.Config{
 				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: src.Store, Source: src,
-				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
+				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles, Turns: turns,
 				LoadTimeout: loadTimeout,
 			})
 			if err != nil {
@@ -64,6 +69,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 	selection.register(flags, env)
 	serve.register(flags, env)
 	memory.register(flags, env)
+	sharing.register(flags, env)
 	flags.IntVar(&nodes, "nodes", 1, "data nodes")
 	flags.DurationVar(&loadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 1m)")
 	return cmd

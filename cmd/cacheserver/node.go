@@ -22,6 +22,7 @@ func nodeCommand(env environment) *cobra.Command {
 		source    sourceFlags
 		serve     serveFlags
 		memory    memoryFlags
+		sharing   sharingFlags
 		headAddr  string
 		index     int
 		advertise string
@@ -54,9 +55,13 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 				return err
 			}
 			p.countMemory(budget)
+			turns, err := sharing.turns(cmd.Context(), p.log)
+			if err != nil {
+				return err
+			}
 			n, err := node.New(node.Config{
 				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Flight: p.flight, HTTP: p.http, Budget: budget,
-				Store: src.Store, Source: src, Secret: serve.secret, TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
+				Store: src.Store, Source: src, Secret: serve.secret, TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles, Turns: turns,
 			})
 			if err != nil {
 				return err
@@ -69,6 +74,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 	source.register(flags, env)
 	serve.registerJoined(flags, env)
 	memory.register(flags, env)
+	sharing.register(flags, env)
 	flags.StringVar(&headAddr, "head", leaderAddress(env), "host:port of the head (default in a LeaderWorkerSet: LWS_LEADER_ADDRESS, port 50051)")
 	flags.IntVar(&index, "index", workerIndex(env), "this node's place, from 0 (default in a LeaderWorkerSet: LWS_WORKER_INDEX - 1)")
 	flags.StringVar(&advertise, "advertise", env("ADVERTISE"), "host:port at which clients reach this node (default: its name in the LeaderWorkerSet, or the address towards the head; env ADVERTISE)")

@@ -19,12 +19,13 @@ import (
 
 // conn is one client's connection. One goroutine reads it (serve); any goroutine may write, see writer.
 type conn struct {
-	server *Server
-	raw    net.Conn // as accepted; closing it ends the connection
-	net    net.Conn // raw, or TLS over it
-	ctx    context.Context
-	cancel context.CancelFunc
-	calls  sync.WaitGroup // running handlers
+	server  *Server
+	raw     net.Conn // as accepted; closing it ends the connection
+	net     net.Conn // raw, or TLS over it
+	ctx     context.Context
+	cancel  context.CancelFunc
+	calls   sync.WaitGroup // running handlers
+	backlog backlog
 
 	// Used only by the reader.
 	in       frameReader

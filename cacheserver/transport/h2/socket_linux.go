@@ -5,6 +5,7 @@ package h2
 
 import (
 	"net"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,4 +30,35 @@ func boundBuffer(conn net.Conn, near time.Duration) {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, nearBuffer)
 		}
 	})
+}
+
+// backlog tells how much of what was written to a connection the network has not taken. The zero value is for a new connection.
+type backlog struct {
+	mu      sync.Mutex
+	looked  time.Time
+	limited uint64 // microseconds of the connection's life in which the client's receive window was the limit, when looked
+}
+
+// waitsForNetwork reports whether more than unsent bytes wait in the send buffer, and the client's receive window has not been what they
+// waited for in most of the time since the last call.
+func (b *backlog) waitsForNetwork(conn net.Conn, unsent int) bool {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var info *unix.TCPInfo
+	if e := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); e != nil || err != nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	limited := time.Duration(info.Rwnd_limited-b.limited) * time.Microsecond
+	byClient := limited > now.Sub(b.looked)/2
+	b.looked, b.limited = now, info.Rwnd_limited
+	return int(info.Notsent_bytes)+int(info.Unacked)*int(info.Snd_mss) > unsent && !byClient
 }

@@ -12,3 +12,8 @@ import (
 
 // boundBuffer does nothing: connections have the system's own limits.
 func boundBuffer(net.Conn, time.Duration) {}
+
+// backlog is not known.
+type backlog struct{}
+
+func (*backlog) waitsForNetwork(net.Conn, int) bool { return false }

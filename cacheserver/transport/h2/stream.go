@@ -347,3 +347,11 @@ func (t transportStream) SetTrailer(md metadata.MD) error {
 	t.stream.SetTrailer(md)
 	return nil
 }
+
+// WaitsForNetwork reports whether more than unsent bytes that were written to the connection of the call whose context is ctx are not
+// sent yet because of the network, rather than because the client doesn't read. It is false if that is not known, and for a call of
+// another server.
+func WaitsForNetwork(ctx context.Context, unsent int) bool {
+	s, ok := grpc.ServerTransportStreamFromContext(ctx).(transportStream)
+	return ok && s.conn.backlog.waitsForNetwork(s.conn.raw, unsent)
+}

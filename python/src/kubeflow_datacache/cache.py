@@ -221,9 +221,10 @@ class DataCache:
     def get_flight_info(self, request: Mapping[str, Any], stop: Stop | None = None) -> FlightInfo:
         """Calls GetFlightInfo with a CMD descriptor (docs/contract.md). Retries while the cache loads or restarts.
 
-        Setting `stop` ends the retries.
+        Setting `stop` ends the retries. The request is for the job of TRAIN_JOB_NAME, unless it names another.
         """
-        descriptor = fl.FlightDescriptor.for_command(json.dumps({"v": 1, **request}).encode())
+        own = {"job": job} if (job := os.environ.get("TRAIN_JOB_NAME")) else {}
+        descriptor = fl.FlightDescriptor.for_command(json.dumps({"v": 1, **own, **request}).encode())
 
         def call() -> fl.FlightInfo:
             try:

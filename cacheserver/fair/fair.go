@@ -1,0 +1,339 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fair divides a server's time among jobs: streams take turns to make and send their messages, so that each job gets bytes in
+// proportion to its weight, however many streams it has.
+//
+// Turns are granted by start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) over jobs, and in the order of requests within a job.
+// Each job has a virtual finish time. A turn's start is the later of the queue's virtual time and the job's finish; the turn with the
+// earliest start is granted next, the virtual time becomes its start, and the job's finish becomes start + bytes / weight. A job that
+// was idle therefore gains no credit. See docs/adr/0024-turns-by-job.md.
+package fair
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// usually is how long a stream may hold a turn while others wait, unless it waits for the network, and least what is left of it for
+	// a stream that exceeds it each time. most is how long it may hold a turn in any case.
+	usually, least, most = 20 * time.Millisecond, time.Millisecond, 100 * time.Millisecond
+	// quick is how long a turn takes at most whose client reads as fast as the server sends.
+	quick = 4 * time.Millisecond
+	// look is how often a stream that waits for the network is looked at.
+	look = 5 * time.Millisecond
+	// usual is the expected length in bytes of a stream's first message.
+	usual = 1 << 20
+)
+
+// Queue grants turns to streams. Make it with New; it is safe for concurrent use.
+type Queue struct {
+	mu       sync.Mutex
+	settings Settings
+	turns    int
+	jobs     map[string]*job
+	open     int       // number of jobs with streams
+	waiting  []*job    // jobs with waiting streams; those that were granted a turn longest ago come first
+	holding  []*Stream // streams with a turn
+	virtual  float64   // the virtual time
+	latest   float64   // the latest finish of any job
+	timer    *time.Timer
+	due      time.Time // when timer ends; zero: it is not running
+}
+
+// job is one job's state. Queue.mu protects it.
+type job struct {
+	name    string
+	weight  float64
+	streams int
+	held    int // turns
+	finish  float64
+	waiting []*Stream // in order of their requests
+}
+
+// Stream is a member of a queue that sends one message after another. Only one goroutine may use it. Make it with Queue.Join and
+// release it with Leave.
+type Stream struct {
+	queue   *Queue
+	job     *job
+	ready   chan struct{} // buffered; receives one value when a waiting stream gets its turn
+	sending func() bool
+	sent    int64 // bytes sent in this turn
+
+	// Protected by Queue.mu.
+	index    int // in Queue.holding; -1: it holds no turn
+	charged  int64
+	open     bool // a turn was granted and not settled, even if it was lost
+	since    time.Time
+	patience time.Duration // how long it may hold a turn while others wait
+	last     int64         // bytes of its last message
+}
+
+// New returns a queue that grants a number of turns at a time, or two for each job with streams if these are more. A job alone needs no
+// turns: there is nobody to share with.
+func New(turns int) *Queue {
+	q := &Queue{turns: turns, jobs: map[string]*job{}}
+	q.timer = time.AfterFunc(time.Hour, q.overdue)
+	q.timer.Stop()
+	return q
+}
+
+// Configure replaces the weights and limits. Streams that are open stay open, even above new limits.
+func (q *Queue) Configure(s Settings) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.settings = s
+	for _, j := range q.jobs {
+		j.weight = s.weight(j.name)
+	}
+}
+
+// LimitError says that a job may not open another stream. The text names the limit and the job.
+type LimitError struct {
+	Limit string // maxJobs or maxStreamsPerJob
+	Most  int
+	Job   string
+}
+
+func (e *LimitError) Error() string {
+	if e.Limit == "maxJobs" {
+		return fmt.Sprintf("job %q: %d other jobs read from this data node, which is its limit maxJobs; wait until one ends, or raise the limit", e.Job, e.Most)
+	}
+	return fmt.Sprintf("job %q: it has %d streams of this data node, which is the limit maxStreamsPerJob; end one, or raise the limit", e.Job, e.Most)
+}
+
+// Join adds a stream to a job. sending reports whether what the stream sends waits for the network; it may be called at any time until
+// Leave, and must not call the queue. The error is a *LimitError.
+func (q *Queue) Join(name string, sending func() bool) (*Stream, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	j := q.jobs[name]
+	known := j != nil && j.streams > 0
+	if limit := q.settings.MaxJobs; limit > 0 && !known && q.open >= limit {
+		return nil, &LimitError{"maxJobs", limit, name}
+	}
+	if limit := q.settings.MaxStreamsPerJob; limit > 0 && known && j.streams >= limit {
+		return nil, &LimitError{"maxStreamsPerJob", limit, name}
+	}
+	if j == nil {
+		for name, old := range q.jobs {
+			q.forget(name, old)
+		}
+		j = &job{name: name, weight: q.settings.weight(name)}
+		q.jobs[name] = j
+	}
+	if !known {
+		q.open++
+	}
+	j.streams++
+	return &Stream{queue: q, job: j, ready: make(chan struct{}, 1), sending: sending, index: -1, patience: usually, last: usual}, nil
+}
+
+// forget removes a job without streams whose finish is past, so that it would start as a new one does.
+func (q *Queue) forget(name string, j *job) {
+	if j.streams == 0 && j.finish <= q.virtual {
+		delete(q.jobs, name)
+	}
+}
+
+// Leave ends the stream's turn and removes the stream.
+func (s *Stream) Leave() {
+	q := s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.settle(s)
+	s.job.streams--
+	if s.job.streams == 0 {
+		q.open--
+		q.forget(s.job.name, s.job)
+	}
+	q.dispatch()
+}
+
+// Sent counts bytes that the stream sent in its turn.
+func (s *Stream) Sent(bytes int64) { s.sent += bytes }
+
+// Take ends the stream's turn, if it has one, and waits for the next one; it returns how long it waited. If the stream's own turn
+// would come next, it doesn't wait. The error is that of ctx, and the stream then has no turn.
+func (s *Stream) Take(ctx context.Context) (time.Duration, error) {
+	q := s.queue
+	q.mu.Lock()
+	q.settle(s)
+	if len(s.job.waiting) == 0 {
+		q.waiting = append(q.waiting, s.job)
+	}
+	s.job.waiting = append(s.job.waiting, s)
+	q.dispatch()
+	if s.open {
+		<-s.ready
+		q.mu.Unlock()
+		return 0, nil
+	}
+	q.mu.Unlock()
+	begin := time.Now()
+	select {
+	case <-s.ready:
+		return time.Since(begin), nil
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if s.open { // granted in the meantime
+		<-s.ready
+		q.settle(s)
+		q.dispatch()
+	} else {
+		q.withdraw(s)
+	}
+	return time.Since(begin), ctx.Err()
+}
+
+// Contended reports whether the stream has a turn while others wait for one.
+func (s *Stream) Contended() bool {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	return s.index >= 0 && len(s.queue.waiting) > 0
+}
+
+// Release ends the stream's turn.
+func (s *Stream) Release() {
+	q := s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.settle(s)
+	q.dispatch()
+}
+
+// settle ends the stream's turn, if it has one, and charges the job for the bytes that it sent. mu is held.
+func (q *Queue) settle(s *Stream) {
+	if !s.open {
+		return
+	}
+	s.open = false
+	s.job.finish += float64(s.sent-s.charged) / s.job.weight
+	q.latest = max(q.latest, s.job.finish)
+	if s.sent > 0 {
+		s.last = s.sent
+	}
+	s.sent = 0
+	if s.index >= 0 {
+		if time.Since(s.since) < quick {
+			s.patience = min(2*s.patience, usually)
+		} else {
+			s.patience = max(s.patience*3/4, least)
+		}
+		q.drop(s)
+	}
+	if len(q.holding) == 0 && len(q.waiting) == 0 { // the end of a busy period: no job is ahead of another
+		q.virtual = max(q.virtual, q.latest)
+	}
+}
+
+// drop takes the turn from a stream that holds one. mu is held.
+func (q *Queue) drop(s *Stream) {
+	end := len(q.holding) - 1
+	q.holding[s.index] = q.holding[end]
+	q.holding[s.index].index = s.index
+	q.holding[end] = nil
+	q.holding = q.holding[:end]
+	s.index = -1
+	s.job.held--
+}
+
+// dispatch grants turns while there are any. mu is held.
+func (q *Queue) dispatch() {
+	for len(q.waiting) > 0 && (q.open < 2 || len(q.holding) < max(q.turns, 2*q.open)) {
+		q.grant(q.next())
+	}
+	if len(q.waiting) > 0 {
+		q.watch(time.Now())
+	}
+}
+
+// next is the index in waiting of the job that gets the next turn: the one with the earliest start. Jobs whose starts differ by less
+// than a message count as equal; of these, the one that holds the fewest turns for its weight is next. Otherwise a job with just as
+// many streams as its share of the turns would lose one to each message that ends a moment early, and could not make up for it. mu is
+// held.
+func (q *Queue) next() int {
+	first := q.start(q.waiting[0])
+	for _, j := range q.waiting[1:] {
+		first = min(first, q.start(j))
+	}
+	best := -1
+	for i, j := range q.waiting {
+		if q.start(j) <= first+usual && (best < 0 || float64(j.held)*q.waiting[best].weight < float64(q.waiting[best].held)*j.weight) {
+			best = i
+		}
+	}
+	return best
+}
+
+// start is the virtual time at which the job's next turn would start. mu is held.
+func (q *Queue) start(j *job) float64 { return max(q.virtual, j.finish) }
+
+// grant gives a turn to the first stream of the job waiting[i]. mu is held.
+func (q *Queue) grant(i int) {
+	j := q.waiting[i]
+	s := j.waiting[0]
+	j.waiting = slices.Delete(j.waiting, 0, 1)
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	if len(j.waiting) > 0 {
+		q.waiting = append(q.waiting, j)
+	}
+	q.virtual = q.start(j)
+	s.charged = s.last
+	j.finish = q.virtual + float64(s.charged)/j.weight
+	q.latest = max(q.latest, j.finish)
+	j.held++
+	s.open, s.index, s.since = true, len(q.holding), time.Now()
+	q.holding = append(q.holding, s)
+	s.ready <- struct{}{}
+}
+
+// withdraw removes a waiting stream. mu is held.
+func (q *Queue) withdraw(s *Stream) {
+	s.job.waiting = slices.DeleteFunc(s.job.waiting, func(w *Stream) bool { return w == s })
+	if len(s.job.waiting) == 0 {
+		q.waiting = slices.DeleteFunc(q.waiting, func(j *job) bool { return j == s.job })
+	}
+}
+
+// watch sets the timer for the turn that will be held too long first. mu is held.
+func (q *Queue) watch(now time.Time) {
+	if len(q.holding) == 0 {
+		return
+	}
+	first := now.Add(look)
+	for _, s := range q.holding {
+		if due := s.since.Add(s.patience); due.Before(first) && due.After(now) { // others were found to wait for the network
+			first = due
+		}
+	}
+	if q.due.IsZero() || first.Before(q.due) {
+		q.due = first
+		q.timer.Reset(first.Sub(now))
+	}
+}
+
+// overdue takes turns from streams that have held theirs too long, because their clients do not read, and gives them to waiting ones.
+// The streams go on without, so that no stream waits for another one's client. The job of such a stream is charged all the same.
+func (q *Queue) overdue() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.due = time.Time{}
+	if len(q.waiting) == 0 {
+		return
+	}
+	now := time.Now()
+	for _, s := range slices.Clone(q.holding) {
+		if held := now.Sub(s.since); held >= s.patience && (held >= most || !s.sending()) {
+			s.patience = max(s.patience/2, least)
+			q.drop(s)
+		}
+	}
+	q.dispatch()
+}

@@ -1,0 +1,299 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fair
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const mib = 1 << 20
+
+// idle is for streams that do not wait for the network.
+func idle() bool { return false }
+
+// reader is a job in a simulation: each of its streams sends messages of a length as fast as its turns allow, and holds each turn for
+// a time.
+type reader struct {
+	job     string
+	streams int
+	message int64
+	hold    time.Duration
+	begin   time.Duration // after the start of the simulation
+}
+
+// simulate runs the jobs for a time of the test's bubble and returns the bytes that each has sent.
+func simulate(t *testing.T, q *Queue, length time.Duration, readers ...reader) map[string]int64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	sent := map[string]int64{}
+	for _, r := range readers {
+		for range r.streams {
+			all.Go(func() {
+				time.Sleep(r.begin)
+				s, err := q.Join(r.job, idle)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer s.Leave()
+				for {
+					if _, err := s.Take(ctx); err != nil || ctx.Err() != nil {
+						return
+					}
+					time.Sleep(r.hold)
+					s.Sent(r.message)
+					mu.Lock()
+					sent[r.job] += r.message
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	all.Wait()
+	return sent
+}
+
+func checkShare(t *testing.T, sent map[string]int64, job string, want float64) {
+	t.Helper()
+	var total int64
+	for _, n := range sent {
+		total += n
+	}
+	if got := float64(sent[job]) / float64(total); math.Abs(got-want) > 0.02 {
+		t.Errorf("job %s has %.3f of the bytes, want %.3f: %v", job, got, want, sent)
+	}
+}
+
+func TestShares(t *testing.T) {
+	tests := []struct {
+		name    string
+		weights map[string]int
+		readers []reader
+		want    map[string]float64
+	}{
+		{"many streams and few", nil, []reader{{"many", 32, mib, time.Millisecond, 0}, {"few", 2, mib, time.Millisecond, 0}}, map[string]float64{"few": 0.5}},
+		{"one that comes late", nil, []reader{{"a", 8, mib, time.Millisecond, 0}, {"b", 8, mib, time.Millisecond, 0}, {"late", 2, mib, time.Millisecond, 5 * time.Second}},
+			map[string]float64{"late": 0.2}},
+		{"weights", map[string]int{"heavy": 3}, []reader{{"heavy", 8, mib, time.Millisecond, 0}, {"light", 8, mib, time.Millisecond, 0}}, map[string]float64{"heavy": 0.75}},
+		{"short messages", nil, []reader{{"long", 8, mib, 2 * time.Millisecond, 0}, {"short", 8, mib / 8, time.Millisecond / 4, 0}}, map[string]float64{"short": 0.5}},
+		{"four jobs", nil, []reader{{"a", 2, mib, time.Millisecond, 0}, {"b", 2, mib, time.Millisecond, 0}, {"c", 4, mib, time.Millisecond, 0}, {"d", 64, mib, time.Millisecond, 0}},
+			map[string]float64{"a": 0.25, "b": 0.25, "c": 0.25, "d": 0.25}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := New(4)
+				q.Configure(Settings{Weights: tt.weights})
+				sent := simulate(t, q, 10*time.Second, tt.readers...)
+				for job, want := range tt.want {
+					checkShare(t, sent, job, want)
+				}
+			})
+		})
+	}
+}
+
+// TestSlowReadersHoldNobody has a job whose clients take 100 ms for each message beside one that is fast.
+func TestSlowReadersHoldNobody(t *testing.T) {
+	fast := reader{"fast", 4, mib, time.Millisecond, 0}
+	alone := func(t *testing.T) int64 { return simulate(t, New(4), 10*time.Second, fast)["fast"] }
+	synctest.Test(t, func(t *testing.T) {
+		sent := simulate(t, New(4), 10*time.Second, fast, reader{"slow", 32, mib, 100 * time.Millisecond, 0})
+		if least := alone(t) * 8 / 10; sent["fast"] < least {
+			t.Errorf("the fast job has sent %d MiB, want at least %d", sent["fast"]/mib, least/mib)
+		}
+		if least := int64(32 * 10 * 8 * mib); sent["slow"] < least {
+			t.Errorf("the slow job has sent %d MiB, want at least %d: its clients take 320 a second", sent["slow"]/mib, least/mib)
+		}
+	})
+}
+
+// TestReadersThatStop has a job whose streams never end their turns: one of another job waits no longer than usually, or than most if
+// the others wait for the network.
+func TestReadersThatStop(t *testing.T) {
+	for name, tt := range map[string]struct {
+		sending func() bool
+		want    time.Duration
+	}{"clients": {idle, usually}, "network": {func() bool { return true }, most}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := New(2)
+				var streams []*Stream
+				for i := range 5 {
+					job := "stopped"
+					if i == 4 {
+						job = "next"
+					}
+					s, err := q.Join(job, tt.sending)
+					if err != nil {
+						t.Fatal(err)
+					}
+					streams = append(streams, s)
+				}
+				for i, s := range streams {
+					waited, err := s.Take(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if i == 4 && (waited < tt.want || waited > tt.want+look) {
+						t.Errorf("waited %s, want %s", waited, tt.want)
+					}
+				}
+				for _, s := range streams {
+					s.Leave()
+				}
+			})
+		})
+	}
+}
+
+// TestAJobAloneTakesAllTurns checks that streams never wait for those of their own job while no other job has streams.
+func TestAJobAloneTakesAllTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(1)
+		var streams []*Stream
+		for range 9 {
+			s, err := q.Join("alone", idle)
+			if err != nil {
+				t.Fatal(err)
+			}
+			streams = append(streams, s)
+			if waited, err := s.Take(t.Context()); err != nil || waited != 0 {
+				t.Errorf("waited %s, error %v", waited, err)
+			}
+		}
+		for _, s := range streams {
+			s.Leave()
+		}
+	})
+}
+
+func TestTakeEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(1) // two for each job
+		var holders []*Stream
+		for range 4 {
+			s, err := q.Join("a", idle)
+			if err != nil {
+				t.Fatal(err)
+			}
+			holders = append(holders, s)
+		}
+		waiter, err := q.Join("b", idle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range holders {
+			if _, err := s.Take(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := waiter.Take(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		for _, s := range append(holders, waiter) {
+			s.Leave()
+		}
+		if q.open != 0 || len(q.waiting) != 0 || len(q.holding) != 0 {
+			t.Errorf("the queue is not empty: %+v", q)
+		}
+	})
+}
+
+func TestLimits(t *testing.T) {
+	q := New(1)
+	q.Configure(Settings{MaxJobs: 2, MaxStreamsPerJob: 2})
+	join := func(job string) error {
+		_, err := q.Join(job, idle)
+		return err
+	}
+	for _, job := range []string{"a", "a", "b"} {
+		if err := join(job); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for job, limit := range map[string]string{"a": "maxStreamsPerJob", "c": "maxJobs"} {
+		err := join(job)
+		var full *LimitError
+		if !errors.As(err, &full) || full.Limit != limit || full.Most != 2 || full.Job != job {
+			t.Errorf("job %s: error %v, want the limit %s", job, err, limit)
+			continue
+		}
+		if text := err.Error(); !strings.Contains(text, limit) || !strings.Contains(text, job) {
+			t.Errorf("%q names neither %q nor %q", text, limit, job)
+		}
+	}
+	q.Configure(Settings{})
+	if err := join("c"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJobsAreForgotten checks that the queue doesn't grow with the number of jobs that have ended.
+func TestJobsAreForgotten(t *testing.T) {
+	q := New(1)
+	for i := range 1000 {
+		s, err := q.Join(string(rune(i)), idle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Take(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.Sent(mib)
+		s.Leave()
+	}
+	if len(q.jobs) > 1 {
+		t.Errorf("%d jobs are kept", len(q.jobs))
+	}
+}
+
+func TestParse(t *testing.T) {
+	s, err := Parse([]byte(`{"weights": {"a": 3}, "maxJobs": 2, "maxStreamsPerJob": 64}`))
+	if err != nil || s.Weights["a"] != 3 || s.MaxJobs != 2 || s.MaxStreamsPerJob != 64 {
+		t.Errorf("%+v, error %v", s, err)
+	}
+	for text, says := range map[string]string{
+		"":                         "JSON",
+		"[]":                       "JSON",
+		`{} {}`:                    "nothing behind it",
+		`{"weight": {}}`:           `"weight"`,
+		`{"weights": {"a": 0}}`:    `"a": 0`,
+		`{"weights": {"a": 1001}}`: "1001",
+		`{"maxJobs": -1}`:          "maxJobs: -1",
+		`{"maxStreamsPerJob": -1}`: "maxStreamsPerJob: -1",
+	} {
+		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: error %v does not name %s", text, err, says)
+		}
+	}
+}
+
+// BenchmarkTake measures what a turn costs if nobody else wants one.
+func BenchmarkTake(b *testing.B) {
+	q := New(4)
+	s, err := q.Join("a", idle)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := s.Take(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		s.Sent(mib)
+	}
+	s.Leave()
+}

@@ -1,0 +1,82 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/kubeflow/datacache/cacheserver/fair"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/transport/h2"
+)
+
+// Turns is how many streams of a process may make and send messages at a time while several jobs read: two per core, so that the cores
+// are busy while some of them wait for the network.
+func Turns() int { return 2 * runtime.GOMAXPROCS(0) }
+
+// jobOf returns the job that a stream counts for: that of its ticket, or else the address of the client.
+func jobOf(ctx context.Context, t protocol.Ticket) string {
+	if t.Job != "" {
+		return t.Job
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return "unknown"
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil { // not TCP
+		return p.Addr.String()
+	}
+	return host
+}
+
+// joinJob adds a stream to its job. The error is a status.
+func (n *Node) joinJob(ctx context.Context, name string) (*fair.Stream, error) {
+	turn, err := n.cfg.Turns.Join(name, func() bool { return h2.WaitsForNetwork(ctx, mostUnsent) })
+	var full *fair.LimitError
+	if errors.As(err, &full) {
+		return nil, status.Error(codes.ResourceExhausted, err.Error())
+	}
+	return turn, err
+}
+
+const (
+	// mostUnsent is how many bytes of a message may be unsent when its stream's turn ends while others wait for theirs.
+	mostUnsent = 128 << 10
+	drainPoll  = 300 * time.Microsecond
+)
+
+// drain waits until the network has taken the stream's last message, as long as others wait for the stream's turn. Otherwise the kernel
+// would keep a message for each stream, and a full network would be shared among streams instead of jobs.
+func (s *sender) drain(ctx context.Context) {
+	for s.turn.Contended() && h2.WaitsForNetwork(ctx, mostUnsent) {
+		time.Sleep(drainPoll)
+	}
+}
+
+// inTurn calls work when it is the stream's turn, which lasts until the stream's next one or, if work fails, until it returns.
+func (s *sender) inTurn(work func() error) error {
+	ctx := s.stream.Context()
+	s.drain(ctx)
+	waited, err := s.turn.Take(ctx)
+	if waited > 0 {
+		s.jobWait.Add(waited.Seconds())
+	}
+	if err != nil {
+		return status.FromContextError(err).Err()
+	}
+	if err := work(); err != nil {
+		s.turn.Release()
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kubeflow/datacache/cacheserver/fair"
+	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
+)
+
+// sharingFlags configure how data nodes are shared among jobs.
+type sharingFlags struct{ file string }
+
+// sharingPoll is how often the file is read.
+const sharingPoll = 5 * time.Second
+
+func (f *sharingFlags) register(flags *pflag.FlagSet, env environment) {
+	flags.StringVar(&f.file, "sharing", env("SHARING_FILE"),
+		`JSON file of the weights and limits of the jobs that read, such as {"weights": {"train": 3}, "maxJobs": 20, "maxStreamsPerJob": 64};`+"\n"+
+			"changes of the file apply within seconds (default: equal weights, no limits; env SHARING_FILE)")
+}
+
+// turns returns the queue of streams that the flags describe. It follows the file until ctx ends.
+func (f *sharingFlags) turns(ctx context.Context, log *slog.Logger) (*fair.Queue, error) {
+	queue := fair.New(node.Turns())
+	if f.file == "" {
+		return queue, nil
+	}
+	file, err := reload.Open(f.file, fair.Parse)
+	if err != nil {
+		return nil, fmt.Errorf("--sharing: %w", err)
+	}
+	queue.Configure(file.Get())
+	go file.Watch(ctx, sharingPoll, log, queue.Configure)
+	return queue, nil
+}
