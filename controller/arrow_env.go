@@ -31,6 +31,7 @@ const (
 	envColumns    = "TABLE_COLUMNS"
 	envFilter     = "FILTER"
 	envSecret     = "CACHE_SECRET"
+	envSharing    = "SHARING_FILE"
 	envGoMemory   = "GOMEMLIMIT"
 
 	envObjectCache       = "OBJECT_CACHE"
@@ -65,7 +66,7 @@ func sourceEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 }
 
 // selectionEnv returns the variables that select rows and columns according to the spec. The pinned snapshot is passed through the
-// ConfigMap of pinnedSnapshot instead: in the pod template it would be a change for which LeaderWorkerSet would recreate all pods.
+// ConfigMap of settings instead: in the pod template it would be a change for which LeaderWorkerSet would recreate all pods.
 func selectionEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	arrow := dc.Spec.Arrow
 	var env []corev1.EnvVar

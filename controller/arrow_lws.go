@@ -120,6 +120,7 @@ func headPod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec
 func nodePod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.DataNode.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
 	template := podTemplate(dc, RoleNode, server, cacheContainer(dc, RoleNode, sourceEnv(dc), resources))
+	mountSharing(dc, &template.Spec)
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: labelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: podsOf(dc, RoleNode)},

@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"encoding/json"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ const (
 func desiredObjects(dc *v1alpha1.DataCache, managerNamespace string) []client.Object {
 	return []client.Object{
 		cacheAccount(dc),
-		pinnedSnapshot(dc),
+		settings(dc),
 		cacheService(dc),
 		cachePolicy(dc, managerNamespace),
 		cacheBudget(dc),
@@ -46,14 +47,40 @@ func cacheAccount(dc *v1alpha1.DataCache) *corev1.ServiceAccount {
 	return account
 }
 
-// pinnedSnapshot passes the first planned snapshot to every head that starts later, as environment variables that head containers get
-// when they start. Without it a head would plan the catalog's current snapshot. If it is deleted, pods wait until it exists again.
-func pinnedSnapshot(dc *v1alpha1.DataCache) *corev1.ConfigMap {
-	pin := &corev1.ConfigMap{ObjectMeta: owned(dc, inject.CacheName(dc.Name))}
-	if dc.Status.Snapshot != "" {
-		pin.Data = map[string]string{envPin: dc.Status.Snapshot}
+// settings holds what may change while the cache's pods run. In the pod template it would be a change for which LeaderWorkerSet would
+// recreate all pods. If it is deleted, pods wait until it exists again.
+//
+// It passes the first planned snapshot to every head that starts later, as environment variables that head containers get when they
+// start: without it a head would plan the catalog's current snapshot. Data nodes read spec.sharing from a file of a volume.
+func settings(dc *v1alpha1.DataCache) *corev1.ConfigMap {
+	text, err := json.Marshal(dc.Spec.Sharing)
+	if err != nil {
+		panic(err) // names and numbers can always be encoded
 	}
-	return pin
+	config := &corev1.ConfigMap{ObjectMeta: owned(dc, inject.CacheName(dc.Name)), Data: map[string]string{sharingKey: string(text)}}
+	if dc.Status.Snapshot != "" {
+		config.Data[envPin] = dc.Status.Snapshot
+	}
+	return config
+}
+
+const (
+	// sharingKey is the key of the settings for spec.sharing. It is a valid name of a variable too, as heads get all keys as variables.
+	sharingKey    = "SHARING"
+	sharingVolume = "sharing"
+	sharingMount  = "/etc/datacache/sharing"
+	sharingFile   = "sharing.json"
+)
+
+// mountSharing adds the file of spec.sharing to a data node's pod. The kubelet updates it when the settings change.
+func mountSharing(dc *v1alpha1.DataCache, pod *corev1.PodSpec) {
+	container := &pod.Containers[0]
+	container.Env = append(container.Env, variable(envSharing, sharingMount+"/"+sharingFile))
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: sharingVolume, MountPath: sharingMount, ReadOnly: true})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: sharingVolume, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: inject.CacheName(dc.Name)},
+		Items:                []corev1.KeyToPath{{Key: sharingKey, Path: sharingFile}},
+	}}})
 }
 
 // cacheService is the Service through which clients find the head. With one copy it includes a head that is not ready, so that the

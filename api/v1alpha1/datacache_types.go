@@ -54,6 +54,7 @@ type DataCacheList struct {
 // +kubebuilder:validation:XValidation:rule="[has(self.arrow), has(self.fluid)].exists_one(set, set)",message="exactly one engine must be set: arrow or fluid"
 // +kubebuilder:validation:XValidation:rule="has(self.fluid) == has(oldSelf.fluid)",message="the engine can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.credentials)",message="credentials must not be set with fluid: spec.fluid.encryptOptions names the keys of Secrets"
+// +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.sharing) || (!has(self.sharing.weights) && !has(self.sharing.maxJobs) && !has(self.sharing.maxStreamsPerJob))",message="sharing must be unset with fluid: it is for the streams of arrow"
 // +kubebuilder:validation:XValidation:rule="!has(self.fluid) || !has(self.access) || !has(self.access.namespaces) || !has(self.access.namespaces.from) || self.access.namespaces.from == 'Same'",message="access.namespaces must be unset with fluid: a claim can be mounted in its own namespace only"
 type DataCacheSpec struct {
 	// arrow is the engine that keeps the table as Arrow record batches and serves it over Arrow Flight.
@@ -77,9 +78,36 @@ type DataCacheSpec struct {
 	// +optional
 	Retention Retention `json:"retention,omitempty"`
 
+	// sharing says how the jobs that read the cache at the same time share its data nodes. It may be changed at any time: running data
+	// nodes follow within about two minutes.
+	// +optional
+	Sharing Sharing `json:"sharing,omitempty"`
+
 	// suspend frees the cache's memory while it is true, even if TrainJobs use the cache.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
+}
+
+// Sharing holds weights and limits of jobs. A job is named by the field job of its requests; our loader sends the name of its TrainJob.
+// Requests without a name count for their client's address.
+type Sharing struct {
+	// weights of jobs by name; jobs that are not listed have 1. While data nodes can't serve all jobs as fast as these read, each job gets
+	// bytes in proportion to its weight.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(name, size(name) >= 1 && size(name) <= 63)",message="weights must have names of 1 to 63 characters"
+	// +kubebuilder:validation:XValidation:rule="self.all(name, self[name] >= 1 && self[name] <= 1000)",message="weights must be from 1 to 1000"
+	Weights map[string]int32 `json:"weights,omitempty"`
+
+	// maxJobs is the number of jobs that may have streams of a data node at a time. Unset or 0: no limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	MaxJobs int32 `json:"maxJobs,omitempty"`
+
+	// maxStreamsPerJob is the number of streams of a data node that a job may have at a time. Unset or 0: no limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	MaxStreamsPerJob int32 `json:"maxStreamsPerJob,omitempty"`
 }
 
 // Credentials names a Secret in the DataCache's namespace. The controller never reads it; the kubelet passes it to the pods.

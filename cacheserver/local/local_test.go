@@ -41,22 +41,32 @@ type running struct {
 	head   flight.Client
 	nodes  map[string]flight.Client
 	stop   func() // stops the cache and waits for it
+
+	metrics *ops.Metrics
 }
 
 // start serves the table at metadata until the test ends.
 func start(t *testing.T, metadata string, nodes int) *running {
 	t.Helper()
+	return startWith(t, metadata, nodes, func(*Config) {})
+}
+
+// startWith is start with a changed configuration.
+func startWith(t *testing.T, metadata string, nodes int, change func(*Config)) *running {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &running{t: t, budget: rows.NewBudget(1 << 30), nodes: map[string]flight.Client{}}
+	r := &running{t: t, budget: rows.NewBudget(1 << 30), nodes: map[string]flight.Client{}, metrics: ops.NewMetrics()}
 	ctx, cancel := context.WithCancel(t.Context())
 	store := objstore.New(objstore.Config{})
-	cache, err := New(ctx, Config{
+	cfg := Config{
 		Flight: listener, Nodes: nodes, Budget: r.budget, Store: store,
-		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
-	})
+		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: r.metrics,
+	}
+	change(&cfg)
+	cache, err := New(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
