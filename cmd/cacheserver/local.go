@@ -16,8 +16,7 @@ func localCommand(env environment) *cobra.Command {
 		source      sourceFlags
 		selection   selectionFlags
 		serve       serveFlags
-		memory      memoryFlags
-		sharing     sharingFlags
+		data        dataFlags
 		nodes       int
 		loadTimeout time.Duration
 	)
@@ -39,16 +38,11 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			if src.Selection, err = selection.selection(); err != nil {
 				return err
 			}
-			budget, err := memory.budget()
-			if err != nil {
-				return err
-			}
 			p, err := serve.start(cmd.Context(), src.Store)
 			if err != nil {
 				return err
 			}
-			p.countMemory(budget)
-			turns, err := sharing.turns(cmd.Context(), p.log)
+			budget, turns, err := data.open(cmd.Context(), p)
 			if err != nil {
 				return err
 			}
@@ -68,8 +62,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 	source.register(flags, env)
 	selection.register(flags, env)
 	serve.register(flags, env)
-	memory.register(flags, env)
-	sharing.register(flags, env)
+	data.register(flags, env)
 	flags.IntVar(&nodes, "nodes", 1, "data nodes")
 	flags.DurationVar(&loadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 1m)")
 	return cmd

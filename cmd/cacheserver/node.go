@@ -21,8 +21,7 @@ func nodeCommand(env environment) *cobra.Command {
 	var (
 		source    sourceFlags
 		serve     serveFlags
-		memory    memoryFlags
-		sharing   sharingFlags
+		data      dataFlags
 		headAddr  string
 		index     int
 		advertise string
@@ -43,10 +42,6 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if err != nil {
 				return err
 			}
-			budget, err := memory.budget()
-			if err != nil {
-				return err
-			}
 			p, err := serve.start(cmd.Context(), src.Store)
 			if err != nil {
 				return err
@@ -54,8 +49,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if advertise, err = advertised(advertise, headAddr, p.flight.Addr(), env); err != nil {
 				return err
 			}
-			p.countMemory(budget)
-			turns, err := sharing.turns(cmd.Context(), p.log)
+			budget, turns, err := data.open(cmd.Context(), p)
 			if err != nil {
 				return err
 			}
@@ -73,8 +67,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 	flags := cmd.Flags()
 	source.register(flags, env)
 	serve.registerJoined(flags, env)
-	memory.register(flags, env)
-	sharing.register(flags, env)
+	data.register(flags, env)
 	flags.StringVar(&headAddr, "head", leaderAddress(env), "host:port of the head (default in a LeaderWorkerSet: LWS_LEADER_ADDRESS, port 50051)")
 	flags.IntVar(&index, "index", workerIndex(env), "this node's place, from 0 (default in a LeaderWorkerSet: LWS_WORKER_INDEX - 1)")
 	flags.StringVar(&advertise, "advertise", env("ADVERTISE"), "host:port at which clients reach this node (default: its name in the LeaderWorkerSet, or the address towards the head; env ADVERTISE)")

@@ -14,7 +14,30 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 )
+
+// dataFlags configure what data nodes have for rows and clients.
+type dataFlags struct {
+	memory  memoryFlags
+	sharing sharingFlags
+}
+
+func (f *dataFlags) register(flags *pflag.FlagSet, env environment) {
+	f.memory.register(flags, env)
+	f.sharing.register(flags, env)
+}
+
+// open returns the memory, which it exports as metrics, and the queue of streams.
+func (f *dataFlags) open(ctx context.Context, p *process) (*rows.Budget, *fair.Queue, error) {
+	budget, err := f.memory.budget()
+	if err != nil {
+		return nil, nil, err
+	}
+	p.countMemory(budget)
+	turns, err := f.sharing.turns(ctx, p.log)
+	return budget, turns, err
+}
 
 // sharingFlags configure how data nodes are shared among jobs.
 type sharingFlags struct{ file string }
