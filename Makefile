@@ -358,6 +358,10 @@ bench-loader: build peers-venv ## Print the loader's table beside other loaders 
 bench-mix: build venv ## Print what a mixture of three tables costs beside one table, and how soon it starts (about 1 min).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/mix.py --server $(SERVER)
 
+.PHONY: bench-jobs
+bench-jobs: build venv ## Print how one cache is shared among jobs, over loopback and, as root, over a full network; BENCH='--before OTHER_BINARY' compares (about 3 min).
+	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/jobs.py --server $(SERVER) $(BENCH)
+
 .PHONY: bench-gpu
 bench-gpu: build training-venv ## Print how long training steps wait for batches on the GPU, by each way there (about 3 min; says so where there is no GPU, and fails).
 	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)

@@ -10,11 +10,8 @@ import (
 	"regexp"
 )
 
-// JobPattern is the regular expression of the name of a job. A TrainJob's name matches it, and so does an IP address. The CRD has the
-// same expression for the keys of spec.sharing.weights.
-const JobPattern = `^[A-Za-z0-9._:/-]{1,63}$`
-
-var jobName = regexp.MustCompile(JobPattern)
+// jobName matches the names of jobs. A TrainJob's name matches, and so does an IP address.
+var jobName = regexp.MustCompile(`^[A-Za-z0-9._:/-]{1,63}$`)
 
 // ValidJob returns an error if name can't be the name of a job.
 func ValidJob(name string) error {

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench-jobs: how one cache divides its bytes among jobs, and what the division costs.
 
-A job is a process of one thread for each stream, which reads shuffled epochs with the loader's own HTTP/2 client and keeps
-nothing. Each is bound to a core, since jobs have machines of their own: otherwise the one with more threads would get more
-of this machine. All jobs of a case read at the same time; the bytes that arrive within the measured seconds count.
+A job is a process of one thread for each stream, which reads shuffled epochs with the loader's own HTTP/2 client and
+keeps nothing. Each is bound to a core, since jobs have machines of their own: otherwise the one with more threads would
+get more of this machine. All jobs of a case read at the same time; the bytes that arrive within the measured seconds
+count.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ROWS, LENGTH = 60_000, 512  # rows of the table, int32 tokens of a row
 BATCH_BYTES = 1 << 20
 WARM_UP = 0.3  # seconds between the first batch of the last stream and the start of the measurement
 WEIGHTS = {"heavy": 3}
+RATE = "3gbit"  # of the network that is full: less than two cores can send
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class Streams:
                     "rank": 0, "world": 1,
                 }  # fmt: skip
                 for endpoint in cache.get_flight_info(request).endpoints:
-                    self._drain(rank, cache.stream(endpoint.location, endpoint.ticket, BATCH_BYTES), first=epoch == rank)
+                    self._drain(
+                        rank, cache.stream(endpoint.location, endpoint.ticket, BATCH_BYTES), first=epoch == rank
+                    )
                 epoch += self._count
 
     def _drain(self, rank: int, reader: Any, *, first: bool) -> None:
@@ -125,8 +129,8 @@ def measure(endpoint: str, jobs: Sequence[Job], seconds: float, *, named: bool) 
             environment["TRAIN_JOB_NAME"] = job.name
         own = [endpoint, job.streams, cores[number % len(cores)]]
         command = [sys.executable, __file__, "--job", json.dumps(own)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        processes.append(subprocess.Popen(command, env=environment, text=True, **pipes))
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe))
     for process in processes:
         assert process.stdout is not None
         if process.stdout.readline() != "ready\n":
@@ -186,6 +190,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--only", default="", help="measure the cases whose names contain this")
+    parser.add_argument("--link", default="none", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
     own = parser.parse_args()
     if own.job:
@@ -207,8 +212,25 @@ def main() -> None:
         finally:
             for caches in running.values():
                 caches.close()
+    if own.link == "none" and not own.only and not over_network(sys.argv):
+        print("nothing is measured over a full network: that needs root, unshare and tc with tbf")
     if not met:
         sys.exit("a bar is missed")
+
+
+def over_network(arguments: Sequence[str]) -> bool:
+    """Measures the shares again in a network namespace whose loopback device carries less than the machine can send.
+
+    Returns whether that was possible.
+    """
+    limit = f"tc qdisc replace dev lo root tbf rate {RATE} burst 512k limit 4m"
+    alone = ["unshare", "--net", "sh", "-c", f'ip link set lo up && {limit} && exec "$@"', "sh"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+        return False
+    print(f"over a network of {RATE}")
+    for only in ("32 streams", "weights"):
+        subprocess.run([*alone, sys.executable, *arguments, "--link", RATE, "--only", only], check=False)
+    return True
 
 
 if __name__ == "__main__":

@@ -57,6 +57,12 @@ func TestDataCacheValidation(t *testing.T) {
 			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{ID: new("9223372036854775807")}
 		}, ""},
 		"a wrong time": {func(dc *v1alpha1.DataCache) { dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{AsOf: new("yesterday")} }, "date-time"},
+		"shared": {func(dc *v1alpha1.DataCache) {
+			dc.Spec.Sharing = v1alpha1.Sharing{Weights: map[string]int32{"team-a/train": 3}, MaxJobs: 9, MaxStreamsPerJob: 64}
+		}, ""},
+		"a weight of nothing": {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.Weights = map[string]int32{"a": 0} }, "weights must be from 1 to 1000"},
+		"a weight for nobody": {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.Weights = map[string]int32{"": 1} }, "names of 1 to 63 characters"},
+		"fewer than no jobs":  {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.MaxJobs = -1 }, "greater than or equal to 0"},
 		"half a second": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Arrow.Snapshot = &v1alpha1.Snapshot{AsOf: new("2026-01-01T00:00:00.5Z")}
 		}, ""},

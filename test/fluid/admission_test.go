@@ -55,6 +55,7 @@ func refusals(t *testing.T) {
 		"credentials": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Credentials = &v1alpha1.Credentials{SecretRef: corev1.LocalObjectReference{Name: "x"}}
 		}, "credentials must not be set with fluid"},
+		"sharing":    {func(dc *v1alpha1.DataCache) { dc.Spec.Sharing.MaxJobs = 1 }, "sharing must be unset with fluid"},
 		"no profile": {func(dc *v1alpha1.DataCache) { dc.Spec.Fluid.Runtime.Profile = "" }, "profile must be set with kind Thin"},
 		"no tiers": {func(dc *v1alpha1.DataCache) {
 			dc.Spec.Fluid.Runtime = v1alpha1.FluidRuntime{Kind: v1alpha1.FluidAlluxio, Replicas: 1}
