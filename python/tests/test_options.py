@@ -169,3 +169,13 @@ def test_samples_that_are_no_rows(cache: DataCache) -> None:
     for made in ([1, 2, 3], {"ids": np.zeros((8, 3)), "starts": np.zeros(9)}, {"loss_scale": 2.0}):
         loader = cache.loader(global_batch_size=8, transform=lambda rows, made=made: made, world=ALONE)
         assert next(iter(loader)).data is made
+
+
+def test_requests_are_for_the_job(cache: DataCache, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests name the TrainJob of the environment; without one they name none."""
+    monkeypatch.delenv("TRAIN_JOB_NAME", raising=False)
+    cache.get_flight_info({"kind": "take"})
+    monkeypatch.setenv("TRAIN_JOB_NAME", "trial-7")
+    cache.get_flight_info({"kind": "take"})
+    assert ["job" in request for request in peer.requests] == [False, True]
+    assert peer.requests[1]["job"] == "trial-7"
