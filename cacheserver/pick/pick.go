@@ -41,8 +41,10 @@ func Words(n uint64) int { return int((n + blockBits - 1) / blockBits * blockWor
 
 // MaxBytes is the memory that New and the index of n rows need at most, including the words.
 func MaxBytes(n uint64) int64 {
-	blocks := int64(Words(n) / blockWords)
-	return 8*int64(Words(n)) + 4*(blocks+1) + 4*(int64(n)/sampled+2)
+	words := 8 * int64(Words(n))
+	directory := 4 * (words/(8*blockWords) + int64(n)/sampled + 3)
+	list := 4 * (int64(n)/sparse + 1) // exists beside the words for a moment
+	return words + max(directory, list)
 }
 
 // New makes the index of n rows, of which those whose bits are set in words are selected. It takes over words, which must have

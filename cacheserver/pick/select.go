@@ -64,7 +64,7 @@ func selectInBlock(first uint64, words *[blockWords]uint64, k uint64) uint64 {
 			w = first
 		}
 		sum += uint64(bits.OnesCount64(w))
-		past := (k - sum) >> 63 ^ 1 // 1 if the bit is in a later word, without a branch that is mispredicted
+		past := (k-sum)>>63 ^ 1 // 1 if the bit is in a later word, without a branch that is mispredicted
 		word += past
 		before = before&(past-1) | sum&-past
 	}

@@ -229,11 +229,25 @@ func isLoopback(a net.Addr) bool {
 }
 
 // memoryFlags bound the memory for rows and clients.
-type memoryFlags struct{ limit string }
+type memoryFlags struct{ limit, filters string }
 
 func (f *memoryFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.limit, "memory-limit", env.or("MEMORY_LIMIT", "90%"),
 		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
+	flags.StringVar(&f.filters, "filter-memory", env.or("FILTER_MEMORY", "5%"),
+		"part of the memory limit for the indexes of filters that clients ask for, which take an eighth of a byte for each row: bytes, a quantity, or a share of the limit (env FILTER_MEMORY)")
+}
+
+// filterMemory is the memory for the indexes of filters within a budget.
+func (f *memoryFlags) filterMemory(budget *rows.Budget) (int64, error) {
+	bytes, err := parseShare(f.filters, budget.Limit())
+	if err == nil && bytes > budget.Limit() {
+		err = fmt.Errorf("%q: more than the memory limit, which is %d bytes", f.filters, budget.Limit())
+	}
+	if err != nil {
+		return 0, fmt.Errorf("--filter-memory: %w", err)
+	}
+	return bytes, nil
 }
 
 func (f *memoryFlags) budget() (*rows.Budget, error) {

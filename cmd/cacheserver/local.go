@@ -42,13 +42,17 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			if err != nil {
 				return err
 			}
+			filterMemory, err := memory.filterMemory(budget)
+			if err != nil {
+				return err
+			}
 			p, err := serve.start(cmd.Context(), src.Store)
 			if err != nil {
 				return err
 			}
 			p.countMemory(budget)
 			cache, err := local.New(cmd.Context(), local.Config{
-				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: src.Store, Source: src,
+				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, FilterMemory: filterMemory, Store: src.Store, Source: src,
 				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
 				LoadTimeout: loadTimeout,
 			})

@@ -46,6 +46,10 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if err != nil {
 				return err
 			}
+			filterMemory, err := memory.filterMemory(budget)
+			if err != nil {
+				return err
+			}
 			p, err := serve.start(cmd.Context(), src.Store)
 			if err != nil {
 				return err
@@ -55,7 +59,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			}
 			p.countMemory(budget)
 			n, err := node.New(node.Config{
-				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Flight: p.flight, HTTP: p.http, Budget: budget,
+				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Flight: p.flight, HTTP: p.http, Budget: budget, FilterMemory: filterMemory,
 				Store: src.Store, Source: src, Secret: serve.secret, TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
 			})
 			if err != nil {
