@@ -24,7 +24,7 @@ const (
 	mostIndexing = 64
 )
 
-// filters are the filters that clients have used with a plan. The cluster's mu protects them.
+// filters are the filters that clients have used with a plan; the zero value is that without a plan. The cluster's mu protects them.
 type filters struct {
 	held    map[string]*filter // by canonical text
 	changed chan struct{}      // closed, and replaced, when a node has answered or a session has ended
@@ -34,7 +34,9 @@ func newFilters() filters { return filters{held: map[string]*filter{}, changed: 
 
 // wake makes all waiting requests look again.
 func (f *filters) wake() {
-	close(f.changed)
+	if f.changed != nil {
+		close(f.changed)
+	}
 	f.changed = make(chan struct{})
 }
 

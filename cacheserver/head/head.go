@@ -78,7 +78,7 @@ func New(cfg Config) (*Head, error) {
 	now := time.Now()
 	h.cluster = &cluster{
 		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, loadTimeout: cfg.LoadTimeout, started: now,
-		data: newDataset(request, cfg.Nodes, now), filters: newFilters(),
+		data: newDataset(request, cfg.Nodes, now),
 		salt: salt, storeTrouble: cfg.Store.Trouble, members: make([]member, cfg.Nodes),
 	}
 	return h, nil

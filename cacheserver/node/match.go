@@ -68,11 +68,15 @@ func (a *assignment) index(from source.Source, spec peer.Index) (made *pick.Inde
 	}
 	workers := int(min(int64(runtime.GOMAXPROCS(0)), (loaded.Len()+matchRows-1)/matchRows))
 	most, working := pick.MaxBytes(uint64(loaded.Len())), int64(workers)*matchBytes
-	if dropped, err = x.reserve(most + working); err != nil {
+	if dropped, err = x.reserve(most); err != nil {
 		return nil, dropped, err
 	}
+	if err = x.budget.Reserve(working); err != nil {
+		x.release(most)
+		return nil, dropped, &indexRoomError{err}
+	}
 	words, err := matchAll(a.building, loaded, projection, matcher, workers)
-	x.release(working)
+	x.budget.Release(working)
 	if err == nil {
 		made, err = pick.New(words, uint64(loaded.Len()))
 	}
