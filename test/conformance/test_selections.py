@@ -229,3 +229,45 @@ def test_a_column_that_is_not_cached(chosen: Made, caches: Caches, connect: Conn
     got = client.read(client.command(kind="shard", index=0, total=1, filter="small < 0"))
     rows = client.table().to_pylist()
     assert got.to_pylist() == [row for row in rows if row["small"] is not None and row["small"] < 0]
+
+
+FILTER = {"filter": "price > 0 OR name LIKE 'b%'", "split": {"seed": 5, "of": 10, "from": 0, "to": 9}}
+EPOCH = {"kind": "epoch", "seed": 3, "epoch": 1, "shuffle": True, "global_batch": 64, "tail": "keep", "rank": 0, "world": 1}
+
+
+def sequences(client: Client) -> list[list[int]]:
+    """Each node's rows of an epoch of a selection."""
+    info = client.command(**EPOCH, **FILTER, columns=["n"])
+    return [client.stream(endpoint).column("n").to_pylist() for endpoint in info.endpoints]
+
+
+@pytest.mark.parametrize("name", ["node-1", "head"])
+def test_a_selection_outlives_a_process(name: str, chosen: Made, private: Callable[..., Cache], connect: Connect) -> None:
+    cache = private(["--metadata", chosen.metadata], mode="cluster", nodes=2)
+    cache.wait("Ready")
+    before = sequences(connect(cache))
+    old = connect(cache).command(**EPOCH, **FILTER)
+    cache.restart(name)
+    cache.wait("Ready")
+    assert sequences(connect(cache)) == before
+    if name == "head":  # nodes take tickets of the head that they have joined last
+        check_code("UNAUTHENTICATED", lambda: connect(cache).stream(old.endpoints[0]))
+
+
+def test_an_index_makes_room_for_another(chosen: Made, caches: Caches, connect: Connect) -> None:
+    client = connect(caches.of(chosen, nodes=2, flags=("--filter-memory", "1900")))
+    first = client.command(kind="shard", index=0, total=1, filter="small > 3")
+    rows = client.read(first)
+    other = client.command(kind="shard", index=0, total=1, filter="small > 4")
+    assert client.read(other).num_rows == other.total_records
+    refused = check_code("FAILED_PRECONDITION", lambda: client.read(first))
+    assert "ask the head again" in refused
+    again = client.command(kind="shard", index=0, total=1, filter="small > 3")
+    assert client.read(again).column("n").equals(rows.column("n"))
+
+
+def test_a_filter_without_memory_is_refused(chosen: Made, caches: Caches, connect: Connect) -> None:
+    client = connect(caches.of(chosen, nodes=2, flags=("--filter-memory", "100")))
+    refused = check_code("RESOURCE_EXHAUSTED", lambda: client.command(kind="take", filter="small > 3"))
+    assert "needed" in refused and "--filter-memory" in refused
+    assert client.table().num_rows == selections.ROWS
