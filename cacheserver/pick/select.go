@@ -56,20 +56,24 @@ func (x *Index) selectLanes(ks []uint64) {
 	}
 }
 
-// selectInBlock is the number of the k-th set bit of a block that has more than k; first is its first word.
+// selectInBlock is the number of the k-th set bit of a block that has more than k; first is its first word. It halves the block three
+// times, without branches that are mispredicted.
 func selectInBlock(first uint64, words *[blockWords]uint64, k uint64) uint64 {
-	var sum, before, word uint64
-	for i, w := range words[:blockWords-1] {
-		if i == 0 {
-			w = first
-		}
-		sum += uint64(bits.OnesCount64(w))
-		past := (k-sum)>>63 ^ 1 // 1 if the bit is in a later word, without a branch that is mispredicted
-		word += past
-		before = before&(past-1) | sum&-past
-	}
-	return word*64 + selectInWord(words[word&(blockWords-1)], k-before)
+	half := ones(first) + ones(words[1]) + ones(words[2]) + ones(words[3])
+	past := (k-half)>>63 - 1 // all ones if the bit is in the second half
+	k -= half & past
+	word := 4 & past
+	half = ones(words[word&7]) + ones(words[(word+1)&7])
+	past = (k-half)>>63 - 1
+	k -= half & past
+	word += 2 & past
+	half = ones(words[word&7])
+	past = (k-half)>>63 - 1
+	word += 1 & past
+	return word*64 + selectInWord(words[word&7], k-half&past)
 }
+
+func ones(w uint64) uint64 { return uint64(bits.OnesCount64(w)) }
 
 const (
 	everyByte = 0x0101010101010101
