@@ -97,15 +97,25 @@ func TestGoldenSelections(t *testing.T) {
 	}
 }
 
-// walked lists the rows of the table that a stream sends, from a node whose first row is first.
+// walked lists the rows of the table that a stream sends, from a node whose first row is first, some runs at a time.
 func walked(t *testing.T, l admitted, first int64, size int) []int64 {
 	t.Helper()
 	w, err := l.walk()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return until(w, first, size, endless)
+}
+
+// until is walked for a number of positions.
+func until(w walk, first int64, size int, positions uint64) []int64 {
 	got, runs := []int64{}, make([]rows.Run, size)
-	for n, passed := w.Next(runs, endless); passed > 0; n, passed = w.Next(runs, endless) {
+	for positions > 0 {
+		n, passed := w.Next(runs, positions)
+		if passed == 0 {
+			break
+		}
+		positions -= passed
 		for _, run := range runs[:n] {
 			for row := range run.Rows {
 				got = append(got, first+int64(run.First+row))

@@ -131,8 +131,8 @@ func BenchmarkSelect(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			words := make([]uint64, pick.Words(c.rows))
 			for i := range words {
-				switch {
-				case c.every == 0.5:
+				switch c.every {
+				case 0.5:
 					words[i] = r.Uint64()
 				default:
 					for range 64 {

@@ -238,24 +238,20 @@ func (f *memoryFlags) register(flags *pflag.FlagSet, env environment) {
 		"part of the memory limit for the indexes of filters that clients ask for, which take an eighth of a byte for each row: bytes, a quantity, or a share of the limit (env FILTER_MEMORY)")
 }
 
-// filterMemory is the memory for the indexes of filters within a budget.
-func (f *memoryFlags) filterMemory(budget *rows.Budget) (int64, error) {
-	bytes, err := parseShare(f.filters, budget.Limit())
-	if err == nil && bytes > budget.Limit() {
-		err = fmt.Errorf("%q: more than the memory limit, which is %d bytes", f.filters, budget.Limit())
-	}
-	if err != nil {
-		return 0, fmt.Errorf("--filter-memory: %w", err)
-	}
-	return bytes, nil
-}
-
-func (f *memoryFlags) budget() (*rows.Budget, error) {
+// budget returns the memory limit, and how much of it the indexes of filters may use.
+func (f *memoryFlags) budget() (budget *rows.Budget, filters int64, err error) {
 	bytes, err := parseMemory(f.limit)
 	if err != nil {
-		return nil, fmt.Errorf("--memory-limit: %w", err)
+		return nil, 0, fmt.Errorf("--memory-limit: %w", err)
 	}
-	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), nil
+	filters, err = parseShare(f.filters, bytes)
+	if err == nil && filters > bytes {
+		err = fmt.Errorf("%q: more than the memory limit, which is %d bytes", f.filters, bytes)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("--filter-memory: %w", err)
+	}
+	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), filters, nil
 }
 
 // noArguments rejects positional arguments with a hint, since the usual mistake is a path without its flag.

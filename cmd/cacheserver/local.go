@@ -38,11 +38,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			if src.Selection, err = selection.selection(); err != nil {
 				return err
 			}
-			budget, err := memory.budget()
-			if err != nil {
-				return err
-			}
-			filterMemory, err := memory.filterMemory(budget)
+			budget, filterMemory, err := memory.budget()
 			if err != nil {
 				return err
 			}

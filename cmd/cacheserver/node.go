@@ -42,11 +42,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if err != nil {
 				return err
 			}
-			budget, err := memory.budget()
-			if err != nil {
-				return err
-			}
-			filterMemory, err := memory.filterMemory(budget)
+			budget, filterMemory, err := memory.budget()
 			if err != nil {
 				return err
 			}
