@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-filters: what the first request with a filter costs, and what an epoch of a selection costs beside the whole table."""
+"""make bench-filters: what the first request with a filter costs, and epochs of selections beside the whole table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def cpu_of(cache: Cache) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def read(client: Client, cache: Cache, columns: list[str], shuffle: bool, clump: int, selection: dict[str, Any]) -> float:
+def read(
+    client: Client, cache: Cache, columns: list[str], shuffle: bool, clump: int, selection: dict[str, Any]
+) -> float:
     """Reads an epoch and returns the server's CPU seconds per GB."""
     info = client.command(
         kind="epoch", seed=1, epoch=0, shuffle=shuffle, clump=clump, global_batch=4096, tail="keep", rank=0, world=1,
@@ -80,8 +82,8 @@ def index(client: Client, cache: Cache, rows: int) -> None:
             ask(filter=f"part < {below}")
             second.append(time.perf_counter() - began)
     print(
-        f"index of one int64 over {rows} rows: {max(cpu):.2f} CPU-s at most; first answer after {max(first):.3f} s at most, "
-        f"a second after {1e3 * statistics.median(second):.2f} ms"
+        f"index of one int64 over {rows} rows: {max(cpu):.2f} CPU-s at most; "
+        f"first answer after {max(first):.3f} s at most, a second after {1e3 * statistics.median(second):.2f} ms"
     )
 
 
@@ -103,7 +105,9 @@ def epochs(what: str, client: Client, cache: Cache, columns: list[str], rounds: 
     for _ in range(rounds):
         for kind, (shuffle, clump, selection) in kinds.items():
             repeat = 20 if "1 in 100" in kind else 1
-            seen[kind].append(statistics.mean(read(client, cache, columns, shuffle, clump, selection) for _ in range(repeat)))
+            seen[kind].append(
+                statistics.mean(read(client, cache, columns, shuffle, clump, selection) for _ in range(repeat))
+            )
     base = 0.0
     for kind, all_rounds in seen.items():
         median = statistics.median(all_rounds)
@@ -116,7 +120,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each kind")
-    parser.add_argument("--rows", type=int, default=11_000_000, help="rows of the tabular table; the other one has a 50th")
+    parser.add_argument(
+        "--rows", type=int, default=11_000_000, help="rows of the tabular table; the other one has a 50th"
+    )
     own = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -325,10 +325,29 @@ def metadata() -> list[Case]:
     text = "name = 'O''Brien' AND \"day\" >= DATE '2024-02-29'"
     return [
         {"name": "answer", "metadata": answer},
-        {"name": "answer to a selection", "metadata": {**answer, "rows": 3, "nodes": [[0, 1], [1, 4]], "filtered_rows": 4, "selection": {
-            "filter": text, "split": {"seed": 2**64 - 1, "of": 10, "from": 0, "to": 9, "shuffle": True}}}},
-        {"name": "answer to a filter", "metadata": {**answer, "rows": 4, "nodes": [[0, 1], [1, 4]], "filtered_rows": 4,
-                                                    "selection": {"filter": text}}},
+        {
+            "name": "answer to a selection",
+            "metadata": {
+                **answer,
+                "rows": 3,
+                "nodes": [[0, 1], [1, 4]],
+                "filtered_rows": 4,
+                "selection": {
+                    "filter": text,
+                    "split": {"seed": 2**64 - 1, "of": 10, "from": 0, "to": 9, "shuffle": True},
+                },
+            },
+        },
+        {
+            "name": "answer to a filter",
+            "metadata": {
+                **answer,
+                "rows": 4,
+                "nodes": [[0, 1], [1, 4]],
+                "filtered_rows": 4,
+                "selection": {"filter": text},
+            },
+        },
         {"name": "answer with a filter", "metadata": {**answer, "dataset": {**dataset, "filter": text}}},
         {"name": "endpoint", "metadata": {"node": 1}},
         {"name": "batch", "metadata": {"busy_us": 1042}},
@@ -336,7 +355,7 @@ def metadata() -> list[Case]:
 
 
 def selections() -> list[Case]:
-    """Epochs of selections: which rows a filter selects, and each rank's rows of the table from each node, in stream order.
+    """Epochs of selections: the rows that a filter selects; by rank and node the rows of the table, in stream order.
 
     Nodes are ranges of rows of the table. A filter is given by the rows that it is true for; null: by none.
     """
@@ -350,7 +369,8 @@ def selections() -> list[Case]:
     changes: list[Case] = [
         {}, {"filter": few}, {"filter": runs, "clump": 50}, {"filter": runs, "shuffle": False}, {"filter": []},
         {"filter": None, "split": part}, {"split": part}, {"split": {**part, "from": 90, "to": 100}, "tail": "pad"},
-        {"split": {**part, "shuffle": False}, "world": 3}, {"filter": few, "split": {**part, "of": 7, "from": 3, "to": 4}},
+        {"split": {**part, "shuffle": False}, "world": 3},
+        {"filter": few, "split": {**part, "of": 7, "from": 3, "to": 4}},
         {"filter": runs, "split": {"seed": 2**64 - 1, "of": 3, "from": 1, "to": 3, "shuffle": True}, "clump": 8,
          "tail": "drop", "world": 1},
         {"filter": runs, "split": part, "shuffle": False, "world": 5}, {"split": {**part, "to": 0}},

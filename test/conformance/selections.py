@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table with every kind of column that filters compare, and random WHERE clauses on it with DuckDB's equivalents.
 
-DuckDB sorts NaN above all numbers and counts it as equal to itself; in our filters a comparison with NaN is false, but for <>.
+DuckDB sorts NaN above all numbers and counts it as equal to itself; in our filters only <> is true of it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def _rows(r: random.Random, n: int) -> pa.Table:
         "name": column(lambda q: q.choice(_NAMES), pa.string()),
         "raw": column(lambda q: q.choice([b"", b"\x00", b"\xff", b"ab"]), pa.binary()),
         "flag": column(lambda q: q.random() < 0.5, pa.bool_()),
-        "point": column(lambda q: {"x": maybe(q, lambda z: z.randint(-5, 5)), "label": maybe(q, lambda z: z.choice(_NAMES))},
+        "point": column(lambda q: {"x": maybe(q, lambda z: z.randint(-5, 5)),
+                                   "label": maybe(q, lambda z: z.choice(_NAMES))},
                         pa.struct([("x", pa.int32()), ("label", pa.string())])),
     })  # fmt: skip
 
@@ -60,7 +61,9 @@ def made(lake: Lake) -> Made:
     """The table, in several files and row groups."""
     rows = _rows(random.Random(1), ROWS)
     parts = [rows.slice(0, 2500), rows.slice(2500, 100), rows.slice(2600)]
-    return lake.pin("selections", lake.create("selections", rows.schema, parts, properties={"write.parquet.row-group-limit": "700"}))
+    return lake.pin(
+        "selections", lake.create("selections", rows.schema, parts, properties={"write.parquet.row-group-limit": "700"})
+    )
 
 
 def _text(value: str) -> str:
@@ -90,7 +93,8 @@ _LITERALS: dict[str, Callable[[random.Random], Clause]] = {
     "seen": lambda r: _same(f"TIMESTAMP '{_EPOCH + dt.timedelta(minutes=30 * r.randrange(99))}'"),
     "zoned": _zoned,
     "name": lambda r: _same(_text(r.choice(_NAMES))),
-    "raw": lambda r: r.choice([Clause("X''", "''::BLOB"), Clause("X'00'", r"'\x00'::BLOB"), Clause("X'6162'", "'ab'::BLOB")]),
+    "raw": lambda r: r.choice([Clause("X''", "''::BLOB"), Clause("X'00'", r"'\x00'::BLOB"),
+                               Clause("X'6162'", "'ab'::BLOB")]),
     "point.x": lambda r: _same(str(r.randint(-6, 6))),
     "point.label": lambda r: _same(_text(r.choice(_NAMES))),
 }  # fmt: skip

@@ -16,6 +16,7 @@ import pytest
 import selections
 from client import Client, metadata, node_of
 from lake import Lake, Made
+from lake import Selection as Cached
 from order import Epoch, Mixture, Split
 from selections import Oracle
 from server import Cache, Caches, Mode
@@ -117,7 +118,8 @@ def _mixture(r: random.Random, rows: int) -> tuple[dict[str, Any], list[int]]:
     """The fields of a request for part 0 of a mixture, and the rows of the part that it asks for."""
     batch, world = r.choice([50, 256]), r.randint(1, 4)
     mixture = Mixture(
-        parts=((rows, (r.randint(1, 999),)), (r.randint(1, 9999), (r.randint(1, 999),))), unit=r.choice(["row", "batch"]),
+        parts=((rows, (r.randint(1, 999),)), (r.randint(1, 9999), (r.randint(1, 999),))),
+        unit=r.choice(["row", "batch"]),
         length=batch * r.randint(1, 20), seed=r.getrandbits(64), epoch=r.choice([0, 10**6]), clump=r.choice([1, 5]),
         global_batch=batch, tail=r.choice(["drop", "pad", "keep"]), rank=r.randrange(world), world=world,
     )  # fmt: skip
@@ -170,9 +172,12 @@ def test_spellings_of_a_filter_are_one_selection(client: Client) -> None:
     plain = fingerprint()
     assert fingerprint(filter=" \n") == plain
     both = fingerprint(filter="small > 3 AND flag")
-    assert fingerprint(filter="((3 < small))  and \"flag\"") == both
+    assert fingerprint(filter='((3 < small))  and "flag"') == both
     different = [plain, both, fingerprint(filter="small > 4 AND flag"), fingerprint(split=split)]
-    different += [fingerprint(filter="small > 3 AND flag", split=s) for s in (split, {**split, "shuffle": False}, {**split, "to": 8})]
+    different += [
+        fingerprint(filter="small > 3 AND flag", split=s)
+        for s in (split, {**split, "shuffle": False}, {**split, "to": 8})
+    ]
     assert len(set(different)) == len(different)
 
 
@@ -184,7 +189,8 @@ def test_metadata_of_a_selection(client: Client, whole: pa.Table, oracle: Oracle
     assert about["selection"] == {"filter": "small > 3", "split": {**split, "shuffle": True}}
     assert (about["rows"], about["filtered_rows"], about["dataset"]["filter"]) == (count * 90 // 100, count, "")
     plain = metadata(client.command(kind="shard", index=0, total=1))
-    assert "selection" not in plain and "filtered_rows" not in plain
+    assert "selection" not in plain
+    assert "filtered_rows" not in plain
     assert plain["rows"] == whole.num_rows
 
 
@@ -221,8 +227,6 @@ def test_what_is_no_selection_is_refused(fields: dict[str, Any], says: str, clie
 
 
 def test_a_column_that_is_not_cached(chosen: Made, caches: Caches, connect: Connect) -> None:
-    from lake import Selection as Cached
-
     client = connect(caches.of(chosen, Cached(columns=("n", "small"), where="flag")))
     refused = check_code("INVALID_ARGUMENT", lambda: client.command(kind="take", filter="flag"))
     assert 'unknown column "flag"; the columns are n, small' in refused
@@ -232,7 +236,16 @@ def test_a_column_that_is_not_cached(chosen: Made, caches: Caches, connect: Conn
 
 
 FILTER = {"filter": "price > 0 OR name LIKE 'b%'", "split": {"seed": 5, "of": 10, "from": 0, "to": 9}}
-EPOCH = {"kind": "epoch", "seed": 3, "epoch": 1, "shuffle": True, "global_batch": 64, "tail": "keep", "rank": 0, "world": 1}
+EPOCH = {
+    "kind": "epoch",
+    "seed": 3,
+    "epoch": 1,
+    "shuffle": True,
+    "global_batch": 64,
+    "tail": "keep",
+    "rank": 0,
+    "world": 1,
+}
 
 
 def sequences(client: Client) -> list[list[int]]:
@@ -242,7 +255,9 @@ def sequences(client: Client) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", ["node-1", "head"])
-def test_a_selection_outlives_a_process(name: str, chosen: Made, private: Callable[..., Cache], connect: Connect) -> None:
+def test_a_selection_outlives_a_process(
+    name: str, chosen: Made, private: Callable[..., Cache], connect: Connect
+) -> None:
     cache = private(["--metadata", chosen.metadata], mode="cluster", nodes=2)
     cache.wait("Ready")
     before = sequences(connect(cache))
@@ -269,5 +284,6 @@ def test_an_index_makes_room_for_another(chosen: Made, caches: Caches, connect: 
 def test_a_filter_without_memory_is_refused(chosen: Made, caches: Caches, connect: Connect) -> None:
     client = connect(caches.of(chosen, nodes=2, flags=("--filter-memory", "100")))
     refused = check_code("RESOURCE_EXHAUSTED", lambda: client.command(kind="take", filter="small > 3"))
-    assert "needed" in refused and "--filter-memory" in refused
+    assert "needed" in refused
+    assert "--filter-memory" in refused
     assert client.table().num_rows == selections.ROWS
