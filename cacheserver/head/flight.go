@@ -26,18 +26,25 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 	return s.info(ctx, d)
 }
 
-// GetSchema returns the schema of the rows of a request.
-func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*flight.SchemaResult, error) {
+// GetSchema returns the schema of the rows of a request. It checks a filter, but does not wait for the nodes to evaluate it.
+func (s *service) GetSchema(ctx context.Context, d *flight.FlightDescriptor) (*flight.SchemaResult, error) {
 	request, v, err := s.open(d)
 	if err != nil {
 		return nil, err
 	}
+	if _, err := s.head.canonical(v.plan, request.Filter); err != nil {
+		return nil, err
+	}
+	if request.Filter == "" {
+		a, err := s.answer(ctx, request, v)
+		if err != nil {
+			return nil, err
+		}
+		return &flight.SchemaResult{Schema: v.plan.schemaBytes(a.columns)}, nil
+	}
 	columns, err := v.plan.columns(request.Columns)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
-	}
-	if _, err := s.head.canonical(v.plan, request.Filter); err != nil {
-		return nil, err
 	}
 	return &flight.SchemaResult{Schema: v.plan.schemaBytes(columns)}, nil
 }
@@ -61,15 +68,21 @@ func (s *service) open(d *flight.FlightDescriptor) (protocol.Request, view, erro
 	return request, v, err
 }
 
+// answer answers a request from a view, once its filter, if it has one, is evaluated.
+func (s *service) answer(ctx context.Context, r protocol.Request, v view) (answer, error) {
+	v, err := s.head.choose(ctx, v, r)
+	if err != nil {
+		return answer{}, err
+	}
+	return v.answer(r)
+}
+
 func (s *service) info(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
 	request, v, err := s.open(d)
 	if err != nil {
 		return nil, err
 	}
-	if v, err = s.head.choose(ctx, v, request); err != nil {
-		return nil, err
-	}
-	a, err := v.answer(request)
+	a, err := s.answer(ctx, request, v)
 	if err != nil {
 		return nil, err
 	}
