@@ -362,6 +362,10 @@ bench-mix: build venv ## Print what a mixture of three tables costs beside one t
 bench-jobs: build venv ## Print how one cache is shared among jobs, over loopback and, as root, over a full network; BENCH='--before OTHER_BINARY' compares (about 3 min).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/jobs.py --server $(SERVER) $(BENCH)
 
+.PHONY: bench-filters
+bench-filters: build venv ## Print what the first request with a filter costs, and what epochs of a selection cost beside the whole table (about 2 min, 3 GB of memory).
+	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/filters.py --server $(SERVER)
+
 .PHONY: bench-gpu
 bench-gpu: build training-venv ## Print how long training steps wait for batches on the GPU, by each way there (about 3 min; says so where there is no GPU, and fails).
 	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)
@@ -396,6 +400,8 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 		--server $(SERVER) --thorough $$((($(SOAK) + 5) / 6))
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
+	@echo "==> soak: 2,000 random filters beside DuckDB; a failure names the SELECTION_SEED that repeats it (about 2 min)"
+	@SELECTION_FILTERS=2000 $(PYTHON) -m pytest test/conformance/test_selections.py -k random --server $(SERVER)
 	@echo "==> soak: attacks by clients, four times as large as in make test"
 	@DATACACHE_ATTACK=4 go test ./test/faults -run '^(TestHostileExchange|TestHalfSentRequests|TestUnreadTakes|TestIdleStreams)$$' -count=1 -v
 

@@ -23,7 +23,8 @@ type Cursor struct {
 	step, next, end uint64
 	// from is the first row that the caller wants, wanted the number of rows from there.
 	from, wanted uint64
-	mix          *mixture // nil for an epoch of one data set
+	mix          *mixture   // nil for an epoch of one data set
+	split        *splitting // nil unless the rows are those of a part; from and wanted are not used then
 }
 
 // NewCursor returns a cursor at the first row of the share. Its errors are those of the two Validate methods.
@@ -43,15 +44,33 @@ func NewCursor(e Epoch, s Share) (*Cursor, error) {
 	return c, nil
 }
 
+// NewRange returns a cursor over rows [lo, hi) in order.
+func NewRange(lo, hi uint64) *Cursor {
+	return &Cursor{epoch: Epoch{Rows: hi}, layout: layout{rows: hi}, next: lo, end: hi, wanted: hi}
+}
+
 // Within restricts Next to rows [lo, hi), those of one data node, and makes it number them from lo.
 func (c *Cursor) Within(lo, hi uint64) {
+	if c.split != nil {
+		c.split.from, c.split.wanted = lo, hi-lo
+		return
+	}
 	c.from, c.wanted = lo, hi-lo
 }
 
 // Next advances by at most len(runs) runs and at most the given number of positions. It stores the n runs that are wanted at the
 // front of runs, and returns how many positions it advanced by, which is 0 only at the end. Padding positions yield the rows that
-// they wrap to. Runs don't extend over the end of a step or a clump. In a mixture, it advances by at most len(runs) positions.
+// they wrap to. Runs don't extend over the end of a step or a clump. In a mixture and in a shuffled part, it advances by at most len(runs)
+// positions.
 func (c *Cursor) Next(runs []Run, positions uint64) (n int, passed uint64) {
+	if c.split != nil {
+		return c.split.next(c, runs, positions)
+	}
+	return c.rows(runs, positions)
+}
+
+// rows is Next for a data set that is not a part of another.
+func (c *Cursor) rows(runs []Run, positions uint64) (n int, passed uint64) {
 	if c.mix != nil {
 		return c.mixed(runs, positions)
 	}
@@ -64,15 +83,15 @@ func (c *Cursor) Next(runs []Run, positions uint64) (n int, passed uint64) {
 		c.next += placed
 		n, passed = n+k, passed+placed
 	}
-	return c.pick(runs[:n]), passed
+	return pick(runs[:n], c.from, c.wanted), passed
 }
 
-// pick moves the wanted parts of runs to the front, and returns their number.
-func (c *Cursor) pick(runs []Run) (n int) {
+// pick moves the parts of runs within [from, from+wanted) to the front, numbered from from, and returns their number.
+func pick(runs []Run, from, wanted uint64) (n int) {
 	for _, r := range runs {
-		lo, hi := max(r.First, c.from), min(r.First+r.Rows, c.from+c.wanted)
+		lo, hi := max(r.First, from), min(r.First+r.Rows, from+wanted)
 		if lo < hi {
-			runs[n] = Run{First: lo - c.from, Rows: hi - lo}
+			runs[n] = Run{First: lo - from, Rows: hi - lo}
 			n++
 		}
 	}

@@ -50,7 +50,7 @@ func (c *Cursor) mixed(runs []Run, positions uint64) (n int, passed uint64) {
 		c.next += placed
 		n, passed = n+found, passed+placed
 	}
-	return c.pick(runs[:n]), passed
+	return pick(runs[:n], c.from, c.wanted), passed
 }
 
 // place fills runs with the part's rows at positions from first on, at most the given number, and returns the number of runs and of

@@ -42,7 +42,7 @@ func (v view) answer(r protocol.Request) (answer, error) {
 	a := answer{view: v, columns: columns, job: r.Job}
 	switch r.Kind {
 	case protocol.Shard:
-		a.shard(r)
+		err = a.shard(r)
 	case protocol.Epoch:
 		err = a.epoch(r)
 	case protocol.Take:
@@ -59,40 +59,61 @@ func (v view) answer(r protocol.Request) (answer, error) {
 	return a, nil
 }
 
-func (a *answer) shard(r protocol.Request) {
+func (a *answer) shard(r protocol.Request) error {
 	lo, hi := epoch.Shard(r.Index, r.Total, uint64(a.view.rows))
 	a.records = int64(hi - lo)
+	if r.Split != nil {
+		return a.spread(protocol.Ticket{Kind: protocol.Shard, Rows: assign.Bounds{int64(lo), int64(hi)}})
+	}
 	for i, b := range a.view.bounds {
 		rows := assign.Bounds{max(b[0], int64(lo)), min(b[1], int64(hi))}
 		if rows.Len() > 0 {
 			a.add(i, rows.Len(), protocol.Ticket{Kind: protocol.Shard, Rows: rows})
 		}
 	}
+	return nil
 }
 
-func (a *answer) epoch(r protocol.Request) error {
-	e := r.Epoch
-	e.Rows = uint64(a.view.rows)
-	a.records = int64(min(e.Count(r.Share), 1<<62))
+// spread adds the nodes that hold rows of a ticket of kind Shard or Epoch, whose rows are spread over them.
+func (a *answer) spread(ticket protocol.Ticket) error {
 	if a.records == 0 {
 		return nil
 	}
-	cursor, err := epoch.NewCursor(e, r.Share)
+	ticket = a.within(ticket)
+	cursor, err := ticket.Cursor()
 	if err != nil {
 		return err
 	}
 	nodes := nodesHolding(cursor, a.view.bounds)
 	for i, b := range a.view.bounds {
 		if nodes[i] {
-			a.add(i, scale(a.records, b.Len(), a.view.rows), protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: r.Share})
+			a.add(i, scale(a.records, b.Len(), a.view.filtered), ticket)
 		}
 	}
 	return nil
 }
 
+// within returns a ticket for the view's selection.
+func (a *answer) within(t protocol.Ticket) protocol.Ticket {
+	if s := a.view.selection; s != nil {
+		t.Filter = s.filter
+		if s.Split != nil {
+			t.Split, t.Filtered = s.Split, a.view.filtered
+		}
+	}
+	return t
+}
+
+func (a *answer) epoch(r protocol.Request) error {
+	e := r.Epoch
+	e.Rows = uint64(a.view.rows)
+	a.records = int64(min(e.Count(r.Share), 1<<62))
+	return a.spread(protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: r.Share})
+}
+
 // mix answers with the rows of a part. If the share has more than mixLimit positions, records is an estimate.
 func (a *answer) mix(r protocol.Request) error {
-	ticket := protocol.Ticket{Kind: protocol.Mix, Epoch: r.Epoch, Share: r.Share, Mix: r.Mix}
+	ticket := a.within(protocol.Ticket{Kind: protocol.Mix, Epoch: r.Epoch, Share: r.Share, Mix: r.Mix})
 	cursor, err := ticket.Cursor()
 	if err != nil {
 		return err
@@ -104,7 +125,7 @@ func (a *answer) mix(r protocol.Request) error {
 	a.records = int64(min(rows, 1<<62))
 	for i, b := range a.view.bounds {
 		if nodes[i] {
-			a.add(i, scale(a.records, b.Len(), a.view.rows), ticket)
+			a.add(i, scale(a.records, b.Len(), a.view.filtered), ticket)
 		}
 	}
 	return nil
@@ -118,6 +139,7 @@ func (a *answer) take() {
 }
 
 func (a *answer) add(node int, rows int64, t protocol.Ticket) {
+	t = a.within(t)
 	t.Node, t.Bounds, t.Columns, t.Job = node, a.view.bounds[node], a.columns, a.job
 	t.Dataset, t.Incarnation = a.view.plan.dataset.Fingerprint, a.view.members[node].incarnation
 	a.shares = append(a.shares, share{node: node, rows: rows, ticket: t})
@@ -157,7 +179,11 @@ func scale(a, b, c int64) int64 {
 
 // info encodes the response. Tickets are valid for ttl from now.
 func (a *answer) info(d *flight.FlightDescriptor, seal protocol.Sealer, scheme string, now time.Time, ttl time.Duration) (*flight.FlightInfo, error) {
-	metadata, err := json.Marshal(protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Nodes: a.view.bounds})
+	about := protocol.InfoMetadata{V: protocol.Version, Dataset: a.view.plan.dataset, Rows: a.view.rows, Nodes: a.view.bounds}
+	if s := a.view.selection; s != nil {
+		about.Dataset.Fingerprint, about.Filtered, about.Selection = s.fingerprint, &a.view.filtered, &s.Selection
+	}
+	metadata, err := json.Marshal(about)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "encode metadata: %v", err)
 	}

@@ -32,6 +32,7 @@ type cluster struct {
 	mu       sync.Mutex
 	members  []member // by node
 	data     dataset
+	filters  filters
 	stopping bool
 }
 
@@ -100,6 +101,8 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 			c.failLocked(fmt.Sprintf("data node %d (%s): %s", s.index, m.address, message.Failed.Reason))
 		}
 		return nil
+	case message.Indexed != nil:
+		return c.indexedLocked(s, *message.Indexed)
 	case message.Leaving != nil:
 		return errors.New(message.Leaving.Reason)
 	}
@@ -164,6 +167,7 @@ func (c *cluster) leave(s *session, reason string) {
 func (c *cluster) loseLocked(index int, reason string) {
 	m := &c.members[index]
 	m.session, m.gone = nil, reason
+	c.filters.wake()
 	c.data.nodes[index].recalled = noPlan
 }
 
@@ -232,11 +236,13 @@ func (c *cluster) stop() {
 
 // view is what responses are made from: the plan, the location of its rows and the nodes that hold them. It is a copy.
 type view struct {
-	plan    *tablePlan
-	rows    int64
-	bounds  []assign.Bounds
-	nodes   []load
-	members []member
+	plan      *tablePlan
+	selection *selection      // nil: all rows
+	rows      int64           // of the selection
+	filtered  int64           // rows that the selection's filter, if any, is true for
+	bounds    []assign.Bounds // of filtered rows
+	nodes     []load
+	members   []member
 }
 
 // view returns the view of a ready cache, or UNAVAILABLE with the reason.
@@ -252,5 +258,6 @@ func (c *cluster) view() (view, error) {
 	}
 	v := view{plan: c.data.plan, nodes: slices.Clone(c.data.nodes), members: slices.Clone(c.members)}
 	v.rows, v.bounds = c.data.bounds()
+	v.filtered = v.rows
 	return v, nil
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -20,42 +22,67 @@ type service struct {
 }
 
 // GetFlightInfo returns the endpoints with the rows of a request.
-func (s *service) GetFlightInfo(_ context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	return s.info(d)
+func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
+	return s.info(ctx, d)
 }
 
-// GetSchema returns the schema of the rows of a request.
-func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*flight.SchemaResult, error) {
-	a, err := s.answer(d)
+// GetSchema returns the schema of the rows of a request. It checks a filter, but does not wait for the nodes to evaluate it.
+func (s *service) GetSchema(ctx context.Context, d *flight.FlightDescriptor) (*flight.SchemaResult, error) {
+	request, v, err := s.open(d)
 	if err != nil {
 		return nil, err
 	}
-	return &flight.SchemaResult{Schema: a.view.plan.schemaBytes(a.columns)}, nil
+	if _, err := s.head.canonical(v.plan, request.Filter); err != nil {
+		return nil, err
+	}
+	if request.Filter == "" {
+		a, err := s.answer(ctx, request, v)
+		if err != nil {
+			return nil, err
+		}
+		return &flight.SchemaResult{Schema: v.plan.schemaBytes(a.columns)}, nil
+	}
+	columns, err := v.plan.columns(request.Columns)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return &flight.SchemaResult{Schema: v.plan.schemaBytes(columns)}, nil
 }
 
 // ListFlights returns one entry: the whole dataset as one shard.
 func (s *service) ListFlights(_ *flight.Criteria, stream flight.FlightService_ListFlightsServer) error {
-	info, err := s.info(&flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
+	info, err := s.info(stream.Context(), &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
 	if err != nil {
 		return err
 	}
 	return stream.Send(info)
 }
 
-func (s *service) answer(d *flight.FlightDescriptor) (answer, error) {
+// open parses a descriptor, and returns the view of a ready cache to answer it from.
+func (s *service) open(d *flight.FlightDescriptor) (protocol.Request, view, error) {
 	request, err := protocol.ParseDescriptor(d)
 	if err != nil {
-		return answer{}, err
+		return request, view{}, err
 	}
 	v, err := s.head.cluster.view()
+	return request, v, err
+}
+
+// answer answers a request from a view, once its filter, if it has one, is evaluated.
+func (s *service) answer(ctx context.Context, r protocol.Request, v view) (answer, error) {
+	v, err := s.head.choose(ctx, v, r)
 	if err != nil {
 		return answer{}, err
 	}
-	return v.answer(request)
+	return v.answer(r)
 }
 
-func (s *service) info(d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	a, err := s.answer(d)
+func (s *service) info(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
+	request, v, err := s.open(d)
+	if err != nil {
+		return nil, err
+	}
+	a, err := s.answer(ctx, request, v)
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,7 @@ func goldenView(columns []string, bounds []assign.Bounds) view {
 	v := view{plan: &tablePlan{Plan: source.Plan{Schema: arrow.NewSchema(fields, nil)}}, bounds: bounds}
 	for _, b := range bounds {
 		v.rows += b.Len()
+		v.filtered += b.Len()
 		v.members = append(v.members, member{address: "host:1"})
 		v.nodes = append(v.nodes, load{rows: b.Len(), columnBytes: make([]int64, len(columns))})
 	}

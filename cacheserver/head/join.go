@@ -159,6 +159,8 @@ func (c *cluster) setPlan(p *tablePlan, encoded []byte, now time.Time) {
 // adoptLocked makes p the cluster's plan and sends every node its part, except for nodes whose record was requested.
 func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, done []peer.SplitDone, now time.Time) {
 	c.data.adopt(p, from, encoded, done, now)
+	c.filters.wake()
+	c.filters = newFilters()
 	for i := range c.members {
 		if s := c.members[i].session; s != nil && c.data.nodes[i].recalled == noPlan {
 			c.assignLocked(s)

@@ -39,9 +39,9 @@ func (s *session) close(reason error) {
 	}
 }
 
-// outboxSize exceeds the number of messages that are ever sent in a session: an assignment and a Ready for each of few plans, a
-// Recall, an Abort.
-const outboxSize = 16
+// outboxSize exceeds the number of messages that a running node lets wait: an assignment and a Ready for each of few plans, a Recall, an
+// Abort, and requests for indexes.
+const outboxSize = 16 + mostIndexing
 
 // tell queues a message. A session whose outbox is full has a dead connection, and will be closed.
 func (s *session) tell(m peer.ToNode) {

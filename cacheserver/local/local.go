@@ -29,15 +29,17 @@ import (
 
 // Config configures a local cache. Fields without a comment are required.
 type Config struct {
-	Flight    net.Listener // the head's listener; data nodes listen on free ports of the same address
-	HTTP      net.Listener // nil disables HTTP
-	Nodes     int
-	Budget    *rows.Budget // shared by head and nodes
-	Store     *objstore.Store
-	Source    source.Source
-	TLS       transport.TLS
-	Transport transport.Implementation // zero: transport.H2
-	Grace     time.Duration            // 0: the default of head and nodes
+	Flight net.Listener // the head's listener; data nodes listen on free ports of the same address
+	HTTP   net.Listener // nil disables HTTP
+	Nodes  int
+	Budget *rows.Budget // shared by head and nodes
+	// FilterMemory is the memory, in bytes, for the indexes of filters of all nodes; 0: a twentieth of the budget's limit.
+	FilterMemory int64
+	Store        *objstore.Store
+	Source       source.Source
+	TLS          transport.TLS
+	Transport    transport.Implementation // zero: transport.H2
+	Grace        time.Duration            // 0: the default of head and nodes
 	// LoadTimeout is how long a first load may make no progress because the store or the catalog is unavailable; 0: a minute, since a
 	// user is waiting.
 	LoadTimeout time.Duration
@@ -80,7 +82,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		}
 		n, err := node.New(node.Config{
 			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
-			Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
+			Budget: cfg.Budget, FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes), Store: cfg.Store, Source: cfg.Source,
 			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: work, Turns: cfg.Turns,
 			Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
 		})

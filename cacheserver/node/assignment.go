@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/pick"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -26,9 +27,12 @@ type assignment struct {
 	store    *objstore.Store
 	arena    *rows.Arena
 	calls    *calls
+	indexes  *indexes
 	progress progress
-	cancel   context.CancelFunc
-	ended    chan struct{} // closed when loading has ended
+	building context.Context // of evaluating filters; canceled by close
+	builds   sync.WaitGroup
+	cancel   context.CancelFunc // of loading and building
+	ended    chan struct{}      // closed when loading has ended
 
 	// Set by loading before ended is closed, and only read after that.
 	layout *rows.Layout
@@ -46,7 +50,7 @@ func (n *Node) startAssignment(ctx context.Context, from source.Source, spec pee
 	ctx, cancel := context.WithCancel(ctx)
 	a := &assignment{
 		spec: spec, record: spec.Record, ready: spec.Ready, store: n.cfg.Store, arena: rows.NewArena(n.cfg.Budget),
-		calls: newCalls(ctx), cancel: cancel, ended: make(chan struct{}),
+		calls: newCalls(ctx), indexes: newIndexes(&n.cfg), building: ctx, cancel: cancel, ended: make(chan struct{}),
 	}
 	go func() {
 		defer close(a.ended)
@@ -137,6 +141,8 @@ func (a *assignment) recordKept() (record []byte, ready bool) {
 func (a *assignment) close() {
 	a.cancel()
 	<-a.ended
+	a.builds.Wait()
+	a.indexes.close()
 	if a.rows != nil {
 		a.rows.Release()
 	}
@@ -147,12 +153,16 @@ func (a *assignment) close() {
 type admitted struct {
 	layout *rows.Layout
 	rows   *rows.Rows
+	index  *pick.Index // of the ticket's filter; nil: without one
 	ticket protocol.Ticket
 	calls  *calls
+
+	endIndex func() // ends the use of index
 }
 
 // done releases the rows.
 func (l admitted) done() {
+	l.endIndex()
 	l.rows.Release()
 	l.calls.done()
 }
@@ -163,15 +173,27 @@ func (a *assignment) lend(ticket protocol.Ticket) (admitted, error) {
 	if rows == nil {
 		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is still loading", ticket.Node)
 	}
-	if ticket.Bounds.Len() != rows.Len() {
-		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), rows.Len())
+	l := admitted{layout: a.layout, rows: rows, ticket: ticket, calls: a.calls, endIndex: func() {}}
+	held := rows.Len()
+	if ticket.Filter != "" {
+		var err error
+		if l.index, l.endIndex, err = a.indexes.lend(ticket.Filter); err != nil {
+			return admitted{}, err
+		}
+		held = int64(l.index.Len())
+	}
+	if ticket.Bounds.Len() != held {
+		l.endIndex()
+		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), held)
 	}
 	if !rows.Retain() {
+		l.endIndex()
 		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is giving its rows up", ticket.Node)
 	}
 	if err := a.calls.add(); err != nil {
+		l.endIndex()
 		rows.Release()
 		return admitted{}, err
 	}
-	return admitted{layout: a.layout, rows: rows, ticket: ticket, calls: a.calls}, nil
+	return l, nil
 }

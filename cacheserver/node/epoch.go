@@ -34,15 +34,14 @@ const (
 	blockRuns = 512
 )
 
-// epoch streams this node's part of a rank's sequence, in sequence order, in batches of about length bytes.
+// epoch streams this node's part of a rank's sequence, or of a selection's shard, in order, in batches of about length bytes.
 func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
 	most := min(mostBytes, s.most)
 	length = min(length, most/16*15)
-	cursor, err := l.ticket.Cursor()
+	walk, err := l.walk()
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
-	cursor.Within(uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds[1]))
 	every := l.cuts(l.rows.MeanBytes(p), length, most)
 	var runs []rows.Run // of this node, not sent yet
 	var rows int        // number of rows in runs
@@ -52,7 +51,7 @@ func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
 		}
 		runs = slices.Grow(runs, blockRuns)
 		block := runs[len(runs) : len(runs)+blockRuns]
-		n, passed := cursor.Next(block, left)
+		n, passed := walk.Next(block, left)
 		for i := range block[:n] {
 			rows += int(block[i].Rows)
 		}
@@ -110,7 +109,11 @@ const endless = math.MaxInt
 func (l admitted) cuts(mean, length, longest int64) cut {
 	lo, hi := epoch.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
 	step := hi - lo
-	scattered := l.ticket.Mix != nil || l.ticket.Epoch.Shuffle && uint64(l.ticket.Bounds.Len()) < l.ticket.Epoch.Rows
+	all, shuffled := int64(l.ticket.Epoch.Rows), l.ticket.Epoch.Shuffle
+	if l.ticket.Split != nil {
+		all, shuffled = l.ticket.Filtered, shuffled || l.ticket.Split.Shuffle
+	}
+	scattered := l.ticket.Mix != nil || shuffled && l.ticket.Bounds.Len() < all
 	rows := func(bytes int64) uint64 { return uint64(min(max(bytes/max(mean, 1), 1), mostRows)) }
 	most := rows(length)
 	if scattered || step == 0 || step > rows(longest) {

@@ -57,7 +57,7 @@ func (s *service) get(lent admitted, stream flight.FlightService_DoGetServer) er
 	if err := out.schema(projection); err != nil {
 		return err
 	}
-	if lent.ticket.Kind == protocol.Shard {
+	if lent.ticket.Kind == protocol.Shard && lent.ticket.Split == nil && lent.index == nil {
 		return out.shard(lent, projection)
 	}
 	return out.epoch(lent, projection, length)
@@ -177,7 +177,7 @@ func askedRows(request exchange.Message) (exchange.Rows, error) {
 	return rows, nil
 }
 
-// runs converts the requested row indices to the node's own rows, with one run for each.
+// runs converts the requested indices of filtered rows to the node's own rows, with one run for each.
 func (l admitted) runs(asked exchange.Rows) ([]rows.Run, error) {
 	runs := make([]rows.Run, asked.Len())
 	for i := range runs {
@@ -186,6 +186,20 @@ func (l admitted) runs(asked exchange.Rows) ([]rows.Run, error) {
 			return nil, status.Errorf(codes.OutOfRange, "exchange: row %d is not on this data node, which holds rows %d to %d", row, l.ticket.Bounds[0], l.ticket.Bounds[1]-1)
 		}
 		runs[i] = rows.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}
+	}
+	if l.index == nil {
+		return runs, nil
+	}
+	var some [blockRuns]uint64
+	for left := runs; len(left) > 0; left = left[min(len(left), blockRuns):] {
+		block := some[:min(len(left), blockRuns)]
+		for i := range block {
+			block[i] = left[i].First
+		}
+		l.index.Select(block)
+		for i, row := range block {
+			left[i].First = row
+		}
 	}
 	return runs, nil
 }

@@ -121,7 +121,7 @@ func endOf(stream peer.NodeStream, sendErr error) error {
 func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-chan peer.ToNode, ended <-chan error) error {
 	heartbeat := time.NewTicker(peer.HeartbeatEvery)
 	defer heartbeat.Stop()
-	r := reporter{stream: stream}
+	r := reporter{stream: stream, indexed: make(chan peer.Indexed)}
 	for {
 		var loadEnds <-chan struct{}
 		if r.of != nil && !r.concluded {
@@ -135,6 +135,10 @@ func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-
 			return err
 		case m := <-incoming:
 			if err := n.obey(ctx, &r, m); err != nil {
+				return err
+			}
+		case m := <-r.indexed:
+			if err := stream.Send(peer.ToHead{Indexed: &m}); err != nil {
 				return err
 			}
 		case <-loadEnds:
@@ -171,6 +175,8 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		}
 	case m.Recall != nil:
 		return n.sendRecord(r.stream)
+	case m.Index != nil:
+		n.startIndex(r, *m.Index)
 	case m.Abort != nil:
 		if m.Abort.Final {
 			n.giveUp(m.Abort.Reason)
@@ -209,6 +215,27 @@ type reporter struct {
 	of        *assignment // nil: nothing to report
 	reported  int
 	concluded bool // Loaded or Failed was sent
+	indexed   chan peer.Indexed
+}
+
+// startIndex starts to make an index, unless the assignment that it is for was replaced: the head then asks again. It ends with the
+// assignment.
+func (n *Node) startIndex(r *reporter, spec peer.Index) {
+	a := n.current()
+	if a == nil || a.spec.Plan != spec.Plan {
+		return
+	}
+	a.builds.Go(func() {
+		answer := a.answerIndex(n.cfg.Source, spec)
+		if answer.Refusal != "" {
+			n.cfg.Log.Warn("a filter is not indexed", "filter", spec.Filter, "reason", answer.Refusal)
+		}
+		select {
+		case r.indexed <- answer:
+		case <-r.stream.Context().Done():
+		case <-a.building.Done():
+		}
+	})
 }
 
 func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, false }

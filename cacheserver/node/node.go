@@ -44,10 +44,12 @@ type Config struct {
 	HTTP      net.Listener // nil disables HTTP
 	Budget    *rows.Budget
 	Store     *objstore.Store
-	Source    source.Source  // opens the version of it that the head names
-	Workers   int            // number of row groups decoded concurrently; 0: one per core
-	Decoding  *DecodeLimiter // shared by the nodes of one process; nil: this node has its own
-	Turns     *fair.Queue    // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
+	Source    source.Source // opens the version of it that the head names
+	Workers   int           // number of row groups decoded concurrently; 0: one per core
+	// FilterMemory is the maximum memory, in bytes, of the indexes of filters; they are within Budget too. 0: a twentieth of its limit.
+	FilterMemory int64
+	Decoding     *DecodeLimiter // shared by the nodes of one process; nil: this node has its own
+	Turns        *fair.Queue    // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
 
 	Dial      transport.Dialer // for connections to the head; nil: TCP
 	JoinAfter time.Duration    // from Start to the first attempt to join
@@ -86,6 +88,7 @@ func New(cfg Config) (*Node, error) {
 	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
 	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, transport.SendTimeout)
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
+	cfg.FilterMemory = cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20)
 	if cfg.Decoding == nil {
 		cfg.Decoding = NewDecodeLimiter()
 	}

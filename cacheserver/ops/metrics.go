@@ -36,6 +36,9 @@ type Metrics struct {
 	SentBytes     *prometheus.CounterVec // FlightData bytes, by request kind
 	SentRows      *prometheus.CounterVec // by kind
 	SendWait      *prometheus.CounterVec // seconds blocked on the transport, by request kind
+	FilterIndexes prometheus.Gauge       // indexes of clients' filters in memory
+	FilterBytes   prometheus.Gauge       // bytes of them
+	FilterSeconds prometheus.Counter     // seconds of making them
 	Requests      *prometheus.CounterVec // finished calls, by method and code
 	JobBytes      *JobCounter            // FlightData bytes, by job
 	JobWait       *JobCounter            // seconds that streams waited for their turn, by job
@@ -58,6 +61,9 @@ func NewMetrics() *Metrics {
 	m.SentBytes = m.counterVec("stream_bytes_total", "FlightData bytes handed to the transport, by kind.", "kind")
 	m.SentRows = m.counterVec("stream_rows_total", "Rows handed to the transport, by kind.", "kind")
 	m.SendWait = m.counterVec("stream_send_wait_seconds_total", "Seconds that streams waited for the transport to take a message, by kind.", "kind")
+	m.FilterIndexes = m.gauge("filter_indexes", "Indexes of clients' filters in memory.")
+	m.FilterBytes = m.gauge("filter_bytes", "Bytes of the indexes of clients' filters.")
+	m.FilterSeconds = m.counter("filter_seconds_total", "Seconds of making the indexes of clients' filters.")
 	m.Requests = m.counterVec("requests_total", "Finished gRPC calls, by method and status code.", "method", "code")
 	m.JobBytes = &JobCounter{counters: m.counterVec("job_bytes_total", "FlightData bytes handed to the transport, by job.", "job"), names: &m.jobs}
 	m.JobWait = &JobCounter{counters: m.counterVec("job_wait_seconds_total", "Seconds that streams waited for their turn while other jobs had theirs, by job.", "job"), names: &m.jobs}
@@ -86,6 +92,12 @@ func (m *Metrics) counter(name, help string) prometheus.Counter {
 	c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
 	m.registry.MustRegister(c)
 	return c
+}
+
+func (m *Metrics) gauge(name, help string) prometheus.Gauge {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
+	m.registry.MustRegister(g)
+	return g
 }
 
 func (m *Metrics) counterVec(name, help string, labels ...string) *prometheus.CounterVec {

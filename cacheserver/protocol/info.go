@@ -21,8 +21,11 @@ type Dataset struct {
 type InfoMetadata struct {
 	V       int             `json:"v"`
 	Dataset Dataset         `json:"dataset"`
-	Rows    int64           `json:"rows"`  // rows of the whole table
-	Nodes   []assign.Bounds `json:"nodes"` // the rows of each data node
+	Rows    int64           `json:"rows"`  // rows of the selection
+	Nodes   []assign.Bounds `json:"nodes"` // the filtered rows of each data node
+
+	Filtered  *int64     `json:"filtered_rows,omitempty"` // the number of filtered rows; nil if the request has no selection
+	Selection *Selection `json:"selection,omitempty"`     // of the request; nil if it has none
 }
 
 // EndpointMetadata is the app_metadata of a FlightEndpoint, as JSON.

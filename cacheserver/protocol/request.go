@@ -42,13 +42,15 @@ const kinds = `"shard", "epoch", "take" or "mix"`
 // Request is a valid Flight descriptor.
 type Request struct {
 	Kind    Kind
-	Index   uint64      // Shard: index of the share
-	Total   uint64      // Shard: number of shares
-	Epoch   epoch.Epoch // Epoch: all fields but Rows, which the server knows; Mix: all fields
-	Share   epoch.Share // Epoch, Mix: the rank and worker that read, and the step to start at
-	Mix     *epoch.Mix  // Mix: the parts and their weights; otherwise nil
-	Columns []string    // nil selects all
-	Job     string      // the job that reads, see ValidJob; "" if the request names none
+	Index   uint64       // Shard: index of the share
+	Total   uint64       // Shard: number of shares
+	Epoch   epoch.Epoch  // Epoch: all fields but Rows, which the server knows; Mix: all fields
+	Share   epoch.Share  // Epoch, Mix: the rank and worker that read, and the step to start at
+	Mix     *epoch.Mix   // Mix: the parts and their weights; otherwise nil
+	Columns []string     // nil selects all
+	Filter  string       // a WHERE clause, as given; "" selects all rows of the cache
+	Split   *epoch.Split // the part of the filtered rows to use; nil: all of them
+	Job     string       // the job that reads, see ValidJob; "" if the request names none
 }
 
 // ParseDescriptor parses a PATH or CMD descriptor. Every error is an INVALID_ARGUMENT status that names the element or field, its
@@ -143,7 +145,7 @@ func parseCommand(cmd []byte) (Request, error) {
 
 // fieldsOf lists the valid fields of a command of the kind.
 func fieldsOf(kind Kind) []string {
-	fields := []string{"v", "kind", "columns", "job"}
+	fields := []string{"v", "kind", "columns", "filter", "split", "job"}
 	sequence := []string{"seed", "epoch", "shuffle", "clump", "global_batch", "tail", "rank", "world", "worker", "workers", "start_step"}
 	switch kind {
 	case Shard:
@@ -174,9 +176,29 @@ func checkFields(cmd []byte, kind Kind) error {
 
 // common holds the fields of every kind of command.
 type common struct {
-	V       int       `json:"v"`
-	Kind    Kind      `json:"kind"`
-	Columns *[]string `json:"columns"`
+	V       int                        `json:"v"`
+	Kind    Kind                       `json:"kind"`
+	Columns *[]string                  `json:"columns"`
+	Filter  string                     `json:"filter"`
+	Split   map[string]json.RawMessage `json:"split"`
+}
+
+// request returns a request with the fields of every kind.
+func (c common) request(kind Kind) (Request, error) {
+	r := Request{Kind: kind}
+	var err error
+	if r.Columns, err = c.columns(); err != nil {
+		return Request{}, err
+	}
+	if strings.TrimSpace(c.Filter) != "" {
+		r.Filter = c.Filter
+	}
+	if c.Split != nil {
+		if r.Split, err = parseSplit(c.Split); err != nil {
+			return Request{}, fmt.Errorf("command: %w", err)
+		}
+	}
+	return r, nil
 }
 
 // columns checks a request's list of columns; nil selects all columns.
@@ -209,11 +231,12 @@ func parseShard(cmd []byte) (Request, error) {
 	if err := required(field{"index", body.Index == nil}, field{"total", body.Total == nil}); err != nil {
 		return Request{}, err
 	}
-	r, err := shard(*body.Index, *body.Total)
+	checked, err := shard(*body.Index, *body.Total)
 	if err != nil {
 		return Request{}, fmt.Errorf("command: %w", err)
 	}
-	r.Columns, err = body.columns()
+	r, err := body.request(Shard)
+	r.Index, r.Total = checked.Index, checked.Total
 	return r, err
 }
 
@@ -222,8 +245,7 @@ func parseTake(cmd []byte) (Request, error) {
 	if err := json.Unmarshal(cmd, &body); err != nil {
 		return Request{}, commandError(err)
 	}
-	columns, err := body.columns()
-	return Request{Kind: Take, Columns: columns}, err
+	return body.request(Take)
 }
 
 // sequence holds the fields that an epoch and a mixture have in common.
@@ -252,19 +274,17 @@ func (q sequence) request(kind Kind) (Request, error) {
 	if err != nil {
 		return Request{}, err
 	}
-	r := Request{
-		Kind: kind,
-		Epoch: epoch.Epoch{
-			Seed: *q.Seed, Number: *q.Epoch, Shuffle: *q.Shuffle, Clump: or(q.Clump, 1),
-			GlobalBatch: *q.GlobalBatch, Tail: *q.Tail,
-		},
-		Share: epoch.Share{
-			Rank: *q.Rank, World: *q.World, Worker: or(q.Worker, 0), Workers: or(q.Workers, 1),
-			StartStep: or(q.StartStep, 0),
-		},
-	}
-	if r.Columns, err = q.columns(); err != nil {
+	r, err := q.common.request(kind)
+	if err != nil {
 		return Request{}, err
+	}
+	r.Epoch = epoch.Epoch{
+		Seed: *q.Seed, Number: *q.Epoch, Shuffle: *q.Shuffle, Clump: or(q.Clump, 1),
+		GlobalBatch: *q.GlobalBatch, Tail: *q.Tail,
+	}
+	r.Share = epoch.Share{
+		Rank: *q.Rank, World: *q.World, Worker: or(q.Worker, 0), Workers: or(q.Workers, 1),
+		StartStep: or(q.StartStep, 0),
 	}
 	if err := errors.Join(r.Epoch.Validate(), r.Share.Validate()); err != nil {
 		return Request{}, fmt.Errorf("command: %w", err)

@@ -24,21 +24,32 @@ type Ticket struct {
 	Incarnation string        `json:"i"`           // incarnation of that node known to the head
 	Expires     int64         `json:"x"`           // seconds since the Unix epoch
 	Kind        Kind          `json:"k"`           // what follows
-	Bounds      assign.Bounds `json:"b"`           // the rows that the node holds
-	Rows        assign.Bounds `json:"r,omitzero"`  // Shard: the rows to read from this node
+	Bounds      assign.Bounds `json:"b"`           // the filtered rows that the node holds
+	Rows        assign.Bounds `json:"r,omitzero"`  // Shard: the rows of the selection to read from this node
 	Epoch       epoch.Epoch   `json:"e,omitzero"`  // Epoch, Mix: with Rows set
 	Share       epoch.Share   `json:"s,omitzero"`  // Epoch, Mix
 	Mix         *epoch.Mix    `json:"m,omitempty"` // Mix
 	Columns     []int         `json:"c,omitempty"` // indices into the served schema; none means all
 	Job         string        `json:"j,omitempty"` // the job that reads; none: the node takes the client's address
+	Filter      string        `json:"f,omitempty"` // id of the filter; empty: the filtered rows are all rows
+	Split       *epoch.Split  `json:"p,omitempty"` // nil: the rows of the selection are the filtered rows
+	Filtered    int64         `json:"q,omitempty"` // with Split: the number of filtered rows of all nodes
 }
 
-// Cursor iterates over the rows of the ticket's kind Epoch or Mix, of all nodes.
-func (t Ticket) Cursor() (*epoch.Cursor, error) {
-	if t.Mix != nil {
-		return epoch.NewMixCursor(t.Epoch, *t.Mix, t.Share)
+// Cursor iterates over the filtered rows of the ticket's kind Shard, Epoch or Mix, of all nodes.
+func (t Ticket) Cursor() (c *epoch.Cursor, err error) {
+	switch {
+	case t.Kind == Shard:
+		c = epoch.NewRange(uint64(t.Rows[0]), uint64(t.Rows[1]))
+	case t.Mix != nil:
+		c, err = epoch.NewMixCursor(t.Epoch, *t.Mix, t.Share)
+	default:
+		c, err = epoch.NewCursor(t.Epoch, t.Share)
 	}
-	return epoch.NewCursor(t.Epoch, t.Share)
+	if err == nil && t.Split != nil {
+		c.Split(*t.Split, uint64(t.Filtered))
+	}
+	return c, err
 }
 
 // ticketVersion is the first byte of a sealed ticket.

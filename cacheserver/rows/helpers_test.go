@@ -255,6 +255,23 @@ func runsOf(rows ...int64) []Run {
 	return runs
 }
 
+// records returns rows [lo, hi) as the record batches of Records, concatenated. Each is copied, as it is valid only until the next one.
+func (st store) records(t testing.TB, p *Projection, lo, hi int64) arrow.RecordBatch {
+	t.Helper()
+	var batches []arrow.RecordBatch
+	for b, err := range st.rows.Records(p, lo, hi) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		columns := make([]arrow.Array, b.NumCols())
+		for i, c := range b.Columns() {
+			columns[i] = array.MakeFromData(retyped(c.Data(), p.Schema().Field(i).Type))
+		}
+		batches = append(batches, concat(t, p.Schema(), []arrow.RecordBatch{array.NewRecordBatch(p.Schema(), columns, b.NumRows())}))
+	}
+	return concat(t, p.Schema(), batches)
+}
+
 // readRows reads rows with Gather, in as many messages as necessary.
 func (st store) readRows(t testing.TB, p *Projection, rows []int64, maxBytes int) arrow.RecordBatch {
 	t.Helper()

@@ -82,10 +82,12 @@ func TestTypes(t *testing.T) {
 			st := load(t, s, 256, whole, whole.NewSlice(1, whole.NumRows()), whole.NewSlice(0, 0), whole)
 			p := st.layout.All()
 			equalBatches(t, "range", st.readRange(t, p, 0, want.NumRows()), want)
+			equalBatches(t, "records", st.records(t, p, 0, want.NumRows()), want)
 			var backwards []int64
 			for r := want.NumRows() - 1; r >= 0; r-- {
 				backwards = append(backwards, r, r)
 				equalBatches(t, fmt.Sprintf("range from %d", r), st.readRange(t, p, r, want.NumRows()), want.NewSlice(r, want.NumRows()))
+				equalBatches(t, fmt.Sprintf("records from %d", r), st.records(t, p, r, want.NumRows()), want.NewSlice(r, want.NumRows()))
 				equalBatches(t, fmt.Sprintf("row %d", r), st.readRows(t, p, []int64{r}, 1<<20), want.NewSlice(r, r+1))
 			}
 			equalBatches(t, "gather", st.readRows(t, p, backwards, 1<<20), takeRows(t, want, backwards))

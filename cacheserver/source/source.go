@@ -35,6 +35,9 @@ type Source interface {
 	Open(ctx context.Context, v Version, buffers *Buffers) (Dataset, error)
 	// Split decodes the JSON of a split.
 	Split(text json.RawMessage) (Split, error)
+	// Match compiles a filter for rows of a served schema, which need not be in memory yet. An error says what is wrong with the
+	// filter; if it is a column, the error lists those of the schema.
+	Match(schema *arrow.Schema, filter string) (Matcher, error)
 	// Retry classifies an error of one of the source's calls: whether a retry may succeed.
 	Retry(err error) Retry
 }
@@ -46,6 +49,15 @@ type Dataset interface {
 	// Fetch prefetches the bytes of a split, unless they are on a local disk. It decodes nothing. ctx also applies to the reads of
 	// Batches.
 	Fetch(ctx context.Context, s Split) (Fetched, error)
+}
+
+// Matcher evaluates a filter. It is safe for concurrent use.
+type Matcher interface {
+	// Columns are the indices, in the schema, of the columns that the filter compares.
+	Columns() []int
+	// Match returns a bitmap, least significant bit first, of which of n rows the filter is true for. columns are those of Columns,
+	// in that order.
+	Match(columns []arrow.Array, n int) (keep []byte, err error)
 }
 
 // Fetched is a split whose bytes were prefetched. It is not safe for concurrent use; the caller closes it.

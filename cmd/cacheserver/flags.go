@@ -229,19 +229,29 @@ func isLoopback(a net.Addr) bool {
 }
 
 // memoryFlags bound the memory for rows and clients.
-type memoryFlags struct{ limit string }
+type memoryFlags struct{ limit, filters string }
 
 func (f *memoryFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.limit, "memory-limit", env.or("MEMORY_LIMIT", "90%"),
 		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
+	flags.StringVar(&f.filters, "filter-memory", env.or("FILTER_MEMORY", "5%"),
+		"part of the memory limit for the indexes of filters that clients ask for, which take an eighth of a byte for each row: bytes, a quantity, or a share of the limit (env FILTER_MEMORY)")
 }
 
-func (f *memoryFlags) budget() (*rows.Budget, error) {
+// budget returns the memory limit, and how much of it the indexes of filters may use.
+func (f *memoryFlags) budget() (budget *rows.Budget, filters int64, err error) {
 	bytes, err := parseMemory(f.limit)
 	if err != nil {
-		return nil, fmt.Errorf("--memory-limit: %w", err)
+		return nil, 0, fmt.Errorf("--memory-limit: %w", err)
 	}
-	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), nil
+	filters, err = parseShare(f.filters, bytes)
+	if err == nil && filters > bytes {
+		err = fmt.Errorf("%q: more than the memory limit, which is %d bytes", f.filters, bytes)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("--filter-memory: %w", err)
+	}
+	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), filters, nil
 }
 
 // noArguments rejects positional arguments with a hint, since the usual mistake is a path without its flag.

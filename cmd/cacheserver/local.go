@@ -42,13 +42,13 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			if err != nil {
 				return err
 			}
-			budget, turns, err := data.open(cmd.Context(), p)
+			own, err := data.open(cmd.Context(), p)
 			if err != nil {
 				return err
 			}
 			cache, err := local.New(cmd.Context(), local.Config{
-				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: budget, Store: src.Store, Source: src,
-				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles, Turns: turns,
+				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: own.budget, FilterMemory: own.filters, Store: src.Store, Source: src,
+				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles, Turns: own.turns,
 				LoadTimeout: loadTimeout,
 			})
 			if err != nil {

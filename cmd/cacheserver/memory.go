@@ -34,9 +34,9 @@ const processMemory = 80 << 20
 // parseMemory parses a number of bytes, a quantity, or a percentage of the machine's memory.
 func parseMemory(text string) (int64, error) {
 	if share, ok := strings.CutSuffix(text, "%"); ok {
-		percent, err := strconv.ParseFloat(share, 64)
-		if err != nil || !(percent > 0 && percent <= 100) {
-			return 0, fmt.Errorf("%q: want a share in (0, 100]%%", text)
+		percent, err := parsePercent(text, share)
+		if err != nil {
+			return 0, err
 		}
 		limit, err := machineMemory()
 		if err == nil && limit <= processMemory {
@@ -44,6 +44,28 @@ func parseMemory(text string) (int64, error) {
 		}
 		return min(int64(float64(limit)*percent/100), limit-processMemory), err
 	}
+	return parseQuantity(text)
+}
+
+// parseShare parses a number of bytes, a quantity, or a percentage of whole.
+func parseShare(text string, whole int64) (int64, error) {
+	if share, ok := strings.CutSuffix(text, "%"); ok {
+		percent, err := parsePercent(text, share)
+		return int64(float64(whole) * percent / 100), err
+	}
+	return parseQuantity(text)
+}
+
+func parsePercent(text, share string) (float64, error) {
+	percent, err := strconv.ParseFloat(share, 64)
+	if err != nil || !(percent > 0 && percent <= 100) {
+		return 0, fmt.Errorf("%q: want a share in (0, 100]%%", text)
+	}
+	return percent, nil
+}
+
+// parseQuantity parses a number of bytes, or a quantity.
+func parseQuantity(text string) (int64, error) {
 	for _, u := range units {
 		number, ok := strings.CutSuffix(text, u.suffix)
 		if !ok {

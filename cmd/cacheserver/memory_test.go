@@ -26,3 +26,20 @@ func TestParseMemory(t *testing.T) {
 		t.Errorf("50%% of %d is %d, error %v", all, half, err)
 	}
 }
+
+func TestFilterMemory(t *testing.T) {
+	for _, tt := range []struct {
+		limit, filters string
+		want           int64
+	}{{"1000", "5%", 50}, {"1Gi", "16Mi", 16 << 20}, {"100", "100%", 100}} {
+		_, got, err := (&memoryFlags{limit: tt.limit, filters: tt.filters}).budget()
+		if err != nil || got != tt.want {
+			t.Errorf("%s of %s is %d, error %v; want %d", tt.filters, tt.limit, got, err, tt.want)
+		}
+	}
+	for _, filters := range []string{"", "0%", "101%", "2000", "x"} {
+		if _, got, err := (&memoryFlags{limit: "1000", filters: filters}).budget(); err == nil {
+			t.Errorf("%q of 1000 is accepted as %d bytes", filters, got)
+		}
+	}
+}

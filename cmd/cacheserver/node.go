@@ -49,18 +49,19 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if advertise, err = advertised(advertise, headAddr, p.flight.Addr(), env); err != nil {
 				return err
 			}
-			budget, turns, err := data.open(cmd.Context(), p)
+			own, err := data.open(cmd.Context(), p)
 			if err != nil {
 				return err
 			}
 			n, err := node.New(node.Config{
-				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Flight: p.flight, HTTP: p.http, Budget: budget,
-				Store: src.Store, Source: src, Secret: serve.secret, TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles, Turns: turns,
+				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Flight: p.flight, HTTP: p.http,
+				Budget: own.budget, FilterMemory: own.filters, Turns: own.turns, Store: src.Store, Source: src, Secret: serve.secret, TLS: serve.tls,
+				Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
 			})
 			if err != nil {
 				return err
 			}
-			p.log.Info("started", "flight", advertise, "head", headAddr, "index", index, "memory-limit", budget.Limit())
+			p.log.Info("started", "flight", advertise, "head", headAddr, "index", index, "memory-limit", own.budget.Limit())
 			return n.Start(cmd.Context())
 		},
 	}

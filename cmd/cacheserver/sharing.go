@@ -28,15 +28,21 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env environment) {
 	f.sharing.register(flags, env)
 }
 
-// open returns the memory, which it exports as metrics, and the queue of streams.
-func (f *dataFlags) open(ctx context.Context, p *process) (*rows.Budget, *fair.Queue, error) {
-	budget, err := f.memory.budget()
-	if err != nil {
-		return nil, nil, err
+// dataLimits are what data nodes have for rows and clients.
+type dataLimits struct {
+	budget  *rows.Budget
+	filters int64 // bytes of budget that indexes of filters may take
+	turns   *fair.Queue
+}
+
+// open returns what the flags describe, and exports the memory as metrics.
+func (f *dataFlags) open(ctx context.Context, p *process) (own dataLimits, err error) {
+	if own.budget, own.filters, err = f.memory.budget(); err != nil {
+		return own, err
 	}
-	p.countMemory(budget)
-	turns, err := f.sharing.turns(ctx, p.log)
-	return budget, turns, err
+	p.countMemory(own.budget)
+	own.turns, err = f.sharing.turns(ctx, p.log)
+	return own, err
 }
 
 // sharingFlags configure how data nodes are shared among jobs.

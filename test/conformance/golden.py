@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,7 @@ def descriptors() -> list[Case]:
         bad("epoch, unknown column", "nope", _EPOCH, columns=["nope"]),
         *jobs(),
         *mixes(),
+        *splits(),
     ]
 
 
@@ -170,6 +172,38 @@ def jobs() -> list[Case]:
     ]
 
 
+def splits() -> list[Case]:
+    """Valid and invalid filters and splits."""
+    split: dict[str, Any] = {"seed": 1, "of": 100, "from": 0, "to": 90}
+
+    def refused(name: str, says: str, *without: str, **changes: Any) -> Case:
+        fields = {key: value for key, value in {**split, **changes}.items() if key not in without}
+        return bad(f"split, {name}", says, _EPOCH, split=fields)
+
+    return [
+        good("shard with a filter", _SHARD, filter="id >= 0"),
+        good("epoch with a blank filter", _EPOCH, filter=" \n"),
+        good("epoch with a split", _EPOCH, split=split),
+        good("epoch with filter and split", _EPOCH, filter="id IN (1, 2, 3)", split={**split, "shuffle": False}),
+        good("take with an empty split", {"v": 1, "kind": "take"}, split={**split, "to": 0}),
+        good("split, largest numbers", _EPOCH,
+             split={"seed": 2**64 - 1, "of": 2**62 - 1, "from": 2**62 - 1, "to": 2**62 - 1}),
+        bad("a filter as number", "filter: number does not fit, want a string", _SHARD, filter=1),
+        bad("a split as list", "split: array does not fit, want an object", _SHARD, split=[1]),
+        *[refused(f"without {f}", f"split.{f}: missing", f) for f in split],
+        refused("of 0", "split.of = 0: want 1 <= of < 2^62", of=0, to=0),
+        refused("of 2^62", "split.of = 4611686018427387904", of=2**62),
+        refused("to past of", "split.to = 101: want from <= to <= of = 100", to=101),
+        refused("from past to", "split.from = 91: want 0 <= from <= to = 90", **{"from": 91}),
+        refused("a negative seed", "split.seed: -1 does not fit", seed=-1),
+        refused("a fraction", "split.to: 0.5 does not fit", to=0.5),
+        refused("null", "split.of: null does not fit", of=None),
+        refused("shuffle as number", "split.shuffle: 1 does not fit, want true or false", shuffle=1),
+        refused("another field", '"part" is no field of a split', part=1),
+        refused("a field in another case", '"Seed" is no field of a split', Seed=1),
+    ]  # fmt: skip
+
+
 def mixes() -> list[Case]:
     """Valid and invalid descriptors of mixtures; the second part is the dataset."""
     one, nine = {"rows": 50, "weights": [1]}, {"rows": 9, "weights": [1]}
@@ -185,7 +219,6 @@ def mixes() -> list[Case]:
             bad(f"mix without {f}", f, _MIX, f)
             for f in ("part", "parts", "unit", "length", "seed", "epoch", "global_batch", "tail", "rank", "world")
         ],
-        bad("mix with a filter of its own", "filter", _MIX, filter="id > 3"),
         bad("mix, no parts", "parts: 0, want 1 to 256", _MIX, parts=[]),
         bad("mix, too many parts", "parts: 257, want 1 to 256", _MIX, parts=[one] * 257, phases=[]),
         bad("mix, part is the number of parts", "part = 2: want 0 <= part < 2", _MIX, part=2),
@@ -307,10 +340,71 @@ def metadata() -> list[Case]:
     text = "name = 'O''Brien' AND \"day\" >= DATE '2024-02-29'"
     return [
         {"name": "answer", "metadata": answer},
+        {
+            "name": "answer to a selection",
+            "metadata": {
+                **answer,
+                "rows": 3,
+                "nodes": [[0, 1], [1, 4]],
+                "filtered_rows": 4,
+                "selection": {
+                    "filter": text,
+                    "split": {"seed": 2**64 - 1, "of": 10, "from": 0, "to": 9, "shuffle": True},
+                },
+            },
+        },
+        {
+            "name": "answer to a filter",
+            "metadata": {
+                **answer,
+                "rows": 4,
+                "nodes": [[0, 1], [1, 4]],
+                "filtered_rows": 4,
+                "selection": {"filter": text},
+            },
+        },
         {"name": "answer with a filter", "metadata": {**answer, "dataset": {**dataset, "filter": text}}},
         {"name": "endpoint", "metadata": {"node": 1}},
         {"name": "batch", "metadata": {"busy_us": 1042}},
     ]
+
+
+def selections() -> list[Case]:
+    """Epochs of selections: the rows that a filter selects; by rank and node the rows of the table, in stream order.
+
+    Nodes are ranges of rows of the table. A filter is given by the rows that it is true for; null: by none.
+    """
+    r = random.Random(33)
+    dense, few = sorted(r.sample(range(2000), 1700)), sorted(r.sample(range(2000), 23))
+    runs = [row for row in range(2000) if row // 90 % 2]
+    nodes = [[0, 700], [700, 700], [700, 1999], [1999, 2000]]
+    base: Case = {"rows": 2000, "nodes": nodes, "filter": dense, "split": None, "seed": 7, "epoch": 2, "shuffle": True,
+                  "clump": 1, "global_batch": 256, "tail": "keep", "world": 2}  # fmt: skip
+    part = {"seed": 1, "of": 100, "from": 0, "to": 90, "shuffle": True}
+    changes: list[Case] = [
+        {}, {"filter": few}, {"filter": runs, "clump": 50}, {"filter": runs, "shuffle": False}, {"filter": []},
+        {"filter": None, "split": part}, {"split": part}, {"split": {**part, "from": 90, "to": 100}, "tail": "pad"},
+        {"split": {**part, "shuffle": False}, "world": 3},
+        {"filter": few, "split": {**part, "of": 7, "from": 3, "to": 4}},
+        {"filter": runs, "split": {"seed": 2**64 - 1, "of": 3, "from": 1, "to": 3, "shuffle": True}, "clump": 8,
+         "tail": "drop", "world": 1},
+        {"filter": runs, "split": part, "shuffle": False, "world": 5}, {"split": {**part, "to": 0}},
+    ]  # fmt: skip
+    return [selection({**base, **change}) for change in changes]
+
+
+def selection(case: Case) -> Case:
+    """A case with what it wants: filtered rows, rows of the selection, and by rank and node the rows of the table."""
+    rows = list(range(case["rows"])) if case["filter"] is None else case["filter"]
+    filtered = list(range(len(rows)))
+    if split := case["split"]:
+        named = {"start" if k == "from" else k: v for k, v in split.items()}
+        filtered = order.Split(**named).rows(len(rows))
+    fields = {k: case[k] for k in ("seed", "epoch", "shuffle", "clump", "global_batch", "tail", "world")}
+    ranks = [order.Epoch(rows=len(filtered), rank=i, **fields).share_rows() for i in range(case["world"])]
+    of_table = [[rows[filtered[row]] for row in rank] for rank in ranks]
+    streams = [[[row for row in rank if lo <= row < hi] for lo, hi in case["nodes"]] for rank in of_table]
+    return {**case, "want": {"filtered_rows": len(rows), "rows": len(filtered), "streams": streams}}
 
 
 FILES = {
@@ -318,6 +412,7 @@ FILES = {
     "wire_answers.json": answers,
     "wire_metadata.json": metadata,
     "mix_vectors.json": mixtures,
+    "selection_vectors.json": selections,
 }
 
 

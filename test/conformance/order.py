@@ -158,6 +158,26 @@ def sequence_row(epoch: Epoch, position: int) -> int:
 _sequence = functools.lru_cache(2048)(Epoch.sequence)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The part of the filtered rows that a request uses, with the field names of the wire contract, but for from."""
+
+    seed: int
+    of: int
+    start: int
+    to: int
+    shuffle: bool = True
+
+    def rows(self, filtered: int) -> list[int]:
+        """The filtered row of each row of the part."""
+        positions = range(self.start * filtered // self.of, self.to * filtered // self.of)
+        return [permuted(filtered, self.seed, 0, p) for p in positions] if self.shuffle else list(positions)
+
+    def field(self) -> dict[str, int | bool]:
+        """The field of a request."""
+        return {"seed": self.seed, "of": self.of, "from": self.start, "to": self.to, "shuffle": self.shuffle}
+
+
 class Draw(NamedTuple):
     """What a mixture draws at one position: a part, and one of its rows."""
 

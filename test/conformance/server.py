@@ -198,6 +198,7 @@ def _plain_environment() -> dict[str, str]:
         "TABLE_COLUMNS",
         "FILTER",
         "MEMORY_LIMIT",
+        "FILTER_MEMORY",
         "LISTEN",
         "HTTP_LISTEN",
         "TRANSPORT",

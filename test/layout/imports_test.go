@@ -32,6 +32,8 @@ type ban struct {
 var bans = []ban{
 	{folder: "cacheserver/epoch", strict: true, allowed: []string{"golang.org/x/sys/cpu"},
 		why: "the order of an epoch is pure arithmetic, which every package may use"},
+	{folder: "cacheserver/pick", strict: true,
+		why: "the index of a filter's rows is pure, and independent of where the rows are"},
 	{folder: "cacheserver/assign", strict: true,
 		why: "the assignment of rows to nodes is a pure function of the list of splits"},
 	{folder: "cacheserver/filter/syntax", strict: true,

@@ -31,6 +31,7 @@ type ToHead struct {
 	Failed   *Failed      `json:"failed,omitempty"`
 	Record   *RecordPiece `json:"record,omitempty"`
 	Leaving  *Leaving     `json:"leaving,omitempty"`
+	Indexed  *Indexed     `json:"indexed,omitempty"`
 }
 
 // ToNode is a message from the head; exactly one field is set.
@@ -39,6 +40,7 @@ type ToNode struct {
 	Ready  *Ready  `json:"ready,omitempty"`
 	Recall *Recall `json:"recall,omitempty"`
 	Abort  *Abort  `json:"abort,omitempty"`
+	Index  *Index  `json:"index,omitempty"`
 }
 
 // Hello introduces a node. Held is nil unless the node has loaded or is loading a plan.
@@ -133,4 +135,23 @@ type Abort struct {
 	Plan string `json:"plan,omitempty"`
 	// Final tells the node's process to exit and not to join again.
 	Final bool `json:"final,omitempty"`
+}
+
+// Index asks a node for the index of a filter over its rows of a plan. A node that has it answers at once.
+type Index struct {
+	Plan   string `json:"plan"`
+	ID     string `json:"id"` // of the filter, in tickets
+	Filter string `json:"filter"`
+}
+
+// Indexed answers Index. The node keeps the index until its process ends, the plan is replaced, or a later answer on the same stream
+// lists it in Dropped.
+type Indexed struct {
+	Plan    string   `json:"plan"`
+	ID      string   `json:"id"`
+	Rows    int64    `json:"rows"`              // for which the filter is true
+	Hash    string   `json:"hash"`              // of which rows they are
+	Refusal string   `json:"refusal,omitempty"` // why there is no index; empty if there is
+	NoRoom  bool     `json:"no_room,omitempty"` // it was refused for want of memory
+	Dropped []string `json:"dropped,omitempty"` // indexes that the node has dropped to make this one
 }

@@ -53,8 +53,8 @@ var list = []mutant{
 	},
 	{
 		"an epoch that goes on skips a step", "cacheserver/head/answer.go",
-		"	cursor, err := epoch.NewCursor(e, r.Share)\n",
-		"	if r.Share.StartStep > 0 {\n		r.Share.StartStep++\n	}\n	cursor, err := epoch.NewCursor(e, r.Share)\n",
+		"	return a.spread(protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: r.Share})\n",
+		"	if r.Share.StartStep > 0 {\n		r.Share.StartStep++\n	}\n	return a.spread(protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: r.Share})\n",
 	},
 	{
 		"an epoch lacks its last row", "cacheserver/node/epoch.go",

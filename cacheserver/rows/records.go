@@ -1,0 +1,84 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"fmt"
+	"io"
+	"iter"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+)
+
+// Records yields rows [lo, hi) as record batches, each with rows of a single chunk and of about 1 MiB. A batch is valid until the next
+// one is requested. The first error ends the sequence.
+func (r *Rows) Records(p *Projection, lo, hi int64) iter.Seq2[arrow.RecordBatch, error] {
+	return func(yield func(arrow.RecordBatch, error) bool) {
+		next, stop := iter.Pull2(r.Range(p, lo, hi))
+		defer stop()
+		feed := &messageFeed{schema: SchemaHeader(p.schema), next: next}
+		defer feed.Release()
+		reader, err := ipc.NewReaderFromMessageReader(feed)
+		if err != nil {
+			yield(nil, fmt.Errorf("rows [%d, %d): %w", lo, hi, err))
+			return
+		}
+		defer reader.Release()
+		for reader.Next() {
+			if !yield(reader.RecordBatch(), nil) {
+				return
+			}
+		}
+		if err := reader.Err(); err != nil {
+			yield(nil, fmt.Errorf("rows [%d, %d): %w", lo, hi, err))
+		}
+	}
+}
+
+// messageFeed gives an IPC reader a schema and then the messages of next. It releases a message when the next one is requested.
+type messageFeed struct {
+	schema  []byte // nil once given
+	next    func() (Message, error, bool)
+	message Message
+	joined  []byte // a body of several slices, joined
+}
+
+// Message implements ipc.MessageReader.
+func (f *messageFeed) Message() (*ipc.Message, error) {
+	if f.schema != nil {
+		header := memory.NewBufferBytes(f.schema)
+		f.schema = nil
+		return ipc.NewMessage(header, memory.NewBufferBytes(nil)), nil
+	}
+	f.message.Release()
+	m, err, ok := f.next()
+	if !ok {
+		f.message = Message{}
+		return nil, io.EOF
+	}
+	if err != nil {
+		f.message = Message{}
+		return nil, err
+	}
+	f.message = m
+	var body []byte
+	if len(m.Body) == 1 {
+		body = m.Body[0]
+	} else {
+		f.joined = f.joined[:0]
+		for _, b := range m.Body {
+			f.joined = append(f.joined, b...)
+		}
+		body = f.joined
+	}
+	return ipc.NewMessage(memory.NewBufferBytes(m.Header), memory.NewBufferBytes(body)), nil
+}
+
+// Retain implements ipc.MessageReader.
+func (f *messageFeed) Retain() {}
+
+// Release implements ipc.MessageReader. Further calls do nothing.
+func (f *messageFeed) Release() { f.message.Release() }
