@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import json
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 from order import Epoch as Oracle
-from order import Mixture
+from order import Mixture, permuted
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("vector", pa.list_(pa.int32()))])
 
@@ -129,7 +130,8 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         unknown = [c for c in request.get("columns", []) if c not in SCHEMA.names]
         if unknown:
             raise pa.ArrowInvalid(f"columns: {unknown[0]!r} is no column; there are {SCHEMA.names}")
-        wanted = _wanted(request, table)
+        selected = Selected.of(request, table)
+        wanted = selected.wanted(request)
         endpoints, records = [], 0
         for node, (start, end) in enumerate(table.nodes):
             mine = [row for row in wanted if start <= row < end]
@@ -147,7 +149,9 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
             },
             "rows": table.rows,
             "nodes": table.nodes,
+            **selected.metadata(request, table),
         }
+        metadata["dataset"]["fingerprint"] += "".join(str(request.get(name, "")) for name in ("filter", "split"))
         schema = _projected(request).schema
         return fl.FlightInfo(
             schema,
@@ -178,7 +182,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         request = self._checked(ticket.ticket)
         table = self._peer.table
         start, end = table.nodes[request["node"]]
-        rows = [table.first + row for row in _wanted(request, table) if start <= row < end]
+        rows = [table.first + row for row in Selected.of(request, table).wanted(request) if start <= row < end]
         return fl.GeneratorStream(_projected(request).schema, self._messages(request, rows))
 
     def do_exchange(
@@ -188,8 +192,9 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
         del context
         request = self._checked(descriptor.command)
         writer.begin(_projected(request).schema)
+        filtered = Selected.of(request, self._peer.table).filtered
         for chunk in reader:
-            rows = chunk.data.column(0).to_pylist()
+            rows = [filtered[number] for number in chunk.data.column(0).to_pylist()]
             start, end = self._peer.table.nodes[request["node"]]
             assert all(start <= row < end for row in rows)
             writer.write_batch(_projected(request, rows))
@@ -229,14 +234,54 @@ def _projected(request: dict[str, Any], rows: list[int] | None = None) -> pa.Rec
     return batch.select(request["columns"]) if "columns" in request else batch
 
 
-def _wanted(request: dict[str, Any], table: Table) -> tuple[int, ...]:
-    options = {k: v for k, v in request.items() if k not in ("v", "kind", "columns", "node", "incarnation")}
+@dataclass(frozen=True)
+class Selected:
+    """The rows that a request selects. filtered: those that its filter leaves; rows: of these, those of its split."""
+
+    filtered: Sequence[int]
+    rows: Sequence[int]
+
+    @classmethod
+    def of(cls, request: dict[str, Any], table: Table) -> Self:
+        """Applies the filter and the split of a request. The filter is one of Python's over `id`."""
+        filtered = list(range(table.rows))
+        if "filter" in request:
+            condition = compile(request["filter"].replace(" = ", " == ").lower(), "filter", "eval")
+            filtered = [row for row in filtered if eval(condition, {"id": table.first + row})]
+        if "split" not in request:
+            return cls(filtered, filtered)
+        split, count = request["split"], len(filtered)
+        part = range(split["from"] * count // split["of"], split["to"] * count // split["of"])
+        if not split["shuffle"]:
+            return cls(filtered, [filtered[i] for i in part])
+        return cls(filtered, [filtered[permuted(count, split["seed"], 0, i)] for i in part])
+
+    def metadata(self, request: dict[str, Any], table: Table) -> dict[str, Any]:
+        """The fields that the head adds for a selection."""
+        if "filter" not in request and "split" not in request:
+            return {}
+        return {
+            "rows": len(self.rows),
+            "filtered_rows": len(self.filtered),
+            "nodes": [[bisect.bisect_left(self.filtered, edge) for edge in node] for node in table.nodes],
+            "selection": {"filter": request.get("filter", ""), **{k: request[k] for k in ("split",) if k in request}},
+        }
+
+    def wanted(self, request: dict[str, Any]) -> list[int]:
+        """The rows of the table that the request asks for, in order; none for a take."""
+        return [self.rows[row] for row in _wanted(request, len(self.rows))]
+
+
+def _wanted(request: dict[str, Any], rows: int) -> tuple[int, ...]:
+    """The rows of the selection that the request asks for."""
+    without = ("v", "kind", "columns", "node", "incarnation", "filter", "split")
+    options = {k: v for k, v in request.items() if k not in without}
     if request["kind"] == "epoch":
-        return _share_rows(Oracle(rows=table.rows, **options))
+        return _share_rows(Oracle(rows=rows, **options))
     if request["kind"] == "mix":
         parts = tuple((part["rows"], tuple(part["weights"])) for part in options.pop("parts"))
         part, phases = options.pop("part"), tuple(options.pop("phases"))
-        assert parts[part][0] == table.rows
+        assert parts[part][0] == rows
         return _part_rows(Mixture(parts=parts, phases=phases, **options), part)
     return ()
 

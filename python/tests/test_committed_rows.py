@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from chance import Chance
 from order import Epoch as Oracle
-from peer import Peer, Table, rows_of
+from peer import Peer, Selected, Table, rows_of
 
-from kubeflow_datacache import Batch, DataCache, Loader, World
+from kubeflow_datacache import Batch, DataCache, Loader, Split, World
 from kubeflow_datacache.cache import Transport
 from kubeflow_datacache.fetch import retry
 
@@ -34,6 +34,13 @@ class Schedule:
     attempts: list[tuple[int, int, int]]
     epochs: int
 
+    def selected(self) -> list[int]:
+        """The rows of the table that the options select, in the order of the selection."""
+        split = self.options["split"]
+        fields = {"filter": self.options["filter"], "split": None if split is None else split.request()}
+        request = {name: value for name, value in fields.items() if value is not None}
+        return list(Selected.of(request, Table(self.rows, [])).rows)
+
     def traits(self) -> dict[str, int]:
         """The features that the schedule exercises: 1 if present, else 0."""
         batch, worlds = self.options["global_batch_size"], [world for world, _, _ in self.attempts]
@@ -46,6 +53,10 @@ class Schedule:
             "clumps": self.options["shuffle"] and self.options["clump"] > 1,
             "not shuffled": not self.options["shuffle"],
             "several epochs": self.epochs > 1,
+            "filters": self.options["filter"] is not None,
+            "splits": self.options["split"] is not None,
+            "splits in order": self.options["split"] is not None and not self.options["split"].shuffle,
+            "nothing selected": self.rows > 0 and not self.selected(),
             **{f"tail {tail}": self.options["tail"] == tail for tail in ("drop", "keep", "pad")},
             **{f"{rows} rows": self.rows == rows for rows in SIZES},
         }
@@ -64,10 +75,18 @@ def schedule(number: int, rng: random.Random) -> Schedule:
         "clump": rng.choice([1, 1, 1, 2, 5, 64]),
         "tail": rng.choice(["drop", "keep", "pad"]),
         "prefetch_bytes": rng.choice([1, 500, 5_000, 1 << 20]),
+        "filter": rng.choice([None, None, f"id % {rng.randint(2, 5)} = 1", f"id >= {rng.randint(0, rows)}"]),
+        "split": rng.choice([None, _split(rng)]),
     }
     steps = rows // batch + 1
     attempts = [(rng.randint(1, 6), rng.choice([1, 1, 2, 3]), rng.randint(0, steps + 1)) for _ in range(4)]
     return Schedule(rows, options, attempts, rng.randint(1, 2))
+
+
+def _split(rng: random.Random) -> Split:
+    of = rng.randint(1, 12)
+    start = rng.randint(0, of - 1)
+    return Split(of=of, start=start, stop=rng.randint(start, of), seed=rng.getrandbits(64), shuffle=rng.random() < 0.7)
 
 
 Committed = dict[tuple[int, int], list[Batch]]  # (epoch, step): the batch of each rank
@@ -155,19 +174,21 @@ def train(cache: DataCache, plan: Schedule, disturb: Callable[[bool], None]) -> 
 
 def check(plan: Schedule, committed: Committed) -> None:
     """Asserts that every global batch equals the oracle's: rows, order, mask and content."""
-    options = {k: v for k, v in plan.options.items() if k not in ("prefetch_bytes", "global_batch_size")}
+    others = ("prefetch_bytes", "global_batch_size", "filter", "split")
+    options, selected = {k: v for k, v in plan.options.items() if k not in others}, plan.selected()
     for epoch in range(plan.epochs):
-        oracle = Oracle(rows=plan.rows, epoch=epoch, global_batch=plan.options["global_batch_size"], **options)
+        oracle = Oracle(rows=len(selected), epoch=epoch, global_batch=plan.options["global_batch_size"], **options)
         assert sorted(s for e, s in committed if e == epoch) == list(range(oracle.steps()))
         for step in oracle.share():
             batches = committed[epoch, step.number]
             got = [batch.arrow() for batch in batches]
             ids = [row for part in got for row in part.column("id").to_pylist()]
-            assert ids == step.rows, (plan, epoch, step.number)
+            rows = [selected[row] for row in step.rows]
+            assert ids == rows, (plan, epoch, step.number)
             assert [row for batch in batches for row in batch.indices.tolist()] == step.rows
             assert [ok for batch in batches for ok in batch.valid.tolist()] == step.valid
             assert max(b.rows for b in batches) - min(b.rows for b in batches) <= 1
-            assert pa.Table.from_batches(got) == pa.Table.from_batches([rows_of(step.rows)])
+            assert pa.Table.from_batches(got) == pa.Table.from_batches([rows_of(rows)])
 
 
 def test_no_row_is_lost_repeated_or_moved(chance: Chance, monkeypatch: pytest.MonkeyPatch) -> None:

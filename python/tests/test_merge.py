@@ -18,6 +18,7 @@ from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.order.epoch import Epoch, Share
+from kubeflow_datacache.order.split import Placement, Split, TablePlacement, placement
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import detach_small
 from test_arrays import COLUMNS, TYPES
@@ -33,14 +34,15 @@ class Messages:
 
     apart = False
 
-    def __init__(
-        self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...], rng: random.Random, start: int = 0
-    ) -> None:
-        self.info = SimpleNamespace(nodes=nodes, schema=TABLE.schema, row_bytes=rng.choice([1.0, 1e4, 1e6]))
+    def __init__(self, epoch: Epoch, share: Share, placement: Placement, rng: random.Random, start: int = 0) -> None:
+        self.info = SimpleNamespace(placement=placement, schema=TABLE.schema, row_bytes=rng.choice([1.0, 1e4, 1e6]))
         self.marked, self.step, self.reconnects = Counter[int](), 0, 0
         steps = range(share.first_step(start), epoch.steps, share.workers)
         wanted: list[int] = epoch.rows_of(steps, share).tolist()
-        self._rest = {i: [r for r in wanted if start <= r < end] for i, (start, end) in enumerate(nodes)}
+        numbers = dict(enumerate(placement.numbers(np.arange(epoch.rows)).tolist()))
+        self._rest = {
+            i: [r for r in wanted if start <= numbers[r] < end] for i, (start, end) in enumerate(placement.bounds)
+        }
         self.sent = {i: len(rows) for i, rows in self._rest.items() if rows}
         self._most, self._rng = rng.choice([1, 5, 40]), rng
 
@@ -65,9 +67,12 @@ class Messages:
         """Nothing to close."""
 
 
-def _nodes(rng: random.Random) -> tuple[tuple[int, int], ...]:
-    cuts = sorted(rng.randint(0, ROWS) for _ in range(rng.choice([0, 1, 2, 12])))
-    return tuple(zip([0, *cuts], [*cuts, ROWS], strict=True))
+def _placement(rng: random.Random) -> Placement:
+    """The placement of ROWS rows on several nodes: of a whole table, or of a split of one that is twice as large."""
+    split = rng.choice([None, Split(of=4, start=1, stop=3, seed=5), Split(of=2, start=1, stop=2, shuffle=False)])
+    rows = ROWS if split is None else 2 * ROWS
+    cuts = sorted(rng.randint(0, rows) for _ in range(rng.choice([0, 1, 2, 12])))
+    return placement(tuple(zip([0, *cuts], [*cuts, rows], strict=True)), split, rows)
 
 
 def _epoch(rng: random.Random) -> Epoch:
@@ -90,7 +95,7 @@ def test_steps_are_the_orders_whatever_the_nodes(rng: random.Random) -> None:
     for _ in range(CASES):
         epoch, share = _epoch(rng), _share(rng)
         start = rng.choice([0, rng.randint(0, epoch.steps)])  # resume in the middle of a former block
-        feed = Messages(epoch, share, _nodes(rng), rng, start)
+        feed = Messages(epoch, share, _placement(rng), rng, start)
         merge = Merge(epoch, share, lambda *_, feed=feed: cast("Feed", feed), block_bytes=1 << 20, timer=StageTimer())
         steps: list[int] = []
         for block in merge.blocks(start):
@@ -110,7 +115,7 @@ def _check(block: StepBlock, epoch: Epoch, share: Share) -> None:
 
 def test_a_message_of_whole_steps_is_passed_on_as_it_is() -> None:
     epoch, rng = Epoch(rows=ROWS, shuffle=False, global_batch=10), random.Random(1)
-    feed = Messages(epoch, Share(), ((0, ROWS),), rng)
+    feed = Messages(epoch, Share(), TablePlacement(((0, ROWS),)), rng)
     parts = [TABLE.slice(0, 40), TABLE.slice(40, 25), TABLE.slice(65, 25)]
     feed.take = lambda node, count: iter(parts)
     merge = Merge(epoch, Share(), lambda *_: cast("Feed", feed), block_bytes=1, timer=StageTimer())
@@ -139,7 +144,10 @@ def test_small_columns_of_a_message_that_is_passed_on_are_copied() -> None:
         {"label": pa.array(range(count)), "page": pa.array([b"x" * 4000] * count, pa.binary(4000))}
     )
     feed = Messages(
-        epoch := Epoch(rows=count, shuffle=False, global_batch=10), Share(), ((0, count),), random.Random(1)
+        epoch := Epoch(rows=count, shuffle=False, global_batch=10),
+        Share(),
+        TablePlacement(((0, count),)),
+        random.Random(1),
     )
     feed.take = lambda node, count: iter([message])
     merge = Merge(epoch, Share(), lambda *_: cast("Feed", feed), block_bytes=1, timer=StageTimer())

@@ -136,7 +136,10 @@ def test_a_random_seed(cache: DataCache, caplog: pytest.LogCaptureFixture, monke
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [(3, r"global_batch_size = 1024 is more than the 3 rows .* at most 3, or tail=\"keep\""), (0, "without rows")],
+    [
+        (3, r"global_batch_size = 1024 is more than the 3 rows, .* at most 3, or tail=\"keep\""),
+        (0, "there are no rows"),
+    ],
 )
 def test_an_epoch_without_steps_warns_once(rows: int, message: str) -> None:
     with Peer(Table(rows, [(0, rows)])) as peer, DataCache(peer.endpoint) as cache:

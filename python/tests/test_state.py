@@ -117,6 +117,8 @@ OTHERS: list[tuple[str, Any, Any, str]] = [
     ("table_uuid", "t-2", "t-1", SERVE),
     ("snapshot", 6, 5, SERVE),
     ("filter", "id > 3", "", SERVE),
+    ("row_filter", "id > 3", "", "Select those rows, with filter="),
+    ("split", {"of": 2, "start": 0, "stop": 1, "seed": 0, "shuffle": True}, None, "Select those rows, with split="),
     ("rows", 99, 100, SERVE),
     ("fingerprint", "f-2", "f-1", SERVE),
     ("seed", 6, 5, f"{MAKE} seed=6"),

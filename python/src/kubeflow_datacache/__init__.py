@@ -33,7 +33,10 @@ from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.mixture import MixLoader, Mixture, mix
 from kubeflow_datacache.monitoring.stats import Stats
 from kubeflow_datacache.options import LoaderOptions
+from kubeflow_datacache.order.split import Split
+from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.selection import Selection
 from kubeflow_datacache.table import Table
 from kubeflow_datacache.world import World
 
@@ -57,7 +60,10 @@ __all__ = [
     "LoaderOptions",
     "MixLoader",
     "Mixture",
+    "Permutation",
     "RefusedError",
+    "Selection",
+    "Split",
     "StateError",
     "Stats",
     "Table",

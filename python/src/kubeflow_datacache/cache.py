@@ -4,36 +4,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, get_args
 
-import pyarrow as pa
 import pyarrow.flight as fl
 
 from kubeflow_datacache import fork, h2
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
-from kubeflow_datacache.dataset import Dataset
-from kubeflow_datacache.errors import ColumnError, DataCacheError, DatasetChangedError
+from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
 from kubeflow_datacache.fetch.exchange import REQUEST, Exchange, GrpcExchange
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.h2 import message
 from kubeflow_datacache.h2.reader import ChunkReader
-from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.monitoring.load_progress import wait_ready
 from kubeflow_datacache.notebook import html_table
-from kubeflow_datacache.options import LoaderOptions, check_int, column_names, explicit_signature
+from kubeflow_datacache.order.split import Split
+from kubeflow_datacache.selection import Readable, Selection
 from kubeflow_datacache.stop import Stop
-from kubeflow_datacache.table import Table
 
 Transport = Literal["h2", "grpc"]
 
@@ -55,7 +50,7 @@ _CHANNEL = [
 ]
 
 
-class DataCache:
+class DataCache(Readable):
     """Client of a cache, given the address of its head. Close it, or use it in a with statement.
 
     endpoint: "grpc://HOST:PORT" or "grpc+tls://HOST:PORT". retry_seconds: how long to wait for servers that do not
@@ -148,31 +143,15 @@ class DataCache:
             client.close()
 
     @property
-    def dataset(self) -> Dataset:
-        """The dataset that the cache serves: table, snapshot, fingerprint and number of rows.
-
-        Requested once and then cached. It is requested again after any response that names another dataset, so loaders
-        and tables created from then on read the new one.
-        """
+    def described(self) -> FlightInfo:
+        """The description of all rows, requested once."""
         if self._described is None:
             self._described = self.get_flight_info({"kind": "take"})
-        return self._described.dataset
+        return self._described
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of all columns that the cache serves."""
-        if self._described is None:
-            self._described = self.get_flight_info({"kind": "take"})
-        return self._described.schema
-
-    def __len__(self) -> int:
-        return self.dataset.rows
-
-    def head(self, rows: int = 5, *, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The first rows of the table, or all rows if it has fewer; .to_pandas() displays them as a table."""
-        count = min(check_int("rows", rows, 0), len(self))
-        with contextlib.closing(self.table(columns=columns)) as reader:
-            return reader.__getitems__(range(count))
+    def select(self, *, filter: str | None = None, split: Split | None = None) -> Selection:
+        """The rows for which `filter` is true, and of those the ones in `split`; see Readable.select."""
+        return Selection(self, filter=filter, split=split)
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the address, and the dataset and columns if they are cached already. Never connects."""
@@ -182,17 +161,6 @@ class DataCache:
             shown += [("rows", f"{dataset.rows:,}"), ("snapshot", str(dataset.snapshot))]
             shown += [(f"column {field.name}", str(field.type)) for field in known.schema]
         return html_table("DataCache", shown)
-
-    def check_columns(self, columns: Sequence[str]) -> list[str]:
-        """Returns the column names as a list. Raises ColumnError for a column that the cache does not serve."""
-        there = self.schema.names
-        names = column_names(columns) or []
-        for name in names:
-            if name not in there:
-                close = difflib.get_close_matches(name, there, 1)
-                meant = f"; did you mean {close[0]!r}?" if close else ""
-                raise ColumnError(f"columns: {name!r} is no column that the cache serves; there are {there}{meant}")
-        return names
 
     def status(self) -> dict[str, Any]:
         """The head's status: state, reason, rows, bytes, splits and data nodes (docs/contract.md, /status)."""
@@ -206,17 +174,6 @@ class DataCache:
         UnreachableError if no more rows are loaded for retry_seconds.
         """
         return dict(wait_ready(self.status, self.retry_seconds, progress=progress))
-
-    @explicit_signature
-    def loader(self, **options: Unpack[LoaderOptions]) -> Loader:
-        """A Loader of this rank's batches; LoaderOptions describes the parameters."""
-        return Loader(self, **options)
-
-    def table(
-        self, *, columns: Sequence[str] | None = None, transform: Callable[[pa.RecordBatch], Any] | None = None
-    ) -> Table:
-        """A Table, for access to rows by index in any order."""
-        return Table(self, columns=columns, transform=transform)
 
     def get_flight_info(self, request: Mapping[str, Any], stop: Stop | None = None) -> FlightInfo:
         """Calls GetFlightInfo with a CMD descriptor (docs/contract.md). Retries while the cache loads or restarts.
@@ -235,8 +192,8 @@ class DataCache:
                 raise
 
         answer = FlightInfo.parse(self._try(call, stop))
-        described = self._described
-        if described is not None and described.dataset != answer.dataset:
+        described, whole = self._described, "filter" not in request and "split" not in request
+        if described is not None and whole and described.dataset != answer.dataset:
             self._described = None  # request it again for loaders and tables created from now on
         return answer
 

@@ -11,6 +11,7 @@ from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.fetch.exchange import Exchange
 from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.h2.reader import ChunkReader
+from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.stop import Stop
 
 
@@ -38,7 +39,7 @@ class Closable(Protocol):
 
 
 class Source(Protocol):
-    """What a loader reads: a DataCache, or a Mixture of several."""
+    """What a loader reads: a DataCache, a Selection from one, or a Mixture of several."""
 
     endpoint: str
 
@@ -59,9 +60,17 @@ class Source(Protocol):
         """Registers a reader to be closed together with the cache."""
         ...
 
+    def select(self, *, filter: str | None = None, split: Split | None = None) -> Source:
+        """The rows that a filter and a split leave."""
+        ...
+
 
 class Client(StreamClient, Source, Protocol):
     """Client used by tables."""
+
+    def select(self, *, filter: str | None = None, split: Split | None = None) -> Client:
+        """The rows that a filter and a split leave."""
+        ...
 
     def exchange(self, location: str, ticket: bytes) -> Exchange:
         """Opens a DoExchange call with a data node, to fetch rows by index."""

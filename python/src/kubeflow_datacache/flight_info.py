@@ -13,6 +13,7 @@ import pyarrow.flight as fl
 
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import DataCacheError
+from kubeflow_datacache.order.split import Placement, Split, placement
 
 _VERSION = 1
 
@@ -28,11 +29,11 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class FlightInfo:
-    """A parsed FlightInfo. nodes[i] = (start, end): data node i holds the row indices start <= row < end."""
+    """A parsed FlightInfo. placement: the data node of each row."""
 
     dataset: Dataset
     schema: pa.Schema
-    nodes: tuple[tuple[int, int], ...]
+    placement: Placement
     endpoints: tuple[Endpoint, ...]
     records: int
     nbytes: int
@@ -46,10 +47,12 @@ class FlightInfo:
                 f"the head speaks wire contract {metadata.get('v')!r}, this client {_VERSION}: is the address that of a"
                 " datacache head of this release? Update kubeflow-datacache if the server is newer"
             )
+        dataset = _dataset(metadata)
+        bounds = tuple((start, end) for start, end in metadata["nodes"])
         return cls(
-            dataset=_dataset(metadata),
+            dataset=dataset,
             schema=info.schema,
-            nodes=tuple((start, end) for start, end in metadata["nodes"]),
+            placement=placement(bounds, dataset.split, metadata.get("filtered_rows", dataset.rows)),
             endpoints=tuple(_endpoint(e) for e in info.endpoints),
             records=info.total_records,
             nbytes=info.total_bytes,
@@ -63,13 +66,15 @@ class FlightInfo:
 
 def _dataset(metadata: dict[str, Any]) -> Dataset:
     """Parses the dataset; fields that this release does not know are ignored."""
-    dataset = metadata["dataset"]
+    dataset, selection = metadata["dataset"], metadata.get("selection", {})
     return Dataset(
         table_uuid=dataset["table_uuid"],
         snapshot=dataset["snapshot"],
         fingerprint=dataset["fingerprint"],
         filter=dataset.get("filter", ""),
         rows=metadata["rows"],
+        row_filter=selection.get("filter", ""),
+        split=Split.parse(selection["split"]) if "split" in selection else None,
     )
 
 

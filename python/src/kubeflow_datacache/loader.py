@@ -9,6 +9,7 @@ import itertools
 import os
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Final, Unpack, cast
 
 import pyarrow as pa
@@ -64,6 +65,8 @@ class Loader:
         self.policy = Policy(own["null"], own["ragged"])
         self._world = own["world"]
         self._worker, self._workers = own["worker"], own["workers"]
+        if own["filter"] is not None or own["split"] is not None:
+            cache = cache.select(filter=own["filter"], split=own["split"])
         self._cache = cache
         if own["progress"] and (own["world"] or World.detect()).rank == own["worker"] == 0:
             cache.wait(progress=True)
@@ -187,6 +190,8 @@ class Loader:
             table_uuid=dataset.table_uuid,
             snapshot=dataset.snapshot,
             filter=dataset.filter,
+            row_filter=dataset.row_filter,
+            split=None if dataset.split is None else asdict(dataset.split),
             fingerprint=dataset.fingerprint,
             rows=dataset.rows,
             seed=int(order.seed),
@@ -379,10 +384,10 @@ def _warn_no_steps(order: Epoch) -> None:
     """Warns that all epochs are empty. Python's warning filter suppresses repetitions."""
     if order.rows:
         why = (
-            f"global_batch_size = {order.global_batch} is more than the {order.rows} rows of the table, and"
+            f"global_batch_size = {order.global_batch} is more than the {order.rows} rows, and"
             f' tail="drop" leaves the incomplete step out: give a global_batch_size of at most {order.rows}, or'
             ' tail="keep" or "pad"'
         )
     else:
-        why = "the cache serves a table without rows: see its filter and snapshot"
+        why = "there are no rows: see the filter and snapshot of the cache, and filter= and split= of the loader"
     warnings.warn(f"every epoch of this loader is empty: {why}", stacklevel=3)

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 
 import pyarrow as pa
 
-from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
@@ -22,10 +21,12 @@ from kubeflow_datacache.options import LoaderOptions, check_int, explicit_signat
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.order.mix import Mix, Unit
 from kubeflow_datacache.order.shares import Exact, Shares, Until, fraction
+from kubeflow_datacache.order.split import Split
+from kubeflow_datacache.selection import Readable
 from kubeflow_datacache.state import MixState
 from kubeflow_datacache.stop import Stop
 
-Parts = Mapping[str, tuple[DataCache, float | Sequence[float]]]
+Parts = Mapping[str, tuple[Readable, float | Sequence[float]]]
 
 
 class Mixture:
@@ -67,7 +68,7 @@ class Mixture:
         return MixLoader(self, **options)
 
     @property
-    def caches(self) -> Mapping[str, DataCache]:
+    def caches(self) -> Mapping[str, Readable]:
         """The caches by name of part."""
         return self._caches
 
@@ -115,6 +116,13 @@ class Mixture:
     def wait(self, *, progress: bool = False) -> Mapping[str, Any]:
         """Waits until the caches of all parts are loaded; returns their statuses by name. See DataCache.wait."""
         return {name: cache.wait(progress=progress) for name, cache in self._caches.items()}
+
+    def select(self, *, filter: str | None = None, split: Split | None = None) -> Mixture:
+        """Raises ValueError: parts are selected one by one."""
+        raise ValueError(
+            f"filter = {filter!r}, split = {split!r} of a mixture: select the rows of each part, as"
+            ' mix({"web": (web.select(filter="..."), 0.7), ...})'
+        )
 
     def register(self, reader: Closable) -> None:
         """Registers a reader that closing any of the caches will close."""
@@ -224,14 +232,14 @@ def mix(
 ) -> MixLoader:
     """A loader of several caches by weight: exact, shuffled, resumable at any world size.
 
-    parts: {name: (cache, weight)}. Weights are numbers in any proportion, such as 0.7 and 0.3; with phases, one for
-    each phase. exact: over what the numbers of rows of the parts are exact, after rounding by largest remainder: an
-    "epoch" (or a phase), or every "step" over all ranks. per: whether each "row" is drawn by itself, or all rows of a
-    "batch" over all ranks come from one part. until: when an epoch of the mixture ends: with the "first" part that has
-    no rows left, when "all" parts have been read once, or after a number of rows, which with phases it must be. A part
-    that is longer goes on in the next epoch where it was; a part that is shorter begins an epoch of its own, in another
-    order. With tail="drop", "first" and "all" make an epoch of whole steps. phases: a curriculum: the number of steps,
-    over all epochs, of each phase but the last, which does not end.
+    parts: {name: (cache, weight)}; a Selection may take the place of a cache. Weights are numbers in any proportion,
+    such as 0.7 and 0.3; with phases, one for each phase. exact: over what the numbers of rows of the parts are exact,
+    after rounding by largest remainder: an "epoch" (or a phase), or every "step" over all ranks. per: whether each
+    "row" is drawn by itself, or all rows of a "batch" over all ranks come from one part. until: when an epoch of the
+    mixture ends: with the "first" part that has no rows left, when "all" parts have been read once, or after a number
+    of rows, which with phases it must be. A part that is longer goes on in the next epoch where it was; a part that is
+    shorter begins an epoch of its own, in another order. With tail="drop", "first" and "all" make an epoch of whole
+    steps. phases: a curriculum: the number of steps, over all epochs, of each phase but the last, which does not end.
 
     The columns of all parts must have the same names and types, except with per="batch". The other parameters are those
     of LoaderOptions. Raises ValueError or ColumnError, naming the part.

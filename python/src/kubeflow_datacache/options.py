@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from kubeflow_datacache.order.epoch import Tail
 from kubeflow_datacache.order.feistel import LIMIT
+from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.rows.arrays import Null, Policy, Ragged
 from kubeflow_datacache.world import World
 
@@ -40,7 +41,8 @@ class LoaderOptions(TypedDict, total=False):
     table form a clump; clumps are shuffled, and rows within a clump keep their order. 1, the default, shuffles single
     rows. Larger clumps cost the servers less, but the rows of a clump are neighbours in every epoch. tail: what happens
     to an incomplete last step. "drop" leaves it out, "keep" returns it as a smaller step, "pad" fills it with rows from
-    the start of the epoch, which Batch.valid marks as padding. columns: column names in the wanted order; None for all.
+    the start of the epoch, which Batch.valid marks as padding. filter, split: read only these rows; see
+    DataCache.select. columns: column names in the wanted order; None for all.
     transform: a function of an Arrow record batch; its result becomes Batch.data. If the result is a record batch or a
     mapping of columns, it must have as many rows as the batch. transform_threads: how many batches are transformed at
     the same time; 0 runs the transform in the merging thread, None uses one thread per CPU. transform_processes: use
@@ -67,6 +69,8 @@ class LoaderOptions(TypedDict, total=False):
     shuffle: bool
     clump: int
     tail: Tail
+    filter: str | None
+    split: Split | None
     columns: Sequence[str] | None
     transform: Callable[[pa.RecordBatch], Any] | None
     transform_threads: int | None
@@ -85,6 +89,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "shuffle": True,
     "clump": 1,
     "tail": "drop",
+    "filter": None,
+    "split": None,
     "columns": None,
     "transform": None,
     "transform_threads": None,
@@ -102,7 +108,6 @@ _OTHER_LOADERS: Final = {
     "batch_size": "global_batch_size, the rows of a step over all ranks",
     "drop_last": 'tail="drop", "keep" or "pad"',
     "epoch": "set_epoch(epoch), a method",
-    "filter": "the filter of the cache, which is applied when the table is loaded (docs/use.md)",
     "num_canonical_nodes": "nothing: any world size gives the same global batches",
     "num_splits": "nothing: any world size gives the same global batches",
     "num_workers": "num_workers of StreamingDataLoader, or transform_processes",
@@ -140,6 +145,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         own[name] = _check_bool(name, own[name])
     if not isinstance(own["tail"], str) or own["tail"] not in get_args(Tail):
         raise ValueError(f'tail = {own["tail"]!r}: want "drop", "keep" or "pad"')
+    own["filter"], own["split"] = check_selection(own["filter"], own["split"])
     own["columns"] = column_names(own["columns"])
     if own["world"] is not None and not isinstance(own["world"], World):
         raise TypeError(f"world = {own['world']!r}: want World(rank, size), or None to detect it")
@@ -180,6 +186,17 @@ def column_names(columns: Any) -> list[str] | None:
     if not names:
         raise ValueError("columns is empty: want at least one name, or None for all")
     return [str(name) for name in names]
+
+
+def check_selection(condition: Any, split: Any) -> tuple[str | None, Split | None]:
+    """Returns the filter and the split of a selection. Raises TypeError or ValueError for anything else."""
+    if condition is not None and not isinstance(condition, str):
+        raise TypeError(f'filter = {condition!r}: want a condition as text, such as "label >= 1", or None')
+    if condition is not None and not condition.strip():
+        raise ValueError(f'filter = {condition!r}: want a condition, such as "label >= 1", or None')
+    if split is not None and not isinstance(split, Split):
+        raise TypeError(f"split = {split!r}: want Split(of=100, start=0, stop=90), or None")
+    return condition, split
 
 
 def check_callable(transform: Any) -> Any:

@@ -19,6 +19,7 @@ from kubeflow_datacache.order.mix import Mix, Part
 VERSION: Final = 1
 _LARGEST: Final = 1 << 16  # largest batch size that an error message suggests
 _SHOWN: Final = 8  # number of batch sizes that an error message suggests
+_ROWS: Final = ("table_uuid", "snapshot", "filter", "row_filter", "split", "rows", "fingerprint")
 _POSITION = ("epoch", "next_step")  # the fields that hold the position; all others must match the loader
 
 
@@ -71,6 +72,8 @@ class State(_Checked):
     table_uuid: str
     snapshot: int | str | None
     filter: str
+    row_filter: str
+    split: dict[str, Any] | None
     rows: int
     fingerprint: str
     seed: int
@@ -113,7 +116,7 @@ class MixState(_Checked):
         if name == "parts":
             _equal("names of parts", [p.get("name") for p in saved[name]], [p["name"] for p in self.parts])
             for then, now in zip(saved[name], self.parts, strict=True):
-                for field in ("table_uuid", "snapshot", "filter", "rows", "fingerprint"):
+                for field in _ROWS:
                     _equal(field, then.get(field), now[field], f" of part {now['name']!r}")
         elif name == "phases":
             self._check_past(saved)
@@ -209,9 +212,9 @@ def _equal(name: str, saved: object, here: object, of: str = "") -> None:
     text = f"state: {name}{of} = {saved!r}, but this loader has {here!r}"
     if name in ("version", "order_version"):
         raise StateError(f"{text}: use the release of kubeflow-datacache that saved it")
-    if name in ("table_uuid", "snapshot", "filter", "rows", "fingerprint"):
-        raise StateError(
-            f"{text}: it was saved while reading other rows. Start the cache with that table, snapshot and filter, or"
-            " begin the training anew"
-        )
+    if name in _ROWS:
+        fix = "Start the cache with that table, snapshot and filter"
+        if name in ("row_filter", "split"):
+            fix = f"Select those rows, with {'filter' if name == 'row_filter' else name}="
+        raise StateError(f"{text}: it was saved while reading other rows. {fix}, or begin the training anew")
     raise StateError(f"{text}: make the loader with {name}={saved!r} to go on where it was saved")

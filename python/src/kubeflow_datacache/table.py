@@ -114,14 +114,15 @@ class Table:
             fetcher.cancel()
 
     def _take(self, info: FlightInfo, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        owner = np.searchsorted([end for _, end in info.nodes], rows, side="right")
+        numbers = info.placement.numbers(rows)
+        owner = np.searchsorted([end for _, end in info.placement.bounds], numbers, side="right")
         wanted = {int(node): np.flatnonzero(owner == node) for node in np.unique(owner)}
         for node, places in wanted.items():
-            self._fetchers[node].request(rows[places])
+            self._fetchers[node].request(numbers[places] + info.placement.first)
         parts = [part for node, places in wanted.items() for part in self._fetchers[node].receive(len(places))]
         if len(wanted) < 2:
-            rows = concatenate(parts, info.schema)
-            return detach_small(rows) if len(parts) == 1 else rows
+            together = concatenate(parts, info.schema)
+            return detach_small(together) if len(parts) == 1 else together
         return Gather(parts, np.concatenate(list(wanted.values()))).batch()
 
     def _open(self, stop: Stop) -> FlightInfo:

@@ -79,7 +79,8 @@ class Feed:
         self.info = self._get_info(start_step)
         self._lock = threading.Lock()
         self._waiting = {endpoint.node: endpoint for endpoint in self.info.endpoints}
-        at_once = len(self._waiting) if request["shuffle"] or request["kind"] == "mix" else 1
+        scattered = request["shuffle"] or request["kind"] == "mix" or self.info.placement.scattered
+        at_once = len(self._waiting) if scattered else 1
         self._batch_bytes = batch_bytes(prefetch_bytes, streams=at_once, readers=request["world"] * request["workers"])
         for node in list(self._waiting)[:at_once]:
             self._open(node)
@@ -188,8 +189,9 @@ class Feed:
     def _reopen(self, node: int, received: int) -> Opening | None:
         point = self._resume_point
         info = self._get_info(point.step)
-        if info.nodes != self.info.nodes:
-            raise MovedError(f"the rows lie on other data nodes than before: {info.nodes}, were {self.info.nodes}")
+        now, before = info.placement.bounds, self.info.placement.bounds
+        if now != before:
+            raise MovedError(f"the rows lie on other data nodes than before: {now}, were {before}")
         skip = received - point.taken.get(node, 0)
         for endpoint in info.endpoints:
             if endpoint.node == node:

@@ -80,7 +80,7 @@ class Merge:
                 self.reconnects, self.feed = self.reconnects + feed.reconnects, None
 
     def _walk(self, feed: Feed | MixFeed, step: int) -> Iterator[StepBlock]:
-        plan = Plan(self._epoch, self._share, feed.info.nodes, apart=feed.apart)
+        plan = Plan(self._epoch, self._share, feed.info.placement, apart=feed.apart)
         row_bytes = feed.info.row_bytes
         most = min(_BLOCK_ROWS, int(min(_BLOCK_BYTES, self._block_bytes) / row_bytes))
         rows = 1  # the first run is a single step, so that the first batch comes early

@@ -12,6 +12,7 @@ import pyarrow as pa
 from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.order.mix import Mix
+from kubeflow_datacache.order.split import JoinedPlacement
 
 
 class MixFeed:
@@ -28,7 +29,7 @@ class MixFeed:
             for part in range(len(schemas)):
                 feed = open_part(part, len(self._places))
                 self._feeds.append(feed)
-                self._places += [(part, node) for node in range(len(feed.info.nodes))]
+                self._places += [(part, node) for node in range(len(feed.info.placement.bounds))]
         except BaseException:
             self.close()
             raise
@@ -82,11 +83,10 @@ class MixFeed:
 
 
 def _joined(infos: list[FlightInfo], starts: Sequence[int], schema: pa.Schema) -> FlightInfo:
-    nodes = [(start + lo, start + hi) for start, info in zip(starts, infos, strict=True) for lo, hi in info.nodes]
     return replace(
         infos[0],
         schema=schema,
-        nodes=tuple(nodes),
+        placement=JoinedPlacement([info.placement for info in infos], starts),
         endpoints=(),
         records=sum(info.records for info in infos),
         nbytes=sum(info.nbytes for info in infos),

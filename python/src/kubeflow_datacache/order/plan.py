@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kubeflow_datacache.order.epoch import Epoch, RowIndices, Share
+from kubeflow_datacache.order.split import Placement
 
 Destinations = npt.NDArray[np.intp]
 
@@ -50,17 +51,17 @@ class InterleavedRun:
 
 
 class Plan:
-    """Divides a share's order into runs. nodes[i] = (start, end) are the rows of data node i.
+    """Divides a share's order into runs. placement: the data node that holds each row.
 
     apart: whether a run may only have steps of one part of a mixture.
     """
 
-    def __init__(self, epoch: Epoch, share: Share, nodes: tuple[tuple[int, int], ...], *, apart: bool = False) -> None:
-        self._epoch, self._share, self._apart = epoch, share, apart
-        self._ends = np.array([end for _, end in nodes], np.int64)
-        owners = [i for i, (start, end) in enumerate(nodes) if end > start]
+    def __init__(self, epoch: Epoch, share: Share, placement: Placement, *, apart: bool = False) -> None:
+        self._epoch, self._share, self._placement, self._apart = epoch, share, placement, apart
+        self._ends = np.array([end for _, end in placement.bounds], np.int64)
+        owners = [i for i, (start, end) in enumerate(placement.bounds) if end > start]
         self._only = owners[0] if len(owners) == 1 else None
-        self._ahead_steps, self._ahead_rows = range(0), np.empty(0, np.int64)
+        self._ahead_steps, self._ahead_numbers = range(0), np.empty(0, np.int64)
 
     def next(self, step: int, most_rows: int) -> Run | InterleavedRun | None:
         """The next run from a step on; None at the end of the epoch.
@@ -83,7 +84,7 @@ class Plan:
         epoch = self._epoch
         if self._only is not None:
             return Run(self._alike(first, epoch.steps), size, self._only)
-        if epoch.scattered:
+        if epoch.scattered or self._placement.scattered:
             return None
         node = int(np.searchsorted(self._ends, epoch.span(first, self._share).first, side="right"))
         if node == len(self._ends):  # padding, which continues at row 0
@@ -101,7 +102,7 @@ class Plan:
     def _assign(self, steps: range, size: int) -> InterleavedRun:
         if size == 0:
             return InterleavedRun(steps, size, {}, None)
-        owner = self._owners(self._rows(steps, size))
+        owner = self._owners(self._numbers(steps, size))
         destinations = np.argsort(owner, kind="stable")
         nodes = np.arange(len(self._ends), dtype=owner.dtype)
         bounds = np.searchsorted(owner, nodes, side="right", sorter=destinations)
@@ -111,21 +112,21 @@ class Plan:
         laid = bool((destinations[seams - 1] < destinations[seams]).all())
         return InterleavedRun(steps, size, counts, None if laid else destinations)
 
-    def _owners(self, rows: RowIndices) -> npt.NDArray[Any]:
-        """The data node of each row. As small integers, since numpy sorts up to 16 bits by radix sort."""
+    def _owners(self, numbers: RowIndices) -> npt.NDArray[Any]:
+        """The data node of each number. As small integers, since numpy sorts up to 16 bits by radix sort."""
         if len(self._ends) > _FEW_NODES:
-            owner = np.searchsorted(self._ends, rows, side="right")
+            owner = np.searchsorted(self._ends, numbers, side="right")
             return owner.astype(np.uint16) if len(self._ends) < 1 << 16 else owner
-        owner = np.zeros(len(rows), np.uint8)
+        owner = np.zeros(len(numbers), np.uint8)
         for end in self._ends[:-1]:
-            owner += rows >= end
+            owner += numbers >= end
         return owner
 
-    def _rows(self, steps: range, size: int) -> RowIndices:
-        """The rows of the steps. Computes more steps at a time and keeps them for the next call."""
+    def _numbers(self, steps: range, size: int) -> RowIndices:
+        """The numbers of the steps' rows. Computes more steps at a time and keeps them for the next call."""
         if steps[0] not in self._ahead_steps or steps[-1] not in self._ahead_steps:
             ahead = len(steps) if len(steps) == 1 else max(len(steps), min(_MOST_STEPS, _AHEAD_ROWS // size))
             self._ahead_steps = self._alike(steps[0], ahead)
-            self._ahead_rows = self._epoch.rows_of(self._ahead_steps, self._share)
+            self._ahead_numbers = self._placement.numbers(self._epoch.rows_of(self._ahead_steps, self._share))
         first = self._ahead_steps.index(steps[0]) * size
-        return self._ahead_rows[first : first + len(steps) * size]
+        return self._ahead_numbers[first : first + len(steps) * size]

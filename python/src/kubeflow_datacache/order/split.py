@@ -1,0 +1,154 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Splits of filtered rows, and the data node that holds each row of a selection (docs/order.md, Splits)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from kubeflow_datacache.order.epoch import Epoch, RowIndices, within
+from kubeflow_datacache.order.feistel import LIMIT
+
+Bounds = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """A share of the rows: parts start <= part < stop of `of` equal ones, drawn at random by the seed.
+
+    Split(of=100, start=0, stop=90) and Split(of=100, start=90, stop=100) have no row in common and together all rows;
+    their sizes are exact to one row. shuffle=False divides the rows in the order of the table. Every job that gives the
+    same seed and `of` gets the same parts, from whichever cache of the same table.
+    """
+
+    of: int
+    start: int
+    stop: int
+    seed: int = 0
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        within("of", self.of, 1, LIMIT)
+        within("seed", self.seed, 0, 1 << 64)
+        if not 0 <= self.start <= self.stop <= self.of:
+            raise ValueError(f"start = {self.start}, stop = {self.stop}: want 0 <= start <= stop <= of = {self.of}")
+
+    def bounds(self, rows: int) -> tuple[int, int]:
+        """The positions [first, last), among `rows` rows, of the split's rows."""
+        return self.start * rows // self.of, self.stop * rows // self.of
+
+    def request(self) -> dict[str, Any]:
+        """The field of the wire contract."""
+        return {"seed": self.seed, "of": self.of, "from": self.start, "to": self.stop, "shuffle": self.shuffle}
+
+    @classmethod
+    def parse(cls, field: Mapping[str, Any]) -> Self:
+        """The split of a field of the wire contract."""
+        return cls(of=field["of"], start=field["from"], stop=field["to"], seed=field["seed"], shuffle=field["shuffle"])
+
+
+class Placement(Protocol):
+    """Which data node holds each row of a selection: node i those whose number n is in bounds[i]: start <= n < end.
+
+    first: to data nodes, the row with number n is filtered row first + n. scattered: whether the nodes of rows that
+    follow each other differ at random.
+    """
+
+    @property
+    def bounds(self) -> Bounds:
+        """By data node, the numbers of its rows."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """The filtered row of number 0."""
+        ...
+
+    @property
+    def scattered(self) -> bool:
+        """Whether the nodes of rows that follow each other differ at random."""
+        ...
+
+    def numbers(self, rows: RowIndices) -> RowIndices:
+        """The number of each row."""
+        ...
+
+
+@dataclass(frozen=True)
+class TablePlacement:
+    """Rows in the order of the table: the number of a row is the row."""
+
+    bounds: Bounds
+    first: int = 0
+    scattered: bool = False
+
+    def numbers(self, rows: RowIndices) -> RowIndices:
+        """The rows themselves."""
+        return rows
+
+
+@dataclass(frozen=True)
+class SplitPlacement:
+    """The rows of a shuffled split: the number of a row is its filtered row. filtered: how many the split divides."""
+
+    bounds: Bounds
+    split: Split
+    filtered: int
+    first: int = 0
+    scattered: bool = True
+
+    def numbers(self, rows: RowIndices) -> RowIndices:
+        """The filtered row of each row of the split."""
+        positions = rows.astype(np.uint64) + np.uint64(self.split.bounds(self.filtered)[0])
+        return self._order.rows_at(positions).view(np.int64)
+
+    @cached_property
+    def _order(self) -> Epoch:
+        return Epoch(rows=self.filtered, seed=self.split.seed, global_batch=1)
+
+
+def placement(bounds: Bounds, split: Split | None, filtered: int) -> Placement:
+    """The placement of the rows of a split, or of all filtered rows. bounds: the filtered rows of each data node."""
+    if split is None:
+        return TablePlacement(bounds)
+    if split.shuffle:
+        return SplitPlacement(bounds, split, filtered)
+    first, last = split.bounds(filtered)
+    held = tuple((min(max(s, first), last) - first, min(max(e, first), last) - first) for s, e in bounds)
+    return TablePlacement(held, first)
+
+
+class JoinedPlacement:
+    """The placements of the parts of a mixture as one. starts: the first row of each part; rows are numbered through.
+
+    A part's numbers are offset by those of the parts before it.
+    """
+
+    scattered = True
+    first = 0
+
+    def __init__(self, parts: Sequence[Placement], starts: Sequence[int]) -> None:
+        self._parts, self._starts = parts, np.array(starts, np.int64)
+        ends = [part.bounds[-1][1] if part.bounds else 0 for part in parts]
+        self._offsets = np.cumsum([0, *ends[:-1]], dtype=np.int64)
+        self.bounds: Bounds = tuple(
+            (int(offset) + start, int(offset) + end)
+            for part, offset in zip(parts, self._offsets, strict=True)
+            for start, end in part.bounds
+        )
+
+    def numbers(self, rows: RowIndices) -> RowIndices:
+        """The number of each row."""
+        if (self._offsets == self._starts).all() and not any(part.scattered for part in self._parts):
+            return rows
+        part = np.searchsorted(self._starts, rows, side="right") - 1
+        out = np.empty_like(rows)
+        for i, own in enumerate(self._parts):
+            chosen = np.flatnonzero(part == i)
+            out[chosen] = own.numbers(rows[chosen] - self._starts[i]) + self._offsets[i]
+        return out
