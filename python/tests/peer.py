@@ -139,7 +139,7 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
             if mine or request["kind"] == "take":
                 ticket = {**request, "node": node, "incarnation": incarnation}
                 endpoints.append(_endpoint(json.dumps(ticket).encode(), f"grpc://127.0.0.1:{peer.data_port}", node))
-        metadata = {
+        metadata: dict[str, Any] = {
             "v": 1,
             "dataset": {
                 "table_uuid": table.table_uuid,

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import pickle
 import random
 import re
@@ -67,10 +68,11 @@ def test_a_loader_of_a_cache_selects(cache: DataCache) -> None:
     state = loader.state_dict()
     cases: list[tuple[dict[str, Any], str]] = [({"split": None}, "split"), ({"filter": "id % 2 = 1"}, "row_filter")]
     for other, field in cases:
+        options: Any = {"filter": EVEN, "split": TRAIN, **other}
         with pytest.raises(
             StateError, match=f"state: {field} = .*Select those rows, with {field.replace('row_', '')}="
         ):
-            cache.loader(global_batch_size=10, **{"filter": EVEN, "split": TRAIN, **other}).load_state_dict(state)
+            cache.loader(global_batch_size=10, **options).load_state_dict(state)
     dataset = StreamingDataset(cache, global_batch_size=10, filter=EVEN, split=TRAIN)
     ids = [id for batch in DataLoader(dataset, batch_size=None) for id in batch["id"].tolist()]
     assert Counter(ids) == Counter(rows_selected(EVEN, TRAIN))
@@ -167,11 +169,12 @@ def test_a_saved_permutation(cache: DataCache, peer: Peer, tmp_path: Path) -> No
 
 
 def test_selections_show_themselves(cache: DataCache) -> None:
-    chosen: Any = cache.select(filter="id < 3", split=TRAIN)
+    chosen = cache.select(filter="id < 3", split=TRAIN)
+    shown: Callable[[Any], str] = operator.methodcaller("_repr_html_")
     assert isinstance(chosen, Selection)
     assert "filter='id < 3', split=Split(of=10, start=0, stop=8, seed=3" in repr(chosen)
-    assert "id &lt; 3" in chosen._repr_html_()
-    assert "<th>rows</th>" not in chosen._repr_html_()
+    assert "id &lt; 3" in shown(chosen)
+    assert "<th>rows</th>" not in shown(chosen)
     assert "seed 4, clump 1, epoch 0" in repr(chosen.permutation().shuffle(4))
     assert len(chosen) == 2
-    assert "<th>rows</th><td>2</td>" in chosen._repr_html_()
+    assert "<th>rows</th><td>2</td>" in shown(chosen)
