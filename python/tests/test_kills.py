@@ -11,13 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from chance import Chance
 from cluster import Cluster, Outage
 from lake import Lake
+from order import Permutation
 from wide import ROWS, rows_of, tokens_of, wide_table
 
-from kubeflow_datacache import Batch, DataCache, Loader, World
+from kubeflow_datacache import Batch, DataCache, Loader, Split, World
 from kubeflow_datacache.cache import Transport
 from kubeflow_datacache.order.epoch import Epoch, Share
 
@@ -53,8 +55,10 @@ class Training:
         self.seen = Counter[str]()
         self._cluster, self._cache, self._number, self._rng = cluster, cache, number, rng
         batch = rng.choice([97, 128, 1500] if rows == ROWS else [1, 2, 64, 1500, rows + 1])
+        self._filter, self._split, self._selected = _selection(rows, rng, number)
+        self.seen["selections"] += self._filter is not None
         self._order = Epoch(
-            rows=rows,
+            rows=len(self._selected),
             seed=rng.getrandbits(64),
             number=number,
             shuffle=rng.random() < 0.8,
@@ -91,6 +95,8 @@ class Training:
             shuffle=order.shuffle,
             clump=order.clump,
             tail=order.tail,
+            filter=self._filter,
+            split=self._split,
             prefetch_bytes=1 << 16,
             world=World(rank, world),
             worker=worker,
@@ -129,12 +135,27 @@ class Training:
 
     def _check(self, step: int, batches: list[Batch]) -> None:
         ids = np.concatenate([batch.numpy()["id"] for batch in batches])
-        assert np.array_equal(ids, self._order.rows_of(range(step, step + 1), WHOLE)), (self._order, step)
+        want = self._selected[self._order.rows_of(range(step, step + 1), WHOLE)]
+        assert np.array_equal(ids, want), (self._order, self._filter, self._split, step)
         for batch in batches:
             columns = batch.numpy()
             assert batch.step == step
             assert batch.rows == 0 or np.array_equal(columns["tokens"], tokens_of(columns["id"]))
             assert batch.arrow().column("text") == rows_of(columns["id"]).column("text")
+
+
+def _selection(rows: int, rng: random.Random, number: int) -> tuple[str | None, Split | None, npt.NDArray[np.int64]]:
+    """In every second schedule a filter and a split that leave most rows; and the rows that are left, in order."""
+    ids = np.arange(rows)
+    if number % 2 == 0:
+        return None, None, ids
+    low, high = rows // rng.randint(10, 20), rows - rows // rng.randint(10, 20)
+    filtered = ids[(ids >= high) | (ids < low) | ~np.char.startswith(ids.astype(str), "7")]
+    condition = f"id >= {high} OR id < {low} OR text NOT LIKE 'text of row 7%'"
+    split = Split(of=20, start=rng.randint(0, 2), stop=20, seed=rng.getrandbits(64))
+    first, last = (part * len(filtered) // split.of for part in (split.start, split.stop))
+    order = Permutation(len(filtered), split.seed, 0) if len(filtered) else None
+    return condition, split, filtered[[order.at(x) for x in range(first, last)]] if order else filtered
 
 
 @pytest.mark.parametrize("columns", [None, ["text", "id"]])
