@@ -366,6 +366,11 @@ bench-jobs: build venv ## Print how one cache is shared among jobs, over loopbac
 bench-filters: build venv ## Print what the first request with a filter costs, and what epochs of a selection cost beside the whole table (about 2 min, 3 GB of memory).
 	@PYTHONPATH=python/src:test/conformance:hack $(PYTHON) test/bench/filters.py --server $(SERVER)
 
+.PHONY: bench-elastic
+bench-elastic: build peers-venv ## Print what loaders lose and repeat of filtered and mixed rows when a training is resumed, also with other ranks (about 3 min).
+	@echo "==> bench-elastic: trainings of several processes, stopped half way and resumed (about 3 min)"
+	@PYTHONPATH=test/bench:test/conformance:hack:python/src $(PEERS) -m elastic --server $(SERVER)
+
 .PHONY: bench-gpu
 bench-gpu: build training-venv ## Print how long training steps wait for batches on the GPU, by each way there (about 3 min; says so where there is no GPU, and fails).
 	@PYTHONPATH=python/src:test/conformance:hack $(TRAINING) test/bench/gpu.py --server $(SERVER)
@@ -396,7 +401,7 @@ schedules: bootstrap ## Run SCHEDULES=10000 seeded schedules of faults against w
 .PHONY: soak
 soak: schedules build training-venv ## Run schedules, then real servers that are lost SOAK=200 times under the Python loader, and SOAK times under Go clients (about 90 min; CI runs a few of each).
 	@echo "==> soak: $(SOAK) schedules of the loader; a failure names the --seed and --schedule that repeat it (about 5 s each)"
-	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_kills.py -k servers_are_lost --rootdir python -c python/pyproject.toml \
+	@PYTHONPATH=python/src $(TRAINING) -m pytest python/tests/test_kills.py python/tests/test_mixture_kills.py -k servers_are_lost --rootdir python -c python/pyproject.toml \
 		--server $(SERVER) --thorough $$((($(SOAK) + 5) / 6))
 	@echo "==> soak: $(SOAK) blows at random; the log's FAULTS_SEED repeats a run (about 10 s a blow)"
 	@FAULTS_ROUNDS=$(SOAK) go test ./test/faults -run '^TestKillsAtRandom$$' -count=1 -timeout=0 -v
