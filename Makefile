@@ -369,7 +369,7 @@ bench-filters: build venv ## Print what the first request with a filter costs, a
 .PHONY: bench-elastic
 bench-elastic: build peers-venv ## Print what loaders lose and repeat of filtered and mixed rows when a training is resumed, also with other ranks (about 3 min).
 	@echo "==> bench-elastic: trainings of several processes, stopped half way and resumed (about 3 min)"
-	@PYTHONPATH=test/bench:test/conformance:hack:python/src $(PEERS) -m elastic --server $(SERVER)
+	@PYTHONPATH=test/bench:test/conformance:hack:python/src $(PEERS) -m elastic --server $(SERVER) $(BENCH)
 
 .PHONY: bench-gpu
 bench-gpu: build training-venv ## Print how long training steps wait for batches on the GPU, by each way there (about 3 min; says so where there is no GPU, and fails).

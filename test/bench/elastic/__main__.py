@@ -120,10 +120,12 @@ def main() -> None:
     """Prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path, required=True, help="the cacheserver binary")
+    parser.add_argument("--loaders", default="", help="only these, joined by commas")
     own = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         prepare(data)
+        (data / "lake").mkdir()
         lake, running = Lake(data / "lake"), Caches(own.server.resolve(), data / "logs")
         try:
             endpoints = dict[str, str]()
@@ -134,7 +136,7 @@ def main() -> None:
                 print(f"\n{kind}, {BATCH} rows a step, {BEFORE} ranks\n")
                 print(f"| loader | without interruption | stopped half way, then {BEFORE} ranks | then {OTHER} ranks |")
                 print("|---|---|---|---|")
-                for name in loaders:
+                for name in [name for name in loaders if name in (own.loaders or name).split(",")]:
                     print(compare(name, Run(kind, data, endpoints, 0, BEFORE, None, None)), flush=True)
         finally:
             running.close()
