@@ -30,16 +30,14 @@ class Failed(Exception):
 
 
 def train(name: str, run: Run, world: int, steps: int | None, states: list[bytes]) -> Ranks:
-    """Runs a training; rank r goes on from states[r], or where there are fewer, from one of them."""
+    """Runs a training, from the states of all ranks of another run or from the start."""
     with socket.socket() as free, tempfile.TemporaryDirectory() as out:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
         ranks = list[subprocess.Popen[bytes]]()
         for rank in range(world):
-            own = Run(
-                run.kind, run.data, run.endpoints, rank, world, steps, states[rank % len(states)] if states else None
-            )
+            own = Run(run.kind, run.data, run.endpoints, rank, world, steps, states)
             at = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
             env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
             process = subprocess.Popen(
@@ -137,7 +135,7 @@ def main() -> None:
                 print(f"| loader | without interruption | stopped half way, then {BEFORE} ranks | then {OTHER} ranks |")
                 print("|---|---|---|---|")
                 for name in [name for name in loaders if name in (own.loaders or name).split(",")]:
-                    print(compare(name, Run(kind, data, endpoints, 0, BEFORE, None, None)), flush=True)
+                    print(compare(name, Run(kind, data, endpoints, 0, BEFORE, None, [])), flush=True)
         finally:
             running.close()
 

@@ -23,7 +23,7 @@ FILTERED = len(range(1, ROWS["a"], LABELS))
 class Run:
     """What one rank of a training is asked to do. kind: "mix" or "filter"; steps: how many batches to read, None: all.
 
-    state: that of a rank of the run that is gone on with, None at the start.
+    states: of all ranks of the run that is gone on with, none at the start.
     """
 
     kind: str
@@ -32,7 +32,12 @@ class Run:
     rank: int
     world: int
     steps: int | None
-    state: bytes | None
+    states: list[bytes]
+
+    @property
+    def state(self) -> bytes | None:
+        """The state that this rank goes on from; where there are more ranks than before, some share one."""
+        return self.states[self.rank % len(self.states)] if self.states else None
 
 
 def table(name: str, file: int | None = None) -> pa.Table:

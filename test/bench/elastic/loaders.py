@@ -132,17 +132,19 @@ class LitData:
 
 
 class Lance:
-    """lancedb: StreamingDataset(filter=), 12 splits, which both numbers of ranks divide. It has no mixture."""
+    """lancedb: StreamingDataset(filter=), 12 splits, which both numbers of ranks divide; states of all ranks merged."""
 
     def __init__(self, run: Run) -> None:
         import lancedb  # pyright: ignore[reportMissingImports] - in the peers' environment alone
         from lancedb.streaming import StreamingDataset  # pyright: ignore[reportMissingImports] - in the peers' environment alone
 
         rows = lancedb.connect(str(run.data / "lance")).open_table("a")
-        self._rows = StreamingDataset(rows, filter="label = 1", shuffle=True, shuffle_seed=SEED, num_splits=12)
+        own: dict[str, Any] = {"num_splits": 12, "rank": run.rank, "world_size": run.world}
+        self._rows = StreamingDataset(rows, filter="label = 1", shuffle=True, shuffle_seed=SEED, **own)
         self._size = BATCH // run.world
-        if run.state:
-            self._rows.load_state_dict(pickle.loads(run.state))
+        if run.states:
+            states = [pickle.loads(state) for state in run.states]
+            self._rows.load_state_dict(StreamingDataset.merge_state_dicts(states))
 
     def batches(self) -> Iterator[list[int]]:
         batch: list[int] = []
