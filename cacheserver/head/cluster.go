@@ -92,6 +92,10 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 	m.seen = now
 	switch {
 	case message.Progress != nil:
+		if v := message.Progress.Vitals; v != nil {
+			v.Readers = v.Readers[:min(len(v.Readers), protocol.MaxReaders)]
+			m.vitals = *v
+		}
 		return c.progressLocked(s.index, *message.Progress, now)
 	case message.Loaded != nil:
 		return c.loadedLocked(s.index, *message.Loaded, now)
@@ -163,7 +167,7 @@ func (c *cluster) leave(s *session, reason string) {
 // loseLocked records that a node is not connected any more.
 func (c *cluster) loseLocked(index int, reason string) {
 	m := &c.members[index]
-	m.session, m.gone = nil, reason
+	m.session, m.gone, m.vitals = nil, reason, peer.Vitals{}
 	c.data.nodes[index].recalled = noPlan
 }
 
