@@ -1,0 +1,131 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pages
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/kubeflow/datacache/cacheserver/head"
+	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+)
+
+// cluster is a head and data nodes, each with a page of its own.
+type cluster struct {
+	t      *testing.T
+	source source.Source
+	store  *objstore.Store
+	flight string // address of the head
+	head   string // URL of its page
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener
+}
+
+// startHead starts a head that waits for data nodes.
+func startHead(t *testing.T, metadata string, selection iceberg.Selection, nodes int) *cluster {
+	t.Helper()
+	store := objstore.New(objstore.Config{})
+	c := &cluster{t: t, store: store, source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}, Selection: selection}}
+	flight, web := listen(t), listen(t)
+	c.flight, c.head = flight.Addr().String(), "http://"+web.Addr().String()
+	h, err := head.New(head.Config{
+		Flight: flight, HTTP: web, Nodes: nodes, Store: store, Source: c.source, Grace: time.Millisecond,
+		Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, h.Start)
+	return c
+}
+
+// startNode starts a data node and returns the URL of its page, and a function that stops it.
+func (c *cluster) startNode(index int) (url string, stop func()) {
+	c.t.Helper()
+	flight, web := listen(c.t), listen(c.t)
+	n, err := node.New(node.Config{
+		Index: index, Head: c.flight, Advertise: flight.Addr().String(), Flight: flight, HTTP: web, Budget: rows.NewBudget(256 << 20),
+		Store: c.store, Source: c.source, Grace: time.Millisecond, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return "http://" + web.Addr().String(), run(c.t, n.Start)
+}
+
+// run runs start until stop is called or the test ends.
+func run(t *testing.T, start func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- start(ctx) }()
+	done := false
+	stop = func() {
+		if done {
+			return
+		}
+		done = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// read reads what a rank of two gets in an epoch, from every data node, and returns how many messages there were. It stops after the
+// first message of a stream if idle is set, and leaves the streams open until the test ends.
+func (c *cluster) read(rank int, idle bool) {
+	c.t.Helper()
+	client := c.dial(c.flight)
+	command := fmt.Sprintf(`{"v":1,"kind":"epoch","seed":1,"epoch":0,"shuffle":false,"global_batch":64,"tail":"pad","rank":%d,"world":2}`, rank)
+	info, err := client.GetFlightInfo(c.t.Context(), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, endpoint := range info.Endpoint {
+		address := endpoint.Location[0].Uri[len("grpc://"):]
+		stream, err := c.dial(address).DoGet(c.t.Context(), endpoint.Ticket)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for err == nil {
+			_, err = stream.Recv()
+			if idle {
+				break
+			}
+		}
+	}
+}
+
+func (c *cluster) dial(address string) flight.Client {
+	c.t.Helper()
+	client, err := flight.NewClientWithMiddleware(address, nil, nil, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
