@@ -35,9 +35,9 @@ type Config struct {
 	Nodes  int          // number of data nodes, at least 1
 	// OneProcess says that head and data nodes are one process and share Budget, so that the page shows it once.
 	OneProcess bool
-	Budget *rows.Budget // bounds the memory that clients can use in the head; nil: a budget of 256 MiB
-	Store  *objstore.Store
-	Source source.Source
+	Budget     *rows.Budget // bounds the memory that clients can use in the head; nil: a budget of 256 MiB
+	Store      *objstore.Store
+	Source     source.Source
 
 	Secret      string                   // nodes need it to join; if empty, any node may join
 	TLS         transport.TLS            // zero: plain text

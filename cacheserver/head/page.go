@@ -58,7 +58,7 @@ func (l *looks) Sample() watch.Sample {
 		if node.Tone == watch.Good {
 			ready++
 		}
-		if c.data.plan != nil {
+		if c.data.plan != nil && m.session != nil {
 			s.Done += int64(len(d.done))
 		}
 		s.States = append(s.States, node)
@@ -92,6 +92,11 @@ func (l *looks) View() watch.View {
 	if c.data.plan == nil {
 		v.Done, v.Total, v.Unit = int64(c.data.footers[0]), int64(c.data.footers[1]), "files planned"
 	}
+	for _, n := range s.Nodes {
+		if n.State == protocol.NodeLost {
+			v.Done -= int64(n.Splits.Done) // its rows are not in memory any more
+		}
+	}
 	v.Tables = []watch.Table{c.nodesLocked(s), l.readers.Table()}
 	v.Meters = l.meters(s)
 	v.Facts = c.factsLocked(s)
@@ -121,13 +126,16 @@ func (c *cluster) nodesLocked(s protocol.Status) watch.Table {
 		Head: []string{"Node", "State", "Splits", "Rows", "Bytes", "Restarts", "Address", "Reason"},
 	}
 	for i, n := range s.Nodes {
-		first, done := 0, c.data.nodes[i].done
+		first, done, tone := 0, c.data.nodes[i].done, watch.Good
+		if n.State == protocol.NodeLost {
+			tone = watch.Bad
+		}
 		if c.data.plan != nil {
 			first = c.data.plan.runs[i].First
 		}
 		t.Rows = append(t.Rows, []watch.Cell{
 			watch.Text(strconv.Itoa(i)), watch.Toned(string(n.State), nodeTone(n.State)),
-			reading.Loading(n.Splits.Done, n.Splits.Total, func(split int) bool { return done[first+split] }),
+			reading.Loading(n.Splits.Done, n.Splits.Total, tone, func(split int) bool { return done[first+split] }),
 			watch.Number(watch.FormatCount(float64(n.Rows))), watch.Number(watch.FormatBytes(float64(n.Bytes))),
 			watch.Number(strconv.Itoa(n.Restarts)), watch.Text(n.Address), watch.Text(n.Reason),
 		})

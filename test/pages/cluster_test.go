@@ -5,9 +5,12 @@ package pages
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +29,7 @@ import (
 
 // cluster is a head and data nodes, each with a page of its own.
 type cluster struct {
-	t      *testing.T
+	t      testing.TB
 	source source.Source
 	store  *objstore.Store
 	flight string // address of the head
@@ -75,7 +78,7 @@ func (c *cluster) startNode(index int) (url string, stop func()) {
 }
 
 // run runs start until stop is called or the test ends.
-func run(t *testing.T, start func(context.Context) error) (stop func()) {
+func run(t testing.TB, start func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -95,37 +98,64 @@ func run(t *testing.T, start func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// read reads what a rank of two gets in an epoch, from every data node, and returns how many messages there were. It stops after the
-// first message of a stream if idle is set, and leaves the streams open until the test ends.
+// read reads what a rank of two gets in an epoch, from every data node. If idle is set, it reads only the first message of each stream
+// and leaves the streams open until the test ends.
 func (c *cluster) read(rank int, idle bool) {
 	c.t.Helper()
-	client := c.dial(c.flight)
-	command := fmt.Sprintf(`{"v":1,"kind":"epoch","seed":1,"epoch":0,"shuffle":false,"global_batch":64,"tail":"pad","rank":%d,"world":2}`, rank)
-	info, err := client.GetFlightInfo(c.t.Context(), &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
-	if err != nil {
+	r := reader{head: c.flight, clients: map[string]flight.Client{}}
+	c.t.Cleanup(r.close)
+	if err := r.epoch(c.t.Context(), rank, idle); err != nil {
 		c.t.Fatal(err)
-	}
-	for _, endpoint := range info.Endpoint {
-		address := endpoint.Location[0].Uri[len("grpc://"):]
-		stream, err := c.dial(address).DoGet(c.t.Context(), endpoint.Ticket)
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		for err == nil {
-			_, err = stream.Recv()
-			if idle {
-				break
-			}
-		}
 	}
 }
 
-func (c *cluster) dial(address string) flight.Client {
-	c.t.Helper()
-	client, err := flight.NewClientWithMiddleware(address, nil, nil, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		c.t.Fatal(err)
+// reader is a client of a cache.
+type reader struct {
+	head    string
+	clients map[string]flight.Client // by address
+}
+
+func (r *reader) close() {
+	for _, c := range r.clients {
+		_ = c.Close()
 	}
-	c.t.Cleanup(func() { _ = client.Close() })
-	return client
+}
+
+func (r *reader) client(address string) (flight.Client, error) {
+	if c := r.clients[address]; c != nil {
+		return c, nil
+	}
+	c, err := flight.NewClientWithMiddleware(address, nil, nil, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err == nil {
+		r.clients[address] = c
+	}
+	return c, err
+}
+
+func (r *reader) epoch(ctx context.Context, rank int, idle bool) error {
+	head, err := r.client(r.head)
+	if err != nil {
+		return err
+	}
+	command := fmt.Sprintf(`{"v":1,"kind":"epoch","seed":1,"epoch":0,"shuffle":false,"global_batch":64,"tail":"pad","rank":%d,"world":2}`, rank)
+	info, err := head.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
+	if err != nil {
+		return err
+	}
+	for _, endpoint := range info.Endpoint {
+		node, err := r.client(strings.TrimPrefix(endpoint.Location[0].Uri, "grpc://"))
+		if err != nil {
+			return err
+		}
+		stream, err := node.DoGet(ctx, endpoint.Ticket)
+		for err == nil {
+			if _, err = stream.Recv(); idle {
+				break
+			}
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	return nil
 }

@@ -56,7 +56,7 @@ func TestACacheInItsLife(t *testing.T) {
 	b.size(1200, 900)
 
 	stop()
-	b.await("#state", "Degraded", "data node 1", "is gone")
+	b.await("#state", "Degraded", "data node 1", "is gone", "9 of 18 splits")
 	b.await("#log", "Degraded")
 	b.colors("light")
 	b.accessible("degraded")
