@@ -112,6 +112,14 @@ func (l looks) waits() []watch.Wait {
 	return waits
 }
 
+// found is a cell with the part of reads that found their object.
+func found(c *counts) watch.Cell {
+	if c.hits.Load()+c.misses.Load() == 0 {
+		return watch.Number("–")
+	}
+	return watch.Cell{Text: watch.FormatRatio(c.ratio()), Number: true, Bar: &watch.Bar{Value: c.ratio(), Max: 1}}
+}
+
 // buckets lists the buckets, those with the most bytes first.
 func (l looks) buckets(all []store.BucketStats) watch.Table {
 	t := watch.Table{
@@ -128,7 +136,7 @@ func (l looks) buckets(all []store.BucketStats) watch.Table {
 			watch.Text(b.Bucket), watch.Number(watch.FormatCount(float64(b.Objects))),
 			{Text: watch.FormatBytes(float64(b.Bytes)), Number: true, Bar: &watch.Bar{Value: float64(b.Bytes), Max: float64(b.Quota)}},
 			watch.Number(watch.FormatBytes(float64(b.Quota))), watch.Number(watch.FormatCount(float64(c.hits.Load() + c.misses.Load()))),
-			{Text: watch.FormatRatio(c.ratio()), Number: true, Bar: &watch.Bar{Value: c.ratio(), Max: 1}},
+			found(c),
 			watch.Number(watch.FormatBytes(float64(c.sent.Load()))), watch.Number(watch.FormatBytes(float64(c.received.Load()))),
 			watch.Number(watch.FormatCount(float64(b.Evicted))), watch.Number(watch.FormatCount(float64(b.Damaged))),
 		})
