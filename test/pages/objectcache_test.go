@@ -75,5 +75,4 @@ func TestAnObjectCache(t *testing.T) {
 	b.await("#tables", "scratch", "compile", "50 %")
 	b.await("#meters", "of 16.0 MiB")
 	b.accessible("object cache")
-	b.picture("object-cache")
 }

@@ -29,7 +29,6 @@ func TestACacheInItsLife(t *testing.T) {
 	b.await("#tables", "Missing")
 	b.await("#live", "live")
 	b.accessible("loading")
-	b.picture("head-loading")
 
 	_, stop := c.startNode(1)
 	b.await("#state", "Ready", "18 of 18 splits")
@@ -78,7 +77,6 @@ func TestADataNode(t *testing.T) {
 	b.await("#meters", "of 256 MiB")
 	b.await("#charts", "Bytes fetched a second")
 	b.accessible("data node")
-	b.picture("node")
 }
 
 func TestWithoutJavaScript(t *testing.T) {
