@@ -6,19 +6,24 @@ package objectcache
 import (
 	"cmp"
 	"context"
-	"net/http"
+	"net"
 	"slices"
 	"strconv"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
-// Ops returns the handler of the port for probes, metrics and the page, whose history is kept by run until ctx ends.
-func (s *Server) Ops() (handler http.Handler, run func(ctx context.Context)) {
+// ServeOps serves probes, metrics and the page on the listener until ctx ends. It closes the listener.
+func (s *Server) ServeOps(ctx context.Context, on net.Listener) error {
 	page := watch.New(looks{s})
-	return ops.Handler(s, s.Metrics(), page), page.Run
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return ops.Serve(ctx, on, ops.Handler(s, s.Metrics(), page)) })
+	group.Go(func() error { page.Run(ctx); return nil })
+	return group.Wait()
 }
 
 // looks is the object cache as its page shows it: a watch.Source.

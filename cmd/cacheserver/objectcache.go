@@ -26,7 +26,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
-	"github.com/kubeflow/datacache/cacheserver/ops"
 )
 
 // lookEvery is the interval at which watched files are read.
@@ -190,9 +189,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	handler, sample := server.Ops()
-	group.Go(func() error { return ops.Serve(ctx, looks, handler) })
-	group.Go(func() error { sample(ctx); return nil })
+	group.Go(func() error { return server.ServeOps(ctx, looks) })
 	group.Go(func() error { return server.Serve(ctx, data) })
 	group.Go(func() error {
 		if err := f.prepare(ctx, server, objects, joined); err != nil {

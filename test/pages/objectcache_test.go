@@ -16,7 +16,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
-	"github.com/kubeflow/datacache/cacheserver/ops"
 )
 
 func TestAnObjectCache(t *testing.T) {
@@ -43,9 +42,7 @@ func TestAnObjectCache(t *testing.T) {
 		Buckets:  func() buckets.Config { return config }, BucketsRejected: func() bool { return false },
 	})
 	web, data := listen(t), listen(t)
-	handler, sample := server.Ops()
-	run(t, func(ctx context.Context) error { return ops.Serve(ctx, web, handler) })
-	run(t, func(ctx context.Context) error { sample(ctx); return nil })
+	run(t, func(ctx context.Context) error { return server.ServeOps(ctx, web) })
 	run(t, func(ctx context.Context) error { return server.Serve(ctx, data) })
 
 	b := open(t)
