@@ -16,10 +16,10 @@ import (
 func TestWhoWaits(t *testing.T) {
 	// Four readers for 30 seconds, each with two streams, of two data nodes: milliseconds blocked and at work a second and stream.
 	tests := []struct {
-		client             string
-		streams            int
+		client              string
+		streams             int
 		rows, blocked, work int64
-		want               string
+		want                string
 	}{
 		{"10.0.0.1", 1, 100, 900, 50, "the cache waits for the client"},
 		{"10.0.0.2", 1, 100, 100, 800, "the client waits for the cache"},
