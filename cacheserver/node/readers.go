@@ -26,13 +26,13 @@ const (
 
 // readerKey tells readers apart: the streams of one rank of a job, with all its workers, are one reader.
 type readerKey struct {
-	client      string
+	job, client string // job is empty if the client names none
 	kind        protocol.Kind
 	rank, world int
 }
 
 func keyOf(ctx context.Context, t protocol.Ticket) readerKey {
-	key := readerKey{kind: t.Kind, rank: int(t.Share.Rank), world: int(t.Share.World)}
+	key := readerKey{job: t.Job, kind: t.Kind, rank: int(t.Share.Rank), world: int(t.Share.World)}
 	if p, ok := grpcpeer.FromContext(ctx); ok {
 		key.client = p.Addr.String()
 		if host, _, err := net.SplitHostPort(key.client); err == nil {
@@ -117,7 +117,7 @@ func (r *readers) list(now time.Time, most int, waiting map[*reader]int64) (prot
 	list := make([]protocol.Reader, 0, len(r.all))
 	for key, of := range r.all {
 		list = append(list, protocol.Reader{
-			Client: key.client, Kind: key.kind, Rank: key.rank, World: key.world, Traffic: of.read(of.streams, waiting[of]),
+			Job: key.job, Client: key.client, Kind: key.kind, Rank: key.rank, World: key.world, Traffic: of.read(of.streams, waiting[of]),
 		})
 	}
 	slices.SortFunc(list, func(a, b protocol.Reader) int {

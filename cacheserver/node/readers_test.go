@@ -16,7 +16,7 @@ import (
 func TestReaders(t *testing.T) {
 	var r readers
 	now := time.Unix(1000, 0)
-	key := readerKey{client: "10.0.0.1", kind: protocol.Epoch, rank: 1, world: 2}
+	key := readerKey{job: "trial-7", client: "10.0.0.1", kind: protocol.Epoch, rank: 1, world: 2}
 	a, b := r.begin(key, now), r.begin(key, now) // two workers of a rank
 	if a != b {
 		t.Fatal("the streams of one rank are two readers")
@@ -29,7 +29,7 @@ func TestReaders(t *testing.T) {
 	}
 	total, list := r.list(now, 10, map[*reader]int64{a: int64(time.Second)}) // a message has waited for a second so far
 	want := protocol.Traffic{Streams: 2, Rows: 10, Bytes: 80, ClientMS: 1005, NodeMS: 2}
-	if diff := cmp.Diff([]protocol.Reader{{Client: "10.0.0.1", Kind: protocol.Epoch, Rank: 1, World: 2, Traffic: want}}, list); diff != "" {
+	if diff := cmp.Diff([]protocol.Reader{{Job: "trial-7", Client: "10.0.0.1", Kind: protocol.Epoch, Rank: 1, World: 2, Traffic: want}}, list); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(want, total); diff != "" {

@@ -41,7 +41,7 @@ type sender struct {
 	turn     *fair.Stream
 	jobBytes prometheus.Counter
 	jobWait  prometheus.Counter
-	reader  *reader
+	reader   *reader
 }
 
 const (

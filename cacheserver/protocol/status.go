@@ -45,9 +45,10 @@ type MemoryStatus struct {
 // MaxReaders is the number of readers that a status lists: those that read the most bytes.
 const MaxReaders = 64
 
-// Reader is a client that reads: one rank with all its streams.
+// Reader is a client that reads: one rank of a job with all its streams.
 type Reader struct {
-	Client string `json:"client"` // address, without the port
+	Job    string `json:"job,omitempty"` // as the client named it
+	Client string `json:"client"`        // address, without the port
 	Kind   Kind   `json:"kind"`
 	Rank   int    `json:"rank"`
 	World  int    `json:"world"` // 0: the kind has no ranks

@@ -137,7 +137,7 @@ func (r *reader) epoch(ctx context.Context, rank int, idle bool) error {
 	if err != nil {
 		return err
 	}
-	command := fmt.Sprintf(`{"v":1,"kind":"epoch","seed":1,"epoch":0,"shuffle":false,"global_batch":64,"tail":"pad","rank":%d,"world":2}`, rank)
+	command := fmt.Sprintf(`{"v":1,"kind":"epoch","seed":1,"epoch":0,"shuffle":false,"global_batch":64,"tail":"pad","rank":%d,"world":2,"job":"trial-7"}`, rank)
 	info, err := head.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
 	if err != nil {
 		return err

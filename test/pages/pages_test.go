@@ -37,7 +37,7 @@ func TestACacheInItsLife(t *testing.T) {
 	}
 	c.read(0, true)
 	c.read(1, false)
-	b.await("#tables", "0 of 2", "1 of 2", "epoch", "127.0.0.1")
+	b.await("#tables", "trial-7", "0 of 2", "1 of 2", "epoch", "127.0.0.1")
 	b.await("#meters", "data node 0", "data node 1", "of 256 MiB")
 	b.await("#facts", "id < 18000", "category")
 	b.await("#log", "data node 1", "Missing", "Ready")

@@ -40,7 +40,7 @@ type Readers struct {
 }
 
 func keyOf(r protocol.Reader) string {
-	return fmt.Sprintf("%s %s %d/%d", r.Client, r.Kind, r.Rank, r.World)
+	return fmt.Sprintf("%s %s %s %d/%d", r.Job, r.Client, r.Kind, r.Rank, r.World)
 }
 
 // Update takes the readers of one moment. A reader of several data nodes is there several times.
@@ -82,11 +82,11 @@ func (r *Readers) Table() watch.Table {
 		ID: "readers", Title: "Who reads", Empty: "Nobody reads now, or did in the last minute.",
 		Note: "Blocked: the part of a stream's time in which a message waited for the client to read it. " +
 			"At work: the part in which the data node made the next one.",
-		Head: []string{"Rank", "Client", "Kind", "Streams", "Rows/s", "Bytes/s", "Rows", "Bytes", "Blocked", "At work", "Who waits"},
+		Head: []string{"Job", "Rank", "Client", "Kind", "Streams", "Rows/s", "Bytes/s", "Rows", "Bytes", "Blocked", "At work", "Who waits"},
 	}
 	list := slices.Clone(r.list)
 	slices.SortStableFunc(list, func(a, b protocol.Reader) int {
-		return cmp.Or(cmp.Compare(min(b.Streams, 1), min(a.Streams, 1)), cmp.Compare(a.Rank, b.Rank))
+		return cmp.Or(cmp.Compare(min(b.Streams, 1), min(a.Streams, 1)), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Rank, b.Rank))
 	})
 	for _, x := range list[:min(len(list), protocol.MaxReaders)] {
 		t.Rows = append(t.Rows, r.row(x))
@@ -106,7 +106,7 @@ func (r *Readers) row(x protocol.Reader) []watch.Cell {
 	streams := float64(max(x.Streams, 1))
 	blocked, work := min(rates[2]/streams, 1), min(rates[3]/streams, 1)
 	return []watch.Cell{
-		watch.Text(rank), watch.Text(x.Client), watch.Text(string(x.Kind)), watch.Number(strconv.Itoa(x.Streams)),
+		watch.Text(cmp.Or(x.Job, "–")), watch.Text(rank), watch.Text(x.Client), watch.Text(string(x.Kind)), watch.Number(strconv.Itoa(x.Streams)),
 		watch.Number(watch.FormatCount(rates[0])), watch.Number(watch.FormatBytes(rates[1])),
 		watch.Number(watch.FormatCount(float64(x.Rows))), watch.Number(watch.FormatBytes(float64(x.Bytes))),
 		{Text: watch.FormatRatio(blocked), Number: true, Bar: &watch.Bar{Value: blocked, Max: 1}},

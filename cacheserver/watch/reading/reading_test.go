@@ -41,7 +41,7 @@ func TestWhoWaits(t *testing.T) {
 	}
 	got := map[string][2]string{}
 	for _, row := range r.Table().Rows {
-		got[row[1].Text] = [2]string{row[4].Text, row[len(row)-1].Text}
+		got[row[2].Text] = [2]string{row[5].Text, row[len(row)-1].Text}
 	}
 	want := map[string][2]string{}
 	for _, tt := range tests {
