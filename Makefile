@@ -54,6 +54,11 @@ JAVA_FLIGHT := $(call jars_of,java-flight)
 SPARK_JARS  := $(call jars_of,spark)
 # Trainer's own data cache, which the bench measures beside ours, of the release that go.mod names.
 TRAINER_CACHE := $(CACHE)/tools/trainer-cache-$(shell sed -n 's,.*github.com/kubeflow/trainer/v2 ,,p' go.mod 2>/dev/null)
+# What test/pages looks at the servers' pages with: a browser, and axe-core, which says whether everybody can use them.
+CHROMIUM ?= chromium-headless-shell
+AXE      := $(CACHE)/tools/axe-$(shell sha256sum hack/axe/package-lock.json 2>/dev/null | cut -c1-12)
+export DATACACHE_CHROMIUM := $(CHROMIUM)
+export DATACACHE_AXE := $(AXE)
 SERVER  := bin/cacheserver
 # Kubernetes, JobSet, LWS and Trainer for the tests of the control plane; their versions are in the two go.mod files.
 KUBE_SOURCE := $(addprefix hack/kube/,build main.go go.mod go.sum managers/go.mod managers/go.sum)
@@ -173,6 +178,18 @@ $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete: | bootstrap
 	@mvn -q -B -f hack/$(JARS)/pom.xml dependency:copy-dependencies -DoutputDirectory=$(@D)
 	@touch $@
 
+$(AXE)/complete: | bootstrap
+	@hack/bootstrap browser
+	@echo "==> hack/axe: fetching axe-core (seconds, once)"
+	@mkdir -p $(@D)
+	@cp hack/axe/package.json hack/axe/package-lock.json $(@D)
+	@cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --silent
+	@touch $@
+
+.PHONY: browser
+browser: $(AXE)/complete # the browser itself may have gone since
+	@hack/bootstrap browser
+
 .PHONY: tools
 tools: venv spark-venv $(LINT) $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete ## Build and install the pinned tools into the cache (about 9 min, once; others call it as needed).
 
@@ -247,10 +264,24 @@ endef
 test: test-go test-conformance test-loader test-examples ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
 
 .PHONY: test-go
-test-go: venv clients-venv hub-venv $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
+test-go: venv clients-venv hub-venv browser $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
 	$(call gotest,$$(go list ./... | grep -v -x -F -e $$(go list ./test/e2e) $$(go list $(CLUSTER_PACKAGES) | sed 's/^/-e /')))
 	@go -C hack/images test ./...
+
+.PHONY: test-pages
+test-pages: browser ## The servers' pages in a real browser (about 20 s warm).
+	@echo "==> test: the servers' pages in Chromium (about 20 s warm)"
+	@go test ./test/pages -count=1 $(GOTEST)
+
+.PHONY: pages
+pages: browser ## Take the pictures of docs/watch.md anew: docs/pictures (about 20 s).
+	@mkdir -p docs/pictures
+	@DATACACHE_PICTURES=$(CURDIR)/docs/pictures go test ./test/pages -count=1 -run TestACacheInItsLife
+
+.PHONY: bench-pages
+bench-pages: bootstrap ## What the page of a cache that is read costs, with 0 and with 10 listeners: CPU time of the server (about 1 min).
+	@go test ./test/pages -run '^$$' -bench Page -benchtime 1x -count=1
 
 .PHONY: test-go-install
 test-go-install: bootstrap ## go install github.com/kubeflow/datacache/cmd/cacheserver@VERSION, from a zip of this checkout and without a network (about 1 min; 3 more cold).

@@ -7,7 +7,7 @@
 // Turns are granted by start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) over jobs, and in the order of requests within a job.
 // Each job has a virtual finish time. A turn's start is the later of the queue's virtual time and the job's finish; the turn with the
 // earliest start is granted next, the virtual time becomes its start, and the job's finish becomes start + bytes / weight. A job that
-// was idle therefore gains no credit. See docs/adr/0025-turns-by-job.md.
+// was idle therefore gains no credit. See docs/adr/0026-turns-by-job.md.
 package fair
 
 import (

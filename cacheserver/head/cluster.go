@@ -93,6 +93,10 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 	m.seen = now
 	switch {
 	case message.Progress != nil:
+		if v := message.Progress.Vitals; v != nil {
+			v.Readers = v.Readers[:min(len(v.Readers), protocol.MaxReaders)]
+			m.vitals = *v
+		}
 		return c.progressLocked(s.index, *message.Progress, now)
 	case message.Loaded != nil:
 		return c.loadedLocked(s.index, *message.Loaded, now)
@@ -166,7 +170,7 @@ func (c *cluster) leave(s *session, reason string) {
 // loseLocked records that a node is not connected any more.
 func (c *cluster) loseLocked(index int, reason string) {
 	m := &c.members[index]
-	m.session, m.gone = nil, reason
+	m.session, m.gone, m.vitals = nil, reason, peer.Vitals{}
 	c.filters.wake()
 	c.data.nodes[index].recalled = noPlan
 }

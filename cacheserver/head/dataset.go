@@ -39,7 +39,8 @@ type load struct {
 	recalled    origin // origin of the plan whose record was requested from it; noPlan if none was
 	assigned    bool   // its part was sent to it
 	loaded      bool   // its part is in memory
-	rows        int64
+	rows        int64  // of all its splits, once it is loaded
+	reported    int64  // of the splits in done
 	bytes       int64
 	columnBytes []int64
 	done        map[int]bool // splits reported over the node's session
@@ -73,6 +74,9 @@ func (d *dataset) report(node int, p peer.Progress, now time.Time) (conflict str
 			return conflict, nil
 		}
 		d.splits[done.Split] = done
+		if !l.done[done.Split] {
+			l.reported += done.Rows
+		}
 		l.done[done.Split] = true
 	}
 	return "", nil
@@ -147,10 +151,7 @@ func (d *dataset) assign(node int, salt []byte) *peer.Assign {
 
 // rowsOf returns how many rows a node has reported, and the number of its splits.
 func (d *dataset) rowsOf(node int) (rows int64, splits int) {
-	for split := range d.nodes[node].done {
-		rows += d.splits[split].Rows
-	}
-	return rows, d.plan.runs[node].Len()
+	return d.nodes[node].reported, d.plan.runs[node].Len()
 }
 
 // bounds returns the rows of each node, once all have loaded, and the total number of rows.

@@ -25,6 +25,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
 // Config configures a head. Fields without a comment are required.
@@ -32,9 +33,11 @@ type Config struct {
 	Flight net.Listener // the head owns and closes it
 	HTTP   net.Listener // likewise; nil disables HTTP
 	Nodes  int          // number of data nodes, at least 1
-	Budget *rows.Budget // bounds the memory that clients can use in the head; nil: a budget of 256 MiB
-	Store  *objstore.Store
-	Source source.Source
+	// OneProcess says that head and data nodes are one process and share Budget, so that the page shows it once.
+	OneProcess bool
+	Budget     *rows.Budget // bounds the memory that clients can use in the head; nil: a budget of 256 MiB
+	Store      *objstore.Store
+	Source     source.Source
 
 	Secret      string                   // nodes need it to join; if empty, any node may join
 	TLS         transport.TLS            // zero: plain text
@@ -103,7 +106,9 @@ func (h *Head) Start(ctx context.Context) error {
 		return transport.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
 	})
 	if h.cfg.HTTP != nil {
-		group.Go(func() error { return ops.Serve(httpCtx, h.cfg.HTTP, h.opsHandler()) })
+		page := watch.New(&looks{head: h})
+		group.Go(func() error { return ops.Serve(httpCtx, h.cfg.HTTP, h.opsHandler(page)) })
+		group.Go(func() error { page.Run(httpCtx); return nil })
 	}
 	group.Go(func() error { h.keepPlan(groupCtx); return nil })
 	group.Go(func() error { h.keepTime(groupCtx); return nil })
@@ -159,8 +164,8 @@ func (h *Head) keepTime(ctx context.Context) {
 	}
 }
 
-func (h *Head) opsHandler() http.Handler {
-	handler := ops.Handler(h, h.cfg.Metrics.Handler())
+func (h *Head) opsHandler(page *watch.Page) http.Handler {
+	handler := ops.Handler(h, h.cfg.Metrics.Handler(), page)
 	if h.cfg.Profiles {
 		return ops.WithProfiles(handler)
 	}

@@ -18,6 +18,7 @@ type member struct {
 	restarts    int
 	seen        time.Time
 	gone        string // why it is not connected
+	vitals      peer.Vitals
 }
 
 // session is one connection of a node. closed has the reason why it must end.

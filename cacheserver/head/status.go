@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/watch/reading"
 )
 
 // status returns a copy of the cluster's state.
@@ -27,6 +28,9 @@ func (c *cluster) status(table string) protocol.Status {
 		s.Bytes += n.Bytes
 		s.Splits.Done += n.Splits.Done
 	}
+	_, readers := c.trafficLocked()
+	s.Readers = reading.Merge(readers)
+	s.Readers = s.Readers[:min(len(s.Readers), protocol.MaxReaders)]
 	return s
 }
 
@@ -34,7 +38,7 @@ func (c *cluster) nodeStatusLocked(index int) protocol.NodeStatus {
 	m, l := &c.members[index], &c.data.nodes[index]
 	n := protocol.NodeStatus{
 		Index: index, Address: m.address, State: c.nodeStateLocked(index), Reason: m.gone, Restarts: m.restarts,
-		Bytes: l.bytes, Splits: protocol.SplitStatus{Done: len(l.done)},
+		Bytes: l.bytes, Splits: protocol.SplitStatus{Done: len(l.done)}, Memory: m.vitals.Memory,
 	}
 	if m.session != nil {
 		n.Reason = l.trouble

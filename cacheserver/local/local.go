@@ -61,7 +61,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 	h, err := head.New(head.Config{
 		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
 		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
-		Profiles: cfg.Profiles, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
+		Profiles: cfg.Profiles, OneProcess: true, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
 	if err != nil {
 		return nil, err

@@ -41,11 +41,8 @@ func (d *dataset) fill(s *Status) {
 		s.State = "Waiting"
 		return
 	}
-	done, bytes := a.progress.report(0)
-	s.Bytes, s.Splits.Done, s.Splits.Total = bytes, len(done), len(a.spec.Splits)
-	for _, split := range done {
-		s.Rows += split.Rows
-	}
+	s.Splits.Total = len(a.spec.Splits)
+	s.Splits.Done, s.Rows, s.Bytes = a.progress.loaded()
 	switch {
 	case a.failure() != nil:
 		s.State, s.Reason = "Failed", a.failure().Error()

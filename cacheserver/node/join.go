@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
@@ -121,7 +122,7 @@ func endOf(stream peer.NodeStream, sendErr error) error {
 func (n *Node) converse(ctx context.Context, stream peer.NodeStream, incoming <-chan peer.ToNode, ended <-chan error) error {
 	heartbeat := time.NewTicker(peer.HeartbeatEvery)
 	defer heartbeat.Stop()
-	r := reporter{stream: stream, indexed: make(chan peer.Indexed)}
+	r := reporter{stream: stream, indexed: make(chan peer.Indexed), vitals: n.vitals}
 	for {
 		var loadEnds <-chan struct{}
 		if r.of != nil && !r.concluded {
@@ -216,6 +217,9 @@ type reporter struct {
 	reported  int
 	concluded bool // Loaded or Failed was sent
 	indexed   chan peer.Indexed
+
+	vitals func() *peer.Vitals
+	told   time.Time // when the vitals were last sent
 }
 
 // startIndex starts to make an index, unless the assignment that it is for was replaced: the head then asks again. It ends with the
@@ -244,6 +248,16 @@ func (r *reporter) start(a *assignment) { r.of, r.reported, r.concluded = a, 0, 
 // reports all its splits at once.
 const mostReported = 4096
 
+// vitalsEvery is the time between two reports of memory and traffic: about every second heartbeat.
+const vitalsEvery = peer.HeartbeatEvery * 3 / 2
+
+// vitals returns what the head shows of this node.
+func (n *Node) vitals() *peer.Vitals {
+	v := &peer.Vitals{Memory: n.memory()}
+	v.Total, v.Readers = n.traffic(protocol.MaxReaders)
+	return v
+}
+
 // progress reports new splits, or sends an empty report as a heartbeat.
 func (r *reporter) progress() error {
 	for {
@@ -255,6 +269,9 @@ func (r *reporter) progress() error {
 			left = max(len(p.Done)-mostReported, 0)
 			p.Done = p.Done[:len(p.Done)-left]
 			r.reported += len(p.Done)
+		}
+		if now := time.Now(); now.Sub(r.told) >= vitalsEvery {
+			p.Vitals, r.told = r.vitals(), now
 		}
 		if err := r.stream.Send(peer.ToHead{Progress: &p}); err != nil || left == 0 {
 			return err

@@ -33,6 +33,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
 // Config configures a data node. Fields without a comment are required.
@@ -70,6 +71,7 @@ type Node struct {
 	cfg         Config
 	incarnation string
 	senders     senders
+	readers     readers
 	waiting     atomic.Int64 // number of streams that wait for memory
 
 	mu       sync.Mutex
@@ -120,7 +122,9 @@ func (n *Node) Start(ctx context.Context) error {
 		return transport.Serve(groupCtx, server, n.cfg.Flight, n.cfg.Grace)
 	})
 	if n.cfg.HTTP != nil {
-		group.Go(func() error { return ops.Serve(lastCtx, n.cfg.HTTP, n.opsHandler()) })
+		page := watch.New(&looks{node: n})
+		group.Go(func() error { return ops.Serve(lastCtx, n.cfg.HTTP, n.opsHandler(page)) })
+		group.Go(func() error { page.Run(lastCtx); return nil })
 	}
 	group.Go(func() error { return n.keepJoined(groupCtx) })
 	err = group.Wait()
@@ -193,8 +197,8 @@ func (n *Node) admit(sealed []byte, now time.Time) (admitted, error) {
 	return a.lend(ticket)
 }
 
-func (n *Node) opsHandler() http.Handler {
-	handler := ops.Handler(n, n.cfg.Metrics.Handler())
+func (n *Node) opsHandler(page *watch.Page) http.Handler {
+	handler := ops.Handler(n, n.cfg.Metrics.Handler(), page)
 	if n.cfg.Profiles {
 		return ops.WithProfiles(handler)
 	}
@@ -208,7 +212,11 @@ func (n *Node) Ready() (bool, string) {
 }
 
 // Status implements ops.Server; the value is a Status.
-func (n *Node) Status() any { return n.status() }
+func (n *Node) Status() any {
+	s := n.status()
+	_, s.Readers = n.traffic(protocol.MaxReaders)
+	return s
+}
 
 // Status is the JSON of a data node's /status.
 type Status struct {
@@ -222,18 +230,15 @@ type Status struct {
 		Done  int `json:"done"`
 		Total int `json:"total"`
 	} `json:"splits"`
-	Memory struct {
-		Used  int64 `json:"used"` // bytes currently reserved
-		Peak  int64 `json:"peak"`
-		Limit int64 `json:"limit"`
-	} `json:"memory"`
+	Memory  protocol.MemoryStatus `json:"memory"`
+	Readers []protocol.Reader     `json:"readers,omitempty"`
 }
 
 func (n *Node) status() Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := Status{Index: n.cfg.Index, Incarnation: n.incarnation}
-	s.Memory.Used, s.Memory.Peak, s.Memory.Limit = n.cfg.Budget.Used(), n.cfg.Budget.Peak(), n.cfg.Budget.Limit()
+	s.Memory = n.memory()
 	n.data.fill(&s)
 	switch {
 	case n.stopping:
@@ -244,6 +249,11 @@ func (n *Node) status() Status {
 		s.State, s.Reason = "Waiting", "loaded, "+n.waitsForLocked()
 	}
 	return s
+}
+
+func (n *Node) memory() protocol.MemoryStatus {
+	b := n.cfg.Budget
+	return protocol.MemoryStatus{Used: b.Used(), Peak: b.Peak(), Limit: b.Limit()}
 }
 
 func (n *Node) waitsForLocked() string {

@@ -18,6 +18,7 @@ type progress struct {
 	mu    sync.Mutex
 	done  []peer.SplitDone // in the order of loading
 	bytes int64            // bytes in memory: the sum over done
+	rows  int64            // likewise
 	waits map[int]string   // why splits are being retried, by index in the assignment; at noSplit, why the whole assignment is
 }
 
@@ -29,6 +30,7 @@ func (p *progress) add(done peer.SplitDone) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.bytes += done.Bytes
+	p.rows += done.Rows
 	p.done = append(p.done, done)
 }
 
@@ -37,6 +39,13 @@ func (p *progress) report(n int) ([]peer.SplitDone, int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.done[n:len(p.done):len(p.done)], p.bytes
+}
+
+// loaded returns the number of splits, rows and bytes in memory.
+func (p *progress) loaded() (splits int, rows, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.done), p.rows, p.bytes
 }
 
 // note records why split index is being retried; the empty string clears that.

@@ -41,6 +41,7 @@ type sender struct {
 	turn     *fair.Stream
 	jobBytes prometheus.Counter
 	jobWait  prometheus.Counter
+	reader   *reader
 }
 
 const (
@@ -89,6 +90,7 @@ func (n *Node) newSender(stream grpc.ServerStream, ticket protocol.Ticket) (_ *s
 		stream: stream, node: n, memory: memory, most: most, timeout: n.cfg.SendTimeout, begin: time.Now(), open: m.Streams.WithLabelValues(label),
 		bytes: m.SentBytes.WithLabelValues(label), rows: m.SentRows.WithLabelValues(label), wait: m.SendWait.WithLabelValues(label),
 		turn: turn, jobBytes: m.JobBytes.Of(job), jobWait: m.JobWait.Of(job),
+		reader: n.readers.begin(keyOf(stream.Context(), ticket), time.Now()),
 	}
 	s.open.Inc()
 	n.senders.add(s)
@@ -98,6 +100,7 @@ func (n *Node) newSender(stream grpc.ServerStream, ticket protocol.Ticket) (_ *s
 func (s *sender) close() {
 	s.turn.Leave()
 	s.node.senders.remove(s)
+	s.node.readers.end(s.reader, time.Now())
 	s.memory.Close()
 	s.open.Dec()
 }
@@ -125,7 +128,8 @@ func (s *sender) work() { s.begin = time.Now() }
 
 // batch sends one record batch, with the time that the node worked on it.
 func (s *sender) batch(m rows.Message) error {
-	metadata, err := json.Marshal(protocol.BatchMetadata{Busy: time.Since(s.begin).Microseconds()})
+	busy := time.Since(s.begin)
+	metadata, err := json.Marshal(protocol.BatchMetadata{Busy: busy.Microseconds()})
 	if err != nil {
 		m.Release()
 		return status.Errorf(codes.Internal, "encode metadata: %v", err)
@@ -135,6 +139,10 @@ func (s *sender) batch(m rows.Message) error {
 	}
 	s.work()
 	s.rows.Add(float64(m.Rows))
+	for _, t := range []*traffic{&s.reader.traffic, &s.node.readers.total} {
+		t.rows.Add(int64(m.Rows))
+		t.node.Add(int64(busy))
+	}
 	return nil
 }
 
@@ -156,10 +164,15 @@ func (s *sender) frame(f *protocol.Frame) error {
 	if err != nil {
 		return err
 	}
-	s.wait.Add(time.Since(begin).Seconds())
+	waited := time.Since(begin)
+	s.wait.Add(waited.Seconds())
 	s.bytes.Add(float64(size))
 	s.jobBytes.Add(float64(size))
 	s.turn.Sent(int64(size))
+	for _, t := range []*traffic{&s.reader.traffic, &s.node.readers.total} {
+		t.bytes.Add(int64(size))
+		t.client.Add(int64(waited))
+	}
 	return nil
 }
 

@@ -27,6 +27,7 @@ type metrics struct {
 	forwards      *prometheus.CounterVec
 	partRequests  *prometheus.CounterVec
 	reviewSeconds *prometheus.HistogramVec
+	traffic       traffic
 }
 
 const namespace = "datacache_objectcache"
@@ -70,13 +71,38 @@ func (m *metrics) request(method string, status int) {
 	m.requests.WithLabelValues(name, strconv.Itoa(status)).Inc()
 }
 
-func (m *metrics) hit(bucket string)           { m.hits.WithLabelValues(bucket).Inc() }
-func (m *metrics) miss(bucket string)          { m.misses.WithLabelValues(bucket).Inc() }
-func (m *metrics) sent(bucket string, n int64) { m.sentBytes.WithLabelValues(bucket).Add(float64(n)) }
+func (m *metrics) hit(bucket string) {
+	m.hits.WithLabelValues(bucket).Inc()
+	m.traffic.total.hits.Add(1)
+	m.traffic.bucket(bucket).hits.Add(1)
+}
+
+func (m *metrics) miss(bucket string) {
+	m.misses.WithLabelValues(bucket).Inc()
+	m.traffic.total.misses.Add(1)
+	m.traffic.bucket(bucket).misses.Add(1)
+}
+
+func (m *metrics) sent(bucket string, n int64) {
+	m.sentBytes.WithLabelValues(bucket).Add(float64(n))
+	m.traffic.total.sent.Add(n)
+	m.traffic.bucket(bucket).sent.Add(n)
+}
+
 func (m *metrics) received(bucket string, n int64) {
 	m.receivedBytes.WithLabelValues(bucket).Add(float64(n))
+	m.traffic.total.received.Add(n)
+	m.traffic.bucket(bucket).received.Add(n)
 }
-func (m *metrics) forwarded(outcome string)     { m.forwards.WithLabelValues(outcome).Inc() }
+
+func (m *metrics) forwarded(outcome string) {
+	m.forwards.WithLabelValues(outcome).Inc()
+	m.traffic.forwards.Add(1)
+	if outcome != "answered" {
+		m.traffic.failures.Add(1)
+	}
+}
+
 func (m *metrics) partRequested(outcome string) { m.partRequests.WithLabelValues(outcome).Inc() }
 
 // timed is a Reviewer that measures the duration of another's reviews.

@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ops serves metrics and status to people, probes and Prometheus: /healthz, /ready, /status and /metrics over plain HTTP.
+// Package ops serves metrics and status to people, probes and Prometheus: a page at /, and /healthz, /ready, /status and /metrics, over
+// plain HTTP.
 package ops
 
 import (
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
 // Server is the head or data node whose status is served.
@@ -28,9 +30,10 @@ type Server interface {
 	Status() any
 }
 
-// Handler serves the four paths; metrics serves /metrics.
-func Handler(server Server, metrics http.Handler) http.Handler {
+// Handler serves the four paths and the page; metrics serves /metrics.
+func Handler(server Server, metrics http.Handler, page *watch.Page) http.Handler {
 	mux := http.NewServeMux()
+	page.Register(mux)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "ok\n") // an error here means that the client left
 	})

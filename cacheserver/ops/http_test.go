@@ -11,6 +11,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/kubeflow/datacache/cacheserver/watch"
 )
 
 // subject is a Server that is ready or not.
@@ -18,6 +20,10 @@ type subject struct{ ready bool }
 
 func (s subject) Ready() (bool, string) { return s.ready, "the reason" }
 func (s subject) Status() any           { return map[string]any{"ready": s.ready} }
+
+func (subject) Series() []watch.Series { return nil }
+func (subject) Sample() watch.Sample   { return watch.Sample{} }
+func (subject) View() watch.View       { return watch.View{State: "Looked at"} }
 
 func TestHandler(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "some_metric 1\n") })
@@ -32,7 +38,9 @@ func TestHandler(t *testing.T) {
 		{"not ready", "GET", "/ready", false, false, 503, "the reason"},
 		{"status", "GET", "/status", true, false, 200, `"ready": true`},
 		{"metrics", "GET", "/metrics", true, false, 200, "some_metric 1"},
-		{"another path", "GET", "/", true, false, 404, ""},
+		{"page", "GET", "/", true, false, 200, "Looked at"},
+		{"page beside profiles", "GET", "/", true, true, 200, "Looked at"},
+		{"another path", "GET", "/other", true, false, 404, ""},
 		{"another method", "POST", "/status", true, false, 405, ""},
 		{"profiles are off", "GET", "/debug/pprof/", true, false, 404, ""},
 		{"profiles are on", "GET", "/debug/pprof/", true, true, 200, "goroutine"},
@@ -40,7 +48,7 @@ func TestHandler(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			handler := Handler(subject{tt.ready}, metrics)
+			handler := Handler(subject{tt.ready}, metrics, watch.New(subject{}))
 			if tt.profiles {
 				handler = WithProfiles(handler)
 			}

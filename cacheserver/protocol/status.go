@@ -13,6 +13,7 @@ type Status struct {
 	Bytes    int64        `json:"bytes"` // Arrow data in memory
 	Splits   SplitStatus  `json:"splits"`
 	Nodes    []NodeStatus `json:"nodes"`
+	Readers  []Reader     `json:"readers,omitempty"` // at most MaxReaders
 }
 
 // SplitStatus counts splits.
@@ -23,14 +24,53 @@ type SplitStatus struct {
 
 // NodeStatus is the status of one data node as known to the head.
 type NodeStatus struct {
-	Index    int         `json:"index"`
-	Address  string      `json:"address"`
-	State    NodeState   `json:"state"`
-	Reason   string      `json:"reason,omitempty"`
-	Rows     int64       `json:"rows"`
-	Bytes    int64       `json:"bytes"`
-	Restarts int         `json:"restarts"`
-	Splits   SplitStatus `json:"splits"`
+	Index    int          `json:"index"`
+	Address  string       `json:"address"`
+	State    NodeState    `json:"state"`
+	Reason   string       `json:"reason,omitempty"`
+	Rows     int64        `json:"rows"`
+	Bytes    int64        `json:"bytes"`
+	Restarts int          `json:"restarts"`
+	Splits   SplitStatus  `json:"splits"`
+	Memory   MemoryStatus `json:"memory,omitzero"` // as the node said last
+}
+
+// MemoryStatus is the memory of a process that rows, loading and clients have reserved, in bytes.
+type MemoryStatus struct {
+	Used  int64 `json:"used"`
+	Peak  int64 `json:"peak"`
+	Limit int64 `json:"limit"`
+}
+
+// MaxReaders is the number of readers that a status lists: those that read the most bytes.
+const MaxReaders = 64
+
+// Reader is a client that reads: one rank of a job with all its streams.
+type Reader struct {
+	Job    string `json:"job,omitempty"` // as the client named it
+	Client string `json:"client"`        // address, without the port
+	Kind   Kind   `json:"kind"`
+	Rank   int    `json:"rank"`
+	World  int    `json:"world"` // 0: the kind has no ranks
+	Traffic
+}
+
+// Traffic counts what streams sent since their reader appeared, and what they waited for.
+type Traffic struct {
+	Streams  int   `json:"streams"` // open now
+	Rows     int64 `json:"rows"`
+	Bytes    int64 `json:"bytes"`
+	ClientMS int64 `json:"client_ms"` // summed over streams: milliseconds that a message waited for the client to read
+	NodeMS   int64 `json:"node_ms"`   // likewise: that the data node worked on the next message
+}
+
+// Add adds other to t.
+func (t *Traffic) Add(other Traffic) {
+	t.Streams += other.Streams
+	t.Rows += other.Rows
+	t.Bytes += other.Bytes
+	t.ClientMS += other.ClientMS
+	t.NodeMS += other.NodeMS
 }
 
 // State is the state of a cache, as spelled in /status.

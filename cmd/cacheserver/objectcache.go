@@ -26,7 +26,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
-	"github.com/kubeflow/datacache/cacheserver/ops"
 )
 
 // lookEvery is the interval at which watched files are read.
@@ -56,7 +55,7 @@ type objectCacheFlags struct {
 
 func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.listen, "listen", env.or("LISTEN", ":8000"), "host:port for objects; port 0 takes a free one (env LISTEN)")
-	flags.StringVar(&f.http, "http", env.or("HTTP_LISTEN", ":8080"), "host:port for /healthz /ready /status /metrics (env HTTP_LISTEN)")
+	flags.StringVar(&f.http, "http", env.or("HTTP_LISTEN", ":8080"), "host:port for the page at / and /healthz /ready /status /metrics (env HTTP_LISTEN)")
 	flags.StringVar(&f.dir, "dir", env("OBJECT_CACHE_DIR"), "folder for objects, of this process alone, on a local disk (env OBJECT_CACHE_DIR)")
 	flags.StringVar(&f.buckets, "buckets", env("OBJECT_CACHE_BUCKETS"),
 		"JSON or YAML file of buckets, quotas and who may use them; looked at again while serving (env OBJECT_CACHE_BUCKETS)")
@@ -190,7 +189,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return ops.Serve(ctx, looks, ops.Handler(server, server.Metrics())) })
+	group.Go(func() error { return server.ServeOps(ctx, looks) })
 	group.Go(func() error { return server.Serve(ctx, data) })
 	group.Go(func() error {
 		if err := f.prepare(ctx, server, objects, joined); err != nil {

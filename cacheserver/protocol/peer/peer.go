@@ -99,6 +99,14 @@ type Progress struct {
 	Done    []SplitDone `json:"done,omitempty"`
 	Bytes   int64       `json:"bytes"`             // Arrow bytes currently in memory
 	Trouble string      `json:"trouble,omitempty"` // why loading makes no progress; empty if it does
+	Vitals  *Vitals     `json:"vitals,omitempty"`  // about once a second
+}
+
+// Vitals is what people see of a node on the head's page.
+type Vitals struct {
+	Memory  protocol.MemoryStatus `json:"memory"`
+	Total   protocol.Traffic      `json:"total"`   // since the node started
+	Readers []protocol.Reader     `json:"readers"` // at most protocol.MaxReaders
 }
 
 // SplitDone reports a loaded split.

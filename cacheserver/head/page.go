@@ -1,0 +1,241 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package head
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/cacheserver/watch/reading"
+)
+
+// looks is the head as its page shows it: a watch.Source.
+type looks struct {
+	head    *Head
+	readers reading.Readers
+}
+
+// Series implements watch.Source.
+func (l *looks) Series() []watch.Series {
+	return append(reading.Series(),
+		watch.Series{Name: "rows", Chart: "Rows loaded a second", Unit: watch.Count, Rate: true},
+		watch.Series{Name: "bytes", Chart: "Bytes loaded a second", Unit: watch.Bytes, Rate: true},
+		watch.Series{Name: "data nodes", Chart: "Memory of the data nodes", Unit: watch.Bytes},
+		watch.Series{Name: "limit", Chart: "Memory of the data nodes", Unit: watch.Bytes, Limit: true},
+		watch.Series{Name: "ready", Chart: "Data nodes", Unit: watch.Count},
+		watch.Series{Name: "all", Chart: "Data nodes", Unit: watch.Count, Limit: true},
+	)
+}
+
+// Sample implements watch.Source.
+func (l *looks) Sample() watch.Sample {
+	c, now := l.head.cluster, time.Now()
+	c.mu.Lock()
+	total, readers := c.trafficLocked()
+	s := watch.Sample{Values: reading.Values(total), Done: int64(c.data.footers[0]), Total: int64(c.data.footers[1])}
+	if c.data.plan != nil {
+		s.Done, s.Total = 0, int64(len(c.data.plan.Splits))
+	}
+	var rows, bytes, used, limit, ready float64
+	state, reason := c.stateLocked()
+	s.States = append(s.States, watch.State{Who: "cache", Is: string(state), Reason: reason, Tone: toneOf(state)})
+	for i := range c.members {
+		m, d := &c.members[i], &c.data.nodes[i]
+		rows, bytes = rows+float64(d.reported), bytes+float64(d.bytes)
+		if !l.head.cfg.OneProcess || i == 0 {
+			used, limit = used+float64(m.vitals.Memory.Used), limit+float64(m.vitals.Memory.Limit)
+		}
+		node := watch.State{Who: fmt.Sprintf("data node %d", i), Is: string(c.nodeStateLocked(i)), Reason: d.trouble}
+		if m.session == nil {
+			node.Reason = m.gone
+		}
+		node.Tone = nodeTone(protocol.NodeState(node.Is))
+		if node.Tone == watch.Good {
+			ready++
+		}
+		if c.data.plan != nil && m.session != nil {
+			s.Done += int64(len(d.done))
+		}
+		s.States = append(s.States, node)
+	}
+	nodes := float64(len(c.members))
+	c.mu.Unlock()
+	l.readers.Update(now, readers)
+	s.Values = append(s.Values, rows, bytes, used, limit, ready, nodes)
+	return s
+}
+
+// trafficLocked returns what clients read from all data nodes.
+func (c *cluster) trafficLocked() (total protocol.Traffic, readers []protocol.Reader) {
+	for i := range c.members {
+		total.Add(c.members[i].vitals.Total)
+		readers = append(readers, c.members[i].vitals.Readers...)
+	}
+	return total, readers
+}
+
+// View implements watch.Source.
+func (l *looks) View() watch.View {
+	s := l.head.Report()
+	v := watch.View{
+		Role: "cache", Name: s.Table, State: string(s.State), Reason: s.Reason, Tone: toneOf(s.State),
+		Done: int64(s.Splits.Done), Total: int64(s.Splits.Total), Unit: "splits", Waits: waitsOf(s),
+	}
+	c := l.head.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.data.plan == nil {
+		v.Done, v.Total, v.Unit = int64(c.data.footers[0]), int64(c.data.footers[1]), "files planned"
+	}
+	for _, n := range s.Nodes {
+		if n.State == protocol.NodeLost {
+			v.Done -= int64(n.Splits.Done) // its rows are not in memory any more
+		}
+	}
+	v.Tables = []watch.Table{c.nodesLocked(s), l.readers.Table()}
+	v.Meters = l.meters(s)
+	v.Facts = c.factsLocked(s)
+	return v
+}
+
+func (l *looks) meters(s protocol.Status) []watch.Meter {
+	b := l.head.cfg.Budget
+	own := watch.Meter{Name: "head", Used: b.Used(), Peak: b.Peak(), Limit: b.Limit()}
+	if l.head.cfg.OneProcess {
+		own.Name = "head and data nodes, one process"
+		return []watch.Meter{own}
+	}
+	var meters []watch.Meter
+	for _, n := range s.Nodes {
+		if n.Memory.Limit > 0 {
+			meters = append(meters, watch.Meter{Name: fmt.Sprintf("data node %d", n.Index), Used: n.Memory.Used, Peak: n.Memory.Peak, Limit: n.Memory.Limit})
+		}
+	}
+	return append(meters, own)
+}
+
+// nodesLocked lists the data nodes.
+func (c *cluster) nodesLocked(s protocol.Status) watch.Table {
+	t := watch.Table{
+		ID: "nodes", Title: "Data nodes", Note: spread(s),
+		Head: []string{"Node", "State", "Splits", "Rows", "Bytes", "Restarts", "Address", "Reason"},
+	}
+	for i, n := range s.Nodes {
+		first, done, tone := 0, c.data.nodes[i].done, watch.Good
+		if n.State == protocol.NodeLost {
+			tone = watch.Bad
+		}
+		if c.data.plan != nil {
+			first = c.data.plan.runs[i].First
+		}
+		t.Rows = append(t.Rows, []watch.Cell{
+			watch.Text(strconv.Itoa(i)), watch.Toned(string(n.State), nodeTone(n.State)),
+			reading.Loading(n.Splits.Done, n.Splits.Total, tone, func(split int) bool { return done[first+split] }),
+			watch.Number(watch.FormatCount(float64(n.Rows))), watch.Number(watch.FormatBytes(float64(n.Bytes))),
+			watch.Number(strconv.Itoa(n.Restarts)), watch.Text(n.Address), watch.Text(n.Reason),
+		})
+	}
+	return t
+}
+
+// spread says how evenly the data nodes share the rows.
+func spread(s protocol.Status) string {
+	if s.State != protocol.StateReady || len(s.Nodes) < 2 {
+		return ""
+	}
+	rows := make([]int64, 0, len(s.Nodes))
+	for _, n := range s.Nodes {
+		rows = append(rows, n.Rows)
+	}
+	slices.Sort(rows)
+	format := func(n int64) string { return watch.FormatCount(float64(n)) }
+	return fmt.Sprintf("Rows by node: least %s, median %s, most %s.", format(rows[0]), format(rows[len(rows)/2]), format(rows[len(rows)-1]))
+}
+
+// factsLocked describes the dataset.
+func (c *cluster) factsLocked(s protocol.Status) []watch.Fact {
+	facts := []watch.Fact{{Name: "Table", Value: s.Table}}
+	if p := c.data.plan; p != nil {
+		facts = append(facts,
+			watch.Fact{Name: "Table's UUID", Value: p.Identity.UUID},
+			watch.Fact{Name: "Snapshot", Value: strconv.FormatInt(s.Snapshot, 10)},
+			watch.Fact{Name: "Filter", Value: orNone(p.Identity.Filter)},
+			watch.Fact{Name: "Columns", List: fieldNames(p.Schema)},
+			watch.Fact{Name: "Fingerprint", Value: p.dataset.Fingerprint},
+		)
+	}
+	return append(facts,
+		watch.Fact{Name: "Rows", Value: strconv.FormatInt(s.Rows, 10)},
+		watch.Fact{Name: "In memory", Value: watch.FormatBytes(float64(s.Bytes))},
+		watch.Fact{Name: "Head since", Value: c.started.UTC().Format(time.RFC3339)},
+	)
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+// waitsOf names what keeps a cache from being ready, and what a person can do about it.
+func waitsOf(s protocol.Status) []watch.Wait {
+	const (
+		again = "It tries again by itself. Check that the store and the catalog answer, and the credentials and network policies of the cache's pods."
+		join  = "Start it with this head's address and the same CACHE_SECRET. In a cluster: kubectl describe pod, for what keeps its pod from running."
+		gone  = "It loads its part again when its pod is back. If it ended: kubectl logs --previous, and its memory limit."
+	)
+	var waits []watch.Wait
+	switch s.State {
+	case protocol.StateReady:
+		return nil
+	case protocol.StateFailed:
+		return []watch.Wait{{For: s.Reason, Fix: "Correct what the reason names, then start a new cache. This one stays so that the reason can be read."}}
+	case protocol.StatePlanning:
+		waits = append(waits, watch.Wait{For: s.Reason, Fix: "Planning reads the footer of each file. " + again})
+	case protocol.StateLoading, protocol.StateDegraded:
+	}
+	for _, n := range s.Nodes {
+		who := fmt.Sprintf("data node %d", n.Index)
+		switch {
+		case n.State == protocol.NodeMissing:
+			waits = append(waits, watch.Wait{For: who + " has not joined", Fix: join})
+		case n.State == protocol.NodeLost:
+			waits = append(waits, watch.Wait{For: fmt.Sprintf("%s (%s) is gone: %s", who, n.Address, n.Reason), Fix: gone})
+		case n.State != protocol.NodeReady && n.Reason != "":
+			waits = append(waits, watch.Wait{For: who + ": " + n.Reason, Fix: again})
+		}
+	}
+	return waits
+}
+
+func toneOf(s protocol.State) watch.Tone {
+	switch s {
+	case protocol.StateReady:
+		return watch.Good
+	case protocol.StateDegraded:
+		return watch.Warn
+	case protocol.StateFailed:
+		return watch.Bad
+	case protocol.StatePlanning, protocol.StateLoading:
+	}
+	return watch.Busy
+}
+
+func nodeTone(s protocol.NodeState) watch.Tone {
+	switch s {
+	case protocol.NodeReady:
+		return watch.Good
+	case protocol.NodeLost:
+		return watch.Bad
+	case protocol.NodeMissing:
+		return watch.Idle
+	case protocol.NodeJoined, protocol.NodeLoading:
+	}
+	return watch.Busy
+}
