@@ -59,7 +59,7 @@ func TestWaitTellsNotices(t *testing.T) {
 	}))
 	defer headURL.Close()
 	var out strings.Builder
-	if err := UntilReady(t.Context(), Config{URL: headURL.URL, Poll: time.Millisecond, Timeout: time.Minute, Out: &out, Notices: listener}); err != nil {
+	if err := UntilReady(t.Context(), Config{Heads: only(headURL.URL), Poll: time.Millisecond, Timeout: time.Minute, Out: &out, Notices: listener}); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")

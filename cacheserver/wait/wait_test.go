@@ -42,6 +42,9 @@ func headThatSays(t *testing.T, answers ...string) string {
 	return server.URL
 }
 
+// only is the head of the only cache.
+func only(url string) []Head { return []Head{{URL: url}} }
+
 func TestWait(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -67,7 +70,7 @@ func TestWait(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out strings.Builder
-			err := UntilReady(t.Context(), Config{URL: headThatSays(t, tt.answers...), Poll: time.Millisecond, Timeout: time.Minute, Out: &out})
+			err := UntilReady(t.Context(), Config{Heads: only(headThatSays(t, tt.answers...)), Poll: time.Millisecond, Timeout: time.Minute, Out: &out})
 			var cause *FailedError
 			switch {
 			case tt.failed == "" && err != nil:
@@ -88,7 +91,7 @@ func TestWait(t *testing.T) {
 }
 
 func TestWaitRunsOut(t *testing.T) {
-	err := UntilReady(t.Context(), Config{URL: headThatSays(t, loading), Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &strings.Builder{}})
+	err := UntilReady(t.Context(), Config{Heads: only(headThatSays(t, loading)), Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &strings.Builder{}})
 	var late *TimeoutError
 	if !errors.As(err, &late) {
 		t.Fatalf("ended with %v, want a TimeoutError", err)
@@ -103,7 +106,7 @@ func TestWaitRunsOut(t *testing.T) {
 func TestWaitIsStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := UntilReady(ctx, Config{URL: headThatSays(t, loading), Out: &strings.Builder{}})
+	err := UntilReady(ctx, Config{Heads: only(headThatSays(t, loading)), Out: &strings.Builder{}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("ended with %v, want the context's error", err)
 	}
@@ -113,7 +116,7 @@ func TestWaitForNobody(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	var out strings.Builder
-	err := UntilReady(t.Context(), Config{URL: server.URL, Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &out})
+	err := UntilReady(t.Context(), Config{Heads: only(server.URL), Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &out})
 	if !strings.Contains(out.String(), "waiting for the cache's head") {
 		t.Errorf("said %q and ended with %v", out.String(), err)
 	}
