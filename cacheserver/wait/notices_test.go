@@ -97,3 +97,24 @@ func TestPrinterTellsNoticesAtOnce(t *testing.T) {
 		t.Errorf("lines are %q, want %q", got, want)
 	}
 }
+
+// TestNoticesNameTheirCache checks which part of a notice each of several caches gets.
+func TestNoticesNameTheirCache(t *testing.T) {
+	for text, want := range map[string][2]string{ // for web and for code
+		"":                           {"", ""},
+		"web: no room":               {"no room", ""},
+		"web: no room\ncode: a: b\t": {"no room", "a: b"},
+		"no cache: quota":            {"no cache: quota", "no cache: quota"},
+		"refused\x1b: x\nweb: mine":  {"mine", "refused?: x"},
+		"website: none":              {"website: none", "website: none"},
+	} {
+		n := &notices{caches: []string{"web", "code"}}
+		n.last.Store(text)
+		if got := [2]string{n.of("web"), n.of("code")}; got != want {
+			t.Errorf("%q: web and code are told %q, want %q", text, got, want)
+		}
+		if got := n.of(""); got != oneLine(text) {
+			t.Errorf("%q: the only cache is told %q", text, got)
+		}
+	}
+}

@@ -101,13 +101,18 @@ func UntilReady(ctx context.Context, cfg Config) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("stopped while waiting for the cache: %w", context.Cause(ctx))
 	}
+	return timeout(cfg.Timeout, all)
+}
+
+// timeout is the error for caches of which some are not ready.
+func timeout(after time.Duration, all []*waiter) *TimeoutError {
 	var last []string
 	for _, w := range all {
 		if w.lines.state != protocol.StateReady {
 			last = append(last, w.lines.last())
 		}
 	}
-	return &TimeoutError{After: cfg.Timeout, Last: strings.Join(last, "; ")}
+	return &TimeoutError{After: after, Last: strings.Join(last, "; ")}
 }
 
 // waiter waits for one cache.
