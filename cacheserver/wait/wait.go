@@ -31,7 +31,7 @@ type Head struct {
 
 // Config configures a wait. Zero durations mean the defaults.
 type Config struct {
-	// Heads of the caches to wait for.
+	// Heads of the caches to wait for, at least one.
 	Heads []Head
 	// Timeout ends the wait; default 1 hour.
 	Timeout time.Duration
