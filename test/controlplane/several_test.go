@@ -15,6 +15,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/diagnose"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
@@ -27,7 +28,7 @@ func named(namespace, name string) *v1alpha1.DataCache {
 	}
 }
 
-// Services of a TrainJob train that names the caches web and code: the KEP's, and one for each name.
+// Services of a TrainJob train that names the caches code and web: the KEP's, and one for each name.
 const (
 	firstService = "train-cache-service"
 	webService   = "train-cache-service-4b5e57f6"
@@ -45,7 +46,7 @@ func pointsTo(t *testing.T, service string, dc *v1alpha1.DataCache) {
 }
 
 // TestSeveralCaches checks that a TrainJob that names two caches uses both, is told by name which one it waits for, and keeps one while the
-// other is deleted.
+// other, which it names first, is deleted.
 func TestSeveralCaches(t *testing.T) {
 	t.Parallel()
 	runtimes(t)
@@ -62,7 +63,7 @@ func TestSeveralCaches(t *testing.T) {
 	cluster.Create(t, code)
 	cluster.DataCache(t, ns, "web", v1alpha1.StateReady)
 
-	const uri = "datacache://web,code"
+	const uri = "datacache://code,web"
 	job := cacheJob(ns, "train", uri)
 	cluster.Create(t, job)
 	both := func(users ...string) {
@@ -71,11 +72,11 @@ func TestSeveralCaches(t *testing.T) {
 		usedBy(t, code, users...)
 	}
 	both(ns + "/train")
-	pointsTo(t, firstService, web)
-	pointsTo(t, webService, web)
+	pointsTo(t, firstService, code)
 	pointsTo(t, codeService, code)
+	pointsTo(t, webService, web)
 	kubetest.Eventually(t, "an event that names both", func() error {
-		return warned(t, job, "CacheProvisioning", []string{"uses DataCache " + ns + "/web at ", "; uses DataCache " + ns + "/code at "})
+		return warned(t, job, "CacheProvisioning", []string{"uses DataCache " + ns + "/code at ", "; uses DataCache " + ns + "/web at "})
 	})
 	waitsForBoth(t, ns, uri)
 
@@ -86,22 +87,31 @@ func TestSeveralCaches(t *testing.T) {
 	}
 	say("  web: ready: 1000 rows", "  code: waiting for the cache: ImagePullBackOff")
 	kubetest.Eventually(t, "the diagnosis", func() error {
-		return blocks(t, client.ObjectKeyFromObject(job), []string{"pod code-cache-0", "ImagePullBackOff"})
+		findings, err := diagnose.Why(t.Context(), cluster.Client, client.ObjectKeyFromObject(job))
+		if err != nil || len(findings) != 4 {
+			return fmt.Errorf("it has %+v: %w", findings, err)
+		}
+		if !findings[2].Blocks || findings[3].Blocks {
+			return fmt.Errorf("of code and web, another one blocks: %+v", findings)
+		}
+		return lacks(fmt.Sprint(findings[2:]), []string{"DataCache " + ns + "/code", "pod code-cache-0", "ImagePullBackOff", "DataCache " + ns + "/web"})
 	})
 
 	cluster.Delete(t, code)
 	cluster.Vanish(t, &corev1.Service{}, ns, codeService)
+	cluster.Vanish(t, &corev1.Service{}, ns, firstService)
 	if message := awaitEvent(t, job, "CacheFailed"); !strings.Contains(message, "there is no DataCache code") || strings.Contains(message, "web") {
 		t.Errorf("event CacheFailed says %q", message)
 	}
 	say("code: waiting for the cache: no cache: ", "there is no DataCache code")
 	usedBy(t, web, ns+"/train")
-	pointsTo(t, firstService, web)
+	pointsTo(t, webService, web)
 
 	code = named(ns, "code")
 	cluster.Create(t, code)
 	both(ns + "/train")
 	pointsTo(t, codeService, code)
+	pointsTo(t, firstService, code)
 
 	change(t, job, func(j *trainer.TrainJob) { j.Spec.Suspend = new(true) })
 	both()

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, Unpack, get_args
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from kubeflow_datacache import fork, h2
+from kubeflow_datacache import fork, h2, services
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
@@ -32,7 +32,6 @@ from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.monitoring.load_progress import wait_ready
 from kubeflow_datacache.notebook import html_table
 from kubeflow_datacache.options import LoaderOptions, check_int, column_names, explicit_signature
-from kubeflow_datacache.services import locate
 from kubeflow_datacache.stop import Stop
 from kubeflow_datacache.table import Table
 
@@ -109,7 +108,7 @@ class DataCache:
         paths of files, and DATACACHE_TLS_HOSTNAME is a host name. If roots, a certificate or a host name are set, TLS
         is used, unless DATACACHE_ENDPOINT has another scheme.
         """
-        endpoint, host = locate(environ, name)
+        endpoint, host = services.locate(environ, name)
         own = Credentials.options_from(environ, credentials)
         scheme = "grpc+tls" if Credentials.of(own).uses_tls else "grpc"
         transport: Any = environ.get("DATACACHE_TRANSPORT") or "h2"
