@@ -149,7 +149,7 @@ func TestForeign(t *testing.T) {
 		"ours":                    {want, ""},
 		"nobody's":                {&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "n"}}, "Service n/s exists and belongs to nobody that datacache knows: delete or rename it, or choose another name"},
 		"of the DataCache before": {cacheService(another), "Service team-a/reviews-cache-service: the object of an earlier owner of the same name still goes"},
-		"of a TrainJob":           {useService(trainJob(), minimal(), "cluster.local"), "Service team-a/train-cache-service exists and belongs to TrainJob train: delete or rename it, or choose another name"},
+		"of a TrainJob":           {useService(trainJob(), "train-cache-service", minimal(), "cluster.local"), "Service team-a/train-cache-service exists and belongs to TrainJob train: delete or rename it, or choose another name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -168,7 +168,7 @@ func TestUseService(t *testing.T) {
 	t.Parallel()
 	dc := minimal()
 	dc.Namespace = "platform"
-	got := useService(trainJob(), dc, "example.org")
+	got := useService(trainJob(), "train-cache-service", dc, "example.org")
 	if want := "reviews-cache-service.platform.svc.example.org"; got.Spec.ExternalName != want || got.Spec.Type != corev1.ServiceTypeExternalName {
 		t.Errorf("Service of type %s leads to %s, want ExternalName to %s", got.Spec.Type, got.Spec.ExternalName, want)
 	}

@@ -5,6 +5,8 @@ package controller
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +47,21 @@ func normal(reason, format string, args ...any) *objectEvent {
 func warning(reason, format string, args ...any) *objectEvent {
 	return &objectEvent{corev1.EventTypeWarning, reason, cut(fmt.Sprintf(format, args...))}
 }
+
+// joinEvents returns one event for those of several caches: a warning if one of them is.
+func joinEvents(events []*objectEvent) *objectEvent {
+	kind, messages := corev1.EventTypeNormal, make([]string, len(events))
+	for i, e := range events {
+		messages[i] = e.message
+		if e.kind == corev1.EventTypeWarning {
+			kind = e.kind
+		}
+	}
+	return &objectEvent{kind, events[0].reason, cut(inOne(messages))}
+}
+
+// inOne returns texts as one, without repetitions.
+func inOne(texts []string) string { return strings.Join(slices.Compact(texts), "; ") }
 
 // change returns the event for the transition from one status to the next; nil if it is of no interest to users.
 func change(dc *v1alpha1.DataCache, e engine, old, next *v1alpha1.DataCacheStatus) *objectEvent {

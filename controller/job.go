@@ -24,8 +24,8 @@ import (
 	"github.com/kubeflow/datacache/internal/runtimes"
 )
 
-// jobReconciler gives a TrainJob its cache: a DataCache of its own, or a Service that points to a shared one. cacheReconciler handles
-// the DataCache itself.
+// jobReconciler gives a TrainJob its cache: a DataCache of its own, or Services that point to existing ones. cacheReconciler handles
+// the DataCaches themselves.
 type jobReconciler struct {
 	applier
 	events        *eventRecorder
@@ -53,7 +53,7 @@ func (r *jobReconciler) Reconcile(ctx context.Context, job *trainer.TrainJob) (c
 	case finished, gone:
 		r.events.forget(client.ObjectKeyFromObject(job))
 		r.refusals.set(client.ObjectKeyFromObject(job), "")
-		return requeueExpected(ctrl.Result{}, r.leave(ctx, job))
+		return requeueExpected(ctrl.Result{}, r.leave(ctx, job, servicesOf(job)...))
 	}
 	runtime, err := runtimes.Find(ctx, job.Namespace, inject.RuntimeRef(job), r.client)
 	if err != nil || !inject.Asks(job, runtime) {
@@ -94,6 +94,9 @@ func (r *jobReconciler) serve(ctx context.Context, job *trainer.TrainJob, step i
 	if own != nil && isOwnedBy(own, job) {
 		return nil
 	}
+	if uses := inject.Uses(job); len(uses) > 1 {
+		return r.joinAll(ctx, job, uses)
+	}
 	used, err := r.used(ctx, job)
 	if err != nil {
 		return err
@@ -110,8 +113,8 @@ func (r *jobReconciler) begin(ctx context.Context, job *trainer.TrainJob, step i
 	switch {
 	case err != nil:
 		return err
-	case request.Reference != nil:
-		return r.join(ctx, job, *request.Reference)
+	case len(request.References) > 0:
+		return r.join(ctx, job, request.References[0].Key)
 	case request.Shared:
 		return r.share(ctx, job, request)
 	case own != nil:
@@ -135,7 +138,7 @@ func (r *jobReconciler) useAgain(ctx context.Context, job *trainer.TrainJob, ste
 	switch {
 	case err != nil:
 		return err
-	case request.Reference != nil && *request.Reference == used:
+	case len(request.References) > 0 && request.References[0].Key == used:
 		return r.join(ctx, job, used)
 	case request.Shared && request.Name == used.Name && job.Namespace == used.Namespace:
 		return r.share(ctx, job, request)
@@ -152,23 +155,60 @@ func requestOf(job *trainer.TrainJob, step inject.Step) (*inject.Request, error)
 	return request, nil
 }
 
-// join makes the job a user of an existing DataCache. If that was deleted, or the job may not use it any more, the job's use ends.
+// join makes the job a user of the only DataCache that it uses.
 func (r *jobReconciler) join(ctx context.Context, job *trainer.TrainJob, key types.NamespacedName) error {
+	event, err := r.joinAt(ctx, job, inject.ServiceName(job.Name), key, true)
+	if event != nil {
+		r.events.recordOnce(job, event)
+	}
+	return err
+}
+
+// joinAll makes the job a user of several DataCaches, of those that exist also if others do not. Its storageUri, which never changes, says
+// which ones they are, so that no record of an earlier decision is needed.
+func (r *jobReconciler) joinAll(ctx context.Context, job *trainer.TrainJob, uses []inject.Use) error {
+	var events []*objectEvent
+	var refused []string
+	for _, use := range uses {
+		event, err := r.joinAt(ctx, job, use.Service, use.Key, false)
+		no := (*refusal)(nil)
+		switch {
+		case errors.As(err, &no):
+			refused = append(refused, no.text)
+		case err != nil:
+			return err
+		case event != nil:
+			events = append(events, event)
+		}
+	}
+	if len(refused) > 0 {
+		return refuse("%s", inOne(refused))
+	}
+	if len(events) > 0 {
+		r.events.recordOnce(job, joinEvents(events))
+	}
+	return nil
+}
+
+// joinAt makes the job a user of an existing DataCache, to which its clients are led by the Service, and returns the event that says so; nil
+// if there is nothing to say. If the DataCache was deleted, or the job may not use it any more, the job's use ends. alone says that the job
+// uses no other.
+func (r *jobReconciler) joinAt(ctx context.Context, job *trainer.TrainJob, service string, key types.NamespacedName, alone bool) (*objectEvent, error) {
 	dc, err := r.find(ctx, key)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	labels, err := admit.NamespaceLabels(ctx, job.Namespace, dc, r.live)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if errs := inject.CheckReference(job.Namespace, labels, key, dc); len(errs) > 0 {
-		if err := r.leave(ctx, job); err != nil {
-			return err
+	if errs := inject.CheckReference(job.Namespace, labels, key, alone, dc); len(errs) > 0 {
+		if err := r.leave(ctx, job, service); err != nil {
+			return nil, err
 		}
-		return refuse("%v", errs.ToAggregate())
+		return nil, refuse("%v", errs.ToAggregate())
 	}
-	return r.use(ctx, job, dc)
+	return r.use(ctx, job, service, dc)
 }
 
 // share makes the job a user of the namespace's cache of these rows, which it creates if it does not exist.
@@ -186,7 +226,11 @@ func (r *jobReconciler) share(ctx context.Context, job *trainer.TrainJob, reques
 	if err != nil {
 		return err
 	}
-	return r.use(ctx, job, dc)
+	event, err := r.use(ctx, job, inject.ServiceName(job.Name), dc)
+	if event != nil {
+		r.events.recordOnce(job, event)
+	}
+	return err
 }
 
 // isShared reports whether a DataCache is the one that a job wants to share. Files may be those of a DataCache that somebody made by hand.
@@ -197,18 +241,17 @@ func isShared(dc *v1alpha1.DataCache, request *inject.Request) bool {
 	return dc.Labels[LabelScope] == ScopeNamespace && dc.Spec.Arrow != nil && inject.SameRows(dc.Spec.Arrow, request.Cache.Arrow)
 }
 
-// use maintains the Service that points the job to the cache. If both have the same name, the cache's own Service serves the purpose, where it
-// has one.
-func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, dc *v1alpha1.DataCache) error {
-	if dc.Namespace == job.Namespace && dc.Name == job.Name && dc.Spec.Fluid == nil {
-		return nil
+// use maintains the Service that points the job to the cache, and returns the event that says so. If the cache's own Service has the name, it
+// serves the purpose, and there is nothing to say.
+func (r *jobReconciler) use(ctx context.Context, job *trainer.TrainJob, service string, dc *v1alpha1.DataCache) (*objectEvent, error) {
+	if dc.Namespace == job.Namespace && inject.ServiceName(dc.Name) == service && dc.Spec.Fluid == nil {
+		return nil, nil // nothing to say is no error
 	}
-	want := useService(job, dc, r.clusterDomain)
+	want := useService(job, service, dc, r.clusterDomain)
 	if _, err := apply(ctx, r.applier, want); err != nil {
-		return err
+		return nil, err
 	}
-	r.events.recordOnce(job, useEvent(dc, cmp.Or(want.Spec.ExternalName, "claim "+dc.Name)))
-	return nil
+	return useEvent(dc, cmp.Or(want.Spec.ExternalName, "claim "+dc.Name)), nil
 }
 
 // useEvent says which DataCache a job uses, and what prevents that from running: a new user did not get the earlier event about it.
@@ -219,23 +262,25 @@ func useEvent(dc *v1alpha1.DataCache, host string) *objectEvent {
 	return normal(EventProvisioning, "uses DataCache %s at %s", qualified(dc), host)
 }
 
-// leave ends the job's use of a cache that is not its own.
-func (r *jobReconciler) leave(ctx context.Context, job *trainer.TrainJob) error {
-	service, err := r.service(ctx, r.client, job)
-	if err == nil && service != nil {
-		err = client.IgnoreNotFound(r.client.Delete(ctx, service, client.Preconditions{UID: new(service.UID)}))
-	}
-	if err != nil {
-		return fmt.Errorf("end the use of TrainJob %s: %w", qualified(job), err)
+// leave ends the job's uses of caches that are not its own and that the Services record.
+func (r *jobReconciler) leave(ctx context.Context, job *trainer.TrainJob, services ...string) error {
+	for _, name := range services {
+		service, err := r.service(ctx, r.client, job, name)
+		if err == nil && service != nil {
+			err = client.IgnoreNotFound(r.client.Delete(ctx, service, client.Preconditions{UID: new(service.UID)}))
+		}
+		if err != nil {
+			return fmt.Errorf("end the use of TrainJob %s: %w", qualified(job), err)
+		}
 	}
 	return nil
 }
 
-// used is the DataCache, not the job's own, that the job is recorded to use; the zero name if there is none. It also reads from the
+// used is the only DataCache, not the job's own, that the job is recorded to use; the zero name if there is none. It also reads from the
 // API server, since the record may be newer than the informers.
 func (r *jobReconciler) used(ctx context.Context, job *trainer.TrainJob) (types.NamespacedName, error) {
 	for _, reader := range []client.Reader{r.client, r.live} {
-		service, err := r.service(ctx, reader, job)
+		service, err := r.service(ctx, reader, job, inject.ServiceName(job.Name))
 		if err != nil {
 			return types.NamespacedName{}, fmt.Errorf("find the cache that TrainJob %s uses: %w", qualified(job), err)
 		}
@@ -246,10 +291,10 @@ func (r *jobReconciler) used(ctx context.Context, job *trainer.TrainJob) (types.
 	return types.NamespacedName{}, nil
 }
 
-// service returns the job's own Service, which points to a shared cache; nil if there is none.
-func (r *jobReconciler) service(ctx context.Context, reader client.Reader, job *trainer.TrainJob) (*corev1.Service, error) {
+// service returns the Service with the name if it is the job's own, which points to a cache; nil if there is none.
+func (r *jobReconciler) service(ctx context.Context, reader client.Reader, job *trainer.TrainJob, name string) (*corev1.Service, error) {
 	service := &corev1.Service{}
-	err := reader.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: inject.ServiceName(job.Name)}, service)
+	err := reader.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: name}, service)
 	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(service, job) {
 		return nil, nil // not found is not an error
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -73,20 +74,52 @@ func (r *noticeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 	return ctrl.Result{RequeueAfter: noticePause}, nil
 }
 
-// notice returns what the controller knows of a TrainJob's cache; "" if the cache's head knows more.
-func (r *noticeReconciler) notice(ctx context.Context, job types.NamespacedName) (string, error) {
-	if refusal := r.refusals.of(job); refusal != "" {
+// notice returns what the controller knows of a TrainJob's caches; "" if their heads know more. If there are several, what it knows of one of
+// them is a line that begins with its name.
+func (r *noticeReconciler) notice(ctx context.Context, key types.NamespacedName) (string, error) {
+	if refusal := r.refusals.of(key); refusal != "" {
 		return refusal, nil
 	}
-	cache := job
+	job := &trainer.TrainJob{}
+	if err := r.client.Get(ctx, key, job); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("get TrainJob %s: %w", key, err)
+	}
+	uses := inject.Uses(job)
+	if len(uses) < 2 {
+		cache, err := r.cacheOf(ctx, key)
+		if err != nil {
+			return "", err
+		}
+		return r.noticeAbout(ctx, cache)
+	}
+	var lines []string
+	for _, use := range uses[1:] {
+		text, err := r.noticeAbout(ctx, use.Key)
+		if err != nil {
+			return "", err
+		}
+		if text != "" {
+			lines = append(lines, use.Name+": "+strings.Join(strings.Fields(text), " "))
+		}
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+// cacheOf is the only DataCache that a TrainJob uses.
+func (r *noticeReconciler) cacheOf(ctx context.Context, job types.NamespacedName) (types.NamespacedName, error) {
 	service := &corev1.Service{}
 	err := r.client.Get(ctx, types.NamespacedName{Namespace: job.Namespace, Name: inject.ServiceName(job.Name)}, service)
 	if client.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("get the Service of TrainJob %s: %w", job, err)
+		return job, fmt.Errorf("get the Service of TrainJob %s: %w", job, err)
 	}
 	if used := service.Annotations[inject.AnnotationUses]; used != "" {
-		cache = keyOf(used)
+		return keyOf(used), nil
 	}
+	return job, nil
+}
+
+// noticeAbout returns what the controller knows of a DataCache.
+func (r *noticeReconciler) noticeAbout(ctx context.Context, cache types.NamespacedName) (string, error) {
 	dc := &v1alpha1.DataCache{}
 	if err := r.client.Get(ctx, cache, dc); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -188,7 +188,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&corev1.Pod{}, indexCache, cacheOfPod},
 		{&corev1.Pod{}, indexStep, stepOfJob},
 		{&corev1.Service{}, indexUses, cacheOfService},
-		{&trainer.TrainJob{}, indexReference, referenceOf},
+		{&trainer.TrainJob{}, indexReference, referencesOf},
 		{&trainer.TrainJob{}, indexRuntime, runtimeOf},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.name, index.values); err != nil {
@@ -220,7 +220,7 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 	return err
 }
 
-// setupJobs reconciles a TrainJob when its phase, its Service, or a DataCache that it may use changes.
+// setupJobs reconciles a TrainJob when its phase, one of its Services, or a DataCache that it may use changes.
 func setupJobs(mgr ctrl.Manager, o Options, r *jobReconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("datacache-trainjob").
 		For(&trainer.TrainJob{}, builder.WithPredicates(phaseChanged)).

@@ -25,8 +25,8 @@ import (
 const (
 	indexCache     = "datacache" // pods by the name of their DataCache
 	indexStep      = "step"      // pods of waiting steps by their TrainJob's name
-	indexUses      = "uses"      // Services by the DataCache, <namespace>/<name>, that their job uses
-	indexReference = "reference" // TrainJobs by the DataCache, <namespace>/<name>, that their storageUri names
+	indexUses      = "uses"      // Services by the DataCache, <namespace>/<name>, that they record a job to use
+	indexReference = "reference" // TrainJobs by the DataCaches, <namespace>/<name>, that their storageUri names
 	indexRuntime   = "runtime"   // TrainJobs by the runtime, <kind>/<name>, that they name
 )
 
@@ -44,24 +44,39 @@ func cacheOfService(object client.Object) []string {
 	return nil
 }
 
-func referenceOf(object client.Object) []string {
+func referencesOf(object client.Object) []string {
 	job, ok := object.(*trainer.TrainJob)
 	if !ok || !inject.Matches(job) {
 		return nil
 	}
 	request, _ := inject.Parse(job, inject.Step{}) // the job's own reconciliation reports errors
-	if request == nil || request.Reference == nil {
+	if request == nil {
 		return nil
 	}
-	return []string{request.Reference.String()}
+	var keys []string
+	for _, reference := range request.References {
+		keys = append(keys, reference.Key.String())
+	}
+	return keys
 }
 
-// useService returns a Service through which a job's clients, which only know TRAIN_JOB_NAME, find the cache that the job shares. It
-// is also the record that the job uses the cache, and nothing else for a cache of files, which has no address.
-func useService(job *trainer.TrainJob, dc *v1alpha1.DataCache, clusterDomain string) *corev1.Service {
+// servicesOf returns the names of the Services that may record which DataCaches a job uses.
+func servicesOf(job *trainer.TrainJob) []string {
+	names := []string{inject.ServiceName(job.Name)}
+	if uses := inject.Uses(job); len(uses) > 1 {
+		for _, use := range uses[1:] {
+			names = append(names, use.Service)
+		}
+	}
+	return names
+}
+
+// useService returns a Service of the name through which a job's clients, which only know TRAIN_JOB_NAME, find a cache that the job shares.
+// It is also the record that the job uses the cache, and nothing else for a cache of files, which has no address.
+func useService(job *trainer.TrainJob, name string, dc *v1alpha1.DataCache, clusterDomain string) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: inject.ServiceName(job.Name), Namespace: job.Namespace,
+			Name: name, Namespace: job.Namespace,
 			Labels:          map[string]string{LabelManagedBy: ManagedBy},
 			Annotations:     map[string]string{inject.AnnotationUses: qualified(dc)},
 			OwnerReferences: []metav1.OwnerReference{jobReference(job, true)},
@@ -146,7 +161,7 @@ func isNamesakeUser(job *trainer.TrainJob, dc *v1alpha1.DataCache) bool {
 	if owner := ownerOf(dc); owner != nil {
 		return owner.UID == job.UID
 	}
-	return slices.Contains(referenceOf(job), qualified(dc))
+	return slices.Contains(referencesOf(job), qualified(dc))
 }
 
 // jobOfService is the TrainJob that the Service was made for; nil if it is gone.

@@ -66,7 +66,7 @@ func usedCache(_ context.Context, service client.Object) []reconcile.Request {
 	return []reconcile.Request{request(keyOf(name))}
 }
 
-// cachesOfJob maps a job to the DataCache with its name and the one that its Service points to.
+// cachesOfJob maps a job to the DataCache with its name and those that its Services point to.
 func cachesOfJob(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []reconcile.Request {
 		job, ok := object.(*trainer.TrainJob)
@@ -75,12 +75,13 @@ func cachesOfJob(reader client.Reader) handler.MapFunc {
 		}
 		key := client.ObjectKeyFromObject(job)
 		requests := []reconcile.Request{request(key)}
-		service := &corev1.Service{}
-		err := reader.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: inject.ServiceName(key.Name)}, service)
-		if err != nil {
-			return requests // without its Service it uses no other cache
+		for _, name := range servicesOf(job) {
+			service := &corev1.Service{}
+			if err := reader.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: name}, service); err == nil { // otherwise it uses none there
+				requests = append(requests, usedCache(ctx, service)...)
+			}
 		}
-		return append(requests, usedCache(ctx, service)...)
+		return requests
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -23,19 +24,36 @@ import (
 const noticePath = "/notice"
 
 const (
-	maxNotice      = 2048 // bytes
+	maxNotice      = 32 << 10 // bytes
 	maxConnections = 8
 	noticeTimeout  = 5 * time.Second
 )
 
 // notices stores the last notice. Anyone who can connect to the pod can send one, so it is only written to the log and has no other
 // effect. It is safe for concurrent use.
-type notices struct{ last atomic.Value }
+type notices struct {
+	caches []string     // the names of all caches
+	last   atomic.Value // a string
+}
 
-// now returns the last notice, "" if there is none.
-func (n *notices) now() string {
+// of returns what the last notice says about a cache, "" if nothing: all of it for the only cache, whose name is ""; otherwise the line
+// that begins with the cache's name, or the lines that begin with no cache's name.
+func (n *notices) of(cache string) string {
 	text, _ := n.last.Load().(string)
-	return text
+	if cache == "" {
+		return oneLine(text)
+	}
+	var about []string
+	for line := range strings.SplitSeq(text, "\n") {
+		name, rest, found := strings.Cut(line, ": ")
+		if found && name == cache {
+			return oneLine(rest)
+		}
+		if !slices.Contains(n.caches, name) {
+			about = append(about, line)
+		}
+	}
+	return oneLine(strings.Join(about, " "))
 }
 
 func (n *notices) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -48,7 +66,7 @@ func (n *notices) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	n.last.Store(oneLine(string(text)))
+	n.last.Store(string(text))
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -59,7 +59,7 @@ func TestWaitTellsNotices(t *testing.T) {
 	}))
 	defer headURL.Close()
 	var out strings.Builder
-	if err := UntilReady(t.Context(), Config{URL: headURL.URL, Poll: time.Millisecond, Timeout: time.Minute, Out: &out, Notices: listener}); err != nil {
+	if err := UntilReady(t.Context(), Config{Heads: only(headURL.URL), Poll: time.Millisecond, Timeout: time.Minute, Out: &out, Notices: listener}); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -95,5 +95,26 @@ func TestPrinterTellsNoticesAtOnce(t *testing.T) {
 	}
 	if strings.Join(got, "|") != want {
 		t.Errorf("lines are %q, want %q", got, want)
+	}
+}
+
+// TestNoticesNameTheirCache checks which part of a notice each of several caches gets.
+func TestNoticesNameTheirCache(t *testing.T) {
+	for text, want := range map[string][2]string{ // for web and for code
+		"":                           {"", ""},
+		"web: no room":               {"no room", ""},
+		"web: no room\ncode: a: b\t": {"no room", "a: b"},
+		"no cache: quota":            {"no cache: quota", "no cache: quota"},
+		"refused\x1b: x\nweb: mine":  {"mine", "refused?: x"},
+		"website: none":              {"website: none", "website: none"},
+	} {
+		n := &notices{caches: []string{"web", "code"}}
+		n.last.Store(text)
+		if got := [2]string{n.of("web"), n.of("code")}; got != want {
+			t.Errorf("%q: web and code are told %q, want %q", text, got, want)
+		}
+		if got := n.of(""); got != oneLine(text) {
+			t.Errorf("%q: the only cache is told %q", text, got)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 // progressPrinter prints a line when the state changes, and one at intervals while only numbers grow. The Kubeflow SDK's
 // get_job_logs(step="dataset-initializer") shows these lines.
 type progressPrinter struct {
+	name  string // of the cache, with which lines begin; "" for none
 	out   io.Writer
 	every time.Duration
 	begin time.Time
@@ -34,9 +35,16 @@ type progressPrinter struct {
 // last returns the last line, for the error that ends the wait.
 func (n *progressPrinter) last() string {
 	if n.line == "" {
-		return "the head has not been asked yet"
+		return n.prefix() + "the head has not been asked yet"
 	}
-	return n.line
+	return n.prefix() + n.line
+}
+
+func (n *progressPrinter) prefix() string {
+	if n.name == "" {
+		return ""
+	}
+	return n.name + ": "
 }
 
 // unreachable prints that the head does not respond, and the controller's notice, which may say why.
@@ -109,7 +117,7 @@ func (n *progressPrinter) print(state protocol.State, notice, line string, now t
 		return
 	}
 	n.state, n.notice, n.printed = state, notice, now
-	fmt.Fprintf(n.out, "%s  %s\n", now.UTC().Format(time.TimeOnly), line)
+	fmt.Fprintf(n.out, "%s  %s%s\n", now.UTC().Format(time.TimeOnly), n.prefix(), line)
 }
 
 // formatBytes formats a number of bytes for people.

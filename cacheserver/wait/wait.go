@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wait waits until a cache is ready and prints its progress: it implements a TrainJob's dataset-initializer step.
+// Package wait waits until caches are ready and prints their progress: it implements a TrainJob's dataset-initializer step.
 package wait
 
 import (
@@ -12,15 +12,27 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 )
 
-// Config configures a wait. Zero durations mean the defaults.
-type Config struct {
+// Head is the head of a cache.
+type Head struct {
+	// Name of the cache, with which its lines begin; "" for the only cache.
+	Name string
 	// URL of the head's /status.
 	URL string
+}
+
+// Config configures a wait. Zero durations mean the defaults.
+type Config struct {
+	// Heads of the caches to wait for, at least one.
+	Heads []Head
 	// Timeout ends the wait; default 1 hour.
 	Timeout time.Duration
 	// Poll is the interval between requests; default 1 s.
@@ -34,12 +46,20 @@ type Config struct {
 	Notices net.Listener
 }
 
-// FailedError says that the cache failed (docs/adr/0005), and why.
-type FailedError struct{ Reason string }
+// FailedError says that a cache failed (docs/adr/0005), and why.
+type FailedError struct {
+	Cache  string // "" for the only cache
+	Reason string
+}
 
-func (e *FailedError) Error() string { return "the cache failed: " + e.Reason }
+func (e *FailedError) Error() string {
+	if e.Cache == "" {
+		return "the cache failed: " + e.Reason
+	}
+	return fmt.Sprintf("the cache %s failed: %s", e.Cache, e.Reason)
+}
 
-// TimeoutError says that the cache was not ready in time, and its last known status.
+// TimeoutError says that caches were not ready in time, and their last known status.
 type TimeoutError struct {
 	After time.Duration
 	Last  string
@@ -49,46 +69,96 @@ func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("the cache was not ready after %s, last: %s; a larger table wants more time (env READY_TIMEOUT) or more data nodes", e.After, e.Last)
 }
 
-// UntilReady returns nil once the cache is ready; otherwise a *FailedError, a *TimeoutError or ctx's error. It waits for a head that
-// does not respond yet, since its pod may still be starting.
+// UntilReady returns nil once all caches are ready; otherwise a *FailedError as soon as one of them has failed, a *TimeoutError or ctx's
+// error. It waits for a head that does not respond yet, since its pod may still be starting.
 func UntilReady(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	limited, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 
 	told := &notices{}
-	lines := progressPrinter{out: cfg.Out, every: cfg.Every, begin: time.Now()}
+	for _, head := range cfg.Heads {
+		told.caches = append(told.caches, head.Name)
+	}
 	if cfg.Notices != nil {
 		served := make(chan error, 1)
 		go func() { served <- told.serve(limited, cfg.Notices) }()
 		defer func() { cancel(); <-served }() // if serving ended early, only the log is less informative
 	}
-	ticker := time.NewTicker(cfg.Poll)
+	out, begin := &lockedWriter{out: cfg.Out}, time.Now()
+	all := make([]*waiter, len(cfg.Heads))
+	group, waiting := errgroup.WithContext(limited)
+	for i, head := range cfg.Heads {
+		w := &waiter{head: head, told: told, lines: progressPrinter{name: head.Name, out: out, every: cfg.Every, begin: begin}}
+		all[i] = w
+		group.Go(func() error { return w.wait(waiting, cfg.Poll) })
+	}
+	err := group.Wait()
+	failed := (*FailedError)(nil)
+	switch {
+	case err == nil || errors.As(err, &failed):
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("stopped while waiting for the cache: %w", context.Cause(ctx))
+	}
+	return timeout(cfg.Timeout, all)
+}
+
+// timeout is the error for caches of which some are not ready.
+func timeout(after time.Duration, all []*waiter) *TimeoutError {
+	var last []string
+	for _, w := range all {
+		if w.lines.state != protocol.StateReady {
+			last = append(last, w.lines.last())
+		}
+	}
+	return &TimeoutError{After: after, Last: strings.Join(last, "; ")}
+}
+
+// waiter waits for one cache.
+type waiter struct {
+	head  Head
+	told  *notices
+	lines progressPrinter
+}
+
+// wait returns nil once the cache is ready, a *FailedError if it has failed, or ctx's error.
+func (w *waiter) wait(ctx context.Context, poll time.Duration) error {
+	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
-		status, err := getStatus(limited, cfg)
+		status, err := getStatus(ctx, w.head.URL)
 		switch {
-		case limited.Err() != nil: // the timeout canceled the request, so its error says nothing about the head
+		case ctx.Err() != nil: // the end of the wait canceled the request, so its error says nothing about the head
 		case err != nil:
-			lines.unreachable(err, told.now(), time.Now())
+			w.lines.unreachable(err, w.told.of(w.head.Name), time.Now())
 		default:
-			lines.status(status, told.now(), time.Now())
+			w.lines.status(status, w.told.of(w.head.Name), time.Now())
 			if status.State == protocol.StateReady {
 				return nil
 			}
 			if status.State == protocol.StateFailed {
-				return &FailedError{Reason: status.Reason}
+				return &FailedError{Cache: w.head.Name, Reason: status.Reason}
 			}
 		}
 		select {
-		case <-limited.Done():
-			if ctx.Err() != nil {
-				return fmt.Errorf("stopped while waiting for the cache: %w", context.Cause(ctx))
-			}
-			return &TimeoutError{After: cfg.Timeout, Last: lines.last()}
+		case <-ctx.Done():
+			return ctx.Err()
 		case <-ticker.C:
 		}
 	}
+}
+
+// lockedWriter lets several caches' lines be written, one at a time.
+type lockedWriter struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (w *lockedWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.out.Write(line)
 }
 
 func (c Config) withDefaults() Config {
@@ -111,10 +181,10 @@ const maxStatus = 8 << 20
 const requestTimeout = 10 * time.Second
 
 // getStatus requests the head's status once.
-func getStatus(ctx context.Context, cfg Config) (*protocol.Status, error) {
+func getStatus(ctx context.Context, url string) (*protocol.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.URL, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("the head's address: %w", err)
 	}
@@ -124,14 +194,14 @@ func getStatus(ctx context.Context, cfg Config) (*protocol.Status, error) {
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", cfg.URL, answer.Status)
+		return nil, fmt.Errorf("%s answers %s", url, answer.Status)
 	}
 	status := &protocol.Status{}
 	if err := json.NewDecoder(io.LimitReader(answer.Body, maxStatus)).Decode(status); err != nil {
-		return nil, fmt.Errorf("%s answers no status: %w", cfg.URL, err)
+		return nil, fmt.Errorf("%s answers no status: %w", url, err)
 	}
 	if status.State == "" {
-		return nil, errors.New(cfg.URL + " answers a status without a state: is it a cache's head?")
+		return nil, errors.New(url + " answers a status without a state: is it a cache's head?")
 	}
 	return status, nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -42,6 +43,9 @@ func headThatSays(t *testing.T, answers ...string) string {
 	return server.URL
 }
 
+// only is the head of the only cache.
+func only(url string) []Head { return []Head{{URL: url}} }
+
 func TestWait(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -67,7 +71,7 @@ func TestWait(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out strings.Builder
-			err := UntilReady(t.Context(), Config{URL: headThatSays(t, tt.answers...), Poll: time.Millisecond, Timeout: time.Minute, Out: &out})
+			err := UntilReady(t.Context(), Config{Heads: only(headThatSays(t, tt.answers...)), Poll: time.Millisecond, Timeout: time.Minute, Out: &out})
 			var cause *FailedError
 			switch {
 			case tt.failed == "" && err != nil:
@@ -87,8 +91,58 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// two are the heads of two caches.
+func two(web, code string) []Head { return []Head{{"web", web}, {"code", code}} }
+
+// TestWaitForTwo checks that the wait lasts until the slower of two caches is ready, and that lines begin with the cache's name.
+func TestWaitForTwo(t *testing.T) {
+	var out strings.Builder
+	heads := two(headThatSays(t, loading, ready), headThatSays(t, "!", planning, loading, loading, loading, ready))
+	if err := UntilReady(t.Context(), Config{Heads: heads, Poll: time.Millisecond, Timeout: time.Minute, Out: &out}); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"  web: loading 40%", "  web: ready: 500 rows", "  code: waiting for the cache's head", "  code: planning", "  code: loading 40% (2/5 splits), 200 rows", "  code: ready: 500 rows",
+	} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("no %q in\n%s", line, out.String())
+		}
+	}
+}
+
+// TestWaitForTwoFails checks that the wait ends as soon as one of two caches has failed, and names it.
+func TestWaitForTwoFails(t *testing.T) {
+	for name, heads := range map[string][]Head{
+		"web":  two(headThatSays(t, loading, failed), headThatSays(t, loading)),
+		"code": two(headThatSays(t, ready), headThatSays(t, "!", loading, failed)),
+	} {
+		var out strings.Builder
+		err := UntilReady(t.Context(), Config{Heads: heads, Poll: time.Millisecond, Timeout: time.Hour, Out: &out})
+		var cause *FailedError
+		if !errors.As(err, &cause) || cause.Cache != name || err.Error() != "the cache "+name+" failed: a.parquet: not a Parquet file" {
+			t.Errorf("ended with %v, want a FailedError of %s", err, name)
+		}
+		if want := "  " + name + ": failed: a.parquet"; !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// TestTimeoutNamesCaches checks that the error names the caches that are not ready.
+func TestTimeoutNamesCaches(t *testing.T) {
+	var all []*waiter
+	for _, name := range []string{"web", "code", "books"} {
+		all = append(all, &waiter{lines: progressPrinter{name: name, out: io.Discard}})
+	}
+	all[0].lines.status(&protocol.Status{State: protocol.StateReady}, "", time.Now())
+	all[1].lines.status(&protocol.Status{State: protocol.StatePlanning, Reason: "listing"}, "", time.Now())
+	if got, want := timeout(time.Hour, all).Last, "code: planning: listing; books: the head has not been asked yet"; got != want {
+		t.Errorf("the caches that are late: %q, want %q", got, want)
+	}
+}
+
 func TestWaitRunsOut(t *testing.T) {
-	err := UntilReady(t.Context(), Config{URL: headThatSays(t, loading), Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &strings.Builder{}})
+	err := UntilReady(t.Context(), Config{Heads: only(headThatSays(t, loading)), Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &strings.Builder{}})
 	var late *TimeoutError
 	if !errors.As(err, &late) {
 		t.Fatalf("ended with %v, want a TimeoutError", err)
@@ -103,7 +157,7 @@ func TestWaitRunsOut(t *testing.T) {
 func TestWaitIsStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := UntilReady(ctx, Config{URL: headThatSays(t, loading), Out: &strings.Builder{}})
+	err := UntilReady(ctx, Config{Heads: only(headThatSays(t, loading)), Out: &strings.Builder{}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("ended with %v, want the context's error", err)
 	}
@@ -113,7 +167,7 @@ func TestWaitForNobody(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	var out strings.Builder
-	err := UntilReady(t.Context(), Config{URL: server.URL, Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &out})
+	err := UntilReady(t.Context(), Config{Heads: only(server.URL), Poll: time.Millisecond, Timeout: 200 * time.Millisecond, Out: &out})
 	if !strings.Contains(out.String(), "waiting for the cache's head") {
 		t.Errorf("said %q and ended with %v", out.String(), err)
 	}

@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/wait"
+	"github.com/kubeflow/datacache/internal/reference"
 )
 
 // The exit codes of initializer for failures that a retry does not fix; the Job's podFailurePolicy (internal/inject) refers to them.
@@ -21,24 +24,29 @@ const (
 	exitTimeout = 4
 )
 
+// headPort is the HTTP port of a head's Service.
+const headPort = ":8080"
+
 func initializerCommand(env environment) *cobra.Command {
 	var address, status, timeout, every, notices string
 	cmd := &cobra.Command{
 		Use:   "initializer",
-		Short: "Wait until a cache is ready and print its progress (a TrainJob's dataset-initializer step)",
+		Short: "Wait until caches are ready and print their progress (a TrainJob's dataset-initializer step)",
 		Long: fmt.Sprintf(`initializer asks the head of a cache how far it is, prints a line a while, and ends when every row is in memory.
 It needs the head's HTTP address alone, no rights in Kubernetes and none to the table. What keeps a cache's pods from running the
-controller sends to the pod, at --notices; it is printed as well.
+controller sends to the pod, at --notices; it is printed as well. Of several caches, it waits for all at once, and the lines of each begin
+with its name.
 
-It exits with 0 when the cache is ready, %d when the cache failed, %d when it was not ready in time, 1 when it was called wrongly.`, exitFailed, exitTimeout),
-		Example: `  cacheserver initializer --head reviews-cache-service:8080 --timeout 2h`,
-		Args:    noArguments,
+It exits with 0 when all caches are ready, %d when a cache failed, %d when one was not ready in time, 1 when it was called wrongly.`, exitFailed, exitTimeout),
+		Example: `  cacheserver initializer --head reviews-cache-service:8080 --timeout 2h
+  cacheserver initializer --head web=web-cache-service:8080,code=code-cache-service:8080`,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			source, err := statusURL(status, env("TRAIN_JOB_NAME"), address)
+			heads, err := headsOf(status, env("TRAIN_JOB_NAME"), address)
 			if err != nil {
 				return err
 			}
-			cfg := wait.Config{URL: source, Out: cmd.OutOrStdout()}
+			cfg := wait.Config{Heads: heads, Out: cmd.OutOrStdout()}
 			if cfg.Timeout, err = positive("timeout", timeout); err != nil {
 				return err
 			}
@@ -56,7 +64,8 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&address, "head", env.or("CACHE_HEAD", jobsHead(env)),
-		"host:port of the head's HTTP port (env CACHE_HEAD; default <TRAIN_JOB_NAME>-cache-service:8080)")
+		"host:port of the head's HTTP port, or NAME=host:port of each of several, separated by commas (env CACHE_HEAD; default: the caches of "+
+			"the TrainJob TRAIN_JOB_NAME, whose storageUri is STORAGE_URI)")
 	flags.StringVar(&status, "status", env("CACHE_STATUS"),
 		"URL that tells the state of a cache without a head, instead of --head; the job's name is added to it (env CACHE_STATUS)")
 	flags.StringVar(&timeout, "timeout", env.or("READY_TIMEOUT", "1h"), "give up after this long (env READY_TIMEOUT)")
@@ -65,25 +74,40 @@ It exits with 0 when the cache is ready, %d when the cache failed, %d when it wa
 	return cmd
 }
 
-// statusURL is the URL to ask: status, with the TrainJob's name as a query, or that of the head at address.
-func statusURL(status, job, address string) (string, error) {
+// headsOf returns what to wait for: status, with the TrainJob's name as a query, or the heads at addresses.
+func headsOf(status, job, addresses string) ([]wait.Head, error) {
 	if status != "" {
 		parsed, err := url.Parse(status)
 		if err != nil || parsed.Host == "" {
-			return "", fmt.Errorf("--status: %q, want a URL such as http://datacache-status.datacache-system.svc/status/team-a/files", status)
+			return nil, fmt.Errorf("--status: %q, want a URL such as http://datacache-status.datacache-system.svc/status/team-a/files", status)
 		}
 		if job != "" {
 			parsed.RawQuery = url.Values{"job": {job}}.Encode()
 		}
-		return parsed.String(), nil
+		return []wait.Head{{URL: parsed.String()}}, nil
 	}
-	if address == "" {
-		return "", errors.New("no cache named: give --head host:port of the head's HTTP port, or set TRAIN_JOB_NAME")
+	if addresses == "" {
+		return nil, errors.New("no cache named: give --head host:port of the head's HTTP port, or set TRAIN_JOB_NAME")
 	}
-	if _, _, err := net.SplitHostPort(address); err != nil {
-		return "", fmt.Errorf("--head: %w, want host:port", err)
+	all := strings.Split(addresses, ",")
+	heads := make([]wait.Head, len(all))
+	for i, address := range all {
+		name, rest, named := strings.Cut(address, "=")
+		if named {
+			address = rest
+		}
+		if len(all) > 1 && (!named || name == "" || slices.ContainsFunc(heads[:i], func(h wait.Head) bool { return h.Name == name })) {
+			return nil, fmt.Errorf("--head: %q of %q, want NAME=host:port with a name of its own for each of several", all[i], addresses)
+		}
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return nil, fmt.Errorf("--head: %w, want host:port", err)
+		}
+		heads[i] = wait.Head{URL: "http://" + address + "/status"}
+		if named {
+			heads[i].Name = name
+		}
 	}
-	return "http://" + address + "/status", nil
+	return heads, nil
 }
 
 // positive parses a duration from a flag or its environment variable.
@@ -95,13 +119,21 @@ func positive(flag, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// jobsHead is the Service that the controller makes for a TrainJob's cache.
+// jobsHead is the value of --head for a TrainJob: the Services that the controller makes for its caches.
 func jobsHead(env environment) string {
 	job := env("TRAIN_JOB_NAME")
 	if job == "" {
 		return ""
 	}
-	return job + "-cache-service:8080"
+	names := reference.Names(env("STORAGE_URI"))
+	if len(names) < 2 {
+		return reference.Service(job) + headPort
+	}
+	heads := make([]string, len(names))
+	for i, name := range names {
+		heads[i] = name + "=" + reference.NamedService(job, name) + headPort
+	}
+	return strings.Join(heads, ",")
 }
 
 // exitCode maps a command's error to an exit code.

@@ -4,24 +4,46 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
 
-func TestStatusURL(t *testing.T) {
+func TestHeadsOf(t *testing.T) {
 	for name, tt := range map[string]struct{ status, job, head, want, err string }{
-		"a head":        {head: "train-cache-service:8080", job: "train", want: "http://train-cache-service:8080/status"},
-		"a manager":     {status: "http://manager.svc/status/team-a/files", job: "train", head: "train-cache-service:8080", want: "http://manager.svc/status/team-a/files?job=train"},
-		"without a job": {status: "http://manager.svc/status/team-a/files", want: "http://manager.svc/status/team-a/files"},
-		"no URL":        {status: "manager.svc", err: `--status: "manager.svc"`},
-		"no port":       {head: "train", err: "--head"},
-		"nothing":       {err: "no cache named"},
+		"a head":              {head: "train-cache-service:8080", job: "train", want: "[{ http://train-cache-service:8080/status}]"},
+		"a head with a name":  {head: "web=10.0.0.1:80", want: "[{web http://10.0.0.1:80/status}]"},
+		"two heads":           {head: "web=10.0.0.1:80,b/code=[::1]:81", want: "[{web http://10.0.0.1:80/status} {b/code http://[::1]:81/status}]"},
+		"a manager":           {status: "http://manager.svc/status/team-a/files", job: "train", head: "train-cache-service:8080", want: "[{ http://manager.svc/status/team-a/files?job=train}]"},
+		"without a job":       {status: "http://manager.svc/status/team-a/files", want: "[{ http://manager.svc/status/team-a/files}]"},
+		"no URL":              {status: "manager.svc", err: `--status: "manager.svc"`},
+		"no port":             {head: "train", err: "--head"},
+		"nothing":             {err: "no cache named"},
+		"two without a name":  {head: "web=10.0.0.1:80,10.0.0.1:81", err: `--head: "10.0.0.1:81"`},
+		"two of one name":     {head: "web=10.0.0.1:80,web=10.0.0.1:81", err: `--head: "web=10.0.0.1:81"`},
+		"no port of a second": {head: "web=10.0.0.1:80,code=10.0.0.1", err: "--head"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := statusURL(tt.status, tt.job, tt.head)
-			if got != tt.want || tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
-				t.Errorf("the URL is %q (%v), want %q (%q)", got, err, tt.want, tt.err)
+			heads, err := headsOf(tt.status, tt.job, tt.head)
+			got := fmt.Sprint(heads)
+			if tt.err == "" && (err != nil || got != tt.want) || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
+				t.Errorf("the heads are %s (%v), want %s (%q)", got, err, tt.want, tt.err)
 			}
 		})
+	}
+}
+
+// TestJobsHead checks where the step looks for the caches of its TrainJob.
+func TestJobsHead(t *testing.T) {
+	for uri, want := range map[string]string{
+		"":                              "train-cache-service:8080",
+		"cache://web/a,b":               "train-cache-service:8080",
+		"datacache://web":               "train-cache-service:8080",
+		"datacache://code,team-b/books": "code=train-cache-service-5694d08a:8080,team-b/books=train-cache-service-dbd1502b:8080",
+	} {
+		vars := map[string]string{"TRAIN_JOB_NAME": "train", "STORAGE_URI": uri}
+		if got := jobsHead(func(name string) string { return vars[name] }); got != want {
+			t.Errorf("%q: the heads are %s, want %s", uri, got, want)
+		}
 	}
 }

@@ -81,6 +81,10 @@ func (a *Admission) Validate(ctx context.Context, namespace string, job *trainer
 			return nil, nil, err
 		}
 	}
+	if job.Namespace == "" {
+		job = job.DeepCopy()
+		job.Namespace = namespace
+	}
 	asked, errs := inject.Validate(job, runtime)
 	if len(errs) > 0 {
 		return nil, errs, nil
@@ -99,21 +103,25 @@ func (a *Admission) Validate(ctx context.Context, namespace string, job *trainer
 	return a.checkFluid(ctx, namespace, at, value, files)
 }
 
-// checkCaches checks the DataCache that the TrainJob requests, which it returns if it exists, and the one that has the TrainJob's name.
+// checkCaches checks the DataCaches that the TrainJob requests and the one that has the TrainJob's name. named is the only one that it
+// requests by name, if that exists.
 func (a *Admission) checkCaches(ctx context.Context, namespace string, job *trainer.TrainJob, asked *inject.Request) (named *v1alpha1.DataCache, errs field.ErrorList, err error) {
-	if asked.Reference != nil {
-		if asked.Reference.Namespace == "" {
-			asked.Reference.Namespace = namespace
-		}
-		if named, err = a.find(ctx, *asked.Reference); err != nil {
-			return nil, nil, err
-		}
-		labels, err := NamespaceLabels(ctx, namespace, named, a.Readers[len(a.Readers)-1])
+	alone := len(asked.References) == 1
+	for _, reference := range asked.References {
+		found, err := a.find(ctx, reference.Key)
 		if err != nil {
 			return nil, nil, err
 		}
-		errs = inject.CheckReference(namespace, labels, *asked.Reference, named)
-	} else if asked.Cache.Fluid != nil {
+		labels, err := NamespaceLabels(ctx, namespace, found, a.Readers[len(a.Readers)-1])
+		if err != nil {
+			return nil, nil, err
+		}
+		errs = append(errs, inject.CheckReference(namespace, labels, reference.Key, alone, found)...)
+		if alone {
+			named = found
+		}
+	}
+	if asked.Cache.Fluid != nil {
 		if named, err = a.find(ctx, client.ObjectKey{Namespace: namespace, Name: asked.Name}); err != nil {
 			return nil, nil, err
 		}

@@ -35,27 +35,35 @@ type Finding struct {
 	Fix     string // what to do about it; "" if it does not block, or if waiting is all that there is to do
 }
 
-// Why looks at a TrainJob, its runtime, its cache and the pods of both, in the order in which they depend on each other. The last finding
-// is the first one that blocks, if any does. The error is that of the API server.
+// Why looks at a TrainJob, its runtime, its caches and the pods of both, in the order in which they depend on each other. It ends after the
+// first of the four that blocks; of several caches, more than one may block. The error is that of the API server.
 func Why(ctx context.Context, reader client.Reader, key types.NamespacedName) ([]Finding, error) {
 	job := &trainer.TrainJob{}
 	if err := reader.Get(ctx, key, job); err != nil {
 		return nil, fmt.Errorf("get TrainJob %s: %w", key, err)
 	}
 	w := &walk{reader: reader, job: job}
-	steps := []func(context.Context) (Finding, error){w.trainJob, w.runtime, w.cache, w.pods}
+	steps := []func(context.Context) ([]Finding, error){one(w.trainJob), one(w.runtime), w.caches, one(w.pods)}
 	var findings []Finding
 	for _, step := range steps {
-		finding, err := step(ctx)
+		found, err := step(ctx)
 		if err != nil {
 			return findings, err
 		}
-		findings = append(findings, finding)
-		if finding.Blocks || w.done {
+		findings = append(findings, found...)
+		if w.done || slices.ContainsFunc(found, func(f Finding) bool { return f.Blocks }) {
 			break
 		}
 	}
 	return findings, nil
+}
+
+// one makes a step of one that has a single finding.
+func one(step func(context.Context) (Finding, error)) func(context.Context) ([]Finding, error) {
+	return func(ctx context.Context) ([]Finding, error) {
+		finding, err := step(ctx)
+		return []Finding{finding}, err
+	}
 }
 
 // walk is the state of one diagnosis.
@@ -104,15 +112,28 @@ func (w *walk) runtime(ctx context.Context) (Finding, error) {
 	return f, nil
 }
 
-// cache checks the DataCache that the TrainJob uses.
-func (w *walk) cache(ctx context.Context) (Finding, error) {
-	key, err := w.uses(ctx)
+// caches checks the DataCaches that the TrainJob uses.
+func (w *walk) caches(ctx context.Context) ([]Finding, error) {
+	keys, err := w.uses(ctx)
 	if err != nil {
-		return Finding{}, err
+		return nil, err
 	}
+	var findings []Finding
+	for _, key := range keys {
+		f, err := w.cache(ctx, key)
+		if err != nil {
+			return findings, err
+		}
+		findings = append(findings, f)
+	}
+	return findings, nil
+}
+
+// cache checks a DataCache.
+func (w *walk) cache(ctx context.Context, key types.NamespacedName) (Finding, error) {
 	f := Finding{Subject: "DataCache " + key.String()}
 	dc := &v1alpha1.DataCache{}
-	err = w.reader.Get(ctx, key, dc)
+	err := w.reader.Get(ctx, key, dc)
 	switch {
 	case apierrors.IsNotFound(err):
 		return w.noCache(ctx, f)
@@ -136,21 +157,29 @@ func (w *walk) cache(ctx context.Context) (Finding, error) {
 	return f, nil
 }
 
-// uses is the DataCache that the TrainJob uses: the one that its Service records, or its own.
-func (w *walk) uses(ctx context.Context) (types.NamespacedName, error) {
+// uses returns the DataCaches that the TrainJob uses: those that it names if there are several, otherwise the one that its Service records,
+// or its own.
+func (w *walk) uses(ctx context.Context) ([]types.NamespacedName, error) {
+	if uses := inject.Uses(w.job); len(uses) > 1 {
+		var keys []types.NamespacedName
+		for _, use := range uses[1:] {
+			keys = append(keys, use.Key)
+		}
+		return keys, nil
+	}
 	own := client.ObjectKeyFromObject(w.job)
 	service := &corev1.Service{}
 	err := w.reader.Get(ctx, types.NamespacedName{Namespace: own.Namespace, Name: inject.ServiceName(own.Name)}, service)
 	if err != nil {
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			return own, nil
+			return []types.NamespacedName{own}, nil
 		}
-		return own, fmt.Errorf("get the Service of TrainJob %s: %w", own, err)
+		return nil, fmt.Errorf("get the Service of TrainJob %s: %w", own, err)
 	}
 	if namespace, name, found := strings.Cut(service.Annotations[inject.AnnotationUses], "/"); found {
-		return types.NamespacedName{Namespace: namespace, Name: name}, nil
+		return []types.NamespacedName{{Namespace: namespace, Name: name}}, nil
 	}
-	return own, nil
+	return []types.NamespacedName{own}, nil
 }
 
 // noCache says why the manager has made no DataCache.

@@ -199,22 +199,22 @@ func CheckCache(asked *Request, cache *v1alpha1.DataCache) field.ErrorList {
 		"there is a DataCache of this name whose %s: give CACHE_NAME another name, or ask for that one by %s%s", difference, referenceScheme, asked.Name))}
 }
 
-// ReferenceOf is the DataCache that a TrainJob names by datacache://, nil if it names none. namespace is the TrainJob's.
+// ReferenceOf is the DataCache that a TrainJob names by datacache://, nil if it names none or several. namespace is the TrainJob's.
 func ReferenceOf(job *trainer.TrainJob, namespace string) *types.NamespacedName {
 	if !isReference(job) {
 		return nil
 	}
-	name, reason := parseReference(storageURI(job), namespace)
-	if reason != "" {
+	references, _ := parseReferences(storageURI(job), namespace)
+	if len(references) != 1 {
 		return nil
 	}
-	return &name
+	return &references[0].Key
 }
 
 // FilesOf returns the files that a valid request asks for, with the field that asks for them and its value; nil for a table. named is the
 // DataCache that exists by the name that the TrainJob gives, or nil.
 func FilesOf(job *trainer.TrainJob, asked *Request, named *v1alpha1.DataCache) (at *field.Path, value string, files *v1alpha1.FluidCache) {
-	if files = asked.Cache.Fluid; files == nil && asked.Reference != nil && named != nil {
+	if files = asked.Cache.Fluid; files == nil && named != nil {
 		files = named.Spec.Fluid
 	}
 	return uriPath, storageURI(job), files

@@ -268,7 +268,7 @@ func TestFluidChecks(t *testing.T) {
 	expect(t, CheckName(job, asked, have))
 	have.Spec.Fluid.Runtime.Kind = v1alpha1.FluidJindo
 	expect(t, CheckCache(asked, have), []string{"CACHE_NAME=train", `spec.fluid.runtime.kind is "Jindo"`, "datacache://train"})
-	expect(t, CheckReference("team-b", nil, types.NamespacedName{Namespace: "team-a", Name: "train"}, have), []string{"team-a/train", "team-b"})
+	expect(t, CheckReference("team-b", nil, types.NamespacedName{Namespace: "team-a", Name: "train"}, true, have), []string{"team-a/train", "team-b"})
 }
 
 // TestFluidStockRuntimes checks that the files reach every container of every stock runtime that has a twin.

@@ -3,7 +3,11 @@
 
 package inject
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/kubeflow/datacache/internal/reference"
+)
 
 // Group is the API group of everything that datacache adds to objects of others.
 const Group = "datacache.kubeflow.org"
@@ -82,7 +86,7 @@ func CacheName(dataCache string) string { return dataCache + "-cache" }
 
 // ServiceName is the Service that clients connect to. The owner is a DataCache or a TrainJob: the KEP's sample client only knows its
 // TRAIN_JOB_NAME.
-func ServiceName(owner string) string { return owner + "-cache-service" }
+func ServiceName(owner string) string { return reference.Service(owner) }
 
 // TwinName is the name of a runtime's twin.
 func TwinName(runtime string) string { return runtime + TwinSuffix }

@@ -63,10 +63,11 @@ func zoneTerm(job *trainer.TrainJob, rt *Runtime, unique string) (corev1.Weighte
 	}
 	label, name, namespaces := LabelCache, job.Name, []string(nil)
 	switch {
-	case request.Reference != nil:
-		name = request.Reference.Name
-		if request.Reference.Namespace != job.Namespace {
-			namespaces = []string{request.Reference.Namespace}
+	case len(request.References) > 0:
+		first := request.References[0].Key // of several caches, one decides the zone
+		name = first.Name
+		if first.Namespace != job.Namespace {
+			namespaces = []string{first.Namespace}
 		}
 	case request.Shared:
 		name = request.Name

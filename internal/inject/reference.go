@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/reference"
 )
 
 // MayUse reports whether TrainJobs of a namespace with the labels may use a DataCache: those of its own namespace, and those of the
@@ -37,12 +38,19 @@ func NeedsLabels(namespace string, cache *v1alpha1.DataCache) bool {
 	return namespace != cache.Namespace && cache.Spec.Access.Namespaces.From == v1alpha1.AccessSelector
 }
 
-// CheckName rejects a TrainJob with the name of a DataCache that is neither its own nor the one that it requests: its clients look up
+// CheckName rejects a TrainJob with the name of a DataCache that is neither its own nor the first that it requests: its clients look up
 // their cache by the TrainJob's name and would find the wrong one. cache is the DataCache with the TrainJob's name and namespace, nil
 // if there is none.
 func CheckName(job *trainer.TrainJob, asked *Request, cache *v1alpha1.DataCache) field.ErrorList {
-	if cache == nil || asked.Cache.Fluid != nil && asked.Name == cache.Name || asked.Reference != nil && *asked.Reference == (types.NamespacedName{Namespace: cache.Namespace, Name: cache.Name}) {
+	if cache == nil || asked.Cache.Fluid != nil && asked.Name == cache.Name {
 		return nil
+	}
+	how := "ask for that cache by " + referenceScheme + cache.Name
+	if len(asked.References) > 0 {
+		if asked.References[0].Key == (types.NamespacedName{Namespace: cache.Namespace, Name: cache.Name}) {
+			return nil
+		}
+		how = "name that cache first in its storageUri"
 	}
 	if slices.ContainsFunc(cache.OwnerReferences, func(owner metav1.OwnerReference) bool {
 		return owner.Kind == trainer.TrainJobKind && owner.Name == job.Name
@@ -50,25 +58,53 @@ func CheckName(job *trainer.TrainJob, asked *Request, cache *v1alpha1.DataCache)
 		return nil
 	}
 	return field.ErrorList{field.Invalid(field.NewPath("metadata", "name"), job.Name, fmt.Sprintf(
-		"there is a DataCache of this name, and a TrainJob's clients find their cache by its name: name the TrainJob otherwise, or ask for that cache by %s%s",
-		referenceScheme, cache.Name))}
+		"there is a DataCache of this name, and a TrainJob's clients find their cache by its name: name the TrainJob otherwise, or %s", how))}
 }
 
-// CheckReference rejects a TrainJob whose storageUri names a DataCache that does not exist (nil) or that its namespace may not use.
-// For another namespace the error does not tell which of the two it is.
-func CheckReference(namespace string, labels map[string]string, reference types.NamespacedName, cache *v1alpha1.DataCache) field.ErrorList {
+// CheckReference rejects a TrainJob whose storageUri names a DataCache that does not exist (nil), that its namespace may not use, or that
+// caches files and is not named alone. For another namespace the error does not tell which of the first two it is.
+func CheckReference(namespace string, labels map[string]string, key types.NamespacedName, alone bool, cache *v1alpha1.DataCache) field.ErrorList {
 	path := field.NewPath("spec", "initializer", "dataset", "storageUri")
-	value := "datacache://" + reference.String()
+	value := referenceScheme + key.String()
 	switch {
-	case namespace != reference.Namespace && (cache == nil || !MayUse(namespace, labels, cache)): // the same message for both
+	case namespace != key.Namespace && (cache == nil || !MayUse(namespace, labels, cache)): // the same message for both
 		return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
-			"the DataCache %s is not for the namespace %s: if there is one, its owner must add %[2]s to spec.access.namespaces", reference, namespace))}
-	case namespace != reference.Namespace && cache.Spec.Fluid != nil:
+			"the DataCache %s is not for the namespace %s: if there is one, its owner must add %[2]s to spec.access.namespaces", key, namespace))}
+	case namespace != key.Namespace && cache.Spec.Fluid != nil:
 		return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
-			"the DataCache %s caches files, which can be mounted in its own namespace only: make one in the namespace %s", reference, namespace))}
+			"the DataCache %s caches files, which can be mounted in its own namespace only: make one in the namespace %s", key, namespace))}
 	case cache == nil:
 		return field.ErrorList{field.Invalid(path, value,
-			fmt.Sprintf("there is no DataCache %s in the namespace %s: 'kubectl get datacaches -n %[2]s' lists what there is", reference.Name, reference.Namespace))}
+			fmt.Sprintf("there is no DataCache %s in the namespace %s: 'kubectl get datacaches -n %[2]s' lists what there is", key.Name, key.Namespace))}
+	case !alone && cache.Spec.Fluid != nil:
+		return field.ErrorList{field.Invalid(path, value, fmt.Sprintf(
+			"the DataCache %s caches files, which can only be named alone: leave it out, or name nothing else", key))}
 	}
 	return nil
+}
+
+// Use is a DataCache that a TrainJob names, and the Service at which the TrainJob's clients find it.
+type Use struct {
+	Reference
+	Service string
+}
+
+// Uses returns the DataCaches that a TrainJob names by datacache://, nil if it names none or its storageUri is invalid. The first one is
+// found at ServiceName; if there are several, each is also found by its name, so that one DataCache may be returned twice. Together with
+// the storageUri, the result never changes.
+func Uses(job *trainer.TrainJob) []Use {
+	if !isReference(job) {
+		return nil
+	}
+	references, _ := parseReferences(storageURI(job), job.Namespace)
+	if references == nil {
+		return nil
+	}
+	uses := []Use{{references[0], ServiceName(job.Name)}}
+	if len(references) > 1 {
+		for _, r := range references {
+			uses = append(uses, Use{r, reference.NamedService(job.Name, r.Name)})
+		}
+	}
+	return uses
 }

@@ -4,12 +4,16 @@
 package inject
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"strings"
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
@@ -59,17 +63,22 @@ func TestMayUse(t *testing.T) {
 
 func TestCheckReference(t *testing.T) {
 	reviews := types.NamespacedName{Namespace: "team-a", Name: "reviews"}
+	files := dataCache("reviews", func(dc *v1alpha1.DataCache) { dc.Spec.Fluid = &v1alpha1.FluidCache{} })
 	for name, c := range map[string]struct {
 		namespace string
+		alone     bool
 		cache     *v1alpha1.DataCache
 		want      []string // parts of the error message; empty if valid
 	}{
-		"there and ours":      {"team-a", dataCache("reviews", nil), nil},
-		"not there":           {"team-a", nil, []string{"spec.initializer.dataset.storageUri", "reviews", "kubectl get datacaches -n team-a"}},
-		"not for a namespace": {"team-b", dataCache("reviews", nil), []string{"team-a/reviews", "team-b", "spec.access.namespaces"}},
+		"there and ours":      {"team-a", true, dataCache("reviews", nil), nil},
+		"there with others":   {"team-a", false, dataCache("reviews", nil), nil},
+		"files":               {"team-a", true, files, nil},
+		"files with others":   {"team-a", false, files, []string{`"datacache://team-a/reviews"`, "can only be named alone", "leave it out"}},
+		"not there":           {"team-a", false, nil, []string{"spec.initializer.dataset.storageUri", "reviews", "kubectl get datacaches -n team-a"}},
+		"not for a namespace": {"team-b", true, dataCache("reviews", nil), []string{"team-a/reviews", "team-b", "spec.access.namespaces"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := CheckReference(c.namespace, nil, reviews, c.cache).ToAggregate()
+			got := CheckReference(c.namespace, nil, reviews, c.alone, c.cache).ToAggregate()
 			if (got == nil) != (c.want == nil) {
 				t.Fatalf("refused with %v", got)
 			}
@@ -85,8 +94,8 @@ func TestCheckReference(t *testing.T) {
 // TestReferencesTellNothing checks that the error for a DataCache of another namespace is the same whether it exists or not.
 func TestReferencesTellNothing(t *testing.T) {
 	reviews := types.NamespacedName{Namespace: "team-a", Name: "reviews"}
-	there := CheckReference("team-b", nil, reviews, dataCache("reviews", nil)).ToAggregate()
-	not := CheckReference("team-b", nil, reviews, nil).ToAggregate()
+	there := CheckReference("team-b", nil, reviews, true, dataCache("reviews", nil)).ToAggregate()
+	not := CheckReference("team-b", nil, reviews, true, nil).ToAggregate()
 	if there == nil || not == nil || there.Error() != not.Error() {
 		t.Errorf("where there is one: %v\nwhere there is none: %v", there, not)
 	}
@@ -106,13 +115,65 @@ func TestCheckName(t *testing.T) {
 		"no cache of its name":        {Request{}, nil, false},
 		"its own cache":               {Request{}, owned, false},
 		"somebody's cache":            {Request{}, dataCache("reviews", nil), true},
-		"the cache that it asks for":  {Request{Reference: &types.NamespacedName{Namespace: "team-a", Name: "reviews"}}, dataCache("reviews", nil), false},
-		"another's, and asks for one": {Request{Reference: &types.NamespacedName{Namespace: "team-a", Name: "other"}}, dataCache("reviews", nil), true},
+		"the cache that it asks for":  {Request{References: references("reviews", "other")}, dataCache("reviews", nil), false},
+		"another's, and asks for one": {Request{References: references("other")}, dataCache("reviews", nil), true},
+		"the second that it asks for": {Request{References: references("other", "reviews")}, dataCache("reviews", nil), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if errs := CheckName(job, &c.asked, c.cache); len(errs) > 0 != c.refused {
 				t.Errorf("refused with %v, want refused = %v", errs, c.refused)
 			}
 		})
+	}
+}
+
+// references are DataCaches of the namespace team-a.
+func references(names ...string) []Reference {
+	var all []Reference
+	for _, name := range names {
+		all = append(all, Reference{name, types.NamespacedName{Namespace: "team-a", Name: name}})
+	}
+	return all
+}
+
+// numbered returns n names.
+func numbered(n int) []string {
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("c%d", i))
+	}
+	return names
+}
+
+// TestUses checks at which Services the caches of a TrainJob are found, each at a name that is valid for the longest TrainJob's.
+func TestUses(t *testing.T) {
+	longest := strings.Repeat("j", maxJobName)
+	for uri, want := range map[string][]string{
+		table:                        nil,
+		"datacache://no_name":        nil,
+		"datacache://web,web":        nil,
+		"datacache://web":            {"-cache-service web team-a/web"},
+		"datacache://team-b/web":     {"-cache-service team-b/web team-b/web"},
+		"datacache://web,team-a/x,y": {"-cache-service web team-a/web", "-cache-service-4b5e57f6 web team-a/web", "-cache-service-%s team-a/x team-a/x", "-cache-service-%s y team-a/y"},
+	} {
+		job := trainJob(uri)
+		job.Name = longest
+		uses := Uses(job)
+		if len(uses) != len(want) {
+			t.Fatalf("%s: there are %d uses, want %d: %v", uri, len(uses), len(want), uses)
+		}
+		for i, use := range uses {
+			expected := longest + want[i]
+			if strings.Contains(expected, "%s") {
+				sum := sha256.Sum256([]byte(use.Name))
+				expected = fmt.Sprintf(expected, hex.EncodeToString(sum[:4]))
+			}
+			if got := use.Service + " " + use.Name + " " + use.Key.String(); got != expected {
+				t.Errorf("%s: use %d is %s, want %s", uri, i, got, expected)
+			}
+			if wrong := validation.IsDNS1035Label(use.Service); wrong != nil {
+				t.Errorf("%s: the Service %s: %v", uri, use.Service, wrong)
+			}
+		}
 	}
 }

@@ -106,6 +106,12 @@ func TestParseRefuses(t *testing.T) {
 		{"reference with a query", trainJob("datacache://a?columns=b"), []string{atURI, "must have no query"}},
 		{"reference to a bad name", trainJob("datacache://Reviews"), []string{atURI, `"Reviews"`, "lower case"}},
 		{"reference to a bad namespace", trainJob("datacache://Team/reviews"), []string{atURI, `the namespace "Team"`}},
+		{"a reference without a name", trainJob("datacache://web,"), []string{atURI, `name 2 of 2, "": the name "" is no DataCache's`, "separated by commas"}},
+		{"a bad one of three references", trainJob("datacache://web,b/c/d,code"), []string{atURI, `name 2 of 3, "b/c/d": must be datacache://<name>`}},
+		{"a space between references", trainJob("datacache://web, code"), []string{atURI, `name 2 of 2, " code"`}},
+		{"a reference twice", trainJob("datacache://web,code,team-a/web"), []string{atURI, `name 3 of 3, "team-a/web": the DataCache team-a/web is named twice`}},
+		{"too many references", trainJob("datacache://" + strings.Join(numbered(17), ",")), []string{atURI, "names 17 DataCaches, at most 16"}},
+		{"references with a size", trainJob("datacache://web,code", "READY_TIMEOUT=1h", "CLUSTER_SIZE=3"), []string{atEnv1, `"3"`, "has no effect"}},
 		{"reference with a size", trainJob("datacache://reviews", "READY_TIMEOUT=1h", "CLUSTER_SIZE=3"), []string{atEnv1, `"3"`, "has no effect", "leave CLUSTER_SIZE out"}},
 		{"reference with a secret", withSecret(trainJob("datacache://reviews"), "keys"), []string{"secretRef.name", `"keys"`, "its own credentials"}},
 	}
@@ -158,7 +164,7 @@ func FuzzParse(f *testing.F) {
 		{"cache://s/t", location}, {"cache://a.b/%C3%BC?columns=a,b&filter=x%3E1&snapshot=main", "CATALOG_URI=https://x\nCATALOG_WAREHOUSE=w"},
 		{"cache://s/t?snapshot=2026-01-01T00:00:00Z", location + "\nCACHE_SCOPE=namespace\nIDLE_TTL=1h\nHEAD_MEM=1.5Gi\nWORKER_CPU=1e3"},
 		{"", "SCHEMA_NAME=s\nTABLE_NAME=t\n" + location + "\nCLUSTER_SIZE=5\nIAM_ROLE=r\nAWS_REGION=x\nREADINESS_PERIOD_SECONDS=1"},
-		{"datacache://a/b", "READY_TIMEOUT=1h"}, {"cache://", ""}, {"cache:///", "HEAD_CPU=99999999999999E\nFILTER=a = 1"},
+		{"datacache://a/b", "READY_TIMEOUT=1h"}, {"datacache://a/b,c", ""}, {"cache://", ""}, {"cache:///", "HEAD_CPU=99999999999999E\nFILTER=a = 1"},
 	} {
 		f.Add(seed.uri, seed.env)
 	}
@@ -168,7 +174,7 @@ func FuzzParse(f *testing.F) {
 		if (request == nil) != (len(errs) > 0) {
 			t.Fatalf("request %v, errors %v", request, errs)
 		}
-		if request == nil || request.Reference != nil {
+		if request == nil || request.References != nil {
 			return
 		}
 		if refused := api.refusals(t, request.Cache); len(refused) > 0 {

@@ -19,8 +19,9 @@ import (
 
 // Request is the cache that a TrainJob requests.
 type Request struct {
-	// Reference names an existing DataCache; Cache is then empty. Its namespace is the TrainJob's unless the URI names another.
-	Reference *types.NamespacedName
+	// References are the existing DataCaches that the TrainJob names, in its order; Cache is then empty. It is nil if the TrainJob names
+	// none.
+	References []Reference
 	// Cache is the spec of the cache to create. Only requested fields are set, the API sets the defaults; resources only have
 	// requests.
 	Cache v1alpha1.DataCacheSpec
@@ -29,6 +30,14 @@ type Request struct {
 	// Name is the name of a shared DataCache, the same for the same rows or files; otherwise "": the DataCache then has the TrainJob's name,
 	// which may not be known yet.
 	Name string
+}
+
+// Reference is a DataCache that a TrainJob names.
+type Reference struct {
+	// Name is <name> or <namespace>/<name>, as the TrainJob writes it.
+	Name string
+	// Key is the DataCache. Its namespace is the TrainJob's unless the name has another.
+	Key types.NamespacedName
 }
 
 // Parse returns the request of a TrainJob that requests a cache (Asks). step is its runtime's (StepOf), whose values the TrainJob's
@@ -108,12 +117,12 @@ func storageURI(job *trainer.TrainJob) string {
 	return ptr.Deref(dataset(job).StorageUri, "")
 }
 
-// isReference reports whether the TrainJob names an existing DataCache.
+// isReference reports whether the TrainJob names existing DataCaches.
 func isReference(job *trainer.TrainJob) bool {
 	return strings.HasPrefix(storageURI(job), referenceScheme)
 }
 
-// referenced parses the request of a TrainJob with a datacache:// URI, which may only set the cache's name.
+// referenced parses the request of a TrainJob with a datacache:// URI, which may only name DataCaches.
 func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
 	given := parameters{}
 	errs := given.addOwn(dataset(job).Env)
@@ -128,14 +137,14 @@ func referenced(job *trainer.TrainJob) (*Request, field.ErrorList) {
 	if secret := dataset(job).SecretRef; secret != nil {
 		errs = append(errs, field.Invalid(secretPath.Child("name"), secret.Name, "has no effect: the DataCache has its own credentials; leave secretRef out"))
 	}
-	name, reason := parseReference(storageURI(job), job.Namespace)
+	references, reason := parseReferences(storageURI(job), job.Namespace)
 	if reason != "" {
 		errs = append(errs, field.Invalid(uriPath, storageURI(job), reason))
 	}
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	return &Request{Reference: &name}, nil
+	return &Request{References: references}, nil
 }
 
 // credentialsSecret is the name of the Secret with the object store's credentials, "" if there is none: from the annotation that

@@ -176,9 +176,16 @@ func TestParse(t *testing.T) {
 			})},
 		{"not shared by its own choice", trainJob(table, location, "CACHE_SCOPE=job"), variables("CACHE_SCOPE=namespace"), plain(nil)},
 		{"reference", trainJob("datacache://reviews", "CLUSTER_SIZE=1", "METADATA_LOC=", "READY_TIMEOUT=2h"), variables("CLUSTER_SIZE=9"),
-			&Request{Reference: &types.NamespacedName{Namespace: "team-a", Name: "reviews"}}},
+			&Request{References: []Reference{{"reviews", types.NamespacedName{Namespace: "team-a", Name: "reviews"}}}}},
 		{"reference to another namespace", trainJob("datacache://team-b/reviews"), nil,
-			&Request{Reference: &types.NamespacedName{Namespace: "team-b", Name: "reviews"}}},
+			&Request{References: []Reference{{"team-b/reviews", types.NamespacedName{Namespace: "team-b", Name: "reviews"}}}}},
+		{"several references", trainJob("datacache://web,team-a/code,team-b/web", "READY_TIMEOUT=2h"), nil,
+			&Request{References: []Reference{
+				{"web", types.NamespacedName{Namespace: "team-a", Name: "web"}},
+				{"team-a/code", types.NamespacedName{Namespace: "team-a", Name: "code"}},
+				{"team-b/web", types.NamespacedName{Namespace: "team-b", Name: "web"}},
+			}}},
+		{"sixteen references", trainJob("datacache://" + strings.Join(numbered(16), ",")), nil, &Request{References: references(numbered(16)...)}},
 	}
 	api := dataCacheCRD(t)
 	for _, tt := range tests {
@@ -190,7 +197,7 @@ func TestParse(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("request (-want +got):\n%s", diff)
 			}
-			if got.Reference != nil {
+			if got.References != nil {
 				return
 			}
 			if refused := api.refusals(t, got.Cache); len(refused) > 0 {

@@ -6,23 +6,26 @@ package inject
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kubeflow/datacache/internal/reference"
 )
 
 // Our schemes of spec.initializer.dataset.storageUri. Like the Kubeflow SDK we only accept lower case.
 const (
 	tableScheme     = "cache://"
-	referenceScheme = "datacache://"
+	referenceScheme = reference.Scheme
 )
 
 const (
 	tableForm     = "must be cache://<schema>/<table>, with the levels of a schema joined by dots and, where wanted, ?columns=a,b&filter=...&snapshot=..."
-	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>"
+	referenceForm = "must be datacache://<name> or datacache://<namespace>/<name>; several are separated by commas"
 )
 
 // maxTable is the maximum length of DataCache.spec.arrow.table in characters.
@@ -98,25 +101,47 @@ func badName(name string) string {
 // unreadable reports whether people can't see the character.
 func unreadable(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
-// parseReference parses a datacache:// URI, or returns the reason why it is invalid. The namespace defaults to the given one.
-func parseReference(uri, namespace string) (name types.NamespacedName, reason string) {
-	rest := strings.TrimPrefix(uri, referenceScheme)
-	if strings.ContainsAny(rest, "?#") {
-		return name, "must have no query: the DataCache says what it caches; " + referenceForm
+// parseReferences parses a datacache:// URI, or returns the reason why it is invalid. Namespaces default to the given one.
+func parseReferences(uri, namespace string) (references []Reference, reason string) {
+	if strings.ContainsAny(uri, "?#") {
+		return nil, "must have no query: the DataCache says what it caches; " + referenceForm
 	}
-	parts := strings.Split(rest, "/")
-	if len(parts) > 2 {
-		return name, referenceForm
+	names := reference.Names(uri)
+	if len(names) > reference.Max {
+		return nil, fmt.Sprintf("names %d DataCaches, at most %d are allowed: leave some out", len(names), reference.Max)
 	}
-	name = types.NamespacedName{Namespace: namespace, Name: parts[len(parts)-1]}
-	if len(parts) == 2 {
-		name.Namespace = parts[0]
-		if wrong := validation.IsDNS1123Label(name.Namespace); wrong != nil {
-			return name, fmt.Sprintf("the namespace %q is none: %s; %s", name.Namespace, wrong[0], referenceForm)
+	for i, name := range names {
+		key, reason := parseReference(name, namespace)
+		if reason == "" && slices.ContainsFunc(references, func(r Reference) bool { return r.Key == key }) {
+			reason = fmt.Sprintf("the DataCache %s is named twice: name it once", key)
+		}
+		switch {
+		case reason == "":
+			references = append(references, Reference{Name: name, Key: key})
+		case len(names) == 1:
+			return nil, reason
+		default:
+			return nil, fmt.Sprintf("name %d of %d, %q: %s", i+1, len(names), name, reason)
 		}
 	}
-	if wrong := validation.IsDNS1035Label(name.Name); wrong != nil {
-		return name, fmt.Sprintf("the name %q is no DataCache's: %s; %s", name.Name, wrong[0], referenceForm)
+	return references, ""
+}
+
+// parseReference parses one name of a datacache:// URI.
+func parseReference(name, namespace string) (key types.NamespacedName, reason string) {
+	parts := strings.Split(name, "/")
+	if len(parts) > 2 {
+		return key, referenceForm
 	}
-	return name, ""
+	key = types.NamespacedName{Namespace: namespace, Name: parts[len(parts)-1]}
+	if len(parts) == 2 {
+		key.Namespace = parts[0]
+		if wrong := validation.IsDNS1123Label(key.Namespace); wrong != nil {
+			return key, fmt.Sprintf("the namespace %q is none: %s; %s", key.Namespace, wrong[0], referenceForm)
+		}
+	}
+	if wrong := validation.IsDNS1035Label(key.Name); wrong != nil {
+		return key, fmt.Sprintf("the name %q is no DataCache's: %s; %s", key.Name, wrong[0], referenceForm)
+	}
+	return key, ""
 }

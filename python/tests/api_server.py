@@ -23,8 +23,11 @@ RUNTIME = "torch-distributed-with-cache"
 DEFAULT = "torch-distributed"  # the SDK's default runtime; it lacks one step, which the SDK does not check
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# The TrainJob "reviews" in team-a uses the DataCache "shared" in team-b, which has a head and two data nodes.
+# The TrainJob "reviews" in team-a uses the DataCache "shared" in team-b, which has a head and two data nodes, and
+# by the name "code" one of team-a.
 _SERVICE = {"metadata": {"annotations": {"datacache.kubeflow.org/uses": "team-b/shared"}}}
+_CODE_SERVICE = {"metadata": {"annotations": {"datacache.kubeflow.org/uses": "team-a/code"}}}
+_CODE_PODS = [{"metadata": {"name": "code-cache-0", "labels": {"datacache.kubeflow.org/role": "head"}}}]
 _PODS = [
     {"metadata": {"name": f"shared-cache-0{end}", "labels": {"datacache.kubeflow.org/role": role}}}
     for end, role in [("-2", "node"), ("", "head"), ("-1", "node")]
@@ -63,6 +66,8 @@ class ApiServer(BaseHTTPRequestHandler):
             f"/clustertrainingruntimes/{DEFAULT}": {**self.runtime, "metadata": {"name": DEFAULT, "labels": labels}},
             "/team-a/services/reviews-cache-service": _SERVICE,
             "/team-b/pods": {"items": _PODS},
+            "/team-a/services/reviews-cache-service-5694d08a": _CODE_SERVICE,
+            "/team-a/pods": {"items": _CODE_PODS},
         }
         found = next((body for end, body in known.items() if path.endswith(end)), None)
         self._answer(404 if found is None else 200, found or {"kind": "Status", "code": 404})

@@ -64,7 +64,7 @@ def run_page(page: str, given: str, holds: str, endpoint: str, folder: Path, **e
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
-            "DATACACHE_ENDPOINT": endpoint,
+            **dict.fromkeys(("DATACACHE_ENDPOINT", "DATACACHE_ENDPOINT_WEB", "DATACACHE_ENDPOINT_CODE"), endpoint),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",

@@ -172,3 +172,27 @@ def test_from_env() -> None:
     assert DataCache.from_env(environ).endpoint == "grpc://127.0.0.1:50051"
     with pytest.raises(ValueError, match="neither TRAIN_JOB_NAME nor DATACACHE_ENDPOINT is set"):
         DataCache.from_env({})
+
+
+def test_from_env_by_name() -> None:
+    environ = {"TRAIN_JOB_NAME": "train"}
+    found = {name: DataCache.from_env(environ, name=name).endpoint for name in ("code", "team-b/books")}
+    assert found == {  # internal/reference/reference_test.go has the same
+        "code": "grpc://train-cache-service-5694d08a:50051",
+        "team-b/books": "grpc://train-cache-service-dbd1502b:50051",
+    }
+    environ["DATACACHE_ENDPOINT_TEAM_B_BOOKS"] = "grpc://127.0.0.1:50051"
+    assert DataCache.from_env(environ, name="team-b/books").endpoint == "grpc://127.0.0.1:50051"
+    assert DataCache.from_env(environ).endpoint == "grpc://train-cache-service:50051"
+    environ["DATACACHE_ENDPOINT"] = "grpc://127.0.0.1:50052"
+    assert DataCache.from_env(environ, name="team-b/books").endpoint == "grpc://127.0.0.1:50051"
+    with pytest.raises(ValueError, match=r"address of one cache, and 'code' .* set DATACACHE_ENDPOINT_CODE"):
+        DataCache.from_env(environ, name="code")
+    with pytest.raises(ValueError, match="neither TRAIN_JOB_NAME nor DATACACHE_ENDPOINT_CODE is set"):
+        DataCache.from_env({}, name="code")
+
+
+@pytest.mark.parametrize("name", ["", "Code", "a/b/c", "web,code", "datacache://web", "code\n"])
+def test_from_env_by_a_name_that_is_none(name: str) -> None:
+    with pytest.raises(ValueError, match=r"name = .*: want the name of a cache"):
+        DataCache.from_env({"TRAIN_JOB_NAME": "train"}, name=name)

@@ -77,6 +77,16 @@ def test_a_datacache_that_exists_is_named_alone(posted: tuple[TrainerClient, lis
     }
 
 
+def test_several_datacaches_are_named(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, bodies = posted
+    client.train(
+        runtime=RUNTIME,
+        initializer=Initializer(dataset=ArrowCacheDatasetInitializer(storage_uri="datacache://web,team-b/code")),
+        trainer=CustomTrainerContainer(image="trainer:1"),
+    )
+    assert _sent(bodies) == ("datacache://web,team-b/code", {"CLUSTER_SIZE": "1"})
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -176,3 +186,11 @@ def test_logs_of_servers_that_are_not_there(posted: tuple[TrainerClient, list[di
         cache_logs(client, "other", server="head")
     with pytest.raises(ValueError, match="2 pods"):
         cache_logs(client, "reviews", server="node", follow=True)
+
+
+def test_logs_of_one_of_several_caches(posted: tuple[TrainerClient, list[dict[str, Any]]]) -> None:
+    client, _ = posted
+    found = cache_logs(client, "reviews", server="head", cache="code")
+    assert list(found) == ["code-cache-0 starts", "code-cache-0 is ready"]
+    with pytest.raises(LookupError, match=r"has no cache 'books', which its storageUri must name as one of several"):
+        cache_logs(client, "reviews", server="head", cache="books")

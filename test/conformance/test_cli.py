@@ -117,3 +117,21 @@ def test_a_port_that_is_taken_is_said(table: Table, private: Callable[..., Cache
     done = caches.run("local", "--metadata", "x", "--listen", taken, "--http", f"127.0.0.1:{free_port()}")
     assert done.returncode == 1
     assert taken in done.stderr
+
+
+def test_the_step_waits_for_two_caches(table: Table, private: Callable[..., Cache], caches: Caches) -> None:
+    web, code = (private(["--metadata", table(name).metadata]) for name in ("one_file", "plain"))
+    heads = f"web={web.http.removeprefix('http://')},team-b/code={code.http.removeprefix('http://')}"
+    done = caches.run("initializer", env={"CACHE_HEAD": heads, "TRAIN_JOB_NAME": "train"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {line.split()[1]: line.split()[3] for line in done.stdout.splitlines() if ": ready: " in line}
+    assert rows == {"web:": str(web.status()["rows"]), "team-b/code:": "10001"}
+
+
+def test_the_step_ends_when_one_of_two_caches_fails(private: Callable[..., Cache], caches: Caches) -> None:
+    broken = private(["--metadata", "/no/such/table/metadata/1.metadata.json"])
+    heads = f"web=127.0.0.1:{free_port()},code={broken.http.removeprefix('http://')}"
+    done = caches.run("initializer", "--head", heads)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "the cache code failed: " in done.stderr
+    assert "/no/such/table/metadata/1.metadata.json" in done.stderr

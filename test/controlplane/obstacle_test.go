@@ -116,6 +116,12 @@ func lacks(text string, parts []string) error {
 // waitingStep runs the real program of the waiting step, in place of the pod that JobSet created for it, until the end of the test.
 func waitingStep(t *testing.T, namespace, job string) *proctest.Process {
 	t.Helper()
+	return waitingStepAt(t, namespace, job, "127.0.0.1:1")
+}
+
+// waitingStepAt is waitingStep with the addresses of heads.
+func waitingStepAt(t *testing.T, namespace, job, addresses string) *proctest.Process {
+	t.Helper()
 	var pods corev1.PodList
 	kubetest.Eventually(t, "the pod of the step", func() error {
 		labels := client.MatchingLabels{"jobset.sigs.k8s.io/jobset-name": job, "jobset.sigs.k8s.io/replicatedjob-name": inject.StepName}
@@ -135,7 +141,7 @@ func waitingStep(t *testing.T, namespace, job string) *proctest.Process {
 	if !strings.Contains(args, address) {
 		t.Fatalf("the step runs %q, want --notices=:8080 in it", c.Args)
 	}
-	step := proctest.Start(t, "step", []string{"TRAIN_JOB_NAME=" + job, "CACHE_HEAD=127.0.0.1:1"}, cacheserver, strings.Fields(args)...)
+	step := proctest.Start(t, "step", []string{"TRAIN_JOB_NAME=" + job, "CACHE_HEAD=" + addresses}, cacheserver, strings.Fields(args)...)
 	heads.lead(client.ObjectKeyFromObject(&pods.Items[0]), address)
 	return step
 }

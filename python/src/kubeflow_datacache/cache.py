@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, Unpack, get_args
 
 import pyarrow.flight as fl
 
-from kubeflow_datacache import fork, h2
+from kubeflow_datacache import fork, h2, services
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
@@ -88,27 +88,27 @@ class DataCache(Readable):
         cls,
         environ: Mapping[str, str] = os.environ,
         *,
+        name: str | None = None,
         retry_seconds: float = 300.0,
         **credentials: Unpack[CredentialOptions],
     ) -> Self:
         """The cache at DATACACHE_ENDPOINT, or else the cache of the TrainJob named by TRAIN_JOB_NAME.
+
+        name: which one, if the TrainJob's storageUri names several: its name as written there, "code" or
+        "team-b/books". None is the first one. With a name, the address is that of DATACACHE_ENDPOINT_CODE or
+        DATACACHE_ENDPOINT_TEAM_B_BOOKS, if that is set.
 
         DATACACHE_TRANSPORT selects the transport. Credentials that are not passed as arguments come from the
         environment: DATACACHE_TLS_ROOTS, DATACACHE_TLS_CERTIFICATE, DATACACHE_TLS_KEY and DATACACHE_TOKEN_FILE are
         paths of files, and DATACACHE_TLS_HOSTNAME is a host name. If roots, a certificate or a host name are set, TLS
         is used, unless DATACACHE_ENDPOINT has another scheme.
         """
-        job, endpoint = environ.get("TRAIN_JOB_NAME", ""), environ.get("DATACACHE_ENDPOINT", "")
-        if not job and not endpoint:
-            raise ValueError(
-                "neither TRAIN_JOB_NAME nor DATACACHE_ENDPOINT is set: a TrainJob with a cache sets the first;"
-                ' elsewhere give the address, as DataCache("grpc://HOST:50051")'
-            )
+        endpoint, host = services.locate(environ, name)
         own = Credentials.options_from(environ, credentials)
         scheme = "grpc+tls" if Credentials.of(own).uses_tls else "grpc"
         transport: Any = environ.get("DATACACHE_TRANSPORT") or "h2"
         return cls(
-            endpoint or f"{scheme}://{job}-cache-service:{_PORT}",
+            endpoint or f"{scheme}://{host}:{_PORT}",
             retry_seconds=retry_seconds,
             transport=transport,
             **own,

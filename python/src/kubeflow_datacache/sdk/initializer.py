@@ -25,7 +25,7 @@ class ArrowCacheDatasetInitializer(DataCacheInitializer):
         table_name: the table, if storage_uri does not name it.
         schema_name: the table's schema, levels joined by dots, if storage_uri does not name it.
         storage_uri: cache://<schema>/<table>, instead of the two names; or datacache://[<namespace>/]<name> for an
-            existing DataCache, and then no other argument but ready_timeout.
+            existing DataCache, or several separated by commas, and then no other argument but ready_timeout.
         columns: columns to keep, in this order; None keeps all.
         filter: rows to keep, as in SQL's WHERE: "label >= 1 AND lang = 'en'".
         snapshot_id: the table's snapshot; None uses the current one when the cache is planned.

@@ -10,6 +10,8 @@ from kubeflow.trainer import TrainerClient
 from kubernetes.client import ApiException
 from kubernetes.watch import Watch
 
+from kubeflow_datacache.services import service_name
+
 _GROUP, _VERSION, _PLURAL = "datacache.kubeflow.org", "v1alpha1", "datacaches"
 _CACHE, _ROLE = "datacache.kubeflow.org/cache", "datacache.kubeflow.org/role"  # labels of a cache's pods
 # annotation of a TrainJob's Service: namespace/name of the DataCache that it points to
@@ -45,8 +47,10 @@ class CacheStatus:
         return f"{self.namespace}/{self.name} {self.state}{loaded}{rows}{size}{why}"
 
 
-def cache_logs(client: TrainerClient, job: str, *, follow: bool = False, server: str | None = None) -> Iterator[str]:
-    """Yields the log of a TrainJob's wait for its cache, or the logs of the cache's servers.
+def cache_logs(
+    client: TrainerClient, job: str, *, follow: bool = False, server: str | None = None, cache: str | None = None
+) -> Iterator[str]:
+    """Yields the log of a TrainJob's wait for its caches, or the logs of a cache's servers.
 
     The log of the wait is available from the start of its pod until the TrainJob is deleted, the servers' logs while
     their pods exist.
@@ -57,9 +61,11 @@ def cache_logs(client: TrainerClient, job: str, *, follow: bool = False, server:
         follow: whether to continue until the pod ends; for one pod only.
         server: None for the log of the wait; "head", "node" or a pod's name for servers. With several pods, each line
             begins with the pod's name.
+        cache: which cache's servers, if the TrainJob's storageUri names several: its name as written there; None for
+            the first or only one.
 
     Raises:
-        LookupError: the TrainJob has no cache, or the cache has no such pod now; the message lists its pods.
+        LookupError: the TrainJob has no such cache, or the cache has no such pod now; the message lists its pods.
         ValueError: follow was given for several pods.
         kubernetes.client.ApiException: the API server denied the request; logs of servers need the rights to list pods
             and to get pods/log.
@@ -67,7 +73,7 @@ def cache_logs(client: TrainerClient, job: str, *, follow: bool = False, server:
     if server is None:
         return client.get_job_logs(name=job, step="dataset-initializer", follow=follow)
     backend = _backend(client)
-    namespace, name = _cache_of(backend, job)
+    namespace, name = _cache_of(backend, job, cache)
     pods = {
         pod.metadata.name: pod.metadata.labels.get(_ROLE, "")
         for pod in backend.core_api.list_namespaced_pod(namespace, label_selector=f"{_CACHE}={name}").items
@@ -91,20 +97,23 @@ def _pod_logs(backend: Any, namespace: str, pods: list[str], follow: bool) -> It
             yield prefix + line
 
 
-def cache_status(client: TrainerClient, job: str) -> CacheStatus:
+def cache_status(client: TrainerClient, job: str, *, cache: str | None = None) -> CacheStatus:
     """Returns the status of the cache that a TrainJob in the client's namespace uses, its own or a shared one.
 
+    cache: which one, if the TrainJob's storageUri names several: its name as written there; None is the first or only
+    one.
+
     Raises:
-        LookupError: the TrainJob has no cache, because it requests none or the controller has not seen it yet.
+        LookupError: the TrainJob has no such cache, because it requests none or the controller has not seen it yet.
         kubernetes.client.ApiException: the API server denied the request; it needs the right to get services and
             datacaches.
     """
     backend = _backend(client)
-    namespace, name = _cache_of(backend, job)
+    namespace, name = _cache_of(backend, job, cache)
     try:
         found = backend.custom_api.get_namespaced_custom_object(_GROUP, _VERSION, namespace, _PLURAL, name)
     except ApiException as e:
-        raise _explained(e, backend, job) from e
+        raise _explained(e, backend, job, cache) from e
     return _status(found)
 
 
@@ -115,23 +124,24 @@ def _backend(client: TrainerClient) -> Any:
     return backend
 
 
-def _cache_of(backend: Any, job: str) -> tuple[str, str]:
+def _cache_of(backend: Any, job: str, cache: str | None) -> tuple[str, str]:
     """Namespace and name of the DataCache that a TrainJob uses."""
     try:
-        service = backend.core_api.read_namespaced_service(name=f"{job}-cache-service", namespace=backend.namespace)
+        service = backend.core_api.read_namespaced_service(service_name(job, cache), backend.namespace)
     except ApiException as e:
-        raise _explained(e, backend, job) from e
+        raise _explained(e, backend, job, cache) from e
     used = (service.metadata.annotations or {}).get(_USES, f"{backend.namespace}/{job}")
     namespace, _, name = used.partition("/")
     return namespace, name
 
 
-def _explained(error: ApiException, backend: Any, job: str) -> Exception:
+def _explained(error: ApiException, backend: Any, job: str, cache: str | None) -> Exception:
     """A LookupError if something was not found (404); otherwise the same error."""
     if error.status != 404:
         return error
+    which = "" if cache is None else f" {cache!r}, which its storageUri must name as one of several"
     return LookupError(
-        f"TrainJob {job} of namespace {backend.namespace} has no cache (yet): see client.get_job_events({job!r})"
+        f"TrainJob {job} of namespace {backend.namespace} has no cache{which} (yet): see client.get_job_events({job!r})"
     )
 
 

@@ -1,0 +1,39 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reference reads the storageUri datacache://... of a TrainJob, and names the Services at which the TrainJob's clients find the
+// caches. Both the control plane and the step that waits use it, and python/src/kubeflow_datacache/services.py does the same.
+package reference
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// Scheme is the prefix of a storageUri that names DataCaches.
+const Scheme = "datacache://"
+
+// Max is the maximum number of DataCaches in a storageUri.
+const Max = 16
+
+// Names returns the names in a storageUri, unchecked and as they are written there: <name> or <namespace>/<name>. It is nil for a
+// storageUri of another scheme.
+func Names(uri string) []string {
+	rest, ours := strings.CutPrefix(uri, Scheme)
+	if !ours {
+		return nil
+	}
+	return strings.Split(rest, ",")
+}
+
+// Service is the name of the Service of a DataCache, and of the one at which a TrainJob's clients find the first or only cache that it
+// uses.
+func Service(owner string) string { return owner + "-cache-service" }
+
+// NamedService is the name of the Service at which the clients of a TrainJob that names several caches find the one with the name, which
+// must be written as in the storageUri. It has 23 characters more than the TrainJob's name.
+func NamedService(job, name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return Service(job) + "-" + hex.EncodeToString(sum[:4])
+}

@@ -1,0 +1,36 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestNames(t *testing.T) {
+	for uri, want := range map[string][]string{
+		"":                              nil,
+		"cache://web,code":              nil,
+		"datacache://":                  {""},
+		"datacache://web":               {"web"},
+		"datacache://web,code,b/books":  {"web", "code", "b/books"},
+		"datacache://web,, code,/,web,": {"web", "", " code", "/", "web", ""},
+	} {
+		if got := Names(uri); !slices.Equal(got, want) {
+			t.Errorf("Names(%q) = %q, want %q", uri, got, want)
+		}
+	}
+}
+
+// TestNamedService has the names that python/tests/test_services.py expects too.
+func TestNamedService(t *testing.T) {
+	for name, want := range map[string]string{
+		"code":         "train-cache-service-5694d08a",
+		"team-b/books": "train-cache-service-dbd1502b",
+	} {
+		if got := NamedService("train", name); got != want {
+			t.Errorf("NamedService of %q is %s, want %s", name, got, want)
+		}
+	}
+}

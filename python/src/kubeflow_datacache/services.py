@@ -1,0 +1,46 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Where the caches of a TrainJob are found, as in internal/reference of the control plane."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME = re.compile(f"({_LABEL}/)?{_LABEL}")
+
+
+def service_name(job: str, name: str | None = None) -> str:
+    """The Service of a TrainJob's first or only cache, or that of the cache with a name, if the TrainJob has several.
+
+    name: as the TrainJob's storageUri writes it, <name> or <namespace>/<name>.
+    """
+    service = f"{job}-cache-service"
+    return service if name is None else f"{service}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def locate(environ: Mapping[str, str], name: str | None) -> tuple[str, str]:
+    """The address of a cache that the environment has, "" if none, and the host of the TrainJob's cache otherwise.
+
+    See DataCache.from_env. Raises ValueError if the environment has neither.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise ValueError(
+            f"name = {name!r}: want the name of a cache as the TrainJob's storageUri writes it, <name> or"
+            " <namespace>/<name>"
+        )
+    variable = "DATACACHE_ENDPOINT" + ("" if name is None else "_" + re.sub("[-/]", "_", name).upper())
+    job, endpoint = environ.get("TRAIN_JOB_NAME", ""), environ.get(variable, "")
+    if name is not None and not endpoint and environ.get("DATACACHE_ENDPOINT"):
+        raise ValueError(
+            f"DATACACHE_ENDPOINT is the address of one cache, and {name!r} is asked for by its name:"
+            f" set {variable} to its address"
+        )
+    if not job and not endpoint:
+        raise ValueError(
+            f"neither TRAIN_JOB_NAME nor {variable} is set: a TrainJob with a cache sets the first;"
+            ' elsewhere give the address, as DataCache("grpc://HOST:50051")'
+        )
+    return endpoint, service_name(job, name)
