@@ -15,13 +15,26 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/ocitest"
 )
 
 // TestObjectCache installs the DaemonSet as described in docs/object-cache.md, checks who may use it, and reads a table through it.
 func TestObjectCache(t *testing.T) {
 	t.Parallel()
 	own, other := namespace(t), namespace(t)
-	objects := installObjects(t, own)
+	ours := overlay{team: own}
+	var registry *ocitest.Registry
+	if cluster.folder != "" {
+		registry = startRegistry(t, own)
+		ours.components = []string{"object-cache-mirrors", "object-cache-images", "envoy"}
+		ours.registries = map[string]string{registry.Host: registry.URL}
+	} else {
+		notTried("TestObjectCache: images through the mirror, Envoy and the ways to the nearest object cache, which want nodes and images of hack/cluster")
+	}
+	objects := installObjects(t, ours)
+	if cluster.folder != "" {
+		t.Run("images", func(t *testing.T) { pullImages(t, objects, registry, own, other) })
+	}
 	pod := holder(t, own, "client")
 	bound, others := tokenOf(t, own, objectsAudience, pod), tokenOf(t, other, objectsAudience, nil)
 	for _, target := range []string{"team/there", "open/there"} {
