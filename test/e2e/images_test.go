@@ -36,9 +36,10 @@ const (
 
 // startRegistry starts a registry of this process and gives the namespace its pull secret. Nodes reach it as localhost:PORT, a name for which
 // containerd uses HTTP: it is the node port of a Service.
-func startRegistry(t *testing.T, namespace string) *ocitest.Registry {
+func startRegistry(t *testing.T, namespace string) *origin {
 	t.Helper()
-	registry := ocitest.StartWithTokensAt(t, ownAddress(t))
+	registry := &origin{Registry: ocitest.StartWithTokensAt(t, ownAddress(t))}
+	registry.Wrap(registry.wrap)
 	host, text, err := net.SplitHostPort(registry.Host)
 	if err != nil {
 		t.Fatal(err)
@@ -87,19 +88,17 @@ func ownAddress(t *testing.T) string {
 	return host
 }
 
-// pullImages has the nodes' containerd pull a private image through the mirror, with the origin and without, with a mirror that dies in mid-layer
-// and without one.
-func pullImages(t *testing.T, objects *objectCache, registry *ocitest.Registry, own, other string) {
+// pullImages has the nodes' containerd pull a private image through the mirror, with the origin and without, and with a mirror that dies in
+// mid-layer.
+func pullImages(t *testing.T, objects *objectCache, o *origin, own, other string) {
 	t.Helper()
-	o := &origin{Registry: registry}
-	registry.Wrap(o.wrap)
 	first := o.push(t, "acme/first")
 	for _, node := range []string{"n1", "n2"} {
 		hostsFile(t, node, true)
 		starts(t, imagePod(own, "first-"+node, node, first))
 	}
 	for digest, text := range first.Blobs {
-		if sent := registry.Sent(digest); sent != int64(len(text)) {
+		if sent := o.Sent(digest); sent != int64(len(text)) {
 			t.Errorf("the registry sent %d bytes of %s to two nodes, want %d", sent, digest, len(text))
 		}
 	}
@@ -108,16 +107,15 @@ func pullImages(t *testing.T, objects *objectCache, registry *ocitest.Registry, 
 		t.Errorf("containerd read from the registry itself: %q", ranges)
 	}
 
-	registry.Stop()
+	o.Stop()
 	for _, node := range []string{"n1", "n2"} {
 		forget(t, own, "first-"+node, node, first)
 		starts(t, imagePod(own, "first-"+node, node, first))
 	}
 	isRefused(t, imagePod(other, "first-again", "n1", first))
-	registry.Continue(t)
+	o.Continue(t)
 
 	o.killMirror(t, objects, own)
-	withoutMirror(t, objects, o, own)
 }
 
 // killMirror kills the mirror of n1 while containerd reads a layer from it.
@@ -143,19 +141,6 @@ func (o *origin) killMirror(t *testing.T, objects *objectCache, namespace string
 		t.Errorf("containerd asked the registry for %q, want the rest of a layer", ranges)
 	}
 	objects.whole(t)
-}
-
-// withoutMirror takes the object cache from n1: containerd pulls from the registry as it does where there never was one.
-func withoutMirror(t *testing.T, objects *objectCache, o *origin, namespace string) {
-	t.Helper()
-	editNode(t, "n1", `{"metadata":{"labels":{"`+withoutObjectCache+`":""}}}`, `{"metadata":{"labels":{"`+withoutObjectCache+`":null}}}`)
-	hostsFile(t, "n1", false)
-	o.direct()
-	image := o.push(t, "acme/direct")
-	starts(t, imagePod(namespace, "direct", "n1", image))
-	if ranges := o.direct(); len(ranges) != len(image.Blobs) {
-		t.Errorf("containerd asked the registry for the parts %q of %d blobs", ranges, len(image.Blobs))
-	}
 }
 
 // origin is a registry that notes what containerd itself reads there.

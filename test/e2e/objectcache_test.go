@@ -15,25 +15,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/test/kit/kubetest"
-	"github.com/kubeflow/datacache/test/kit/ocitest"
 )
 
 // TestObjectCache installs the DaemonSet as described in docs/object-cache.md, checks who may use it, and reads a table through it.
 func TestObjectCache(t *testing.T) {
 	t.Parallel()
 	own, other := namespace(t), namespace(t)
-	ours := overlay{team: own}
-	var registry *ocitest.Registry
-	if cluster.folder != "" {
-		registry = startRegistry(t, own)
-		ours.components = []string{"object-cache-mirrors", "object-cache-images", "envoy"}
-		ours.registries = map[string]string{registry.Host: registry.URL}
-	} else {
-		notTried("TestObjectCache: images through the mirror, Envoy and the ways to the nearest object cache, which want nodes and images of hack/cluster")
-	}
-	objects := installObjects(t, ours)
-	if cluster.folder != "" {
+	objects, registry := installAll(t, own)
+	if registry != nil {
 		t.Run("images", func(t *testing.T) { pullImages(t, objects, registry, own, other) })
+		t.Run("Envoy", func(t *testing.T) { throughEnvoy(t, objects, own) })
+		t.Run("the nearest", func(t *testing.T) { reachNearest(t, objects, registry, own) })
+		objects.whole(t)
 	}
 	pod := holder(t, own, "client")
 	bound, others := tokenOf(t, own, objectsAudience, pod), tokenOf(t, other, objectsAudience, nil)
@@ -89,6 +82,20 @@ func TestObjectCache(t *testing.T) {
 		t.Parallel()
 		secondLoad(t, own)
 	})
+}
+
+// installAll installs the object cache, on hack/cluster with everything that may stand around it.
+func installAll(t *testing.T, team string) (*objectCache, *origin) {
+	t.Helper()
+	ours := overlay{team: team}
+	if cluster.folder == "" {
+		notTried("TestObjectCache: images through the mirror, Envoy, and who is nearest, which want the nodes and images of hack/cluster")
+		return installObjects(t, ours), nil
+	}
+	registry := startRegistry(t, team)
+	ours.components = []string{"object-cache-mirrors", "object-cache-images", "envoy"}
+	ours.registries = map[string]string{registry.Host: registry.URL}
+	return installObjects(t, ours), registry
 }
 
 // visit is a request and the response that every address must return.
