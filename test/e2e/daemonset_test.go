@@ -77,6 +77,8 @@ type overlay struct {
 	team       string            // the namespace of the buckets that are not open to all
 	components []string          // of manifests/components
 	registries map[string]string // URLs of registries to mirror, by name
+	hub        string            // URL of a hub to mirror
+	hubToken   string            // what the team has there
 }
 
 // withoutObjectCache is a label of nodes on which the DaemonSet has no pod.
@@ -99,12 +101,13 @@ func (o overlay) write(t *testing.T) (folder string) {
 	if manifests, err = filepath.Rel(folder, manifests); err != nil { // kustomize accepts no absolute path
 		t.Fatal(err)
 	}
-	components, volumes, mirrors := []string{}, "", ""
+	components, volumes, mirrors, secrets := []string{}, "", "", ""
 	for _, name := range o.components {
 		components = append(components, filepath.Join(manifests, "components", name))
 		switch name {
 		case "object-cache-mirrors":
 			mirrors = o.mirrors(t)
+			secrets = fmt.Sprintf("{name: datacache-hub-tokens, namespace: datacache-object-cache, literals: [%q]}", o.team+"="+o.hubToken)
 		case "object-cache-images":
 			volumes = fmt.Sprintf("{name: registry-hosts, hostPath: {path: %s}}", registryHosts)
 		}
@@ -120,6 +123,8 @@ images:
 - {name: docker.io/envoyproxy/envoy, newName: datacache/envoy, newTag: dev}
 configMapGenerator:
 - {name: datacache-object-cache, namespace: datacache-object-cache, behavior: replace, files: [buckets.json]}
+secretGenerator: [%s]
+generatorOptions: {disableNameSuffixHash: true}
 patches:
 %s
 - target: {kind: DaemonSet, name: datacache-object-cache}
@@ -135,10 +140,11 @@ patches:
           containers: # this machine's disk may be full of other things
           - {name: object-cache, args: [object-cache, --min-free=0]}
           volumes: [%s]
-`, filepath.Join(manifests, "object-cache"), strings.Join(components, ", "), mirrors, withoutObjectCache, volumes),
+`, filepath.Join(manifests, "object-cache"), strings.Join(components, ", "), secrets, mirrors, withoutObjectCache, volumes),
 		"buckets.json": fmt.Sprintf(`{"TotalLimit": "2Gi", "Bucket": [
   {"Name": "open", "Public": true, "BucketQuota": "256Mi"},
   {"Name": "images", "Mirror": true, "BucketQuota": "512Mi"},
+  {"Name": "models", "Mirror": true, "BucketQuota": "64Mi"},
   {"Name": "team", "BucketQuota": "256Mi", "AllowNamespaces": [%[1]q]},
   {"Name": "tables", "BucketQuota": "512Mi", "AllowNamespaces": [%[1]q]}]}`, o.team),
 	} {
@@ -156,7 +162,10 @@ func (o overlay) mirrors(t *testing.T) string {
 	for name, url := range o.registries {
 		registries = append(registries, map[string]string{"name": name, "upstream": url})
 	}
-	file, err := json.Marshal(map[string]any{"images": map[string]any{"bucket": "images", "registries": registries}})
+	file, err := json.Marshal(map[string]any{
+		"images": map[string]any{"bucket": "images", "registries": registries},
+		"hub":    map[string]any{"bucket": "models", "upstream": o.hub, "tokens": "/etc/hub-tokens"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +20,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-const envoyService = "http://datacache-envoy.datacache-object-cache.svc"
+// The Service of manifests/components/envoy, and the port of the object caches where Envoys get their configuration.
+const (
+	envoyService = "http://datacache-envoy.datacache-object-cache.svc"
+	xdsPort      = 18000
+)
 
 // throughEnvoy checks that pods of both nodes read through Envoy, and that Envoy sends each request to the node that has the key.
 func throughEnvoy(t *testing.T, objects *objectCache, namespace string) {
@@ -42,8 +45,14 @@ func throughEnvoy(t *testing.T, objects *objectCache, namespace string) {
 		keys = append(keys, "team/by-envoy-"+strconv.Itoa(i))
 	}
 	visitors := []*corev1.Pod{visitor(t, namespace, "n1"), visitor(t, namespace, "n2")}
-	if got := visits(t, visitors[0], "PUT", objectsService, false, keys); got[2] != len(keys) || forwards() == 0 {
-		t.Errorf("without Envoy requests are answered %v by status/100, and %g were sent on", got, forwards())
+	await(t, "object caches to forward what they get without Envoy", func() error {
+		if got := visits(t, visitors[0], "PUT", objectsService, false, keys); got[2] != len(keys) {
+			return fmt.Errorf("the answers are %v, by status/100", got)
+		}
+		return nil
+	})
+	if forwards() == 0 {
+		t.Error("no request was sent on without Envoy: the test shows nothing of that")
 	}
 	await(t, "requests to reach the node that has their key", func() error { // Envoy may know of a change a moment later
 		before := forwards()
@@ -59,11 +68,8 @@ func throughEnvoy(t *testing.T, objects *objectCache, namespace string) {
 		}
 		return nil
 	})
-	for _, pod := range visitors { // a NetworkPolicy leaves the configuration to Envoys
-		address := "http://" + net.JoinHostPort(objectPodOn(t, "n1").Status.PodIP, "18000")
-		if got := visits(t, pod, "GET", address, false, keys[:1]); got[0] != 1 {
-			t.Errorf("pod %s is answered %v at the port of Envoys' configuration", pod.Name, got)
-		}
+	if connects(t, namespace, "stranger", objectPodOn(t, "n1").Status.PodIP, xdsPort, briefly) {
+		t.Error("a pod that is no Envoy connects to the port of Envoys' configuration")
 	}
 }
 
@@ -108,7 +114,7 @@ func pullsItself(t *testing.T, registry *origin, namespace string) {
 	registry.direct()
 	image := registry.push(t, "acme/direct")
 	starts(t, imagePod(namespace, "direct", "n1", image))
-	if ranges := registry.direct(); len(ranges) != len(image.Blobs) {
+	if ranges := registry.direct(); len(ranges) < len(image.Blobs) {
 		t.Errorf("containerd asked the registry for the parts %q of %d blobs", ranges, len(image.Blobs))
 	}
 }

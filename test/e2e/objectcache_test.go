@@ -24,6 +24,7 @@ func TestObjectCache(t *testing.T) {
 	objects, registry := installAll(t, own)
 	if registry != nil {
 		t.Run("images", func(t *testing.T) { pullImages(t, objects, registry, own, other) })
+		t.Run("hub", func(t *testing.T) { readHub(t, own, other) })
 		t.Run("Envoy", func(t *testing.T) { throughEnvoy(t, objects, own) })
 		t.Run("the nearest", func(t *testing.T) { reachNearest(t, objects, registry, own) })
 		objects.whole(t)
@@ -95,6 +96,7 @@ func installAll(t *testing.T, team string) (*objectCache, *origin) {
 	registry := startRegistry(t, team)
 	ours.components = []string{"object-cache-mirrors", "object-cache-images", "envoy"}
 	ours.registries = map[string]string{registry.Host: registry.URL}
+	ours.hub, ours.hubToken = startHub(t).URL, hubToken
 	return installObjects(t, ours), registry
 }
 

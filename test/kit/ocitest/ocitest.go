@@ -24,6 +24,8 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // Registry is a running registry. Start makes one.
@@ -60,7 +62,7 @@ func StartWithTokens(t testing.TB) *Registry {
 func StartWithTokensAt(t testing.TB, ip string) *Registry {
 	t.Helper()
 	r := start(t, ip)
-	r.realm = serve(t, net.JoinHostPort(ip, "0"), http.HandlerFunc(r.serveToken))
+	r.realm = proctest.Serve(t, net.JoinHostPort(ip, "0"), http.HandlerFunc(r.serveToken))
 	return r
 }
 
@@ -71,25 +73,11 @@ func start(t testing.TB, ip string) *Registry {
 		readers: map[string][]string{}, has: map[string]int{}, sent: map[string]int64{}, seen: map[string]bool{},
 		tokens: map[string]string{},
 	}
-	r.server = serve(t, net.JoinHostPort(ip, "0"), r)
+	r.server = proctest.Serve(t, net.JoinHostPort(ip, "0"), r)
 	r.URL = r.server.URL
 	r.Host = strings.TrimPrefix(r.URL, "http://")
 	t.Cleanup(r.Stop)
 	return r
-}
-
-func serve(t testing.TB, address string, handler http.Handler) *httptest.Server {
-	t.Helper()
-	var listen net.ListenConfig
-	on, err := listen.Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewUnstartedServer(handler)
-	_ = server.Listener.Close() // its own port
-	server.Listener = on
-	server.Start()
-	return server
 }
 
 // StopRealm closes the token server and its connections.
@@ -153,9 +141,9 @@ func (r *Registry) Stop() {
 // Continue serves again after Stop, at the same addresses and with the same images.
 func (r *Registry) Continue(t testing.TB) {
 	t.Helper()
-	r.server = serve(t, r.server.Listener.Addr().String(), r)
+	r.server = proctest.Serve(t, r.server.Listener.Addr().String(), r)
 	if r.realm != nil {
-		r.realm = serve(t, r.realm.Listener.Addr().String(), http.HandlerFunc(r.serveToken))
+		r.realm = proctest.Serve(t, r.realm.Listener.Addr().String(), http.HandlerFunc(r.serveToken))
 	}
 }
 
