@@ -96,7 +96,7 @@ func TestPrepareGivesTheFolderOfHostsAway(t *testing.T) {
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]int{dir: 0, filepath.Dir(others): 65532, others: 0} {
+	for path, want := range map[string]uint32{dir: 0, filepath.Dir(others): 65532, others: 0} {
 		if got := owner(t, path); got != want {
 			t.Errorf("%s belongs to user %d, want %d", path, got, want)
 		}
