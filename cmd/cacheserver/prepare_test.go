@@ -77,3 +77,28 @@ func owner(t *testing.T, path string) uint32 {
 	}
 	return info.Sys().(*syscall.Stat_t).Uid
 }
+
+func TestPrepareGivesTheFolderOfHostsAway(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("chown needs root")
+	}
+	dir := filepath.Join(t.TempDir(), "certs.d")
+	others := filepath.Join(dir, "_default", "hosts.toml")
+	if err := os.MkdirAll(filepath.Dir(others), 0o755); err != nil { //nolint:gosec // containerd's folder is readable by all
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(others, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(func(string) string { return "" })
+	cmd.SetArgs([]string{"object-cache", "prepare", "--dir", t.TempDir(), "--user", "65532", "--write-hosts", dir})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]uint32{dir: 0, filepath.Dir(others): 65532, others: 0} {
+		if got := owner(t, path); got != want {
+			t.Errorf("%s belongs to user %d, want %d", path, got, want)
+		}
+	}
+}

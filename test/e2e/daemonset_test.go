@@ -32,13 +32,14 @@ const (
 
 // objectCache is the object cache of the cluster. Its buckets "team" and "tables" are open to one namespace, "open" to all.
 type objectCache struct {
-	pods []string // names
-	urls []string // base URLs that serve objects: those of the pods, and the Service's
+	pods    []string // names
+	urls    []string // base URLs that serve objects: those of the pods, and the Service's
+	overlay overlay
 }
 
 // installObjects applies manifests/object-cache through an overlay, as described in docs/object-cache.md, and removes everything at
 // the end of the test. It skips the test if there is one already.
-func installObjects(t *testing.T, team string) *objectCache {
+func installObjects(t *testing.T, o overlay) *objectCache {
 	t.Helper()
 	if cluster.folder == "" {
 		err := cluster.Client.Get(t.Context(), client.ObjectKey{Name: objectsNamespace}, &corev1.Namespace{})
@@ -46,62 +47,133 @@ func installObjects(t *testing.T, team string) *objectCache {
 			t.Skipf("the cluster has a namespace %s, which this test would change and remove: %v", objectsNamespace, err)
 		}
 	}
-	overlay := objectsOverlay(t, team)
+	folder := o.write(t)
 	ctx := context.WithoutCancel(t.Context())
 	t.Cleanup(func() {
 		if t.Failed() {
 			explainObjects(ctx, t)
 		}
-		if err := kubectl(ctx, "delete", "--ignore-not-found", "-k", overlay); err != nil {
+		if err := kubectl(ctx, "delete", "--ignore-not-found", "-k", folder); err != nil {
 			t.Error(err)
 		}
 	})
-	await(t, "the object cache to be applied", func() error { return kubectl(t.Context(), "apply", "-k", overlay) })
-	o := &objectCache{}
+	await(t, "the object cache to be applied", func() error { return kubectl(t.Context(), "apply", "-k", folder) })
+	objects := &objectCache{overlay: o}
+	objects.whole(t)
+	return objects
+}
+
+// whole waits until all object caches are ready and know each other.
+func (o *objectCache) whole(t *testing.T) {
+	t.Helper()
 	await(t, "the object caches to know each other", func() (err error) {
 		o.pods, o.urls, err = objectPods(t)
 		return err
 	})
-	return o
 }
 
-// objectsOverlay writes a user's overlay: the image's tag, and the buckets.
-func objectsOverlay(t *testing.T, team string) string {
+// overlay is a user's overlay of manifests/object-cache.
+type overlay struct {
+	team       string            // the namespace of the buckets that are not open to all
+	components []string          // of manifests/components
+	registries map[string]string // URLs of registries to mirror, by name
+	hub        string            // URL of a hub to mirror
+	hubToken   string            // what the team has there
+}
+
+// withoutObjectCache is a label of nodes on which the DaemonSet has no pod.
+const withoutObjectCache = "e2e-without-object-cache"
+
+// registryHosts is the folder of containerd's registry hosts on nodes of hack/cluster.
+const registryHosts = "/var/lib/registry-hosts"
+
+// write writes the overlay to a folder: the tags of images, buckets, registries.
+func (o overlay) write(t *testing.T) (folder string) {
 	t.Helper()
 	folder, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifests, err := filepath.Abs("../../manifests/object-cache")
+	manifests, err := filepath.Abs("../../manifests")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if manifests, err = filepath.Rel(folder, manifests); err != nil { // kustomize accepts no absolute path
 		t.Fatal(err)
 	}
+	components, volumes, mirrors, secrets := []string{}, "", "", ""
+	for _, name := range o.components {
+		components = append(components, filepath.Join(manifests, "components", name))
+		switch name {
+		case "object-cache-mirrors":
+			mirrors = o.mirrors(t)
+			secrets = fmt.Sprintf("{name: datacache-hub-tokens, namespace: datacache-object-cache, literals: [%q]}", o.team+"="+o.hubToken)
+		case "object-cache-images":
+			volumes = fmt.Sprintf("{name: registry-hosts, hostPath: {path: %s}}", registryHosts)
+		}
+	}
 	for name, text := range map[string]string{
 		"kustomization.yaml": fmt.Sprintf(`
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%s]
-images: [{name: ghcr.io/kubeflow/datacache/cacheserver, newName: datacache/cacheserver, newTag: dev}]
+components: [%s]
+images:
+- {name: ghcr.io/kubeflow/datacache/cacheserver, newName: datacache/cacheserver, newTag: dev}
+- {name: docker.io/envoyproxy/envoy, newName: datacache/envoy, newTag: dev}
 configMapGenerator:
 - {name: datacache-object-cache, namespace: datacache-object-cache, behavior: replace, files: [buckets.json]}
-patches: # this machine's disk may be full of other things
+secretGenerator: [%s]
+generatorOptions: {disableNameSuffixHash: true}
+patches:
+%s
 - target: {kind: DaemonSet, name: datacache-object-cache}
   patch: |-
-    - {op: replace, path: /spec/template/spec/containers/0/args, value: [object-cache, --min-free=0]}
-`, manifests),
-		"buckets.json": fmt.Sprintf(`{"TotalLimit": "1Gi", "Bucket": [
+    apiVersion: apps/v1
+    kind: DaemonSet
+    metadata: {name: datacache-object-cache}
+    spec:
+      template:
+        spec:
+          affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+            {matchExpressions: [{key: %s, operator: DoesNotExist}]}]}}}
+          containers: # this machine's disk may be full of other things
+          - {name: object-cache, args: [object-cache, --min-free=0]}
+          volumes: [%s]
+`, filepath.Join(manifests, "object-cache"), strings.Join(components, ", "), secrets, mirrors, withoutObjectCache, volumes),
+		"buckets.json": fmt.Sprintf(`{"TotalLimit": "2Gi", "Bucket": [
   {"Name": "open", "Public": true, "BucketQuota": "256Mi"},
+  {"Name": "images", "Mirror": true, "BucketQuota": "512Mi"},
+  {"Name": "models", "Mirror": true, "BucketQuota": "64Mi"},
   {"Name": "team", "BucketQuota": "256Mi", "AllowNamespaces": [%[1]q]},
-  {"Name": "tables", "BucketQuota": "512Mi", "AllowNamespaces": [%[1]q]}]}`, team),
+  {"Name": "tables", "BucketQuota": "512Mi", "AllowNamespaces": [%[1]q]}]}`, o.team),
 	} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return folder
+}
+
+// mirrors is a patch with the mirrors file, as in docs/mirrors.md.
+func (o overlay) mirrors(t *testing.T) string {
+	t.Helper()
+	registries := []map[string]string{}
+	for name, url := range o.registries {
+		registries = append(registries, map[string]string{"name": name, "upstream": url})
+	}
+	file, err := json.Marshal(map[string]any{
+		"images": map[string]any{"bucket": "images", "registries": registries},
+		"hub":    map[string]any{"bucket": "models", "upstream": o.hub, "tokens": "/etc/hub-tokens"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf(`- patch: |-
+    apiVersion: v1
+    kind: ConfigMap
+    metadata: {name: datacache-mirrors, namespace: datacache-object-cache}
+    data: {mirrors.yaml: %q}`, file)
 }
 
 // kubectl runs kubectl, from hack/kube or PATH, on the tests' cluster.

@@ -21,7 +21,14 @@ import (
 func TestObjectCache(t *testing.T) {
 	t.Parallel()
 	own, other := namespace(t), namespace(t)
-	objects := installObjects(t, own)
+	objects, registry := installAll(t, own)
+	if registry != nil {
+		t.Run("images", func(t *testing.T) { pullImages(t, objects, registry, own, other) })
+		t.Run("hub", func(t *testing.T) { readHub(t, own, other) })
+		t.Run("Envoy", func(t *testing.T) { throughEnvoy(t, objects, own) })
+		t.Run("the nearest", func(t *testing.T) { reachNearest(t, objects, registry, own) })
+		objects.whole(t)
+	}
 	pod := holder(t, own, "client")
 	bound, others := tokenOf(t, own, objectsAudience, pod), tokenOf(t, other, objectsAudience, nil)
 	for _, target := range []string{"team/there", "open/there"} {
@@ -76,6 +83,21 @@ func TestObjectCache(t *testing.T) {
 		t.Parallel()
 		secondLoad(t, own)
 	})
+}
+
+// installAll installs the object cache, on hack/cluster with everything that may stand around it.
+func installAll(t *testing.T, team string) (*objectCache, *origin) {
+	t.Helper()
+	ours := overlay{team: team}
+	if cluster.folder == "" {
+		notTried("TestObjectCache: images through the mirror, Envoy, and who is nearest, which want the nodes and images of hack/cluster")
+		return installObjects(t, ours), nil
+	}
+	registry := startRegistry(t, team)
+	ours.components = []string{"object-cache-mirrors", "object-cache-images", "envoy"}
+	ours.registries = map[string]string{registry.Host: registry.URL}
+	ours.hub, ours.hubToken = startHub(t).URL, hubToken
+	return installObjects(t, ours), registry
 }
 
 // visit is a request and the response that every address must return.

@@ -92,7 +92,6 @@ for method, body in ("PUT", b"from a pod"), ("GET", None):
     with urllib.request.urlopen(request, timeout=60) as answer:
         print(method, answer.status, answer.read().decode(), flush=True)
 time.sleep(1e6)`
-	token := &corev1.ServiceAccountTokenProjection{Audience: objectsAudience, Path: "token", ExpirationSeconds: new(int64(3600))}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
@@ -102,9 +101,7 @@ time.sleep(1e6)`
 				Name: "visit", Image: trainerImage, Command: []string{"python3", "-c", visit, objectsService + "/v1/objects/team/" + name},
 				VolumeMounts: []corev1.VolumeMount{{Name: "object-cache", MountPath: "/var/run/object-cache"}},
 			}},
-			Volumes: []corev1.Volume{{Name: "object-cache", VolumeSource: corev1.VolumeSource{
-				Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: token}}},
-			}}},
+			Volumes: []corev1.Volume{objectsToken()},
 		},
 	}
 	cluster.Create(t, pod)
@@ -116,6 +113,14 @@ time.sleep(1e6)`
 		return err
 	})
 	return pod
+}
+
+// objectsToken is the volume object-cache with a token for object caches.
+func objectsToken() corev1.Volume {
+	token := &corev1.ServiceAccountTokenProjection{Audience: objectsAudience, Path: "token", ExpirationSeconds: new(int64(3600))}
+	return corev1.Volume{Name: "object-cache", VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: token}}},
+	}}
 }
 
 // deleteNow deletes a pod and waits until it is gone.

@@ -16,11 +16,14 @@ import (
 // mark is the first line of a file that Write wrote.
 const mark = "# Written by datacache's object cache, which removes this file when it stops.\n"
 
+// Folder returns the folder in DIR to which Write writes.
+func Folder(dir string) string { return filepath.Join(dir, "_default") }
+
 // Write writes DIR/_default/hosts.toml, which makes containerd ask the mirror at url before the registries of all images that have no
 // folder of their own in DIR (containerd's docs/hosts.md). There is no "server" in it, so the registries remain. A file that Write did
 // not write is an error and stays. remove removes the file, unless something else was written there since.
 func Write(dir, url string) (remove func() error, err error) {
-	folder := filepath.Join(dir, "_default")
+	folder := Folder(dir)
 	path := filepath.Join(folder, "hosts.toml")
 	text := []byte(mark + fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n  dial_timeout = \"1s\"\n", url))
 	old, err := os.ReadFile(path)

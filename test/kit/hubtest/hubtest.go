@@ -9,11 +9,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // Repo is a repository with one commit on the branch main.
@@ -69,8 +72,14 @@ type Hub struct {
 	seen     map[string]bool  // Authorization headers
 }
 
-// Start serves repositories until the test ends.
+// Start serves repositories until the test ends, at addresses of this machine's loopback interface.
 func Start(t testing.TB, repos ...*Repo) *Hub {
+	t.Helper()
+	return StartAt(t, "127.0.0.1", repos...)
+}
+
+// StartAt is Start at an IP address.
+func StartAt(t testing.TB, ip string, repos ...*Repo) *Hub {
 	t.Helper()
 	h := &Hub{Tokens: map[string]bool{}, repos: map[string]*Repo{}, sent: map[string]int64{}, requests: map[string]int{}, seen: map[string]bool{}}
 	for _, r := range repos {
@@ -79,8 +88,8 @@ func Start(t testing.TB, repos ...*Repo) *Hub {
 			h.Tokens[reader] = true
 		}
 	}
-	h.hub = httptest.NewServer(http.HandlerFunc(h.serve))
-	h.cdn = httptest.NewServer(http.HandlerFunc(h.serveCDN))
+	h.hub = proctest.Serve(t, net.JoinHostPort(ip, "0"), http.HandlerFunc(h.serve))
+	h.cdn = proctest.Serve(t, net.JoinHostPort(ip, "0"), http.HandlerFunc(h.serveCDN))
 	h.URL = h.hub.URL
 	t.Cleanup(h.Stop)
 	return h

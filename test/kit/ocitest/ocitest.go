@@ -13,8 +13,10 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +24,8 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
 // Registry is a running registry. Start makes one.
@@ -38,31 +42,41 @@ type Registry struct {
 	has     map[string]int      // length of blobs, by REPOSITORY@DIGEST
 	sent    map[string]int64    // bytes of blobs, by digest
 	seen    map[string]bool     // Authorization headers
-	fault   func(w http.ResponseWriter, digest string) bool
+	wrap    Wrap
 	tokens  map[string]string // USER:PASSWORD, or "" for nobody, by the realm's token
 }
 
-// Start serves until the test ends.
+// Start serves until the test ends, at an address of this machine's loopback interface.
 func Start(t testing.TB) *Registry {
+	t.Helper()
+	return start(t, "127.0.0.1")
+}
+
+// StartWithTokens is Start for a registry whose readers need a token, those without credentials too, as at the public ones.
+func StartWithTokens(t testing.TB) *Registry {
+	t.Helper()
+	return StartWithTokensAt(t, "127.0.0.1")
+}
+
+// StartWithTokensAt is StartWithTokens at an IP address. Others may know the registry by another name: then set Host before Push.
+func StartWithTokensAt(t testing.TB, ip string) *Registry {
+	t.Helper()
+	r := start(t, ip)
+	r.realm = proctest.Serve(t, net.JoinHostPort(ip, "0"), http.HandlerFunc(r.serveToken))
+	return r
+}
+
+func start(t testing.TB, ip string) *Registry {
 	t.Helper()
 	r := &Registry{
 		inner:   registry.New(registry.Logger(log.New(io.Discard, "", 0))),
 		readers: map[string][]string{}, has: map[string]int{}, sent: map[string]int64{}, seen: map[string]bool{},
 		tokens: map[string]string{},
 	}
-	r.server = httptest.NewServer(r)
+	r.server = proctest.Serve(t, net.JoinHostPort(ip, "0"), r)
 	r.URL = r.server.URL
 	r.Host = strings.TrimPrefix(r.URL, "http://")
 	t.Cleanup(r.Stop)
-	return r
-}
-
-// StartWithTokens is Start for a registry whose readers need a token, those without credentials too, as at the public ones.
-func StartWithTokens(t testing.TB) *Registry {
-	t.Helper()
-	r := Start(t)
-	r.realm = httptest.NewServer(http.HandlerFunc(r.serveToken))
-	t.Cleanup(r.StopRealm)
 	return r
 }
 
@@ -115,17 +129,32 @@ func (r *Registry) challenge(repository string) string {
 	return fmt.Sprintf(`Bearer realm="%s/token",service="test",scope="repository:%s:pull"`, r.realm.URL, repository)
 }
 
-// Stop closes the registry and its connections.
+// Stop closes the registry, its token server and their connections.
 func (r *Registry) Stop() {
+	if r.realm != nil {
+		r.StopRealm()
+	}
 	r.server.CloseClientConnections()
 	r.server.Close()
 }
 
-// Fault sets a function that may answer requests for blobs in the registry's place, and reports whether it did.
-func (r *Registry) Fault(fault func(w http.ResponseWriter, digest string) bool) {
+// Continue serves again after Stop, at the same addresses and with the same images.
+func (r *Registry) Continue(t testing.TB) {
+	t.Helper()
+	r.server = proctest.Serve(t, r.server.Listener.Addr().String(), r)
+	if r.realm != nil {
+		r.realm = proctest.Serve(t, r.realm.Listener.Addr().String(), http.HandlerFunc(r.serveToken))
+	}
+}
+
+// Wrap returns the writer for the answer to a client's GET of a blob; nil: it answered the request itself.
+type Wrap func(w http.ResponseWriter, r *http.Request, digest string) http.ResponseWriter
+
+// Wrap sets a function that is called for each GET of a blob; nil removes it.
+func (r *Registry) Wrap(wrap Wrap) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.fault = fault
+	r.wrap = wrap
 }
 
 // Sent is the number of bytes of a blob that were sent.
@@ -151,6 +180,7 @@ func (r *Registry) Saw(text string) bool {
 type Image struct {
 	Name     string // HOST/REPOSITORY:TAG
 	Manifest string // digest
+	Config   string // digest
 	Blobs    map[string]string
 }
 
@@ -160,7 +190,7 @@ type descriptor struct {
 	Size      int    `json:"size"`
 }
 
-// Push pushes an image of layers with the tag v1 to a repository, which readers (USER:PASSWORD) can read; none: everybody.
+// Push pushes an image of layers, which are tar files where it shall be run, with the tag v1 to a repository, which readers (USER:PASSWORD) can read; none: everybody.
 func (r *Registry) Push(t testing.TB, repository string, layers []string, readers ...string) Image {
 	t.Helper()
 	image := Image{Name: r.Host + "/" + repository + ":v1", Blobs: map[string]string{}}
@@ -178,13 +208,22 @@ func (r *Registry) Push(t testing.TB, repository string, layers []string, reader
 	}
 	manifest := map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-		"config": add("config.v1+json", `{"architecture": "amd64", "os": "linux", "of": "`+repository+`"}`),
 	}
 	var list []descriptor
+	diffs := []string{}
 	for _, layer := range layers {
-		list = append(list, add("layer.v1.tar", layer))
+		d := add("layer.v1.tar", layer)
+		list, diffs = append(list, d), append(diffs, d.Digest)
 	}
 	manifest["layers"] = list
+	config, err := json.Marshal(map[string]any{
+		"architecture": runtime.GOARCH, "os": "linux", "of": repository, "rootfs": map[string]any{"type": "layers", "diff_ids": diffs},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := add("config.v1+json", string(config))
+	manifest["config"], image.Config = d, d.Digest
 	text, err := json.Marshal(manifest)
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +260,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	reader, known := r.reader(request)
 	r.mu.Lock()
 	r.seen[request.Header.Get("Authorization")+" "+reader] = true
-	readers, fault := r.readers[repository], r.fault
+	readers, wrap := r.readers[repository], r.wrap
 	size, belongs := r.has[repository+"@"+digest]
 	r.mu.Unlock()
 	if !known || len(readers) > 0 && !slices.Contains(readers, reader) {
@@ -234,8 +273,10 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	if isBlob && request.Method == http.MethodGet {
-		if fault != nil && fault(w, digest) {
-			return
+		if wrap != nil {
+			if w = wrap(w, request, digest); w == nil {
+				return
+			}
 		}
 		if asked := request.Header.Get("Range"); strings.HasSuffix(asked, "-") { // the inner registry wants an end
 			request.Header.Set("Range", asked+strconv.Itoa(size-1))

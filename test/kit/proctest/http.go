@@ -6,8 +6,26 @@ package proctest
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"testing"
 )
+
+// Serve is httptest.NewServer at an address, HOST:PORT; port 0 takes a free one. The caller closes the server.
+func Serve(t testing.TB, address string, handler http.Handler) *httptest.Server {
+	t.Helper()
+	var listen net.ListenConfig
+	on, err := listen.Listen(context.WithoutCancel(t.Context()), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(handler)
+	_ = server.Listener.Close() // its own
+	server.Listener = on
+	server.Start()
+	return server
+}
 
 // Request sends a request without a body and returns the whole response.
 func Request(ctx context.Context, client *http.Client, method, url string) (status int, text string, err error) {

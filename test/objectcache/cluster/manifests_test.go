@@ -173,6 +173,26 @@ func TestEnvoyComponent(t *testing.T) {
 	}
 }
 
+// TestImagesComponent checks that containerd of a node reaches the mirror where the object cache says, and that init container and server use
+// the same folder.
+func TestImagesComponent(t *testing.T) {
+	t.Parallel()
+	pod := get[appsv1.DaemonSet](t, render(t, "object-cache-mirrors", "object-cache-images"), "DaemonSet datacache-object-cache").Spec.Template.Spec
+	i := slices.IndexFunc(pod.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == "mirrors" })
+	if i < 0 {
+		t.Fatal("there is no port mirrors")
+	}
+	if p := pod.Containers[0].Ports[i]; p.HostPort != p.ContainerPort || p.HostIP != "127.0.0.1" {
+		t.Errorf("the mirrors' port is %+v, want the same port at the node's loopback address", p)
+	}
+	for _, c := range []corev1.Container{pod.InitContainers[0], pod.Containers[0]} {
+		mount := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "registry-hosts" && !m.ReadOnly })
+		if mount < 0 || !slices.Contains(c.Env, corev1.EnvVar{Name: "WRITE_HOSTS", Value: c.VolumeMounts[mount].MountPath}) {
+			t.Errorf("container %s does not write to the folder of registry hosts: %v", c.Name, c.Env)
+		}
+	}
+}
+
 // TestTLSComponents checks that the parts of object-cache-tls, envoy and envoy-tls agree. Nothing here knows the kind Certificate.
 func TestTLSComponents(t *testing.T) {
 	t.Parallel()
