@@ -189,14 +189,15 @@ func (f *fluidFacts) mounting() (c *condition, why *trouble) {
 	return c, nil
 }
 
-// notMounted is the condition of a cache whose files a pod, which may be nil, can't mount. It is Failed if that has lasted for fluidFailsAfter.
+// notMounted is the condition of a cache whose files a pod, which may be nil, can't mount. It is Failed if that has lasted for fluidFailsAfter. A FUSE
+// pod of which nothing else is known than that it is late may have a large image: it has until the deadline of the probe.
 func (f *fluidFacts) notMounted(pod *corev1.Pod, why *trouble) *condition {
 	where := ""
 	if pod != nil && pod.Spec.NodeName != "" {
 		where = " on node " + pod.Spec.NodeName
 	}
 	c := &condition{v1alpha1.StateLoading, why.reason, fmt.Sprintf("the files can't be mounted%s: %s", where, why.message)}
-	if f.now.Sub(f.probe.CreationTimestamp.Time) >= fluidFailsAfter {
+	if f.now.Sub(f.probe.CreationTimestamp.Time) >= fluidFailsAfter && why.reason != reasonFuse {
 		c.state = v1alpha1.StateFailed
 	}
 	return c
@@ -204,21 +205,22 @@ func (f *fluidFacts) notMounted(pod *corev1.Pod, why *trouble) *condition {
 
 // probeTrouble returns why the probe has not listed the files, with its last pod; nil if it only needs time.
 func (f *fluidFacts) probeTrouble() (*corev1.Pod, *trouble) {
-	pod := f.lastProbePod()
-	if pod == nil {
-		if failed := f.probeHas(batchv1.JobFailed); failed != nil {
-			return nil, &trouble{reasonNotMounted, fmt.Sprintf("Job %s failed: %s", f.probe.Name, cmp.Or(failed.Message, failed.Reason))}
-		}
-		return nil, nil
-	}
-	if pod.Status.Phase == corev1.PodFailed {
+	pod, failed := f.lastProbePod(), f.probeHas(batchv1.JobFailed)
+	switch {
+	case pod != nil && pod.Status.Phase == corev1.PodFailed:
 		return pod, &trouble{reasonNotMounted, fmt.Sprintf("pod %s failed: %s", pod.Name, endOf(pod))}
+	case failed != nil:
+		return pod, &trouble{reasonNotMounted, fmt.Sprintf("Job %s failed: %s", f.probe.Name, cmp.Or(failed.Message, failed.Reason))}
+	case pod == nil:
+		return nil, nil
 	}
 	if t := podTrouble(pod); t != nil {
 		return pod, t
 	}
-	if t := f.warningOf("Pod", pod.Name); t != nil {
-		return pod, t
+	if f.now.Sub(pod.CreationTimestamp.Time) >= fluidPatience { // the kubelet tries again while the FUSE client starts
+		if t := f.warningOf("Pod", pod.Name); t != nil {
+			return pod, t
+		}
 	}
 	if since := startOf(pod); pod.Status.Phase == corev1.PodRunning && f.now.Sub(since) >= probeAnswersWithin {
 		return pod, &trouble{reasonNotMounted, fmt.Sprintf("pod %s has asked for a list of the files since %s and got no answer", pod.Name, since.UTC().Format(time.TimeOnly))}

@@ -165,6 +165,15 @@ func TestFluidStates(t *testing.T) {
 			f.probing(corev1.PodPending, "node-7")
 			f.waiting("pictures-fuse-x7", "ImagePullBackOff")
 		}, v1alpha1.StateFailed, "ImagePullBackOff", []string{"can't be mounted on node node-7", "pictures-fuse-x7", "pulling image failed"}},
+		"probe: FUSE image is large": {func(f *fluidFacts) {
+			f.after(6 * time.Minute)
+			f.probing(corev1.PodPending, "node-7")
+			f.waiting("pictures-fuse-x7", "ContainerCreating")
+		}, v1alpha1.StateLoading, "FuseUnavailable", []string{"node-7", "pictures-fuse-x7 is not ready"}},
+		"probe: its time is over": {func(f *fluidFacts) {
+			f.probing(corev1.PodPending, "node-7").DeletionTimestamp = new(fluidBegan)
+			f.probeFailed()
+		}, v1alpha1.StateFailed, "NotMounted", []string{"on node node-7: Job pictures-probe failed"}},
 		"probe: FUSE pods refused": {func(f *fluidFacts) {
 			f.probing(corev1.PodPending, "node-7")
 			f.warnOf("DaemonSet", "pictures-fuse", "violates PodSecurity")
