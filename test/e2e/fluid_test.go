@@ -17,7 +17,6 @@ import (
 
 	fluidapi "github.com/fluid-cloudnative/fluid/api/v1alpha1"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -114,7 +113,7 @@ func nothingIsMounted(t *testing.T, ns, cache string) {
 // fluidLeaves waits until the objects that Fluid made for a cache of files are gone.
 func fluidLeaves(t *testing.T, ns, cache string) {
 	t.Helper()
-	for _, object := range []client.Object{&fluidapi.Dataset{}, &fluidapi.ThinRuntime{}, &fluidapi.AlluxioRuntime{}, &corev1.PersistentVolumeClaim{}} {
+	for _, object := range []client.Object{&fluidapi.Dataset{}, &fluidapi.ThinRuntime{}, &corev1.PersistentVolumeClaim{}} {
 		cluster.Vanish(t, object, ns, cache)
 	}
 	cluster.Vanish(t, &corev1.PersistentVolume{}, "", ns+"-"+cache)
@@ -183,35 +182,11 @@ func TestFluidImageMissing(t *testing.T) {
 	const image = "datacache/there-is-no-such-image"
 	j := filesJob("first", "s3://bucket/pictures", thinProfile(t, image))
 	j.Runtime, j.Nodes = "torch-distributed", 1
-	dc := failsInStep(t, ns, j, "the files can't be mounted on node", "-fuse-", image)
-	cluster.Delete(t, dc)
-	fluidLeaves(t, ns, dc.Name)
-}
-
-// TestFluidAlluxio checks how far Alluxio comes where its image can't be had: Fluid's own controller makes the StatefulSets, and the step says which
-// pod lacks which image.
-func TestFluidAlluxio(t *testing.T) {
-	t.Parallel()
-	ns := namespace(t)
-	needsFluid(t)
-	j := filesJob("train", "s3://bucket/pictures", "")
-	j.Runtime, j.Nodes = "torch-distributed", 1
-	j.Dataset["cache_runtime"], j.Dataset["cache_profile"], j.Dataset["cache_quota"] = "Alluxio", nil, "64Mi"
-	dc := failsInStep(t, ns, j, "-master-0", "alluxio/alluxio-dev:")
-	appears(t, &appsv1.StatefulSet{}, ns, dc.Name+"-master")
-	cluster.Delete(t, dc)
-	fluidLeaves(t, ns, dc.Name)
-}
-
-// failsInStep runs a job whose files never become usable. It returns the cache, after it has checked that the step gave up when its time was over,
-// that its log has all words, and that no pod that trains was made.
-func failsInStep(t *testing.T, ns string, j job, words ...string) *v1alpha1.DataCache {
-	t.Helper()
 	j.Dataset["ready_timeout"] = "45s" // as long as a busy machine may need to get there
 	r := train(t, ns, j)
 	r.ends(t, trainer.TrainJobFailed)
 	log := strings.Join(r.look(t).Logs[inject.StepName], "\n")
-	for _, word := range words {
+	for _, word := range []string{"the files can't be mounted on node", "-fuse-", image} {
 		if !strings.Contains(log, word) {
 			t.Errorf("the log of the step %s does not say %q:\n%s", inject.StepName, word, log)
 		}
@@ -221,7 +196,9 @@ func failsInStep(t *testing.T, ns string, j job, words ...string) *v1alpha1.Data
 	if err := cluster.Client.List(t.Context(), &pods, client.InNamespace(ns), labels); err != nil || len(pods.Items) > 0 {
 		t.Errorf("%d pods train without their files (%v)", len(pods.Items), err)
 	}
-	return cacheOfFiles(t, ns, "s3://bucket/pictures")
+	dc := cacheOfFiles(t, ns, "s3://bucket/pictures")
+	cluster.Delete(t, dc)
+	fluidLeaves(t, ns, dc.Name)
 }
 
 // needsFluid skips the test, and says so at the end of the run, where files can't be mounted. A cluster of hack/cluster must have Fluid.

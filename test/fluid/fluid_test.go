@@ -90,6 +90,7 @@ func TestFluid(t *testing.T) {
 			"warnings":                  warned,
 			"files can't be mounted":    mountFails,
 			"a probe's nodes":           probesWhereItTrains,
+			"Alluxio":                   alluxioStarts,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
