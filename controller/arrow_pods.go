@@ -44,8 +44,8 @@ func podTrouble(pod *corev1.Pod) *trouble {
 			return &trouble{c.Reason, fmt.Sprintf("pod %s can't be scheduled: %s", pod.Name, c.Message)}
 		}
 	}
-	for i := range pod.Status.ContainerStatuses {
-		if t := containerTrouble(pod.Name, &pod.Status.ContainerStatuses[i]); t != nil {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if t := containerTrouble(pod.Name, &c); t != nil {
 			return t
 		}
 	}

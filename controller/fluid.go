@@ -9,6 +9,7 @@ import (
 	"time"
 
 	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,6 +28,7 @@ import (
 type fluidEngine struct {
 	applier
 	mapper   meta.RESTMapper
+	gate     inject.Gate // image of the probe
 	warnings *warnings
 	watches  *fluidWatches
 	now      func() time.Time
@@ -63,7 +65,15 @@ func (e *fluidEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) err
 	if err := e.provideRuntime(ctx, dc, set); err != nil {
 		return err
 	}
-	if !dc.Spec.Fluid.WarmUp || set.Status.Phase != fluid.BoundDatasetPhase {
+	if set.Status.Phase != fluid.BoundDatasetPhase {
+		return nil
+	}
+	if !wasReady(dc, set) {
+		if err := e.provideProbe(ctx, dc, set); err != nil {
+			return err
+		}
+	}
+	if !dc.Spec.Fluid.WarmUp {
 		return nil
 	}
 	return e.provideLoad(ctx, dc, set)
@@ -243,37 +253,66 @@ func (e *fluidEngine) gather(ctx context.Context, f *fluidFacts) (err error) {
 			f.load = load
 		}
 	}
+	if !wasReady(dc, f.dataset) {
+		probe, err := find(ctx, e.live, &batchv1.Job{}, dc.Namespace, probeName(dc))
+		if err != nil {
+			return err
+		}
+		if probe != nil && belongsTo(probe, f.dataset) {
+			f.probe = probe
+		}
+	}
 	if conditionOfFluid(f).state == v1alpha1.StateReady && f.runtime.GetStatus().FuseNumberUnavailable == 0 {
 		return nil
 	}
-	var pods corev1.PodList
-	if err := e.live.List(ctx, &pods, client.InNamespace(dc.Namespace), client.MatchingLabels{labelRelease: dc.Name}); err != nil {
-		return fmt.Errorf("list the pods of Dataset %s: %w", qualified(dc), err)
+	if f.pods, err = e.podsWith(ctx, dc, client.MatchingLabels{labelRelease: dc.Name}); err != nil {
+		return err
 	}
-	for i := range pods.Items {
-		f.pods = append(f.pods, &pods.Items[i])
+	if f.probe != nil {
+		if f.probes, err = e.podsWith(ctx, dc, podsOf(dc, roleProbe)); err != nil {
+			return err
+		}
 	}
 	f.warnings, err = e.warnings.of(ctx, dc.Namespace)
 	return err
 }
 
-// release deletes the Dataset and nothing else: Fluid deletes the rest in the right order, when no pod mounts the files any more.
+func (e *fluidEngine) podsWith(ctx context.Context, dc *v1alpha1.DataCache, labels client.MatchingLabels) ([]*corev1.Pod, error) {
+	var list corev1.PodList
+	if err := e.live.List(ctx, &list, client.InNamespace(dc.Namespace), labels); err != nil {
+		return nil, fmt.Errorf("list the pods of Dataset %s: %w", qualified(dc), err)
+	}
+	pods := make([]*corev1.Pod, 0, len(list.Items))
+	for i := range list.Items {
+		pods = append(pods, &list.Items[i])
+	}
+	return pods, nil
+}
+
+// release deletes the probe and the Dataset, and nothing else: Fluid deletes the rest in the right order, when no pod mounts the files any more.
 func (e *fluidEngine) release(ctx context.Context, dc *v1alpha1.DataCache) error {
 	set, err := find(ctx, e.live, &fluid.Dataset{}, dc.Namespace, dc.Name)
 	if err != nil || set == nil || !metav1.IsControlledBy(set, dc) {
 		return err
 	}
+	if err := e.releaseProbe(ctx, dc.Namespace, dc.Name); err != nil {
+		return err
+	}
 	return e.deleteDataset(ctx, set)
 }
 
-// releaseOrphan deletes the Dataset of a DataCache that was deleted with --cascade=orphan. Where no cache has needed Fluid yet, it does not look:
-// the event of an orphan arrives when the watches start.
+// releaseOrphan deletes the probe of a DataCache that was deleted, which would keep the Dataset while its pod waits, and the Dataset if the
+// DataCache was deleted with --cascade=orphan. Where no cache has needed Fluid yet, it does not look: the event of an orphan arrives when the
+// watches start.
 func (e *fluidEngine) releaseOrphan(ctx context.Context, cache types.NamespacedName) error {
 	if !e.watches.any() {
 		return nil
 	}
 	set, err := find(ctx, e.live, &fluid.Dataset{}, cache.Namespace, cache.Name)
-	if err != nil || set == nil || !isOurs(set, cache.Name) || len(set.OwnerReferences) > 0 {
+	if err != nil || set == nil || !isOurs(set, cache.Name) {
+		return err
+	}
+	if err := e.releaseProbe(ctx, cache.Namespace, cache.Name); err != nil || len(set.OwnerReferences) > 0 {
 		return err
 	}
 	return e.deleteDataset(ctx, set)

@@ -169,7 +169,7 @@ func dataLoad(dc *v1alpha1.DataCache, set *fluid.Dataset) *fluid.DataLoad {
 	return object
 }
 
-func warmUpName(dc *v1alpha1.DataCache) string { return dc.Name + "-warm" }
+func warmUpName(dc *v1alpha1.DataCache) string { return operationName(dc, "warm") }
 
 // ofDataset is the owner reference that Fluid itself gives to runtimes.
 func ofDataset(set *fluid.Dataset) metav1.OwnerReference {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/stocktest"
 )
 
@@ -137,14 +140,17 @@ func TestFluidObjects(t *testing.T) {
 			objects := []client.Object{set}
 			named := &fluid.Dataset{ObjectMeta: set.ObjectMeta, Spec: set.Spec}
 			named.UID = "5e7d"
-			objects = append(objects, runtimeOfCache(dc, named))
+			gate := inject.Gate{Image: "example.com/cacheserver:1", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}}
+			objects = append(objects, runtimeOfCache(dc, named), fluidProbe(dc, named, gate, trainingPods()))
 			if files.WarmUp {
 				objects = append(objects, dataLoad(dc, named))
 			}
 			var text strings.Builder
 			for _, object := range objects {
 				out := tree(t, object)
-				conform(t, schemas, out)
+				if _, isProbe := object.(*batchv1.Job); !isProbe {
+					conform(t, schemas, out)
+				}
 				part, err := yaml.Marshal(out)
 				if err != nil {
 					t.Fatal(err)
@@ -153,6 +159,37 @@ func TestFluidObjects(t *testing.T) {
 			}
 			compareGolden(t, filepath.Join("testdata", "fluid", strings.ToLower(string(kind))+".yaml"), []byte(text.String()))
 		})
+	}
+}
+
+// trainingPods are pods that ask for nodes with GPUs.
+func trainingPods() *corev1.PodSpec {
+	return &corev1.PodSpec{
+		NodeSelector: map[string]string{"gpu": "h100"},
+		Tolerations:  []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}},
+		Affinity: &corev1.Affinity{
+			NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}}},
+			}}},
+			PodAntiAffinity: &corev1.PodAntiAffinity{}, // not for the probe: it is about the job's other pods
+		},
+	}
+}
+
+// TestOperationNames checks that the names that Fluid derives from those of operations fit: 53 bytes for a Helm release.
+func TestOperationNames(t *testing.T) {
+	dc := files()
+	if got := probeName(dc); got != "pictures-probe" {
+		t.Errorf("the probe is called %q", got)
+	}
+	dc.Name = strings.Repeat("a", 53)
+	other := files()
+	other.Name = strings.Repeat("a", 52) + "b"
+	if release := warmUpName(dc) + "-loader"; len(release) > 53 {
+		t.Errorf("the release %q has %d bytes", release, len(release))
+	}
+	if probeName(dc) == probeName(other) {
+		t.Errorf("two caches have the same probe %s", probeName(dc))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
 	"github.com/fluid-cloudnative/fluid/pkg/common"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -35,6 +36,7 @@ const (
 	reasonFluidMissing  = "FluidMissing"
 	reasonFluidNotReady = "FluidNotReady"
 	reasonWarmUpFailed  = "WarmUpFailed"
+	reasonNotMounted    = "NotMounted"
 	reasonFuse          = "FuseUnavailable"
 	reasonWorkers       = "WorkersUnavailable"
 )
@@ -48,7 +50,9 @@ type fluidFacts struct {
 	claim    *corev1.PersistentVolumeClaim
 	volume   *corev1.PersistentVolume
 	load     *fluid.DataLoad
+	probe    *batchv1.Job
 	pods     []*corev1.Pod  // master, workers and FUSE clients
+	probes   []*corev1.Pod  // pods of the probe
 	warnings []corev1.Event // of the namespace
 }
 
@@ -64,15 +68,26 @@ func conditionOfFluid(f *fluidFacts) condition {
 	if f.dataset.Status.Phase != fluid.BoundDatasetPhase || f.claim == nil || f.claim.Status.Phase != corev1.ClaimBound {
 		return f.unbound()
 	}
+	mounting, unknown := f.mounting()
+	if mounting != nil && mounting.reason != reasonLoading {
+		return *mounting
+	}
 	if f.cache.Spec.Fluid.WarmUp {
 		if c := f.warmingUp(); c != nil {
 			return *c
 		}
 	}
+	if mounting != nil {
+		return *mounting
+	}
 	if c := f.broken(); c != nil {
 		return *c
 	}
-	return condition{v1alpha1.StateReady, reasonLoaded, fmt.Sprintf("%s can be mounted by claim %s", locations(f.cache.Spec.Fluid), f.claim.Name)}
+	c := condition{v1alpha1.StateReady, reasonLoaded, fmt.Sprintf("%s can be mounted by claim %s", locations(f.cache.Spec.Fluid), f.claim.Name)}
+	if unknown != nil {
+		c.message += "; that was not tried: " + unknown.message
+	}
+	return c
 }
 
 // taken returns the condition of a cache whose claim or volume belongs to somebody else.
@@ -167,7 +182,7 @@ func (f *fluidFacts) warmingUp() *condition {
 	case common.PhaseComplete:
 		return nil
 	case common.PhaseFailed:
-		return &condition{v1alpha1.StateFailed, reasonWarmUpFailed, fmt.Sprintf("DataLoad %s failed: %s", f.load.Name, loadMessage(f.load))}
+		return &condition{v1alpha1.StateFailed, reasonWarmUpFailed, fmt.Sprintf("DataLoad %s failed: %s", f.load.Name, operationMessage(f.load.Status.Conditions))}
 	}
 	message := fmt.Sprintf("DataLoad %s is %s", f.load.Name, cmp.Or(string(f.load.Status.Phase), string(common.PhasePending)))
 	if percent := f.percent(); percent != nil {
@@ -176,8 +191,9 @@ func (f *fluidFacts) warmingUp() *condition {
 	return &condition{v1alpha1.StateLoading, reasonLoading, message}
 }
 
-func loadMessage(load *fluid.DataLoad) string {
-	for _, c := range slices.Backward(load.Status.Conditions) {
+// operationMessage is why an operation of Fluid failed.
+func operationMessage(conditions []fluid.Condition) string {
+	for _, c := range slices.Backward(conditions) {
 		if text := cmp.Or(c.Message, c.Reason); text != "" {
 			return text
 		}

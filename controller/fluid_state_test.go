@@ -10,11 +10,13 @@ import (
 
 	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
 	"github.com/fluid-cloudnative/fluid/pkg/common"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/inject"
 )
 
 // fluidBegan is when the Dataset of fluidReady was created.
@@ -49,7 +51,9 @@ func fluidReady() *fluidFacts {
 	}
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "team-a-pictures"}}
 	volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: dc.Namespace, Name: dc.Name}
-	return &fluidFacts{now: fluidBegan.Add(time.Minute), cache: dc, dataset: set, runtime: runtime, claim: claim, volume: volume}
+	probe := fluidProbe(dc, set, inject.Gate{Image: "cacheserver"}, nil)
+	probe.CreationTimestamp, probe.Status.Conditions = fluidBegan, []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	return &fluidFacts{now: fluidBegan.Add(time.Minute), cache: dc, dataset: set, runtime: runtime, claim: claim, volume: volume, probe: probe}
 }
 
 func (f *fluidFacts) after(d time.Duration) { f.now = fluidBegan.Add(d) }
@@ -73,6 +77,38 @@ func (f *fluidFacts) warn(first, last time.Duration, reason, message string) {
 		Reason: reason, Message: message, FirstTimestamp: metav1.NewTime(fluidBegan.Add(first)), LastTimestamp: metav1.NewTime(fluidBegan.Add(last)),
 		InvolvedObject: corev1.ObjectReference{Kind: "AlluxioRuntime", Name: f.runtime.GetName(), UID: f.runtime.GetUID()},
 	})
+}
+
+// probing is the state in which the probe's pod, if the phase is not "", has not ended with success.
+func (f *fluidFacts) probing(phase corev1.PodPhase, node string) *corev1.Pod {
+	f.probe.Status.Conditions = nil
+	if phase == "" {
+		return nil
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "probe-q9", CreationTimestamp: fluidBegan},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status:     corev1.PodStatus{Phase: phase},
+	}
+	f.probes = append(f.probes, pod)
+	return pod
+}
+
+func (f *fluidFacts) probeFailed() {
+	f.probe.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Message: "backoff limit"}}
+}
+
+// unschedulable says that the probe's pod gets no node.
+func (f *fluidFacts) unschedulable() {
+	f.probing(corev1.PodPending, "").Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "untolerated taint",
+	}}
+}
+
+// warnOf adds a Warning event of an object besides the runtime.
+func (f *fluidFacts) warnOf(kind, name, message string) {
+	f.warn(30*time.Second, 30*time.Second, "FailedMount", message)
+	f.warnings[len(f.warnings)-1].InvolvedObject = corev1.ObjectReference{Kind: kind, Name: name}
 }
 
 // waiting adds a pod whose container can't start.
@@ -105,6 +141,88 @@ func TestFluidStates(t *testing.T) {
 		"just asked for":      {func(f *fluidFacts) { f.notBound(); f.dataset.Status.Phase = "" }, v1alpha1.StatePending, "PodsStarting", []string{"Dataset is NotBound"}},
 		"bound, no claim yet": {func(f *fluidFacts) { f.claim = nil }, v1alpha1.StatePending, "PodsStarting", []string{"no bound claim yet"}},
 		"claim not bound":     {func(f *fluidFacts) { f.claim.Status.Phase = corev1.ClaimPending }, v1alpha1.StatePending, "PodsStarting", []string{"no bound claim yet"}},
+
+		"not probed yet":  {func(f *fluidFacts) { f.probe = nil }, v1alpha1.StateLoading, "Loading", []string{"a pod mounts the files"}},
+		"probe asked for": {func(f *fluidFacts) { f.after(30 * time.Second); f.probing("", "") }, v1alpha1.StateLoading, "Loading", []string{"a pod mounts the files"}},
+		"probe starts":    {func(f *fluidFacts) { f.probing(corev1.PodPending, "node-7") }, v1alpha1.StateLoading, "Loading", []string{"a pod mounts the files"}},
+		"probe succeeded, its Job not yet": {func(f *fluidFacts) {
+			f.probing(corev1.PodSucceeded, "node-7")
+		}, v1alpha1.StateReady, "Loaded", nil},
+		"was ready before, probe gone": {func(f *fluidFacts) {
+			f.probe = nil
+			f.cache.Status.ProvisionedTime, f.cache.Status.ReadyTime = &fluidBegan, &fluidBegan
+		}, v1alpha1.StateReady, "Loaded", nil},
+		"an earlier Dataset was ready": {func(f *fluidFacts) {
+			f.probe = nil
+			f.cache.Status.ProvisionedTime, f.cache.Status.ReadyTime = new(metav1.NewTime(fluidBegan.Add(-time.Hour))), &fluidBegan
+		}, v1alpha1.StateLoading, "Loading", nil},
+		"probe: FUSE image missing": {func(f *fluidFacts) {
+			f.probing(corev1.PodPending, "node-7")
+			f.waiting("pictures-fuse-x7", "ImagePullBackOff")
+		}, v1alpha1.StateLoading, "ImagePullBackOff", []string{"can't be mounted on node node-7", "pictures-fuse-x7", "pulling image failed"}},
+		"probe: FUSE image missing for 5 min": {func(f *fluidFacts) {
+			f.after(5 * time.Minute)
+			f.probing(corev1.PodPending, "node-7")
+			f.waiting("pictures-fuse-x7", "ImagePullBackOff")
+		}, v1alpha1.StateFailed, "ImagePullBackOff", []string{"can't be mounted on node node-7", "pictures-fuse-x7", "pulling image failed"}},
+		"probe: FUSE image is large": {func(f *fluidFacts) {
+			f.after(6 * time.Minute)
+			f.probing(corev1.PodPending, "node-7")
+			f.waiting("pictures-fuse-x7", "ContainerCreating")
+		}, v1alpha1.StateLoading, "FuseUnavailable", []string{"node-7", "pictures-fuse-x7 is not ready"}},
+		"probe: its time is over": {func(f *fluidFacts) {
+			f.probing(corev1.PodPending, "node-7").DeletionTimestamp = new(fluidBegan)
+			f.probeFailed()
+		}, v1alpha1.StateFailed, "NotMounted", []string{"on node node-7: Job pictures-probe failed"}},
+		"probe: FUSE pods refused": {func(f *fluidFacts) {
+			f.probing(corev1.PodPending, "node-7")
+			f.warnOf("DaemonSet", "pictures-fuse", "violates PodSecurity")
+		}, v1alpha1.StateLoading, "FailedMount", []string{"can't be mounted: DaemonSet pictures-fuse: violates PodSecurity"}},
+		"probe: no CSI plugin": {func(f *fluidFacts) {
+			f.probing(corev1.PodPending, "node-7")
+			f.warnOf("Pod", "probe-q9", "driver name fuse.csi.fluid.io not found")
+		}, v1alpha1.StateLoading, "FailedMount", []string{"can't be mounted on node node-7", "driver name fuse.csi.fluid.io not found"}},
+		"probe: no CSI plugin for a moment": {func(f *fluidFacts) {
+			f.after(4 * time.Minute)
+			f.probing(corev1.PodPending, "node-7")
+			f.warnOf("Pod", "probe-q9", "driver name fuse.csi.fluid.io not found")
+		}, v1alpha1.StateLoading, "Loading", nil},
+		"probe: no answer": {func(f *fluidFacts) {
+			f.probing(corev1.PodRunning, "node-7")
+		}, v1alpha1.StateLoading, "NotMounted", []string{"node-7", "probe-q9", "since 12:00:00", "no answer"}},
+		"probe: the storage refuses, another try": {func(f *fluidFacts) {
+			f.probing(corev1.PodFailed, "node-7").Status.ContainerStatuses = []corev1.ContainerStatus{{
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "error: read folder /files:\n permission denied"}},
+			}}
+		}, v1alpha1.StateLoading, "NotMounted", []string{"on node node-7: pod probe-q9 failed: error: read folder /files: permission denied"}},
+		"probe: the storage refuses": {func(f *fluidFacts) {
+			f.probing(corev1.PodFailed, "node-7").Status.ContainerStatuses = []corev1.ContainerStatus{{
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "permission denied"}},
+			}}
+			f.probeFailed()
+		}, v1alpha1.StateFailed, "NotMounted", []string{"probe-q9 failed: permission denied"}},
+		"probe: failed, its pods are gone": {func(f *fluidFacts) {
+			f.probeFailed()
+		}, v1alpha1.StateFailed, "NotMounted", []string{"Job pictures-probe failed: backoff limit"}},
+		"probe: its own image missing": {func(f *fluidFacts) {
+			f.waiting("probe-q9", "ErrImagePull")
+			f.probes, f.pods = f.pods, nil
+			f.probe.Status.Conditions = nil
+		}, v1alpha1.StateLoading, "ErrImagePull", []string{"node-7", "probe-q9"}},
+		"probe: no node takes it":              {func(f *fluidFacts) { f.unschedulable() }, v1alpha1.StateReady, "Loaded", []string{"not tried", "probe-q9 can't be scheduled: untolerated taint"}},
+		"probe: no node takes it for a moment": {func(f *fluidFacts) { f.after(59 * time.Second); f.unschedulable() }, v1alpha1.StateLoading, "Unschedulable", []string{"untolerated taint"}},
+		"probe: a quota keeps it from running": {func(f *fluidFacts) {
+			f.probing("", "")
+			f.warnOf("Job", "pictures-probe", "exceeded quota")
+		}, v1alpha1.StateReady, "Loaded", []string{"not tried", "exceeded quota"}},
+		"probe: its Job has no pod":           {func(f *fluidFacts) { f.probing("", "") }, v1alpha1.StateReady, "Loaded", []string{"not tried", "has no pod"}},
+		"probe runs, and the warm-up":         {func(f *fluidFacts) { f.probing(corev1.PodPending, "node-7"); f.warmUp(common.PhaseExecuting) }, v1alpha1.StateLoading, "Loading", []string{"pictures-warm is Executing"}},
+		"probe runs, the warm-up is complete": {func(f *fluidFacts) { f.probing(corev1.PodPending, "node-7"); f.warmUp(common.PhaseComplete) }, v1alpha1.StateLoading, "Loading", []string{"a pod mounts the files"}},
+		"probe in trouble, and the warm-up runs": {func(f *fluidFacts) {
+			f.probing(corev1.PodPending, "node-7")
+			f.warmUp(common.PhaseExecuting)
+			f.waiting("pictures-fuse-x7", "ImagePullBackOff")
+		}, v1alpha1.StateLoading, "ImagePullBackOff", []string{"node-7"}},
 
 		"FUSE image missing": {func(f *fluidFacts) {
 			f.runtime.GetStatus().FuseNumberUnavailable = 1
@@ -158,6 +276,12 @@ func TestFluidStates(t *testing.T) {
 		}, v1alpha1.StatePending, "PodsStarting", []string{"no bound claim yet"}},
 
 		"Alluxio image missing": {func(f *fluidFacts) { f.notBound(); f.waiting("pictures-master-0", "ErrImagePull") }, v1alpha1.StatePending, "ErrImagePull", []string{"pictures-master-0", "pulling image failed"}},
+		"Alluxio image missing for an init container": {func(f *fluidFacts) {
+			f.notBound()
+			f.waiting("pictures-master-0", "ErrImagePull")
+			status := &f.pods[0].Status
+			status.InitContainerStatuses, status.ContainerStatuses = status.ContainerStatuses, nil
+		}, v1alpha1.StatePending, "ErrImagePull", []string{"pictures-master-0", "pulling image failed"}},
 		"Alluxio image missing for 5 min": {func(f *fluidFacts) {
 			f.after(6 * time.Minute)
 			f.notBound()

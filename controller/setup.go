@@ -18,6 +18,7 @@ import (
 	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -31,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -99,7 +101,7 @@ func (o *Options) complete() error {
 // AddToScheme registers every type that the controller reads or writes.
 func AddToScheme(scheme *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, fluid.AddToScheme, lws.AddToScheme, trainer.AddToScheme, v1alpha1.AddToScheme,
+		batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, fluid.AddToScheme, jobset.AddToScheme, lws.AddToScheme, trainer.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("register API types: %w", err)
@@ -153,7 +155,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL, o.ObjectCacheCA}, namespace: o.Namespace,
 		heads: heads{o.Dial, headTimeout}, warnings: events,
 	}
-	files := &fluidEngine{applier: k, mapper: mgr.GetRESTMapper(), warnings: events, watches: &fluidWatches{cache: mgr.GetCache()}, now: o.Now}
+	files := &fluidEngine{
+		applier: k, mapper: mgr.GetRESTMapper(), gate: o.Gate, warnings: events, watches: &fluidWatches{cache: mgr.GetCache()}, now: o.Now,
+	}
 	if o.StatusAddress != "" {
 		if err := mgr.Add(&statusServer{address: o.StatusAddress, caches: mgr.GetClient(), live: mgr.GetAPIReader()}); err != nil {
 			return fmt.Errorf("set up the status address: %w", err)

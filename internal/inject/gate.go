@@ -59,19 +59,12 @@ func HasGate(labels map[string]string, spec *trainer.TrainingRuntimeSpec) bool {
 // retry does not fix. The restart policy is Never, because a Job that gives up deletes pods that it would restart, together with the
 // log that explains the failure.
 func (g Gate) job(step Step, ownVolume bool) jobset.ReplicatedJob {
-	pod := corev1.PodSpec{
-		RestartPolicy:                corev1.RestartPolicyNever,
-		AutomountServiceAccountToken: new(false),
-		EnableServiceLinks:           new(false),
-		ImagePullSecrets:             slices.Clone(g.ImagePullSecrets),
-		NodeSelector:                 maps.Clone(step.NodeSelector),
-		Tolerations:                  slices.Clone(step.Tolerations),
-		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot:   new(true),
-			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-		},
-		Containers: []corev1.Container{g.container(step.Env)},
-	}
+	pod := g.Pod(StepName, gateCommand, fmt.Sprintf("--notices=:%d", HTTPPort))
+	pod.NodeSelector, pod.Tolerations = maps.Clone(step.NodeSelector), slices.Clone(step.Tolerations)
+	waits := &pod.Containers[0]
+	waits.Ports = []corev1.ContainerPort{{Name: "notices", ContainerPort: HTTPPort, Protocol: corev1.ProtocolTCP}}
+	waits.Env = g.env(step.Env)
+	waits.VolumeMounts = []corev1.VolumeMount{{Name: stepVolume, MountPath: stepMount, ReadOnly: true}}
 	if ownVolume {
 		pod.Volumes = []corev1.Volume{{Name: stepVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	}
@@ -94,25 +87,34 @@ func (g Gate) job(step Step, ownVolume bool) jobset.ReplicatedJob {
 	}
 }
 
-func (g Gate) container(defaults []corev1.EnvVar) corev1.Container {
-	return corev1.Container{
-		Name:                     StepName,
-		Image:                    g.Image,
-		ImagePullPolicy:          g.ImagePullPolicy,
-		Args:                     []string{gateCommand, fmt.Sprintf("--notices=:%d", HTTPPort)},
-		Ports:                    []corev1.ContainerPort{{Name: "notices", ContainerPort: HTTPPort, Protocol: corev1.ProtocolTCP}},
-		Env:                      g.env(defaults),
-		Resources:                g.resources(),
-		VolumeMounts:             []corev1.VolumeMount{{Name: stepVolume, MountPath: stepMount, ReadOnly: true}},
-		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: new(false),
-			Privileged:               new(false),
-			ReadOnlyRootFilesystem:   new(true),
-			RunAsNonRoot:             new(true),
-			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+// Pod returns a pod whose only container runs a command of the image once. It has no API server token, and satisfies the restricted Pod Security
+// Standard.
+func (g Gate) Pod(container string, args ...string) corev1.PodSpec {
+	return corev1.PodSpec{
+		RestartPolicy:                corev1.RestartPolicyNever,
+		AutomountServiceAccountToken: new(false),
+		EnableServiceLinks:           new(false),
+		ImagePullSecrets:             slices.Clone(g.ImagePullSecrets),
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot:   new(true),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
+		Containers: []corev1.Container{{
+			Name:                     container,
+			Image:                    g.Image,
+			ImagePullPolicy:          g.ImagePullPolicy,
+			Args:                     args,
+			Resources:                g.resources(),
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: new(false),
+				Privileged:               new(false),
+				ReadOnlyRootFilesystem:   new(true),
+				RunAsNonRoot:             new(true),
+				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+		}},
 	}
 }
 

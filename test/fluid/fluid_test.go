@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
@@ -61,7 +62,7 @@ func TestFluid(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster.Appear(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
-	ns := cluster.Namespace(t)
+	ns := newNamespace(t)
 	refused(t, fileJob(ns, "early"), "there is no kind Dataset of data.fluid.io/v1alpha1 in this cluster: install Fluid 1.0")
 	byHand := thinCache(ns, "pictures", "s3://bucket/pictures")
 	cluster.Create(t, byHand)
@@ -87,6 +88,9 @@ func TestFluid(t *testing.T) {
 			"a profile is missing":      profileMissing,
 			"refusals":                  refusals,
 			"warnings":                  warned,
+			"files can't be mounted":    mountFails,
+			"a probe's nodes":           probesWhereItTrains,
+			"Alluxio":                   alluxioStarts,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -137,17 +141,39 @@ func becomes(t *testing.T, namespace, name, reason string, parts ...string) *v1a
 	return dc
 }
 
+// newNamespace returns a namespace in which the files of caches can be mounted.
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	ns := cluster.Namespace(t)
+	play(ns, func(*corev1.Pod) kubetest.Act { return kubetest.Act{} })
+	return ns
+}
+
+// play sets what the pods of a namespace do. Probes of caches list the files and end, unless they are to end otherwise.
+func play(namespace string, pods kubetest.Play) {
+	cluster.Kubelet.Play(namespace, func(pod *corev1.Pod) kubetest.Act {
+		act := pods(pod)
+		if isProbe(pod) && act.Exit == nil {
+			act.Exit = new(int32(0))
+		}
+		return act
+	})
+}
+
+// isProbe reports whether a pod mounts the files of a cache before jobs may.
+func isProbe(pod *corev1.Pod) bool { return pod.Labels[controller.LabelRole] == "probe" }
+
 // waits runs the real gate for the pods of the steps of a namespace: their containers end when it does. It returns the gates' outputs.
-func waits(t *testing.T, namespace string, train func(pod *corev1.Pod) kubetest.Act) func(job string) string {
+func waits(t *testing.T, namespace string, others kubetest.Play) func(job string) string {
 	t.Helper()
 	type run struct {
 		process *proctest.Process
 		code    atomic.Int32
 	}
 	var gates lazy[*run]
-	cluster.Kubelet.Play(namespace, func(pod *corev1.Pod) kubetest.Act {
+	play(namespace, func(pod *corev1.Pod) kubetest.Act {
 		if pod.Labels[inject.LabelReplicatedJob] != inject.StepName {
-			return train(pod)
+			return others(pod)
 		}
 		g := gates.get(pod.Labels[inject.LabelJobSet], func() *run {
 			g := &run{}
@@ -178,7 +204,7 @@ func waits(t *testing.T, namespace string, train func(pod *corev1.Pod) kubetest.
 
 // jobGetsItsFiles follows a TrainJob: its Dataset and runtime are made, the real step waits for the claim, and every container mounts it.
 func jobGetsItsFiles(t *testing.T) {
-	ns := cluster.Namespace(t)
+	ns := newNamespace(t)
 	log := waits(t, ns, func(*corev1.Pod) kubetest.Act { return kubetest.Act{} })
 	began := time.Now()
 	cluster.Create(t, fileJob(ns, "train", "MOUNT_PATH", "/data", "CACHE_NAME", "imagenet"))
@@ -234,7 +260,7 @@ func trainingPod(t *testing.T, namespace, job string) *corev1.Pod {
 
 // twoJobsShare checks that a second job uses the first one's cache, that the cache outlives the first, and that it goes when it is idle.
 func twoJobsShare(t *testing.T) {
-	ns := cluster.Namespace(t)
+	ns := newNamespace(t)
 	var done atomic.Bool
 	waits(t, ns, func(*corev1.Pod) kubetest.Act {
 		if done.Load() {
@@ -273,10 +299,10 @@ func twoJobsShare(t *testing.T) {
 	cluster.Vanish(t, &corev1.PersistentVolumeClaim{}, ns, claim)
 }
 
-// claimOf is the claim that a pod mounts as the cache's volume.
+// claimOf is the claim that a pod mounts.
 func claimOf(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
-		if v.Name == "datacache" && v.PersistentVolumeClaim != nil {
+		if v.PersistentVolumeClaim != nil {
 			return v.PersistentVolumeClaim.ClaimName
 		}
 	}
@@ -287,7 +313,7 @@ func claimOf(pod *corev1.Pod) string {
 // being deleted.
 func idleRemoval(t *testing.T) {
 	const jobs = 3
-	ns := cluster.Namespace(t)
+	ns := newNamespace(t)
 	var dying atomic.Value
 	waits(t, ns, func(pod *corev1.Pod) kubetest.Act {
 		claim := &corev1.PersistentVolumeClaim{}
@@ -314,7 +340,7 @@ func idleRemoval(t *testing.T) {
 
 // quota checks that the claim asks for what is cached and not for Fluid's 100Pi, and that a quota that is still too small is told.
 func quota(t *testing.T) {
-	ns := cluster.Namespace(t)
+	ns := newNamespace(t)
 	limit := func(amount string) *corev1.ResourceQuota {
 		return &corev1.ResourceQuota{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "storage"},
@@ -348,7 +374,7 @@ func quota(t *testing.T) {
 // foreignObjects checks that a cache adopts nothing, that its state says so, and that a job which waits for it fails with the reason in its step's
 // log.
 func foreignObjects(t *testing.T) {
-	ns := cluster.Namespace(t)
+	ns := newNamespace(t)
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "claim"},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -395,7 +421,7 @@ func foreignObjects(t *testing.T) {
 
 // namesCollide checks two caches of different namespaces for which Fluid uses the same name.
 func namesCollide(t *testing.T) {
-	first := cluster.Namespace(t)
+	first := newNamespace(t)
 	second := first + "-x"
 	cluster.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: second}})
 	cluster.Create(t, thinCache(first, "x-files", "s3://bucket/first"))
@@ -406,7 +432,7 @@ func namesCollide(t *testing.T) {
 }
 
 func profileMissing(t *testing.T) {
-	ns := cluster.Namespace(t)
+	ns := newNamespace(t)
 	refused(t, fileJob(ns, "train", "CACHE_PROFILE", "none"), "there is no ThinRuntimeProfile none")
 	dc := thinCache(ns, "files", "s3://bucket/files")
 	dc.Spec.Fluid.Runtime.Profile = "none"

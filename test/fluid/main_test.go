@@ -148,7 +148,7 @@ func install(ctx context.Context, c *kubetest.Cluster, render func(dir string) (
 	return c.Install(ctx, file, webhooks)
 }
 
-// startFluid installs Fluid as a user would, and runs its controllers of Datasets and of thin runtimes until the end of the test. Its webhook, which
+// startFluid installs Fluid as a user would, and runs its controllers of Datasets, thin runtimes and Alluxio until the end of the test. Its webhook, which
 // changes pods that ask for a sidecar, and its CSI plugin don't run.
 func startFluid(t *testing.T) {
 	t.Helper()
@@ -173,7 +173,7 @@ func startFluid(t *testing.T) {
 	if err := os.Symlink(filepath.Join(tools, "charts"), filepath.Join(home, "charts")); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"dataset-controller", "thinruntime-controller"} {
+	for _, name := range []string{"dataset-controller", "thinruntime-controller", "alluxioruntime-controller"} {
 		kubeconfig, err := cluster.Kubeconfig("system:serviceaccount:"+fluidNamespace+":"+name, "system:serviceaccounts", "system:authenticated")
 		if err != nil {
 			t.Fatal(err)
@@ -181,6 +181,7 @@ func startFluid(t *testing.T) {
 		env := []string{
 			"KUBECONFIG=" + kubeconfig, "PATH=" + filepath.Join(tools, "bin") + ":" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + t.TempDir(),
 			"HELM_DRIVER=configmap", "MOUNT_ROOT=/var/lib/fluid-test", "MY_POD_NAMESPACE=" + fluidNamespace,
+			"ALLUXIO_RUNTIME_IMAGE_ENV=" + alluxioImage, "ALLUXIO_FUSE_IMAGE_ENV=" + alluxioImage, "ALLUXIO_MOUNT_CONFIG_STORAGE=configmap",
 		}
 		proctest.Start(t, name, env, filepath.Join(tools, "bin", name), "start", "--development=false", "--metrics-addr=0", "--pprof-addr=")
 	}

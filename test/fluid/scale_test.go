@@ -39,7 +39,7 @@ func cachesAtOnce(t *testing.T) int {
 // meanwhile. It runs alone, since the requests of other tests would be counted too.
 func manyAtOnce(t *testing.T) {
 	count := cachesAtOnce(t)
-	ns := cluster.Namespace(t)
+	ns := newNamespace(t)
 	asked.Take()
 	before, began := served(t), time.Now()
 	creators, ctx := errgroup.WithContext(t.Context())

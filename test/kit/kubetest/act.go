@@ -17,6 +17,7 @@ type Act struct {
 	Unready  bool   // the readiness probe fails
 	Exit     *int32 // they ended with this code: permanently, or to be restarted if the pod's restartPolicy says so (CrashLoopBackOff)
 	Reason   string // reason of an Exit: "OOMKilled"; "" = "Completed" or "Error"
+	Message  string // of Waiting, or of the Exit of a container that wrote one
 	Restarts int32  // number of restarts; an Exit after which the restartPolicy restarts counts as at least one
 	Log      string // the log so far
 	IP       string // the pod's IP address; "" = one of 10.244.0.0/16 where nothing listens. EndpointSlices reject loopback addresses
@@ -109,7 +110,7 @@ func phaseOf(act Act, again bool) corev1.PodPhase {
 func containerState(act Act, again bool, now metav1.Time) corev1.ContainerState {
 	switch {
 	case act.Waiting != "":
-		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: act.Waiting}}
+		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: act.Waiting, Message: act.Message}}
 	case again:
 		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 	case act.Exit == nil:
@@ -122,7 +123,7 @@ func containerState(act Act, again bool, now metav1.Time) corev1.ContainerState 
 		reason = "Error"
 	}
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-		ExitCode: *act.Exit, Reason: reason, StartedAt: now, FinishedAt: now,
+		ExitCode: *act.Exit, Reason: reason, Message: act.Message, StartedAt: now, FinishedAt: now,
 	}}
 }
 
