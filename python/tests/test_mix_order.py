@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,9 @@ from order import Mixture as Oracle
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.order.mix import Mix, Part
 from kubeflow_datacache.order.shares import Shares
+from vectors import order_fields, vectors
 
-VECTORS: list[Any] = json.loads((Path(__file__).parents[2] / "test/golden/mix_vectors.json").read_text())["cases"]
+VECTORS: list[Any] = vectors("mix_vectors.json")["cases"]
 WHOLE = Share()
 
 
@@ -34,12 +33,7 @@ def draws_of(mix: Mix, steps: range, share: Share = WHOLE) -> list[list[int]]:
 def test_golden_mixtures(vector: dict[str, Any]) -> None:
     mix = Mix(
         rows=vector["length"],
-        seed=vector["seed"],
-        number=vector["epoch"],
-        shuffle=vector["shuffle"],
-        clump=vector["clump"],
-        global_batch=vector["global_batch"],
-        tail=vector["tail"],
+        **order_fields(vector),
         parts=tuple(Part(rows=part["rows"], weights=tuple(part["weights"])) for part in vector["parts"]),
         phases=tuple(vector["phases"]),
         unit=vector["unit"],

@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,9 @@ from order import Permutation as SlowPermutation
 
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.feistel import Feistel
+from vectors import order_fields, vectors
 
-VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "test/golden/order_vectors.json").read_text())
+VECTORS: dict[str, Any] = vectors("order_vectors.json")
 
 
 @pytest.mark.parametrize("vector", VECTORS["permutations"], ids=lambda v: f"n={v['n']}")
@@ -29,15 +28,7 @@ def test_golden_permutations(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS["epochs"], ids=lambda v: f"n={v['n']} {v['tail']} clump={v['clump']}")
 def test_golden_epochs(vector: dict[str, Any]) -> None:
-    epoch = Epoch(
-        rows=vector["n"],
-        seed=vector["seed"],
-        number=vector["epoch"],
-        shuffle=vector["shuffle"],
-        clump=vector["clump"],
-        global_batch=vector["global_batch"],
-        tail=vector["tail"],
-    )
+    epoch = Epoch(rows=vector["n"], **order_fields(vector))
     for rank, steps in enumerate(vector["ranks"]):
         share = Share(rank=rank, world=vector["world"])
         assert epoch.steps == len(steps)

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +11,9 @@ import pytest
 
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.order.split import Split, placement
+from vectors import order_fields, vectors
 
-VECTORS: list[Any] = json.loads((Path(__file__).parents[2] / "test/golden/selection_vectors.json").read_text())["cases"]
+VECTORS: list[Any] = vectors("selection_vectors.json")["cases"]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=range(len(VECTORS)))
@@ -23,15 +22,7 @@ def test_golden_selections(vector: dict[str, Any]) -> None:
     bounds = tuple((int(start), int(end)) for start, end in np.searchsorted(rows, vector["nodes"]))
     split = None if vector["split"] is None else Split.parse(vector["split"])
     held, want = placement(bounds, split, len(rows)), vector["want"]
-    order = Epoch(
-        rows=want["rows"],
-        seed=vector["seed"],
-        number=vector["epoch"],
-        shuffle=vector["shuffle"],
-        clump=vector["clump"],
-        global_batch=vector["global_batch"],
-        tail=vector["tail"],
-    )
+    order = Epoch(rows=want["rows"], **order_fields(vector))
     assert len(rows) == want["filtered_rows"]
     first, last = (0, len(rows)) if split is None else split.bounds(len(rows))
     assert last - first == want["rows"]
