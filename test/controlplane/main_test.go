@@ -69,6 +69,7 @@ func TestMain(m *testing.M) {
 // run runs the tests and returns their exit code.
 func run(m *testing.M, c *kubetest.Cluster) int {
 	cluster = c
+	c.Kubelet.Connect(heads.dial)
 	stop, err := startManagers(c)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "controlplane:", err)

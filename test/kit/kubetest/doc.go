@@ -9,7 +9,7 @@
 // instead of a Service), and the managers' ports and certificates.
 //
 // Only the kubelet is simulated. There are two nodes, and Kubelet sets the status of each pod bound to them like a real kubelet:
-// addresses, phases, readiness, exit codes, restarts, logs. No container runs; a test's Play returns what the containers would do. There
+// addresses, phases, readiness, exit codes, restarts, logs. Ports are forwarded to what Kubelet.Connect says. No container runs; a test's Play returns what the containers would do. There
 // is no pod network and no DNS: if a test needs a pod that responds, it gives it the address of its own server.
 //
 // All tests of a package share one cluster, and each has its own namespace:

@@ -44,6 +44,7 @@ type Kubelet struct {
 
 	mu    sync.Mutex
 	plays map[string]Play
+	dial  Dial // nil: no pod listens
 	lives map[types.UID]*life
 	seen  int // number of pods so far
 }
@@ -70,7 +71,7 @@ func (k *Kubelet) Play(namespace string, play Play) {
 	}
 }
 
-// startKubelet creates the nodes, serves logs for them and simulates their pods until stop is called.
+// startKubelet creates the nodes, serves their logs and ports and simulates their pods until stop is called.
 func startKubelet(ctx context.Context, c *Cluster) (*Kubelet, error) {
 	set, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
@@ -91,7 +92,7 @@ func startKubelet(ctx context.Context, c *Cluster) (*Kubelet, error) {
 	if _, err := pods.Informer().AddEventHandler(k.handler()); err != nil {
 		return nil, err
 	}
-	logs, err := k.serveLogs(ctx, c)
+	server, err := k.serve(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func startKubelet(ctx context.Context, c *Cluster) (*Kubelet, error) {
 	factory.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), pods.Informer().HasSynced) {
 		cancel()
-		return nil, errors.Join(errors.New("the kubelet could not list the pods"), logs.Close())
+		return nil, errors.Join(errors.New("the kubelet could not list the pods"), server.Close())
 	}
 	var workers sync.WaitGroup
 	for range kubeletWorkers {
@@ -109,7 +110,7 @@ func startKubelet(ctx context.Context, c *Cluster) (*Kubelet, error) {
 		cancel()
 		k.queue.ShutDown()
 		workers.Wait()
-		logs.Close()
+		server.Close()
 		factory.Shutdown()
 	})
 	return k, nil

@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// serveLogs serves the logs that 'kubectl logs' and the Kubeflow SDK's get_job_logs read, only to the API server.
-func (k *Kubelet) serveLogs(ctx context.Context, c *Cluster) (io.Closer, error) {
+// serve serves, only to the API server, pods' logs, which 'kubectl logs' and the Kubeflow SDK's get_job_logs read, and their ports.
+func (k *Kubelet) serve(ctx context.Context, c *Cluster) (io.Closer, error) {
 	certificate, err := tls.LoadX509KeyPair(filepath.Join(c.CertDir, "tls.crt"), filepath.Join(c.CertDir, "tls.key"))
 	if err != nil {
 		return nil, err
@@ -31,9 +31,10 @@ func (k *Kubelet) serveLogs(ctx context.Context, c *Cluster) (io.Closer, error) 
 	known.AppendCertsFromPEM(c.ca.pem)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(c.Address, strconv.Itoa(kubeletPort)))
 	if err != nil {
-		return nil, fmt.Errorf("the kubelet's logs: %w", err)
+		return nil, fmt.Errorf("the kubelet: %w", err)
 	}
 	mux := http.NewServeMux()
+	mux.HandleFunc("/portForward/{namespace}/{pod}", k.portForward)
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", k.logs)
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: time.Minute,
