@@ -17,10 +17,9 @@ const (
 	LabelManagedBy = inject.LabelManagedBy
 	ManagedBy      = inject.ManagedBy
 
-	// LabelRole is the role of a cache's pod: RoleHead or RoleNode.
-	LabelRole = inject.Group + "/role"
-	RoleHead  = "head"
-	RoleNode  = "node"
+	LabelRole = inject.LabelRole
+	RoleHead  = inject.RoleHead
+	RoleNode  = inject.RoleNode
 
 	// LabelScope is ScopeNamespace on a DataCache that the controller made for all jobs of a namespace (CACHE_SCOPE=namespace).
 	LabelScope     = inject.Group + "/scope"

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -23,27 +24,53 @@ import (
 )
 
 func listCommand(at *target) *cobra.Command {
-	all := false
+	all, state := false, ""
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the caches of a namespace, or of all",
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, namespace, err := at.client()
-			if err != nil {
-				return err
-			}
-			if all {
-				namespace = ""
-			}
-			var caches v1alpha1.DataCacheList
-			if err := c.List(cmd.Context(), &caches, client.InNamespace(namespace)); err != nil {
-				return fmt.Errorf("list DataCaches: %w", err)
-			}
-			return printList(cmd.OutOrStdout(), caches.Items, time.Now())
-		},
 	}
+	output := outputFlag(cmd)
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "of all namespaces")
+	cmd.Flags().StringVar(&state, "state", "", "only caches in this state, such as Failed")
+	complete(cmd, "state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if state != "" && !slices.Contains(states, state) {
+			return fmt.Errorf("--state: %q is none of %s", state, strings.Join(states, ", "))
+		}
+		c, err := at.reach()
+		if err != nil {
+			return err
+		}
+		caches, err := c.list(cmd.Context(), all)
+		if err != nil {
+			return err
+		}
+		caches.Items = slices.DeleteFunc(caches.Items, func(dc v1alpha1.DataCache) bool { return state != "" && string(dc.Status.State) != state })
+		if *output != "" {
+			return output.printObject(cmd.OutOrStdout(), caches, c)
+		}
+		return printList(cmd.OutOrStdout(), caches.Items, time.Now())
+	}
 	return cmd
+}
+
+// states are the values of --state.
+var states = []cobra.Completion{
+	string(v1alpha1.StatePending), string(v1alpha1.StatePlanning), string(v1alpha1.StateLoading), string(v1alpha1.StateReady),
+	string(v1alpha1.StateDegraded), string(v1alpha1.StateFailed), string(v1alpha1.StateReleased),
+}
+
+// list returns the DataCaches of the namespace, or of all.
+func (c *cluster) list(ctx context.Context, all bool) (*v1alpha1.DataCacheList, error) {
+	namespace := c.namespace
+	if all {
+		namespace = ""
+	}
+	caches := &v1alpha1.DataCacheList{}
+	if err := c.List(ctx, caches, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list DataCaches: %w", err)
+	}
+	return caches, nil
 }
 
 func printList(out io.Writer, caches []v1alpha1.DataCache, now time.Time) error {
@@ -71,25 +98,29 @@ func statusCommand(at *target) *cobra.Command {
 	watching := false
 	cmd := &cobra.Command{
 		Use: "status NAME", Short: "Show a cache: state and reason, table, progress, users",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: at.names(func() client.ObjectList { return &v1alpha1.DataCacheList{} }),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, namespace, err := at.client()
-			if err != nil {
-				return err
-			}
-			dc := &v1alpha1.DataCache{}
-			if err := c.Get(cmd.Context(), client.ObjectKey{Namespace: namespace, Name: args[0]}, dc); err != nil {
-				return fmt.Errorf("get DataCache %s/%s: %w", namespace, args[0], err)
-			}
-			printStatus(cmd.OutOrStdout(), dc)
-			if !watching {
-				return nil
-			}
-			return watch(cmd.Context(), c, dc, cmd.OutOrStdout())
-		},
+		Args: cobra.ExactArgs(1), ValidArgsFunction: at.caches,
 	}
+	output := outputFlag(cmd)
 	cmd.Flags().BoolVarP(&watching, "watch", "w", false, "print a line for each change until the cache is deleted")
+	cmd.MarkFlagsMutuallyExclusive("watch", "output")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := at.reach()
+		if err != nil {
+			return err
+		}
+		dc, err := c.cache(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if *output != "" {
+			return output.printObject(cmd.OutOrStdout(), dc, c)
+		}
+		printStatus(cmd.OutOrStdout(), dc)
+		if !watching {
+			return nil
+		}
+		return watch(cmd.Context(), c, dc, cmd.OutOrStdout())
+	}
 	return cmd
 }
 

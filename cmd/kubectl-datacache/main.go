@@ -1,30 +1,55 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-datacache is kubectl's plugin for caches: kubectl datacache.
+// Command kubectl-datacache is kubectl's plugin for caches: kubectl datacache. Under the name kubectl_complete-datacache, to which it is
+// linked, it completes the plugin's command line for kubectl.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"syscall"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 )
 
+// version is set by the linker, see the Makefile. If it is empty, the module's version is used, which go install PACKAGE@VERSION
+// records.
+var version = ""
+
+func moduleVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return ""
+}
+
 func main() {
+	klog.LogToStderr(false) // commands return the errors that client-go logs besides
+	klog.SetOutput(io.Discard)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command().ExecuteContext(ctx)
+	root := command()
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl_complete-") {
+		root.SetArgs(append([]string{cobra.ShellCompRequestCmd}, os.Args[1:]...)) // kubectl asks this name for completions
+	}
+	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -45,66 +70,67 @@ func command() *cobra.Command {
 		Short: "See the caches of a cluster, and what a TrainJob waits for",
 		Example: `  kubectl datacache list -A
   kubectl datacache status train --watch
-  kubectl datacache why train`,
+  kubectl datacache why train
+  kubectl datacache top train
+  kubectl datacache logs train --server node --follow
+  kubectl datacache ui train`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl datacache"},
+		Version:       cmp.Or(version, moduleVersion()),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.PersistentFlags().StringVar(&at.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig file")
 	clientcmd.BindOverrideFlags(&at.overrides, root.PersistentFlags(), clientcmd.RecommendedConfigOverrideFlags(""))
-	root.AddCommand(listCommand(at), statusCommand(at), whyCommand(at))
+	root.AddCommand(listCommand(at), statusCommand(at), whyCommand(at), topCommand(at), eventsCommand(at), logsCommand(at), uiCommand(at))
+	at.completeFlags(root)
 	return root
 }
 
-// client returns a client for the cluster, and the namespace.
-func (t *target) client() (client.WithWatch, string, error) {
-	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(t.rules, &t.overrides)
-	namespace, _, err := config.Namespace()
+// cluster is a cluster that commands talk to, and the namespace that they are about. It is safe for concurrent use.
+type cluster struct {
+	client.WithWatch
+	core      *corev1client.CoreV1Client // for logs and ports
+	config    *rest.Config
+	namespace string
+}
+
+// reach returns the cluster. It does not talk to it yet.
+func (t *target) reach() (*cluster, error) {
+	loader := t.loader()
+	namespace, _, err := loader.Namespace()
 	if err != nil {
-		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	rest, err := config.ClientConfig()
+	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, trainer.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			return nil, "", err
+			return nil, err
 		}
 	}
-	c, err := client.NewWithWatch(rest, client.Options{Scheme: scheme})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
-		return nil, "", fmt.Errorf("reach the cluster: %w", err)
+		return nil, fmt.Errorf("reach the cluster: %w", err)
 	}
-	return c, namespace, nil
+	core, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reach the cluster: %w", err)
+	}
+	return &cluster{WithWatch: c, core: core, config: config, namespace: namespace}, nil
 }
 
-// names completes the first argument with the names of the objects in the namespace.
-func (t *target) names(newList func() client.ObjectList) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		c, namespace, err := t.client()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		list := newList()
-		if err := c.List(cmd.Context(), list, client.InNamespace(namespace)); err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		var names []cobra.Completion
-		err = meta.EachListItem(list, func(object runtime.Object) error {
-			accessor, err := meta.Accessor(object)
-			if err == nil {
-				names = append(names, accessor.GetName())
-			}
-			return err
-		})
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+func (t *target) loader() clientcmd.ClientConfig {
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(t.rules, &t.overrides)
+}
+
+// cache returns the DataCache of the name.
+func (c *cluster) cache(ctx context.Context, name string) (*v1alpha1.DataCache, error) {
+	dc := &v1alpha1.DataCache{}
+	if err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, dc); err != nil {
+		return nil, fmt.Errorf("get DataCache %s/%s: %w", c.namespace, name, err)
 	}
+	return dc, nil
 }

@@ -29,10 +29,10 @@ import (
 
 // Finding is what was found at one step of the way from a TrainJob to its rows.
 type Finding struct {
-	Subject string // what was looked at: "TrainJob team/train", "DataCache team/train", ...
-	State   string // how it is
-	Blocks  bool   // the TrainJob does not go on because of it
-	Fix     string // what to do about it; "" if it does not block, or if waiting is all that there is to do
+	Subject string `json:"subject"`       // what was looked at: "TrainJob team/train", "DataCache team/train", ...
+	State   string `json:"state"`         // how it is
+	Blocks  bool   `json:"blocks"`        // the TrainJob does not go on because of it
+	Fix     string `json:"fix,omitempty"` // what to do about it; "" if it does not block, or if waiting is all that there is to do
 }
 
 // Why looks at a TrainJob, its runtime, its caches and the pods of both, in the order in which they depend on each other. It ends after the

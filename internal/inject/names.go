@@ -23,6 +23,10 @@ const (
 	ManagedBy      = "datacache"
 	// LabelCache on every pod of a cache: the name of its DataCache. Training pods prefer the zone of pods with this label.
 	LabelCache = Group + "/cache"
+	// LabelRole on every pod of a cache: RoleHead or RoleNode, which is also the name of the container of its server.
+	LabelRole = Group + "/role"
+	RoleHead  = "head"
+	RoleNode  = "node"
 	// LabelPlacement on a cache's pods, and AnnotationPlacement on its TrainJob: a unique text by which training pods find their
 	// cache's zone if the TrainJob had no name yet when it was admitted.
 	LabelPlacement      = Group + "/placement"

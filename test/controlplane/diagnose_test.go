@@ -5,9 +5,6 @@ package controlplane
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -15,7 +12,6 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/diagnose"
-	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -68,49 +64,5 @@ func TestWhy(t *testing.T) {
 	}
 	if _, err := diagnose.Why(t.Context(), cluster.Client, key("nobody")); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("a TrainJob that does not exist: %v, want not found", err)
-	}
-}
-
-// TestKubectlPlugin runs the plugin's program.
-func TestKubectlPlugin(t *testing.T) {
-	t.Parallel()
-	runtimes(t)
-	ns := cluster.Namespace(t)
-	served(t, ns, "train")
-	cluster.Create(t, cacheJob(ns, "train", table, tableEnv()...))
-	cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
-	program := filepath.Join(t.TempDir(), "kubectl-datacache")
-	if err := kubetest.Build(t.Context(), "../..", "./cmd/kubectl-datacache", program); err != nil {
-		t.Fatal(err)
-	}
-	admin, err := cluster.Kubeconfig("admin", "system:masters")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for args, parts := range map[string][]string{
-		"list":                       {"NAMESPACE", ns, "train", "Ready", "100%", "1,000"},
-		"ls --all-namespaces":        {ns},
-		"status train":               {"cache       " + ns + "/train", "Ready: Loaded: all 1000 rows are in memory", "table       demo.reviews", "used by     " + ns + "/train"},
-		"why train":                  {"ok     TrainJob " + ns + "/train: active", "ok     ClusterTrainingRuntime " + inject.TwinName("torch-distributed"), "ok     DataCache " + ns + "/train: Ready"},
-		"__complete why ":            {"train"},
-		"__complete status ":         {"train"},
-		"completion bash":            {"kubectl-datacache"},
-		"help":                       {"kubectl datacache", "why"},
-		"why nobody":                 {`"nobody" not found`},
-		"status nobody":              {`"nobody" not found`},
-		"status train --context=any": {`context "any" does not exist`},
-	} {
-		arguments := append(strings.Split(args, " "), "--kubeconfig="+admin, "--namespace="+ns)
-		if strings.HasPrefix(args, "__complete") { // what is completed comes last
-			arguments = []string{"__complete", "--kubeconfig=" + admin, "--namespace=" + ns, strings.Fields(args)[1], ""}
-		}
-		out, err := exec.CommandContext(t.Context(), program, arguments...).CombinedOutput()
-		wrong := strings.Contains(args, "nobody") || strings.HasSuffix(args, "=any")
-		if (err != nil) != wrong {
-			t.Errorf("kubectl datacache %s: %v\n%s", args, err, out)
-		}
-		if err := lacks(string(out), parts); err != nil {
-			t.Errorf("kubectl datacache %s: %v", args, err)
-		}
 	}
 }

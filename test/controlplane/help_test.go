@@ -107,8 +107,8 @@ func awaitEvent(t *testing.T, job *trainer.TrainJob, reason string) string {
 // tableRows is the number of rows of the table that served loads.
 const tableRows = 1000
 
-// served runs a real head with two data nodes, as the head of the caches, until the end of the test.
-func served(t *testing.T, namespace string, caches ...string) {
+// served runs a real head with two data nodes, as the head of the caches, until the end of the test. It returns where clients reach it.
+func served(t *testing.T, namespace string, caches ...string) (flight string) {
 	t.Helper()
 	table := icetest.Local(t).Create("reviews", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64}))
 	many := make([]icetest.Row, tableRows)
@@ -116,11 +116,11 @@ func served(t *testing.T, namespace string, caches ...string) {
 		many[i] = icetest.Row{"id": i}
 	}
 	table.Append(many...)
-	runHead(t, table.Metadata(), namespace, caches...)
+	return runHead(t, table.Metadata(), namespace, caches...)
 }
 
-// runHead runs a real head of the table at metadata, as the head of the caches, until the end of the test.
-func runHead(t *testing.T, metadata, namespace string, caches ...string) {
+// runHead is served for the table at metadata.
+func runHead(t *testing.T, metadata, namespace string, caches ...string) (address string) {
 	t.Helper()
 	flight, web := listen(t), listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,6 +148,7 @@ func runHead(t *testing.T, metadata, namespace string, caches ...string) {
 	for _, cache := range caches {
 		heads.serve(namespace, cache, web.Addr().String())
 	}
+	return flight.Addr().String()
 }
 
 // awaitPlan waits until the head at the address has planned, or failed to. A cache whose TrainJob ends is released at once if its head

@@ -1,0 +1,206 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// maxAnswer is the most bytes that are read of a head's /status; answerIn is the longest that it may take.
+const (
+	maxAnswer = 16 << 20
+	answerIn  = 20 * time.Second
+)
+
+// headStatus is the part of a head's /status (docs/contract.md) that top shows.
+type headStatus struct {
+	State   string       `json:"state"`
+	Nodes   []nodeStatus `json:"nodes"`
+	Readers []reader     `json:"readers"`
+}
+
+type nodeStatus struct {
+	Index    int    `json:"index"`
+	State    string `json:"state"`
+	Rows     int64  `json:"rows"`
+	Restarts int    `json:"restarts"`
+	Memory   struct {
+		Used  int64 `json:"used"`
+		Limit int64 `json:"limit"`
+	} `json:"memory"`
+}
+
+// reader is a client that reads; counters are since it appeared.
+type reader struct {
+	readerKey
+	World    int   `json:"world"`
+	Streams  int   `json:"streams"`
+	Rows     int64 `json:"rows"`
+	Bytes    int64 `json:"bytes"`
+	ClientMS int64 `json:"client_ms"`
+	NodeMS   int64 `json:"node_ms"`
+}
+
+type readerKey struct {
+	Job    string `json:"job,omitempty"`
+	Rank   int    `json:"rank"`
+	Client string `json:"client"`
+	Kind   string `json:"kind"`
+}
+
+// cacheUsage is what a cache uses now: its memory, and who reads how fast. Bytes are of Arrow data.
+type cacheUsage struct {
+	Namespace      string        `json:"namespace"`
+	Name           string        `json:"name"`
+	State          string        `json:"state"`
+	MemoryUsed     int64         `json:"memoryUsed"`  // bytes, of all data nodes
+	MemoryLimit    int64         `json:"memoryLimit"` // likewise
+	RowsPerSecond  float64       `json:"rowsPerSecond"`
+	BytesPerSecond float64       `json:"bytesPerSecond"`
+	Nodes          []nodeUsage   `json:"nodes,omitempty"`
+	Readers        []readerUsage `json:"readers,omitempty"`
+	Problem        string        `json:"problem,omitempty"` // why the rest is not known
+}
+
+type nodeUsage struct {
+	Head        string `json:"head"` // the head's pod
+	Index       int    `json:"index"`
+	State       string `json:"state"`
+	Rows        int64  `json:"rows"`
+	Restarts    int    `json:"restarts"`
+	MemoryUsed  int64  `json:"memoryUsed"`
+	MemoryLimit int64  `json:"memoryLimit"`
+}
+
+type readerUsage struct {
+	readerKey
+	Streams        int     `json:"streams"`
+	RowsPerSecond  float64 `json:"rowsPerSecond"`
+	BytesPerSecond float64 `json:"bytesPerSecond"`
+	Blocked        float64 `json:"blocked"` // part of the streams' time in which a message waited for the client
+	AtWork         float64 `json:"atWork"`  // part in which the data node made the next message
+}
+
+// usage asks the cache's heads twice, over apart.
+func (c *cluster) usage(ctx context.Context, dc *v1alpha1.DataCache, over time.Duration) (*cacheUsage, error) {
+	u := &cacheUsage{Namespace: dc.Namespace, Name: dc.Name, State: string(dc.Status.State)}
+	heads, err := c.heads(ctx, dc)
+	if err != nil {
+		return u, err
+	}
+	samples := make([]sample, len(heads))
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range heads {
+		group.Go(func() (err error) {
+			samples[i], err = c.sample(ctx, &heads[i], over)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return u, err
+	}
+	for i := range samples {
+		u.add(heads[i].Name, &samples[i])
+	}
+	slices.SortStableFunc(u.Readers, func(a, b readerUsage) int {
+		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Rank, b.Rank), cmp.Compare(b.BytesPerSecond, a.BytesPerSecond))
+	})
+	return u, nil
+}
+
+// sample is two answers of a head.
+type sample struct {
+	before, after *headStatus
+	elapsed       time.Duration
+}
+
+// sample asks the head twice, over apart.
+func (c *cluster) sample(ctx context.Context, head *corev1.Pod, over time.Duration) (s sample, err error) {
+	f, err := c.forward(head, 0)
+	if err != nil {
+		return s, err
+	}
+	defer f.stop()
+	if s.before, err = ask(ctx, f.address); err != nil {
+		return s, fmt.Errorf("ask pod %s/%s: %w", head.Namespace, head.Name, err)
+	}
+	began := time.Now()
+	select {
+	case <-time.After(over):
+	case <-ctx.Done():
+		return s, ctx.Err()
+	}
+	if s.after, err = ask(ctx, f.address); err != nil {
+		return s, fmt.Errorf("ask pod %s/%s: %w", head.Namespace, head.Name, err)
+	}
+	s.elapsed = time.Since(began)
+	return s, nil
+}
+
+// ask returns the /status of the head at an address.
+func ask(ctx context.Context, address string) (*headStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerIn)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Close = true
+	response, err := (&http.Transport{}).RoundTrip(request) // without a proxy
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("its /status answers %s", response.Status)
+	}
+	status := &headStatus{}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(status); err != nil {
+		return nil, fmt.Errorf("read its /status: %w", err)
+	}
+	return status, nil
+}
+
+// add adds what a head and its data nodes use.
+func (u *cacheUsage) add(head string, s *sample) {
+	for _, n := range s.after.Nodes {
+		u.MemoryUsed += n.Memory.Used
+		u.MemoryLimit += n.Memory.Limit
+		u.Nodes = append(u.Nodes, nodeUsage{
+			Head: head, Index: n.Index, State: n.State, Rows: n.Rows, Restarts: n.Restarts, MemoryUsed: n.Memory.Used, MemoryLimit: n.Memory.Limit,
+		})
+	}
+	earlier := map[readerKey]reader{}
+	for _, r := range s.before.Readers {
+		earlier[r.readerKey] = r
+	}
+	seconds := s.elapsed.Seconds()
+	for _, r := range s.after.Readers {
+		was := earlier[r.readerKey]
+		if r.Rows < was.Rows { // it left and came anew
+			was = reader{}
+		}
+		streams := float64(max(r.Streams, 1))
+		ru := readerUsage{
+			readerKey: r.readerKey, Streams: r.Streams,
+			RowsPerSecond: float64(r.Rows-was.Rows) / seconds, BytesPerSecond: float64(r.Bytes-was.Bytes) / seconds,
+			Blocked: min(float64(r.ClientMS-was.ClientMS)/1000/seconds/streams, 1), AtWork: min(float64(r.NodeMS-was.NodeMS)/1000/seconds/streams, 1),
+		}
+		u.RowsPerSecond += ru.RowsPerSecond
+		u.BytesPerSecond += ru.BytesPerSecond
+		u.Readers = append(u.Readers, ru)
+	}
+}
