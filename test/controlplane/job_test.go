@@ -235,6 +235,9 @@ func TestForeignObjectsStay(t *testing.T) {
 	if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady); c == nil || c.Reason != "NameTaken" {
 		t.Errorf("condition Ready is %+v, want reason NameTaken", c)
 	}
+	if err := blocks(t, client.ObjectKeyFromObject(job), []string{"NameTaken: " + want, "fix: delete the object"}); err != nil {
+		t.Errorf("the diagnosis: %v", err)
+	}
 	cluster.Delete(t, job)
 	cluster.Vanish(t, &v1alpha1.DataCache{}, ns, "train")
 	still := appears(t, &corev1.Service{}, ns, "train-cache-service")
@@ -304,7 +307,7 @@ func TestFailureIsHeardLate(t *testing.T) {
 		if c := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady); c == nil || c.Reason != "HeadUnreachable" {
 			return fmt.Errorf("its condition Ready is %+v", c)
 		}
-		return nil
+		return blocks(t, client.ObjectKeyFromObject(job), []string{"HeadUnreachable: ", "fix: look for a NetworkPolicy"})
 	})
 	gaveUp.Store(true)
 	kubetest.Eventually(t, "the TrainJob to fail", func() error {
@@ -343,6 +346,9 @@ func TestFailedCache(t *testing.T) {
 	first := cluster.DataCache(t, ns, "train", v1alpha1.StateFailed)
 	if message := awaitEvent(t, job, "CacheFailed"); !strings.Contains(message, "/nonexistent/00001.metadata.json") {
 		t.Errorf("event CacheFailed says %q, want the file that is missing", message)
+	}
+	if err := blocks(t, client.ObjectKeyFromObject(job), []string{"Failed: LoadFailed: ", "/nonexistent/00001.metadata.json", "fix: correct what"}); err != nil {
+		t.Errorf("the diagnosis: %v", err)
 	}
 	appears(t, &lws.LeaderWorkerSet{}, ns, "train-cache")
 

@@ -50,6 +50,7 @@ var obstacles = map[string]obstacle{
 	"an admission policy":               {setUp: denied, event: "CacheFailed", want: []string{"create LeaderWorkerSet ", "denied request: no large sets"}},
 	"a webhook that is down":            {setUp: unreachable, event: "CacheFailed", want: []string{"create NetworkPolicy ", "failed calling webhook"}},
 	"no image":                          {act: kubetest.Act{Waiting: "ImagePullBackOff"}, event: "CacheProvisioning", want: []string{"pod train-cache-0", "ImagePullBackOff"}},
+	"a program that crashes":            {act: kubetest.Act{Exit: new(int32(1))}, event: "CacheProvisioning", want: []string{"pod train-cache-0", "CrashLoopBackOff"}},
 	"no node":                           {job: nowhere, event: "CacheProvisioning", want: []string{"pod reviews-cache-0 can't be scheduled", "node affinity/selector"}},
 	"a runtime that waits for no table": {job: asksNothing, event: "CacheFailed", want: []string{"no cache: ", "asks for no cache, for which the step dataset-initializer of the runtime waits"}},
 }
