@@ -90,6 +90,8 @@ export GOFLAGS := $(filter-out -trimpath,$(shell go env GOFLAGS 2>/dev/null)) -t
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
+# Of kubectl datacache's archives; .krew.yaml has the same.
+PLATFORMS ?= linux-amd64 linux-arm64 darwin-amd64 darwin-arm64 windows-amd64 windows-arm64
 
 # ---- What a run may change: make test PYTEST='-k wire', make fuzz FUZZ=1000000x
 FUZZ     ?= 5000x
@@ -216,6 +218,11 @@ managers: bootstrap ## Build bin/manager and bin/trainer-manager, the control pl
 	@echo "==> managers: bin/manager, bin/trainer-manager (about 5 min cold, seconds after)"
 	@mkdir -p bin
 	@go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manager ./cmd/trainer-manager
+
+.PHONY: plugin-archives
+plugin-archives: bootstrap ## Build bin/plugin: kubectl datacache for six platforms as archives with LICENSE, and their checksums (about 10 min cold, 1 after).
+	@echo "==> plugin-archives: bin/plugin (about 10 min cold, 1 after)"
+	@hack/plugin-archives bin/plugin '$(VERSION)' $(PLATFORMS)
 
 .PHONY: generate
 generate: venv $(CONTROLLER_GEN) ## Write anew what is generated: the wire's golden files, the DataCache's deep copies and CRD, the runtimes (about 1 min).
