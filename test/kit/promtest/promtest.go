@@ -5,7 +5,6 @@
 package promtest
 
 import (
-	"bufio"
 	"os"
 	"regexp"
 	"slices"
@@ -90,10 +89,9 @@ func OfManager(name string) bool {
 // Names returns the names of the series in Prometheus' text format.
 func Names(text string) map[string]bool {
 	names := map[string]bool{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		if name := lines.Text(); name != "" && name[0] != '#' {
-			names[name[:strings.IndexAny(name, "{ ")]] = true
+	for line := range strings.Lines(text) {
+		if end := strings.IndexAny(line, "{ "); end > 0 && line[0] != '#' {
+			names[line[:end]] = true
 		}
 	}
 	return names
