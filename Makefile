@@ -14,6 +14,7 @@ GOLANGCI_LINT_VERSION  := v2.12.2
 MINIO_VERSION          := v0.0.0-20260212201848-7aac2a2c5b7c
 CONTROLLER_GEN_VERSION := v0.21.0
 GOTESTSUM_VERSION      := v1.13.0
+PROMTOOL_VERSION       := v0.316.0
 
 # ---- Where things go. Nothing big lands in the checkout; Go keeps its own caches.
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/datacache
@@ -46,6 +47,8 @@ SPARK         := $(SPARK_VENV)/bin/python
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio
 GOTESTSUM := $(CACHE)/tools/gotestsum-$(GOTESTSUM_VERSION)/gotestsum
+PROMTOOL  := $(CACHE)/tools/promtool-$(PROMTOOL_VERSION)/promtool
+export DATACACHE_PROMTOOL := $(PROMTOOL)
 CONTROLLER_GEN := $(CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
 # Jars that tests run: Apache Iceberg's REST catalog, Arrow's Java client, Iceberg for Spark.
 jars_of = $(CACHE)/tools/$(1)-$(shell sha256sum hack/$(1)/pom.xml 2>/dev/null | cut -c1-12)
@@ -81,7 +84,7 @@ CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
 export DATACACHE_IMAGES := $(IMAGES)
 PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
-MODULES := hack/images hack/cluster/coredns
+MODULES := hack/images hack/cluster/coredns hack/monitoring
 
 # Go compiles everything one way, as images want it, without libc and this machine's paths, and once more for the race detector, which
 # needs cgo: cold, most of the time goes to dependencies, and each other way would compile them all again.
@@ -167,6 +170,11 @@ $(GOTESTSUM): | bootstrap
 	@echo "==> gotestsum $(GOTESTSUM_VERSION): building (seconds, once)"
 	@GOBIN=$(@D) go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 
+# Without the discovery of targets in clouds, which only its server needs.
+$(PROMTOOL): | bootstrap
+	@echo "==> promtool $(PROMTOOL_VERSION): building (about 2 min, once)"
+	@GOBIN=$(@D) go install -tags remove_all_sd github.com/prometheus/prometheus/cmd/promtool@$(PROMTOOL_VERSION)
+
 $(CONTROLLER_GEN): | bootstrap
 	@echo "==> controller-gen $(CONTROLLER_GEN_VERSION): building (about 1 min, once)"
 	@GOBIN=$(@D) go install sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)
@@ -193,7 +201,7 @@ browser: $(AXE)/complete # the browser itself may have gone since
 	@hack/bootstrap browser
 
 .PHONY: tools
-tools: venv spark-venv $(LINT) $(MINIO) $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete ## Build and install the pinned tools into the cache (about 9 min, once; others call it as needed).
+tools: venv spark-venv $(LINT) $(MINIO) $(PROMTOOL) $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete ## Build and install the pinned tools into the cache (about 9 min, once; others call it as needed).
 
 .PHONY: kube-tools
 kube-tools: bootstrap ## Build Kubernetes and the stock managers for the tests of the control plane (about 15 min, once).
@@ -271,10 +279,11 @@ endef
 test: test-go test-conformance test-loader test-examples ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
 
 .PHONY: test-go
-test-go: venv clients-venv hub-venv browser $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
+test-go: venv clients-venv hub-venv browser $(PROMTOOL) $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
 	$(call gotest,$$(go list ./... | grep -v -x -F -e $$(go list ./test/e2e) $$(go list $(CLUSTER_PACKAGES) | sed 's/^/-e /')))
 	@go -C hack/images test ./...
+	@go -C hack/monitoring test ./...
 
 .PHONY: test-pages
 test-pages: browser ## The servers' pages in a real browser (about 20 s warm).

@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -20,9 +21,12 @@ import (
 type metrics struct{ provision, load *prometheus.HistogramVec }
 
 const (
-	labelEngine = "engine"
-	engineArrow = "arrow"
-	engineFluid = "fluid"
+	labelEngine    = "engine"
+	labelNamespace = "namespace"
+	labelName      = "name"
+	labelState     = "state"
+	engineArrow    = "arrow"
+	engineFluid    = "fluid"
 )
 
 // engineName is the name of the engine of a cache, as in its spec.
@@ -33,9 +37,9 @@ func engineName(dc *v1alpha1.DataCache) string {
 	return engineArrow
 }
 
-// newMetrics registers the metrics; caches are counted by state from the informer at each scrape. A nil registry means
-// controller-runtime's.
-func newMetrics(registry prometheus.Registerer, caches client.Reader) (*metrics, error) {
+// newMetrics registers the metrics. Those of DataCaches are read from the informer at each scrape, once elected is closed. A nil registry
+// means controller-runtime's.
+func newMetrics(registry prometheus.Registerer, caches client.Reader, elected <-chan struct{}) (*metrics, error) {
 	if registry == nil {
 		registry = ctrlmetrics.Registry
 	}
@@ -51,7 +55,7 @@ func newMetrics(registry prometheus.Registerer, caches client.Reader) (*metrics,
 			Buckets: prometheus.ExponentialBuckets(1, 2, 15),
 		}, []string{labelEngine}),
 	}
-	for _, c := range []prometheus.Collector{m.provision, m.load, &stateCollector{caches}} {
+	for _, c := range []prometheus.Collector{m.provision, m.load, &cachesCollector{caches, elected}} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -73,7 +77,12 @@ func (m *metrics) observe(dc *v1alpha1.DataCache, old, next *v1alpha1.DataCacheS
 	}
 }
 
-var cachesDesc = prometheus.NewDesc("datacache_caches", "DataCaches by state and engine.", []string{"state", labelEngine}, nil)
+var (
+	cachesDesc = prometheus.NewDesc("datacache_caches", "DataCaches by state and engine.", []string{labelState, labelEngine}, nil)
+	infoDesc   = prometheus.NewDesc("datacache_cache_info", "1 for each DataCache, with its state.", []string{labelNamespace, labelName, labelState}, nil)
+	ratioDesc  = prometheus.NewDesc("datacache_cache_loaded_ratio", "Share of a DataCache that is loaded, from 0 to 1; none if it is not known.", []string{labelNamespace, labelName}, nil)
+	bytesDesc  = prometheus.NewDesc("datacache_cache_bytes", "Bytes of a DataCache in memory, of one copy; none if they are not known.", []string{labelNamespace, labelName}, nil)
+)
 
 var states = []v1alpha1.State{
 	v1alpha1.StatePending, v1alpha1.StatePlanning, v1alpha1.StateLoading, v1alpha1.StateReady, v1alpha1.StateDegraded,
@@ -83,19 +92,32 @@ var states = []v1alpha1.State{
 // collectTimeout bounds a scrape while the informers have not synced; afterwards it takes milliseconds.
 const collectTimeout = 5 * time.Second
 
-// stateCollector counts DataCaches by state. Every replica of the manager reports the same numbers, so aggregate them with max.
-type stateCollector struct{ caches client.Reader }
+// cachesCollector exports the DataCaches' statuses from the informer. Only the leader exports any, so that sums over the managers count
+// each DataCache once.
+type cachesCollector struct {
+	caches  client.Reader
+	elected <-chan struct{} // closed when this manager leads
+}
 
-// Describe names the one metric.
-func (*stateCollector) Describe(out chan<- *prometheus.Desc) { out <- cachesDesc }
+// Describe names the metrics.
+func (*cachesCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{cachesDesc, infoDesc, ratioDesc, bytesDesc} {
+		out <- desc
+	}
+}
 
 // Collect reports every state, even with no DataCache in it, so that graphs have no gaps.
-func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
+func (c *cachesCollector) Collect(out chan<- prometheus.Metric) {
+	select {
+	case <-c.elected:
+	default:
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout) //nolint:forbidigo // prometheus passes no context
 	defer cancel()
 	var list v1alpha1.DataCacheList
 	if err := c.caches.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		out <- prometheus.NewInvalidMetric(cachesDesc, fmt.Errorf("count DataCaches: %w", err))
+		out <- prometheus.NewInvalidMetric(cachesDesc, fmt.Errorf("list DataCaches: %w", err))
 		return
 	}
 	type key struct {
@@ -107,13 +129,27 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		counts[key{state, engineArrow}], counts[key{state, engineFluid}] = 0, 0
 	}
 	for i := range list.Items {
-		state := list.Items[i].Status.State
-		if state == "" {
-			state = v1alpha1.StatePending
-		}
-		counts[key{state, engineName(&list.Items[i])}]++
+		dc := &list.Items[i]
+		state := cmp.Or(dc.Status.State, v1alpha1.StatePending)
+		counts[key{state, engineName(dc)}]++
+		collectCache(out, dc, state)
 	}
 	for k, n := range counts {
-		out <- prometheus.MustNewConstMetric(cachesDesc, prometheus.GaugeValue, float64(n), string(k.state), k.engine)
+		out <- gauge(cachesDesc, float64(n), string(k.state), k.engine)
 	}
+}
+
+// collectCache reports one DataCache.
+func collectCache(out chan<- prometheus.Metric, dc *v1alpha1.DataCache, state v1alpha1.State) {
+	out <- gauge(infoDesc, 1, dc.Namespace, dc.Name, string(state))
+	if percent := dc.Status.LoadedPercent; percent != nil {
+		out <- gauge(ratioDesc, float64(*percent)/100, dc.Namespace, dc.Name)
+	}
+	if bytes := dc.Status.Bytes; bytes != nil {
+		out <- gauge(bytesDesc, float64(*bytes), dc.Namespace, dc.Name)
+	}
+}
+
+func gauge(desc *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 }

@@ -144,7 +144,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	m, err := newMetrics(o.Registry, mgr.GetClient())
+	m, err := newMetrics(o.Registry, mgr.GetClient(), mgr.Elected())
 	if err != nil {
 		return err
 	}

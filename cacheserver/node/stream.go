@@ -37,6 +37,7 @@ type sender struct {
 	bytes   prometheus.Counter
 	rows    prometheus.Counter
 	wait    prometheus.Counter
+	made    prometheus.Counter
 
 	turn     *fair.Stream
 	jobBytes prometheus.Counter
@@ -89,6 +90,7 @@ func (n *Node) newSender(stream grpc.ServerStream, ticket protocol.Ticket) (_ *s
 	s := &sender{
 		stream: stream, node: n, memory: memory, most: most, timeout: n.cfg.SendTimeout, begin: time.Now(), open: m.Streams.WithLabelValues(label),
 		bytes: m.SentBytes.WithLabelValues(label), rows: m.SentRows.WithLabelValues(label), wait: m.SendWait.WithLabelValues(label),
+		made: m.Work.WithLabelValues(label),
 		turn: turn, jobBytes: m.JobBytes.Of(job), jobWait: m.JobWait.Of(job),
 		reader: n.readers.begin(keyOf(stream.Context(), ticket), time.Now()),
 	}
@@ -139,6 +141,7 @@ func (s *sender) batch(m rows.Message) error {
 	}
 	s.work()
 	s.rows.Add(float64(m.Rows))
+	s.made.Add(busy.Seconds())
 	for _, t := range []*traffic{&s.reader.traffic, &s.node.readers.total} {
 		t.rows.Add(int64(m.Rows))
 		t.node.Add(int64(busy))

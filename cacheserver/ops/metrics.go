@@ -36,6 +36,7 @@ type Metrics struct {
 	SentBytes     *prometheus.CounterVec // FlightData bytes, by request kind
 	SentRows      *prometheus.CounterVec // by kind
 	SendWait      *prometheus.CounterVec // seconds blocked on the transport, by request kind
+	Work          *prometheus.CounterVec // seconds that the node took to make batches, by request kind
 	FilterIndexes prometheus.Gauge       // indexes of clients' filters in memory
 	FilterBytes   prometheus.Gauge       // bytes of them
 	FilterSeconds prometheus.Counter     // seconds of making them
@@ -61,6 +62,7 @@ func NewMetrics() *Metrics {
 	m.SentBytes = m.counterVec("stream_bytes_total", "FlightData bytes handed to the transport, by kind.", "kind")
 	m.SentRows = m.counterVec("stream_rows_total", "Rows handed to the transport, by kind.", "kind")
 	m.SendWait = m.counterVec("stream_send_wait_seconds_total", "Seconds that streams waited for the transport to take a message, by kind.", "kind")
+	m.Work = m.counterVec("stream_work_seconds_total", "Seconds that streams waited for the data node to make a batch, by kind.", "kind")
 	m.FilterIndexes = m.gauge("filter_indexes", "Indexes of clients' filters in memory.")
 	m.FilterBytes = m.gauge("filter_bytes", "Bytes of the indexes of clients' filters.")
 	m.FilterSeconds = m.counter("filter_seconds_total", "Seconds of making the indexes of clients' filters.")
@@ -82,6 +84,9 @@ func (m *Metrics) Gauge(name, help string, value func() float64) {
 func (m *Metrics) Counter(name, help string, value func() float64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, value))
 }
+
+// Register registers a collector.
+func (m *Metrics) Register(c prometheus.Collector) { m.registry.MustRegister(c) }
 
 // Handler serves the metrics in Prometheus' text format.
 func (m *Metrics) Handler() http.Handler {

@@ -20,6 +20,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/xds"
+	"github.com/kubeflow/datacache/internal/buildinfo"
 )
 
 // xdsFlags configure the port at which Envoys and gRPC clients get their configuration.
@@ -153,10 +154,11 @@ func (c *control) setMembers(members []router.Member) {
 	}
 }
 
-// collectors returns the xDS server's metrics; c may be nil.
+// collectors returns the metrics of the program and of the xDS server; c may be nil.
 func (c *control) collectors() []prometheus.Collector {
+	version := buildinfo.Collector("object-cache", builtVersion())
 	if c == nil {
-		return nil
+		return []prometheus.Collector{version}
 	}
-	return []prometheus.Collector{c.Collector()}
+	return []prometheus.Collector{version, c.Collector()}
 }

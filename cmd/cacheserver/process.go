@@ -14,6 +14,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/internal/buildinfo"
 )
 
 // process holds the listeners and the log that every serving command opens first.
@@ -48,6 +49,7 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 			return nil, fmt.Errorf("--http: %w", err)
 		}
 	}
+	p.metrics.Register(buildinfo.Collector("cacheserver", builtVersion()))
 	p.metrics.Counter("load_read_bytes_total", "Bytes read from the object store or files.", func() float64 { return float64(store.Stats().Bytes) })
 	p.metrics.Counter("objstore_requests_total", "Requests to the object store.", func() float64 { return float64(store.Stats().Requests) })
 	p.metrics.Counter("objstore_retries_total", "Requests to the object store that were tried again.", func() float64 { return float64(store.Stats().Retries) })

@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -17,17 +18,22 @@ import (
 // records.
 var version = ""
 
+// builtVersion is the version of this program.
+func builtVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	return cmp.Or(version, info.Main.Version)
+}
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			info, ok := debug.ReadBuildInfo()
-			if !ok {
-				info = &debug.BuildInfo{}
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "cacheserver %s, wire contract v%d, %s\n", cmp.Or(version, info.Main.Version), protocol.Version, info.GoVersion)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "cacheserver %s, wire contract v%d, %s\n", builtVersion(), protocol.Version, runtime.Version())
 			return err
 		},
 	}

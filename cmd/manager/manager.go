@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/kubeflow/datacache/internal/buildinfo"
 	"github.com/kubeflow/datacache/internal/manage"
 )
 
@@ -45,6 +48,9 @@ func newManager(reach *rest.Config, p parts, namespace string, cfg serving, opti
 	mgr, err := ctrl.NewManager(reach, options)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the manager: %w", err)
+	}
+	if err := ctrlmetrics.Registry.Register(buildinfo.Collector(strings.TrimPrefix(p.manager, "datacache-"), version)); err != nil {
+		return nil, nil, fmt.Errorf("register metrics: %w", err)
 	}
 	if p.webhook == "" {
 		return mgr, nil, manage.Probe(mgr, nil)

@@ -354,6 +354,14 @@ class TestRest:
         assert "go_goroutines" in text
         assert cache.get("/no-such-page")[0] == 404
 
+    def test_the_time_of_streams_is_counted_by_side(self, table: Table, caches: Caches, connect: Connect) -> None:
+        cache = caches.of(table("plain"))
+        client = connect(cache)
+        client.read(client.path(0, 1))
+        lines = dict(line.rsplit(" ", 1) for line in cache.get("/metrics")[1].splitlines())
+        for side in ("work", "send_wait"):
+            assert float(lines[f'datacache_stream_{side}_seconds_total{{kind="shard"}}']) > 0
+
     @pytest.mark.parametrize("action", ["no-such-action", "", "Status", "shutdown"])
     def test_other_actions_are_unimplemented(self, action: str, plain: Client) -> None:
         check_code("UNIMPLEMENTED", lambda: list(plain.head.do_action(action)))

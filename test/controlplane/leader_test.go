@@ -4,9 +4,14 @@
 package controlplane
 
 import (
+	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
 // TestAnotherManagerTakesOver stops the leading manager. The other one, which only served the webhook until then, gives the next
@@ -19,6 +24,10 @@ func TestAnotherManagerTakesOver(t *testing.T) {
 	before := cacheJob(ns, "before", "cache://demo/reviews", tableEnv()...)
 	cluster.Create(t, before)
 	all(t, ns, 1, v1alpha1.StateReady)
+	exported(t, leader, ns, "before")
+	if n, err := testutil.GatherAndCount(other.metrics, "datacache_cache_info", "datacache_caches"); err != nil || n != 0 {
+		t.Errorf("the manager that does not lead exports %d series of DataCaches (%v), want none: sums would count each cache twice", n, err)
+	}
 	if err := leader.stop(); err != nil {
 		t.Fatalf("the leader ended with %v", err)
 	}
@@ -28,4 +37,37 @@ func TestAnotherManagerTakesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	all(t, ns, 1, v1alpha1.StateReady)
+	exported(t, other, ns, "after")
+}
+
+// exported waits until the manager exports a Ready DataCache as the only one of its namespace: its informer may lag behind.
+func exported(t *testing.T, manager *running, namespace, name string) {
+	t.Helper()
+	kubetest.Eventually(t, "metrics of "+name, func() error {
+		dc := cluster.DataCache(t, namespace, name, v1alpha1.StateReady)
+		families, err := manager.metrics.Gather()
+		if err != nil {
+			return err
+		}
+		got := map[string]float64{}
+		for _, family := range families {
+			for _, series := range family.GetMetric() {
+				labels := map[string]string{}
+				for _, label := range series.GetLabel() {
+					labels[label.GetName()] = label.GetValue()
+				}
+				if labels["namespace"] == namespace {
+					got[family.GetName()+" "+labels["name"]+" "+labels["state"]] = series.GetGauge().GetValue()
+				}
+			}
+		}
+		want := map[string]float64{
+			"datacache_cache_info " + name + " Ready": 1, "datacache_cache_loaded_ratio " + name + " ": 1,
+			"datacache_cache_bytes " + name + " ": float64(*dc.Status.Bytes),
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
 }

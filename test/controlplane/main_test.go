@@ -46,6 +46,7 @@ const (
 var (
 	cluster *kubetest.Cluster
 	leader  *running
+	other   *running // answers the webhook, and leads when the leader has stopped
 	heads   = &network{servers: map[types.NamespacedName]string{}}
 	asked   kubetest.Requests // by the manager
 
@@ -103,8 +104,7 @@ func startManagers(c *kubetest.Cluster) (stop func() error, err error) {
 	case <-time.After(kubetest.Deadline):
 		return nil, errors.New("the first manager does not lead")
 	}
-	other, err := startManager(ctx, c, webhookPort)
-	if err != nil {
+	if other, err = startManager(ctx, c, webhookPort); err != nil {
 		return nil, err
 	}
 	return func() error { cancel(); return errors.Join(leader.stop(), other.stop()) }, nil
@@ -113,11 +113,13 @@ func startManagers(c *kubetest.Cluster) (stop func() error, err error) {
 // running is a manager that is running.
 type running struct {
 	ctrl.Manager
-	stop func() error // stops it, at the first call, and returns its error
+	metrics *prometheus.Registry
+	stop    func() error // stops it, at the first call, and returns its error
 }
 
 func startManager(ctx context.Context, c *kubetest.Cluster, port int) (*running, error) {
-	mgr, err := newManager(ctx, c, port)
+	metrics := prometheus.NewRegistry()
+	mgr, err := newManager(ctx, c, port, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +130,7 @@ func startManager(ctx context.Context, c *kubetest.Cluster, port int) (*running,
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
 		return nil, errors.Join(errors.New("the manager's informers did not sync"), stop())
 	}
-	return &running{mgr, stop}, nil
+	return &running{mgr, metrics, stop}, nil
 }
 
 func install(ctx context.Context, c *kubetest.Cluster) error {
@@ -148,7 +150,7 @@ func install(ctx context.Context, c *kubetest.Cluster) error {
 	return c.Install(ctx, file, fmt.Sprintf("%s:%d", c.Address, webhookPort))
 }
 
-func newManager(ctx context.Context, c *kubetest.Cluster, port int) (ctrl.Manager, error) {
+func newManager(ctx context.Context, c *kubetest.Cluster, port int, metrics *prometheus.Registry) (ctrl.Manager, error) {
 	reach, err := c.ConfigFor("system:serviceaccount:"+systemNamespace+":datacache-manager", "system:serviceaccounts", "system:authenticated")
 	if err != nil {
 		return nil, err
@@ -178,7 +180,7 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int) (ctrl.Manage
 		return nil, err
 	}
 	return mgr, controller.Setup(ctx, mgr, controller.Options{
-		Image: image, Namespace: systemNamespace, Dial: heads.dial, Registry: prometheus.NewRegistry(),
+		Image: image, Namespace: systemNamespace, Dial: heads.dial, Registry: metrics,
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,8 +25,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
+	"github.com/kubeflow/datacache/test/kit/promtest"
 )
 
 // TestCertificateInASharedNamespace runs the manager in Trainer's namespace, where it may not read Trainer's Secrets: it must create
@@ -90,15 +93,59 @@ func TestMetricsWantAToken(t *testing.T) {
 			}
 			token = request.Status.Token
 		}
-		kubetest.Eventually(t, fmt.Sprintf("an answer to %q", name), func() error { return scrape(t.Context(), m.metrics, token, want) })
+		kubetest.Eventually(t, fmt.Sprintf("an answer to %q", name), func() error {
+			_, err := scrape(t.Context(), m.metrics, token, want)
+			return err
+		})
+		if want == http.StatusOK {
+			rulesNameRealMetrics(t, m, token)
+		}
 	}
 }
 
-// scrape requests the metrics, and returns an error unless the response has the wanted status.
-func scrape(ctx context.Context, address, token string, want int) error {
+// rulesNameRealMetrics checks that the leading manager exports every metric of managers that an alert names.
+func rulesNameRealMetrics(t *testing.T, m *manager, token string) {
+	t.Helper()
+	ns := cluster.Namespace(t)
+	dc := &v1alpha1.DataCache{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "watched"},
+		Spec: v1alpha1.DataCacheSpec{Arrow: &v1alpha1.ArrowCache{
+			MetadataLocation: new("s3://lake/reviews/metadata/00001.metadata.json"), Table: "demo.reviews", DataNodes: 1, Replicas: 1,
+		}},
+	}
+	cluster.Create(t, dc)
+	kubetest.Eventually(t, "all metrics of the rules", func() error {
+		// A Pending cache keeps the numbers that it had; the controller may have written it in between.
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(dc), dc); err != nil {
+			return err
+		}
+		if dc.Status.Bytes == nil || dc.Status.LoadedPercent == nil {
+			dc.Status.Bytes, dc.Status.LoadedPercent = new(int64(1000)), new(int32(50))
+			if err := cluster.Client.Status().Update(t.Context(), dc); err != nil {
+				return err
+			}
+		}
+		text, err := scrape(t.Context(), m.metrics, token, http.StatusOK)
+		if err != nil {
+			return err
+		}
+		exported := promtest.Names(text)
+		for _, rule := range promtest.Read(t, filepath.Join(repository, "manifests/components/monitoring/rules.yaml")).Rules() {
+			for _, name := range promtest.Metrics(rule.Expr) {
+				if promtest.OfManager(name) && !exported[name] {
+					return fmt.Errorf("%s names the metric %s, which the manager does not export", rule.Alert, name)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// scrape requests the metrics. A response with another status than the wanted one is an error.
+func scrape(ctx context.Context, address, token string, want int) (text string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/metrics", nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
@@ -107,13 +154,14 @@ func scrape(ctx context.Context, address, token string, want int) error {
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != want {
-		return fmt.Errorf("%s, want %d", response.Status, want)
+		return "", fmt.Errorf("%s, want %d", response.Status, want)
 	}
-	return nil
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
 }
 
 // TestNamespaced checks that with the component namespaced the manager gives caches to TrainJobs of the namespaces that it serves,
