@@ -185,7 +185,10 @@ func (p *kubectlPlugin) ordersEvents() {
 	var last time.Time
 	for _, e := range events.Items {
 		at := e.LastTimestamp.Time
-		if at.IsZero() {
+		switch {
+		case e.Series != nil: // it happened again; the other times are those of the first
+			at = e.Series.LastObservedTime.Time
+		case at.IsZero():
 			at = e.EventTime.Time
 		}
 		if at.Truncate(time.Second).Before(last) { // older events have seconds only
