@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// usually is how long a stream may hold a turn while others wait, unless it waits for the network, and least what is left of it for
-	// a stream that exceeds it each time. most is how long it may hold a turn in any case.
-	usually, least, most = 20 * time.Millisecond, time.Millisecond, 100 * time.Millisecond
-	// quick is how long a turn takes at most whose client reads as fast as the server sends.
-	quick = 4 * time.Millisecond
-	// look is how often a stream that waits for the network is looked at.
-	look = 5 * time.Millisecond
-	// usual is the expected length in bytes of a stream's first message.
-	usual = 1 << 20
+	// A stream may hold a turn while others wait for mostPatience if it waits for the network, otherwise for its own patience. That is
+	// usualPatience at first, and falls to leastPatience while the stream's client reads slowly.
+	usualPatience, leastPatience, mostPatience = 20 * time.Millisecond, time.Millisecond, 100 * time.Millisecond
+	// quickTurn is the maximum length of a turn whose client reads as fast as the server sends.
+	quickTurn = 4 * time.Millisecond
+	// pollInterval is the time between two checks of whether a stream still waits for the network.
+	pollInterval = 5 * time.Millisecond
+	// usualMessage is the assumed length, in bytes, of a stream's first message.
+	usualMessage = 1 << 20
 )
 
 // Queue grants turns to streams. Make it with New; it is safe for concurrent use.
@@ -39,8 +39,8 @@ type Queue struct {
 	open     int       // number of jobs with streams
 	waiting  []*job    // jobs with waiting streams; those that were granted a turn longest ago come first
 	holding  []*Stream // streams with a turn
-	virtual  float64   // the virtual time
-	latest   float64   // the latest finish of any job
+	virtual  float64   // the virtual time: the start of the turn that was granted last
+	latest   float64   // the latest virtual finish time of all jobs
 	timer    *time.Timer
 	due      time.Time // when timer ends; zero: it is not running
 }
@@ -130,7 +130,7 @@ func (q *Queue) Join(name string, sending func() bool) (*Stream, error) {
 		q.open++
 	}
 	j.streams++
-	return &Stream{queue: q, job: j, ready: make(chan struct{}, 1), sending: sending, index: -1, patience: usually, last: usual}, nil
+	return &Stream{queue: q, job: j, ready: make(chan struct{}, 1), sending: sending, index: -1, patience: usualPatience, last: usualMessage}, nil
 }
 
 // forget removes a job without streams whose finish is past, so that it would start as a new one does.
@@ -221,10 +221,10 @@ func (q *Queue) settle(s *Stream) {
 	}
 	s.sent = 0
 	if s.index >= 0 {
-		if time.Since(s.since) < quick {
-			s.patience = min(2*s.patience, usually)
+		if time.Since(s.since) < quickTurn {
+			s.patience = min(2*s.patience, usualPatience)
 		} else {
-			s.patience = max(s.patience*3/4, least)
+			s.patience = max(s.patience*3/4, leastPatience)
 		}
 		q.drop(s)
 	}
@@ -265,7 +265,7 @@ func (q *Queue) next() int {
 	}
 	best := -1
 	for i, j := range q.waiting {
-		if q.start(j) <= first+usual && (best < 0 || float64(j.held)*q.waiting[best].weight < float64(q.waiting[best].held)*j.weight) {
+		if q.start(j) <= first+usualMessage && (best < 0 || float64(j.held)*q.waiting[best].weight < float64(q.waiting[best].held)*j.weight) {
 			best = i
 		}
 	}
@@ -307,7 +307,7 @@ func (q *Queue) watch(now time.Time) {
 	if len(q.holding) == 0 {
 		return
 	}
-	first := now.Add(look)
+	first := now.Add(pollInterval)
 	for _, s := range q.holding {
 		if due := s.since.Add(s.patience); due.Before(first) && due.After(now) { // others were found to wait for the network
 			first = due
@@ -330,8 +330,8 @@ func (q *Queue) overdue() {
 	}
 	now := time.Now()
 	for _, s := range slices.Clone(q.holding) {
-		if held := now.Sub(s.since); held >= s.patience && (held >= most || !s.sending()) {
-			s.patience = max(s.patience/2, least)
+		if held := now.Sub(s.since); held >= s.patience && (held >= mostPatience || !s.sending()) {
+			s.patience = max(s.patience/2, leastPatience)
 			q.drop(s)
 		}
 	}

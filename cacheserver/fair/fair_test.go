@@ -119,13 +119,13 @@ func TestSlowReadersHoldNobody(t *testing.T) {
 	})
 }
 
-// TestReadersThatStop has a job whose streams never end their turns: one of another job waits no longer than usually, or than most if
-// the others wait for the network.
+// TestReadersThatStop has a job whose streams never end their turns: a stream of another job waits for usualPatience at most, or for
+// mostPatience if the others wait for the network.
 func TestReadersThatStop(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sending func() bool
 		want    time.Duration
-	}{"clients": {idle, usually}, "network": {func() bool { return true }, most}} {
+	}{"clients": {idle, usualPatience}, "network": {func() bool { return true }, mostPatience}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := New(2)
@@ -146,7 +146,7 @@ func TestReadersThatStop(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if i == 4 && (waited < tt.want || waited > tt.want+look) {
+					if i == 4 && (waited < tt.want || waited > tt.want+pollInterval) {
 						t.Errorf("waited %s, want %s", waited, tt.want)
 					}
 				}

@@ -106,7 +106,7 @@ func (h *Head) Start(ctx context.Context) error {
 		return transport.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
 	})
 	if h.cfg.HTTP != nil {
-		page := watch.New(&looks{head: h})
+		page := watch.New(&pageSource{head: h})
 		group.Go(func() error { return ops.Serve(httpCtx, h.cfg.HTTP, h.opsHandler(page)) })
 		group.Go(func() error { page.Run(httpCtx); return nil })
 	}

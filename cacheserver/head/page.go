@@ -14,14 +14,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/watch/reading"
 )
 
-// looks is the head as its page shows it: a watch.Source.
-type looks struct {
+// pageSource is the watch.Source of the page of the head.
+type pageSource struct {
 	head    *Head
 	readers reading.Readers
 }
 
 // Series implements watch.Source.
-func (l *looks) Series() []watch.Series {
+func (l *pageSource) Series() []watch.Series {
 	return append(reading.Series(),
 		watch.Series{Name: "rows", Chart: "Rows loaded a second", Unit: watch.Count, Rate: true},
 		watch.Series{Name: "bytes", Chart: "Bytes loaded a second", Unit: watch.Bytes, Rate: true},
@@ -33,7 +33,7 @@ func (l *looks) Series() []watch.Series {
 }
 
 // Sample implements watch.Source.
-func (l *looks) Sample() watch.Sample {
+func (l *pageSource) Sample() watch.Sample {
 	c, now := l.head.cluster, time.Now()
 	c.mu.Lock()
 	total, readers := c.trafficLocked()
@@ -80,7 +80,7 @@ func (c *cluster) trafficLocked() (total protocol.Traffic, readers []protocol.Re
 }
 
 // View implements watch.Source.
-func (l *looks) View() watch.View {
+func (l *pageSource) View() watch.View {
 	s := l.head.Report()
 	v := watch.View{
 		Role: "cache", Name: s.Table, State: string(s.State), Reason: s.Reason, Tone: toneOf(s.State),
@@ -103,7 +103,7 @@ func (l *looks) View() watch.View {
 	return v
 }
 
-func (l *looks) meters(s protocol.Status) []watch.Meter {
+func (l *pageSource) meters(s protocol.Status) []watch.Meter {
 	b := l.head.cfg.Budget
 	own := watch.Meter{Name: "head", Used: b.Used(), Peak: b.Peak(), Limit: b.Limit()}
 	if l.head.cfg.OneProcess {

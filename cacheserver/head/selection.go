@@ -17,7 +17,7 @@ import (
 // selection says which rows of a view a request selects.
 type selection struct {
 	protocol.Selection
-	filter      string // id of the filter; "" without one
+	filter      string // names the filter's index on the data nodes; empty if the request has no filter
 	fingerprint string
 }
 

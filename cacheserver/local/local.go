@@ -39,7 +39,7 @@ type Config struct {
 	Source       source.Source
 	TLS          transport.TLS
 	Transport    transport.Implementation // zero: transport.H2
-	Grace        time.Duration            // 0: the default of head and nodes
+	Grace        time.Duration            // how long calls may go on after a stop; 0: the defaults of head.Config and node.Config
 	// LoadTimeout is how long a first load may make no progress because the store or the catalog is unavailable; 0: a minute, since a
 	// user is waiting.
 	LoadTimeout time.Duration

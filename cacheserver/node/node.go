@@ -122,7 +122,7 @@ func (n *Node) Start(ctx context.Context) error {
 		return transport.Serve(groupCtx, server, n.cfg.Flight, n.cfg.Grace)
 	})
 	if n.cfg.HTTP != nil {
-		page := watch.New(&looks{node: n})
+		page := watch.New(&pageSource{node: n})
 		group.Go(func() error { return ops.Serve(lastCtx, n.cfg.HTTP, n.opsHandler(page)) })
 		group.Go(func() error { page.Run(lastCtx); return nil })
 	}

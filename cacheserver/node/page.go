@@ -12,14 +12,14 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/watch/reading"
 )
 
-// looks is the data node as its page shows it: a watch.Source.
-type looks struct {
+// pageSource is the watch.Source of the page of the data node.
+type pageSource struct {
 	node    *Node
 	readers reading.Readers
 }
 
 // Series implements watch.Source.
-func (l *looks) Series() []watch.Series {
+func (l *pageSource) Series() []watch.Series {
 	return append(reading.Series(),
 		watch.Series{Name: "rows", Chart: "Rows loaded a second", Unit: watch.Count, Rate: true},
 		watch.Series{Name: "bytes", Chart: "Bytes loaded a second", Unit: watch.Bytes, Rate: true},
@@ -32,7 +32,7 @@ func (l *looks) Series() []watch.Series {
 }
 
 // Sample implements watch.Source.
-func (l *looks) Sample() watch.Sample {
+func (l *pageSource) Sample() watch.Sample {
 	total, readers := l.node.traffic(protocol.MaxReaders)
 	l.readers.Update(time.Now(), readers)
 	s, fetched := l.node.status(), l.node.cfg.Store.Stats()
@@ -47,7 +47,7 @@ func (l *looks) Sample() watch.Sample {
 }
 
 // View implements watch.Source.
-func (l *looks) View() watch.View {
+func (l *pageSource) View() watch.View {
 	s := l.node.status()
 	v := watch.View{
 		Role: fmt.Sprintf("data node %d", s.Index), Name: l.node.cfg.Source.String(), State: s.State, Reason: s.Reason, Tone: toneOf(s.State),

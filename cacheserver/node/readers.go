@@ -51,8 +51,10 @@ type traffic struct {
 // reader counts for the streams of one readerKey.
 type reader struct {
 	traffic
-	streams int       // protected by readers.mu
-	left    time.Time // when the last of the streams ended; likewise
+
+	// Protected by readers.mu.
+	streams int       // open streams
+	left    time.Time // when the last of them ended
 }
 
 // readers are the readers of a node. The zero value is ready to use; it is safe for concurrent use.

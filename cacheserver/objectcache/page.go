@@ -19,20 +19,20 @@ import (
 
 // ServeOps serves probes, metrics and the page on the listener until ctx ends. It closes the listener.
 func (s *Server) ServeOps(ctx context.Context, on net.Listener) error {
-	page := watch.New(looks{s})
+	page := watch.New(pageSource{s})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ops.Serve(ctx, on, ops.Handler(s, s.Metrics(), page)) })
 	group.Go(func() error { page.Run(ctx); return nil })
 	return group.Wait()
 }
 
-// looks is the object cache as its page shows it: a watch.Source.
-type looks struct{ server *Server }
+// pageSource is the watch.Source of the page of the object cache.
+type pageSource struct{ server *Server }
 
-var _ watch.Source = looks{}
+var _ watch.Source = pageSource{}
 
 // Series implements watch.Source.
-func (looks) Series() []watch.Series {
+func (pageSource) Series() []watch.Series {
 	return []watch.Series{
 		{Name: "found", Chart: "Reads a second", Unit: watch.Count, Rate: true},
 		{Name: "not here", Chart: "Reads a second", Unit: watch.Count, Rate: true},
@@ -47,7 +47,7 @@ func (looks) Series() []watch.Series {
 }
 
 // Sample implements watch.Source.
-func (l looks) Sample() watch.Sample {
+func (l pageSource) Sample() watch.Sample {
 	s, t := l.server, &l.server.metrics.traffic
 	used, quota := usage(s.cfg.Store.Stats())
 	values := []int64{
@@ -70,7 +70,7 @@ func usage(buckets []store.BucketStats) (used, quota int64) {
 	return used, quota
 }
 
-func (l looks) state() (state, reason string, tone watch.Tone) {
+func (l pageSource) state() (state, reason string, tone watch.Tone) {
 	ready, reason := l.server.Ready()
 	switch {
 	case !ready:
@@ -84,7 +84,7 @@ func (l looks) state() (state, reason string, tone watch.Tone) {
 }
 
 // View implements watch.Source.
-func (l looks) View() watch.View {
+func (l pageSource) View() watch.View {
 	s := l.server
 	buckets := s.cfg.Store.Stats()
 	used, _ := usage(buckets)
@@ -103,7 +103,7 @@ func (l looks) View() watch.View {
 	return v
 }
 
-func (l looks) waits() []watch.Wait {
+func (l pageSource) waits() []watch.Wait {
 	var waits []watch.Wait
 	if ok, reason := l.server.Ready(); !ok {
 		waits = append(waits, watch.Wait{For: reason, Fix: "It ends by itself. Requests get 503 until then, and clients read from the source."})
@@ -126,7 +126,7 @@ func found(c *counts) watch.Cell {
 }
 
 // buckets lists the buckets, those with the most bytes first.
-func (l looks) buckets(all []store.BucketStats) watch.Table {
+func (l pageSource) buckets(all []store.BucketStats) watch.Table {
 	t := watch.Table{
 		ID: "buckets", Title: "Buckets", Empty: "The buckets file names none.",
 		Note: "Found: the part of reads whose object was here, since the start.",

@@ -30,8 +30,8 @@ import (
 // Finding is what was found at one step of the way from a TrainJob to its rows.
 type Finding struct {
 	Subject string `json:"subject"`       // what was looked at: "TrainJob team/train", "DataCache team/train", ...
-	State   string `json:"state"`         // how it is
-	Blocks  bool   `json:"blocks"`        // the TrainJob does not go on because of it
+	State   string `json:"state"`         // its state in words
+	Blocks  bool   `json:"blocks"`        // whether the TrainJob waits or fails because of it
 	Fix     string `json:"fix,omitempty"` // what to do about it; "" if it does not block, or if waiting is all that there is to do
 }
 

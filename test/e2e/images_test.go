@@ -188,7 +188,7 @@ func (o *origin) wrap(w http.ResponseWriter, r *http.Request, _ string) http.Res
 		return w
 	}
 	select {
-	case <-o.release: // blocks while it is nil
+	case <-o.release: // not while it is nil: a nil channel is never ready
 		http.Error(w, "for containerd alone", http.StatusServiceUnavailable)
 		return nil
 	default:

@@ -38,7 +38,7 @@ func TestAlerts(t *testing.T) {
 			group.Rules[i].Annotations = map[string]string{"summary": group.Rules[i].Annotations["summary"]}
 		}
 	}
-	text, err := json.Marshal(groups) // which is YAML
+	text, err := json.Marshal(groups) // promtool reads YAML, of which JSON is a subset
 	if err != nil {
 		t.Fatal(err)
 	}

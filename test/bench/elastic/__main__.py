@@ -20,7 +20,7 @@ from server import Caches
 from elastic.data import BATCH, FILTERED, ROWS, WEIGHTS, Run, table
 from elastic.loaders import KINDS, prepare
 
-BEFORE, OTHER = 2, 3  # ranks before the interruption, and of the other resumed run
+BEFORE, OTHER = 2, 3  # numbers of ranks: before the interruption; after it, in the run that changes it
 SECONDS = 180  # limit of one run
 Ranks = list[tuple[list[list[int]], bytes]]  # of each rank: its batches, and its state
 
