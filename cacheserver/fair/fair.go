@@ -6,7 +6,7 @@
 //
 // Turns are granted by start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) over jobs, and in the order of requests within a job.
 // Each job has a virtual finish time. A turn's start is the later of the queue's virtual time and the job's finish; the turn with the
-// earliest start is granted next, the virtual time becomes its start, and the job's finish becomes start + bytes / weight. A job that
+// earliest start is granted next, the virtual time becomes that start, and the job's finish becomes its start + bytes / weight. A job that
 // was idle therefore gains no credit. See docs/adr/0026-turns-by-job.md.
 package fair
 
@@ -19,15 +19,17 @@ import (
 )
 
 const (
-	// A stream may hold a turn while others wait for mostPatience if it waits for the network, otherwise for its own patience. That is
-	// usualPatience at first, and falls to leastPatience while the stream's client reads slowly.
+	// A stream may hold a turn while others wait for mostPatience if it uses it, and for its own patience if it waits for its client. That
+	// is usualPatience at first, and falls to leastPatience while the stream's client reads slowly.
 	usualPatience, leastPatience, mostPatience = 20 * time.Millisecond, time.Millisecond, 100 * time.Millisecond
 	// quickTurn is the maximum length of a turn whose client reads as fast as the server sends.
 	quickTurn = 4 * time.Millisecond
-	// pollInterval is the time between two checks of whether a stream still waits for the network.
+	// pollInterval is the time between two checks of whether a stream still uses its turn.
 	pollInterval = 5 * time.Millisecond
 	// usualMessage is the assumed length, in bytes, of a stream's first message.
 	usualMessage = 1 << 20
+	// equal is the largest difference, in bytes by weight, between the starts of jobs that count as equally far: their turns' messages.
+	equal = 4 * usualMessage
 )
 
 // Queue grants turns to streams. Make it with New; it is safe for concurrent use.
@@ -39,7 +41,7 @@ type Queue struct {
 	open     int       // number of jobs with streams
 	waiting  []*job    // jobs with waiting streams; those that were granted a turn longest ago come first
 	holding  []*Stream // streams with a turn
-	virtual  float64   // the virtual time: the start of the turn that was granted last
+	virtual  float64   // the virtual time: the earliest start of all waiting jobs when a turn was granted last
 	latest   float64   // the latest virtual finish time of all jobs
 	timer    *time.Timer
 	due      time.Time // when timer ends; zero: it is not running
@@ -61,7 +63,7 @@ type Stream struct {
 	queue   *Queue
 	job     *job
 	ready   chan struct{} // buffered; receives one value when a waiting stream gets its turn
-	sending func() bool
+	uses    func() bool
 	sent    int64 // bytes sent in this turn
 
 	// Protected by Queue.mu.
@@ -69,6 +71,7 @@ type Stream struct {
 	charged  int64
 	open     bool // a turn was granted and not settled, even if it was lost
 	since    time.Time
+	network  bool          // this turn was found to wait for the network
 	patience time.Duration // how long it may hold a turn while others wait
 	last     int64         // bytes of its last message
 }
@@ -106,9 +109,9 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("job %q: it has %d streams of this data node, which is the limit maxStreamsPerJob; end one, or raise the limit", e.Job, e.Most)
 }
 
-// Join adds a stream to a job. sending reports whether what the stream sends waits for the network; it may be called at any time until
-// Leave, and must not call the queue. The error is a *LimitError.
-func (q *Queue) Join(name string, sending func() bool) (*Stream, error) {
+// Join adds a stream to a job. uses reports whether the stream uses its turn, to make a message or to wait for the network, rather than
+// to wait for its client; it may be called whenever the stream has a turn, and must not call the queue. The error is a *LimitError.
+func (q *Queue) Join(name string, uses func() bool) (*Stream, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	j := q.jobs[name]
@@ -130,7 +133,7 @@ func (q *Queue) Join(name string, sending func() bool) (*Stream, error) {
 		q.open++
 	}
 	j.streams++
-	return &Stream{queue: q, job: j, ready: make(chan struct{}, 1), sending: sending, index: -1, patience: usualPatience, last: usualMessage}, nil
+	return &Stream{queue: q, job: j, ready: make(chan struct{}, 1), uses: uses, index: -1, patience: usualPatience, last: usualMessage}, nil
 }
 
 // forget removes a job without streams whose finish is past, so that it would start as a new one does.
@@ -199,6 +202,13 @@ func (s *Stream) Contended() bool {
 	return s.index >= 0 && len(s.queue.waiting) > 0
 }
 
+// Draining tells that the stream's turn goes on because of the network, so that its length says nothing about the client.
+func (s *Stream) Draining() {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	s.network = true
+}
+
 // Release ends the stream's turn.
 func (s *Stream) Release() {
 	q := s.queue
@@ -223,7 +233,7 @@ func (q *Queue) settle(s *Stream) {
 	if s.index >= 0 {
 		if time.Since(s.since) < quickTurn {
 			s.patience = min(2*s.patience, usualPatience)
-		} else {
+		} else if !s.network {
 			s.patience = max(s.patience*3/4, leastPatience)
 		}
 		q.drop(s)
@@ -254,29 +264,28 @@ func (q *Queue) dispatch() {
 	}
 }
 
-// next is the index in waiting of the job that gets the next turn: the one with the earliest start. Jobs whose starts differ by less
-// than a message count as equal; of these, the one that holds the fewest turns for its weight is next. Otherwise a job with just as
-// many streams as its share of the turns would lose one to each message that ends a moment early, and could not make up for it. mu is
-// held.
-func (q *Queue) next() int {
-	first := q.start(q.waiting[0])
+// next returns the index in waiting of the job that gets the next turn, and the earliest start of all waiting ones. It is the job with the
+// earliest start; of jobs whose starts are equal, the one that holds the fewest turns for its weight is next. Otherwise a job with just as many streams as its share of the turns would lose
+// one to each message that ends a moment early, and could not make up for it. mu is held.
+func (q *Queue) next() (best int, first float64) {
+	first = q.start(q.waiting[0])
 	for _, j := range q.waiting[1:] {
 		first = min(first, q.start(j))
 	}
-	best := -1
+	best = -1
 	for i, j := range q.waiting {
-		if q.start(j) <= first+usualMessage && (best < 0 || float64(j.held)*q.waiting[best].weight < float64(q.waiting[best].held)*j.weight) {
+		if q.start(j) <= first+equal && (best < 0 || float64(j.held)*q.waiting[best].weight < float64(q.waiting[best].held)*j.weight) {
 			best = i
 		}
 	}
-	return best
+	return best, first
 }
 
 // start is the virtual time at which the job's next turn would start. mu is held.
 func (q *Queue) start(j *job) float64 { return max(q.virtual, j.finish) }
 
-// grant gives a turn to the first stream of the job waiting[i]. mu is held.
-func (q *Queue) grant(i int) {
+// grant gives a turn to the first stream of the job waiting[i]. first is the earliest start of all that wait. mu is held.
+func (q *Queue) grant(i int, first float64) {
 	j := q.waiting[i]
 	s := j.waiting[0]
 	j.waiting = slices.Delete(j.waiting, 0, 1)
@@ -284,12 +293,11 @@ func (q *Queue) grant(i int) {
 	if len(j.waiting) > 0 {
 		q.waiting = append(q.waiting, j)
 	}
-	q.virtual = q.start(j)
 	s.charged = s.last
-	j.finish = q.virtual + float64(s.charged)/j.weight
-	q.latest = max(q.latest, j.finish)
+	j.finish = q.start(j) + float64(s.charged)/j.weight
+	q.virtual, q.latest = first, max(q.latest, j.finish)
 	j.held++
-	s.open, s.index, s.since = true, len(q.holding), time.Now()
+	s.open, s.index, s.since, s.network = true, len(q.holding), time.Now(), false
 	q.holding = append(q.holding, s)
 	s.ready <- struct{}{}
 }
@@ -330,7 +338,7 @@ func (q *Queue) overdue() {
 	}
 	now := time.Now()
 	for _, s := range slices.Clone(q.holding) {
-		if held := now.Sub(s.since); held >= s.patience && (held >= mostPatience || !s.sending()) {
+		if held := now.Sub(s.since); held >= s.patience && (held >= mostPatience || !s.uses()) {
 			s.patience = max(s.patience/2, leastPatience)
 			q.drop(s)
 		}

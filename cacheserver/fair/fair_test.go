@@ -158,6 +158,38 @@ func TestReadersThatStop(t *testing.T) {
 	}
 }
 
+// TestPatience checks that a stream may wait less and less for its client while its turns are long, unless the network made them long.
+func TestPatience(t *testing.T) {
+	for name, tt := range map[string]struct {
+		turn     time.Duration
+		draining bool
+		want     time.Duration
+	}{"quick": {quickTurn - 1, false, usualPatience}, "slow client": {quickTurn, false, leastPatience}, "slow network": {quickTurn, true, usualPatience}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, err := New(1).Join("job", idle)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Leave()
+				for range 20 {
+					if _, err := s.Take(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(tt.turn)
+					if tt.draining {
+						s.Draining()
+					}
+				}
+				s.Release()
+				if s.patience != tt.want {
+					t.Errorf("%s, want %s", s.patience, tt.want)
+				}
+			})
+		})
+	}
+}
+
 // TestAJobAloneTakesAllTurns checks that streams never wait for those of their own job while no other job has streams.
 func TestAJobAloneTakesAllTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

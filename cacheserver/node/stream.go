@@ -57,13 +57,13 @@ const (
 // newSender adds a stream to its ticket's job and reserves memory for it. The caller closes the sender.
 func (n *Node) newSender(stream grpc.ServerStream, ticket protocol.Ticket) (_ *sender, err error) {
 	kind, job := ticket.Kind, jobOf(stream.Context(), ticket)
-	turn, err := n.joinJob(stream.Context(), job)
-	if err != nil {
+	s := &sender{stream: stream, node: n, timeout: n.cfg.SendTimeout, begin: time.Now()}
+	if err := s.joinJob(job); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			turn.Leave()
+			s.turn.Leave()
 		}
 	}()
 	messages, requests := int64(1), int64(0)
@@ -73,13 +73,11 @@ func (n *Node) newSender(stream grpc.ServerStream, ticket protocol.Ticket) (_ *s
 			requests = transport.MaxRows
 		}
 	}
-	var memory *rows.Allowance
-	var most int64
 	err = n.withMemory(stream.Context(), func() (err error) {
 		clients := n.cfg.Budget.Clients()
-		most = min(max(clients.Free()/streamFraction, leastBytes), mostStream)
-		most = 1 << (bits.Len64(uint64(most)) - 1) // buffers have powers of two as sizes
-		memory, err = clients.Allow(messages*most + requests)
+		s.most = min(max(clients.Free()/streamFraction, leastBytes), mostStream)
+		s.most = 1 << (bits.Len64(uint64(s.most)) - 1) // buffers have powers of two as sizes
+		s.memory, err = clients.Allow(messages*s.most + requests)
 		return err
 	})
 	if err != nil {
@@ -87,13 +85,11 @@ func (n *Node) newSender(stream grpc.ServerStream, ticket protocol.Ticket) (_ *s
 	}
 	m, label := n.cfg.Metrics, string(kind)
 	m.StreamsOpened.WithLabelValues(label).Inc()
-	s := &sender{
-		stream: stream, node: n, memory: memory, most: most, timeout: n.cfg.SendTimeout, begin: time.Now(), open: m.Streams.WithLabelValues(label),
-		bytes: m.SentBytes.WithLabelValues(label), rows: m.SentRows.WithLabelValues(label), wait: m.SendWait.WithLabelValues(label),
-		made: m.Work.WithLabelValues(label),
-		turn: turn, jobBytes: m.JobBytes.Of(job), jobWait: m.JobWait.Of(job),
-		reader: n.readers.begin(keyOf(stream.Context(), ticket), time.Now()),
-	}
+	s.bytes, s.rows = m.SentBytes.WithLabelValues(label), m.SentRows.WithLabelValues(label)
+	s.wait, s.made = m.SendWait.WithLabelValues(label), m.Work.WithLabelValues(label)
+	s.jobBytes, s.jobWait = m.JobBytes.Of(job), m.JobWait.Of(job)
+	s.reader = n.readers.begin(keyOf(stream.Context(), ticket), time.Now())
+	s.open = m.Streams.WithLabelValues(label)
 	s.open.Inc()
 	n.senders.add(s)
 	return s, nil

@@ -39,14 +39,19 @@ func jobOf(ctx context.Context, t protocol.Ticket) string {
 	return host
 }
 
-// joinJob adds a stream to its job. The error is a status.
-func (n *Node) joinJob(ctx context.Context, name string) (*fair.Stream, error) {
-	turn, err := n.cfg.Turns.Join(name, func() bool { return h2.WaitsForNetwork(ctx, mostUnsent) })
+// joinJob adds the stream to its job. The error is a status.
+func (s *sender) joinJob(name string) (err error) {
+	s.turn, err = s.node.cfg.Turns.Join(name, s.usesTurn)
 	var full *fair.LimitError
 	if errors.As(err, &full) {
-		return nil, status.Error(codes.ResourceExhausted, err.Error())
+		return status.Error(codes.ResourceExhausted, err.Error())
 	}
-	return turn, err
+	return err
+}
+
+// usesTurn reports whether the stream makes a message, or the one that it sends waits for the network. Otherwise it waits for its client.
+func (s *sender) usesTurn() bool {
+	return s.waiting.Load() == 0 || h2.WaitsForNetwork(s.stream.Context(), mostUnsent)
 }
 
 const (
@@ -59,6 +64,7 @@ const (
 // would keep a message for each stream, and a full network would be shared among streams instead of jobs.
 func (s *sender) drain(ctx context.Context) {
 	for s.turn.Contended() && h2.WaitsForNetwork(ctx, mostUnsent) {
+		s.turn.Draining()
 		time.Sleep(drainPoll)
 	}
 }
