@@ -60,11 +60,11 @@ type job struct {
 // Stream is a member of a queue that sends one message after another. Only one goroutine may use it. Make it with Queue.Join and
 // release it with Leave.
 type Stream struct {
-	queue   *Queue
-	job     *job
-	ready   chan struct{} // buffered; receives one value when a waiting stream gets its turn
-	uses    func() bool
-	sent    int64 // bytes sent in this turn
+	queue *Queue
+	job   *job
+	ready chan struct{} // buffered; receives one value when a waiting stream gets its turn
+	uses  func() bool
+	sent  int64 // bytes sent in this turn
 
 	// Protected by Queue.mu.
 	index    int // in Queue.holding; -1: it holds no turn
