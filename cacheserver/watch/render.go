@@ -13,6 +13,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/webpage"
 )
 
 //go:embed assets
@@ -26,20 +28,8 @@ var (
 		"width": func(from, to float64) string { return fmt.Sprintf("%.4g", max(to-from, 0)*100) },
 		"part":  percent,
 	}).ParseFS(assets, "assets/page.html"))
-	style        = asset("page.css")
-	contentTypes = map[string]string{"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+	style = webpage.Style()
 )
-
-// policy lets the page load only what this server serves, and lets nobody put it into a frame.
-const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-
-func asset(name string) string {
-	text, err := assets.ReadFile("assets/" + name)
-	if err != nil {
-		panic(err) // embedded, so it is there
-	}
-	return string(text)
-}
 
 func percent(value, most float64) string {
 	if most <= 0 {
@@ -100,7 +90,7 @@ func render(name string, d page) []byte {
 func (p *Page) serveHTML(w http.ResponseWriter, _ *http.Request) {
 	d := p.data(time.Now(), true)
 	d.Links = true
-	writeHTML(w, policy, render("page.html", d))
+	webpage.Write(w, webpage.Policy, render("page.html", d))
 }
 
 // serveReport serves the page as one file that can be kept: its style is inline, which the policy allows by its hash.
@@ -110,25 +100,7 @@ func (p *Page) serveReport(w http.ResponseWriter, _ *http.Request) {
 	name := strings.ReplaceAll(d.Role, " ", "-") + d.Time.UTC().Format("-2006-01-02T15-04-05Z.html")
 	w.Header().Set("Content-Disposition", "attachment; filename="+name)
 	sum := sha256.Sum256([]byte(style))
-	writeHTML(w, policy+"; style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'", render("page.html", d))
-}
-
-func writeHTML(w http.ResponseWriter, policy string, html []byte) {
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", policy)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-store")
-	_, _ = w.Write(html) // an error here means that the client left
-}
-
-func serveAsset(w http.ResponseWriter, r *http.Request) {
-	name := strings.TrimPrefix(r.URL.Path, "/")
-	w.Header().Set("Content-Type", contentTypes[name])
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cache-Control", "no-cache")
-	_, _ = w.Write([]byte(asset(name))) // an error here means that the client left
+	webpage.Write(w, webpage.Policy+"; style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'", render("page.html", d))
 }
 
 // Part is the length of the meter's bar, in percent.

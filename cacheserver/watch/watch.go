@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kubeflow/datacache/internal/webpage"
 )
 
 const (
@@ -71,9 +73,7 @@ func (p *Page) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /report.html", p.serveReport)
 	mux.HandleFunc("GET /history.json", p.serveHistory)
 	mux.HandleFunc("GET /events", p.serveEvents)
-	for name := range contentTypes {
-		mux.HandleFunc("GET /"+name, serveAsset)
-	}
+	webpage.Register(mux, "/")
 }
 
 // View returns what the page shows, without credentials.

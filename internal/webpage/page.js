@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Keeps the page current: /events sends the HTML of sections that changed. Where it is refused, the page is fetched anew every 5 s.
+// Keeps the page current: /events sends the HTML of sections that changed. Where it is refused, or the page says that it has none by the
+// attribute data-poll of #live, the page is fetched anew every 5 s.
 "use strict";
 
 const note = document.getElementById("live");
@@ -12,7 +13,8 @@ const say = (text) => {
 const put = (sections) => {
   for (const [name, html] of Object.entries(sections)) {
     const element = document.getElementById(name);
-    if (element) element.innerHTML = html; // the server has escaped every text in it
+    // The server has escaped every text in it. What did not change stays, and with it the focus.
+    if (element && element.innerHTML !== html) element.innerHTML = html;
   }
   const state = document.querySelector("#state [data-title]");
   if (state) document.title = state.dataset.title;
@@ -20,7 +22,7 @@ const put = (sections) => {
 
 const poll = async () => {
   try {
-    const response = await fetch("./", { cache: "no-store" });
+    const response = await fetch(location.href, { cache: "no-store" });
     if (!response.ok) throw new Error(response.statusText);
     const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
     const sections = {};
@@ -33,13 +35,20 @@ const poll = async () => {
   setTimeout(poll, 5000);
 };
 
-const source = new EventSource("events");
-source.onopen = () => say("live");
-source.onmessage = (message) => {
-  put(JSON.parse(message.data));
-  say("live");
+const listen = () => {
+  const source = new EventSource("events");
+  source.onopen = () => say("live");
+  source.onmessage = (message) => {
+    put(JSON.parse(message.data));
+    say("live");
+  };
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) poll();
+    else say("no answer, trying again");
+  };
 };
-source.onerror = () => {
-  if (source.readyState === EventSource.CLOSED) poll();
-  else say("no answer, trying again");
-};
+
+if ("poll" in note.dataset) {
+  say("every 5 s");
+  setTimeout(poll, 5000);
+} else listen();
