@@ -41,7 +41,7 @@ func listCommand(at *target) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		caches, err := c.list(cmd.Context(), all)
+		caches, err := c.list(cmd.Context(), c.scope(all))
 		if err != nil {
 			return err
 		}
@@ -60,12 +60,16 @@ var states = []cobra.Completion{
 	string(v1alpha1.StateDegraded), string(v1alpha1.StateFailed), string(v1alpha1.StateReleased),
 }
 
-// list returns the DataCaches of the namespace, or of all.
-func (c *cluster) list(ctx context.Context, all bool) (*v1alpha1.DataCacheList, error) {
-	namespace := c.namespace
+// scope is the namespace to list, or empty for all namespaces.
+func (c *cluster) scope(all bool) string {
 	if all {
-		namespace = ""
+		return ""
 	}
+	return c.namespace
+}
+
+// list returns the DataCaches of a namespace, or of all if it is empty.
+func (c *cluster) list(ctx context.Context, namespace string) (*v1alpha1.DataCacheList, error) {
 	caches := &v1alpha1.DataCacheList{}
 	if err := c.List(ctx, caches, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("list DataCaches: %w", err)

@@ -69,7 +69,7 @@ func (c *cluster) top(ctx context.Context, args []string, all bool, over time.Du
 		}
 		return []*cacheUsage{u}, nil
 	}
-	caches, err := c.list(ctx, all)
+	caches, err := c.list(ctx, c.scope(all))
 	if err != nil {
 		return nil, err
 	}

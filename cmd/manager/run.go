@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/manage"
+	"github.com/kubeflow/datacache/internal/overview/reviewed"
 	"github.com/kubeflow/datacache/webhook"
 )
 
@@ -46,7 +48,9 @@ func run(ctx context.Context, cfg config) error {
 	if err := controller.Setup(ctx, mgr, options); err != nil {
 		return fmt.Errorf("set up the controllers: %w", err)
 	}
-	admission := func() error { return webhook.Setup(mgr, cfg.caches.Settings()) }
+	admission := func() error {
+		return errors.Join(webhook.Setup(mgr, cfg.caches.Settings()), reviewed.Setup(ctx, mgr))
+	}
 	if err := manage.Once(mgr, certificate, admission); err != nil {
 		return fmt.Errorf("set up the webhook: %w", err)
 	}

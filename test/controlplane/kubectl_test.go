@@ -126,6 +126,7 @@ func TestKubectlPlugin(t *testing.T) {
 	p.completes()
 	p.top(head)
 	p.ui()
+	p.uiOfAll()
 	p.needsRights()
 }
 
@@ -148,6 +149,8 @@ func (p *kubectlPlugin) says() {
 		"fails: events nobody":              {`"nobody" not found`},
 		"fails: top nobody":                 {`"nobody" not found`},
 		"fails: ui nobody":                  {"DataCache " + ns + "/nobody has no pods now"},
+		"fails: ui --server=head":           {"--server: name the cache whose server it is"},
+		"fails: ui train -A":                {"--all-namespaces: leave out"},
 		"fails: list --state=Good":          {`--state: "Good" is none of Pending, `},
 		"fails: status train -o wide":       {`"wide" is neither json nor yaml`},
 		"fails: status train -wojson":       {"[output watch]"},
@@ -360,14 +363,7 @@ func readEpoch(ctx context.Context, head string, epoch int, to func(string) (fli
 // ui checks that the page of the head can be opened, and that Ctrl-C ends it.
 func (p *kubectlPlugin) ui() {
 	page := p.start("ui train")
-	url := ""
-	kubetest.Eventually(p.t, "the page's address", func() error {
-		url = regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).FindString(page.Output.String())
-		if url == "" {
-			return errors.New(page.Output.String())
-		}
-		return nil
-	})
+	url := addressOf(p.t, page)
 	for _, path := range []string{"", "status"} { // several connections
 		status, text, err := proctest.Request(p.t.Context(), http.DefaultClient, http.MethodGet, url+path)
 		if err != nil || status != http.StatusOK || !strings.Contains(text, "Ready") {
@@ -375,6 +371,52 @@ func (p *kubectlPlugin) ui() {
 		}
 	}
 	interrupt(p.t, page)
+}
+
+// addressOf returns the address of the page that the plugin serves, once it has printed it.
+func addressOf(t *testing.T, plugin *proctest.Process) (url string) {
+	t.Helper()
+	kubetest.Eventually(t, "the page's address", func() error {
+		if url = regexp.MustCompile(`http://127\.0\.0\.1:\S+`).FindString(plugin.Output.String()); url == "" {
+			return errors.New(plugin.Output.String())
+		}
+		return nil
+	})
+	return url
+}
+
+// uiOfAll checks the page of all caches, for users with a client certificate and no right to forward ports: one who may list the caches
+// of the namespace, and one who may list all.
+func (p *kubectlPlugin) uiOfAll() {
+	get := func(url string, status int, parts ...string) {
+		p.t.Helper()
+		got, text, err := proctest.Request(p.t.Context(), http.DefaultClient, http.MethodGet, url)
+		if err := errors.Join(err, lacks(text, parts)); err != nil || got != status {
+			p.t.Errorf("GET %s: %d, want %d: %v", url, got, status, err)
+		}
+	}
+	lister := p.as("lister", rbacv1.PolicyRule{APIGroups: []string{inject.Group}, Resources: []string{"datacaches"}, Verbs: []string{"list"}})
+	kubetest.Eventually(p.t, "list as lister", func() error { // the role takes effect
+		_, err := lister.call("list")
+		return err
+	})
+	row := ">" + p.namespace + "</a>/train"
+	page := lister.start("ui")
+	url := addressOf(p.t, page)
+	get(url, http.StatusOK, row, "1,000", "1 Ready")
+	get(url+"&state=Failed", http.StatusOK, "None is in this state.")
+	folder, _, _ := strings.Cut(url, "?")
+	get(folder+"page.css", http.StatusOK, ".caches")
+	get(folder, http.StatusBadGateway, "cannot list resource \"datacaches\"", "at the cluster scope")
+	root, _, _ := strings.Cut(strings.TrimPrefix(folder, "http://"), "/")
+	get("http://"+root+"/?namespace="+p.namespace, http.StatusNotFound) // not without the random part
+	interrupt(p.t, page)
+	if out, err := lister.call("ui -A"); err == nil || !strings.Contains(out, "at the cluster scope") {
+		p.t.Errorf("ui -A without the right to list all: %v, %s", err, out)
+	}
+	all := p.start("ui -A")
+	get(addressOf(p.t, all), http.StatusOK, row, "in all namespaces")
+	interrupt(p.t, all)
 }
 
 // needsRights checks what a user is told who may only read the namespace, and that the right that top names is enough.

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
-// TestAnotherManagerTakesOver stops the leading manager. The other one, which only served the webhook until then, gives the next
-// TrainJob its cache, and frees the one that the first manager created. The test is not parallel, since there is only one leader to
+// TestAnotherManagerTakesOver stops the leading manager. The other one, which only served the webhook and the page of caches until then,
+// gives the next TrainJob its cache, and frees the one that the first manager created. The test is not parallel, since there is only one leader to
 // stop.
 func TestAnotherManagerTakesOver(t *testing.T) {
 	runtimes(t)
@@ -28,6 +28,8 @@ func TestAnotherManagerTakesOver(t *testing.T) {
 	if n, err := testutil.GatherAndCount(other.metrics, "datacache_cache_info", "datacache_caches"); err != nil || n != 0 {
 		t.Errorf("the manager that does not lead exports %d series of DataCaches (%v), want none: sums would count each cache twice", n, err)
 	}
+	allow(t, "", ns, "anybody")
+	visit(t, webhookPort).as(t, ns, "anybody").sees(t, kubetest.Deadline, "", []string{ns}, ns)
 	if err := leader.stop(); err != nil {
 		t.Fatalf("the leader ended with %v", err)
 	}

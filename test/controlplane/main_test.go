@@ -30,6 +30,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/overview/reviewed"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/webhook"
@@ -176,7 +177,7 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int, metrics *pro
 	if err != nil {
 		return nil, err
 	}
-	if err := webhook.Setup(mgr, inject.Settings{}); err != nil {
+	if err := errors.Join(webhook.Setup(mgr, inject.Settings{}), reviewed.Setup(ctx, mgr)); err != nil {
 		return nil, err
 	}
 	return mgr, controller.Setup(ctx, mgr, controller.Options{

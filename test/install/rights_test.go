@@ -27,6 +27,7 @@ import (
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/overview/reviewed"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 	"github.com/kubeflow/datacache/test/kit/promtest"
 )
@@ -67,7 +68,8 @@ func TestCertificateInASharedNamespace(t *testing.T) {
 	m.terminate(t)
 }
 
-// TestMetricsWantAToken checks that only clients with the role datacache-metrics-reader can read the metrics.
+// TestMetricsWantAToken checks that only clients with the role datacache-metrics-reader can read the metrics, and that the page of caches
+// is for those with a token.
 func TestMetricsWantAToken(t *testing.T) {
 	if err := cluster.Install(t.Context(), rendered(t, repository, overlay), cluster.Address+":1"); err != nil {
 		t.Fatal(err)
@@ -94,9 +96,16 @@ func TestMetricsWantAToken(t *testing.T) {
 			token = request.Status.Token
 		}
 		kubetest.Eventually(t, fmt.Sprintf("an answer to %q", name), func() error {
-			_, err := scrape(t.Context(), m.metrics, token, want)
+			_, err := scrape(t.Context(), m.metrics+"/metrics", token, want)
 			return err
 		})
+		onPage := http.StatusOK
+		if token == "" {
+			onPage = http.StatusUnauthorized
+		}
+		if text, err := scrape(t.Context(), m.webhook+reviewed.Path, token, onPage); err != nil || token != "" && !strings.Contains(text, "No caches") {
+			t.Errorf("the page of caches for %q: %v, %s", name, err, text)
+		}
 		if want == http.StatusOK {
 			rulesNameRealMetrics(t, m, token)
 		}
@@ -125,7 +134,7 @@ func rulesNameRealMetrics(t *testing.T, m *manager, token string) {
 				return err
 			}
 		}
-		text, err := scrape(t.Context(), m.metrics, token, http.StatusOK)
+		text, err := scrape(t.Context(), m.metrics+"/metrics", token, http.StatusOK)
 		if err != nil {
 			return err
 		}
@@ -141,9 +150,9 @@ func rulesNameRealMetrics(t *testing.T, m *manager, token string) {
 	})
 }
 
-// scrape requests the metrics. A response with another status than the wanted one is an error.
-func scrape(ctx context.Context, address, token string, want int) (text string, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/metrics", nil)
+// scrape requests a page at host:port/path. A response with another status than the wanted one is an error.
+func scrape(ctx context.Context, page, token string, want int) (text string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+page, nil)
 	if err != nil {
 		return "", err
 	}
