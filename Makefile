@@ -293,7 +293,7 @@ test-pages: browser ## The servers' pages in a real browser (about 20 s warm).
 .PHONY: pages
 pages: browser ## Take the pictures of docs/watch.md anew: docs/pictures (about 20 s).
 	@mkdir -p docs/pictures
-	@DATACACHE_PICTURES=$(CURDIR)/docs/pictures go test ./test/pages -count=1 -run TestACacheInItsLife
+	@DATACACHE_PICTURES=$(CURDIR)/docs/pictures go test ./test/pages -count=1 -run '^(TestACacheInItsLife|TestAllCaches)$$'
 
 .PHONY: bench-pages
 bench-pages: bootstrap ## What the page of a cache that is read costs, with 0 and with 10 listeners: CPU time of the server (about 1 min).
