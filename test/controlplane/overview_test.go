@@ -54,8 +54,20 @@ func (v *visitor) as(t *testing.T, namespace, name string) *visitor {
 	return &visitor{v.url, v.client, request.Status.Token}
 }
 
-// get asks for the page with a query and returns its text. A response with another status is an error.
+// get asks for the page with a query and returns its text. A response with another status is an error. It asks again while the manager says
+// that the API server did not answer it in time, as may be on a busy machine.
 func (v *visitor) get(ctx context.Context, query string, want int) (string, error) {
+	for {
+		text, err := v.once(ctx, query, want)
+		if !errors.Is(err, errUnavailable) {
+			return text, err
+		}
+	}
+}
+
+var errUnavailable = errors.New("503")
+
+func (v *visitor) once(ctx context.Context, query string, want int) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, v.url+query, nil)
 	if err != nil {
 		return "", err
@@ -71,6 +83,9 @@ func (v *visitor) get(ctx context.Context, query string, want int) (string, erro
 	text, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != want {
 		err = fmt.Errorf("GET %s%s: %s, want %d: %s", v.url, query, response.Status, want, text)
+	}
+	if response.StatusCode == http.StatusServiceUnavailable {
+		return "", errUnavailable
 	}
 	if login := response.Header.Get("WWW-Authenticate"); err == nil && (login == "Bearer") != (want == http.StatusUnauthorized) {
 		err = fmt.Errorf("GET %s%s: %s with WWW-Authenticate: %s", v.url, query, response.Status, login)
