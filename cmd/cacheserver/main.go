@@ -33,6 +33,12 @@ func hideSecrets(environ, args []string) {
 	for _, each := range environ {
 		name, value, _ := strings.Cut(each, "=")
 		redact.Property(name, value)
+		if strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_") && strings.HasSuffix(name, "HEADERS") { // api-key=...,authorization=Bearer%20...
+			for header := range strings.SplitSeq(value, ",") {
+				_, secret, _ := strings.Cut(header, "=")
+				redact.Hide(strings.TrimSpace(secret))
+			}
+		}
 	}
 	for _, arg := range args { // --property s3.secret-access-key=...,token=...
 		for property := range strings.SplitSeq(strings.TrimPrefix(arg, "--property="), ",") {

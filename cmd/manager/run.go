@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/manage"
+	"github.com/kubeflow/datacache/internal/tracing/export"
 	"github.com/kubeflow/datacache/webhook"
 )
 
@@ -30,6 +32,11 @@ func run(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
+	tracer, flush, err := export.Start(ctx, export.Config{Env: os.Getenv, Service: cachesParts.manager, Version: version, Log: slog.Default()})
+	if err != nil {
+		return err
+	}
+	defer flush()
 	reach.QPS, reach.Burst = cfg.qps, cfg.burst
 	scheme := runtime.NewScheme()
 	if err := controller.AddToScheme(scheme); err != nil {
@@ -43,10 +50,11 @@ func run(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
+	options.Tracer = tracer
 	if err := controller.Setup(ctx, mgr, options); err != nil {
 		return fmt.Errorf("set up the controllers: %w", err)
 	}
-	admission := func() error { return webhook.Setup(mgr, cfg.caches.Settings()) }
+	admission := func() error { return webhook.Setup(mgr, cfg.caches.Settings(), tracer) }
 	if err := manage.Once(mgr, certificate, admission); err != nil {
 		return fmt.Errorf("set up the webhook: %w", err)
 	}

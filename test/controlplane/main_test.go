@@ -176,7 +176,7 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int, metrics *pro
 	if err != nil {
 		return nil, err
 	}
-	if err := webhook.Setup(mgr, inject.Settings{}); err != nil {
+	if err := webhook.Setup(mgr, inject.Settings{}, nil); err != nil {
 		return nil, err
 	}
 	return mgr, controller.Setup(ctx, mgr, controller.Options{
