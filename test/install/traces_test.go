@@ -20,6 +20,7 @@ func TestTraces(t *testing.T) {
 	collector := otlptest.Start(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=sesame")
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "10") // ms
 	webhooks := newService(t)
 	if err := cluster.Install(t.Context(), rendered(t, repository, overlay), webhooks.listener.Addr().String()); err != nil {
 		t.Fatal(err)

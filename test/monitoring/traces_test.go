@@ -156,7 +156,7 @@ func TestNoTraces(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { silent.Close() })
-		server := serve(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + silent.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=10", "OTEL_EXPORTER_OTLP_TIMEOUT=200"}, table.Metadata())
+		server := serve(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + silent.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=10", "OTEL_BSP_EXPORT_TIMEOUT=300"}, table.Metadata())
 		server.epoch(t, "")
 		proctest.Eventually(t, patience, func() error {
 			if !strings.Contains(server.process.Output.String(), "traces are lost") {
