@@ -74,7 +74,7 @@ func Start(ctx context.Context, cfg Config) (tracer trace.Tracer, flush func(), 
 	}
 	from, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithAttributes(self...), resource.WithFromEnv())
 	if err != nil {
-		return nil, off, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME: %w, want NAME=VALUE,...", err)
+		return nil, off, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME: %w, want NAME=VALUE and commas between them", err)
 	}
 	trouble := &trouble{log: cfg.Log}
 	otel.SetErrorHandler(trouble)
