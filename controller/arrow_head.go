@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeflow/datacache/internal/inject"
+	"github.com/kubeflow/datacache/internal/tracing"
 )
 
 const (
@@ -67,7 +68,9 @@ type heads struct {
 }
 
 // ask requests /status from the head in the pod.
-func (h heads) ask(ctx context.Context, pod *corev1.Pod) (*headStatus, error) {
+func (h heads) ask(ctx context.Context, pod *corev1.Pod) (_ *headStatus, err error) {
+	ctx, span := tracing.Child(ctx, "ask head")
+	defer func() { tracing.End(span, err) }()
 	client := http.Client{
 		Timeout: h.timeout,
 		// There may be many hundreds of heads, each queried every few seconds: connections are not kept. Proxies are not used.

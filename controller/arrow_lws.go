@@ -28,7 +28,8 @@ type serverConfig struct {
 	policy         corev1.PullPolicy
 	secrets        []corev1.LocalObjectReference
 	objectCacheURL string
-	objectCacheCA  string // Options.ObjectCacheCA
+	objectCacheCA  string            // Options.ObjectCacheCA
+	traces         map[string]string // Options.TracesEnv
 }
 
 // leaderWorkerSet returns the cache's LeaderWorkerSet: the head is the leader and the data nodes are workers; each group is a copy of
@@ -59,6 +60,8 @@ func leaderWorkerSet(dc *v1alpha1.DataCache, server serverConfig) (*lws.LeaderWo
 	if err != nil {
 		return nil, &templateError{"spec.arrow.dataNode.template", err}
 	}
+	addTraces(&leader.Spec, RoleHead, dc, server.traces)
+	addTraces(&worker.Spec, RoleNode, dc, server.traces)
 	return &lws.LeaderWorkerSet{
 		ObjectMeta: meta,
 		Spec: lws.LeaderWorkerSetSpec{

@@ -18,6 +18,7 @@ import (
 	fluid "github.com/fluid-cloudnative/fluid/api/v1alpha1"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -65,6 +66,11 @@ type Options struct {
 	Dial Dial
 	// Now is the clock for idleTTL and times in statuses; nil: time.Now.
 	Now func() time.Time
+	// Tracer of reconciliations; nil: no spans are made.
+	Tracer trace.Tracer
+	// TracesEnv are the variables, by name, with which heads and data nodes send their own traces, unless the DataCache names a
+	// collector. They become readable in the pods' specs.
+	TracesEnv map[string]string
 	// Registry is where the metrics are registered; nil: controller-runtime's, which the manager serves. Each registry can be used
 	// once.
 	Registry prometheus.Registerer
@@ -152,7 +158,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	k := applier{client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	events := &warnings{live: mgr.GetAPIReader(), now: o.Now}
 	arrow := &arrowEngine{
-		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL, o.ObjectCacheCA}, namespace: o.Namespace,
+		applier: k, server: serverConfig{o.Image, o.Gate.ImagePullPolicy, o.Gate.ImagePullSecrets, o.ObjectCacheURL, o.ObjectCacheCA, o.TracesEnv}, namespace: o.Namespace,
 		heads: heads{o.Dial, headTimeout}, warnings: events,
 	}
 	files := &fluidEngine{
@@ -176,7 +182,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("set up the controller of steps that wait: %w", err)
 	}
 	for _, kind := range []string{trainer.ClusterTrainingRuntimeKind, trainer.TrainingRuntimeKind} {
-		if err := setupTwins(mgr, &twinReconciler{applier: k, kind: kind, gate: o.Gate, events: newEventRecorder(recorder)}); err != nil {
+		if err := setupTwins(mgr, o, &twinReconciler{applier: k, kind: kind, gate: o.Gate, events: newEventRecorder(recorder)}); err != nil {
 			return fmt.Errorf("set up the controller of %s twins: %w", kind, err)
 		}
 	}
@@ -219,7 +225,7 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(usedCache)).
 		Watches(&trainer.TrainJob{}, handler.EnqueueRequestsFromMapFunc(cachesOfJob(mgr.GetClient())), builder.WithPredicates(phaseChanged)).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: o.Workers}).
-		Build(r)
+		Build(withTraces(o.Tracer, "DataCache", r))
 	r.fluid.watches.controller = built
 	return err
 }
@@ -231,7 +237,7 @@ func setupJobs(mgr ctrl.Manager, o Options, r *jobReconciler) error {
 		Owns(&corev1.Service{}).
 		Watches(&v1alpha1.DataCache{}, handler.EnqueueRequestsFromMapFunc(jobsOfCache(mgr.GetClient())), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: max(1, o.Workers/2)}).
-		Complete(reconcile.AsReconciler(mgr.GetClient(), r))
+		Complete(withTraces(o.Tracer, trainer.TrainJobKind, reconcile.AsReconciler(mgr.GetClient(), r)))
 }
 
 // setupNotices reconciles a waiting pod when it starts, when the status of the DataCache that it waits for changes, and periodically.
@@ -244,9 +250,9 @@ func setupNotices(mgr ctrl.Manager, o Options, r *noticeReconciler) error {
 }
 
 // setupTwins reconciles a source when it or its twin changes, or when a TrainJob that names the twin is deleted.
-func setupTwins(mgr ctrl.Manager, r *twinReconciler) error {
+func setupTwins(mgr ctrl.Manager, o Options, r *twinReconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("datacache-"+strings.ToLower(r.kind)).
 		Watches(newRuntime(r.kind), handler.EnqueueRequestsFromMapFunc(sourceRequests)).
 		Watches(&trainer.TrainJob{}, handler.EnqueueRequestsFromMapFunc(r.sourceOfJob), builder.WithPredicates(onlyDeleted)).
-		Complete(r)
+		Complete(withTraces(o.Tracer, r.kind, r))
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"go.opentelemetry.io/otel/trace"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,9 +26,10 @@ const (
 	ValidatePath = "/validate-trainjob"
 )
 
-// Setup registers both webhooks with the manager's webhook server. The manager's scheme must contain Trainer's types and ours.
-func Setup(mgr ctrl.Manager, settings inject.Settings) error {
-	judge := &admit.Admission{Readers: []client.Reader{mgr.GetClient(), mgr.GetAPIReader()}, Mapper: mgr.GetRESTMapper(), Settings: settings}
+// Setup registers both webhooks with the manager's webhook server. The manager's scheme must contain Trainer's types and ours. If tracer
+// is nil, no spans are made.
+func Setup(mgr ctrl.Manager, settings inject.Settings, tracer trace.Tracer) error {
+	judge := &admit.Admission{Readers: []client.Reader{mgr.GetClient(), mgr.GetAPIReader()}, Mapper: mgr.GetRESTMapper(), Settings: settings, Tracer: tracer}
 	err := ctrl.NewWebhookManagedBy(mgr, &trainer.TrainJob{}).
 		WithDefaulter(&mutator{judge}).WithDefaulterCustomPath(MutatePath).
 		WithValidator(&validator{judge}).WithValidatorCustomPath(ValidatePath).

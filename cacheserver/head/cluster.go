@@ -33,6 +33,7 @@ type cluster struct {
 	members  []member // by node
 	data     dataset
 	filters  filters
+	trace    loadTrace
 	stopping bool
 }
 
@@ -138,7 +139,9 @@ func (c *cluster) loadedLocked(index int, l peer.Loaded, now time.Time) error {
 			return nil
 		}
 	}
-	return c.completeLocked()
+	err := c.completeLocked()
+	c.endTraceLocked(err)
+	return err
 }
 
 // completeLocked records that every row is in memory. The first time it sends Ready to the nodes, with the hashes of all splits: from
@@ -181,6 +184,7 @@ func (c *cluster) failLocked(reason string) {
 		return
 	}
 	c.data.failure = reason
+	c.endTraceLocked(errors.New(reason))
 	for i := range c.members {
 		if s := c.members[i].session; s != nil && c.data.nodes[i].recalled == noPlan {
 			c.abortLocked(s)

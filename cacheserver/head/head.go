@@ -9,12 +9,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
@@ -26,6 +28,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/tracing"
 )
 
 // Config configures a head. Fields without a comment are required.
@@ -50,7 +53,8 @@ type Config struct {
 
 	Log      *slog.Logger
 	Metrics  *ops.Metrics
-	Profiles bool // serve Go's profiles beside the metrics
+	Tracer   trace.Tracer // of the load; nil: no spans are made
+	Profiles bool         // serve Go's profiles beside the metrics
 }
 
 // Head is the head of one cache. Make it with New, run it with Start; it is safe for concurrent use.
@@ -101,6 +105,8 @@ func (h *Head) Start(ctx context.Context) error {
 
 	httpCtx, stopHTTP := context.WithCancel(context.WithoutCancel(ctx))
 	group, groupCtx := errgroup.WithContext(ctx)
+	traceCtx := h.cluster.startTrace(groupCtx, h.cfg.Tracer, h.table())
+	defer h.cluster.endTrace(errors.New("the head stopped"))
 	group.Go(func() error {
 		defer stopHTTP()
 		return transport.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
@@ -110,7 +116,7 @@ func (h *Head) Start(ctx context.Context) error {
 		group.Go(func() error { return ops.Serve(httpCtx, h.cfg.HTTP, h.opsHandler(page)) })
 		group.Go(func() error { page.Run(httpCtx); return nil })
 	}
-	group.Go(func() error { h.keepPlan(groupCtx); return nil })
+	group.Go(func() error { h.keepPlan(traceCtx); return nil })
 	group.Go(func() error { h.keepTime(groupCtx); return nil })
 	return group.Wait()
 }
@@ -126,7 +132,9 @@ func (h *Head) keepPlan(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}()
+	ctx, span := tracing.Child(ctx, "plan")
 	err := retry.Do(ctx, h.mayPass, h.cluster.planningTrouble, func() error { return h.planOnce(ctx) })
+	tracing.End(span, err)
 	if err != nil && ctx.Err() == nil {
 		h.cfg.Log.Error("planning failed", "reason", err)
 		h.cluster.planningFailed(err.Error(), time.Now())

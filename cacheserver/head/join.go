@@ -47,6 +47,7 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 		restarts++
 	}
 	*m = member{session: s, address: hello.Address, incarnation: hello.Incarnation, restarts: restarts, seen: now}
+	c.noteJoinedLocked()
 	c.data.reset(s.index)
 	if c.data.wants(hello.Held) {
 		c.data.nodes[s.index].recalled = originOf(hello.Held)
@@ -169,5 +170,7 @@ func (c *cluster) adoptLocked(p *tablePlan, from origin, encoded []byte, done []
 }
 
 func (c *cluster) assignLocked(s *session) {
-	s.tell(peer.ToNode{Assign: c.data.assign(s.index, c.salt)})
+	assign := c.data.assign(s.index, c.salt)
+	assign.Trace = c.trace.parent
+	s.tell(peer.ToNode{Assign: assign})
 }

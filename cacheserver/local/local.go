@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
@@ -45,8 +46,9 @@ type Config struct {
 	LoadTimeout time.Duration
 	Log         *slog.Logger
 	Metrics     *ops.Metrics
-	Profiles    bool        // serve Go's profiles besides the metrics
-	Turns       *fair.Queue // of the nodes' streams; nil: without weights and limits
+	Tracer      trace.Tracer // of the load and of streams; nil: no spans are made
+	Profiles    bool         // serve Go's profiles besides the metrics
+	Turns       *fair.Queue  // of the nodes' streams; nil: without weights and limits
 }
 
 // Cache is a head with its data nodes. Make it with New, run it with Start.
@@ -61,7 +63,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 	h, err := head.New(head.Config{
 		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
 		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
-		Profiles: cfg.Profiles, OneProcess: true, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
+		Tracer: cfg.Tracer, Profiles: cfg.Profiles, OneProcess: true, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
 	if err != nil {
 		return nil, err
@@ -84,7 +86,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
 			Budget: cfg.Budget, FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes), Store: cfg.Store, Source: cfg.Source,
 			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: work, Turns: cfg.Turns,
-			Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics,
+			Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics, Tracer: cfg.Tracer,
 		})
 		if err != nil {
 			return nil, err

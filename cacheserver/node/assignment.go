@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/internal/tracing"
 )
 
 // assignment is a node's part of one plan: being loaded, loaded, or failed. It owns its arena until close.
@@ -54,15 +55,26 @@ func (n *Node) startAssignment(ctx context.Context, from source.Source, spec pee
 	}
 	go func() {
 		defer close(a.ended)
-		if old != nil {
-			a.replace(ctx, old)
-		}
-		a.layout, a.rows, a.err = newLoad(&n.cfg, from, a).run(ctx)
-		n.cfg.Store.Idle()   // its connections are not needed any more
-		debug.FreeOSMemory() // otherwise memory used for decoding would stay resident for minutes
-		n.limitHeap()
+		a.load(ctx, n, from, old)
 	}()
 	return a
+}
+
+// load frees old and loads the rows.
+func (a *assignment) load(ctx context.Context, n *Node, from source.Source, old *assignment) {
+	ctx, span := n.startPart(ctx, a.spec)
+	defer func() { tracing.End(span, a.err) }()
+	if old != nil {
+		_, wait := tracing.Child(ctx, "wait for streams")
+		a.replace(ctx, old)
+		wait.End()
+	}
+	a.layout, a.rows, a.err = newLoad(&n.cfg, from, a).run(ctx)
+	_, free := tracing.Child(ctx, "free memory")
+	defer free.End()
+	n.cfg.Store.Idle()   // its connections are not needed any more
+	debug.FreeOSMemory() // otherwise memory used for decoding would stay resident for minutes
+	n.limitHeap()
 }
 
 // streamsEnd is how long the streams of a replaced assignment may take to end. After that, memory that they still hold may be missing

@@ -125,7 +125,7 @@ func TestStreamsShareMemory(t *testing.T) {
 		t.Errorf("%d streams of %d to %d bytes a message", len(open), open[0].most, open[len(open)-1].most)
 	}
 	for _, s := range open {
-		s.close()
+		s.close(nil)
 	}
 	if used := budget.Clients().Used(); used != 0 || budget.Used() != limit-kept {
 		t.Errorf("%d bytes are still reserved for clients, %d in all", used, budget.Used())

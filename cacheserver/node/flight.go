@@ -39,7 +39,7 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 }
 
 // get streams the rows of a ticket.
-func (s *service) get(lent admitted, stream flight.FlightService_DoGetServer) error {
+func (s *service) get(lent admitted, stream flight.FlightService_DoGetServer) (err error) {
 	projection, err := lent.project()
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func (s *service) get(lent admitted, stream flight.FlightService_DoGetServer) er
 	if err != nil {
 		return err
 	}
-	defer out.close()
+	defer func() { out.close(err) }()
 	projection = projection.Within(out.memory)
 	if err := out.schema(projection); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 }
 
 // take answers the batches of an exchange until the client closes its side.
-func (s *service) take(lent admitted, first exchange.Message, stream flight.FlightService_DoExchangeServer) error {
+func (s *service) take(lent admitted, first exchange.Message, stream flight.FlightService_DoExchangeServer) (err error) {
 	projection, err := lent.project()
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (s *service) take(lent admitted, first exchange.Message, stream flight.Flig
 	if err != nil {
 		return err
 	}
-	defer out.close()
+	defer func() { out.close(err) }()
 	projection = projection.Within(out.memory)
 	if err := out.schema(projection); err != nil {
 		return err

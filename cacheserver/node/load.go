@@ -17,6 +17,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/internal/tracing"
 )
 
 // load is the process of loading one assignment. It is dropped when loading ends, together with the splits, footers and deletes. Only
@@ -49,10 +50,12 @@ func (l *load) run(ctx context.Context) (*rows.Layout, *rows.Rows, error) {
 		l.splits = append(l.splits, split)
 	}
 	version := source.Version{Pin: l.spec.Pin, Selection: l.spec.Selection}
-	err := l.retry(ctx, noSplit, func() (err error) {
-		l.dataset, err = l.source.Open(ctx, version, l.cfg.Decoding.buffers)
+	openCtx, span := tracing.Child(ctx, "open")
+	err := l.retry(openCtx, noSplit, func() (err error) {
+		l.dataset, err = l.source.Open(openCtx, version, l.cfg.Decoding.buffers)
 		return err
 	})
+	tracing.End(span, err)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -72,8 +75,9 @@ func (l *load) run(ctx context.Context) (*rows.Layout, *rows.Rows, error) {
 
 // job is a split whose column chunks were prefetched.
 type job struct {
-	index   int // within the assignment
-	fetched source.Fetched
+	index      int // within the assignment
+	fetched    source.Fetched
+	begin, end time.Time // when they were
 }
 
 // loadAll loads every split. Each worker prefetches one split while it decodes another. The first error ends the load; nothing is
@@ -154,12 +158,13 @@ func (l *load) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) e
 			fetched, err = l.dataset.Fetch(ctx, l.splits[i])
 			return err
 		})
-		l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(time.Since(begin).Seconds())
+		end := time.Now()
+		l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(end.Sub(begin).Seconds())
 		if err != nil {
 			return err
 		}
 		select {
-		case jobs <- job{i, fetched}:
+		case jobs <- job{i, fetched, begin, end}:
 		case <-ctx.Done():
 			fetched.Close()
 			return ctx.Err()
@@ -181,11 +186,12 @@ func (l *load) decodeAll(ctx context.Context, jobs <-chan job) error {
 }
 
 func (l *load) fetchAndDecode(ctx context.Context, index int) error {
+	begin := time.Now()
 	fetched, err := l.dataset.Fetch(ctx, l.splits[index])
 	if err != nil {
 		return err
 	}
-	return l.decode(ctx, job{index, fetched})
+	return l.decode(ctx, job{index, fetched, begin, time.Now()})
 }
 
 // decode decodes a prefetched split to chunks and records it.
@@ -225,6 +231,7 @@ func (l *load) decode(ctx context.Context, j job) (err error) {
 	direct, general := j.fetched.Decoders()
 	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderDirect).Add(float64(direct))
 	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderGeneral).Add(float64(general))
+	l.traceSplit(ctx, j, begin, copying, sealed)
 	l.keep(j.index, sealed)
 	return nil
 }

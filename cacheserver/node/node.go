@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -63,7 +64,8 @@ type Config struct {
 
 	Log      *slog.Logger
 	Metrics  *ops.Metrics
-	Profiles bool // serve Go's profiles beside the metrics
+	Tracer   trace.Tracer // of loads and streams; nil: no spans are made
+	Profiles bool         // serve Go's profiles beside the metrics
 }
 
 // Node is one data node. Make it with New, run it with Start; it is safe for concurrent use.

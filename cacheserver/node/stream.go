@@ -33,6 +33,7 @@ type sender struct {
 	waiting atomic.Int64  // since when the client has not read the message being sent, in Unix nanoseconds; 0: no message is being sent
 	shed    atomic.Bool   // it was ended to free memory for others
 	begin   time.Time     // when the node started working on the next message
+	opened  time.Time
 	open    prometheus.Gauge
 	bytes   prometheus.Counter
 	rows    prometheus.Counter
@@ -42,7 +43,9 @@ type sender struct {
 	turn     *fair.Stream
 	jobBytes prometheus.Counter
 	jobWait  prometheus.Counter
+	key      readerKey
 	reader   *reader
+	sent     sent
 }
 
 const (
@@ -57,7 +60,8 @@ const (
 // newSender adds a stream to its ticket's job and reserves memory for it. The caller closes the sender.
 func (n *Node) newSender(stream grpc.ServerStream, ticket protocol.Ticket) (_ *sender, err error) {
 	kind, job := ticket.Kind, jobOf(stream.Context(), ticket)
-	s := &sender{stream: stream, node: n, timeout: n.cfg.SendTimeout, begin: time.Now()}
+	now := time.Now()
+	s := &sender{stream: stream, node: n, timeout: n.cfg.SendTimeout, begin: now, opened: now, key: keyOf(stream.Context(), ticket)}
 	if err := s.joinJob(job); err != nil {
 		return nil, err
 	}
@@ -88,19 +92,21 @@ func (n *Node) newSender(stream grpc.ServerStream, ticket protocol.Ticket) (_ *s
 	s.bytes, s.rows = m.SentBytes.WithLabelValues(label), m.SentRows.WithLabelValues(label)
 	s.wait, s.made = m.SendWait.WithLabelValues(label), m.Work.WithLabelValues(label)
 	s.jobBytes, s.jobWait = m.JobBytes.Of(job), m.JobWait.Of(job)
-	s.reader = n.readers.begin(keyOf(stream.Context(), ticket), time.Now())
+	s.reader = n.readers.begin(s.key, time.Now())
 	s.open = m.Streams.WithLabelValues(label)
 	s.open.Inc()
 	n.senders.add(s)
 	return s, nil
 }
 
-func (s *sender) close() {
+// close ends the stream; err is what its call returns.
+func (s *sender) close(err error) {
 	s.turn.Leave()
 	s.node.senders.remove(s)
 	s.node.readers.end(s.reader, time.Now())
 	s.memory.Close()
 	s.open.Dec()
+	s.trace(err)
 }
 
 // refusal returns the status for an error: its own if it is one, RESOURCE_EXHAUSTED with the bytes needed and available, or INTERNAL.
@@ -138,6 +144,8 @@ func (s *sender) batch(m rows.Message) error {
 	s.work()
 	s.rows.Add(float64(m.Rows))
 	s.made.Add(busy.Seconds())
+	s.sent.rows += int64(m.Rows)
+	s.sent.node += busy
 	for _, t := range []*traffic{&s.reader.traffic, &s.node.readers.total} {
 		t.rows.Add(int64(m.Rows))
 		t.node.Add(int64(busy))
@@ -154,6 +162,8 @@ func (s *sender) frame(f *protocol.Frame) error {
 	s.waiting.Store(begin.UnixNano())
 	err := transport.Send(s.stream, f)
 	s.waiting.Store(0)
+	waited := time.Since(begin)
+	s.sent.client += waited
 	if s.shed.Load() {
 		return status.Error(codes.Unavailable, "the client did not read, and others needed the memory: ask the head again, and read on from there")
 	}
@@ -163,7 +173,7 @@ func (s *sender) frame(f *protocol.Frame) error {
 	if err != nil {
 		return err
 	}
-	waited := time.Since(begin)
+	s.sent.bytes += int64(size)
 	s.wait.Add(waited.Seconds())
 	s.bytes.Add(float64(size))
 	s.jobBytes.Add(float64(size))

@@ -76,6 +76,7 @@ func (s *sender) inTurn(work func() error) error {
 	waited, err := s.turn.Take(ctx)
 	if waited > 0 {
 		s.jobWait.Add(waited.Seconds())
+		s.sent.turn += waited
 	}
 	if err != nil {
 		return status.FromContextError(err).Err()

@@ -42,13 +42,14 @@ func headCommand(env environment) *cobra.Command {
 			if src.Pinned, err = snapshotID("snapshot-pin", pin); err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), src.Store)
+			p, err := serve.start(cmd.Context(), env, cmd.Name(), src.Store)
 			if err != nil {
 				return err
 			}
+			defer p.flush()
 			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, src.Store, p.flight, p.http
 			cfg.Secret, cfg.TLS, cfg.Grace, cfg.Log, cfg.Metrics = serve.secret, serve.tls, serve.grace, p.log, p.metrics
-			cfg.Profiles, cfg.Transport = serve.profiles, p.transport
+			cfg.Profiles, cfg.Transport, cfg.Tracer = serve.profiles, p.transport, p.tracer
 			cfg.Budget = rows.NewBudget(headMemory)
 			p.countMemory(cfg.Budget)
 			h, err := head.New(cfg)

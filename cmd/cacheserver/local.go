@@ -38,17 +38,18 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			if src.Selection, err = selection.selection(); err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), src.Store)
+			p, err := serve.start(cmd.Context(), env, cmd.Name(), src.Store)
 			if err != nil {
 				return err
 			}
+			defer p.flush()
 			own, err := data.open(cmd.Context(), p)
 			if err != nil {
 				return err
 			}
 			cache, err := local.New(cmd.Context(), local.Config{
 				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: own.budget, FilterMemory: own.filters, Store: src.Store, Source: src,
-				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles, Turns: own.turns,
+				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Tracer: p.tracer, Profiles: serve.profiles, Turns: own.turns,
 				LoadTimeout: loadTimeout,
 			})
 			if err != nil {

@@ -7,6 +7,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"os/signal"
 	"strings"
@@ -33,11 +34,26 @@ func hideSecrets(environ, args []string) {
 	for _, each := range environ {
 		name, value, _ := strings.Cut(each, "=")
 		redact.Property(name, value)
+		if strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_") && strings.HasSuffix(name, "HEADERS") {
+			hideHeaders(value)
+		}
 	}
 	for _, arg := range args { // --property s3.secret-access-key=...,token=...
 		for property := range strings.SplitSeq(strings.TrimPrefix(arg, "--property="), ",") {
 			name, value, _ := strings.Cut(property, "=")
 			redact.Property(name, value)
+		}
+	}
+}
+
+// hideHeaders registers the values of an exporter's headers, which are URL-escaped: api-key=...,authorization=Bearer%20...
+func hideHeaders(headers string) {
+	for header := range strings.SplitSeq(headers, ",") {
+		_, value, _ := strings.Cut(header, "=")
+		value = strings.TrimSpace(value)
+		redact.Hide(value)
+		if sent, err := url.PathUnescape(value); err == nil {
+			redact.Hide(sent)
 		}
 	}
 }

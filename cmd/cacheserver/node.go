@@ -42,10 +42,11 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			if err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), src.Store)
+			p, err := serve.start(cmd.Context(), env, cmd.Name(), src.Store)
 			if err != nil {
 				return err
 			}
+			defer p.flush()
 			if advertise, err = advertised(advertise, headAddr, p.flight.Addr(), env); err != nil {
 				return err
 			}
@@ -56,7 +57,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 			n, err := node.New(node.Config{
 				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Flight: p.flight, HTTP: p.http,
 				Budget: own.budget, FilterMemory: own.filters, Turns: own.turns, Store: src.Store, Source: src, Secret: serve.secret, TLS: serve.tls,
-				Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Profiles: serve.profiles,
+				Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Tracer: p.tracer, Profiles: serve.profiles,
 			})
 			if err != nil {
 				return err

@@ -9,12 +9,16 @@ import (
 	"log/slog"
 	"net"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/redact"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/buildinfo"
+	"github.com/kubeflow/datacache/internal/tracing/export"
 )
 
 // process holds the listeners and the log that every serving command opens first.
@@ -24,10 +28,12 @@ type process struct {
 	transport    transport.Implementation
 	log          *slog.Logger
 	metrics      *ops.Metrics
+	tracer       trace.Tracer // nil: the environment names no collector of traces
+	flush        func()       // sends the last spans; to be called before the process ends
 }
 
-// start opens the listeners and the log.
-func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process, error) {
+// start opens the listeners, the log and the export of traces. role is the name of the command.
+func (f *serveFlags) start(ctx context.Context, env environment, role string, store *objstore.Store) (*process, error) {
 	log, err := f.logs.logger()
 	if err != nil {
 		return nil, err
@@ -58,7 +64,10 @@ func (f *serveFlags) start(ctx context.Context, store *objstore.Store) (*process
 	p.metrics.Counter("object_cache_hits_total", "Reads that the object cache served.", func() float64 { return float64(store.Stats().CacheHits) })
 	p.metrics.Counter("object_cache_misses_total", "Blocks that the object cache did not have.", func() float64 { return float64(store.Stats().CacheMisses) })
 	p.metrics.Counter("object_cache_failures_total", "Requests to the object cache that failed, and answers of it that were damaged.", func() float64 { return float64(store.Stats().CacheFailures) })
-	return p, nil
+	p.tracer, p.flush, err = export.Start(ctx, export.Config{
+		Env: env, Service: "datacache-" + role, Version: builtVersion(), Redact: redact.Text, Log: log,
+	})
+	return p, err
 }
 
 // countMemory exports the budget as metrics.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/internal/buildinfo"
 	"github.com/kubeflow/datacache/internal/manage"
+	"github.com/kubeflow/datacache/internal/tracing"
 )
 
 // start sets up logging and returns the configuration of the API server's client.
@@ -83,7 +84,8 @@ func (d draining) WebhookMux() *http.ServeMux { return d.mux }
 // Register serves calls at the path with a context that only a timeout ends.
 func (d draining) Register(path string, hook http.Handler) {
 	d.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), callTimeout)
+		ctx := tracing.WithParent(context.WithoutCancel(r.Context()), r.Header.Get(tracing.Header)) // an API server that makes traces sends it
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		hook.ServeHTTP(w, r.WithContext(ctx))
 	}))

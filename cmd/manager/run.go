@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +18,7 @@ import (
 	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/manage"
 	"github.com/kubeflow/datacache/internal/overview/reviewed"
+	"github.com/kubeflow/datacache/internal/tracing/export"
 	"github.com/kubeflow/datacache/webhook"
 )
 
@@ -32,6 +34,11 @@ func run(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
+	tracer, flush, err := export.Start(ctx, export.Config{Env: os.Getenv, Service: cachesParts.manager, Version: version, Log: slog.Default()})
+	if err != nil {
+		return err
+	}
+	defer flush()
 	reach.QPS, reach.Burst = cfg.qps, cfg.burst
 	scheme := runtime.NewScheme()
 	if err := controller.AddToScheme(scheme); err != nil {
@@ -45,11 +52,12 @@ func run(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
+	options.Tracer = tracer
 	if err := controller.Setup(ctx, mgr, options); err != nil {
 		return fmt.Errorf("set up the controllers: %w", err)
 	}
 	admission := func() error {
-		return errors.Join(webhook.Setup(mgr, cfg.caches.Settings()), reviewed.Setup(ctx, mgr))
+		return errors.Join(webhook.Setup(mgr, cfg.caches.Settings(), tracer), reviewed.Setup(ctx, mgr))
 	}
 	if err := manage.Once(mgr, certificate, admission); err != nil {
 		return fmt.Errorf("set up the webhook: %w", err)

@@ -6,8 +6,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
+	"os"
 
+	"github.com/go-logr/logr"
 	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/config"
 	trainercontroller "github.com/kubeflow/trainer/v2/pkg/controller"
@@ -33,6 +36,7 @@ import (
 
 	"github.com/kubeflow/datacache/controller"
 	"github.com/kubeflow/datacache/internal/manage"
+	"github.com/kubeflow/datacache/internal/tracing/export"
 	"github.com/kubeflow/datacache/plugin"
 )
 
@@ -48,6 +52,11 @@ func run(ctx context.Context, flags *config) error {
 	logger := zap.New(zap.UseFlagOptions(&flags.log))
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)
+	tracer, flush, err := export.Start(ctx, export.Config{Env: os.Getenv, Service: "datacache-trainer-manager", Log: slog.New(logr.ToSlogHandler(logger))})
+	if err != nil {
+		return err
+	}
+	defer flush()
 	scheme, err := schemes()
 	if err != nil {
 		return err
@@ -85,6 +94,7 @@ func run(ctx context.Context, flags *config) error {
 	if err != nil {
 		return err
 	}
+	caches.Tracer = tracer
 	if err := controller.Setup(ctx, mgr, caches); err != nil {
 		return fmt.Errorf("set up datacache's controllers: %w", err)
 	}

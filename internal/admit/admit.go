@@ -6,10 +6,14 @@
 package admit
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,6 +23,7 @@ import (
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/internal/runtimes"
+	"github.com/kubeflow/datacache/internal/tracing"
 )
 
 // Admission mutates and validates TrainJobs. It is safe for concurrent use.
@@ -30,11 +35,32 @@ type Admission struct {
 	Mapper meta.RESTMapper
 	// Settings of what is injected.
 	Settings inject.Settings
+	// Tracer of the decisions; nil: no spans are made.
+	Tracer trace.Tracer
 }
 
 // Mutate edits a new TrainJob in place, if it requests a cache (inject.Asks) or the settings name a mirror of the hub. namespace is the TrainJob's, which may not be set in it
 // yet; unique is for inject.Settings.
-func (a *Admission) Mutate(ctx context.Context, namespace, unique string, job *trainer.TrainJob) (field.ErrorList, error) {
+func (a *Admission) Mutate(ctx context.Context, namespace, unique string, job *trainer.TrainJob) (errs field.ErrorList, err error) {
+	ctx, end := a.trace(ctx, "mutate TrainJob", namespace, job)
+	defer func() { end(errs, err) }()
+	return a.mutate(ctx, namespace, unique, job)
+}
+
+// trace starts the span of a decision; end ends it with the decision.
+func (a *Admission) trace(ctx context.Context, name, namespace string, job *trainer.TrainJob) (_ context.Context, end func(field.ErrorList, error)) {
+	if a.Tracer == nil {
+		return ctx, func(field.ErrorList, error) {}
+	}
+	ctx, span := a.Tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
+		attribute.String("k8s.namespace.name", namespace), attribute.String("datacache.trainjob", cmp.Or(job.Name, job.GenerateName))))
+	return ctx, func(errs field.ErrorList, err error) {
+		span.SetAttributes(attribute.Bool("datacache.allowed", err == nil && len(errs) == 0))
+		tracing.End(span, errors.Join(err, errs.ToAggregate()))
+	}
+}
+
+func (a *Admission) mutate(ctx context.Context, namespace, unique string, job *trainer.TrainJob) (field.ErrorList, error) {
 	runtime, err := runtimes.Find(ctx, namespace, inject.RuntimeRef(job), a.Readers...)
 	if err != nil {
 		return nil, err
@@ -69,6 +95,12 @@ func (a *Admission) SettingsFor(ctx context.Context, namespace string, job *trai
 // Validate validates a new TrainJob after Mutate: its request, its runtime, and the DataCache that it names. Warnings are for the user;
 // they do not reject the TrainJob.
 func (a *Admission) Validate(ctx context.Context, namespace string, job *trainer.TrainJob) (warnings []string, errs field.ErrorList, err error) {
+	ctx, end := a.trace(ctx, "validate TrainJob", namespace, job)
+	defer func() { end(errs, err) }()
+	return a.validate(ctx, namespace, job)
+}
+
+func (a *Admission) validate(ctx context.Context, namespace string, job *trainer.TrainJob) (warnings []string, errs field.ErrorList, err error) {
 	runtime, err := runtimes.Find(ctx, namespace, inject.RuntimeRef(job), a.Readers...)
 	if err != nil {
 		return nil, nil, err

@@ -31,6 +31,7 @@ type CacheFlags struct {
 	noAffinity        bool
 	hub               inject.HubMirror
 	pod               client.ObjectKey
+	env               func(string) string
 }
 
 // Register adds the flags. Defaults come from the environment: env returns a variable's value, empty if it is not set. fallback is
@@ -40,7 +41,7 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	if namespace == "" {
 		namespace = fallback
 	}
-	f.pod.Name = env("POD_NAME")
+	f.env, f.pod.Name = env, env("POD_NAME")
 	flags.StringVar(&f.pod.Namespace, "namespace", namespace, "namespace that this manager runs in (env POD_NAMESPACE)")
 	flags.StringVar(&f.image, "cache-image", env("CACHE_IMAGE"), "image of the cache server, for heads, data nodes and the initializer step; empty: the image of the init container "+imageContainer+" of this manager's pod, env POD_NAME (env CACHE_IMAGE)")
 	flags.StringVar(&f.pullPolicy, "cache-image-pull-policy", env("CACHE_IMAGE_PULL_POLICY"), "Always, IfNotPresent or Never; empty: that of the init container, or the kubelet's default (env CACHE_IMAGE_PULL_POLICY)")
@@ -78,9 +79,13 @@ func (f *CacheFlags) Options(ctx context.Context, reader client.Reader) (control
 	if err := f.complete(ctx, reader, &gate); err != nil {
 		return controller.Options{}, err
 	}
+	traces, err := tracesEnv(f.env)
+	if err != nil {
+		return controller.Options{}, err
+	}
 	return controller.Options{
 		Image: gate.Image, Gate: gate, Namespace: f.pod.Namespace, ClusterDomain: f.domain,
-		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status,
+		ObjectCacheURL: f.objectCache, ObjectCacheCA: f.objectCacheCA, StatusAddress: f.status, TracesEnv: traces,
 	}, nil
 }
 

@@ -177,7 +177,7 @@ func newManager(ctx context.Context, c *kubetest.Cluster, port int, metrics *pro
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(webhook.Setup(mgr, inject.Settings{}), reviewed.Setup(ctx, mgr)); err != nil {
+	if err := errors.Join(webhook.Setup(mgr, inject.Settings{}, nil), reviewed.Setup(ctx, mgr)); err != nil {
 		return nil, err
 	}
 	return mgr, controller.Setup(ctx, mgr, controller.Options{

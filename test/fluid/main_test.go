@@ -114,7 +114,7 @@ func startManager(ctx context.Context, c *kubetest.Cluster, ended chan<- error) 
 	if err != nil {
 		return err
 	}
-	if err := webhook.Setup(mgr, inject.Settings{StatusURL: statusURL()}); err != nil {
+	if err := webhook.Setup(mgr, inject.Settings{StatusURL: statusURL()}, nil); err != nil {
 		return err
 	}
 	if err := controller.Setup(ctx, mgr, controller.Options{

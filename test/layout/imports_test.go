@@ -17,6 +17,7 @@ const (
 	icebergGo  = "github.com/apache/iceberg-go"
 	kubernetes = "k8s.io"
 	sigs       = "sigs.k8s.io"
+	exporters  = module + "/internal/tracing/export"
 )
 
 // ban lists imports that a folder must not reach, directly or through other packages of the module, with the reason.
@@ -76,6 +77,10 @@ var bans = []ban{
 		why: "head and node communicate only by messages, and neither depends on the table format"},
 	{folder: "cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer"}, except: objectCacheKube,
 		why: "the data plane must run without Kubernetes"},
+	{folder: "cacheserver", forbidden: []string{exporters},
+		why: "only commands decide where traces go, and what makes spans must not link the SDK"},
+	{folder: "controller", forbidden: []string{exporters},
+		why: "only commands decide where traces go, and what makes spans must not link the SDK"},
 	{folder: "cmd/cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer"}, except: objectCacheKube,
 		why: "the command of the data plane must not link the control plane"},
 	{folder: "cacheserver/objectcache", forbidden: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("objstore")}, except: "cacheserver/objectcache/xds",

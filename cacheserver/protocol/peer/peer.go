@@ -73,6 +73,8 @@ type Assign struct {
 	Record    []byte            `json:"record"`    // of the whole plan; opaque to the node
 	// Ready says that the cache was Ready with this plan before, so the other nodes hold rows that clients know.
 	Ready bool `json:"ready"`
+	// Trace is the span of the cache's load, as a traceparent (W3C Trace Context); empty if there is none.
+	Trace string `json:"trace,omitempty"`
 }
 
 // Ready tells a node that the cache became Ready. The record, which now has the hashes of all splits, replaces the assignment's.

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+	"github.com/kubeflow/datacache/internal/tracing"
 )
 
 // footerReaders is the number of footers that Plan reads concurrently.
@@ -96,10 +97,23 @@ type fileName struct {
 // Plan reads the footer of every planned file, 16 at a time, and calls progress, if it is not nil, after each; calls are never
 // concurrent.
 func (t *Table) Plan(ctx context.Context, progress func(done, total int)) ([]Split, error) {
-	plan, err := t.files(ctx)
+	plan, err := traced(ctx, "manifests", t.files)
 	if err != nil {
 		return nil, err
 	}
+	return traced(ctx, "footers", func(ctx context.Context) ([]Split, error) { return t.splitsOf(ctx, plan, progress) })
+}
+
+// traced calls a step of planning in a span.
+func traced[T any](ctx context.Context, name string, step func(context.Context) (T, error)) (T, error) {
+	ctx, span := tracing.Child(ctx, name)
+	result, err := step(ctx)
+	tracing.End(span, err)
+	return result, err
+}
+
+// splitsOf returns the splits of all files of a plan.
+func (t *Table) splitsOf(ctx context.Context, plan *filePlan, progress func(done, total int)) ([]Split, error) {
 	if progress == nil {
 		progress = func(int, int) {}
 	}

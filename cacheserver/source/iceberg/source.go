@@ -42,7 +42,7 @@ func (s *Source) Request() any {
 
 // Plan implements source.Source.
 func (s *Source) Plan(ctx context.Context, progress func(done, total int)) (*source.Plan, error) {
-	table, err := Open(ctx, s.Store, s.Location, s.selection())
+	table, err := traced(ctx, "metadata", func(ctx context.Context) (*Table, error) { return Open(ctx, s.Store, s.Location, s.selection()) })
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,55 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/internal/tracing"
+)
+
+// TestTracesOffCostNothing checks that streams and splits allocate nothing for traces that nobody collects.
+func TestTracesOffCostNothing(t *testing.T) {
+	s := &sender{node: &Node{}, stream: deaf{ctx: t.Context()}}
+	l := &load{splits: []source.Split{nil}}
+	failed, now := errors.New("it failed"), time.Now()
+	for name, call := range map[string]func(){
+		"a stream": func() { s.trace(failed) },
+		"a split":  func() { l.traceSplit(s.stream.Context(), job{}, now, time.Second, rows.Sealed{}) },
+	} {
+		if n := testing.AllocsPerRun(100, call); n > 0 {
+			t.Errorf("%s: %v allocations, want 0", name, n)
+		}
+	}
+}
+
+// some is a split of a table.
+type some struct{ source.Split }
+
+func (some) Info() source.SplitInfo { return source.SplitInfo{File: "s3://lake/a"} }
+
+// TestSpansOfSplitsAreBounded checks that a load of very many splits has few spans.
+func TestSpansOfSplitsAreBounded(t *testing.T) {
+	recorder := tracetest.NewSpanRecorder()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer(tracing.Scope)
+	for _, c := range []struct{ splits, want int }{{1, 1}, {mostSplitSpans, mostSplitSpans}, {mostSplitSpans + 1, 65}, {100_000, 128}} {
+		recorder.Reset()
+		l := &load{splits: make([]source.Split, c.splits)}
+		ctx, _ := tracing.Start(t.Context(), tracer, "load part")
+		for i := range l.splits {
+			l.splits[i] = some{}
+			l.traceSplit(ctx, job{index: i}, time.Now(), 0, rows.Sealed{})
+		}
+		if got := len(recorder.Ended()); got != 4*c.want {
+			t.Errorf("%d splits: %d spans, want 4 for each of %d", c.splits, got, c.want)
+		}
+	}
+}
