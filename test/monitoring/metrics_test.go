@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long tests wait for an event; it is long because the machine may be busy.
-const patience = 10 * time.Second
+const patience = 2 * time.Minute
 
 const (
 	namespace = "team-a"

@@ -29,7 +29,8 @@ func startCache(t *testing.T) []promtest.Target {
 	t.Cleanup(reader.Close)
 	during(t, func(ctx context.Context) error { return reader.Epochs(ctx, 0) })
 	pod := func(url, name string) promtest.Target {
-		return promtest.Target{URL: url + "/metrics", Job: "datacache-caches", Labels: map[string]string{"namespace": namespace, "cache": cache, "pod": name}}
+		labels := map[string]string{"namespace": namespace, "cache": cache, "pod": name}
+		return promtest.Target{URL: url + "/metrics", Job: "datacache-caches", Labels: labels}
 	}
 	return []promtest.Target{pod(watched, cache+"-0"), pod("http://"+node, cache+"-0-1")}
 }
@@ -41,10 +42,13 @@ func startObjectCache(t *testing.T) promtest.Target {
 	repo := &hubtest.Repo{Kind: "models", ID: "acme/bert", Files: map[string]hubtest.File{config: {Text: "{}"}}}
 	hub := hubtest.Start(t, repo)
 	tokens := file(t, "tokens", "secret team-a\n")
-	buckets := file(t, "buckets.json", `{"Bucket": [{"Name": "open", "Public": true, "BucketQuota": "1Mi"}, {"Name": "models", "Mirror": true, "BucketQuota": "1Mi"}]}`)
+	buckets := file(t, "buckets.json", `{"Bucket": [
+		{"Name": "open", "Public": true, "BucketQuota": "1Mi"},
+		{"Name": "models", "Mirror": true, "BucketQuota": "1Mi"}]}`)
 	mirrors := file(t, "mirrors.yaml", fmt.Sprintf("hub: {upstream: %q, bucket: models, tokens: %q}\n", hub.URL, t.TempDir()))
 	p, data, url := start(t, "object-cache", "--standalone", "--tokens", tokens, "--buckets", buckets, "--dir", t.TempDir(), "--name", "here",
-		"--min-free", "0", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--mirrors", mirrors, "--mirror-listen", "127.0.0.1:0", "--xds", "127.0.0.1:0")
+		"--min-free", "0", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0",
+		"--mirrors", mirrors, "--mirror-listen", "127.0.0.1:0")
 	mirrored := printed(t, p, "mirrors") + "/hub/" + repo.ID + "/resolve/main/" + config
 	during(t, func(ctx context.Context) error {
 		return use(ctx, []call{
@@ -54,7 +58,8 @@ func startObjectCache(t *testing.T) promtest.Target {
 			{http.MethodGet, mirrored, http.StatusOK},
 		})
 	})
-	return promtest.Target{URL: url + "/metrics", Job: "datacache-object-caches", Labels: map[string]string{"namespace": namespace, "pod": "object-cache-here"}}
+	labels := map[string]string{"namespace": namespace, "pod": "object-cache-here"}
+	return promtest.Target{URL: url + "/metrics", Job: "datacache-object-caches", Labels: labels}
 }
 
 // call is a request of an object cache's client, and the status of its answer.

@@ -84,7 +84,9 @@ func Metrics(expr string) []string {
 
 // OfManager reports whether a metric is one that only managers export.
 func OfManager(name string) bool {
-	for _, prefix := range []string{"controller_runtime_", "workqueue_", "datacache_cache_", "datacache_caches", "datacache_provision_seconds"} {
+	for _, prefix := range []string{
+		"controller_runtime_", "workqueue_", "datacache_cache_", "datacache_caches", "datacache_provision_seconds",
+	} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}

@@ -55,8 +55,8 @@ func (r *Reader) Epoch(ctx context.Context, epoch, rank int, idle bool) error {
 	if err != nil {
 		return err
 	}
-	command := fmt.Sprintf(`{"v":1,"kind":"epoch","seed":1,"epoch":%d,"shuffle":false,"global_batch":64,"tail":"pad","rank":%d,"world":2,"job":%q}`,
-		epoch, rank, Job)
+	command := fmt.Sprintf(`{"v":1,"kind":"epoch","seed":1,"epoch":%d,"shuffle":false,"global_batch":64,"tail":"pad",`+
+		`"rank":%d,"world":2,"job":%q}`, epoch, rank, Job)
 	info, err := head.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
 	if err != nil {
 		return err
