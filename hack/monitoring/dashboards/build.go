@@ -69,7 +69,7 @@ func (b board) uid() string { return "datacache-" + b.name }
 
 // source is the Prometheus that the dashboard's user has chosen.
 func source() common.DataSourceRef {
-	return common.DataSourceRef{Type: cog.ToPtr("prometheus"), Uid: cog.ToPtr("${datasource}")}
+	return common.DataSourceRef{Type: new("prometheus"), Uid: new("${datasource}")}
 }
 
 // build returns the dashboard in Grafana's classic form: its newer one is not read by releases before 12.
@@ -100,7 +100,7 @@ func (v variable) build() cog.Builder[dashboard.VariableModel] {
 		Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Sort(dashboard.VariableSortAlphabeticalAsc)
 	if v.many {
 		built.IncludeAll(true).Multi(true).AllValue(".*").
-			Current(dashboard.VariableOption{Selected: cog.ToPtr(true), Text: text("All"), Value: text("$__all")})
+			Current(dashboard.VariableOption{Selected: new(true), Text: text("All"), Value: text("$__all")})
 	}
 	return built
 }
@@ -139,7 +139,7 @@ func (p panel) timeseries(id uint32) cog.Builder[dashboard.Panel] {
 	if p.look == full {
 		built.Max(1).ThresholdsStyle(common.NewGraphThresholdsStyleConfigBuilder().Mode(common.GraphThresholdsStyleModeDashed)).
 			Thresholds(dashboard.NewThresholdsConfigBuilder().Mode(dashboard.ThresholdsModeAbsolute).
-				Steps([]dashboard.Threshold{{Color: "green"}, {Value: cog.ToPtr(nearlyFull), Color: "red"}}))
+				Steps([]dashboard.Threshold{{Color: "green"}, {Value: new(nearlyFull), Color: "red"}}))
 	}
 	for i, q := range p.queries {
 		built.WithTarget(q.build().RefId(ref(i)).Range())
