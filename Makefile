@@ -200,6 +200,10 @@ $(AXE)/complete: | bootstrap
 browser: $(AXE)/complete # the browser itself may have gone since
 	@hack/bootstrap browser
 
+.PHONY: prometheus
+prometheus: bootstrap # for the dashboards
+	@hack/bootstrap prometheus
+
 .PHONY: tools
 tools: venv spark-venv $(LINT) $(MINIO) $(PROMTOOL) $(CATALOG)/complete $(JAVA_FLIGHT)/complete $(SPARK_JARS)/complete ## Build and install the pinned tools into the cache (about 9 min, once; others call it as needed).
 
@@ -233,13 +237,14 @@ plugin-archives: bootstrap ## Build bin/plugin: kubectl datacache for six platfo
 	@hack/plugin-archives bin/plugin '$(VERSION)' $(PLATFORMS)
 
 .PHONY: generate
-generate: venv $(CONTROLLER_GEN) ## Write anew what is generated: the wire's golden files, the DataCache's deep copies and CRD, the runtimes (about 1 min).
-	@echo "==> generate: test/golden/wire_*.json, api/v1alpha1, manifests/base/crds, runtimes (about 1 min)"
+generate: venv $(CONTROLLER_GEN) ## Write anew what is generated: the wire's golden files, the DataCache's deep copies and CRD, the runtimes, the dashboards (about 1 min).
+	@echo "==> generate: test/golden/wire_*.json, api/v1alpha1, manifests/base/crds, runtimes, dashboards (about 1 min)"
 	@$(PYTHON) test/conformance/golden.py write
 	@$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	@$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=manifests/base/crds
 	@go test ./api/... -run CRD -count=1 -update
 	@go test ./internal/inject -run 'Twins|Shipped' -count=1 -update
+	@go -C hack/monitoring run ./dashboards $(CURDIR)/manifests/components/monitoring/dashboards
 
 .PHONY: fmt
 fmt: venv $(LINT) ## Format Go and Python (seconds).
@@ -279,7 +284,7 @@ endef
 test: test-go test-conformance test-loader test-examples ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
 
 .PHONY: test-go
-test-go: venv clients-venv hub-venv browser $(PROMTOOL) $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
+test-go: venv clients-venv hub-venv browser prometheus $(PROMTOOL) $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
 	@echo "==> test: go test -race (about 10 min cold, 4 min after)"
 	$(call gotest,$$(go list ./... | grep -v -x -F -e $$(go list ./test/e2e) $$(go list $(CLUSTER_PACKAGES) | sed 's/^/-e /')))
 	@go -C hack/images test ./...
@@ -306,7 +311,7 @@ test-go-install: bootstrap ## go install github.com/kubeflow/datacache/cmd/cache
 	@DATACACHE_GO_INSTALL=1 go test ./test/layout -run '^TestGoInstall$$' -count=1 -v
 
 .PHONY: test-cluster
-test-cluster: kube-tools fluid-tools training-venv $(GOTESTSUM) ## The control plane on a real API server with stock JobSet, LWS, Trainer and Fluid (about 30 min cold, of which 23 build them; 4 min after).
+test-cluster: kube-tools fluid-tools training-venv prometheus $(GOTESTSUM) ## The control plane on a real API server with stock JobSet, LWS, Trainer and Fluid (about 30 min cold, of which 23 build them; 4 min after).
 	@echo "==> test-cluster: go test -race on a real API server (about 5 min cold, 3 min after)"
 	$(call gotest,$(CLUSTER_PACKAGES))
 

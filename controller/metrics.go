@@ -55,6 +55,10 @@ func newMetrics(registry prometheus.Registerer, caches client.Reader, elected <-
 			Buckets: prometheus.ExponentialBuckets(1, 2, 15),
 		}, []string{labelEngine}),
 	}
+	for _, engine := range []string{engineArrow, engineFluid} { // at 0: Prometheus does not see an increase that makes a series
+		m.provision.WithLabelValues(engine)
+		m.load.WithLabelValues(engine)
+	}
 	for _, c := range []prometheus.Collector{m.provision, m.load, &cachesCollector{caches, elected}} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

@@ -44,7 +44,7 @@ type Mirror struct {
 
 // New returns a Mirror and makes the object cache pass requests of other mirrors to it. Call it before the object cache serves.
 func New(o Options) *Mirror {
-	metrics := content.NewMetrics()
+	metrics := content.NewMetrics(hub.Kind, oci.Kind)
 	o.Objects.Register(metrics.Collectors()...)
 	cache := content.New(content.Config{Store: o.Store, Buckets: o.Buckets, Router: o.Router, Peers: o.Objects, Metrics: metrics, Log: o.Log})
 	client := upstream.New()

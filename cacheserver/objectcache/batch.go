@@ -255,7 +255,7 @@ func (b *batch) open(ctx context.Context, o *ownerStream) {
 	defer close(o.opened)
 	s := b.server
 	if s.backoff.active(o.member) {
-		s.metrics.forwarded("spared")
+		s.metrics.forwarded(outcomeSpared)
 		return
 	}
 	body := strings.Join(o.keys, "\n") + "\n"
@@ -267,11 +267,11 @@ func (b *batch) open(ctx context.Context, o *ownerStream) {
 	copyHeaders(out.Header, b.request.Header, []string{"Authorization"})
 	response, err := s.transport.RoundTrip(out)
 	if err != nil {
-		s.metrics.forwarded("failed")
+		s.metrics.forwarded(outcomeFailed)
 		s.forwardError(b.request.Context(), o.member, err)
 		return
 	}
-	s.metrics.forwarded("answered")
+	s.metrics.forwarded(outcomeAnswered)
 	o.body = response.Body
 	if response.StatusCode == http.StatusOK {
 		o.tar = tar.NewReader(response.Body)

@@ -58,7 +58,7 @@ func (s *Server) forward(r *request, to router.Member) {
 	}
 	copyHeaders(out.Header, r.Header, passedOn)
 	if s.backoff.active(to) {
-		s.metrics.forwarded("spared")
+		s.metrics.forwarded(outcomeSpared)
 		s.unreachable(r)
 		return
 	}
@@ -75,7 +75,7 @@ func (s *Server) forward(r *request, to router.Member) {
 		return
 	}
 	defer response.Body.Close()
-	s.metrics.forwarded("answered")
+	s.metrics.forwarded(outcomeAnswered)
 	if response.Header.Get(layoutHeader) != "" {
 		s.getForwardedParts(r, response.Body)
 		return
@@ -99,7 +99,7 @@ var errDead = errors.New("the member does not answer")
 // forwardFailed answers a request for which the member sent no response. Requests to a member are suspended only if it accepts no
 // connections or fails a probe: an error in the client's body is no evidence against the member.
 func (s *Server) forwardFailed(ctx context.Context, r *request, to router.Member, body *forwardedBody, err error) {
-	s.metrics.forwarded("failed")
+	s.metrics.forwarded(outcomeFailed)
 	s.cfg.Log.Debug("forward failed", "member", to.Name, "error", err)
 	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the deadline set for the request may have expired
 	dead := errors.Is(context.Cause(ctx), errDead)

@@ -32,6 +32,16 @@ type metrics struct {
 
 const namespace = "datacache_objectcache"
 
+// Outcomes of requests to other nodes, and of token reviews.
+const (
+	labelOutcome    = "outcome"
+	outcomeAnswered = "answered"
+	outcomeFailed   = "failed"
+	outcomeSpared   = "spared" // not sent, since another just failed
+	ownerKnown      = "known"
+	ownerUnknown    = "unknown"
+)
+
 func newMetrics(cfg Config) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
@@ -43,11 +53,18 @@ func newMetrics(cfg Config) *metrics {
 		misses:        counter("misses_total", "Reads of an object that was not here, by bucket.", "bucket"),
 		sentBytes:     counter("sent_bytes_total", "Bytes of objects sent from here, by bucket.", "bucket"),
 		receivedBytes: counter("received_bytes_total", "Bytes of objects received here, by bucket.", "bucket"),
-		forwards:      counter("forwards_total", "Requests sent on to the node that has the key, by outcome (answered, failed, spared: not sent, since another just failed).", "outcome"),
-		partRequests:  counter("part_requests_total", "Requests for parts of large objects, sent to the nodes that have them, by outcome as forwards_total.", "outcome"),
+		forwards:      counter("forwards_total", "Requests sent on to the node that has the key, by outcome (answered, failed, spared: not sent, since another just failed).", labelOutcome),
+		partRequests:  counter("part_requests_total", "Requests for parts of large objects, sent to the nodes that have them, by outcome as forwards_total.", labelOutcome),
 		reviewSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "review_seconds", Help: "Time that questions after a token's owner took, by outcome (known, unknown, failed).",
-		}, []string{"outcome"}),
+		}, []string{labelOutcome}),
+	}
+	for _, outcome := range []string{outcomeAnswered, outcomeFailed, outcomeSpared} { // at 0: Prometheus does not see an increase that makes a series
+		m.forwards.WithLabelValues(outcome)
+		m.partRequests.WithLabelValues(outcome)
+	}
+	for _, outcome := range []string{ownerKnown, ownerUnknown, outcomeFailed} {
+		m.reviewSeconds.WithLabelValues(outcome)
 	}
 	m.registry.MustRegister(m.requests, m.hits, m.misses, m.sentBytes, m.receivedBytes, m.forwards, m.partRequests, m.reviewSeconds,
 		newStoreCollector(cfg),
@@ -98,7 +115,7 @@ func (m *metrics) received(bucket string, n int64) {
 func (m *metrics) forwarded(outcome string) {
 	m.forwards.WithLabelValues(outcome).Inc()
 	m.traffic.forwards.Add(1)
-	if outcome != "answered" {
+	if outcome != outcomeAnswered {
 		m.traffic.failures.Add(1)
 	}
 }
@@ -115,12 +132,12 @@ type timed struct {
 func (t timed) Review(ctx context.Context, token string) (identity.Identity, error) {
 	began := time.Now()
 	who, err := t.ask.Review(ctx, token)
-	outcome := "known"
+	outcome := ownerKnown
 	if err != nil {
-		outcome = "failed"
+		outcome = outcomeFailed
 	}
 	if errors.Is(err, identity.ErrUnknown) {
-		outcome = "unknown"
+		outcome = ownerUnknown
 	}
 	t.seconds.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 	return who, err

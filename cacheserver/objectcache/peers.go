@@ -36,7 +36,7 @@ func (s *Server) Ask(r *http.Request, to router.Member) (*http.Response, error) 
 // ask is Ask; count counts the request by outcome, as forwards_total does.
 func (s *Server) ask(r *http.Request, to router.Member, count func(outcome string)) (*http.Response, error) {
 	if s.backoff.active(to) {
-		count("spared")
+		count(outcomeSpared)
 		return nil, errDead
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
@@ -45,12 +45,12 @@ func (s *Server) ask(r *http.Request, to router.Member, count func(outcome strin
 	go s.watchMember(ctx, cancel, to, askedAliveAfter)
 	response, err := s.patient.RoundTrip(out)
 	if err != nil {
-		count("failed")
+		count(outcomeFailed)
 		s.forwardError(r.Context(), to, err)
 		cancel(nil)
 		return nil, err
 	}
-	count("answered")
+	count(outcomeAnswered)
 	response.Body = &askedBody{ReadCloser: response.Body, cancel: cancel}
 	return response, nil
 }

@@ -4,6 +4,7 @@ module github.com/kubeflow/datacache/hack/monitoring
 go 1.26.0
 
 require (
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.95.1
 	sigs.k8s.io/yaml v1.6.0
 )

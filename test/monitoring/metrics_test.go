@@ -4,16 +4,16 @@
 package monitoring
 
 import (
+	"context"
 	"errors"
-	"maps"
-	"net/http"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/promtest"
 )
@@ -21,7 +21,15 @@ import (
 // patience is how long tests wait for an event; it is long because the machine may be busy.
 const patience = 2 * time.Minute
 
+const (
+	namespace = "team-a"
+	cache     = "train-cache"
+)
+
 var cacheserver string // the program
+
+// ports are below the kernel's range for outgoing connections, and disjoint from those of other tests.
+var ports = proctest.Ports{First: 11000, End: 12000}
 
 func TestMain(m *testing.M) {
 	os.Exit(proctest.Run("monitoring", false, func(binary string) int {
@@ -30,78 +38,93 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// TestRulesNameRealMetrics checks that running servers export every metric that a rule names. test/install checks those of the manager.
-func TestRulesNameRealMetrics(t *testing.T) {
-	exported := cacheMetrics(t)
-	maps.Copy(exported, objectCacheMetrics(t))
+// TestRealMetrics has Prometheus scrape a cache that is read and an object cache that is used. Every expression of a dashboard gives a
+// number, every metric of an alert exists, and docs name all metrics that these servers export, and no others. The tests of
+// test/controlplane and test/install check those of the manager.
+func TestRealMetrics(t *testing.T) {
+	server := promtest.Start(t, &ports, append(startCache(t), startObjectCache(t))...)
+	for _, name := range promtest.Dashboards {
+		for _, q := range promtest.Queries(t, repository, name, map[string]string{"namespace": namespace, "cache": cache}) {
+			hasNumbers(t, server, name+": "+q.Panel, q.Expr)
+		}
+	}
 	for _, rule := range rules(t).Rules() {
 		for _, name := range promtest.Metrics(rule.Expr) {
-			if !exported[name] && !promtest.OfManager(name) {
-				t.Errorf("%s names the metric %s, which no server exports", rule.Alert, name)
-			}
+			hasNumbers(t, server, rule.Alert, name)
 		}
 	}
-}
-
-// cacheMetrics returns the names of what a loaded cache exports.
-func cacheMetrics(t *testing.T) map[string]bool {
-	t.Helper()
-	table := icetest.Local(t).Plain("events", 2, 1, 100, 100)
-	_, url := start(t, "local", "--metadata", table.Metadata(), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--memory-limit", "256Mi")
-	return scrape(t, url)
-}
-
-// objectCacheMetrics returns the names of what an object cache exports after a hit and a miss.
-func objectCacheMetrics(t *testing.T) map[string]bool {
-	t.Helper()
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "tokens"), []byte("secret team-a\n"))
-	write(t, filepath.Join(dir, "buckets.json"), []byte(`{"Bucket": [{"Name": "open", "Public": true, "BucketQuota": "1Mi"}]}`))
-	data, url := start(t, "object-cache", "--standalone", "--tokens", filepath.Join(dir, "tokens"), "--buckets", filepath.Join(dir, "buckets.json"),
-		"--dir", filepath.Join(dir, "objects"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--name", "here", "--min-free", "0")
-	for _, r := range []struct {
-		method, key string
-		status      int
-	}{{http.MethodPut, "a", http.StatusCreated}, {http.MethodGet, "a", http.StatusOK}, {http.MethodGet, "b", http.StatusNotFound}} {
-		request, err := http.NewRequestWithContext(t.Context(), r.method, data+"/v1/objects/open/"+r.key, strings.NewReader("some bytes"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Authorization", "Bearer secret")
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if response.StatusCode != r.status {
-			t.Fatalf("%s %s: %s, want %d", r.method, r.key, response.Status, r.status)
-		}
+	exported, err := server.Metrics()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return scrape(t, url)
+	promtest.Documented(t, repository, exported, func(name string) bool {
+		return !promtest.OfManager(name) && !strings.HasPrefix(name, "datacache_claim") // of scratch volumes' manager
+	})
+}
+
+// hasNumbers waits until an expression has a number, unless it names metrics of the manager.
+func hasNumbers(t *testing.T, server *promtest.Server, of, expr string) {
+	t.Helper()
+	if slices.ContainsFunc(promtest.Metrics(expr), promtest.OfManager) {
+		return
+	}
+	proctest.Eventually(t, patience, func() error {
+		if err := server.HasNumbers(expr); err != nil {
+			return fmt.Errorf("%s: %w", of, err)
+		}
+		return nil
+	})
 }
 
 // start runs cacheserver until the end of the test, and returns the two addresses of its line "ready DATA HTTP".
-func start(t *testing.T, args ...string) (data, url string) {
+func start(t *testing.T, args ...string) (p *proctest.Process, data, url string) {
 	t.Helper()
-	p := proctest.Start(t, args[0], []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, cacheserver, args...)
-	proctest.Eventually(t, patience, func() error {
-		p.Alive()
-		_, line, _ := strings.Cut("\n"+p.Output.String(), "\nready ")
-		line, _, whole := strings.Cut(line, "\n")
-		if !whole {
-			return errors.New(`no line "ready"`)
-		}
-		data, url, _ = strings.Cut(line, " ")
-		return nil
-	})
-	return data, url
+	p = launch(t, args...)
+	line := printed(t, p, "ready")
+	data, url, _ = strings.Cut(line, " ")
+	return p, data, url
 }
 
-func scrape(t *testing.T, url string) map[string]bool {
+// launch is start that does not wait.
+func launch(t *testing.T, args ...string) *proctest.Process {
 	t.Helper()
-	status, text, err := proctest.Request(t.Context(), http.DefaultClient, http.MethodGet, url+"/metrics")
-	if err != nil || status != http.StatusOK {
-		t.Fatal(status, err)
-	}
-	return promtest.Names(text)
+	return proctest.Start(t, args[0], []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, cacheserver, args...)
+}
+
+// printed waits for the line of a process's output that begins with a word, and returns the rest of it.
+func printed(t *testing.T, p *proctest.Process, word string) (rest string) {
+	t.Helper()
+	proctest.Eventually(t, patience, func() error {
+		p.Alive()
+		_, line, _ := strings.Cut("\n"+p.Output.String(), "\n"+word+" ")
+		line, _, whole := strings.Cut(line, "\n")
+		if !whole {
+			return errors.New("no line " + word)
+		}
+		rest = line
+		return nil
+	})
+	return rest
+}
+
+// during runs work until the end of the test; its error fails the test.
+func during(t *testing.T, work func(context.Context) error) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- work(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// file writes a file of the test and returns its path.
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	write(t, path, []byte(text))
+	return path
 }

@@ -5,18 +5,10 @@ package pages
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/apache/arrow-go/v18/arrow/flight"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
@@ -25,6 +17,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/test/kit/readtest"
 )
 
 // cluster is a head and data nodes, each with a page of its own.
@@ -102,60 +95,9 @@ func run(t testing.TB, start func(context.Context) error) (stop func()) {
 // and leaves the streams open until the test ends.
 func (c *cluster) read(rank int, idle bool) {
 	c.t.Helper()
-	r := reader{head: c.flight, clients: map[string]flight.Client{}}
-	c.t.Cleanup(r.close)
-	if err := r.epoch(c.t.Context(), rank, idle); err != nil {
+	r := readtest.New(c.flight)
+	c.t.Cleanup(r.Close)
+	if err := r.Epoch(c.t.Context(), 0, rank, idle); err != nil {
 		c.t.Fatal(err)
 	}
-}
-
-// reader is a client of a cache.
-type reader struct {
-	head    string
-	clients map[string]flight.Client // by address
-}
-
-func (r *reader) close() {
-	for _, c := range r.clients {
-		_ = c.Close()
-	}
-}
-
-func (r *reader) client(address string) (flight.Client, error) {
-	if c := r.clients[address]; c != nil {
-		return c, nil
-	}
-	c, err := flight.NewClientWithMiddleware(address, nil, nil, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err == nil {
-		r.clients[address] = c
-	}
-	return c, err
-}
-
-func (r *reader) epoch(ctx context.Context, rank int, idle bool) error {
-	head, err := r.client(r.head)
-	if err != nil {
-		return err
-	}
-	command := fmt.Sprintf(`{"v":1,"kind":"epoch","seed":1,"epoch":0,"shuffle":false,"global_batch":64,"tail":"pad","rank":%d,"world":2,"job":"trial-7"}`, rank)
-	info, err := head.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: []byte(command)})
-	if err != nil {
-		return err
-	}
-	for _, endpoint := range info.Endpoint {
-		node, err := r.client(strings.TrimPrefix(endpoint.Location[0].Uri, "grpc://"))
-		if err != nil {
-			return err
-		}
-		stream, err := node.DoGet(ctx, endpoint.Ticket)
-		for err == nil {
-			if _, err = stream.Recv(); idle {
-				break
-			}
-		}
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-	}
-	return nil
 }

@@ -17,11 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow/flight"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/test/kit/icetest"
+	"github.com/kubeflow/datacache/test/kit/readtest"
 )
 
 // measured is how long BenchmarkPage measures.
@@ -74,13 +74,13 @@ func lookAt(b *testing.B, url string) {
 // readSlowly reads an epoch of 20,000 rows twice a second, until the end of the benchmark.
 func readSlowly(b *testing.B, head string) {
 	b.Helper()
-	r := reader{head: strings.TrimPrefix(head, "grpc://"), clients: map[string]flight.Client{}}
+	r := readtest.New(head)
 	ctx, cancel := context.WithCancel(b.Context())
 	failed := make(chan error, 1)
 	go func() {
 		var err error
 		for ; err == nil; time.Sleep(time.Second / 2) {
-			err = r.epoch(ctx, 0, false)
+			err = r.Epoch(ctx, 0, 0, false)
 		}
 		failed <- err
 	}()
@@ -89,7 +89,7 @@ func readSlowly(b *testing.B, head string) {
 		if err := <-failed; status.Code(err) != codes.Canceled {
 			b.Error(err)
 		}
-		r.close()
+		r.Close()
 	})
 }
 

@@ -10,10 +10,14 @@ type Metrics struct {
 	hits, misses, originBytes, stale, refused, poisoned, large *prometheus.CounterVec
 }
 
-// NewMetrics returns Metrics.
-func NewMetrics() *Metrics {
+// NewMetrics returns Metrics that are 0 for the kinds: Prometheus does not see an increase that makes a series.
+func NewMetrics(kinds ...string) *Metrics {
 	counter := func(name, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "datacache_mirror", Name: name, Help: help}, []string{"kind"})
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "datacache_mirror", Name: name, Help: help}, []string{"kind"})
+		for _, kind := range kinds {
+			c.WithLabelValues(kind)
+		}
+		return c
 	}
 	return &Metrics{
 		hits:        counter("hits_total", "Blocks and documents that were on this node's disk."),

@@ -36,7 +36,7 @@ func (c *call) file() error {
 	c.hub.copyHeader(header, d.Header, c.base(), large)
 	header.Del("Location") // the bytes come from here
 	if large && c.Method == http.MethodHead {
-		c.hub.metrics.Large(kind)
+		c.hub.metrics.Large(Kind)
 	}
 	if err := c.hub.cache.Serve(c.out, c.Request, blob, &c.from); err != nil {
 		if !errors.Is(err, content.ErrCut) {
@@ -56,7 +56,7 @@ func (c *call) metadata() (upstream.Document, error) {
 		age = content.Forever
 	}
 	return h.cache.Document(c.Context(), content.Query{
-		Kind: kind, Bucket: h.cfg().Bucket, Key: "file" + c.target.path, MaxAge: age, StaleIfError: h.cfg().StaleIfError, Request: &c.from,
+		Kind: Kind, Bucket: h.cfg().Bucket, Key: "file" + c.target.path, MaxAge: age, StaleIfError: h.cfg().StaleIfError, Request: &c.from,
 		Fetch: func(ctx context.Context) (upstream.Document, error) {
 			r, err := h.request(ctx, http.MethodHead, c.target.path, c.access.credential, nil)
 			if err != nil {
@@ -100,7 +100,7 @@ func (c *call) blob(d upstream.Document) (content.Blob, bool) {
 		}
 		return h.upstream.Range(r, first, length, size)
 	}
-	return content.Blob{Kind: kind, Bucket: h.cfg().Bucket, Digest: digest, Size: size, Read: read}, true
+	return content.Blob{Kind: Kind, Bucket: h.cfg().Bucket, Digest: digest, Size: size, Read: read}, true
 }
 
 // fail answers a request after an error.
@@ -142,7 +142,7 @@ func (c *call) fail(err error) {
 func (c *call) isDownload() bool { return c.target.part == "resolve" && c.Method == http.MethodGet }
 
 func (c *call) refuse(status int, err error) {
-	c.hub.metrics.Refuse(kind)
+	c.hub.metrics.Refuse(Kind)
 	if status == http.StatusUnauthorized {
 		c.out.Header().Set("WWW-Authenticate", "Bearer")
 	} else {

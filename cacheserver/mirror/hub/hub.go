@@ -28,8 +28,8 @@ import (
 const (
 	// Prefix is the path below which the mirror serves the hub's paths: clients have HF_ENDPOINT=http://HOST:PORT/hub.
 	Prefix = "/hub"
-	// kind is the value of the label "kind" of metrics.
-	kind = "hub"
+	// Kind is the value of the label "kind" of metrics.
+	Kind = "hub"
 	// branchAge is how long what a branch or tag points to is served without asking the hub.
 	branchAge = 30 * time.Second
 	// maxBody is the maximum length of the body of a request for a document.
@@ -69,7 +69,7 @@ type Hub struct {
 func New(o Options) *Hub {
 	return &Hub{
 		cfg: o.Config, cache: o.Cache, metrics: o.Metrics, upstream: o.Upstream, review: o.Review, log: o.Log,
-		rights: rights.New(func() { o.Metrics.Stale(kind) }),
+		rights: rights.New(func() { o.Metrics.Stale(Kind) }),
 	}
 }
 
@@ -124,7 +124,7 @@ func (c *call) answer() error {
 		}
 		isRead := c.Method == http.MethodGet || c.Method == http.MethodHead
 		if t.kind == "" && !isRead || t.kind != "" && !t.isReadable(c.Method) {
-			c.hub.metrics.Refuse(kind)
+			c.hub.metrics.Refuse(Kind)
 			http.Error(c.out, "a cluster's token reads repositories only: use a token of the hub for this", http.StatusForbidden)
 			return nil
 		}
@@ -139,7 +139,7 @@ func (c *call) answer() error {
 	err := c.hub.check(c.Context(), c.access, t)
 	var refused *upstream.Refused
 	if errors.As(err, &refused) && !upstream.IsDown(err) {
-		c.hub.metrics.Refuse(kind)
+		c.hub.metrics.Refuse(Kind)
 		return c.proxy() // for the hub's own answer to this request
 	}
 	if err != nil {
@@ -182,7 +182,7 @@ func (c *call) document() error {
 		age = content.Forever
 	}
 	d, err := h.cache.Document(c.Context(), content.Query{
-		Kind: kind, Bucket: h.cfg().Bucket, Key: key, MaxAge: age, StaleIfError: h.cfg().StaleIfError, Request: &c.from,
+		Kind: Kind, Bucket: h.cfg().Bucket, Key: key, MaxAge: age, StaleIfError: h.cfg().StaleIfError, Request: &c.from,
 		Fetch: func(ctx context.Context) (upstream.Document, error) {
 			r, err := h.request(ctx, c.Method, strings.TrimPrefix(c.from.Target, Prefix), c.access.credential, strings.NewReader(c.body))
 			if err != nil {

@@ -87,7 +87,7 @@ func (h *Hub) stripXet(value any) {
 	case map[string]any:
 		if _, has := v["xetHash"]; has {
 			if size, ok := v["size"].(json.Number); ok && isLarge(size.String()) {
-				h.metrics.Large(kind)
+				h.metrics.Large(Kind)
 			} else {
 				delete(v, "xetHash")
 			}

@@ -27,8 +27,8 @@ import (
 const (
 	// Prefix is the path below which registries have their API.
 	Prefix = "/v2"
-	// kind is the value of the label "kind" of metrics.
-	kind = "oci"
+	// Kind is the value of the label "kind" of metrics.
+	Kind = "oci"
 )
 
 // Config configures mirrors of registries.
@@ -58,7 +58,7 @@ type Registry struct {
 
 // New returns a Registry.
 func New(o Options) *Registry {
-	return &Registry{o: o, rights: rights.New(func() { o.Metrics.Stale(kind) }), tokens: newTokens()}
+	return &Registry{o: o, rights: rights.New(func() { o.Metrics.Stale(Kind) }), tokens: newTokens()}
 }
 
 // call is a request being answered.
@@ -103,7 +103,7 @@ func (g *Registry) Serve(w http.ResponseWriter, r *http.Request, fromPeer bool) 
 		return
 	}
 	if isClusterToken(c.credentials.forward) {
-		g.o.Metrics.Refuse(kind)
+		g.o.Metrics.Refuse(Kind)
 		http.Error(w, "a cluster's token is not for registries", http.StatusUnauthorized)
 		return
 	}
@@ -177,7 +177,7 @@ func (c *call) answer() error {
 // repository is not served here before the registry said so.
 func (c *call) blob() error {
 	d, err := c.registry.o.Cache.Document(c.Context(), content.Query{
-		Kind: kind, Bucket: c.cfg.Bucket, Key: "blob/" + c.scope() + "@" + c.target.reference, MaxAge: content.Forever, Request: &c.from,
+		Kind: Kind, Bucket: c.cfg.Bucket, Key: "blob/" + c.scope() + "@" + c.target.reference, MaxAge: content.Forever, Request: &c.from,
 		Fetch: func(ctx context.Context) (upstream.Document, error) { return c.head(ctx, c.target) },
 	})
 	if c.from.IsForDocument() {
@@ -191,7 +191,7 @@ func (c *call) blob() error {
 	if err != nil {
 		return &upstream.Refused{Answer: upstream.Document{Status: http.StatusNotFound, Body: []byte("the registry does not say the blob's size\n")}}
 	}
-	b := content.Blob{Kind: kind, Bucket: c.cfg.Bucket, Digest: c.target.digest, Size: size, Read: func(ctx context.Context, first, length int64) (io.ReadCloser, error) {
+	b := content.Blob{Kind: Kind, Bucket: c.cfg.Bucket, Digest: c.target.digest, Size: size, Read: func(ctx context.Context, first, length int64) (io.ReadCloser, error) {
 		r, err := c.upstreamRequest(ctx, http.MethodGet, c.target)
 		if err != nil {
 			return nil, err
@@ -214,7 +214,7 @@ func (c *call) blob() error {
 // manifest returns the manifest with a digest.
 func (c *call) manifest(t target, from *content.Request) (upstream.Document, error) {
 	return c.registry.o.Cache.Document(c.Context(), content.Query{
-		Kind: kind, Bucket: c.cfg.Bucket, Key: "manifest/" + c.scope() + "@" + t.reference, MaxAge: content.Forever, Request: from,
+		Kind: Kind, Bucket: c.cfg.Bucket, Key: "manifest/" + c.scope() + "@" + t.reference, MaxAge: content.Forever, Request: from,
 		Fetch: func(ctx context.Context) (upstream.Document, error) {
 			r, err := c.upstreamRequest(ctx, http.MethodGet, t)
 			if err != nil {
@@ -225,7 +225,7 @@ func (c *call) manifest(t target, from *content.Request) (upstream.Document, err
 				return upstream.Document{}, err
 			}
 			if sum := sha256.Sum256(d.Body); "sha256:"+hex.EncodeToString(sum[:]) != t.reference {
-				c.registry.o.Metrics.Poison(kind)
+				c.registry.o.Metrics.Poison(Kind)
 				return upstream.Document{}, content.ErrPoisoned
 			}
 			d.Header = http.Header{"Content-Type": d.Header["Content-Type"], "Docker-Content-Digest": {t.reference}}
@@ -239,7 +239,7 @@ func (c *call) manifest(t target, from *content.Request) (upstream.Document, err
 func (c *call) tag() error {
 	accept := sha256.Sum256([]byte(c.Header.Get("Accept"))) // registries choose the manifest by it
 	d, err := c.registry.o.Cache.Document(c.Context(), content.Query{
-		Kind: kind, Bucket: c.cfg.Bucket, Key: "tag/" + c.scope() + ":" + c.target.reference + "#" + hex.EncodeToString(accept[:]),
+		Kind: Kind, Bucket: c.cfg.Bucket, Key: "tag/" + c.scope() + ":" + c.target.reference + "#" + hex.EncodeToString(accept[:]),
 		StaleIfError: c.cfg.StaleIfError, Request: &c.from,
 		Fetch: func(ctx context.Context) (upstream.Document, error) { return c.head(ctx, c.target) },
 	})
@@ -308,7 +308,7 @@ func (c *call) fail(err error) {
 
 // refuse passes on the registry's refusal with its challenge.
 func (c *call) refuse(d upstream.Document) {
-	c.registry.o.Metrics.Refuse(kind)
+	c.registry.o.Metrics.Refuse(Kind)
 	header := c.out.Header()
 	for _, name := range []string{"Content-Type", "Www-Authenticate", "Retry-After"} {
 		if values, ok := d.Header[name]; ok {

@@ -157,7 +157,7 @@ func (c *call) serveToken() {
 		c.registry.o.Log.Debug("a realm gave no token", "registry", c.host, "error", err)
 		answer = map[string]any{"expires_in": passExpiry}
 	case errors.As(err, &refused):
-		c.registry.o.Metrics.Refuse(kind)
+		c.registry.o.Metrics.Refuse(Kind)
 		http.Error(c.out, string(refused.Answer.Body), refused.Answer.Status)
 		return
 	default:

@@ -6,6 +6,7 @@ package promtest
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -81,9 +82,16 @@ func Metrics(expr string) []string {
 	return slices.Compact(names)
 }
 
-// OfManager reports whether a metric that a rule names is the manager's.
+// OfManager reports whether a metric is one that only managers export.
 func OfManager(name string) bool {
-	return strings.HasPrefix(name, "controller_runtime_") || strings.HasPrefix(name, "datacache_cache_") || name == "datacache_caches" || name == "datacache_build_info"
+	for _, prefix := range []string{
+		"controller_runtime_", "workqueue_", "datacache_cache_", "datacache_caches", "datacache_provision_seconds",
+	} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return strings.HasPrefix(name, "datacache_load_seconds") && name != "datacache_load_seconds_total"
 }
 
 // Names returns the names of the series in Prometheus' text format.
@@ -95,4 +103,37 @@ func Names(text string) map[string]bool {
 		}
 	}
 	return names
+}
+
+// ours matches names of metrics in docs and in Prometheus.
+var ours = regexp.MustCompile(`\bdatacache_[a-z_]*[a-z]\b`)
+
+// Documented checks that the pages of docs name every metric of ours among those that were exported, and of those that a filter chooses
+// no others.
+func Documented(t testing.TB, repository string, exported []string, chosen func(name string) bool) {
+	t.Helper()
+	pages, err := filepath.Glob(filepath.Join(repository, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]string{} // page by metric
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range ours.FindAllString(string(text), -1) {
+			named[name] = filepath.Base(page)
+		}
+	}
+	for _, name := range exported {
+		if ours.MatchString(name) && named[name] == "" {
+			t.Errorf("no page of docs names the metric %s", name)
+		}
+	}
+	for name, page := range named {
+		if chosen(name) && !slices.Contains(exported, name) {
+			t.Errorf("docs/%s names the metric %s, which no server exports", page, name)
+		}
+	}
 }
