@@ -48,6 +48,7 @@ SPARK         := $(SPARK_VENV)/bin/python
 DOCS_LOCK     := hack/python/docs.txt
 DOCS_VENV     := $(call venv_of,docs,$(DOCS_LOCK))
 DOCS          := $(DOCS_VENV)/bin/python
+MKDOCS        := NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(DOCS) -m mkdocs
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio
 GOTESTSUM := $(CACHE)/tools/gotestsum-$(GOTESTSUM_VERSION)/gotestsum
@@ -312,11 +313,11 @@ bench-pages: bootstrap ## What the page of a cache that is read costs, with 0 an
 .PHONY: docs
 docs: docs-venv ## Build the documentation as a site: bin/site (about 10 s, 20 more the first time; SITE_URL=https://... where it will be).
 	@echo "==> docs: bin/site (about 10 s)"
-	@$(DOCS) -m mkdocs --quiet build --clean
+	@$(MKDOCS) --quiet build --clean
 
 .PHONY: docs-serve
 docs-serve: docs-venv ## Show the site at http://127.0.0.1:8000 and build it anew at each change, until Ctrl-C.
-	@$(DOCS) -m mkdocs serve --livereload
+	@$(MKDOCS) serve --livereload
 
 .PHONY: test-docs
 test-docs: docs venv ## The site's part of test: what it links to and loads (about 15 s).

@@ -38,7 +38,7 @@ func TestCRDReference(t *testing.T) {
 	page.printf("<!-- Made by make generate. -->\n# %s\n\n", crd.Spec.Names.Kind)
 	page.printf("`apiVersion: %s/%s`, `kind: %s`, %s.\n", crd.Spec.Group, version.Name, crd.Spec.Names.Kind, strings.ToLower(string(crd.Spec.Scope)))
 	page.printf("[Use a cache from a TrainJob](../use.md#a-cache-that-outlives-its-jobs) has an example, and [files](../fluid.md) one of files.\n")
-	page.printf("\n%s\n", pagetest.Prose(root.Description))
+	page.printf("\n%s\n\n", pagetest.Prose(root.Description))
 	page.rules(root)
 	page.object("spec", root.Properties["spec"])
 	page.object("status", root.Properties["status"])
@@ -52,7 +52,7 @@ func (r *reference) printf(format string, args ...any) { fmt.Fprintf(r, format, 
 
 // object writes the section of an object at a path, and those of the objects in it.
 func (r *reference) object(path string, schema apiextensions.JSONSchemaProps) {
-	r.printf("\n## `%s`\n\n", path)
+	r.printf("## `%s`\n\n", path)
 	if schema.Description != "" {
 		r.printf("%s\n\n", pagetest.Prose(schema.Description))
 	}
@@ -76,6 +76,7 @@ func (r *reference) object(path string, schema apiextensions.JSONSchemaProps) {
 		}
 		r.printf("| %s | %s | %s | %s |\n", pagetest.Code(name), typeOf(path+"."+name, field), fallback, strings.TrimSpace(meaning))
 	}
+	r.printf("\n")
 	for _, name := range names {
 		if inner, suffix := objectIn(path+"."+name, schema.Properties[name]); inner != nil {
 			r.object(path+"."+name+suffix, *inner)
@@ -87,7 +88,7 @@ func (r *reference) object(path string, schema apiextensions.JSONSchemaProps) {
 func (r *reference) rules(schema *apiextensions.JSONSchemaProps) {
 	for i, rule := range schema.XValidations {
 		if i == 0 {
-			r.printf("Rejected with one of these messages otherwise:\n\n")
+			r.printf("The API server rejects what breaks one of these rules:\n\n")
 		}
 		r.printf("- %s\n", pagetest.Prose(rule.Message))
 	}
@@ -172,12 +173,12 @@ func limits(schema apiextensions.JSONSchemaProps) string {
 	between(schema.MinLength, schema.MaxLength, " characters")
 	between(schema.MinItems, schema.MaxItems, " items")
 	between(schema.MinProperties, schema.MaxProperties, " entries")
-	for i, value := range schema.Enum {
-		word := "or "
-		if i == 0 {
-			word = ""
+	if len(schema.Enum) > 0 {
+		values := make([]string, len(schema.Enum))
+		for i, value := range schema.Enum {
+			values[i] = pagetest.Code(strings.Trim(string(value.Raw), `"`))
 		}
-		all = append(all, word+pagetest.Code(strings.Trim(string(value.Raw), `"`)))
+		all = append(all, "one of "+strings.Join(values, ", "))
 	}
 	if schema.Pattern != "" && !schema.XIntOrString {
 		all = append(all, pagetest.Code(schema.Pattern))

@@ -81,7 +81,8 @@ def test_links_to_the_repository_are_rewritten(site: dict[str, Html]) -> None:
 def test_nothing_is_loaded_from_elsewhere(site: dict[str, Html]) -> None:
     elsewhere = {f"{name}: {at}" for name, page in site.items() for at in page.loaded if urlsplit(at).netloc}
     for style in (ROOT / "bin/site").rglob("*.css"):
-        elsewhere |= {f"{style}: {at}" for at in re.findall(r"(?:url\(|@import )[\"']?((?:https?:)?//[^\"')]+)", style.read_text())}
+        addresses = re.findall(r"(?:url\(|@import )[\"']?((?:https?:)?//[^\"')]+)", style.read_text())
+        elsewhere |= {f"{style}: {at}" for at in addresses}
     assert not elsewhere, "\n".join(sorted(elsewhere))
 
 
@@ -105,7 +106,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
         copy(ROOT / name, tmp_path / name)
     with (tmp_path / "docs/use.md").open("a") as page:
         page.write("\n[page](gone.md) [heading](install.md#gone) [own](#nowhere) [file](../gone.yaml)\n")
-    (tmp_path / "docs/unlisted.md").write_text("# Not in nav\n")
+    (tmp_path / "docs" / "unlisted.md").write_text("# Not in nav\n")
     run = subprocess.run(
         [os.environ["DATACACHE_DOCS_PYTHON"], "-m", "mkdocs", "build", "--site-dir", tmp_path / "site"],
         cwd=tmp_path,

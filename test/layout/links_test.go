@@ -20,7 +20,7 @@ var (
 	linkPattern    = regexp.MustCompile(`\]\(([^()\s]*)(?: "[^"]*")?\)`)
 	codePattern    = regexp.MustCompile("`+[^`]*`+")
 	headingPattern = regexp.MustCompile(`^ {0,3}#{1,6} +(.*?)[ #]*$`)
-	pagePattern    = regexp.MustCompile(`\bdocs/[\w/-]+\.md(?:#[\w-]+)?`)
+	pagePattern    = regexp.MustCompile(`\bdocs/(?:adr/|reference/)?[\w-]+\.md(?:#[\w-]+)?`)
 )
 
 // repositoryURL begins the addresses of the repository's own files, which are checked like relative links.
@@ -53,6 +53,9 @@ func TestPagesNamedInCode(t *testing.T) {
 			}
 			for i, line := range strings.Split(readFile(t, file), "\n") {
 				for _, page := range pagePattern.FindAllString(line, -1) {
+					if page == "docs/hosts.md" {
+						continue // containerd's
+					}
 					names++
 					if err := checkLink("README.md", page); err != nil {
 						t.Errorf("%s:%d: %s: %v", file, i+1, page, err)

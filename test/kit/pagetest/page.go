@@ -47,9 +47,12 @@ func Prose(text string) string {
 
 var prose = strings.NewReplacer("\\", "\\\\", "<", "&lt;", "|", "\\|", "*", "\\*", "_", "\\_", "`", "\\`", "[", "\\[", "{", "\\{")
 
-// Code returns text as code, for the cell of a table.
+// Code returns text as code, for the cell of a table: in backticks, or with what these can't hold there as HTML.
 func Code(text string) string {
+	if !strings.ContainsAny(text, "|`") {
+		return "`" + text + "`"
+	}
 	return "<code>" + code.Replace(text) + "</code>"
 }
 
-var code = strings.NewReplacer("&", "&amp;", "<", "&lt;", "|", "&#124;", "*", "&#42;", "_", "&#95;", "`", "&#96;", "[", "&#91;", "\\", "&#92;")
+var code = strings.NewReplacer("&", "&amp;", "<", "&lt;", "|", "&#124;", "*", "&#42;", "_", "&#95;", "`", "&#96;", "[", "&#91;", "]", "&#93;", "\\", "&#92;")
