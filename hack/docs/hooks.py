@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def rewrite(link: str, source: str, page: str, repository: str) -> str:
-    """Returns the link of the file `source` as the site's page `page` has it; both are relative, to ROOT and to docs/."""
+    """Returns the link as the site has it. `source` is the page's file below ROOT, `page` its name in the site."""
     path, anchor = re.fullmatch(r"([^#]*)(#.*)?", link).groups(default="")
     if not path or ":" in path or path.startswith("/"):
         return link
