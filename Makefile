@@ -44,6 +44,11 @@ HUB           := $(HUB_VENV)/bin/python
 SPARK_LOCK    := hack/python/spark.txt
 SPARK_VENV    := $(call venv_of,spark,$(SPARK_LOCK))
 SPARK         := $(SPARK_VENV)/bin/python
+# MkDocs, for the documentation as a site.
+DOCS_LOCK     := hack/python/docs.txt
+DOCS_VENV     := $(call venv_of,docs,$(DOCS_LOCK))
+DOCS          := $(DOCS_VENV)/bin/python
+MKDOCS        := NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(DOCS) -m mkdocs
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio
 GOTESTSUM := $(CACHE)/tools/gotestsum-$(GOTESTSUM_VERSION)/gotestsum
@@ -78,6 +83,7 @@ export DATACACHE_TRAINING_PYTHON := $(TRAINING)
 export DATACACHE_CLIENTS_PYTHON := $(CLIENTS)
 export DATACACHE_HUB_PYTHON := $(HUB)
 export DATACACHE_SPARK_PYTHON := $(SPARK)
+export DATACACHE_DOCS_PYTHON := $(DOCS)
 # A whole cluster on this machine: its images, and the folder that is all it leaves on disk.
 IMAGES  := $(CACHE)/images
 CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
@@ -154,6 +160,10 @@ hub-venv: bootstrap # clients of the hub's mirror: huggingface_hub, transformers
 .PHONY: spark-venv
 spark-venv: bootstrap # Spark, which writes tables for the tests (about 2 min, once)
 	@hack/venv $(SPARK_VENV) $(SPARK_LOCK)
+
+.PHONY: docs-venv
+docs-venv: bootstrap # MkDocs (seconds, once)
+	@hack/venv $(DOCS_VENV) $(DOCS_LOCK)
 
 print-%: # the value of a variable: make -s print-PYTHON
 	@echo $($*)
@@ -237,14 +247,15 @@ plugin-archives: bootstrap ## Build bin/plugin: kubectl datacache for six platfo
 	@hack/plugin-archives bin/plugin '$(VERSION)' $(PLATFORMS)
 
 .PHONY: generate
-generate: venv $(CONTROLLER_GEN) ## Write anew what is generated: the wire's golden files, the DataCache's deep copies and CRD, the runtimes, the dashboards (about 1 min).
-	@echo "==> generate: test/golden/wire_*.json, api/v1alpha1, manifests/base/crds, runtimes, dashboards (about 1 min)"
+generate: venv $(CONTROLLER_GEN) ## Write anew what is generated: the wire's golden files, the DataCache's deep copies and CRD, the runtimes, the dashboards, docs/reference (about 2 min).
+	@echo "==> generate: test/golden/wire_*.json, api/v1alpha1, manifests/base/crds, runtimes, dashboards, docs/reference (about 2 min)"
 	@$(PYTHON) test/conformance/golden.py write
 	@$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	@$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=manifests/base/crds
 	@go test ./api/... -run CRD -count=1 -update
 	@go test ./internal/inject -run 'Twins|Shipped' -count=1 -update
 	@go -C hack/monitoring run ./dashboards $(CURDIR)/manifests/components/monitoring/dashboards
+	@go test ./cmd/... -run '^TestReference$$' -count=1 -update
 
 .PHONY: fmt
 fmt: venv $(LINT) ## Format Go and Python (seconds).
@@ -281,7 +292,7 @@ define gotest
 endef
 
 .PHONY: test
-test: test-go test-conformance test-loader test-examples ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
+test: test-go test-docs test-conformance test-loader test-examples ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
 
 .PHONY: test-go
 test-go: venv clients-venv hub-venv browser prometheus $(PROMTOOL) $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
@@ -303,6 +314,20 @@ pages: browser ## Take the pictures of docs/watch.md anew: docs/pictures (about 
 .PHONY: bench-pages
 bench-pages: bootstrap ## What the page of a cache that is read costs, with 0 and with 10 listeners: CPU time of the server (about 1 min).
 	@go test ./test/pages -run '^$$' -bench Page -benchtime 1x -count=1
+
+.PHONY: docs
+docs: docs-venv ## Build the documentation as a site: bin/site (about 10 s, 20 more the first time; SITE_URL=https://... where it will be).
+	@echo "==> docs: bin/site (about 10 s)"
+	@$(MKDOCS) --quiet build --clean
+
+.PHONY: docs-serve
+docs-serve: docs-venv ## Show the site at http://127.0.0.1:8000 and build it anew at each change, until Ctrl-C.
+	@$(MKDOCS) serve --livereload
+
+.PHONY: test-docs
+test-docs: docs venv ## The site's part of test: what it links to and loads (about 15 s).
+	@echo "==> test: the site (seconds)"
+	@$(PYTHON) -m pytest test/docs -q -p no:cacheprovider
 
 .PHONY: test-go-install
 test-go-install: bootstrap ## go install github.com/kubeflow/datacache/cmd/cacheserver@VERSION, from a zip of this checkout and without a network (about 1 min; 3 more cold).

@@ -5,7 +5,6 @@ package v1alpha1
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"testing"
 
@@ -13,14 +12,14 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kubeflow/datacache/test/kit/pagetest"
 )
 
 const crdFile = "../../manifests/base/crds/datacache.kubeflow.org_datacaches.yaml"
 
 // maxApply is the largest object that kubectl apply accepts: it keeps a copy in an annotation.
 const maxApply = 256 << 10
-
-var update = flag.Bool("update", false, "trim the CRD that controller-gen wrote") //nolint:forbidigo // a flag of the test binary
 
 // TestCRDIsTrimmed checks that the CRD's schema of pod templates is the one that `make generate` trims it to, and that the CRD is
 // small enough for kubectl apply.
@@ -49,7 +48,7 @@ func TestCRDIsTrimmed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *update {
+	if pagetest.Update() {
 		if err := os.WriteFile(crdFile, trimmed, 0o644); err != nil {
 			t.Fatal(err)
 		}
