@@ -7,11 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,9 +78,7 @@ func config(t testing.TB, targets []Target) []byte {
 			t.Fatal(err)
 		}
 		labels := map[string]string{"job": target.Job}
-		for name, value := range target.Labels {
-			labels[name] = value
-		}
+		maps.Copy(labels, target.Labels)
 		jobs = append(jobs, map[string]any{
 			"job_name": fmt.Sprint(i), "scheme": at.Scheme, "metrics_path": at.Path, "honor_labels": target.Honor,
 			"static_configs": []any{map[string]any{"targets": []string{at.Host}, "labels": labels}},
@@ -131,17 +131,13 @@ func (s *Server) HasNumbers(expr string) error {
 	return err
 }
 
-// Metrics returns the names of the metrics that were scraped. A histogram has one, without _bucket, _sum and _count.
+// Metrics returns the names of the metrics that were scraped, sorted. A histogram has one, without _bucket, _sum and _count.
 func (s *Server) Metrics() ([]string, error) {
 	var families map[string]any
 	if err := s.get("metadata", &families); err != nil {
 		return nil, err
 	}
-	var names []string
-	for name := range families {
-		names = append(names, name)
-	}
-	return names, nil
+	return slices.Sorted(maps.Keys(families)), nil
 }
 
 func (s *Server) get(path string, data any) error {
