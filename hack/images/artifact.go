@@ -38,7 +38,7 @@ type artifact struct {
 	blobs []v1.Layer
 }
 
-func (a artifact) MediaType() (types.MediaType, error) { return a.Manifest.MediaType, nil }
+func (a artifact) MediaType() (types.MediaType, error) { return a.Manifest.MediaType, nil } //nolint:unparam // remote.Put wants it so
 func (a artifact) RawManifest() ([]byte, error)        { return json.Marshal(a.Manifest) }
 
 // newArtifact returns an artifact whose blob has a title, the name under which clients save it.
