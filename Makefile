@@ -15,6 +15,8 @@ MINIO_VERSION          := v0.0.0-20260212201848-7aac2a2c5b7c
 CONTROLLER_GEN_VERSION := v0.21.0
 GOTESTSUM_VERSION      := v1.13.0
 PROMTOOL_VERSION       := v0.316.0
+ACTIONLINT_VERSION     := v1.7.12
+GOVULNCHECK_VERSION    := v1.3.0
 
 # ---- Where things go. Nothing big lands in the checkout; Go keeps its own caches.
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/datacache
@@ -49,11 +51,17 @@ DOCS_LOCK     := hack/python/docs.txt
 DOCS_VENV     := $(call venv_of,docs,$(DOCS_LOCK))
 DOCS          := $(DOCS_VENV)/bin/python
 MKDOCS        := NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(DOCS) -m mkdocs
+# Over ours, what makes a release: hatchling for the wheel, uv to publish it, git-cliff for the changelog.
+RELEASE_LOCK  := hack/python/release.txt
+RELEASE_VENV  := $(call venv_of,release,$(LOCK) $(RELEASE_LOCK))
+export RELEASE_PYTHON := $(RELEASE_VENV)/bin/python
 LINT    := $(CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 MINIO   := $(CACHE)/tools/minio-$(MINIO_VERSION)/minio
 GOTESTSUM := $(CACHE)/tools/gotestsum-$(GOTESTSUM_VERSION)/gotestsum
 PROMTOOL  := $(CACHE)/tools/promtool-$(PROMTOOL_VERSION)/promtool
 export DATACACHE_PROMTOOL := $(PROMTOOL)
+ACTIONLINT := $(CACHE)/tools/actionlint-$(ACTIONLINT_VERSION)/actionlint
+export COSIGN := $(CACHE)/tools/cosign-$(shell cat hack/cosign/main.go hack/cosign/go.sum 2>/dev/null | sha256sum | cut -c1-12)/cosign
 CONTROLLER_GEN := $(CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
 # Jars that tests run: Apache Iceberg's REST catalog, Arrow's Java client, Iceberg for Spark.
 jars_of = $(CACHE)/tools/$(1)-$(shell sha256sum hack/$(1)/pom.xml 2>/dev/null | cut -c1-12)
@@ -88,6 +96,9 @@ export DATACACHE_DOCS_PYTHON := $(DOCS)
 IMAGES  := $(CACHE)/images
 CLUSTER := $(or $(DATACACHE_CLUSTER),$(CACHE)/cluster)
 export DATACACHE_IMAGES := $(IMAGES)
+# Where 'make release-build' puts what it makes, and 'make release' pushes images.
+export RELEASE_DIR      ?= $(CURDIR)/bin/release
+export RELEASE_REGISTRY ?= ghcr.io/kubeflow/datacache
 PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
 MODULES := hack/images hack/cluster/coredns hack/monitoring
@@ -99,8 +110,9 @@ export GOFLAGS := $(filter-out -trimpath,$(shell go env GOFLAGS 2>/dev/null)) -t
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
-# Of kubectl datacache's archives; .krew.yaml has the same.
-PLATFORMS ?= linux-amd64 linux-arm64 darwin-amd64 darwin-arm64 windows-amd64 windows-arm64
+# What a release is for: images, and kubectl datacache's archives; .krew.yaml has the same.
+export RELEASE_PLATFORMS ?= linux/amd64 linux/arm64
+export PLUGIN_PLATFORMS  ?= linux-amd64 linux-arm64 darwin-amd64 darwin-arm64 windows-amd64 windows-arm64
 
 # ---- What a run may change: make test PYTEST='-k wire', make fuzz FUZZ=1000000x
 FUZZ     ?= 5000x
@@ -165,6 +177,10 @@ spark-venv: bootstrap # Spark, which writes tables for the tests (about 2 min, o
 docs-venv: bootstrap # MkDocs (seconds, once)
 	@hack/venv $(DOCS_VENV) $(DOCS_LOCK)
 
+.PHONY: release-venv
+release-venv: venv # over that, what makes a release (seconds, once)
+	@hack/venv --over $(VENV) $(RELEASE_VENV) $(RELEASE_LOCK)
+
 print-%: # the value of a variable: make -s print-PYTHON
 	@echo $($*)
 
@@ -184,6 +200,14 @@ $(GOTESTSUM): | bootstrap
 $(PROMTOOL): | bootstrap
 	@echo "==> promtool $(PROMTOOL_VERSION): building (about 2 min, once)"
 	@GOBIN=$(@D) go install -tags remove_all_sd github.com/prometheus/prometheus/cmd/promtool@$(PROMTOOL_VERSION)
+
+$(ACTIONLINT): | bootstrap
+	@echo "==> actionlint $(ACTIONLINT_VERSION): building (seconds, once)"
+	@GOBIN=$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+
+$(COSIGN): | bootstrap
+	@echo "==> hack/cosign: building (about 3 min, once)"
+	@go build -C hack/cosign -ldflags '-s -w' -o $@ .
 
 $(CONTROLLER_GEN): | bootstrap
 	@echo "==> controller-gen $(CONTROLLER_GEN_VERSION): building (about 1 min, once)"
@@ -244,7 +268,28 @@ managers: bootstrap ## Build bin/manager and bin/trainer-manager, the control pl
 .PHONY: plugin-archives
 plugin-archives: bootstrap ## Build bin/plugin: kubectl datacache for six platforms as archives with LICENSE, and their checksums (about 10 min cold, 1 after).
 	@echo "==> plugin-archives: bin/plugin (about 10 min cold, 1 after)"
-	@hack/plugin-archives bin/plugin '$(VERSION)' $(PLATFORMS)
+	@hack/plugin-archives bin/plugin '$(VERSION)' $(PLUGIN_PLATFORMS)
+
+.PHONY: release-version
+release-version: release-venv ## Put another version into all files that name it, and its changes into CHANGELOG.md: NEW=v0.2.0 (seconds).
+	@hack/release/version '$(NEW)'
+
+.PHONY: release-build
+release-build: release-venv ## Make in bin/release all that a release publishes, from the commit that is checked out (about 2 min warm; cold it compiles six platforms).
+	@hack/release/release build
+
+.PHONY: release
+release: release-venv $(COSIGN) ## Publish what release-build made: images, chart, wheel, plugin, GitHub's release; for the workflow 'release' (RELEASE.md).
+	@hack/release/release publish
+
+.PHONY: release-rehearsal
+release-rehearsal: release-venv fluid-tools $(COSIGN) ## Make a release twice, compare, publish it into a registry on loopback and install from there alone (about 2 min warm).
+	@hack/bootstrap arm64
+	@PLUGIN_PLATFORMS='linux-amd64 linux-arm64' PYTHON=$(PYTHON) HELM=$(FLUID)/bin/ddc-helm hack/release/rehearse $(CACHE)/rehearsal
+
+.PHONY: govulncheck
+govulncheck: bootstrap ## Look for known vulnerabilities that our code reaches, in a database on the internet (about 5 min cold).
+	@go run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) ./...
 
 .PHONY: generate
 generate: venv $(CONTROLLER_GEN) ## Write anew what is generated: the wire's golden files, the DataCache's deep copies and CRD, the runtimes, the dashboards, docs/reference (about 2 min).
@@ -267,7 +312,7 @@ fmt: venv $(LINT) ## Format Go and Python (seconds).
 	@$(PYTHON) -m ruff check --quiet --fix-only python
 
 .PHONY: lint
-lint: venv training-venv examples-venv $(LINT) ## Check Go and Python: golangci-lint, ruff, pyright (about 8 min cold, 30 s after).
+lint: venv training-venv examples-venv $(LINT) $(ACTIONLINT) ## Check Go, Python and workflows: golangci-lint, ruff, pyright, actionlint (about 8 min cold, 30 s after).
 	@echo "==> lint: golangci-lint (about 2 min cold, seconds after)"
 	@$(LINT) run ./...
 	@for module in $(MODULES); do (cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml ./...); done
@@ -276,6 +321,7 @@ lint: venv training-venv examples-venv $(LINT) ## Check Go and Python: golangci-
 	@$(PYTHON) -m ruff check --quiet --config $(PYCONF) $(PYCODE)
 	@$(PYTHON) -m ruff format --check --quiet python
 	@$(PYTHON) -m ruff check --quiet python
+	@$(ACTIONLINT)
 	@$(VENV)/bin/basedpyright -p $(PYCONF) --pythonpath $(TRAINING)
 	@$(VENV)/bin/basedpyright -p python/pyproject.toml --pythonpath $(EXAMPLES)
 

@@ -19,13 +19,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // image is the specification of an image.
 type image struct {
 	Name   string   // including its tag
 	Layers []string // tar files, lowest layer first
-	Files  []string // SRC=DST, combined in one layer on top
+	Files  []string // SRC=DST, combined in one layer above those
 	Config v1.Config
 }
 
@@ -38,7 +39,7 @@ func (i image) write(out string) error {
 	if !strings.HasSuffix(i.Name, ":"+tag.TagStr()) { // the default tag "latest" would make a kubelet pull the image
 		return fmt.Errorf("-t %s: want a tag: %s:dev", i.Name, i.Name)
 	}
-	built, err := i.build()
+	built, err := i.build(runtime.GOARCH)
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,8 @@ func (i image) write(out string) error {
 	return os.Rename(part, out)
 }
 
-func (i image) build() (v1.Image, error) {
+// build builds the image for a processor, by Go's name of it.
+func (i image) build(arch string) (v1.Image, error) {
 	var layers []v1.Layer
 	for _, file := range i.Layers {
 		layer, err := layerOf(func() (io.ReadCloser, error) { return os.Open(file) })
@@ -69,7 +71,8 @@ func (i image) build() (v1.Image, error) {
 		}
 		layers = append(layers, layer)
 	}
-	built, err := mutate.AppendLayers(empty.Image, layers...)
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	built, err := mutate.AppendLayers(base, layers...)
 	if err != nil {
 		return nil, err
 	}
@@ -78,14 +81,14 @@ func (i image) build() (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", runtime.GOARCH // without them, containerd's import ignores the image
+	config.OS, config.Architecture = "linux", arch // without them, containerd's import ignores the image
 	config.Config = i.Config
 	return mutate.ConfigFile(built, config)
 }
 
-// layerOf compresses a layer lightly, since the tarball is only copied to nodes on this machine.
+// layerOf compresses a layer lightly: images are built more often than they are pulled, and most of a layer is a program.
 func layerOf(open tarball.Opener) (v1.Layer, error) {
-	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestSpeed))
+	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithMediaType(types.OCILayer))
 }
 
 // archive puts files, given as SRC=DST, into a tar archive with their parent folders, owned by root, without modification times. It
