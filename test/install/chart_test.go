@@ -93,7 +93,7 @@ patches:
 `
 
 var placement = []string{
-	"manager.replicas=3", "manager.resources=null", "manager.resources.limits.memory=1Gi", "manager.goMemLimit=900MiB",
+	"manager.replicas=3", "manager.resources.requests=null", "manager.resources.limits.memory=1Gi", "manager.goMemLimit=900MiB",
 	"manager.env[0].name=HTTPS_PROXY", "manager.env[0].value=proxy", "manager.args={--object-cache=https://objects}", "imagePullSecrets[0].name=own",
 	"manager.nodeSelector.pool=system", "manager.tolerations[0].key=system", "manager.tolerations[0].operator=Exists",
 	"scratchVolumes.nodeSelector.pool=system", "scratchVolumes.tolerations[0].key=system", "scratchVolumes.tolerations[0].operator=Exists",
