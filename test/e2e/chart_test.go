@@ -38,9 +38,17 @@ const (
 	newField        = "addedByTheNextVersion" // of spec, in the second version of the chart
 )
 
-// TestChart does with helm on a real cluster what docs/install.md says: it takes over what kustomize installed, upgrades to a chart whose CRD has a
-// new field, runs into an image that doesn't exist, rolls back, uninstalls, and goes back to kustomize. The cache of a training job that reads all
-// the while must not notice.
+// Commands of docs/install.md.
+const (
+	takeOver = "helm install datacache oci://<your registry>/datacache --version 0.1.0 --namespace datacache-system --values values.yaml " +
+		"--take-ownership --wait"
+	upgrade = "helm upgrade datacache oci://<your registry>/datacache --version 0.2.0 --namespace datacache-system --values values.yaml " +
+		"--atomic"
+)
+
+// TestChart does with helm on a real cluster what docs/install.md says: it takes over what kustomize installed, upgrades to a chart whose
+// CRD has a new field, tries an image that doesn't exist, rolls back, uninstalls, and goes back to kustomize. The cache of a training job
+// that reads all the while must keep its pods.
 //
 // It is not parallel: no manager runs for a moment, and other tests need one.
 func TestChart(t *testing.T) {
@@ -55,7 +63,7 @@ func TestChart(t *testing.T) {
 	c.push("0.2.0", addField)
 	before := managerPods(t)
 
-	c.must(c.run("helm install datacache oci://<your registry>/datacache --version 0.1.0 --namespace datacache-system --values values.yaml --take-ownership --wait"))
+	c.must(c.run(takeOver))
 	if diff := cmp.Diff(before, managerPods(t)); diff != "" {
 		t.Errorf("manager's pods were replaced although nothing changed but the tool (-before +after):\n%s", diff)
 	}
@@ -77,13 +85,12 @@ func TestChart(t *testing.T) {
 
 	fieldIsServed(t, ns, false)
 	c.tag("next")
-	c.must(c.run("helm upgrade datacache oci://<your registry>/datacache --version 0.2.0 --namespace datacache-system --values values.yaml --atomic", "--set=image.tag=next"))
+	c.must(c.run(upgrade, "--set=image.tag=next"))
 	fieldIsServed(t, ns, true)
 	untouched("the upgrade")
 
 	before = managerPods(t)
-	out, err := c.run("helm upgrade datacache oci://<your registry>/datacache --version 0.2.0 --namespace datacache-system --values values.yaml --atomic",
-		"--set=image.tag=does-not-exist", "--timeout=30s")
+	out, err := c.run(upgrade, "--set=image.tag=does-not-exist", "--timeout=30s")
 	if err == nil || !strings.Contains(out, "has been rolled back due to atomic being set") {
 		t.Errorf("an upgrade to an image that doesn't exist: %v, want it rolled back", err)
 	}
@@ -139,14 +146,15 @@ func newCharts(t *testing.T) *charts {
 	return c
 }
 
-// run runs a command that docs/install.md has as a line of its own, with the test's registry, values and folder, and more arguments. It returns what
-// the command prints.
+// run runs a command that docs/install.md has as a line of its own, with the test's registry, values and folder, and more arguments. It
+// returns what the command prints.
 func (c *charts) run(line string, more ...string) (string, error) {
 	c.t.Helper()
 	if !strings.Contains(c.docs, "\n"+line+"\n") {
 		c.t.Fatalf("docs/install.md does not have the line %q", line)
 	}
-	own := strings.NewReplacer("<your registry>", strings.TrimPrefix(c.registry.URL, "http://"), " values.yaml", " "+c.values, "<your folder>", clusterManifest)
+	host := strings.TrimPrefix(c.registry.URL, "http://")
+	own := strings.NewReplacer("<your registry>", host, " values.yaml", " "+c.values, "<your folder>", clusterManifest)
 	arguments := append(strings.Fields(own.Replace(line)), more...)
 	if arguments[0] == "kubectl" {
 		return "", kubectl(c.ctx, arguments[1:]...)

@@ -229,7 +229,8 @@ func objectsOf(t *testing.T, manifest []byte) map[string]map[string]any {
 // TestChart installs the chart over what kustomize installed, upgrades it and uninstalls it. The manager's pods don't run here.
 func TestChart(t *testing.T) {
 	kubectl(t, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(repository, overlay))
-	mustHelm(t, "install", "datacache", chart, "--namespace="+namespace, "--create-namespace", "--take-ownership", "--set="+strings.Join(everything, ","))
+	all := "--set=" + strings.Join(everything, ",")
+	mustHelm(t, "install", "datacache", chart, "--namespace="+namespace, "--create-namespace", "--take-ownership", all)
 	runtime := &trainer.ClusterTrainingRuntime{}
 	cluster.Appear(t, runtime, "", "torch-distributed-with-cache")
 	deployment := &appsv1.Deployment{}
@@ -293,12 +294,14 @@ func releaseFits(t *testing.T) {
 func TestChartRefuses(t *testing.T) {
 	mustHelm(t, "lint", "--strict", chart, "--set="+strings.Join(everything, ","))
 	withoutTrainer := []string{"template", chart, "--kube-version=v1.36.0"}
-	if _, err := helm(t, withoutTrainer...); err == nil || !strings.Contains(err.Error(), "install Kubeflow Trainer first, or set runtimes.install=false") {
+	advice := "install Kubeflow Trainer first, or set runtimes.install=false"
+	if _, err := helm(t, withoutTrainer...); err == nil || !strings.Contains(err.Error(), advice) {
 		t.Errorf("without Trainer's API helm says %v, want how to go on", err)
 	}
 	mustHelm(t, append(withoutTrainer, "--set=runtimes.install=false")...)
 	for value, want := range map[string]string{
-		"scratchVolumes.admission=none": "scratchVolumes", "objectCache.directory=objects": "directory", "namespaces={Team}": "namespaces", "image.digests.manager=v1": "manager",
+		"scratchVolumes.admission=none": "scratchVolumes", "objectCache.directory=objects": "directory",
+		"namespaces={Team}": "namespaces", "image.digests.manager=v1": "manager",
 	} {
 		if _, err := helm(t, template(namespace, value)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: %v, want it refused with %q", value, err, want)
