@@ -14,6 +14,6 @@
 //
 // With neither variable set every test skips. With one of them set no test may skip, except those that power nodes off, inspect
 // nodes' disks or sign tokens, the test of the object cache if the cluster has one already (of its parts, those that use hack/cluster's nodes
-// and images are left out elsewhere), and those of files where there is no Fluid or, on this machine, no /dev/fuse. What was not tried is
-// printed at the end.
+// and images are left out elsewhere), that of the Helm chart, which needs to know how datacache was installed, and those of files where there is
+// no Fluid or, on this machine, no /dev/fuse. What was not tried is printed at the end.
 package e2e

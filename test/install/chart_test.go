@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -60,6 +61,47 @@ func mustHelm(t *testing.T, args ...string) []byte {
 	return out
 }
 
+// everything turns on all parts of the chart that need no other operator.
+var everything = []string{"objectCache.enabled=true", "objectCache.envoy.enabled=true", "scratchVolumes.enabled=true"}
+
+// placed is a patch of a kustomization for which the chart has the values placement.
+const placed = `
+patches:
+- target: {kind: Deployment, name: datacache-manager}
+  patch: |-
+    - {op: replace, path: /spec/replicas, value: 3}
+    - {op: replace, path: /spec/template/spec/containers/0/resources, value: {limits: {memory: 1Gi}}}
+    - {op: replace, path: /spec/template/spec/containers/0/env/2/value, value: 900MiB}
+    - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: HTTPS_PROXY, value: proxy}}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --object-cache=https://objects}
+- target: {kind: Deployment}
+  patch: |-
+    - {op: add, path: /spec/template/spec/imagePullSecrets, value: [{name: own}]}
+    - {op: add, path: /spec/template/spec/nodeSelector, value: {pool: system}}
+    - {op: add, path: /spec/template/spec/tolerations, value: [{key: system, operator: Exists}]}
+- target: {kind: Deployment, name: datacache-scratch-volumes}
+  patch: |-
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --claim-qps=20}
+- target: {kind: DaemonSet}
+  patch: |-
+    - {op: add, path: /spec/template/spec/imagePullSecrets, value: [{name: own}]}
+    - {op: add, path: /spec/template/spec/nodeSelector/pool, value: nvme}
+    - {op: add, path: /spec/template/spec/tolerations/-, value: {key: dedicated, operator: Exists}}
+- target: {kind: DaemonSet, name: datacache-object-cache}
+  patch: |-
+    - {op: replace, path: /spec/template/spec/volumes/0/hostPath/path, value: /mnt/nvme}
+`
+
+var placement = []string{
+	"manager.replicas=3", "manager.resources.requests=null", "manager.resources.limits.memory=1Gi", "manager.goMemLimit=900MiB",
+	"manager.env[0].name=HTTPS_PROXY", "manager.env[0].value=proxy", "manager.args={--object-cache=https://objects}", "imagePullSecrets[0].name=own",
+	"manager.nodeSelector.pool=system", "manager.tolerations[0].key=system", "manager.tolerations[0].operator=Exists",
+	"scratchVolumes.nodeSelector.pool=system", "scratchVolumes.tolerations[0].key=system", "scratchVolumes.tolerations[0].operator=Exists",
+	"scratchVolumes.args={--claim-qps=20}",
+	"objectCache.nodeSelector.pool=nvme", "objectCache.tolerations[0].key=dedicated", "objectCache.tolerations[0].operator=Exists",
+	"objectCache.directory=/mnt/nvme",
+}
+
 // TestChartIsTheOverlays checks that the chart renders the objects of the kustomize overlays, field by field.
 func TestChartIsTheOverlays(t *testing.T) {
 	const base = "resources: [<datacache>/manifests/base]\ncomponents: [<datacache>/manifests/components/namespace, "
@@ -71,10 +113,13 @@ patches:
 `
 	const monitored = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/monitoring]\n"
 	digest := "sha256:" + strings.Repeat("ab", 32)
-	pinned := base + `<datacache>/manifests/components/runtimes]
+	const whole = "resources: [<datacache>/manifests/base, <datacache>/manifests/object-cache, <datacache>/manifests/scratch-volumes/webhook]\n" +
+		"components: [<datacache>/manifests/components/namespace, <datacache>/manifests/components/runtimes, <datacache>/manifests/components/envoy]\n"
+	pinned := whole + `
 images:
 - {name: ghcr.io/kubeflow/datacache/manager, newName: registry.example.com/a/manager, newTag: v9}
 - {name: ghcr.io/kubeflow/datacache/cacheserver, newName: registry.example.com/a/cacheserver, digest: "` + digest + `"}
+- {name: docker.io/envoyproxy/envoy, newName: registry.example.com/envoy, newTag: v10}
 `
 	tests := map[string]struct {
 		overlay string // folder in manifests/overlays, or
@@ -91,7 +136,17 @@ images:
 			own: namespaced, values: []string{"namespaces={team-a,team-b}", "runtimes.install=false"},
 			added: []string{"RoleBinding team-a/datacache-manager", "RoleBinding team-b/datacache-manager"},
 		},
-		"other images": {own: pinned, values: []string{"image.registry=registry.example.com/a", "image.tag=v9", "image.digests.cacheserver=" + digest}},
+		"object cache": {
+			own:    strings.NewReplacer("/webhook]", "/admission-policy]", ", <datacache>/manifests/components/envoy", "").Replace(whole),
+			values: []string{"objectCache.enabled=true", "scratchVolumes.enabled=true", "scratchVolumes.admission=policy"},
+		},
+		"envoy": {own: whole, values: everything},
+		"other images": {
+			own: pinned,
+			values: append(everything, "image.registry=registry.example.com/a", "image.tag=v9", "image.digests.cacheserver="+digest,
+				"objectCache.envoy.image=registry.example.com/envoy:v10"),
+		},
+		"placed": {own: whole + placed, values: append(everything, placement...)},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -105,11 +160,7 @@ images:
 			}
 			want := objectsOf(t, readFile(t, cluster.Render(t, folder)))
 			delete(want, "Namespace "+in) // helm install --create-namespace
-			args := []string{"template", "datacache", chart, "--namespace=" + in, "--api-versions=trainer.kubeflow.org/v1alpha1", "--kube-version=v1.36.0", "--set=crds.keep=false"}
-			for _, value := range tt.values {
-				args = append(args, "--set="+value)
-			}
-			got := objectsOf(t, mustHelm(t, args...))
+			got := objectsOf(t, mustHelm(t, template(in, append(tt.values, "crds.keep=false")...)...))
 			for _, added := range tt.added {
 				if got[added] == nil {
 					t.Errorf("the chart has no %s", added)
@@ -128,6 +179,15 @@ images:
 	}
 }
 
+// template returns the arguments by which helm renders the chart as for a cluster with Trainer.
+func template(namespace string, values ...string) []string {
+	args := []string{"template", "datacache", chart, "--namespace=" + namespace, "--api-versions=trainer.kubeflow.org/v1alpha1", "--kube-version=v1.36.0"}
+	for _, value := range values {
+		args = append(args, "--set="+value)
+	}
+	return args
+}
+
 func readFile(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -137,10 +197,14 @@ func readFile(t *testing.T, name string) []byte {
 	return text
 }
 
+// hashed is the name of Envoy's ConfigMap, which both ways of installing end with a hash of its content, each with one of its own.
+var hashed = regexp.MustCompile(`\bdatacache-envoy-[0-9a-z]{10}\b`)
+
 // objectsOf returns the objects of a manifest by kind, namespace and name.
 func objectsOf(t *testing.T, manifest []byte) map[string]map[string]any {
 	t.Helper()
 	objects := map[string]map[string]any{}
+	manifest = hashed.ReplaceAll(manifest, []byte("datacache-envoy"))
 	for document := range bytes.SplitSeq(append([]byte("\n"), manifest...), []byte("\n---\n")) {
 		var fields map[string]any
 		if err := yaml.Unmarshal(document, &fields); err != nil {
@@ -150,8 +214,8 @@ func objectsOf(t *testing.T, manifest []byte) map[string]map[string]any {
 			continue
 		}
 		o := unstructured.Unstructured{Object: fields}
-		if strings.HasPrefix(o.GetKind(), "Cluster") {
-			o.SetNamespace("") // kustomize does not know that the kinds of a CRD have none
+		if strings.HasPrefix(o.GetKind(), "Cluster") || strings.Contains(o.GetKind(), "AdmissionPolicy") {
+			o.SetNamespace("") // kustomize does not know that these kinds have none
 		}
 		key := o.GetKind() + " " + strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
 		if objects[key] != nil {
@@ -165,7 +229,8 @@ func objectsOf(t *testing.T, manifest []byte) map[string]map[string]any {
 // TestChart installs the chart over what kustomize installed, upgrades it and uninstalls it. The manager's pods don't run here.
 func TestChart(t *testing.T) {
 	kubectl(t, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(repository, overlay))
-	mustHelm(t, "install", "datacache", chart, "--namespace="+namespace, "--create-namespace", "--take-ownership")
+	all := "--set=" + strings.Join(everything, ",")
+	mustHelm(t, "install", "datacache", chart, "--namespace="+namespace, "--create-namespace", "--take-ownership", all)
 	runtime := &trainer.ClusterTrainingRuntime{}
 	cluster.Appear(t, runtime, "", "torch-distributed-with-cache")
 	deployment := &appsv1.Deployment{}
@@ -195,6 +260,19 @@ func TestChart(t *testing.T) {
 		t.Error("the upgrade took the webhook's CA away")
 	}
 	cluster.Vanish(t, runtime, "", "torch-distributed-with-cache")
+	cluster.Vanish(t, &appsv1.DaemonSet{}, "datacache-object-cache", "datacache-object-cache")
+
+	kubectl(t, "--namespace="+namespace, "delete", "secret", "--selector=owner=helm,name=datacache") // as in docs/install.md
+	kubectl(t, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(repository, overlay))
+	if out, err := helm(t, "status", "datacache", "--namespace="+namespace); err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Errorf("helm still knows the release: %v\n%s", err, out)
+	}
+	uid := deployment.UID
+	cluster.Appear(t, deployment, namespace, "datacache-manager")
+	if *deployment.Spec.Replicas != 2 || deployment.UID != uid {
+		t.Errorf("kustomize left %d replicas in Deployment %s, want 2 in %s", *deployment.Spec.Replicas, deployment.UID, uid)
+	}
+	mustHelm(t, "install", "datacache", chart, "--namespace="+namespace, "--take-ownership")
 
 	mustHelm(t, "uninstall", "datacache", "--namespace="+namespace)
 	cluster.Vanish(t, deployment, namespace, "datacache-manager")
@@ -209,6 +287,61 @@ func releaseFits(t *testing.T) {
 	cluster.Appear(t, secret, namespace, "sh.helm.release.v1.datacache.v1")
 	if size := len(secret.Data["release"]); size > 500_000 {
 		t.Errorf("helm's record of the release has %d bytes, want at most 500,000", size)
+	}
+}
+
+// TestChartRefuses checks what helm says where the chart can't work, and that helm's own lint finds nothing.
+func TestChartRefuses(t *testing.T) {
+	mustHelm(t, "lint", "--strict", chart, "--set="+strings.Join(everything, ","))
+	withoutTrainer := []string{"template", chart, "--kube-version=v1.36.0"}
+	advice := "install Kubeflow Trainer first, or set runtimes.install=false"
+	if _, err := helm(t, withoutTrainer...); err == nil || !strings.Contains(err.Error(), advice) {
+		t.Errorf("without Trainer's API helm says %v, want how to go on", err)
+	}
+	mustHelm(t, append(withoutTrainer, "--set=runtimes.install=false")...)
+	for value, want := range map[string]string{
+		"scratchVolumes.admission=none": "scratchVolumes", "objectCache.directory=objects": "directory",
+		"namespaces={Team}": "namespaces", "image.digests.manager=v1": "manager",
+	} {
+		if _, err := helm(t, template(namespace, value)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--set %s: %v, want it refused with %q", value, err, want)
+		}
+	}
+	if _, err := helm(t, "template", chart, "--kube-version=v1.32.0"); err == nil || !strings.Contains(err.Error(), "kubeVersion") {
+		t.Errorf("on Kubernetes 1.32 helm says %v, want it refused", err)
+	}
+}
+
+// TestChartAnnotations compares what Chart.yaml tells Artifact Hub with the chart: its images and its CRD.
+func TestChartAnnotations(t *testing.T) {
+	var about struct{ Annotations map[string]string }
+	if err := yaml.Unmarshal(readFile(t, filepath.Join(chart, "Chart.yaml")), &about); err != nil {
+		t.Fatal(err)
+	}
+	var images []struct{ Image string }
+	var crds []struct{ Kind, Version, Name string }
+	for name, into := range map[string]any{"images": &images, "crds": &crds} {
+		if err := yaml.Unmarshal([]byte(about.Annotations["artifacthub.io/"+name]), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rendered := mustHelm(t, template(namespace, append(everything, "runtimes.install=false")...)...)
+	used, listed := map[string]bool{}, map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^ +(?:- )?image: "?([^\s"]+)"?$`).FindAllSubmatch(rendered, -1) {
+		used[string(match[1])] = true
+	}
+	for _, image := range images {
+		listed[image.Image] = true
+	}
+	if diff := cmp.Diff(used, listed); diff != "" {
+		t.Errorf("images (-chart +artifacthub.io/images):\n%s", diff)
+	}
+	var crd apiextensions.CustomResourceDefinition
+	if err := yaml.Unmarshal(readFile(t, filepath.Join(chart, "files/crds/datacache.kubeflow.org_datacaches.yaml")), &crd); err != nil {
+		t.Fatal(err)
+	}
+	if len(crds) != 1 || crds[0].Kind != crd.Spec.Names.Kind || crds[0].Name != crd.Name || crds[0].Version != crd.Spec.Versions[0].Name {
+		t.Errorf("artifacthub.io/crds is %+v, want %s of %s", crds, crd.Spec.Names.Kind, crd.Name)
 	}
 }
 
