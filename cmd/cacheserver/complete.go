@@ -4,10 +4,55 @@
 package main
 
 import (
+	"context"
+	"strings"
+	"time"
+
 	"github.com/spf13/cobra"
 
+	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
+
+// completeWithin is how long a shell may wait for names that are read from a table's metadata.
+const completeWithin = 5 * time.Second
+
+// complete completes the flags' values with names of the table that the command line, or the environment, names. Of several columns,
+// separated by commas, it completes the last.
+func (f *selectionFlags) complete(cmd *cobra.Command, table *sourceFlags, env environment) {
+	for flag, list := range map[string]func(*iceberg.Table) []iceberg.Name{
+		"columns": (*iceberg.Table).Columns, "ref": (*iceberg.Table).Refs, "snapshot-id": (*iceberg.Table).Snapshots,
+	} {
+		register(cmd, flag, func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+			defer cancel()
+			src, err := table.open(env)
+			if err != nil || table.named() != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			opened, err := iceberg.Open(ctx, src.Store, src.Location, iceberg.Selection{})
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			before := ""
+			if flag == "columns" {
+				before = typed[:strings.LastIndexByte(typed, ',')+1]
+			}
+			var names []cobra.Completion
+			for _, name := range list(opened) {
+				names = append(names, cobra.CompletionWithDesc(before+name.Name, name.Says))
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		})
+	}
+}
+
+// register registers the completion of a flag's values. It panics if the command has no such flag.
+func register(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
+		panic(err)
+	}
+}
 
 // flagValues are the values of flags that have only these, by flag.
 var flagValues = map[string][]cobra.Completion{
@@ -22,9 +67,7 @@ func completeFlags(cmd *cobra.Command) {
 		if cmd.Flags().Lookup(name) == nil {
 			continue
 		}
-		if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-			panic(err) // the flag exists, and is registered once
-		}
+		register(cmd, name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 	for _, child := range cmd.Commands() {
 		completeFlags(child)

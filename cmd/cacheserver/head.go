@@ -63,6 +63,7 @@ func headCommand(env environment) *cobra.Command {
 	flags := cmd.Flags()
 	source.register(flags, env)
 	selection.register(flags, env)
+	selection.complete(cmd, &source, env)
 	serve.registerJoined(flags, env)
 	flags.StringVar(&pin, "snapshot-pin", env("SNAPSHOT_PIN"), "the snapshot that an earlier head of this cache planned: plan it and no other, while the cache stays one of what was asked for (env SNAPSHOT_PIN)")
 	flags.IntVar(&cfg.Nodes, "nodes", groupNodes(env), "data nodes to wait for (default in a LeaderWorkerSet: LWS_GROUP_SIZE - 1)")

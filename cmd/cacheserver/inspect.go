@@ -55,6 +55,7 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 	flags := cmd.Flags()
 	table.register(flags, env)
 	selection.register(flags, env)
+	selection.complete(cmd, &table, env)
 	flags.IntVar(&nodes, "nodes", 1, "data nodes to deal the splits to")
 	return cmd
 }

@@ -62,6 +62,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 	flags := cmd.Flags()
 	source.register(flags, env)
 	selection.register(flags, env)
+	selection.complete(cmd, &source, env)
 	serve.register(flags, env)
 	data.register(flags, env)
 	flags.IntVar(&nodes, "nodes", 1, "data nodes")

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,8 +14,11 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -123,7 +125,7 @@ func statusCommand(at *target) *cobra.Command {
 		if !watching {
 			return nil
 		}
-		return watch(cmd.Context(), c, dc, cmd.OutOrStdout())
+		return c.watch(cmd.Context(), dc, cmd.OutOrStdout())
 	}
 	return cmd
 }
@@ -176,30 +178,68 @@ func stateOf(dc *v1alpha1.DataCache) string {
 	return text
 }
 
-// watch prints the cache's state whenever it changes, until the cache is deleted or ctx ends.
-func watch(ctx context.Context, c client.WithWatch, dc *v1alpha1.DataCache, out io.Writer) error {
+// watchPause is the time between two watches, so that an API server that ends each at once is not flooded.
+const watchPause = time.Second
+
+// watch prints the cache's state whenever it changes, until the cache is deleted or ctx ends. It survives the end of a watch: the API
+// server ends each after some minutes, and at once if it no longer has the version at which the watch begins (410 Gone).
+func (c *cluster) watch(ctx context.Context, dc *v1alpha1.DataCache, out io.Writer) error {
+	say := func(what string) { printChange(out, time.Now(), what) }
 	last := stateOf(dc)
-	for ctx.Err() == nil {
-		watcher, err := c.Watch(ctx, &v1alpha1.DataCacheList{}, client.InNamespace(dc.Namespace), client.MatchingFields{"metadata.name": dc.Name})
-		if err != nil {
-			return errors.Join(ctx.Err(), err)
+	observe := func(now *v1alpha1.DataCache) {
+		if is := stateOf(now); is != last {
+			last = is
+			say(is)
 		}
-		for event := range watcher.ResultChan() {
-			now, ok := event.Object.(*v1alpha1.DataCache)
-			if !ok {
-				break // the API server ends a watch after some minutes
-			}
-			if event.Type == "DELETED" {
-				watcher.Stop()
-				fmt.Fprintln(out, time.Now().Format(time.TimeOnly), "deleted")
-				return nil
-			}
-			if is := stateOf(now); is != last {
-				last = is
-				fmt.Fprintln(out, time.Now().Format(time.TimeOnly), is)
-			}
-		}
-		watcher.Stop()
 	}
-	return nil
+	for first := dc.UID; ; observe(dc) {
+		deleted, err := c.follow(ctx, dc, observe)
+		if err == nil && !deleted {
+			select {
+			case <-time.After(watchPause):
+			case <-ctx.Done():
+			}
+			if dc, err = c.cache(ctx, dc.Name); apierrors.IsNotFound(err) || err == nil && dc.UID != first {
+				deleted, err = true, nil
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // the user ended it
+		case deleted:
+			say("deleted")
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func printChange(out io.Writer, at time.Time, what string) {
+	fmt.Fprintln(out, at.Format(time.TimeOnly), what)
+}
+
+// follow calls observe with each version after dc, until the API server ends the watch or the cache is deleted.
+func (c *cluster) follow(ctx context.Context, dc *v1alpha1.DataCache, observe func(*v1alpha1.DataCache)) (deleted bool, err error) {
+	after := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: dc.ResourceVersion}}
+	watcher, err := c.Watch(ctx, &v1alpha1.DataCacheList{}, client.InNamespace(dc.Namespace), client.MatchingFields{"metadata.name": dc.Name}, after)
+	if err != nil {
+		return false, fmt.Errorf("watch DataCache %s/%s: %w", dc.Namespace, dc.Name, err)
+	}
+	defer watcher.Stop()
+	for event := range watcher.ResultChan() {
+		now, ok := event.Object.(*v1alpha1.DataCache)
+		switch {
+		case !ok && event.Type == apiwatch.Error:
+			if err := apierrors.FromObject(event.Object); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+				return false, fmt.Errorf("watch DataCache %s/%s: %w", dc.Namespace, dc.Name, err)
+			}
+			return false, nil
+		case event.Type == apiwatch.Deleted:
+			return true, nil
+		case ok:
+			observe(now)
+		}
+	}
+	return false, nil
 }

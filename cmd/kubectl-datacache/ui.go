@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -64,7 +65,7 @@ func (c *cluster) showServer(cmd *cobra.Command, name, server string, port int) 
 		return err
 	}
 	defer f.stop()
-	fmt.Fprintf(cmd.OutOrStdout(), "The page of pod %s is at http://%s/ until Ctrl-C.\n", pods[0].Name, f.address)
+	printPage(cmd.OutOrStdout(), pods[0].Name, f.address)
 	select {
 	case <-cmd.Context().Done():
 		return nil
@@ -112,4 +113,8 @@ func (c *cluster) writeCaches(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	overview.Write(w, filter, "", caches.Items)
+}
+
+func printPage(out io.Writer, pod, address string) {
+	fmt.Fprintf(out, "The page of pod %s is at http://%s/ until Ctrl-C.\n", pod, address)
 }

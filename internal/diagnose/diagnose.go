@@ -70,6 +70,7 @@ func one(step func(context.Context) (Finding, error)) func(context.Context) ([]F
 type walk struct {
 	reader client.Reader
 	job    *trainer.TrainJob
+	failed bool // the TrainJob has failed
 	done   bool // the remaining steps do not apply
 }
 
@@ -81,7 +82,7 @@ func (w *walk) trainJob(context.Context) (Finding, error) {
 	case meta.IsStatusConditionTrue(w.job.Status.Conditions, trainer.TrainJobComplete):
 		f.State, w.done = "complete", true
 	case meta.IsStatusConditionTrue(w.job.Status.Conditions, trainer.TrainJobFailed):
-		f.State = "failed: " + meta.FindStatusCondition(w.job.Status.Conditions, trainer.TrainJobFailed).Message
+		f.State, w.failed = "failed: "+meta.FindStatusCondition(w.job.Status.Conditions, trainer.TrainJobFailed).Message, true
 	case ptr.Deref(w.job.Spec.Suspend, false):
 		f.State, f.Blocks = "suspended: its cache starts when it runs", true
 		f.Fix = "set spec.suspend to false; if Kueue manages it, see `kubectl describe workloads` for what it waits for"
@@ -151,7 +152,8 @@ func (w *walk) cache(ctx context.Context, key types.NamespacedName) (Finding, er
 	if last := dc.Status.LastFailure; last != nil && dc.Status.State != v1alpha1.StateFailed {
 		f.State += "; it failed before: " + last.Message
 	}
-	if ready.Status != metav1.ConditionTrue && dc.Status.State != v1alpha1.StateDegraded {
+	released := w.failed && dc.Status.State == v1alpha1.StateReleased // because the TrainJob ended
+	if ready.Status != metav1.ConditionTrue && dc.Status.State != v1alpha1.StateDegraded && !released {
 		f.Blocks, f.Fix = true, fixes[ready.Reason]
 	}
 	return f, nil
@@ -238,17 +240,36 @@ func (w *walk) pods(ctx context.Context) (Finding, error) {
 	}
 	running := 0
 	for i := range pods.Items {
-		if why := waitsFor(&pods.Items[i]); why != "" {
-			f.Subject, f.State, f.Blocks = "pod "+pods.Items[i].Name, why, true
-			f.Fix = "kubectl -n " + w.job.Namespace + " describe pod " + pods.Items[i].Name
-			return f, nil
+		pod := &pods.Items[i]
+		if why, fix := w.troubleOf(pod); why != "" {
+			return Finding{Subject: "pod " + pod.Name, State: why, Blocks: true, Fix: fix}, nil
 		}
-		if pods.Items[i].Status.Phase == corev1.PodRunning {
+		if pod.Status.Phase == corev1.PodRunning {
 			running++
 		}
 	}
 	f.State = fmt.Sprintf("%d of %d run", running, len(pods.Items))
 	return f, nil
+}
+
+// troubleOf says why a pod of the TrainJob does not start or has failed, and what to do; "" if it runs or has succeeded. A container that
+// was OOMKilled is named although it runs again: it will be killed again.
+func (w *walk) troubleOf(pod *corev1.Pod) (why, fix string) {
+	if why := waitsFor(pod); why != "" {
+		return why, "kubectl -n " + w.job.Namespace + " describe pod " + pod.Name
+	}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		for _, end := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+			switch {
+			case end == nil || end.ExitCode == 0:
+			case end.Reason == "OOMKilled":
+				return "container " + c.Name + " is OOMKilled: it reached its memory limit", "raise its memory, or lower prefetch_bytes: docs/use.md, Memory of a training pod"
+			case c.State.Running == nil: // and it is not restarted, or not yet
+				return fmt.Sprintf("container %s ended with exit code %d (%s)", c.Name, end.ExitCode, end.Reason), fmt.Sprintf("kubectl -n %s logs %s -c %s", w.job.Namespace, pod.Name, c.Name)
+			}
+		}
+	}
+	return "", ""
 }
 
 // waitsFor says why a pod does not start; "" if it runs or has ended.

@@ -73,7 +73,7 @@ func TestCheckReference(t *testing.T) {
 		"there and ours":      {"team-a", true, dataCache("reviews", nil), nil},
 		"there with others":   {"team-a", false, dataCache("reviews", nil), nil},
 		"files":               {"team-a", true, files, nil},
-		"files with others":   {"team-a", false, files, []string{`"datacache://team-a/reviews"`, "can only be named alone", "leave it out"}},
+		"files with others":   {"team-a", false, files, []string{`"datacache://team-a/reviews"`, "storageUri: ", "can only be named alone", "leave it out"}},
 		"not there":           {"team-a", false, nil, []string{"spec.initializer.dataset.storageUri", "reviews", "kubectl get datacaches -n team-a"}},
 		"not for a namespace": {"team-b", true, dataCache("reviews", nil), []string{"team-a/reviews", "team-b", "spec.access.namespaces"}},
 	} {

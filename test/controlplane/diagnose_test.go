@@ -26,7 +26,11 @@ func blocks(t *testing.T, job types.NamespacedName, parts []string) error {
 	if !last.Blocks {
 		return fmt.Errorf("nothing blocks it: %+v", findings)
 	}
-	return lacks(last.State+"; fix: "+last.Fix, parts)
+	text := last.State
+	if last.Fix != "" {
+		text += "; fix: " + last.Fix
+	}
+	return lacks(text, parts)
 }
 
 // TestWhy checks the diagnosis of TrainJobs without an obstacle in their cache; TestObstacles has the others.

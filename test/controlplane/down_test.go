@@ -33,7 +33,7 @@ func TestWebhookIsDown(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			ns := cluster.Namespace(t)
-			name := ns + ".down." + inject.Group
+			name := ns + ".down.datacache.kubeflow.org"
 			here := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: ns}}
 			admitted := cacheJob(ns, "admitted", table, tableEnv()...)
 			cluster.Create(t, admitted)

@@ -4,6 +4,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -122,13 +123,35 @@ func served(t *testing.T, namespace string, caches ...string) (flight string) {
 // runHead is served for the table at metadata.
 func runHead(t *testing.T, metadata, namespace string, caches ...string) (address string) {
 	t.Helper()
-	flight, web := listen(t), listen(t)
-	ctx, cancel := context.WithCancel(t.Context())
 	store := objstore.New(objstore.Config{})
-	server, err := local.New(ctx, local.Config{
-		Flight: flight, HTTP: web, Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: store,
-		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
+	flight, web := runLocal(t, local.Config{Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}})
+	awaitPlan(t, web)
+	leads(t, web, namespace, caches...)
+	return flight
+}
+
+// runLocal runs a head with two data nodes in this process, as runServer does. cfg has Store and Source, and may have a Budget.
+func runLocal(t *testing.T, cfg local.Config) (flight, web string) {
+	t.Helper()
+	return runServer(t, func(ctx context.Context, flight, web net.Listener) (starter, error) {
+		cfg.Flight, cfg.HTTP, cfg.Nodes, cfg.Grace = flight, web, 2, time.Second
+		cfg.Log, cfg.Metrics = slog.New(slog.DiscardHandler), ops.NewMetrics()
+		cfg.Budget = cmp.Or(cfg.Budget, rows.NewBudget(1<<28))
+		return local.New(ctx, cfg)
 	})
+}
+
+// starter is a server that serves until ctx ends.
+type starter interface {
+	Start(ctx context.Context) error
+}
+
+// runServer runs the server that open makes until the end of the test, and returns its addresses.
+func runServer(t *testing.T, open func(ctx context.Context, flight, web net.Listener) (starter, error)) (flight, web string) {
+	t.Helper()
+	flightAt, webAt := listen(t), listen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	server, err := open(ctx, flightAt, webAt)
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -136,19 +159,21 @@ func runHead(t *testing.T, metadata, namespace string, caches ...string) (addres
 	ended := make(chan error, 1)
 	go func() { ended <- server.Start(ctx) }()
 	t.Cleanup(func() {
-		for _, cache := range caches {
-			heads.serve(namespace, cache, "")
-		}
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("the head: %v", err)
 		}
 	})
-	awaitPlan(t, web.Addr().String())
+	return flightAt.Addr().String(), webAt.Addr().String()
+}
+
+// leads connects the heads of the caches to the server until the end of the test.
+func leads(t *testing.T, web, namespace string, caches ...string) {
+	t.Helper()
 	for _, cache := range caches {
-		heads.serve(namespace, cache, web.Addr().String())
+		heads.serve(namespace, cache, web)
+		t.Cleanup(func() { heads.serve(namespace, cache, "") })
 	}
-	return flight.Addr().String()
 }
 
 // awaitPlan waits until the head at the address has planned, or failed to. A cache whose TrainJob ends is released at once if its head

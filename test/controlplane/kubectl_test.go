@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -40,6 +41,26 @@ type kubectlPlugin struct {
 	program    string
 	kubeconfig string
 	namespace  string
+}
+
+// buildPlugin builds the plugin, once for all tests, into the folder of the cacheserver that they run.
+var buildPlugin = sync.OnceValues(func() (program string, err error) {
+	program = filepath.Join(filepath.Dir(cacheserver), "kubectl-datacache")
+	return program, kubetest.Build(context.Background(), "../..", "./cmd/kubectl-datacache", program) //nolint:forbidigo // not one test's
+})
+
+// pluginFor returns the plugin for an admin in the namespace.
+func pluginFor(t *testing.T, namespace string) *kubectlPlugin {
+	t.Helper()
+	program, err := buildPlugin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := cluster.Kubeconfig("admin", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &kubectlPlugin{t: t, program: program, kubeconfig: admin, namespace: namespace}
 }
 
 // call runs the plugin with arguments that are separated by spaces; "" makes an empty one.
@@ -111,15 +132,7 @@ func TestKubectlPlugin(t *testing.T) {
 		}
 		return nil
 	})
-	program := filepath.Join(t.TempDir(), "kubectl-datacache")
-	if err := kubetest.Build(t.Context(), "../..", "./cmd/kubectl-datacache", program); err != nil {
-		t.Fatal(err)
-	}
-	admin, err := cluster.Kubeconfig("admin", "system:masters")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &kubectlPlugin{t: t, program: program, kubeconfig: admin, namespace: ns}
+	p := pluginFor(t, ns)
 	p.says()
 	p.ordersEvents()
 	p.logs()

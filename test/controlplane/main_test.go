@@ -97,25 +97,32 @@ func startManagers(c *kubetest.Cluster) (stop func() error, err error) {
 	if err := install(ctx, c); err != nil {
 		return nil, err
 	}
-	if leader, err = startManager(ctx, c, webhookPort+1); err != nil {
+	if err := leadAndFollow(ctx, c); err != nil {
 		return nil, err
+	}
+	return func() error { cancel(); return errors.Join(leader.stop(), other.stop()) }, nil
+}
+
+// leadAndFollow starts leader and, when it leads, other.
+func leadAndFollow(ctx context.Context, c *kubetest.Cluster) (err error) {
+	if leader, err = startManager(ctx, c, webhookPort+1); err != nil {
+		return err
 	}
 	select {
 	case <-leader.Elected():
 	case <-time.After(kubetest.Deadline):
-		return nil, errors.New("the first manager does not lead")
+		return errors.New("the first manager does not lead")
 	}
-	if other, err = startManager(ctx, c, webhookPort); err != nil {
-		return nil, err
-	}
-	return func() error { cancel(); return errors.Join(leader.stop(), other.stop()) }, nil
+	other, err = startManager(ctx, c, webhookPort)
+	return err
 }
 
 // running is a manager that is running.
 type running struct {
 	ctrl.Manager
 	metrics *prometheus.Registry
-	stop    func() error // stops it, at the first call, and returns its error
+	stop    func() error  // stops it, at the first call, and returns its error
+	stopped chan struct{} // closed by stop
 }
 
 func startManager(ctx context.Context, c *kubetest.Cluster, port int) (*running, error) {
@@ -125,13 +132,13 @@ func startManager(ctx context.Context, c *kubetest.Cluster, port int) (*running,
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
+	ended, stopped := make(chan error, 1), make(chan struct{})
 	go func() { ended <- mgr.Start(ctx) }()
-	stop := sync.OnceValue(func() error { cancel(); return <-ended })
+	stop := sync.OnceValue(func() error { cancel(); defer close(stopped); return <-ended })
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
 		return nil, errors.Join(errors.New("the manager's informers did not sync"), stop())
 	}
-	return &running{mgr, metrics, stop}, nil
+	return &running{mgr, metrics, stop, stopped}, nil
 }
 
 func install(ctx context.Context, c *kubetest.Cluster) error {

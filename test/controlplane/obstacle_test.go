@@ -27,11 +27,13 @@ import (
 
 // obstacle is a way to prevent a TrainJob from getting its cache.
 type obstacle struct {
-	setUp func(t *testing.T, namespace string)            // called before the TrainJob is created
-	job   func(t *testing.T, ns string) *trainer.TrainJob // nil: a TrainJob with its own cache
-	act   kubetest.Act                                    // simulated state of the cache's pods
-	event string                                          // reason of the TrainJob's event
-	want  []string                                        // parts of the event's message and of a line in the step's log
+	setUp  func(t *testing.T, namespace string)            // called before the TrainJob is created
+	job    func(t *testing.T, ns string) *trainer.TrainJob // nil: a TrainJob with its own cache
+	act    kubetest.Act                                    // simulated state of the cache's pods
+	after  func(t *testing.T, namespace string)            // called when the TrainJob's step waits
+	event  string                                          // reason of the TrainJob's event
+	want   []string                                        // parts of the event's message and of a line in the step's log
+	reason string                                          // of the DataCache's condition Ready; "": there is no DataCache
 }
 
 var obstacles = map[string]obstacle{
@@ -44,15 +46,42 @@ var obstacles = map[string]obstacle{
 	},
 	"a quota of memory": {
 		setUp: func(t *testing.T, ns string) { t.Helper(); quota(t, ns, "requests.memory", "500Mi") },
-		event: "CacheProvisioning", want: []string{"StatefulSet train-cache: ", "exceeded quota: small"},
+		event: "CacheProvisioning", want: []string{"StatefulSet train-cache: ", "exceeded quota: small"}, reason: "FailedCreate",
 	},
-	"PodSecurity":                       {job: violating, event: "CacheProvisioning", want: []string{"StatefulSet reviews-cache: ", `violates PodSecurity "baseline`, "hostNetwork"}},
-	"an admission policy":               {setUp: denied, event: "CacheFailed", want: []string{"create LeaderWorkerSet ", "denied request: no large sets"}},
-	"a webhook that is down":            {setUp: unreachable, event: "CacheFailed", want: []string{"create NetworkPolicy ", "failed calling webhook"}},
-	"no image":                          {act: kubetest.Act{Waiting: "ImagePullBackOff"}, event: "CacheProvisioning", want: []string{"pod train-cache-0", "ImagePullBackOff"}},
-	"a program that crashes":            {act: kubetest.Act{Exit: new(int32(1))}, event: "CacheProvisioning", want: []string{"pod train-cache-0", "CrashLoopBackOff"}},
-	"no node":                           {job: nowhere, event: "CacheProvisioning", want: []string{"pod reviews-cache-0 can't be scheduled", "node affinity/selector"}},
-	"a runtime that waits for no table": {job: asksNothing, event: "CacheFailed", want: []string{"no cache: ", "asks for no cache, for which the step dataset-initializer of the runtime waits"}},
+	"PodSecurity": {
+		job: violating, event: "CacheProvisioning",
+		want: []string{"StatefulSet reviews-cache: ", `violates PodSecurity "baseline`, "hostNetwork"}, reason: "FailedCreate",
+	},
+	"an admission policy": {
+		setUp: denied, event: "CacheFailed", want: []string{"create LeaderWorkerSet ", "denied request: no large sets"}, reason: "Refused",
+	},
+	"a webhook that is down": {
+		setUp: unreachable, event: "CacheFailed", want: []string{"create NetworkPolicy ", "failed calling webhook"}, reason: "Refused",
+	},
+	"no image": {
+		act: kubetest.Act{Waiting: "ImagePullBackOff"}, event: "CacheProvisioning", want: []string{"pod train-cache-0"}, reason: "ImagePullBackOff",
+	},
+	"an image that is refused": {
+		act: kubetest.Act{Waiting: "ErrImagePull", Message: "denied"}, event: "CacheProvisioning", want: []string{"pod train-cache-0: denied"}, reason: "ErrImagePull",
+	},
+	"a program that crashes": {
+		act: kubetest.Act{Exit: new(int32(1))}, event: "CacheProvisioning", want: []string{"pod train-cache-0", "exit code 1"}, reason: "CrashLoopBackOff",
+	},
+	"a memory limit": {
+		act: kubetest.Act{Exit: new(int32(137)), Reason: "OOMKilled"}, event: "CacheProvisioning",
+		want: []string{"pod train-cache-0 was killed at its memory limit", "raise the memory"}, reason: "OOMKilled",
+	},
+	"a volume that is not there": {
+		act: kubetest.Act{Waiting: "ContainerCreating"}, after: unmounted, event: "CacheProvisioning",
+		want: []string{"Pod train-cache-0: ", `configmap "ca" not found`}, reason: "FailedMount",
+	},
+	"no node": {
+		job: nowhere, event: "CacheProvisioning", want: []string{"pod reviews-cache-0 can't be scheduled", "node affinity/selector"}, reason: "Unschedulable",
+	},
+	"a runtime that waits for no table": {
+		job: asksNothing, event: "CacheFailed",
+		want: []string{"no cache: ", "asks for no cache, for which the step dataset-initializer of the runtime waits"},
+	},
 }
 
 // TestObstacles checks that the reason why a TrainJob gets no cache, or why its pods don't start, is in its events and in the log of
@@ -79,9 +108,16 @@ func TestObstacles(t *testing.T) {
 			}
 			cluster.Create(t, job)
 			gate := waitingStep(t, ns, "train")
+			if o.after != nil {
+				o.after(t, ns)
+			}
 			kubetest.Eventually(t, "the event "+o.event, func() error { return warned(t, job, o.event, o.want) })
 			kubetest.Eventually(t, "the step's log", func() error { return lacks(gate.Output.String(), o.want) })
-			kubetest.Eventually(t, "the diagnosis", func() error { return blocks(t, client.ObjectKeyFromObject(job), o.want) })
+			want := append([]string{"; fix: "}, o.want...)
+			if o.reason != "" {
+				want = append(want, "Pending: "+o.reason+": ")
+			}
+			kubetest.Eventually(t, "the diagnosis", func() error { return blocks(t, client.ObjectKeyFromObject(job), want) })
 		})
 	}
 }
@@ -171,6 +207,19 @@ func violating(t *testing.T, namespace string) *trainer.TrainJob {
 func nowhere(t *testing.T, namespace string) *trainer.TrainJob {
 	t.Helper()
 	return usingTemplate(t, namespace, &corev1.PodSpec{NodeSelector: map[string]string{"pool": "nowhere"}})
+}
+
+// unmounted reports, as a kubelet does, that a volume of the head's pod can't be mounted.
+func unmounted(t *testing.T, namespace string) {
+	t.Helper()
+	pod := appears(t, &corev1.Pod{}, namespace, "train-cache-0")
+	cluster.Create(t, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: "unmounted"},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: pod.Name, UID: pod.UID},
+		Type:           corev1.EventTypeWarning, Reason: "FailedMount", Source: corev1.EventSource{Component: "kubelet"},
+		Message:        `MountVolume.SetUp failed for volume "ca" : configmap "ca" not found`,
+		FirstTimestamp: metav1.Now(), LastTimestamp: metav1.Now(), Count: 1,
+	})
 }
 
 func usingTemplate(t *testing.T, namespace string, pod *corev1.PodSpec) *trainer.TrainJob {

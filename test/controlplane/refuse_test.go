@@ -52,18 +52,19 @@ func TestRefusals(t *testing.T) {
 		env  []corev1.EnvVar
 		want []string
 	}{
-		"no slash":          {"cache://demo", with(), []string{uri, `"cache://demo"`, "must be cache://<schema>/<table>"}},
-		"no schema":         {"cache:///reviews", with(), []string{uri, `"cache:///reviews"`, `the schema "" has an empty name`}},
-		"unknown query":     {table + "?colums=a", with(), []string{uri, `"colums"`, "columns, filter, snapshot"}},
-		"CLUSTER_SIZE 2.5":  {table, with("CLUSTER_SIZE", "2.5"), []string{env, `"2.5"`, "must be an integer from 2", "the head and at least one data node"}},
-		"CLUSTER_SIZE 1":    {table, with("CLUSTER_SIZE", "1"), []string{env, `"1"`, "must be an integer from 2"}},
-		"quantity":          {table, with("WORKER_MEM", "2 Gb"), []string{env, `"2 Gb"`, "must be a Kubernetes quantity", `write "2Gi"`}},
-		"CACHE_IMAGE":       {table, with("CACHE_IMAGE", "evil"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "CACHE_IMAGE can't be set by a TrainJob", "leave it out"}},
-		"TRAIN_JOB_NAME":    {table, with("TRAIN_JOB_NAME", "other"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "TRAIN_JOB_NAME can't be set by a TrainJob", "leave it out"}},
-		"misspelt variable": {table, with("CLUSTERSIZE", "3"), []string{"spec.initializer.dataset.env[1].name: Invalid value: ", `"CLUSTERSIZE"`, "CLUSTER_SIZE"}},
-		"filter":            {table, with("FILTER", "label >="), []string{env, `"label >="`, "does not parse", "column 9", "expected a literal"}},
-		"filter of the URI": {table + "?filter=label%20%3E%3D", with(), []string{uri, `"filter=label >="`, "does not parse", "column 9"}},
-		"no source":         {table, variables("METADATA_LOC", ""), []string{"spec.initializer.dataset.env", "METADATA_LOC"}},
+		"no slash":           {"cache://demo", with(), []string{uri, `"cache://demo"`, "must be cache://<schema>/<table>"}},
+		"no schema":          {"cache:///reviews", with(), []string{uri, `"cache:///reviews"`, `the schema "" has an empty name`}},
+		"unknown query":      {table + "?colums=a", with(), []string{uri, `"colums"`, "columns, filter, snapshot"}},
+		"CLUSTER_SIZE 2.5":   {table, with("CLUSTER_SIZE", "2.5"), []string{env, `"2.5"`, "must be an integer from 2", "the head and at least one data node"}},
+		"CLUSTER_SIZE 1":     {table, with("CLUSTER_SIZE", "1"), []string{env, `"1"`, "must be an integer from 2"}},
+		"quantity":           {table, with("WORKER_MEM", "2 Gb"), []string{env, `"2 Gb"`, "must be a Kubernetes quantity", `write "2Gi"`}},
+		"quantity of a head": {table, with("HEAD_MEM", "2 Gb"), []string{env, `"2 Gb"`, "must be a Kubernetes quantity"}},
+		"CACHE_IMAGE":        {table, with("CACHE_IMAGE", "evil"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "CACHE_IMAGE can't be set by a TrainJob", "leave it out"}},
+		"TRAIN_JOB_NAME":     {table, with("TRAIN_JOB_NAME", "other"), []string{"spec.initializer.dataset.env[1].name: Forbidden", "TRAIN_JOB_NAME can't be set by a TrainJob", "leave it out"}},
+		"misspelt variable":  {table, with("CLUSTERSIZE", "3"), []string{"spec.initializer.dataset.env[1].name: Invalid value: ", `"CLUSTERSIZE"`, "is no parameter of a cache", "CLUSTER_SIZE"}},
+		"filter":             {table, with("FILTER", "label >="), []string{env, `"label >="`, "does not parse", "column 9", "expected a literal"}},
+		"filter of the URI":  {table + "?filter=label%20%3E%3D", with(), []string{uri, `"filter=label >="`, "does not parse", "column 9"}},
+		"no source":          {table, variables("METADATA_LOC", ""), []string{"spec.initializer.dataset.env", "METADATA_LOC"}},
 		"KEP's empty schema": {"", with("SCHEMA_NAME", "", "TABLE_NAME", "reviews"),
 			[]string{"spec.initializer.dataset.env: Required value", "SCHEMA_NAME and TABLE_NAME"}},
 		"unknown datacache://":    {"datacache://nowhere", nil, []string{uri, `"datacache://` + ns + `/nowhere"`, "there is no DataCache nowhere", "kubectl get datacaches -n " + ns}},
@@ -117,7 +118,7 @@ func TestRuntimesThatCannotServe(t *testing.T) {
 	cluster.Create(t, own)
 	tests := map[string][]string{
 		"gang":    {`"gang"`, "the runtime can't be used with a cache: spec.podGroupPolicy is set", "use a runtime without podGroupPolicy"},
-		"own":     {`"own"`, inject.LabelDerive + "=false forbids a copy", "name another runtime"},
+		"own":     {`"own"`, "its label datacache.kubeflow.org/derive=false forbids a copy", "name another runtime"},
 		"missing": {`"missing"`, "there is no such TrainingRuntime", "install it or name another"},
 	}
 	for name, want := range tests {

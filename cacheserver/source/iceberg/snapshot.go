@@ -55,16 +55,54 @@ func listRefs(refs map[string]table.SnapshotRef) string {
 }
 
 func listSnapshots(t *table.Table) string {
-	all := slices.Clone(t.Metadata().Snapshots())
+	all := newestFirst(t.Metadata().Snapshots())
 	if len(all) == 0 {
 		return "none"
 	}
-	slices.SortFunc(all, func(a, b table.Snapshot) int { return cmp.Compare(b.TimestampMs, a.TimestampMs) })
 	names := make([]string, len(all))
 	for i, s := range all {
-		names[i] = fmt.Sprintf("%d of %s", s.SnapshotID, time.UnixMilli(s.TimestampMs).UTC().Format("2006-01-02T15:04:05.000Z"))
+		names[i] = fmt.Sprintf("%d of %s", s.SnapshotID, timeOf(s))
 	}
 	return listed(names)
+}
+
+func newestFirst(snapshots []table.Snapshot) []table.Snapshot {
+	return slices.SortedFunc(slices.Values(snapshots), func(a, b table.Snapshot) int { return cmp.Compare(b.TimestampMs, a.TimestampMs) })
+}
+
+func timeOf(s table.Snapshot) string {
+	return time.UnixMilli(s.TimestampMs).UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+// Name is something of a table that a Selection may name, with a few words about it.
+type Name struct{ Name, Says string }
+
+// Columns lists the table's columns that are served, with their types.
+func (t *Table) Columns() []Name {
+	names := make([]Name, len(t.fields))
+	for i, f := range t.fields {
+		names[i] = Name{f.Name, f.Type.String()}
+	}
+	return names
+}
+
+// Refs lists the table's branches and tags by name.
+func (t *Table) Refs() []Name {
+	var names []Name
+	refs := maps.Collect(t.table.Metadata().Refs())
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		names = append(names, Name{name, string(refs[name].SnapshotRefType)})
+	}
+	return names
+}
+
+// Snapshots lists the table's snapshots, the newest first, with their times.
+func (t *Table) Snapshots() []Name {
+	var names []Name
+	for _, s := range newestFirst(t.table.Metadata().Snapshots()) {
+		names = append(names, Name{fmt.Sprint(s.SnapshotID), timeOf(s)})
+	}
+	return names
 }
 
 // listed joins the first mostListed names.

@@ -1,0 +1,49 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package admit
+
+import (
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+// TestTheTwinIsNotMadeYet checks the error for a TrainJob that is created before the controller has derived its runtime's twin.
+func TestTheTwinIsNotMadeYet(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{trainer.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := jobset.ReplicatedJob{Name: "node"}
+	node.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: "node"}}
+	torch := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch"}}
+	torch.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{node}
+	a := &Admission{Readers: []client.Reader{fake.NewClientBuilder().WithScheme(scheme).WithObjects(torch).Build()}}
+	job := &trainer.TrainJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train"},
+		Spec: trainer.TrainJobSpec{RuntimeRef: trainer.RuntimeRef{Name: "torch"}, Initializer: &trainer.Initializer{Dataset: &trainer.DatasetInitializer{
+			StorageUri: new("cache://demo/reviews"), Env: []corev1.EnvVar{{Name: "METADATA_LOC", Value: "s3://lake/metadata.json"}},
+		}}},
+	}
+	if errs, err := a.Mutate(t.Context(), "team", "1", job); len(errs) > 0 || err != nil {
+		t.Fatal(errs, err)
+	}
+	_, errs, err := a.Validate(t.Context(), "team", job)
+	const want = "the runtime torch-data-cache is not made yet from torch: try again in a few seconds"
+	if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), want) {
+		t.Errorf("it is rejected with %v and %v, want %q", err, errs, want)
+	}
+}
