@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cosign is Sigstore's cosign without the drivers of cloud providers' key services, which take half of the time to build it.
+// Command cosign is Sigstore's cosign without the drivers of cloud providers' key services, which no release uses.
 package main
 
 import (
