@@ -5,6 +5,7 @@ package pages
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
