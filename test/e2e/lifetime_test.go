@@ -54,13 +54,18 @@ func TestSuspendResumeFinish(t *testing.T) {
 	nothingNew(t, ns, before)
 }
 
-// TestDeleteInMidTraining checks that nothing of a deleted TrainJob remains in the namespace.
+// TestDeleteInMidTraining checks what kubectl datacache says of a TrainJob that trains, and that nothing of it remains in the namespace when
+// it is deleted.
 func TestDeleteInMidTraining(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
 	before := objects(t, ns)
-	r := train(t, ns, slowJob(t, "unwanted"))
+	plugin := buildPlugin(t)
+	j := slowJob(t, "unwanted")
+	j.Args["pause"] = 0.5 // it has 100 s until it is deleted
+	r := train(t, ns, j)
 	r.passes(t, 2, 5)
+	kubectlSays(t, plugin, r)
 	cluster.Delete(t, r.get(t))
 	nothingNew(t, ns, before)
 }

@@ -40,6 +40,7 @@ type site struct {
 	logs   kubernetes.Interface
 	sdk    *notebook
 	python string // an interpreter with the Kubeflow SDK
+	file   string // the administrator's kubeconfig
 	folder string // the folder of hack/cluster; "": another kind of cluster
 }
 
@@ -98,7 +99,7 @@ func runInside(folder string) error {
 
 // connect checks that the cluster has what the tests need.
 func connect(kubeconfig, folder string) (*site, error) {
-	s := &site{Objects: kubetest.Objects{Within: deadline}, folder: folder, python: os.Getenv("DATACACHE_TRAINING_PYTHON")}
+	s := &site{Objects: kubetest.Objects{Within: deadline}, file: kubeconfig, folder: folder, python: os.Getenv("DATACACHE_TRAINING_PYTHON")}
 	if _, err := os.Stat(s.python); err != nil {
 		return nil, fmt.Errorf("DATACACHE_TRAINING_PYTHON=%q: %w: run 'make training-venv', and the tests by make", s.python, err)
 	}

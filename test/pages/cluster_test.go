@@ -5,8 +5,12 @@ package pages
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -17,6 +21,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/test/kit/proctest"
 	"github.com/kubeflow/datacache/test/kit/readtest"
 )
 
@@ -68,6 +73,23 @@ func (c *cluster) startNode(index int) (url string, stop func()) {
 		c.t.Fatal(err)
 	}
 	return "http://" + web.Addr().String(), run(c.t, n.Start)
+}
+
+// build builds cacheserver.
+func build(t testing.TB) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "cacheserver")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/cacheserver").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// spawnNode starts a data node of 256 MiB as a process of its own.
+func (c *cluster) spawnNode(index int, metadata string) *proctest.Process {
+	c.t.Helper()
+	return proctest.Start(c.t, fmt.Sprint("data node ", index), os.Environ(), build(c.t), "node", "--head", c.flight, "--index", fmt.Sprint(index),
+		"--metadata", metadata, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--memory-limit", "256Mi")
 }
 
 // run runs start until stop is called or the test ends.

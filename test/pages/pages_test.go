@@ -30,7 +30,7 @@ func TestACacheInItsLife(t *testing.T) {
 	b.await("#live", "live")
 	b.accessible("loading")
 
-	_, stop := c.startNode(1)
+	node := c.spawnNode(1, table.Metadata())
 	b.await("#state", "Ready", "18 of 18 splits")
 	if got := evaluate[string](b, "document.title"); !strings.HasPrefix(got, "Ready · cache ") {
 		t.Errorf("title: %s", got)
@@ -54,7 +54,7 @@ func TestACacheInItsLife(t *testing.T) {
 	b.picture("head-phone")
 	b.size(1200, 900)
 
-	stop()
+	node.Kill()
 	b.await("#state", "Degraded", "data node 1", "is gone", "9 of 18 splits")
 	b.await("#log", "Degraded")
 	b.colors("light")
