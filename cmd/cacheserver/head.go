@@ -49,8 +49,7 @@ func headCommand(env environment) *cobra.Command {
 			defer p.flush()
 			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, src.Store, p.flight, p.http
 			cfg.Secret, cfg.TLS, cfg.Grace, cfg.Log, cfg.Metrics = serve.secret, serve.tls, serve.grace, p.log, p.metrics
-			cfg.Profiles, cfg.Transport, cfg.Tracer = serve.profiles, p.transport, p.tracer
-			cfg.Budget = rows.NewBudget(headMemory)
+			cfg.Profiles, cfg.Transport, cfg.Tracer, cfg.Budget = serve.profiles, p.transport, p.tracer, rows.NewBudget(headMemory)
 			p.countMemory(cfg.Budget)
 			h, err := head.New(cfg)
 			if err != nil {

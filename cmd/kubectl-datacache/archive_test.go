@@ -149,7 +149,7 @@ func TestKrewManifest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	match := regexp.MustCompile(`(?m)^PLATFORMS \?= (.*)$`).FindStringSubmatch(string(makefile))
+	match := regexp.MustCompile(`(?m)^export PLUGIN_PLATFORMS +\?= (.*)$`).FindStringSubmatch(string(makefile))
 	if match == nil || match[1] != strings.Join(has, " ") {
 		t.Errorf("the manifest has the platforms %q, the Makefile %q", has, match)
 	}
