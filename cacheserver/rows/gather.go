@@ -5,6 +5,7 @@ package rows
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 )
 
@@ -144,7 +145,7 @@ type mark struct {
 // locate appends the pieces of the given number of rows, starting at a mark, and returns the mark after them. Consecutive rows of one
 // chunk form one piece.
 func (g *gatherer) locate(r *Rows, runs []Run, at mark, rows int) (mark, error) {
-	end, pieces := uint64(r.Len()), g.rows
+	end, pieces := uint64(r.Len()), slices.Grow(g.rows, min(rows, len(runs)-at.run))
 	after := int64(-1) // the row after the last piece
 	for left := uint64(rows); left > 0; {
 		if at.run == len(runs) {
@@ -193,20 +194,39 @@ func (r *Rows) message(p *Projection, g *gatherer, rows int) (Message, error) {
 	}
 	g.fill(p.nodes, buf)
 	m := Message{Header: make([]byte, p.headers.size()), Rows: rows, lease: &lease{rows: r, allowance: p.allowance, buf: buf}}
-	m.Body, m.BodyLen = g.assemble(p.nodes, buf)
-	if err := m.lease.list(len(m.Body)); err != nil {
+	most := g.mostSlices(p.nodes)
+	if err := m.lease.list(most); err != nil {
 		m.Release()
 		return Message{}, err
 	}
+	m.Body, m.BodyLen = g.assemble(p.nodes, buf, most)
 	nodes, spans := p.headers.begin(m.Header, int64(rows), int64(m.BodyLen))
 	copy(nodes, g.fields)
 	copy(spans, g.spans)
 	return m, nil
 }
 
-// assemble builds the body from copied bytes and references and sets the offset of each buffer. It omits bitmaps that turned out to
+// mostSlices is the maximum number of slices of the body that assemble builds.
+func (g *gatherer) mostSlices(nodes []*node) int {
+	total, i := 1, 0 // a slice of copied bytes, and one more after each gap in them
+	for k, n := range nodes {
+		for b := range n.kind.buffers() {
+			switch {
+			case g.homes[i] == referred:
+				total += len(g.referred(n)) + 2 // with padding
+			case b == 0 && g.fields[k].nulls == 0 && g.spans[i].length > 0:
+				total++
+			}
+			i++
+		}
+	}
+	return total
+}
+
+// assemble builds the body, of at most most slices, from copied bytes and references and sets the offset of each buffer. It omits bitmaps that turned out to
 // have no null.
-func (g *gatherer) assemble(nodes []*node, buf []byte) (body [][]byte, length int) {
+func (g *gatherer) assemble(nodes []*node, buf []byte, most int) (body [][]byte, length int) {
+	body = make([][]byte, 0, most)
 	var copied [2]int64 // the range of buf that is appended to the body next
 	flush := func() {
 		if copied[0] < copied[1] {
@@ -245,16 +265,24 @@ func (g *gatherer) assemble(nodes []*node, buf []byte) (body [][]byte, length in
 	return body, int(at)
 }
 
+// referred returns the pieces of the values, or the data, of a node.
+func (g *gatherer) referred(n *node) []piece {
+	if n.kind == kindVar {
+		return g.items[n.id]
+	}
+	return g.of[n.id]
+}
+
 // zeros is the padding after referenced buffers.
 var zeros [align]byte
 
 // refer appends slices of the values, or the data, of a node to the body, without copying.
 func (g *gatherer) refer(body [][]byte, n *node) [][]byte {
-	pieces, width, from := g.of[n.id], n.width, g.buffers[n.id].a
+	width, from := n.width, g.buffers[n.id].a
 	if n.kind == kindVar {
-		pieces, width, from = g.items[n.id], 1, g.buffers[n.id].b
+		width, from = 1, g.buffers[n.id].b
 	}
-	for _, q := range pieces {
+	for _, q := range g.referred(n) {
 		if q.n > 0 && q.src >= 0 {
 			body = append(body, unsafe.Slice((*byte)(unsafe.Add(from[q.src], int(q.start)*width)), int(q.n)*width))
 		}

@@ -285,6 +285,9 @@ func (st store) readRows(t testing.TB, p *Projection, rows []int64, maxBytes int
 		if m.Rows == 0 && left > 0 || m.Rows > 1 && m.BodyLen > maxBytes || (len(rest) == 0) != (m.Rows == left) {
 			t.Fatalf("gather took %d of %d rows, and %d bytes, and left %d runs", m.Rows, left, m.BodyLen, len(rest))
 		}
+		if list := int64(cap(m.Body)) * sliceBytes; list != m.lease.listed {
+			t.Fatalf("gather made a list of %d slices, which is %d bytes, and reserved %d", cap(m.Body), list, m.lease.listed)
+		}
 		messages = append(messages, m)
 		runs, left = rest, left-m.Rows
 	}

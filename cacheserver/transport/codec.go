@@ -38,6 +38,10 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 // Unmarshal implements encoding.CodecV2.
 func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if m, ok := v.(*protocol.Raw); ok {
+		if only, ok := single(data); ok {
+			*m = protocol.Raw(only)
+			return nil
+		}
 		*m = data.Materialize()
 		return nil
 	}
@@ -45,6 +49,15 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return fmt.Errorf("decode %T: %w", v, err)
 	}
 	return nil
+}
+
+// single returns the bytes of a message in one buffer that the garbage collector owns, as package h2's are, rather than a pool.
+func single(data mem.BufferSlice) (mem.SliceBuffer, bool) {
+	if len(data) != 1 {
+		return nil, false
+	}
+	only, ok := data[0].(mem.SliceBuffer)
+	return only, ok
 }
 
 // Name implements encoding.CodecV2; the content type stays application/grpc+proto.

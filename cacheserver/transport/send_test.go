@@ -135,3 +135,23 @@ func TestCodecPassesOthers(t *testing.T) {
 		t.Error("nonsense was decoded as a ticket")
 	}
 }
+
+// TestCodecAliases checks that raw bytes are taken over if they are garbage collected, and copied if a pool will use them again.
+func TestCodecAliases(t *testing.T) {
+	pooled := make([]byte, 1<<16)
+	for name, tt := range map[string]struct {
+		buffer mem.Buffer
+		shares bool
+	}{
+		"garbage collected": {mem.SliceBuffer(pooled), true},
+		"pooled":            {mem.NewBuffer(&pooled, mem.DefaultBufferPool()), false},
+	} {
+		var back protocol.Raw
+		if err := NewCodec().Unmarshal(mem.BufferSlice{tt.buffer}, &back); err != nil || len(back) != len(pooled) {
+			t.Fatalf("%s: %d bytes, error %v", name, len(back), err)
+		}
+		if shares := &back[0] == &pooled[0]; shares != tt.shares {
+			t.Errorf("%s: shares its memory: %v, want %v", name, shares, tt.shares)
+		}
+	}
+}

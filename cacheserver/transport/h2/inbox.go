@@ -11,26 +11,37 @@ import (
 	"time"
 )
 
-// inbox holds bytes that a stream has received and its handler has not read. One goroutine calls put, one calls take. The stream's
-// window bounds its length.
+// inbox passes the bytes that a stream has received to its handler, and holds those that are not wanted yet. One goroutine calls put, one
+// calls take. The stream's window bounds its length.
 type inbox struct {
 	memory Memory        // memory for data is reserved here
 	more   chan struct{} // buffered: receives a value after a change
 
 	mu   sync.Mutex
-	data []byte
-	done error // returned after data; nil: more may arrive
-	last bool  // the client ended its side: data is read before done is returned
+	want []byte // what the goroutine that calls take still needs: put writes there as long as data is empty
+	got  int    // bytes that put has written there since the last take
+	data []byte // the other received bytes
+	done error  // returned after data; nil: more may arrive
+	last bool   // the client ended its side: data is read before done is returned
 }
 
 func newInbox(memory Memory) inbox { return inbox{memory: memory, more: make(chan struct{}, 1)} }
 
-// put appends a copy of data. If there is no memory for it, the inbox ends with an error.
+// put copies data to where it is wanted, as far as there is room, so that a message being received takes no memory besides its own. It
+// keeps a copy of the rest; if there is no memory for it, the inbox ends with an error.
 func (b *inbox) put(data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.done != nil {
 		return
+	}
+	if len(b.data) == 0 {
+		n := copy(b.want[b.got:], data)
+		b.got += n
+		if data = data[n:]; len(data) == 0 {
+			b.notify()
+			return
+		}
 	}
 	if err := b.memory.Reserve(int64(copies * len(data))); err != nil {
 		b.endLocked(exhausted("no memory for a request", err))
@@ -77,7 +88,8 @@ func (b *inbox) notify() {
 var errLate = errors.New("the request is late")
 
 // take moves received bytes to the front of p and returns their number. It waits for at least one byte, until due or, if due is zero,
-// without a limit.
+// without a limit. If it returns fewer bytes than p has room for and no error, put may write to the rest, p[n:], which the next call
+// must pass.
 func (b *inbox) take(ctx context.Context, p []byte, due time.Time) (int, error) {
 	var late <-chan time.Time // of a timer that most calls don't need
 	for {
@@ -93,8 +105,10 @@ func (b *inbox) take(ctx context.Context, p []byte, due time.Time) (int, error) 
 		select {
 		case <-b.more:
 		case <-ctx.Done():
+			b.leave()
 			return 0, ctx.Err()
 		case <-late:
+			b.leave()
 			return 0, errLate
 		}
 	}
@@ -103,13 +117,28 @@ func (b *inbox) take(ctx context.Context, p []byte, due time.Time) (int, error) 
 func (b *inbox) poll(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.data) == 0 || (b.done != nil && !b.last) {
+	if b.done != nil && !b.last {
+		b.want, b.got = nil, 0
 		return 0, b.done
 	}
-	n := copy(p, b.data)
-	b.memory.Release(int64(copies * n))
-	if b.data = b.data[n:]; len(b.data) == 0 {
-		b.data = nil
+	n := b.got // it precedes data
+	if n == 0 {
+		n = copy(p, b.data)
+		b.memory.Release(int64(copies * n))
+		if b.data = b.data[n:]; len(b.data) == 0 {
+			b.data = nil
+		}
+	}
+	b.want, b.got = p[n:], 0
+	if n == 0 {
+		return 0, b.done
 	}
 	return n, nil
+}
+
+// leave ends a take that failed: put does not write to its memory any more. The call ends too, so what it has written is lost.
+func (b *inbox) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.want, b.got = nil, 0
 }

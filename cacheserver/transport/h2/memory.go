@@ -35,6 +35,10 @@ const (
 	// copies is the maximum number of copies of a received byte in memory: the received and the decoded one, or two during the growth
 	// of a buffer.
 	copies = 2
+	// firstPiece is how much of a message's memory is made before any of it has arrived.
+	firstPiece = 64 << 10
+	// maxSlices is the maximum length of the list of a message's slices that a stream or connection keeps for the next one.
+	maxSlices = 1 << 10
 	// maxRefused is the maximum number of running calls on a connection at which a call that gets no memory is still rejected with a
 	// status, since that needs memory too.
 	maxRefused = 16

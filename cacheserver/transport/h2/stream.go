@@ -143,6 +143,9 @@ func (s *stream) encode(m any) (*outgoing, error) {
 
 // release returns a message that was written, or never will be, to its owner.
 func (s *stream) release(o *outgoing) {
+	if cap(s.slices) > maxSlices { // reserved only until here
+		s.slices = nil
+	}
 	clear(s.slices)
 	o.free()
 }
@@ -281,15 +284,16 @@ func (s *stream) receiveError(err, ended error) error {
 	return err
 }
 
-// readMessage reads a message's bytes until due. Memory grows with the bytes received, not with the announced length.
+// readMessage reads a message's bytes until due. Memory grows with the bytes received, not with the announced length: to at most four
+// times as many, so that little is copied and becomes garbage.
 func (s *stream) readMessage(size int, due time.Time) ([]byte, error) {
 	var body []byte
 	for done := 0; ; {
-		more := min(max(done, defaultWindow), size-done)
+		more := min(max(3*done, firstPiece), size-done)
 		if err := s.hold(int64(copies * more)); err != nil {
 			return nil, err
 		}
-		body = append(body, make([]byte, more)...)
+		body = append(make([]byte, 0, done+more), body...)[:done+more]
 		n, err := s.readFull(body[done:], due)
 		if done += n; err != nil || done == size {
 			return body, err

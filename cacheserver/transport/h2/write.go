@@ -44,7 +44,12 @@ func (s *stream) write(o *outgoing) error {
 
 // write sends the slices, in one system call if the connection is plain TCP. The caller has the turn.
 func (w *writer) write(slices [][]byte) error {
-	defer clear(slices) // an idle connection must not keep them alive
+	defer func() { // an idle connection must not keep them alive
+		clear(slices)
+		if w.buffers = nil; cap(slices) > maxSlices {
+			w.composer.slices = nil
+		}
+	}()
 	if t, ok := w.net.(*tlsConn); ok {
 		return t.writeSlices(slices)
 	}
