@@ -387,7 +387,7 @@ test-cluster: kube-tools fluid-tools training-venv prometheus $(GOTESTSUM) ## Th
 	$(call gotest,$(CLUSTER_PACKAGES))
 
 .PHONY: check
-check: ## All that CI runs: lint, test, test-cluster, fuzz, demo, go install, e2e (about 60 min cold, 25 after; as root).
+check: ## All that CI runs: lint, test, test-cluster, fuzz, demo, go install, release-rehearsal, e2e (about 75 min cold, 45 after; as root).
 	@.ci/run
 
 # Left out: the test that measures resident memory, which would measure the emulator's, and the object cache, whose tests run MinIO.
