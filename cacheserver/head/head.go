@@ -132,8 +132,8 @@ func (h *Head) keepPlan(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}()
-	ctx, span := tracing.Child(ctx, "plan")
-	err := retry.Do(ctx, h.mayPass, h.cluster.planningTrouble, func() error { return h.planOnce(ctx) })
+	traced, span := tracing.Child(ctx, "plan")
+	err := retry.Do(traced, h.mayPass, h.cluster.planningTrouble, func() error { return h.planOnce(traced) })
 	tracing.End(span, err)
 	if err != nil && ctx.Err() == nil {
 		h.cfg.Log.Error("planning failed", "reason", err)
