@@ -61,10 +61,10 @@ func (r *reference) object(path string, schema apiextensions.JSONSchemaProps) {
 	names := slices.Sorted(maps.Keys(schema.Properties))
 	for _, name := range names {
 		field := schema.Properties[name]
-		meaning := pagetest.Prose(field.Description)
+		meaning := []string{pagetest.Prose(field.Description)}
 		if inner, _ := objectIn(path+"."+name, field); inner == nil {
 			for _, rule := range field.XValidations {
-				meaning += " (" + pagetest.Prose(rule.Message) + ")"
+				meaning = append(meaning, "("+pagetest.Prose(rule.Message)+")")
 			}
 		}
 		fallback := ""
@@ -74,7 +74,7 @@ func (r *reference) object(path string, schema apiextensions.JSONSchemaProps) {
 		case field.Default != nil:
 			fallback = pagetest.Code(strings.Trim(string(field.Default.Raw), `"`))
 		}
-		r.printf("| %s | %s | %s | %s |\n", pagetest.Code(name), typeOf(path+"."+name, field), fallback, strings.TrimSpace(meaning))
+		r.printf("| %s | %s | %s | %s |\n", pagetest.Code(name), typeOf(path+"."+name, field), fallback, strings.TrimSpace(strings.Join(meaning, " ")))
 	}
 	r.printf("\n")
 	for _, name := range names {
