@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oci import Registry, digest
-
-REPOSITORY = Path(__file__).parents[2]
-IMAGES = ["cacheserver", "manager", "trainer-manager"]
+from oci import IMAGES, REPOSITORY, Registry, digest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -19,9 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import IMAGES, REPOSITORY
 from lake import Lake
-from oci import Registry, digest
+from oci import IMAGES, REPOSITORY, Registry, digest
 
 SPDX = "application/spdx+json"
 BUNDLE = "application/vnd.dev.sigstore.bundle"
