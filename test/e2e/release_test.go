@@ -46,7 +46,10 @@ func TestRelease(t *testing.T) {
 	c.must(c.run(takeOver, "--version="+strings.TrimPrefix(r.version, "v")))
 	await(t, "managers of the release", func() error { return r.managers(t) })
 	await(t, "webhook and twin of the release", func() error {
-		twin := appears(t, &trainer.ClusterTrainingRuntime{}, "", inject.TwinName("torch-distributed"))
+		twin := &trainer.ClusterTrainingRuntime{}
+		if err := cluster.Client.Get(t.Context(), client.ObjectKey{Name: inject.TwinName("torch-distributed")}, twin); err != nil {
+			return err
+		}
 		if image := stepOf(t, twin.Spec).Image; !slices.Contains(r.images, image) {
 			return fmt.Errorf("the step runs %s", image)
 		}
@@ -89,14 +92,16 @@ func openRelease(t *testing.T, registry string) *release {
 	return r
 }
 
-// allowPulls tells the nodes' containerd that the registry speaks HTTP, until the end of the test.
+// allowPulls tells the nodes' containerd that the registry speaks HTTP, until the end of the test. containerd 1.6 reads no hosts.toml that has
+// no table host.
 func (r *release) allowPulls(t *testing.T) {
 	t.Helper()
 	host, _, _ := strings.Cut(r.registry, "/")
 	folder := registryHosts + "/" + host
+	script := fmt.Sprintf(`mkdir -p %s && printf 'server = "http://%s"\n[host."http://%[2]s"]\n' >%[1]s/hosts.toml`, folder, host)
 	for _, node := range []string{"1", "2"} {
 		t.Cleanup(func() { onCluster(t, "node", node, "rm", "-r", folder) })
-		onCluster(t, "node", node, "bash", "-euc", fmt.Sprintf(`mkdir -p %s && echo 'server = "http://%s"' >%[1]s/hosts.toml`, folder, host))
+		onCluster(t, "node", node, "bash", "-euc", script)
 	}
 }
 
