@@ -57,7 +57,9 @@ func TestChart(t *testing.T) {
 		t.Skip("it replaces the installation of datacache by others, and knows only how hack/cluster installs it: set DATACACHE_CLUSTER")
 	}
 	ns := namespace(t)
-	c := newCharts(t)
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	c := newCharts(t, strings.TrimPrefix(server.URL, "http://"), "{registry: datacache, tag: dev}") // as clusterManifest has it
 	t.Cleanup(c.restore)
 	c.push("0.1.0", nil)
 	c.push("0.2.0", addField)
@@ -117,26 +119,27 @@ func TestChart(t *testing.T) {
 	untouched("the installation by kustomize")
 }
 
-// charts runs commands of docs/install.md against a registry of this process.
+// charts runs commands of docs/install.md against a registry.
 type charts struct {
 	t        *testing.T
 	ctx      context.Context //nolint:containedctx // that of the test, but it also serves its cleanup
-	registry *httptest.Server
+	registry string          // HOST:PORT, or HOST:PORT/PATH, of the chart
 	docs     string
 	values   string // file
 	homes    []string
 }
 
-func newCharts(t *testing.T) *charts {
+// newCharts returns charts whose values name the images, and otherwise say what clusterManifest does.
+func newCharts(t *testing.T, registry, image string) *charts {
 	t.Helper()
 	docs, err := os.ReadFile("../../docs/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &charts{t: t, ctx: context.WithoutCancel(t.Context()), docs: string(docs), values: filepath.Join(t.TempDir(), "values.yaml")}
-	c.registry = httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	t.Cleanup(c.registry.Close)
-	values := "image: {registry: datacache, tag: dev}\nruntimes: {install: false}\n" // as clusterManifest has it
+	c := &charts{
+		t: t, ctx: context.WithoutCancel(t.Context()), registry: registry, docs: string(docs), values: filepath.Join(t.TempDir(), "values.yaml"),
+	}
+	values := fmt.Sprintf("image: %s\nruntimes: {install: false}\n", image)
 	if err := os.WriteFile(c.values, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -153,8 +156,7 @@ func (c *charts) run(line string, more ...string) (string, error) {
 	if !strings.Contains(c.docs, "\n"+line+"\n") {
 		c.t.Fatalf("docs/install.md does not have the line %q", line)
 	}
-	host := strings.TrimPrefix(c.registry.URL, "http://")
-	own := strings.NewReplacer("<your registry>", host, " values.yaml", " "+c.values, "<your folder>", clusterManifest)
+	own := strings.NewReplacer("<your registry>", c.registry, " values.yaml", " "+c.values, "<your folder>", clusterManifest)
 	arguments := append(strings.Fields(own.Replace(line)), more...)
 	if arguments[0] == "kubectl" {
 		return "", kubectl(c.ctx, arguments[1:]...)
@@ -196,7 +198,7 @@ func (c *charts) push(version string, edit func(t *testing.T, chart string)) {
 		edit(c.t, chart)
 	}
 	c.must(c.helm("package", chart, "--version="+version, "--destination="+dir))
-	c.must(c.helm("push", filepath.Join(dir, "datacache-"+version+".tgz"), "oci://"+strings.TrimPrefix(c.registry.URL, "http://")))
+	c.must(c.helm("push", filepath.Join(dir, "datacache-"+version+".tgz"), "oci://"+c.registry))
 }
 
 // addField adds a field to the CRD of a chart.
