@@ -68,8 +68,8 @@ type Options struct {
 	Now func() time.Time
 	// Tracer of reconciliations; nil: no spans are made.
 	Tracer trace.Tracer
-	// TracesEnv are the variables, by name, with which heads and data nodes send their own traces, unless the DataCache names a
-	// collector. They become readable in the pods' specs.
+	// TracesEnv are environment variables, by name, that tell head and data nodes where to send their traces. A DataCache whose templates
+	// name a collector gets none of them. They must hold no secrets, since whoever may read pods can read them.
 	TracesEnv map[string]string
 	// Registry is where the metrics are registered; nil: controller-runtime's, which the manager serves. Each registry can be used
 	// once.

@@ -71,7 +71,7 @@ type Stream struct {
 	charged  int64
 	open     bool // a turn was granted and not settled, even if it was lost
 	since    time.Time
-	network  bool          // this turn was found to wait for the network
+	network  bool          // this turn waited for the network, so that its length says nothing about the client
 	patience time.Duration // how long it may hold a turn while others wait
 	last     int64         // bytes of its last message
 }
@@ -202,7 +202,7 @@ func (s *Stream) Contended() bool {
 	return s.index >= 0 && len(s.queue.waiting) > 0
 }
 
-// Draining tells that the stream's turn goes on because of the network, so that its length says nothing about the client.
+// Draining tells the queue that the stream's turn goes on because the network is slow, not because the client is.
 func (s *Stream) Draining() {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
@@ -264,9 +264,10 @@ func (q *Queue) dispatch() {
 	}
 }
 
-// next returns the index in waiting of the job that gets the next turn, and the earliest start of all waiting ones. It is the job with the
-// earliest start; of jobs whose starts are equal, the one that holds the fewest turns for its weight is next. Otherwise a job with just as many streams as its share of the turns would lose
-// one to each message that ends a moment early, and could not make up for it. mu is held.
+// next returns the index in waiting of the job that gets the next turn, and the earliest start of all waiting jobs. It is the job with
+// the earliest start or, of several whose starts count as equal, the one that holds the fewest turns for its weight. Otherwise a job with
+// just as many streams as its share of the turns would lose one to each message that ends a moment early, and could not make up for it.
+// mu is held.
 func (q *Queue) next() (best int, first float64) {
 	first = q.start(q.waiting[0])
 	for _, j := range q.waiting[1:] {

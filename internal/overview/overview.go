@@ -37,7 +37,7 @@ var templates = template.Must(template.New("").ParseFS(assets, "overview.html"))
 func Write(w http.ResponseWriter, f Filter, assets string, caches []v1alpha1.DataCache) {
 	var b bytes.Buffer
 	if err := templates.ExecuteTemplate(&b, "overview.html", pageOf(f, assets, caches, time.Now())); err != nil {
-		panic(fmt.Sprintf("template overview.html: %v", err)) // it is constant: a test executes all of it
+		panic(fmt.Sprintf("template overview.html: %v", err)) // a fault of the template itself, which the tests would have found
 	}
 	webpage.Write(w, webpage.Policy, b.Bytes())
 }

@@ -188,7 +188,7 @@ func (o *origin) wrap(w http.ResponseWriter, r *http.Request, _ string) http.Res
 		return w
 	}
 	select {
-	case <-o.release: // not while it is nil: a nil channel is never ready
+	case <-o.release: // a nil channel is never ready, so this case is off unless the test sets one
 		http.Error(w, "for containerd alone", http.StatusServiceUnavailable)
 		return nil
 	default:

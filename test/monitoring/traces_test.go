@@ -153,7 +153,7 @@ func TestNoTraces(t *testing.T) {
 		})
 	}
 	t.Run("no answer", func(t *testing.T) {
-		silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // takes connections, and never answers
+		silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // accepts connections and never answers
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,11 +18,11 @@ type inbox struct {
 	more   chan struct{} // buffered: receives a value after a change
 
 	mu   sync.Mutex
-	want []byte // what the goroutine that calls take still needs: put writes there as long as data is empty
-	got  int    // bytes that put has written there since the last take
-	data []byte // the other received bytes
+	want []byte // the unfilled part of the buffer passed to take: put writes there as long as data is empty
+	got  int    // number of bytes that put has written to want since the last take
+	data []byte // received bytes that did not fit into want
 	done error  // returned after data; nil: more may arrive
-	last bool   // the client ended its side: data is read before done is returned
+	last bool   // done is io.EOF, by the client: take returns data before it
 }
 
 func newInbox(memory Memory) inbox { return inbox{memory: memory, more: make(chan struct{}, 1)} }

@@ -60,7 +60,7 @@ const nearlyFull = 0.95
 
 const (
 	wide, half, quarter = 24, 12, 6 // of the 24 columns of the grid
-	low, high           = 4, 8      // of rows of 30 pixels
+	low, high           = 4, 8      // heights of panels in units of Grafana's grid, of 30 pixels each
 )
 
 func (b board) file() string { return b.name + ".json" }

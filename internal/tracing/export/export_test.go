@@ -61,7 +61,7 @@ func TestInvalidVariables(t *testing.T) {
 // TestCredentialsAreRedacted checks the texts of a span as the collector gets them.
 func TestCredentialsAreRedacted(t *testing.T) {
 	collector := otlptest.Start(t)
-	t.Setenv(envEndpoint, collector.URL) // read by the SDK
+	t.Setenv(envEndpoint, collector.URL) // the SDK reads the environment itself
 	tracer, flush, err := Start(t.Context(), config(map[string]string{envEndpoint: collector.URL}, &bytes.Buffer{}))
 	if err != nil {
 		t.Fatal(err)
