@@ -223,8 +223,8 @@ func (g *gatherer) mostSlices(nodes []*node) int {
 	return total
 }
 
-// assemble builds the body, of at most most slices, from copied bytes and references and sets the offset of each buffer. It omits bitmaps that turned out to
-// have no null.
+// assemble builds the body, of at most most slices, from copied bytes and references, and sets the offset of each buffer. It omits bitmaps
+// that turned out to have no null.
 func (g *gatherer) assemble(nodes []*node, buf []byte, most int) (body [][]byte, length int) {
 	body = make([][]byte, 0, most)
 	var copied [2]int64 // the range of buf that is appended to the body next
