@@ -5,8 +5,8 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
-// ArrowCache names the table and describes the pods that hold it. The fields that decide which rows are in memory are immutable: to
-// change them, make a new DataCache.
+// ArrowCache names the table and describes the pods that hold it. The fields that decide which rows are in memory have the tag
+// rows:"yes" and are immutable: to change them, make a new DataCache. TrainJobs share a cache if these fields are equal.
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) != has(self.catalog)",message="exactly one of metadataLocation and catalog must be set"
 // +kubebuilder:validation:XValidation:rule="has(self.metadataLocation) == has(oldSelf.metadataLocation) && (!has(self.metadataLocation) || self.metadataLocation == oldSelf.metadataLocation)",message="metadataLocation can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.catalog) == has(oldSelf.catalog) && (!has(self.catalog) || (self.catalog.uri == oldSelf.catalog.uri && has(self.catalog.warehouse) == has(oldSelf.catalog.warehouse) && (!has(self.catalog.warehouse) || self.catalog.warehouse == oldSelf.catalog.warehouse)))",message="catalog's uri and warehouse can't be changed: make a new DataCache"
@@ -21,22 +21,22 @@ type ArrowCache struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9+.-]*://.+$`
-	MetadataLocation *string `json:"metadataLocation,omitempty"`
+	MetadataLocation *string `json:"metadataLocation,omitempty" rows:"yes"`
 
 	// catalog is the Iceberg REST catalog that knows the table's current metadata.
 	// +optional
-	Catalog *Catalog `json:"catalog,omitempty"`
+	Catalog *Catalog `json:"catalog,omitempty" rows:"yes"`
 
 	// table is <schema>.<table>; a schema may have several levels, joined by dots.
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^./ ]+([.][^./ ]+)+$')",message="table must be <schema>.<table>"
-	Table string `json:"table"`
+	Table string `json:"table" rows:"yes"`
 
 	// snapshot selects the state of the table to cache. Unset: the one that is current when the cache is planned. The snapshot that
 	// is planned first stays the cache's for life; status.snapshot records it.
 	// +optional
-	Snapshot *Snapshot `json:"snapshot,omitempty"`
+	Snapshot *Snapshot `json:"snapshot,omitempty" rows:"yes"`
 
 	// columns lists the top-level columns to keep in memory, in this order. Unset: all.
 	// +optional
@@ -45,40 +45,40 @@ type ArrowCache struct {
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
-	Columns []string `json:"columns,omitempty"`
+	Columns []string `json:"columns,omitempty" rows:"yes"`
 
 	// filter keeps the rows for which it is true. It is written in a subset of SQL's WHERE, such as label >= 1 AND lang = 'en'.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16384
-	Filter *string `json:"filter,omitempty"`
+	Filter *string `json:"filter,omitempty" rows:"yes"`
 
 	// dataNodes is the number of pods that share the rows of one copy; the head is one more pod.
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
-	DataNodes int32 `json:"dataNodes"`
+	DataNodes int32 `json:"dataNodes" rows:"no"`
 
 	// replicas is the number of complete copies of the table, each with its own head.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
-	Replicas int32 `json:"replicas"`
+	Replicas int32 `json:"replicas" rows:"no"`
 
 	// head configures the pod that tells clients where rows are. It holds no rows: the default of 1 CPU and 1Gi is enough for most
 	// tables.
 	// +optional
-	Head PodSettings `json:"head,omitempty"`
+	Head PodSettings `json:"head,omitempty" rows:"no"`
 
 	// dataNode configures the pods that hold rows. Its memory limit bounds how many bytes a pod loads.
 	// +optional
-	DataNode PodSettings `json:"dataNode,omitempty"`
+	DataNode PodSettings `json:"dataNode,omitempty" rows:"no"`
 
 	// serviceAccount configures the account that the cache's pods run as; each cache has its own.
 	// +optional
-	ServiceAccount ServiceAccount `json:"serviceAccount,omitempty"`
+	ServiceAccount ServiceAccount `json:"serviceAccount,omitempty" rows:"no"`
 
 	// env sets environment variables of the object store's client in head and data nodes, such as AWS_REGION or AWS_ENDPOINT_URL_S3.
 	// Only names that begin with AWS_, AZURE_, GCS_, GOOGLE_ or S3_ are accepted.
@@ -86,15 +86,15 @@ type ArrowCache struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
-	Env []StoreVariable `json:"env,omitempty"`
+	Env []StoreVariable `json:"env,omitempty" rows:"no"`
 
 	// objectCache is the object cache that the table is read through. Unset: it is read directly from its bucket.
 	// +optional
-	ObjectCache *ObjectCache `json:"objectCache,omitempty"`
+	ObjectCache *ObjectCache `json:"objectCache,omitempty" rows:"no"`
 
 	// readiness configures the readiness probes of the pods. Unset: every 5 s, 3 failures.
 	// +optional
-	Readiness *Readiness `json:"readiness,omitempty"`
+	Readiness *Readiness `json:"readiness,omitempty" rows:"no"`
 }
 
 // Catalog is an Iceberg REST catalog.
@@ -102,16 +102,16 @@ type Catalog struct {
 	// uri of the catalog, such as https://catalog.example.com.
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:Pattern=`^https?://.+$`
-	URI string `json:"uri"`
+	URI string `json:"uri" rows:"yes"`
 
 	// warehouse is the catalog's warehouse that holds the table. Unset: the catalog's default.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
-	Warehouse *string `json:"warehouse,omitempty"`
+	Warehouse *string `json:"warehouse,omitempty" rows:"yes"`
 
 	// credentials for the catalog: a Secret with the key token or credential (client-id:secret).
 	// +optional
-	Credentials *Credentials `json:"credentials,omitempty"`
+	Credentials *Credentials `json:"credentials,omitempty" rows:"no"`
 }
 
 // Snapshot names a state of the table in one of three ways.
@@ -122,20 +122,20 @@ type Snapshot struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^(0|-?[1-9][0-9]{0,18})$`
-	ID *string `json:"id,omitempty"`
+	ID *string `json:"id,omitempty" rows:"yes"`
 
 	// ref is a branch or tag of the table, such as main.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Ref *string `json:"ref,omitempty"`
+	Ref *string `json:"ref,omitempty" rows:"yes"`
 
 	// asOf is an RFC 3339 time, such as 2026-01-31T00:00:00.5Z: it selects the snapshot that was current then. It is a string, so
 	// that fractions of seconds are kept.
 	// +optional
 	// +kubebuilder:validation:Format=date-time
 	// +kubebuilder:validation:MaxLength=40
-	AsOf *string `json:"asOf,omitempty"`
+	AsOf *string `json:"asOf,omitempty" rows:"yes"`
 }
 
 // PodSettings describes the pods of one role.

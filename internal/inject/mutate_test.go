@@ -128,7 +128,7 @@ func TestMutateCreate(t *testing.T) {
 				annotated(AnnotationPlacement, "uid-1"), placed("uid-1"))},
 		{"generateName, shared cache", edited(trainJob(table, location, "CACHE_SCOPE=namespace"), generated), stock(t, "torch-distributed"), admitted,
 			edited(trainJob(table, location, "CACHE_SCOPE=namespace"), generated, named(cluster, "torch-distributed-data-cache"),
-				annotated(AnnotationRuntime, "torch-distributed"), zoned("shared-cdc896b337a1d4b1", "", "node"))},
+				annotated(AnnotationRuntime, "torch-distributed"), zoned("shared-6ac6a06fba48dc9a", "", "node"))},
 		{"a cache of another namespace", trainJob("datacache://team-b/reviews"), stock(t, "torch-distributed"), admitted,
 			edited(trainJob("datacache://team-b/reviews"), named(cluster, "torch-distributed-data-cache"), annotated(AnnotationRuntime, "torch-distributed"),
 				zoned("reviews", "team-b", "node"))},

@@ -166,12 +166,12 @@ func TestParse(t *testing.T) {
 			})},
 		{"shared", trainJob(table, location, "CACHE_SCOPE=namespace", "IDLE_TTL=10h"), nil,
 			plain(func(r *Request, _ *v1alpha1.ArrowCache) {
-				r.Shared, r.Name = true, "shared-cdc896b337a1d4b1"
+				r.Shared, r.Name = true, "shared-6ac6a06fba48dc9a"
 				r.Cache.Retention = kept(10 * time.Hour)
 			})},
 		{"shared by the platform's choice", trainJob(table, location), variables("CACHE_SCOPE=namespace"),
 			plain(func(r *Request, _ *v1alpha1.ArrowCache) {
-				r.Shared, r.Name = true, "shared-cdc896b337a1d4b1"
+				r.Shared, r.Name = true, "shared-6ac6a06fba48dc9a"
 				r.Cache.Retention = kept(time.Hour)
 			})},
 		{"not shared by its own choice", trainJob(table, location, "CACHE_SCOPE=job"), variables("CACHE_SCOPE=namespace"), plain(nil)},

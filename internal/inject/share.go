@@ -6,7 +6,8 @@ package inject
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
+	"encoding/json"
+	"reflect"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -26,30 +27,42 @@ func sharedName(arrow *v1alpha1.ArrowCache) string {
 	return "shared-" + hex.EncodeToString(sum[:8])
 }
 
-// canonicalRows encodes in a canonical form which rows and columns a cache holds. It is the same for a request and for the object
-// that the API server stores.
+// canonicalRows encodes in a canonical form which rows and columns a cache holds: the fields of the API whose tag isn't rows:"no". It is
+// the same for a request and for the object that the API server stores.
 func canonicalRows(arrow *v1alpha1.ArrowCache) string {
-	filter := ptr.Deref(arrow.Filter, "")
-	if canonical, err := syntax.Canonical(filter); err == nil { // a filter that can't be parsed is compared literally
-		filter = canonical
+	rows := arrow.DeepCopy()
+	clearOthers(reflect.ValueOf(rows).Elem())
+	if canonical, err := syntax.Canonical(ptr.Deref(rows.Filter, "")); err == nil { // a filter that can't be parsed is compared literally
+		rows.Filter = nilIfEmpty(canonical)
 	}
-	catalog := ptr.Deref(arrow.Catalog, v1alpha1.Catalog{})
-	return fmt.Sprintf("%q %q %q %q %s %q %q", ptr.Deref(arrow.MetadataLocation, ""), catalog.URI, ptr.Deref(catalog.Warehouse, ""),
-		arrow.Table, snapshotText(arrow.Snapshot), arrow.Columns, filter)
+	if s := rows.Snapshot; s != nil && s.AsOf != nil {
+		if at, err := time.Parse(time.RFC3339, *s.AsOf); err == nil { // the API rejects other formats
+			s.AsOf = new(at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	text, err := json.Marshal(rows)
+	if err != nil {
+		panic(err) // strings, numbers and structs of them always have a JSON form
+	}
+	return string(text)
 }
 
-// snapshotText is the canonical form of a snapshot.
-func snapshotText(s *v1alpha1.Snapshot) string {
-	switch {
-	case s == nil:
-		return "current"
-	case s.ID != nil:
-		return "id " + *s.ID
-	case s.AsOf != nil:
-		if at, err := time.Parse(time.RFC3339, *s.AsOf); err == nil { // the API rejects other formats
-			return "as of " + at.UTC().Format(time.RFC3339Nano)
+// clearOthers sets the fields tagged rows:"no" to their zero values, in the struct and in those that its other fields point to.
+func clearOthers(of reflect.Value) {
+	for i := range of.NumField() {
+		field := of.Field(i)
+		switch {
+		case of.Type().Field(i).Tag.Get("rows") == "no":
+			field.SetZero()
+		case field.Kind() == reflect.Pointer && !field.IsNil() && field.Type().Elem().Kind() == reflect.Struct:
+			clearOthers(field.Elem())
 		}
-		return "as of " + *s.AsOf
 	}
-	return fmt.Sprintf("ref %q", ptr.Deref(s.Ref, ""))
+}
+
+func nilIfEmpty(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
 }
