@@ -99,6 +99,8 @@ export DATACACHE_IMAGES := $(IMAGES)
 # Where 'make release-build' puts what it makes, and 'make release' pushes images.
 export RELEASE_DIR      ?= $(CURDIR)/bin/release
 export RELEASE_REGISTRY ?= ghcr.io/kubeflow/datacache
+# Where each test target writes how long its tests took, for 'make slowest'.
+REPORTS ?= $(CACHE)/tests
 PYCONF  := hack/python/pyproject.toml
 PYCODE  := hack test
 MODULES := hack/images hack/cluster/coredns hack/monitoring
@@ -328,14 +330,16 @@ lint: venv training-venv examples-venv $(LINT) $(ACTIONLINT) ## Check Go, Python
 # Packages whose tests run Kubernetes' own programs, which take long to build; test/e2e wants a whole cluster besides.
 CLUSTER_PACKAGES := ./test/kit/kubetest ./test/controlplane ./test/install ./test/kueue ./test/plugin ./test/scratch ./test/objectcache/cluster ./test/fluid
 
-# gotest PACKAGES: runs Go tests under the race detector; says at the end what was skipped and why, and which tests took longest.
+# gotest PACKAGES: runs Go tests under the race detector; says at the end what was skipped and why.
 define gotest
-	@mkdir -p $(CACHE)/tests
-	@CGO_ENABLED=1 $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --jsonfile $(CACHE)/tests/$@.json -- \
+	@mkdir -p $(REPORTS)
+	@CGO_ENABLED=1 $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --jsonfile $(REPORTS)/$@.json -- \
 		-race -timeout=30m $(GOTEST) $(1)
-	@echo "==> test: the ten slowest of Go"
-	@$(GOTESTSUM) tool slowest --num 10 --jsonfile $(CACHE)/tests/$@.json
 endef
+
+.PHONY: slowest
+slowest: # the 40 slowest tests of the last runs of the targets below
+	@$(PYTHON3) hack/slowest.py $(REPORTS) 40
 
 .PHONY: test
 test: test-go test-docs test-conformance test-loader test-examples ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
@@ -387,7 +391,7 @@ test-cluster: kube-tools fluid-tools training-venv prometheus $(GOTESTSUM) ## Th
 	$(call gotest,$(CLUSTER_PACKAGES))
 
 .PHONY: check
-check: ## All that CI runs: lint, test, test-cluster, fuzz, demo, go install, release-rehearsal, e2e (about 75 min cold, 45 after; as root).
+check: ## All that CI runs: verify, test, test-cluster, fuzz, demo, go install, release-rehearsal, e2e (about 75 min cold, 45 after; as root).
 	@.ci/run
 
 # Left out: the test that measures resident memory, which would measure the emulator's, and the object cache, whose tests run MinIO.
@@ -403,7 +407,7 @@ test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIG
 	@hack/bootstrap clients
 	@echo "==> test: pytest against $(SERVER) (about 5 min)"
 	@hack/unless-passed $(CACHE)/passed $(SERVER) test/conformance test/golden hack/loopback.py hack/spark test/kit/icetest $(LOCK) $(SPARK_LOCK) -- \
-		$(PYTHON) -m pytest test/conformance -rs --durations=10 --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) --spark-jars $(SPARK_JARS) $(PYTEST)
+		$(PYTHON) -m pytest test/conformance -rs --junitxml=$(REPORTS)/$@.xml --server $(SERVER) --minio $(MINIO) --rest-catalog $(CATALOG) --java-flight $(JAVA_FLIGHT) --spark-jars $(SPARK_JARS) $(PYTEST)
 	@echo "==> test: the benches' own arithmetic (seconds)"
 	@$(PYTHON) -m pytest test/bench -q -p no:cacheprovider
 
@@ -411,13 +415,13 @@ test-conformance: build venv spark-venv $(MINIO) $(CATALOG)/complete $(JAVA_FLIG
 test-loader: build training-venv ## The Python loader's part of test, torch and the Kubeflow SDK included (about 4 min; nothing to do while nothing changed).
 	@echo "==> test: the loader against $(SERVER) (about 4 min)"
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python README.md docs runtimes test/conformance test/golden hack/loopback.py $(LOCK) $(TRAINING_LOCK) -- \
-		$(TRAINING) -m pytest python/tests --ignore python/tests/examples -rs --durations=10 --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+		$(TRAINING) -m pytest python/tests --ignore python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: test-examples
 test-examples: build examples-venv ## The loader in JAX, Ray Train and pandas, its notebook, docs/frameworks.md (about 2 min, 1 more the first time; nothing to do while nothing changed).
 	@echo "==> test: the loader in JAX, Ray Train, pandas and a notebook (about 2 min)"
 	@PYTHONPATH=python/src hack/unless-passed $(CACHE)/passed $(SERVER) python docs/frameworks.md test/conformance hack/loopback.py $(LOCK) $(TRAINING_LOCK) $(EXAMPLES_LOCK) -- \
-		$(EXAMPLES) -m pytest python/tests/examples -rs --durations=10 --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
+		$(EXAMPLES) -m pytest python/tests/examples -rs --junitxml=$(REPORTS)/$@.xml --rootdir python -c python/pyproject.toml --server $(SERVER) $(PYTEST)
 
 .PHONY: fuzz
 fuzz: bootstrap ## Run every fuzz target FUZZ=5000x times each (about 5 min; 8 more cold; FUZZ='--unguided 5000x': about 2).
@@ -454,9 +458,11 @@ demo-cluster: training-venv cluster ## Train on that cluster with the Kubeflow S
 
 # TestRelease is release-rehearsal's.
 .PHONY: e2e
-e2e: training-venv $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with the Kubeflow SDK, on that cluster or on E2E_KUBECONFIG=FILE's (about 10 min; E2E='-run Kill' for a part).
+e2e: training-venv $(GOTESTSUM) $(if $(E2E_KUBECONFIG),,cluster) ## Real training jobs with the Kubeflow SDK, on that cluster or on E2E_KUBECONFIG=FILE's (about 10 min; E2E='-run Kill' for a part).
 	@echo "==> e2e: training jobs on $(or $(E2E_KUBECONFIG),$(CLUSTER)) (about 10 min)"
-	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) go test ./test/e2e -count=1 -timeout=0 -parallel=6 -v -skip '^TestRelease$$' $(E2E)
+	@mkdir -p $(REPORTS)
+	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) $(GOTESTSUM) --format standard-verbose --jsonfile $(REPORTS)/$@.json -- \
+		./test/e2e -count=1 -timeout=0 -parallel=6 -skip '^TestRelease$$' $(E2E)
 
 .PHONY: trainer-cache
 trainer-cache: bootstrap ## Build the data cache that ships with Trainer, for bench, where there is cargo (about 15 min, once).
@@ -550,7 +556,7 @@ scale: kube-tools ## Create CACHES=500 TrainJobs with caches, and CLAIMS=10000 p
 verify: generate fmt lint ## What CI wants of a change: generated and formatted files are in the commit, lint is clean (about 1 min).
 	@echo "==> verify: nothing changed by generate, fmt and mod tidy (seconds)"
 	@go mod tidy -diff
-	@git diff --exit-code
+	@git add --intent-to-add . && git diff --exit-code
 
 .PHONY: comments
 comments: ## Print 100 comments drawn at random, for somebody to read who did not write them (COMMENTS='--seed 7 --count 20').
