@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
+	"github.com/kubeflow/datacache/internal/webpage"
 )
 
 // statusServer answers the steps that wait for a cache without a head, in the words of a head's /status: GET /status/<namespace>/<DataCache>
@@ -49,7 +50,7 @@ func (s *statusServer) Start(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /status/{namespace}/{name}", s)
 	server := &http.Server{
-		Handler: mux, ReadTimeout: statusTimeout, WriteTimeout: statusTimeout, IdleTimeout: statusTimeout, MaxHeaderBytes: statusMaxHeader,
+		Handler: webpage.NoSniff(mux), ReadTimeout: statusTimeout, WriteTimeout: statusTimeout, IdleTimeout: statusTimeout, MaxHeaderBytes: statusMaxHeader,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.address)

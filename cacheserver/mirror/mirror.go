@@ -21,6 +21,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/internal/webpage"
 )
 
 // Options are what a Mirror works with. All fields are required.
@@ -110,7 +111,7 @@ const (
 // Serve serves on the listener until ctx ends; running requests then have Options.Grace to finish. It closes the listener.
 func (m *Mirror) Serve(ctx context.Context, on net.Listener) error {
 	server := &http.Server{
-		Handler: m, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
+		Handler: webpage.NoSniff(m), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
 		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug),
 	}
 	if err := ops.ServeGracefully(ctx, server, on, m.o.Grace); err != nil {

@@ -31,6 +31,8 @@ const (
 	// that a GET would return.
 	missingPrefix = "__404__/"
 	missingRecord = "DATACACHE.status"
+	// keyRecord is the PAX record with the key, if the entry's name differs from it: see entryName.
+	keyRecord = "DATACACHE.key"
 
 	batchBuffer = 256 << 10
 )
@@ -196,8 +198,36 @@ func (b *batch) addParts(key string, object *store.Object) error {
 	return p.copy(b.tar, whole, func() {})
 }
 
-func (b *batch) entry(name string, size int64) error {
-	return b.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644})
+func (b *batch) entry(key string, size int64) error {
+	return b.writeHeader(key, &tar.Header{Name: entryName(key), Size: size})
+}
+
+// entryName returns the name of a key's tar entry: the key, with slashes at its start and parts ".." percent-encoded. The writer of an
+// object chooses its key, and programs that unpack a stream must not write outside their folder.
+func entryName(key string) string {
+	rest := strings.TrimLeft(key, "/")
+	parts := strings.Split(rest, "/")
+	for i, part := range parts {
+		if part == ".." {
+			parts[i] = "%2E%2E"
+		}
+	}
+	return strings.Repeat("%2F", len(key)-len(rest)) + strings.Join(parts, "/")
+}
+
+// writeHeader begins the tar entry of a key. header has no records other than that of a missing object.
+func (b *batch) writeHeader(key string, header *tar.Header) error {
+	header.Typeflag, header.Mode = tar.TypeReg, 0o644
+	if entryName(key) != key {
+		if header.PAXRecords == nil {
+			header.PAXRecords = map[string]string{}
+		}
+		header.PAXRecords[keyRecord] = key
+	}
+	if header.PAXRecords != nil {
+		header.Format = tar.FormatPAX
+	}
+	return b.tar.WriteHeader(header)
 }
 
 // missing writes the tar entry of an object that is missing.
@@ -210,10 +240,7 @@ func (b *batch) missing(key string, status int) error {
 
 // absent writes a tar entry without an object.
 func (b *batch) absent(key string, status int) error {
-	return b.tar.WriteHeader(&tar.Header{
-		Typeflag: tar.TypeReg, Name: missingPrefix + key, Mode: 0o644, Format: tar.FormatPAX,
-		PAXRecords: map[string]string{missingRecord: strconv.Itoa(status)},
-	})
+	return b.writeHeader(key, &tar.Header{Name: missingPrefix + entryName(key), PAXRecords: map[string]string{missingRecord: strconv.Itoa(status)}})
 }
 
 // ownerStream is the response of the member that owns some of a batch's keys.
@@ -285,7 +312,7 @@ func (b *batch) addFrom(o *ownerStream, key string) error {
 		return b.missing(key, http.StatusServiceUnavailable)
 	}
 	header, err := o.tar.Next()
-	if err != nil || header.Name != key && header.Name != missingPrefix+key {
+	if name := entryName(key); err != nil || header.Name != name && header.Name != missingPrefix+name {
 		o.tar = nil
 		return b.missing(key, http.StatusServiceUnavailable)
 	}

@@ -43,11 +43,15 @@ func askBatch(t *testing.T, address, bucket, body string) (status int, entries [
 		if err != nil {
 			t.Fatal(err)
 		}
+		key, encoded := header.PAXRecords["DATACACHE.key"]
+		if !encoded {
+			key = strings.TrimPrefix(header.Name, "__404__/")
+		}
 		if missing, ok := header.PAXRecords["DATACACHE.status"]; ok {
-			entries = append(entries, strings.TrimPrefix(header.Name, "__404__/")+"!"+missing)
+			entries = append(entries, key+"!"+missing)
 			continue
 		}
-		entries = append(entries, header.Name+"="+string(text))
+		entries = append(entries, key+"="+string(text))
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/internal/webpage"
 )
 
 // Config configures a Server. All fields but TLS, PartSize, Grace and Collectors are required.
@@ -113,7 +114,7 @@ func (s *Server) Serve(ctx context.Context, on net.Listener) error {
 
 func (s *Server) newHTTP() *http.Server {
 	return &http.Server{
-		Handler: s, ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, MaxHeaderBytes: headerBytes,
+		Handler: webpage.NoSniff(s), ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, MaxHeaderBytes: headerBytes,
 		DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }

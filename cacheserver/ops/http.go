@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/redact"
 	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/webpage"
 )
 
 // Server is the head or data node whose status is served.
@@ -53,7 +54,7 @@ func Handler(server Server, metrics http.Handler, page *watch.Page) http.Handler
 		}
 	})
 	mux.Handle("GET /metrics", metrics)
-	return mux
+	return webpage.NoSniff(mux)
 }
 
 // WithProfiles adds Go's profiles under /debug/pprof/, without access control.

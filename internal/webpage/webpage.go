@@ -40,9 +40,19 @@ func Register(mux *http.ServeMux, dir string) {
 func serveAsset(w http.ResponseWriter, r *http.Request) {
 	name := path.Base(r.URL.Path)
 	w.Header().Set("Content-Type", contentTypes[name])
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set(noSniff, "nosniff")
 	w.Header().Set("Cache-Control", "no-cache")
 	_, _ = w.Write(asset(name)) // an error here means that the client left
+}
+
+const noSniff = "X-Content-Type-Options"
+
+// NoSniff returns a handler whose answers browsers take for what their Content-Type says.
+func NoSniff(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(noSniff, "nosniff")
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // Write sends the HTML of a page, with its policy.
@@ -50,7 +60,7 @@ func Write(w http.ResponseWriter, policy string, html []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", policy)
-	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set(noSniff, "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
 	_, _ = w.Write(html) // an error here means that the client left
