@@ -6,15 +6,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"strconv"
 	"strings"
-)
 
-// cgroupLimits are the files with a container's memory limit on Linux, version 2 first.
-var cgroupLimits = []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
+	"github.com/kubeflow/datacache/internal/cgroup"
+)
 
 // units are the suffixes of a memory quantity, as used by Kubernetes and people.
 var units = []struct {
@@ -80,25 +78,14 @@ func parseQuantity(text string) (int64, error) {
 	return 0, fmt.Errorf("%q: want bytes or a quantity such as 12Gi, 500MB or 90%%", text)
 }
 
-// machineMemory is the memory limit of the container, or the machine's memory if there is none.
+// machineMemory is the smallest memory limit of the process's control groups, or the machine's memory if that is less.
 func machineMemory() (int64, error) {
 	total, err := totalMemory()
 	if err != nil {
 		return 0, err
 	}
-	for _, path := range cgroupLimits {
-		text, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return 0, fmt.Errorf("read the container's memory limit: %w", err)
-		}
-		if limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
-			return min(limit, total), nil // "max" is not a number
-		}
-	}
-	return total, nil
+	limit, err := cgroup.MemoryLimit(os.DirFS("/"), os.Getpid())
+	return min(limit, total), err
 }
 
 func totalMemory() (int64, error) {
