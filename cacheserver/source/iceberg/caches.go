@@ -52,6 +52,6 @@ func (t *Table) footerOf(ctx context.Context, uri string, size int64) (*parquet.
 	})
 }
 
-func rowsDiffer(uri string, footer, manifest int64) error {
-	return fmt.Errorf("data file %s: its footer has %d rows, the table's manifest %d: the file is truncated or was replaced: restore it or roll the table back", uri, footer, manifest)
+func rowsDiffer(role, uri string, footer, manifest int64) error {
+	return fmt.Errorf("%s %s: its footer has %d rows, the table's manifest %d: the file is truncated or was replaced: restore it or roll the table back", role, uri, footer, manifest)
 }

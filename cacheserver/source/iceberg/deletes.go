@@ -145,7 +145,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 		return err
 	}
 	if foot.Total() != file.Count() {
-		return fmt.Errorf("its footer has %d rows, the table's manifest %d: the file is truncated or was replaced", foot.Total(), file.Count())
+		return rowsDiffer(roleOf(file), file.FilePath(), foot.Total(), file.Count())
 	}
 	if foot.Total() > maxDeleteRows {
 		return fmt.Errorf("it has %w: compact the table", overBound(foot.Total(), maxDeleteRows, "rows"))

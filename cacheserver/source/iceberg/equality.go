@@ -42,9 +42,6 @@ func (t *Table) equalDeletes(ctx context.Context, d *dataFile, w *scanColumns) (
 	for _, file := range d.equality {
 		ids := slices.Clone(file.EqualityFieldIDs())
 		slices.Sort(ids)
-		if len(ids) == 0 {
-			return nil, fmt.Errorf("delete file %s: it names no fields to compare: the table's metadata is corrupt", file.FilePath())
-		}
 		e := byFields[fmt.Sprint(ids)]
 		if e == nil {
 			e = &equalDeletes{}

@@ -52,7 +52,7 @@ func (f fileIO) openList(uri string) (iceio.File, error) {
 		return nil, err
 	}
 	if err := checkAvro(data, maxManifest); err != nil {
-		return nil, fmt.Errorf("manifest list %s: %w: restore it or roll the table back", uri, err)
+		return nil, err
 	}
 	return memFile{Reader: bytes.NewReader(data), uri: uri}, nil
 }
@@ -71,57 +71,44 @@ func (f fileIO) Remove(uri string) error {
 }
 
 func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
-	data, err := readWhole(f.ctx, f.store, m.FilePath(), maxManifest)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkAvro(data, maxManifest); err != nil {
-		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
-	}
-	if data, err = spellOut(data); err != nil {
-		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
-	}
-	held := memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}
-	empty, err := decodes(m, held)
+	data, found, err := f.readManifest(m)
 	if err != nil {
 		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
 	}
-	for _, d := range empty {
+	for _, d := range found.empty {
 		if err := f.checkEmpty(d); err != nil {
 			return nil, err
 		}
 	}
-	held.Reader = bytes.NewReader(data)
-	return held, nil
+	return memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}, nil
 }
 
-// decodes decodes all entries of a manifest and returns the data files that have no rows according to it.
-func decodes(m ice.ManifestFile, held memFile) (empty []ice.DataFile, err error) {
-	defer parquet.RecoverError(&err)
-	for entry, err := range m.Entries(held, false) {
-		if err != nil {
-			return nil, err
-		}
-		d := entry.DataFile()
-		_ = d.Partition()
-		if entry.Status() != ice.EntryStatusDELETED && d.ContentType() == ice.EntryContentData && d.FileFormat() == ice.ParquetFile && d.Count() == 0 {
-			empty = append(empty, d)
-		}
+// readManifest reads a manifest and checks all its entries.
+func (f fileIO) readManifest(m ice.ManifestFile) (data []byte, found live, err error) {
+	if data, err = readWhole(f.ctx, f.store, m.FilePath(), maxManifest); err != nil {
+		return nil, live{}, err
 	}
-	return empty, nil
+	if err := checkAvro(data, maxManifest); err != nil {
+		return nil, live{}, err
+	}
+	if data, err = spellOut(data); err != nil {
+		return nil, live{}, err
+	}
+	found, err = liveEntries(m, memFile{Reader: bytes.NewReader(data), uri: m.FilePath()})
+	return data, found, err
 }
 
-// checkEmpty checks in the footer that a data file has no rows, as its manifest states: iceberg-go prunes such files, so no other
-// code checks them.
+// checkEmpty checks in the footer that a file has no rows, as its manifest states: iceberg-go ignores such files, so no other code
+// checks them.
 func (f fileIO) checkEmpty(d ice.DataFile) error {
 	file, err := f.store.Open(f.ctx, d.FilePath())
 	if err != nil {
-		return fmt.Errorf("data file: %w", err)
+		return fmt.Errorf("%s: %w", roleOf(d), err)
 	}
 	defer func() { _ = file.Close() }() // opened for reading: closing can't lose data
 	rows, err := parquet.FileRows(file)
 	if err == nil && rows != 0 {
-		err = rowsDiffer(d.FilePath(), rows, 0)
+		err = rowsDiffer(roleOf(d), d.FilePath(), rows, 0)
 	}
 	return err
 }

@@ -160,9 +160,10 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	if err != nil || snapshot == nil {
 		return nil, err
 	}
-	list, err := snapshot.Manifests(listIO{fileIO{ctx: ctx, store: t.store}})
+	files := fileIO{ctx: ctx, store: t.store}
+	list, err := snapshot.Manifests(listIO{files})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("manifest list %s: %w: restore it or roll the table back", snapshot.ManifestList, err)
 	}
 	manifests := make(map[string]ice.ManifestFile, len(list))
 	for _, m := range list {
@@ -170,6 +171,9 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 			return nil, fmt.Errorf("manifest list %s names manifest %s twice, which would double its rows: roll the table back to a snapshot with a good list, or rewrite its manifests", snapshot.ManifestList, m.FilePath())
 		}
 		manifests[m.FilePath()] = m
+	}
+	if err := files.checkSkipped(list); err != nil {
+		return nil, err
 	}
 	t.manifests.Store(&manifests)
 	if t.filter != nil && t.hasPromotedDates() {
@@ -239,7 +243,7 @@ func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) 
 		return nil, err
 	}
 	if have, want := f.Total(), d.file.Count(); have != want {
-		return nil, rowsDiffer(f.URI, have, want)
+		return nil, rowsDiffer(roleOf(d.file), f.URI, have, want)
 	}
 	way, err := t.columnsOf(f, d)
 	if err != nil {

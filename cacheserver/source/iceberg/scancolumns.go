@@ -34,7 +34,7 @@ func (t *Table) columnsOf(f *parquet.Footer, d *dataFile) (*scanColumns, error) 
 			continue
 		}
 		if fields, err = w.addCompared(t, fields, id); err != nil {
-			return nil, fmt.Errorf("data file %s: %w", f.URI, err)
+			return nil, fmt.Errorf("data file %s: %scompare its rows: %w", f.URI, d.comparing(id), err)
 		}
 	}
 	w.projection, err = parquet.NewProjection(f, fields, sources{partition: t.partition(d), defaults: t.defaults}.value, t.properties)
@@ -68,7 +68,7 @@ func (w *scanColumns) addCompared(t *Table, fields []ice.NestedField, id int) ([
 	}
 	chain, ok := t.topLevelField(id)
 	if !ok {
-		return nil, fmt.Errorf("field %d, which deletes or filter look at, is in no schema of the table", id)
+		return nil, fmt.Errorf("field %d is in no schema of the table", id)
 	}
 	kids, leaf, _ := pathTo(chain, id)
 	w.paths[id] = predicate.Path{Column: len(fields), Kids: kids, Field: leaf}
