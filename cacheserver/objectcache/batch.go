@@ -130,7 +130,7 @@ func (b *batch) add(i int, key string) error {
 		return b.addFrom(owner, key)
 	}
 	s, bucket := b.server, b.request.bucket
-	if s.cfg.Router.OwnedSince(bucket, key).IsZero() {
+	if s.staleBefore(bucket, key).IsZero() {
 		if b.buf == nil {
 			b.buf = make([]byte, batchBuffer)
 		}

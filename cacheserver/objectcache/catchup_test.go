@@ -4,12 +4,17 @@
 package objectcache
 
 import (
+	"encoding/binary"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
 // trio starts three servers that are members of one cache.
@@ -88,17 +93,85 @@ func TestOldObjectsDoNotComeBack(t *testing.T) {
 	}
 }
 
-// TestWhoCantLearnWhatChangedStartsEmpty checks that a node removes all its objects if the others' logs start after its absence
-// began.
+// forgets makes a member's log of changes begin now, as if there had been an earlier one.
+func (m *member) forgets(t *testing.T) {
+	t.Helper()
+	record := binary.LittleEndian.AppendUint64(make([]byte, store.IDSize), uint64(time.Now().UnixNano()))
+	if err := os.WriteFile(filepath.Join(m.dir, "changes"), record, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWhoCantLearnWhatChangedStartsEmpty checks that a node removes its objects if another's log starts after its absence began.
 func TestWhoCantLearnWhatChangedStartsEmpty(t *testing.T) {
 	t.Parallel()
 	servers, _ := trio(t)
 	servers[0].holdsX(t)
-	if err := servers[0].CatchUp(t.Context(), time.Now().Add(-time.Hour)); err != nil {
+	servers[1].forgets(t)
+	if err := servers[0].returned(t.Context(), time.Now().Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if !servers[0].store.Empty() {
+	if !servers[0].store.Empty() || servers[0].doubt.Load() != nil {
 		t.Error("objects are left of which nobody knows whether they are current")
+	}
+}
+
+// TestObjectsAreInDoubtUntilAllAnswered lets a member return while another does not answer: its objects are misses until that one answers,
+// or is a member no more. What it stores meanwhile is there.
+func TestObjectsAreInDoubtUntilAllAnswered(t *testing.T) {
+	t.Parallel()
+	servers, members := trio(t)
+	s := servers[0]
+	var own []string
+	for i := range 30 {
+		if _, elsewhere := s.router.Elsewhere("open", fmt.Sprint(i)); !elsewhere {
+			own = append(own, targetOf(i))
+			ask(t, s.address, "PUT", targetOf(i), "old", asA)
+		}
+	}
+	gone := listen(t)
+	gone.Close()
+	silent := slices.Clone(members)
+	silent[1].Address = gone.Addr().String()
+	s.router.Set(silent)
+	time.Sleep(3 * clockGrain)
+	if err := s.returned(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(when string, want int) {
+		t.Helper()
+		if got := ask(t, s.address, "GET", own[0], "", asA); got.Status != want {
+			t.Errorf("%s: %d, want %d", when, got.Status, want)
+		}
+		if _, entries := askBatch(t, s.address, "open", strings.TrimPrefix(own[0], "/v1/objects/open/")); strings.Contains(entries[0], "=old") != (want == 200) {
+			t.Errorf("%s, in a batch: %v", when, entries)
+		}
+	}
+	expect("while one does not answer", 404)
+	ask(t, s.address, "PUT", own[1], "new", asA)
+	if got := ask(t, s.address, "GET", own[1], "", asA); got.Body != "new" {
+		t.Errorf("what was stored meanwhile: %+v", got)
+	}
+	if err := s.catchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect("while it still does not", 404)
+	s.router.Set(slices.Delete(slices.Clone(silent), 1, 2))
+	if err := s.catchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect("when it is no member", 200)
+	s.router.Set(members) // it has changed what this node owns, while that was away
+	if got := ask(t, servers[1].address, "PUT", own[0], "newest", asA, "Datacache-Hop: 1"); got.Status != 201 {
+		t.Fatal(got)
+	}
+	s.slack = time.Minute
+	if err := s.catchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect("when it has returned", 404)
+	if got := ask(t, s.address, "GET", own[1], "", asA); got.Body != "new" {
+		t.Errorf("what was stored meanwhile: %+v", got)
 	}
 }
 
@@ -110,9 +183,13 @@ func TestChangesAreForMembersAlone(t *testing.T) {
 		t.Errorf("from a stranger: %d, want 403", got.Status)
 	}
 	m.router.SetHosts([]string{"127.0.0.1"})
-	for target, want := range map[string]int{"?ms=0": 200, "?ms=100000000": 410, "?ms=x": 400} {
+	for target, want := range map[string]int{"?ms=0": 200, "?ms=100000000": 200, "?ms=x": 400} {
 		if got := ask(t, m.address, "GET", changesPath+target, ""); got.Status != want {
 			t.Errorf("%s: %d, want %d", target, got.Status, want)
 		}
+	}
+	m.forgets(t)
+	if got := ask(t, m.address, "GET", changesPath+"?ms=100000000", ""); got.Status != 410 {
+		t.Errorf("without the log of then: %d, want 410", got.Status)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 	"github.com/kubeflow/datacache/internal/webpage"
 )
 
-// Config configures a Server. All fields but TLS, PartSize, Grace and Collectors are required.
+// Config configures a Server. All fields but Fixed, TLS, PartSize, Grace and Collectors are required.
 type Config struct {
 	Store   *store.Store
 	Buckets func() buckets.Config // the current one
@@ -31,7 +32,9 @@ type Config struct {
 	BucketsRejected func() bool
 	Reviewer        identity.Reviewer // the Server caches its answers
 	Router          *router.Router
-	TLS             *TLS // nil: no TLS
+	// Fixed says that the members never change: then no other member ever stores an object whose key this one owns.
+	Fixed bool
+	TLS   *TLS // nil: no TLS
 	// PartSize is the length in bytes above which an object is stored in parts of that length, on several members. 0: none is.
 	PartSize int64
 	// Grace is how long running requests may continue after the end of Serve's context.
@@ -53,8 +56,12 @@ type Server struct {
 	backoff   backoff
 	slack     time.Duration             // catchUpSlack, except in tests
 	absent    atomic.Pointer[time.Time] // since when this node is not a member; nil: it is one, or never was
+	doubt     atomic.Pointer[time.Time] // objects stored before are misses, until others have said what they changed; nil: none is
 	waiting   atomic.Pointer[string]
 	lastLog   atomic.Int64 // Unix time of the last log line about the disk
+
+	catching sync.Mutex // held while members are asked
+	away     *absence   // the last one; nil: none since the start
 }
 
 var (

@@ -20,17 +20,20 @@ import (
 const clockGrain = 10 * time.Millisecond
 
 // find opens an object, which the caller closes. A damaged object is a miss. So is an object written before this node became the
-// key's owner: the previous owner may have replaced it.
+// key's owner, or before an absence about which others were not asked yet: another owner may have replaced it.
 func (s *Server) find(bucket, key string) (*store.Object, error) {
 	object, err := s.cfg.Store.Get(bucket, key)
 	if err != nil {
 		return nil, err
 	}
-	if !object.Written().Add(clockGrain).Before(s.cfg.Router.OwnedSince(bucket, key)) {
+	written := object.Written().Add(clockGrain)
+	if !written.Before(s.staleBefore(bucket, key)) {
 		return object, nil
 	}
-	_ = object.Close()                  // nothing was read from it
-	_ = s.cfg.Store.Delete(bucket, key) // a failure is counted, and the next read tries again
+	_ = object.Close() // nothing was read from it
+	if written.Before(s.cfg.Router.OwnedSince(bucket, key)) {
+		_ = s.cfg.Store.Delete(bucket, key) // a failure is counted, and the next read tries again
+	}
 	return nil, store.ErrMiss
 }
 

@@ -79,6 +79,8 @@ func (l pageSource) state() (state, reason string, tone watch.Tone) {
 		return "Ready", "ready, but the newest buckets file is invalid: an older one is in force", watch.Warn
 	case l.server.absent.Load() != nil:
 		return "Absent", "not among the object caches that share the keys", watch.Warn
+	case l.server.doubt.Load() != nil:
+		return "Ready", "ready, but objects of before its absence are misses until all others have said what they changed", watch.Warn
 	}
 	return "Ready", reason, watch.Good
 }
@@ -113,6 +115,9 @@ func (l pageSource) waits() []watch.Wait {
 	}
 	if l.server.absent.Load() != nil {
 		waits = append(waits, watch.Wait{For: "this node is not among the ready endpoints of the Service", Fix: "Look at its pod's readiness: kubectl describe pod."})
+	}
+	if l.server.doubt.Load() != nil {
+		waits = append(waits, watch.Wait{For: "another object cache to say what it changed", Fix: "It ends when all others answer, or are no longer among the ready endpoints of the Service."})
 	}
 	return waits
 }

@@ -45,7 +45,7 @@ func (s *Server) putParts(r *request) {
 // isIntact reports whether p, which may be nil, is an object with the same bytes as another, and none of its parts is missing.
 func (p *parts) isIntact(other *parts) bool {
 	return p != nil && p.Size == other.Size && p.Sum == other.Sum &&
-		p.server.cfg.Router.OwnedSince(p.request.bucket, p.key).IsZero() && // otherwise find may take the layout for an old one
+		p.server.staleBefore(p.request.bucket, p.key).IsZero() && // otherwise find may take the layout for an old one
 		p.check(p.request.Context(), byterange.Range{Length: p.Size}) == nil
 }
 

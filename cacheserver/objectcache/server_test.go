@@ -55,6 +55,7 @@ type member struct {
 	router   *router.Router
 	reviewer *names
 	address  string
+	dir      string
 }
 
 // start runs a server that owns every key until its router gets members.
@@ -70,11 +71,12 @@ func startWith(t *testing.T, name string, l limits) *member {
 	for bucket, b := range config.Buckets {
 		quotas[bucket] = b.Quota
 	}
-	objects, err := store.Open(store.Config{Dir: t.TempDir(), Limits: store.Limits{Total: config.TotalLimit, Quotas: quotas}})
+	dir := t.TempDir()
+	objects, err := store.Open(store.Config{Dir: dir, Limits: store.Limits{Total: config.TotalLimit, Quotas: quotas}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &member{store: objects, router: router.New(name), reviewer: &names{}}
+	m := &member{store: objects, router: router.New(name), reviewer: &names{}, dir: dir}
 	m.Server = New(Config{
 		Store: objects, Router: m.router, Reviewer: m.reviewer, Grace: time.Minute, Log: slog.New(slog.DiscardHandler),
 		Buckets: func() buckets.Config { return config }, BucketsRejected: func() bool { return false },

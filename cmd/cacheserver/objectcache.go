@@ -46,6 +46,7 @@ type objectCacheFlags struct {
 	partSize     string
 	partBytes    int64 // partSize in bytes, set by check
 	minFree      float64
+	sync         bool
 	grace        time.Duration
 	tls          tlsFlags
 	mirrors      mirrorFlags
@@ -65,6 +66,7 @@ func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.partSize, "part-size", "1Gi",
 		"keep objects longer than this in parts of this length, spread over the object caches; the same at all of them; 0: never")
 	flags.Float64Var(&f.minFree, "min-free", 0.05, "fraction of the disk, and of its inodes, to leave free whoever uses them; 0: none")
+	flags.BoolVar(&f.sync, "sync", false, "write each object to the disk before PUT is answered, so that it is there after a power cut; each PUT then waits for the disk")
 	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running requests get to end after SIGTERM")
 	flags.StringVar(&f.kube.Audience, "audience", "datacache-object-cache", "what ServiceAccount tokens must be made for")
 	flags.StringVar(&f.kube.Namespace, "namespace", env("POD_NAMESPACE"), "namespace of the object caches' Service (env POD_NAMESPACE)")
@@ -160,7 +162,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--buckets: %w", err)
 	}
-	objects, err := store.Open(store.Config{Dir: f.dir, Limits: f.limits(config.Get()), MinFree: f.minFree, VerifyEvery: f.verifyEvery})
+	objects, err := store.Open(store.Config{Dir: f.dir, Limits: f.limits(config.Get()), MinFree: f.minFree, VerifyEvery: f.verifyEvery, Sync: f.sync})
 	if err != nil {
 		return fmt.Errorf("--dir: %w", err)
 	}
@@ -175,7 +177,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	server := objectcache.New(objectcache.Config{
-		TLS: secured, PartSize: f.partBytes, Collectors: control.collectors(),
+		Fixed: f.standalone && f.peersFile == "", TLS: secured, PartSize: f.partBytes, Collectors: control.collectors(),
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
 	})
 	opened, err := f.mirrors.start(ctx, group, mirror.Options{

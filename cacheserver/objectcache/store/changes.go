@@ -4,9 +4,11 @@
 package store
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,7 +22,7 @@ const IDSize = len(identity{})
 // The change log records which objects were stored or removed, and when, so that a node that was absent can remove objects that
 // others changed in its place. It consists of two files of records: the current one and the previous one, which is replaced by the
 // current one when that has logRecords. Both survive a restart; nothing is recorded while the process is down, when nothing changes
-// either.
+// either. The first record of a file has no object: it says when the file starts, and whether there was a log before.
 //
 //	offset  size  what
 //	0       16    identity
@@ -32,20 +34,29 @@ const (
 	oldLogName = "changes.old"
 )
 
+// firstLog is the identity in the first record of a new folder's first log: there are no changes before it.
+var firstLog = identity{0: 0xff, 15: 0xff}
+
 type changeLog struct {
 	mu      sync.Mutex // held while writing, but not while reading
 	file    *os.File   // nil if the log can't be written: then no changes are known
 	records int
-	limit   int // number of records; logRecords, except in tests
+	limit   int  // number of records; logRecords, except in tests
+	sync    bool // see Config.Sync
 }
 
-// openChangeLog opens the log in a store's folder; if there is none, it creates one that starts at the current time.
-func openChangeLog(dir string) (l *changeLog, err error) {
-	l = &changeLog{limit: logRecords}
+// openChangeLog opens the log in a store's folder; if there is none, it creates one that starts at the current time. isNew says that the
+// folder is new.
+func openChangeLog(dir string, isNew, sync bool) (l *changeLog, err error) {
+	l = &changeLog{limit: logRecords, sync: sync}
 	path := filepath.Join(dir, logName)
 	l.file, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return l, l.begin(dir)
+		first := identity{}
+		if isNew {
+			first = firstLog
+		}
+		return l, l.begin(dir, first)
 	}
 	if err != nil {
 		return l, err
@@ -61,20 +72,26 @@ func openChangeLog(dir string) (l *changeLog, err error) {
 	return l, nil
 }
 
-// begin starts a new file. Its first record has no object: it records the time at which the file starts.
-func (l *changeLog) begin(dir string) (err error) {
+// begin starts a new file, whose first record has the identity first.
+func (l *changeLog) begin(dir string, first identity) (err error) {
 	l.file, err = os.OpenFile(filepath.Join(dir, logName), os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
 	l.records = 0
 	if err != nil {
 		return err
 	}
-	return l.write(identity{})
+	if err := l.write(first); err != nil || !l.sync {
+		return err
+	}
+	return syncFolder(dir)
 }
 
 func (l *changeLog) write(id identity) error {
 	record := binary.LittleEndian.AppendUint64(id[:], uint64(time.Now().UnixNano()))
 	_, err := l.file.Write(record)
 	l.records++
+	if err == nil && l.sync {
+		err = l.file.Sync()
+	}
 	return err
 }
 
@@ -91,7 +108,7 @@ func (s *Store) changing(id identity) {
 	if err == nil && l.records >= l.limit {
 		err = errors.Join(l.file.Close(), os.Rename(filepath.Join(s.dir, logName), filepath.Join(s.dir, oldLogName)))
 		if err == nil {
-			err = l.begin(s.dir)
+			err = l.begin(s.dir, identity{})
 		}
 	}
 	if err != nil {
@@ -106,76 +123,117 @@ func (s *Store) changing(id identity) {
 // ErrForgotten says that the change log does not reach back far enough.
 var ErrForgotten = errors.New("changes that long ago are not known any more")
 
-// Changed returns the concatenated IDs of the objects that were stored or removed here since a time, possibly with some others.
-func (s *Store) Changed(since time.Time) ([]byte, error) {
+// Changes are the IDs of objects that changed. The caller closes them.
+type Changes struct {
+	since time.Time
+	files []*os.File
+}
+
+// Changed returns the objects that were stored or removed here since a time, possibly with some others.
+func (s *Store) Changed(since time.Time) (*Changes, error) {
 	s.log.mu.Lock()
 	whole := s.log.file != nil
 	s.log.mu.Unlock()
 	if !whole {
 		return nil, ErrForgotten
 	}
-	var ids []byte
+	c := &Changes{since: since}
 	complete := false
 	// The newer file first: records that move to the older one meanwhile are read twice instead of being missed.
 	for _, name := range []string{logName, oldLogName} {
-		text, err := os.ReadFile(filepath.Join(s.dir, name))
+		file, err := os.Open(filepath.Join(s.dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, c.Close())
 		}
-		for i := 0; i+recordSize <= len(text); i += recordSize {
-			at := time.Unix(0, int64(binary.LittleEndian.Uint64(text[i+IDSize:])))
-			if i == 0 && at.Before(since) {
-				complete = true
-			}
-			if !at.Before(since) {
-				ids = append(ids, text[i:i+IDSize]...)
-			}
+		c.files = append(c.files, file)
+		var first [recordSize]byte
+		if _, err := file.ReadAt(first[:], 0); err != nil {
+			continue // not even its start reached the disk
 		}
+		id, at := decodeRecord(first[:])
+		complete = complete || at.Before(since) && at.UnixNano() != 0 || id == firstLog
 	}
 	if !complete {
-		return nil, ErrForgotten
+		return nil, errors.Join(ErrForgotten, c.Close())
 	}
-	return ids, nil
+	return c, nil
 }
 
-// Discard removes the objects with the IDs, in the format of Changed, from this store.
-func (s *Store) Discard(ids []byte) error {
-	if len(ids)%IDSize != 0 {
-		return fmt.Errorf("%d bytes of IDs, want a multiple of %d", len(ids), IDSize)
+func decodeRecord(record []byte) (identity, time.Time) {
+	return identity(record), time.Unix(0, int64(binary.LittleEndian.Uint64(record[IDSize:])))
+}
+
+// WriteTo writes the concatenated IDs.
+func (c *Changes) WriteTo(w io.Writer) (n int64, err error) {
+	out := bufio.NewWriter(w)
+	for _, file := range c.files {
+		in := bufio.NewReader(file)
+		var record [recordSize]byte
+		for {
+			if _, err := io.ReadFull(in, record[:]); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				break
+			} else if err != nil {
+				return n, err
+			}
+			id, at := decodeRecord(record[:])
+			if at.Before(c.since) {
+				continue
+			}
+			written, err := out.Write(id[:])
+			n += int64(written)
+			if err != nil {
+				return n, err
+			}
+		}
 	}
-	for ; len(ids) > 0; ids = ids[IDSize:] {
-		if err := s.discard(identity(ids[:IDSize])); err != nil {
+	return n, out.Flush()
+}
+
+// Close closes the log's files.
+func (c *Changes) Close() error {
+	var all error
+	for _, file := range c.files {
+		all = errors.Join(all, file.Close())
+	}
+	return all
+}
+
+// Discard reads IDs, as Changes writes them, and removes those of the objects that were stored before a time.
+func (s *Store) Discard(ids io.Reader, before time.Time) error {
+	in := bufio.NewReader(ids)
+	for {
+		var id identity
+		if _, err := io.ReadFull(in, id[:]); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read IDs of objects: %w", err)
+		}
+		if err := s.discard(id, before); err != nil {
+			return err
+		}
+	}
+}
+
+// Clear removes the objects that were stored before a time.
+func (s *Store) Clear(before time.Time) error {
+	s.mu.Lock()
+	ids := make([]identity, 0, len(s.index.refs))
+	for id := range s.index.refs {
+		ids = append(ids, id)
+	}
+	s.mu.Unlock()
+	for _, id := range ids {
+		if err := s.discard(id, before); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Clear removes all objects.
-func (s *Store) Clear() error {
-	for {
-		s.mu.Lock()
-		var from *bucketState
-		for _, b := range s.index.buckets {
-			if b.oldest != none {
-				from = b
-			}
-		}
-		id, ok := s.oldestLocked(from)
-		s.mu.Unlock()
-		if !ok {
-			return nil
-		}
-		if err := s.discard(id); err != nil {
-			return err
-		}
-	}
-}
-
-func (s *Store) discard(id identity) error {
+func (s *Store) discard(id identity, before time.Time) error {
 	stripe := s.stripe(id)
 	stripe.Lock()
 	defer stripe.Unlock()
@@ -187,6 +245,9 @@ func (s *Store) discard(id identity) error {
 	}
 	bucket := s.index.buckets[e.bucket].name
 	s.mu.Unlock()
+	if info, err := os.Lstat(s.path(bucket, id)); err == nil && !info.ModTime().Before(before) {
+		return nil
+	}
 	if err := s.unlink(bucket, id); err != nil {
 		return err
 	}
@@ -217,7 +278,10 @@ func (s *Store) LastAlive() (time.Time, bool) {
 
 // Touch records that the store is in use. A failure is counted.
 func (s *Store) Touch() {
-	s.count(os.WriteFile(filepath.Join(s.dir, aliveName), nil, 0o600)) // truncation sets the time
-	now := time.Now()
-	s.count(os.Chtimes(filepath.Join(s.dir, aliveName), now, now))
+	path, now := filepath.Join(s.dir, aliveName), time.Now()
+	err := os.Chtimes(path, now, now)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.Join(os.WriteFile(path, nil, 0o600), syncFolder(s.dir)) // without it, the next start keeps nothing
+	}
+	s.count(err)
 }

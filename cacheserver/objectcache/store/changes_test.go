@@ -4,6 +4,7 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -24,6 +25,17 @@ func hasID(ids []byte, key string) bool {
 	return false
 }
 
+// changed returns the IDs of Changed.
+func changed(s *Store, since time.Time) ([]byte, error) {
+	c, err := s.Changed(since)
+	if err != nil {
+		return nil, err
+	}
+	var ids bytes.Buffer
+	_, err = c.WriteTo(&ids)
+	return ids.Bytes(), errors.Join(err, c.Close())
+}
+
 func TestChangesSurviveTheProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -39,7 +51,7 @@ func TestChangesSurviveTheProcess(t *testing.T) {
 	s.Close()
 	s = open(t, dir, one(mib))
 	put(t, s, "b", "later", "d")
-	ids, err := s.Changed(since)
+	ids, err := changed(s, since)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,8 +63,15 @@ func TestChangesSurviveTheProcess(t *testing.T) {
 	if hasID(ids, "untouched") {
 		t.Error("an object that was not touched is listed")
 	}
-	if _, err := s.Changed(since.Add(-time.Hour)); !errors.Is(err, ErrForgotten) {
-		t.Errorf("before the log began: %v, want %v", err, ErrForgotten)
+	if _, err := changed(s, since.Add(-time.Hour)); err != nil {
+		t.Errorf("before the first log of a new folder: %v, want all that there is", err)
+	}
+	s.Close()
+	if err := os.Remove(filepath.Join(dir, logName)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := changed(open(t, dir, one(mib)), since); !errors.Is(err, ErrForgotten) {
+		t.Errorf("before a log that is not the first: %v, want %v", err, ErrForgotten)
 	}
 }
 
@@ -69,11 +88,11 @@ func TestTheChangeLogIsBounded(t *testing.T) {
 			since = time.Now()
 		}
 	}
-	ids, err := s.Changed(since)
+	ids, err := changed(s, since)
 	if err != nil || !hasID(ids, "95") || !hasID(ids, "99") {
 		t.Errorf("recent changes: %d bytes, %v", len(ids), err)
 	}
-	if _, err := s.Changed(since.Add(-time.Hour)); !errors.Is(err, ErrForgotten) {
+	if _, err := changed(s, since.Add(-time.Hour)); !errors.Is(err, ErrForgotten) {
 		t.Errorf("old changes: %v, want %v", err, ErrForgotten)
 	}
 	for _, name := range []string{logName, oldLogName} {
@@ -90,16 +109,26 @@ func TestDiscardAndClear(t *testing.T) {
 		put(t, s, "b", key, "d")
 	}
 	a, none := identify("b", "a"), identify("b", "none")
-	if err := s.Discard(slices.Concat(a[:], none[:])); err != nil {
+	between := time.Now().Add(10 * time.Millisecond) // file times may lag behind
+	time.Sleep(20 * time.Millisecond)
+	put(t, s, "b", "c", "new")
+	c := identify("b", "c")
+	if err := s.Discard(bytes.NewReader(slices.Concat(a[:], none[:], c[:])), between); err != nil {
 		t.Fatal(err)
 	}
-	if got := get(t, s, "b", "a") + get(t, s, "b", "b"); got != "missd" {
-		t.Errorf("after discarding a: %q", got)
+	if got := get(t, s, "b", "a") + get(t, s, "b", "b") + get(t, s, "b", "c"); got != "missdnew" {
+		t.Errorf("after discarding a, and what c was before: %q", got)
 	}
-	if err := s.Discard(a[:5]); err == nil {
+	if err := s.Discard(bytes.NewReader(a[:5]), between); err == nil {
 		t.Error("a part of an ID is taken")
 	}
-	if err := s.Clear(); err != nil {
+	if err := s.Clear(between); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, s, "b", "b") + get(t, s, "b", "c"); got != "missnew" {
+		t.Errorf("after removing what was before c: %q", got)
+	}
+	if err := s.Clear(time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if b := statsOf(t, s, "b"); b.Objects != 0 || b.Bytes != 0 {

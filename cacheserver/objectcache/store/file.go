@@ -4,6 +4,7 @@
 package store
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"syscall"
@@ -15,6 +16,15 @@ import (
 // anything that is not a regular file.
 func openFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+}
+
+// syncFolder writes the names in a folder to the disk.
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }
 
 // isSame reports whether an open file, which may be nil, is the one that info describes.

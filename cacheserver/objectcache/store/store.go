@@ -4,9 +4,9 @@
 // Package store stores objects as files in one folder, with limits per bucket and in total, and evicts the least recently used ones.
 //
 // Each object is one file, objects/<bucket>/<2 hex digits>/<30 hex digits>, named by a hash of bucket and key; see header.go for its
-// format. It is written to tmp/ and renamed when it is complete, so a killed process leaves no partial objects. Nothing is synced to
-// the disk: after a power failure a file may have any content, which header and checksum detect at the object's next read. In memory
-// there is an index of about 90 bytes per object (index.go), built by walking the folder (scan.go).
+// format. It is written to tmp/ and renamed when it is complete, so a killed process leaves no partial objects. Without Config.Sync
+// nothing is synced to the disk: after a power failure a file may have any content, which header and checksum detect at the object's next
+// read. In memory there is an index of about 90 bytes per object (index.go), built by walking the folder (scan.go).
 package store
 
 import (
@@ -53,6 +53,8 @@ type Config struct {
 	// VerifyEvery is how long a verified checksum is trusted, while the file's change time stays the same. Default
 	// DefaultVerifyEvery; a negative value verifies at every read.
 	VerifyEvery time.Duration
+	// Sync writes each object and each removal to the disk before Commit and Delete return, so that they survive a power cut.
+	Sync bool
 }
 
 // Limits are in bytes of disk blocks of files, which include headers.
@@ -68,6 +70,7 @@ type Store struct {
 	verifyEvery time.Duration
 	block       int64
 	minFree     float64
+	sync        bool
 	lock        *os.File // the folder, locked against other processes
 	verifying   singleflight.Group
 	failures    atomic.Int64
@@ -105,14 +108,16 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Block == 0 {
 		cfg.Block = blockSize(cfg.Dir)
 	}
-	s := &Store{dir: cfg.Dir, verifyEvery: cfg.VerifyEvery, block: cfg.Block, minFree: cfg.MinFree, lock: lock, index: newIndex()}
+	s := &Store{dir: cfg.Dir, verifyEvery: cfg.VerifyEvery, block: cfg.Block, minFree: cfg.MinFree, sync: cfg.Sync, lock: lock, index: newIndex()}
 	s.setLimits(cfg.Limits)
+	_, err = os.Lstat(filepath.Join(s.dir, "objects"))
+	isNew := errors.Is(err, fs.ErrNotExist)
 	for _, sub := range []string{"tmp", "objects"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o700); err != nil {
 			s.failures.Add(1) // Create will report it
 		}
 	}
-	if s.log, err = openChangeLog(s.dir); err != nil {
+	if s.log, err = openChangeLog(s.dir, isNew, s.sync); err != nil {
 		s.failures.Add(1)
 		s.log.file = nil // Changed then knows of no changes
 	}
@@ -177,8 +182,15 @@ func (s *Store) Delete(bucket, key string) error {
 
 // unlink removes an object's file. The caller holds its stripe.
 func (s *Store) unlink(bucket string, id identity) error {
-	err := os.Remove(s.path(bucket, id))
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
+	path := s.path(bucket, id)
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && s.sync {
+		err = syncFolder(filepath.Dir(path))
+	}
+	if err == nil {
 		return nil
 	}
 	s.failures.Add(1)

@@ -136,19 +136,17 @@ func (w *Writer) commit() error {
 		return err
 	}
 	s, id := w.store, identify(w.bucket, w.key)
+	if s.sync {
+		if err := w.file.Sync(); err != nil {
+			return err
+		}
+	}
 	stripe := s.stripe(id)
 	stripe.Lock()
 	defer stripe.Unlock()
 	s.changing(id)
 	path := s.path(w.bucket, id)
-	err := os.Rename(w.file.Name(), path)
-	if errors.Is(err, fs.ErrNotExist) { // the first object in its folder
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return err
-		}
-		err = os.Rename(w.file.Name(), path)
-	}
-	if err != nil {
+	if err := s.rename(w.file.Name(), path); err != nil {
 		return err
 	}
 	info, err := w.file.Stat() // after the rename, which updates the change time
@@ -164,6 +162,25 @@ func (w *Writer) commit() error {
 	w.state.writing--
 	s.index.add(entry{id: id, size: s.blocks(info.Size()), stamp: stampOf(info), verified: uint32(time.Now().Unix()), bucket: w.state.number})
 	return nil
+}
+
+// rename moves a complete file to its place.
+func (s *Store) rename(from, to string) error {
+	folder := filepath.Dir(to)
+	err := os.Rename(from, to)
+	if errors.Is(err, fs.ErrNotExist) { // the first object in its folder
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return err
+		}
+		if err := os.Rename(from, to); err != nil || !s.sync {
+			return err
+		}
+		return errors.Join(syncFolder(folder), syncFolder(filepath.Dir(folder)), syncFolder(filepath.Dir(filepath.Dir(folder))), syncFolder(s.dir))
+	}
+	if err == nil && s.sync {
+		err = syncFolder(folder)
+	}
+	return err
 }
 
 // Abort discards what was written. It does nothing after Commit or Abort.
