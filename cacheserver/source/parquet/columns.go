@@ -127,6 +127,17 @@ func (c *fileColumn) markLeaves(leaves map[int]bool) {
 	}
 }
 
+// markMaps adds all Parquet columns of the maps in c to leaves: of a top-level column of which it reads anything, pqarrow reads every map.
+func (c *fileColumn) markMaps(leaves map[int]bool) {
+	if c.field.Type.ID() == arrow.MAP {
+		c.markLeaves(leaves)
+		return
+	}
+	for _, k := range c.kids {
+		k.markMaps(leaves)
+	}
+}
+
 // anyLeaf reports whether one of c's Parquet columns is in leaves.
 func (c *fileColumn) anyLeaf(leaves map[int]bool) bool {
 	if c.leaf >= 0 && leaves[c.leaf] {

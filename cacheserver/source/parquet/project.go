@@ -58,6 +58,9 @@ func NewProjection(f *Footer, fields []ice.NestedField, missing func(ice.NestedF
 		if columns[i], err = p.column(field, to, byID(f.columns, field.ID)); err != nil {
 			return nil, fmt.Errorf("data file %s: column %q: %w", f.URI, field.Name, err)
 		}
+		if from := columns[i].from; from != nil {
+			from.markMaps(p.leaves)
+		}
 	}
 	for _, c := range columns {
 		c.place(f.columns, p.leaves)
@@ -157,7 +160,6 @@ func (p *projector) dictionary(c *column, t *ice.MapType) error {
 		return fmt.Errorf("value: %w", err)
 	}
 	c.kids = []*column{key, value}
-	c.from.markLeaves(p.leaves) // pqarrow reads complete maps
 	return nil
 }
 
