@@ -155,6 +155,9 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 		return err
 	}
 	for g := range foot.Groups() {
+		if foot.Rows(g) == 0 {
+			continue // such a row group need not have pages
+		}
 		if err := foot.Check(g, p.Leaves()); err != nil {
 			return err
 		}
