@@ -124,6 +124,8 @@ BENCH    ?=
 PROFILE  ?=
 SOAK     ?= 200
 SCHEDULES ?= 10000
+TABLES   ?= 1000
+SEED     ?= $(shell date +%s)
 SOAK_SEED ?= $(shell date +%s)
 MUTANTS  ?= 24
 CACHES   ?= 500
@@ -539,6 +541,10 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 	@SELECTION_FILTERS=2000 $(PYTHON) -m pytest test/conformance/test_selections.py -k random --server $(SERVER)
 	@echo "==> soak: attacks by clients, four times as large as in make test"
 	@DATACACHE_ATTACK=4 go test ./test/faults -run '^(TestHostileExchange|TestHalfSentRequests|TestUnreadTakes|TestIdleStreams)$$' -count=1 -v
+
+.PHONY: fuzz-tables
+fuzz-tables: build venv ## Write TABLES=1000 random Iceberg tables by hand, from SEED, have caches serve them, compare the rows with a model's (about 2 min; CI runs 60).
+	@PYTHONPATH=test/conformance:hack $(PYTHON) -m fuzz --server $(SERVER) --tables $(TABLES) --seed $(SEED)
 
 .PHONY: mutants
 mutants: bootstrap ## Build the cache server with one deliberate bug after the other (MUTANTS=24) and have soak's schedules find them (about 15 min; CI tries one).

@@ -75,7 +75,8 @@ class Client:
         """The rows of a FlightInfo: the streams of its endpoints, concatenated."""
         streams = [self.stream(endpoint) for endpoint in info.endpoints]
         assert all(s.schema.equals(info.schema) for s in streams), "a stream of another schema than the answer's"
-        return pa.concat_tables([info.schema.empty_table(), *streams])
+        empty = pa.Table.from_batches([], info.schema)  # Schema.empty_table does not know extension types in structs
+        return pa.concat_tables([empty, *streams])
 
     def table(self, columns: list[str] | None = None) -> pa.Table:
         """All rows in row order."""

@@ -146,7 +146,7 @@ class Caches:
         logs.mkdir(parents=True)
         head, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         cache = Cache(f"grpc://{head}", f"http://{http}", logs)
-        own = {**_plain_environment(), **(env or {})}
+        own = {**plain_environment(), **(env or {})}
 
         def run(name: str, *arguments: str) -> None:
             cache.starts[name] = lambda: run(name, *arguments)
@@ -167,7 +167,7 @@ class Caches:
 
     def run(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Runs the binary to its end."""
-        own = {**_plain_environment(), **(env or {})}
+        own = {**plain_environment(), **(env or {})}
         return subprocess.run(
             [self._binary, *arguments], capture_output=True, text=True, env=own, timeout=60, check=False
         )
@@ -189,7 +189,7 @@ def s3_environment(properties: Mapping[str, str]) -> dict[str, str]:
     return {names[key]: value for key, value in properties.items() if key in names}
 
 
-def _plain_environment() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
     """The environment without variables that cacheserver or a store's SDK would use."""
     ours = (
         "METADATA_LOC",
