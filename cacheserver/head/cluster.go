@@ -162,20 +162,21 @@ func (c *cluster) completeLocked() error {
 }
 
 // leave records that a node's session has ended.
-func (c *cluster) leave(s *session, reason string) {
+func (c *cluster) leave(s *session, reason string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.members[s.index].session == s {
-		c.loseLocked(s.index, reason)
+		c.loseLocked(s.index, reason, now)
 	}
 }
 
-// loseLocked records that a node is not connected any more.
-func (c *cluster) loseLocked(index int, reason string) {
+// loseLocked records that a node is not connected any more, and its rows don't count as loaded: if it joins again with them, it reports
+// them again.
+func (c *cluster) loseLocked(index int, reason string, now time.Time) {
 	m := &c.members[index]
-	m.session, m.gone, m.vitals = nil, reason, peer.Vitals{}
+	m.session, m.gone, m.goneSince, m.vitals = nil, reason, now, peer.Vitals{}
 	c.filters.wake()
-	c.data.nodes[index].recalled = noPlan
+	c.data.reset(index)
 }
 
 // failLocked fails the cache and tells every node to free its part of the plan. Later reasons are ignored.
@@ -211,7 +212,7 @@ func (c *cluster) tick(now time.Time) {
 		m := &c.members[i]
 		if m.session != nil && now.Sub(m.seen) > c.nodeTimeout {
 			m.session.close(status.Errorf(codes.DeadlineExceeded, "silent for %s", c.nodeTimeout))
-			c.loseLocked(i, fmt.Sprintf("silent for more than %s", c.nodeTimeout))
+			c.loseLocked(i, fmt.Sprintf("silent for more than %s", c.nodeTimeout), m.seen)
 		}
 		if m.incarnation == "" {
 			missing = append(missing, fmt.Sprint(i))

@@ -173,8 +173,8 @@ func TestNodesWithoutSplitsAreReady(t *testing.T) {
 
 func TestNodeRestarts(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
-	c.leave(nodes[1].s, "connection lost")
-	expectState(t, c, protocol.StateDegraded, "data node 1 (host:1) is gone: connection lost")
+	c.leave(nodes[1].s, "connection lost", start)
+	expectState(t, c, protocol.StateDegraded, "data node 1 (host:1) is gone since 2027-01-15T08:00:00Z: connection lost")
 	again := &fakeNode{t: t, c: c, index: 1, incarnation: "second"}
 	again.join(nil)
 	expectState(t, c, protocol.StateDegraded, "data node 1 restarted, reloading (0/2 splits)")
@@ -191,7 +191,7 @@ func TestNodeRestarts(t *testing.T) {
 
 func TestNodeThatHoldsItsPartJoinsAgain(t *testing.T) {
 	c, nodes := readyCluster(t, 2, 4)
-	c.leave(nodes[0].s, "connection lost")
+	c.leave(nodes[0].s, "connection lost", start)
 	nodes[0].join(&peer.Held{Plan: c.data.plan.fingerprint, Request: "q", Ready: true})
 	nodes[0].load("h") // a node that keeps its part reports all of it again
 	expectState(t, c, protocol.StateReady, "ready")
@@ -202,7 +202,7 @@ func TestNodeThatHoldsItsPartJoinsAgain(t *testing.T) {
 
 func TestOtherRowsAfterARestartFail(t *testing.T) {
 	c, nodes := readyCluster(t, 1, 2)
-	c.leave(nodes[0].s, "killed")
+	c.leave(nodes[0].s, "killed", start)
 	again := &fakeNode{t: t, c: c, index: 0, incarnation: "second"}
 	again.join(nil)
 	a := again.assignment()
@@ -289,7 +289,7 @@ func TestTroubleIsToldAndBounded(t *testing.T) {
 	expectState(t, c, protocol.StateFailed, "no progress for 10m0s: data node 0: f0: 503")
 
 	ready, nodes := readyCluster(t, 1, 2)
-	ready.leave(nodes[0].s, "killed")
+	ready.leave(nodes[0].s, "killed", start)
 	again := &fakeNode{t: t, c: ready, incarnation: "b"}
 	again.join(nil)
 	if !again.assignment().Ready {

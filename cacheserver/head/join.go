@@ -46,7 +46,7 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 	if m.incarnation != "" && m.incarnation != hello.Incarnation {
 		restarts++
 	}
-	*m = member{session: s, address: hello.Address, incarnation: hello.Incarnation, restarts: restarts, seen: now}
+	*m = member{session: s, address: hello.Address, machine: hello.Machine, incarnation: hello.Incarnation, restarts: restarts, seen: now}
 	c.noteJoinedLocked()
 	c.data.reset(s.index)
 	if c.data.wants(hello.Held) {

@@ -29,7 +29,7 @@ func TestSecondProcessTakesThePlace(t *testing.T) {
 	if err := c.apply(nodes[0].s, peer.ToHead{Progress: &peer.Progress{}}, start); err == nil {
 		t.Error("the first process still reports")
 	}
-	c.leave(nodes[0].s, "late") // must not free the index that the second one has
+	c.leave(nodes[0].s, "late", start) // must not free the index that the second one has
 	other.load("h")
 	expectState(t, c, protocol.StateReady, "ready")
 }

@@ -51,14 +51,14 @@ func (l *pageSource) Sample() watch.Sample {
 			used, limit = used+float64(m.vitals.Memory.Used), limit+float64(m.vitals.Memory.Limit)
 		}
 		node := watch.State{Who: fmt.Sprintf("data node %d", i), Is: string(c.nodeStateLocked(i)), Reason: d.trouble}
-		if m.session == nil {
-			node.Reason = m.gone
+		if m.gone != "" && m.session == nil {
+			node.Reason = m.loss()
 		}
 		node.Tone = nodeTone(protocol.NodeState(node.Is))
 		if node.Tone == watch.Good {
 			ready++
 		}
-		if c.data.plan != nil && m.session != nil {
+		if c.data.plan != nil {
 			s.Done += int64(len(d.done))
 		}
 		s.States = append(s.States, node)
@@ -92,11 +92,6 @@ func (l *pageSource) View() watch.View {
 	if c.data.plan == nil {
 		v.Done, v.Total, v.Unit = int64(c.data.footers[0]), int64(c.data.footers[1]), "files planned"
 	}
-	for _, n := range s.Nodes {
-		if n.State == protocol.NodeLost {
-			v.Done -= int64(n.Splits.Done) // its rows are not in memory any more
-		}
-	}
 	v.Tables = []watch.Table{c.nodesLocked(s), l.readers.Table()}
 	v.Meters = l.meters(s)
 	v.Facts = c.factsLocked(s)
@@ -126,18 +121,15 @@ func (c *cluster) nodesLocked(s protocol.Status) watch.Table {
 		Head: []string{"Node", "State", "Splits", "Rows", "Bytes", "Restarts", "Address", "Reason"},
 	}
 	for i, n := range s.Nodes {
-		first, done, tone := 0, c.data.nodes[i].done, watch.Good
-		if n.State == protocol.NodeLost {
-			tone = watch.Bad
-		}
+		first, done := 0, c.data.nodes[i].done
 		if c.data.plan != nil {
 			first = c.data.plan.runs[i].First
 		}
 		t.Rows = append(t.Rows, []watch.Cell{
 			watch.Text(strconv.Itoa(i)), watch.Toned(string(n.State), nodeTone(n.State)),
-			reading.Loading(n.Splits.Done, n.Splits.Total, tone, func(split int) bool { return done[first+split] }),
+			reading.Loading(n.Splits.Done, n.Splits.Total, func(split int) bool { return done[first+split] }),
 			watch.Number(watch.FormatCount(float64(n.Rows))), watch.Number(watch.FormatBytes(float64(n.Bytes))),
-			watch.Number(strconv.Itoa(n.Restarts)), watch.Text(n.Address), watch.Text(n.Reason),
+			watch.Number(strconv.Itoa(n.Restarts)), watch.Text(place(n.Address, n.Machine)), watch.Text(n.Reason),
 		})
 	}
 	return t
@@ -206,7 +198,7 @@ func waitsOf(s protocol.Status) []watch.Wait {
 		case n.State == protocol.NodeMissing:
 			waits = append(waits, watch.Wait{For: who + " has not joined", Fix: join})
 		case n.State == protocol.NodeLost:
-			waits = append(waits, watch.Wait{For: fmt.Sprintf("%s (%s) is gone: %s", who, n.Address, n.Reason), Fix: gone})
+			waits = append(waits, watch.Wait{For: fmt.Sprintf("%s (%s) is gone %s", who, place(n.Address, n.Machine), n.Reason), Fix: gone})
 		case n.State != protocol.NodeReady && n.Reason != "":
 			waits = append(waits, watch.Wait{For: who + ": " + n.Reason, Fix: again})
 		}

@@ -5,6 +5,7 @@ package head
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -40,7 +41,7 @@ func (h *Head) serveNode(stream peer.HeadStream) error {
 		err = s.reason
 	}
 	reason := status.Convert(err).Message()
-	h.cluster.leave(s, reason)
+	h.cluster.leave(s, reason, time.Now())
 	h.cfg.Log.Warn("a data node left", "node", s.index, "address", first.Hello.Address, "reason", reason)
 	return err
 }
@@ -109,7 +110,7 @@ func (h *Head) receive(s *session, stream peer.HeadStream) error {
 			return err // what it sent is not a valid message or too long
 		}
 		if err != nil {
-			return status.Errorf(codes.Unavailable, "connection lost: %s", status.Convert(err).Message())
+			return connectionLost(err)
 		}
 		if message.Record != nil {
 			err = h.remember(s, *message.Record)
@@ -131,9 +132,17 @@ func send(s *session, stream peer.HeadStream) error {
 			return err
 		}
 		if err := stream.Send(message); err != nil {
-			return status.Errorf(codes.Unavailable, "connection lost: %s", status.Convert(err).Message())
+			return connectionLost(err)
 		}
 	}
+}
+
+// connectionLost is why a session ends whose stream ended with err, or with its context.
+func connectionLost(err error) error {
+	if code := status.Code(err); code == codes.Canceled || errors.Is(err, context.Canceled) {
+		return status.Error(codes.Unavailable, "its connection was closed")
+	}
+	return status.Errorf(codes.Unavailable, "connection lost: %s", status.Convert(err).Message())
 }
 
 // next waits for a queued message; queued messages are returned even if the session is closed.
@@ -149,7 +158,7 @@ func (s *session) next(ctx context.Context) (peer.ToNode, error) {
 	case <-s.closed:
 		return peer.ToNode{}, s.reason
 	case <-ctx.Done():
-		return peer.ToNode{}, status.FromContextError(ctx.Err()).Err()
+		return peer.ToNode{}, connectionLost(ctx.Err())
 	}
 }
 

@@ -4,6 +4,7 @@
 package head
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
@@ -14,11 +15,26 @@ import (
 type member struct {
 	session     *session // nil while the node is not connected
 	address     string
+	machine     string // that it runs on, for messages; may be empty
 	incarnation string
 	restarts    int
 	seen        time.Time
-	gone        string // why it is not connected
+	gone        string    // why it is not connected
+	goneSince   time.Time // and since when
 	vitals      peer.Vitals
+}
+
+// place is where a node is: its address and, if known, its machine.
+func place(address, machine string) string {
+	if machine == "" {
+		return address
+	}
+	return address + " on machine " + machine
+}
+
+// loss says since when and why the node is not connected.
+func (m *member) loss() string {
+	return fmt.Sprintf("since %s: %s", m.goneSince.UTC().Format(time.RFC3339), m.gone)
 }
 
 // session is one connection of a node. closed has the reason why it must end.

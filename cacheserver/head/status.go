@@ -37,10 +37,13 @@ func (c *cluster) status(table string) protocol.Status {
 func (c *cluster) nodeStatusLocked(index int) protocol.NodeStatus {
 	m, l := &c.members[index], &c.data.nodes[index]
 	n := protocol.NodeStatus{
-		Index: index, Address: m.address, State: c.nodeStateLocked(index), Reason: m.gone, Restarts: m.restarts,
+		Index: index, Address: m.address, Machine: m.machine, State: c.nodeStateLocked(index), Restarts: m.restarts,
 		Bytes: l.bytes, Splits: protocol.SplitStatus{Done: len(l.done)}, Memory: m.vitals.Memory,
 	}
-	if m.session != nil {
+	switch n.State {
+	case protocol.NodeLost:
+		n.Reason = m.loss()
+	case protocol.NodeMissing, protocol.NodeJoined, protocol.NodeLoading, protocol.NodeReady:
 		n.Reason = l.trouble
 	}
 	if c.data.plan == nil {
@@ -137,7 +140,7 @@ func (c *cluster) waitsLocked() []string {
 		switch c.nodeStateLocked(i) {
 		case protocol.NodeReady:
 		case protocol.NodeLost:
-			waits = append(waits, fmt.Sprintf("data node %d (%s) is gone: %s", i, m.address, m.gone))
+			waits = append(waits, fmt.Sprintf("data node %d (%s) is gone %s", i, place(m.address, m.machine), m.loss()))
 		case protocol.NodeJoined, protocol.NodeLoading:
 			what := "loading"
 			if m.restarts > 0 {

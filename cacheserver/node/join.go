@@ -76,7 +76,7 @@ func (n *Node) session(ctx context.Context, conn *grpc.ClientConn) error {
 	if err != nil {
 		return err
 	}
-	hello := peer.Hello{V: peer.Version, Index: n.cfg.Index, Incarnation: n.incarnation, Address: n.cfg.Advertise}
+	hello := peer.Hello{V: peer.Version, Index: n.cfg.Index, Incarnation: n.incarnation, Address: n.cfg.Advertise, Machine: n.cfg.Machine}
 	if a := n.current(); a != nil {
 		hello.Held = a.held()
 	}

@@ -42,6 +42,7 @@ type Config struct {
 	Index     int    // index of this node, from 0
 	Head      string // host:port of the head
 	Advertise string // host:port where clients connect to its Flight service
+	Machine   string // name of the machine that it runs on, which the head's messages show; may be empty
 	Flight    net.Listener
 	HTTP      net.Listener // nil disables HTTP
 	Budget    *rows.Budget

@@ -84,7 +84,7 @@ func (n *Node) splits(s Status) watch.Table {
 	}
 	t.Note = fmt.Sprintf("Splits %d to %d of the plan.", a.spec.First, a.spec.First+s.Splits.Total-1)
 	t.Rows = [][]watch.Cell{{
-		reading.Loading(s.Splits.Done, s.Splits.Total, watch.Good, func(i int) bool { return done[i] }),
+		reading.Loading(s.Splits.Done, s.Splits.Total, func(i int) bool { return done[i] }),
 		watch.Number(watch.FormatCount(float64(s.Rows))), watch.Number(watch.FormatBytes(float64(s.Bytes))),
 	}}
 	return t

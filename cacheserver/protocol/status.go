@@ -26,6 +26,7 @@ type SplitStatus struct {
 type NodeStatus struct {
 	Index    int          `json:"index"`
 	Address  string       `json:"address"`
+	Machine  string       `json:"machine,omitempty"` // name of the machine that it runs on
 	State    NodeState    `json:"state"`
 	Reason   string       `json:"reason,omitempty"`
 	Rows     int64        `json:"rows"`

@@ -25,6 +25,7 @@ func nodeCommand(env environment) *cobra.Command {
 		headAddr  string
 		index     int
 		advertise string
+		machine   string
 	)
 	cmd := &cobra.Command{
 		Use:   "node",
@@ -55,7 +56,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 				return err
 			}
 			n, err := node.New(node.Config{
-				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Flight: p.flight, HTTP: p.http,
+				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Machine: machine, Flight: p.flight, HTTP: p.http,
 				Budget: own.budget, FilterMemory: own.filters, Turns: own.turns, Store: src.Store, Source: src, Secret: serve.secret, TLS: serve.tls,
 				Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Tracer: p.tracer, Profiles: serve.profiles,
 			})
@@ -73,6 +74,7 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 	flags.StringVar(&headAddr, "head", leaderAddress(env), "host:port of the head (default in a LeaderWorkerSet: LWS_LEADER_ADDRESS, port 50051)")
 	flags.IntVar(&index, "index", workerIndex(env), "this node's place, from 0 (default in a LeaderWorkerSet: LWS_WORKER_INDEX - 1)")
 	flags.StringVar(&advertise, "advertise", env("ADVERTISE"), "host:port at which clients reach this node (default: its name in the LeaderWorkerSet, or the address towards the head; env ADVERTISE)")
+	flags.StringVar(&machine, "machine", env("NODE_NAME"), "name of the machine that this node runs on, which the head's messages show (env NODE_NAME)")
 	return cmd
 }
 

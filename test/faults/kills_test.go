@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -61,10 +62,19 @@ func (c *cluster) wantReads(name string, files []string) {
 func TestNodeKilledWhileReadyReloadsItsOwnSplits(t *testing.T) {
 	t.Parallel()
 	l := onS3(t, 4, 50, 25)
-	c := running(t, l, 2)
+	c := newCluster(t, l, 2)
+	c.variables = append(c.variables, "NODE_NAME=rack-1")
+	c.startAll()
+	c.await(protocol.StateReady, "", soon)
 	l.s3.Forget()
 	c.nodes[1].kill()
-	c.await(protocol.StateDegraded, "data node 1 ("+c.nodeAddrs[1]+") is gone", prompt)
+	lost := c.await(protocol.StateDegraded, "data node 1 ("+c.nodeAddrs[1]+" on machine rack-1) is gone since 2", prompt)
+	if strings.Contains(lost.Reason, "context canceled") {
+		t.Errorf("the reason %q is of no use to anybody", lost.Reason)
+	}
+	if lost.Splits.Done != 4 || lost.Rows != 100 || lost.Nodes[1].Bytes != 0 {
+		t.Errorf("%d of %d splits and %d rows are said to be in memory while data node 1 is lost, want 4 and 100; of it %d bytes", lost.Splits.Done, lost.Splits.Total, lost.Rows, lost.Nodes[1].Bytes)
+	}
 	c.refused("data node 1")
 	c.startNode(1)
 	s := c.await(protocol.StateReady, "", soon)

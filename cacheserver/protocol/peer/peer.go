@@ -49,6 +49,7 @@ type Hello struct {
 	Index       int    `json:"index"`
 	Incarnation string `json:"incarnation"` // different in every process
 	Address     string `json:"address"`     // host:port where clients reach its Flight service
+	Machine     string `json:"machine,omitempty"`
 	Held        *Held  `json:"held,omitempty"`
 }
 

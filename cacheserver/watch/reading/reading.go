@@ -130,12 +130,11 @@ func whoWaits(streams int, rows, blocked, work float64) string {
 	return "neither, much"
 }
 
-// Loading is a cell with the part of splits that are loaded, and which; done says which of total. The tone of those is good, or bad if
-// their rows are lost.
-func Loading(count, total int, tone watch.Tone, done func(i int) bool) watch.Cell {
+// Loading is a cell with the part of splits that are loaded, and which; done says which of total.
+func Loading(count, total int, done func(i int) bool) watch.Cell {
 	c := watch.Number(fmt.Sprintf("%d of %d", count, total))
 	if total > 0 {
-		c.Strip = strip(total, tone, done)
+		c.Strip = strip(total, done)
 	}
 	return c
 }
@@ -144,7 +143,7 @@ func Loading(count, total int, tone watch.Tone, done func(i int) bool) watch.Cel
 const maxPieces = 100
 
 // strip marks the splits that are done, in their order; a part of which only some are done is busy.
-func strip(total int, tone watch.Tone, done func(i int) bool) []watch.Piece {
+func strip(total int, done func(i int) bool) []watch.Piece {
 	n := min(total, maxPieces)
 	var pieces []watch.Piece
 	for p := range n {
@@ -160,7 +159,7 @@ func strip(total int, tone watch.Tone, done func(i int) bool) []watch.Piece {
 		}
 		piece := watch.Piece{From: float64(p) / float64(n), To: float64(p+1) / float64(n), Tone: watch.Busy}
 		if count == end-first {
-			piece.Tone = tone
+			piece.Tone = watch.Good
 		}
 		if last := len(pieces) - 1; last >= 0 && pieces[last].Tone == piece.Tone && pieces[last].To == piece.From {
 			pieces[last].To = piece.To

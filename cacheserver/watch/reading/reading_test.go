@@ -72,10 +72,10 @@ func TestReadersAreListedUpToALimit(t *testing.T) {
 func TestLoading(t *testing.T) {
 	done := func(i int) bool { return i < 2 || i == 5 }
 	want := []watch.Piece{{From: 0, To: .25, Tone: watch.Good}, {From: .625, To: .75, Tone: watch.Good}}
-	if diff := cmp.Diff(want, Loading(3, 8, watch.Good, done).Strip); diff != "" {
+	if diff := cmp.Diff(want, Loading(3, 8, done).Strip); diff != "" {
 		t.Error(diff)
 	}
-	many := Loading(1, 1000, watch.Good, func(i int) bool { return i == 0 })
+	many := Loading(1, 1000, func(i int) bool { return i == 0 })
 	if diff := cmp.Diff([]watch.Piece{{From: 0, To: .01, Tone: watch.Busy}}, many.Strip); diff != "" {
 		t.Error(diff)
 	}
