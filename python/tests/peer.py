@@ -45,6 +45,7 @@ class Faults:
     silent: bool = False  # whether messages omit the time that the server worked on them
     busy_us: int | None = None  # reported instead of the time that the server worked on a message
     head_unavailable: int = 0  # the number of requests that the head answers with UNAVAILABLE
+    progress: bool = False  # whether each of these answers says that more splits are loaded
     failed: str = ""  # reason of a failed load
     breaks: list[int] = field(default_factory=list)  # the number of rows after which each of the next streams breaks
     short_by: int = 0  # the number of rows that every stream leaves out at its end
@@ -125,7 +126,8 @@ class _Server(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
             peer.requests.append(request)
             if peer.faults.head_unavailable:
                 peer.faults.head_unavailable -= 1
-                raise fl.FlightUnavailableError("loading 43% (12/28 splits)")
+                done = 28 - peer.faults.head_unavailable if peer.faults.progress else 12
+                raise fl.FlightUnavailableError(f"loading 43% ({done}/28 splits)")
             table, incarnation = peer.table, peer.incarnation
         unknown = [c for c in request.get("columns", []) if c not in SCHEMA.names]
         if unknown:

@@ -49,6 +49,41 @@ def test_a_head_that_goes_on_loading_says_so(peer: Peer, connect: Connect) -> No
         len(connect(peer.endpoint, 0.2))
 
 
+def test_a_head_whose_load_gets_on_is_waited_for_longer(peer: Peer, connect: Connect) -> None:
+    peer.faults.head_unavailable, peer.faults.progress = 8, True
+    begun = time.monotonic()
+    assert len(connect(peer.endpoint, 0.2)) == 100
+    assert time.monotonic() - begun > 0.4, "this test waits longer than the limit"
+
+
+def test_a_load_that_stops_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    now = [50.0]
+    attempts = Attempts("ask the head", 20, Skip(now), lambda: now[0])
+    for done in range(40):  # a data node loads the rows of a lost one
+        attempts.failed(fl.FlightUnavailableError(f"data node 1 restarted, reloading ({done}/40 splits): slow"))
+    assert now[0] > 100
+    with pytest.raises(
+        UnreachableError, match=r"tried \d+ times in [\d.]+ s, 20\.0 s of them without progress \(retry"
+    ):
+        fail_for_ever(attempts, "data node 1 restarted, reloading (39/40 splits): still slow")
+    assert all("of at most 20 s" in record.getMessage() for record in caplog.records)
+
+
+def fail_for_ever(attempts: Attempts, reason: str) -> None:
+    while True:
+        attempts.failed(fl.FlightUnavailableError(reason))
+
+
+def test_time_that_the_head_is_asked_is_not_counted() -> None:
+    now = [50.0]
+    attempts = Attempts("read from data node 1", 20, Skip(now), lambda: now[0])
+    attempts.failed(fl.FlightUnavailableError("connection lost"))
+    with attempts.not_counted():
+        now[0] += 300
+    with pytest.raises(UnreachableError, match=r"in 320\.0 s, 20\.0 s of them"):
+        fail_for_ever(attempts, "connection lost")
+
+
 def test_a_head_that_loads_is_waited_for(peer: Peer, cache: DataCache) -> None:
     peer.faults.head_unavailable = 3
     assert len(cache) == 100

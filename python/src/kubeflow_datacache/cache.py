@@ -54,11 +54,11 @@ class DataCache(Readable):
     """Client of a cache, given the address of its head. Close it, or use it in a with statement.
 
     endpoint: "grpc://HOST:PORT" or "grpc+tls://HOST:PORT". retry_seconds: how long to wait for servers that do not
-    answer or are still loading before raising UnreachableError; a rejected certificate, or TLS on one side only, raises
-    RefusedError at once. credentials: see CredentialOptions. transport: "h2" is this package's own client; "grpc" is
-    pyarrow's and needs about twice the CPU. Both return the same rows. With "grpc", close() waits at most 2 s for a
-    server that does not answer, and the thread that made the call may go on for up to a minute. Connections are direct:
-    http_proxy and grpc_proxy are ignored.
+    answer, or whose load makes no progress, before raising UnreachableError; a rejected certificate, or TLS on one side
+    only, raises RefusedError at once. credentials: see CredentialOptions. transport: "h2" is this package's own client;
+    "grpc" is pyarrow's and needs about twice the CPU. Both return the same rows. With "grpc", close() waits at most 2 s
+    for a server that does not answer, and the thread that made the call may go on for up to a minute. Connections are
+    direct: http_proxy and grpc_proxy are ignored.
 
     Connects on first use. Safe for concurrent use. Pickling keeps the settings only. A forked child may use the cache,
     its loaders and its tables; they open connections of their own. In the child, iterators that the parent started

@@ -102,7 +102,9 @@ class Table:
         with self._lock, stop.cancelling(self._cancel):
             while not stop.is_set():
                 try:
-                    return self._take(self._open(stop), rows)
+                    with attempts.not_counted():  # the head is asked
+                        info = self._open(stop)
+                    return self._take(info, rows)
                 except CALL_ERRORS as error:
                     self._drop()
                     if not stop.is_set():

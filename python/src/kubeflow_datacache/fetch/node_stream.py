@@ -145,7 +145,8 @@ class NodeStream:
         try:
             self._attempts.failed(error)
             self.reconnects += 1
-            opening = self._reopen(self.node, self._received)
+            with self._attempts.not_counted():  # the head is asked
+                opening = self._reopen(self.node, self._received)
         finally:
             self._timer.set_asking_head(self._key, False)
         if opening is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
 from kubeflow_datacache.errors import CacheFailedError, UnreachableError
+from kubeflow_datacache.fetch.retry import counts_in
 from kubeflow_datacache.monitoring.bar import tqdm_class
 
 _ASK_SECONDS: Final = 0.5
@@ -24,13 +25,13 @@ def wait_ready(ask: Callable[[], Mapping[str, Any]], seconds: float, *, progress
     whether to show the progress, as a bar or in a log as a line from time to time.
     """
     with contextlib.closing(LoadProgress()) if progress else contextlib.nullcontext() as shown:
-        done, since = -1, time.monotonic()
+        done, since = None, time.monotonic()
         while (status := ask())["state"] != "Ready":
             if status["state"] == "Failed":
                 raise CacheFailedError(f"the cache failed: {status.get('reason', '')}: see its log, then start it anew")
             now = time.monotonic()
-            if status["rows"] != done:
-                done, since = status["rows"], now
+            if (seen := (status["rows"], counts_in(status.get("reason", "")))) != done:
+                done, since = seen, now
             if now - since > seconds:
                 raise UnreachableError(
                     f"the cache is {status['state']}, and loaded nothing for {now - since:.0f} s (retry_seconds ="
