@@ -3,10 +3,11 @@
 
 // Package content keeps blobs and documents of upstream servers in the object cache, each fetched once for all nodes.
 //
-// A blob has blocks of 8 MiB with the keys <digest>#0, <digest>#1 and so on. The node that owns a block's key requests it from
+// A blob has blocks of 8 MiB with the keys <digest>#<number>@<scope>. The node that owns <digest>#<number> requests the block from
 // upstream when it is missing, once for all who wait for it; other nodes ask the owner, by repeating the client's request with the
-// header Datacache-Mirror. The owner authorizes it again, so the header grants nothing. <digest>#ok exists after the whole blob was
-// verified; it has the SHA-256 of each block, which verifies blocks that are fetched again.
+// header Datacache-Mirror. The owner authorizes it again, so the header grants nothing. The scope is the repository that announced the
+// digest, and blocks are served for it alone, until the whole blob was verified: then <digest>#ok exists, with the SHA-256 of each block,
+// by which blocks are verified that are fetched or were kept before, and their scope is that of all repositories.
 package content
 
 import (
@@ -30,7 +31,7 @@ import (
 
 const (
 	blockSize = 8 << 20
-	// maxFills bounds the memory for blocks on their way from upstream: each takes one block.
+	// maxFills bounds the requests for blocks that are under way to upstream servers.
 	maxFills = 16
 	// fillTimeout is the time limit for one block.
 	fillTimeout = 5 * time.Minute
@@ -52,10 +53,11 @@ type Config struct {
 
 // Cache keeps blobs and documents. Create it with New; it may be shared.
 type Cache struct {
-	cfg     Config
-	block   int64 // blockSize, except in tests
-	flights singleflight.Group
-	fills   chan struct{} // has a value for each fill in progress
+	cfg        Config
+	block      int64 // blockSize, except in tests
+	flights    singleflight.Group
+	promotions singleflight.Group
+	fills      chan struct{} // has a value for each fill in progress
 }
 
 // New returns a Cache.

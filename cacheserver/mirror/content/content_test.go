@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,10 +28,25 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
 
+// folder returns an empty folder that is removed at the end of the test, when the last blocks that were requested ahead are there.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "content-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for n := 0; os.RemoveAll(dir) != nil && n < 1000; n++ {
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	return dir
+}
+
 // newCache returns a Cache with blocks of 100 bytes that owns every key, and a bucket "models" with a quota.
 func newCache(t *testing.T, quota int64) *Cache {
 	t.Helper()
-	objects, err := store.Open(store.Config{Dir: t.TempDir(), Limits: store.Limits{Total: quota, Quotas: map[string]int64{"models": quota}}})
+	objects, err := store.Open(store.Config{Dir: folder(t), Limits: store.Limits{Total: quota, Quotas: map[string]int64{"models": quota}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,8 +191,10 @@ func TestBlocksOfVerifiedBlobsAreVerified(t *testing.T) {
 	if _, err := serve(t, c, b, "GET", ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.cfg.Store.Delete("models", b.key(3)); err != nil {
-		t.Fatal(err)
+	for _, scope := range []string{b.own(), verified} {
+		if err := c.cfg.Store.Delete("models", b.key(3, scope)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	o.wrong.Store(350)
 	if w, err := serve(t, c, b, "GET", "bytes=310-320"); !errors.Is(err, ErrPoisoned) {

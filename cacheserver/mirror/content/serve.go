@@ -77,7 +77,7 @@ type response struct {
 // send sends the range.
 func (s *response) send(ctx context.Context) error {
 	c := s.cache
-	if s.next == 0 && s.end == s.blob.Size && c.blocks(s.blob) > 1 && c.sums(ctx, s.blob) == nil {
+	if s.next == 0 && s.end == s.blob.Size && c.blocks(s.blob) > 1 && c.proofOf(ctx, s.blob) == nil {
 		s.check = newVerification(s.blob)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -111,7 +111,7 @@ func (s *response) prefetch(ctx context.Context, ahead *sync.WaitGroup, block in
 
 // ensure makes the owner of a block fetch it if it is missing.
 func (c *Cache) ensure(ctx context.Context, b Blob, block int64, r *Request) error {
-	member, elsewhere := c.cfg.Router.Elsewhere(b.Bucket, b.key(block))
+	member, elsewhere := c.cfg.Router.Elsewhere(b.Bucket, b.place(block))
 	if !elsewhere {
 		body, err := c.open(ctx, b, block, r)
 		if err != nil {
@@ -185,7 +185,7 @@ func (s *response) sendVerified(ctx context.Context, body io.Reader, length int6
 func (s *response) finish(ctx context.Context) error {
 	c := s.cache
 	if s.blob.Digest.matches(s.check.whole) {
-		c.keepSums(ctx, s.blob, s.check.sums)
+		c.keepProof(ctx, s.blob, s.check.sums)
 		return nil
 	}
 	c.cfg.Metrics.Poison(s.blob.Kind)

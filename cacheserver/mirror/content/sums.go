@@ -29,47 +29,53 @@ const peerTimeout = 5 * time.Second
 
 func (b Blob) sumsKey() string { return b.Digest.String() + "#ok" }
 
-// sums returns the SHA-256 of each block of a blob, one after the other; nil if the blob was not verified.
-func (c *Cache) sums(ctx context.Context, b Blob) []byte {
+// proof says that a blob was verified.
+type proof struct {
+	scope string // by which repository
+	sums  []byte // the SHA-256 of each block, one after the other
+}
+
+func (p *proof) sum(block int64) []byte { return p.sums[block*sha256.Size : (block+1)*sha256.Size] }
+
+// proofOf returns the proof of a blob of several blocks; nil if it was not verified.
+func (c *Cache) proofOf(ctx context.Context, b Blob) *proof {
 	if c.blocks(b) < 2 {
 		return nil
 	}
-	sums, err := c.get(b.Bucket, b.sumsKey())
+	text, err := c.get(b.Bucket, b.sumsKey())
 	if member, elsewhere := c.cfg.Router.Elsewhere(b.Bucket, b.sumsKey()); err != nil && elsewhere {
-		sums, err = c.exchange(ctx, member, http.MethodGet, b.Bucket, b.sumsKey(), nil)
+		text, err = c.exchange(ctx, member, http.MethodGet, b.Bucket, b.sumsKey(), nil)
 	}
-	if err != nil || int64(len(sums)) != c.blocks(b)*sha256.Size {
+	if err != nil || int64(len(text)) != int64(len(verified))+c.blocks(b)*sha256.Size {
 		return nil
 	}
-	return sums
+	return &proof{scope: string(text[:len(verified)]), sums: text[len(verified):]}
 }
 
-// keepSums records that a blob was verified.
-func (c *Cache) keepSums(ctx context.Context, b Blob, sums []byte) {
+// keepProof records that a blob was verified.
+func (c *Cache) keepProof(ctx context.Context, b Blob, sums []byte) {
+	text := append([]byte(b.own()), sums...)
 	member, elsewhere := c.cfg.Router.Elsewhere(b.Bucket, b.sumsKey())
 	if !elsewhere {
-		c.put(b.Bucket, b.sumsKey(), sums)
+		c.put(b.Bucket, b.sumsKey(), text)
 		return
 	}
-	if _, err := c.exchange(ctx, member, http.MethodPut, b.Bucket, b.sumsKey(), sums); err != nil {
+	if _, err := c.exchange(ctx, member, http.MethodPut, b.Bucket, b.sumsKey(), text); err != nil {
 		c.cfg.Log.Debug("that a blob was verified is not recorded", "digest", b.Digest, "error", err)
 	}
 }
 
-// remove removes all blocks of a blob, here and from their owners.
+// remove removes the blocks that were kept for a blob's repository alone, here and from their owners.
 func (c *Cache) remove(ctx context.Context, b Blob) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)
-	keys := []string{b.sumsKey()}
 	for n := range c.blocks(b) {
-		keys = append(keys, b.key(n))
-	}
-	for _, key := range keys {
 		group.Go(func() error {
+			key := b.key(n, b.own())
 			if err := c.cfg.Store.Delete(b.Bucket, key); err != nil {
 				return err
 			}
-			member, elsewhere := c.cfg.Router.Elsewhere(b.Bucket, key)
+			member, elsewhere := c.cfg.Router.Elsewhere(b.Bucket, b.place(n))
 			if !elsewhere {
 				return nil
 			}
@@ -132,7 +138,7 @@ func (c *Cache) ServePeer(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusNotFound)
 			return
 		}
-		_, _ = w.Write(sums) // if the connection breaks, the other object cache takes the blob for unverified
+		_, _ = w.Write(sums) // if the connection breaks, the other object cache takes the blob for one that was not verified
 	default:
 		http.Error(w, "not allowed", http.StatusMethodNotAllowed)
 	}

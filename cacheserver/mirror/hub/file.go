@@ -100,7 +100,7 @@ func (c *call) blob(d upstream.Document) (content.Blob, bool) {
 		}
 		return h.upstream.Range(r, first, length, size)
 	}
-	return content.Blob{Kind: Kind, Bucket: h.cfg().Bucket, Digest: digest, Size: size, Read: read}, true
+	return content.Blob{Kind: Kind, Bucket: h.cfg().Bucket, Digest: digest, Size: size, Scope: c.target.scope(), Read: read}, true
 }
 
 // fail answers a request after an error.

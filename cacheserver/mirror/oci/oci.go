@@ -191,7 +191,7 @@ func (c *call) blob() error {
 	if err != nil {
 		return &upstream.Refused{Answer: upstream.Document{Status: http.StatusNotFound, Body: []byte("the registry does not say the blob's size\n")}}
 	}
-	b := content.Blob{Kind: Kind, Bucket: c.cfg.Bucket, Digest: c.target.digest, Size: size, Read: func(ctx context.Context, first, length int64) (io.ReadCloser, error) {
+	b := content.Blob{Kind: Kind, Bucket: c.cfg.Bucket, Digest: c.target.digest, Size: size, Scope: c.scope(), Read: func(ctx context.Context, first, length int64) (io.ReadCloser, error) {
 		r, err := c.upstreamRequest(ctx, http.MethodGet, c.target)
 		if err != nil {
 			return nil, err

@@ -265,3 +265,31 @@ func TestHeaderIsOfOneObject(t *testing.T) {
 		}
 	}
 }
+
+func TestRename(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir, one(mib))
+	put(t, s, "b", "key-1", "one")
+	put(t, s, "b", "key-2", "two")
+	if err := s.Rename("b", "key-1", "key-2"); err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		if got := get(t, s, "b", "key-1") + " " + get(t, s, "b", "key-2"); got != "miss one" {
+			t.Errorf("after renaming key-1: %q", got)
+		}
+		accounted(t, s)
+	}
+	check()
+	s.Close()
+	s = open(t, dir, one(mib))
+	check()
+	if err := s.Rename("b", "key-1", "key-3"); !errors.Is(err, ErrMiss) {
+		t.Errorf("what is not there: %v, want %v", err, ErrMiss)
+	}
+	if err := s.Rename("b", "key-2", "key"); err == nil {
+		t.Error("a key of another length is taken")
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
 )
 
 // reserveStep is how much a Writer reserves at a time. It does not reserve the whole announced size at once: a client that announces
@@ -131,7 +132,10 @@ func (w *Writer) Commit() error {
 }
 
 func (w *Writer) commit() error {
-	of := header{length: w.written, checksum: w.sum.Sum64(), isLayout: w.isLayout}
+	return w.commitAs(header{length: w.written, checksum: w.sum.Sum64(), isLayout: w.isLayout})
+}
+
+func (w *Writer) commitAs(of header) error {
 	if _, err := w.file.WriteAt(of.encode(w.bucket, w.key), 0); err != nil {
 		return err
 	}
@@ -181,6 +185,58 @@ func (s *Store) rename(from, to string) error {
 		err = syncFolder(folder)
 	}
 	return err
+}
+
+// Rename gives an object another key of the same length, in place of the one that has it. While it runs, neither may be there; when it
+// fails, the object is gone. The error is ErrMiss if there is no such object.
+func (s *Store) Rename(bucket, from, to string) error {
+	if len(from) != len(to) {
+		return fmt.Errorf("rename %s to %s: want keys of the same length, since the file's header has it", from, to)
+	}
+	w, of, err := s.take(bucket, from)
+	if err != nil {
+		return err
+	}
+	w.key = to
+	if err := w.commitAs(of); err != nil {
+		s.failures.Add(1)
+		w.Abort()
+		return err
+	}
+	return nil
+}
+
+// take makes the file of an object that of a Writer.
+func (s *Store) take(bucket, key string) (*Writer, header, error) {
+	id := identify(bucket, key)
+	stripe := s.stripe(id)
+	stripe.Lock()
+	defer stripe.Unlock()
+	s.mu.Lock()
+	known := s.index.find(id) != nil
+	s.mu.Unlock()
+	if !known {
+		return nil, header{}, ErrMiss
+	}
+	path := s.path(bucket, id)
+	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, header{}, ErrMiss // drop finds out why
+	}
+	text := make([]byte, headerSize(bucket, key))
+	_, err = file.ReadAt(text, 0)
+	of, ok := decodeHeader(text, bucket, key)
+	if err != nil || !ok {
+		return nil, header{}, errors.Join(ErrMiss, file.Close())
+	}
+	s.changing(id)
+	s.mu.Lock()
+	e, _ := s.index.remove(id) // it is present: this goroutine holds its stripe
+	b := s.index.buckets[e.bucket]
+	b.reserved += e.size
+	b.writing++
+	s.mu.Unlock()
+	return &Writer{store: s, state: b, bucket: bucket, key: key, reserved: e.size, objects: 1, file: file}, of, nil
 }
 
 // Abort discards what was written. It does nothing after Commit or Abort.
