@@ -54,6 +54,18 @@ func appendFields(all []*field, parents string, f iceberg.NestedField, within st
 	return all
 }
 
+// twin returns a full name that two columns have.
+func twin(columns []*field) (string, bool) {
+	seen := make(map[string]bool, len(columns))
+	for _, f := range columns {
+		if seen[f.name] {
+			return f.name, true
+		}
+		seen[f.name] = true
+	}
+	return "", false
+}
+
 // filterable reports whether literals of the type exist.
 func filterable(t iceberg.Type) bool {
 	switch t.(type) {

@@ -4,7 +4,8 @@
 // Package filter compiles the text of a SQL WHERE clause into an Iceberg expression.
 //
 // Package syntax parses the text and documents the language. Columns of dates, times, timestamps and UUIDs accept plain strings as
-// literals. A timestamp literal without a zone is in UTC if the column has a zone.
+// literals. A literal of a timestamp has a zone, such as Z or +01:00, if and only if the column has one: engines differ in the zone that
+// they assume for others.
 //
 // The meaning is SQL's: a comparison with NULL is neither true nor false, and only rows for which the whole clause is true are
 // selected. IS NULL and IS NAN are always true or false; NULL is not NaN. Comparisons with NaN follow IEEE 754: only <> is true. A
@@ -30,6 +31,9 @@ func Parse(text string, schema *iceberg.Schema) (iceberg.BooleanExpression, erro
 		return nil, err
 	}
 	b := binder{text: text, columns: columnsOf(schema)}
+	if name, ok := twin(b.columns); ok {
+		return nil, syntax.ErrorAt(text, 0, "the table has two columns named %q, so no filter can be bound: rename one of them", name)
+	}
 	root, err := b.bind(parsed)
 	if err != nil {
 		return nil, err

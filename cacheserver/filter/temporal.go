@@ -4,6 +4,7 @@
 package filter
 
 import (
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -82,9 +83,6 @@ func timestamp(l syntax.Literal, zoned, nanoseconds bool) (iceberg.Literal, stri
 	if !dateOnly && l.Kind != syntax.StringLiteral && l.Kind != syntax.TimestampLiteral || parts == nil {
 		return nil, want
 	}
-	if parts[5] != "" && !zoned {
-		return nil, "the column has no time zone, so leave the zone out"
-	}
 	clock := parts[2] + ":" + orZero(parts[3])
 	if parts[2] == "" {
 		clock = "00:00:00"
@@ -92,6 +90,12 @@ func timestamp(l syntax.Literal, zoned, nanoseconds bool) (iceberg.Literal, stri
 	at, err := time.Parse(time.DateTime, parts[1]+" "+clock)
 	if err != nil {
 		return nil, want
+	}
+	switch {
+	case parts[5] != "" && !zoned:
+		return nil, "the column has no time zone, so leave the zone out"
+	case parts[5] == "" && zoned:
+		return nil, fmt.Sprintf("the column has a time zone, so add one: '%sZ' if it is in UTC", withClock(parts))
 	}
 	offset, ok := zone(parts[5])
 	if !ok {
@@ -112,6 +116,14 @@ func timestamp(l syntax.Literal, zoned, nanoseconds bool) (iceberg.Literal, stri
 	return iceberg.TimestampNsLiteral(seconds*1e9 + nanos), ""
 }
 
+// withClock returns the literal that timestampForm parsed; midnight is written out.
+func withClock(parts []string) string {
+	if parts[2] == "" {
+		return parts[1] + "T00:00:00"
+	}
+	return parts[0]
+}
+
 func orZero(seconds string) string {
 	if seconds == "" {
 		return "00"
@@ -125,7 +137,7 @@ func fraction(digits string, nanoseconds bool) (nanos int64, exact bool) {
 	return nanos, err == nil && (nanoseconds || nanos%1000 == 0)
 }
 
-// zone parses the offset of a time zone from UTC, in seconds; an empty zone is UTC.
+// zone parses the offset of a time zone from UTC, in seconds. Columns without a time zone have an empty zone.
 func zone(text string) (offset int64, ok bool) {
 	if text == "" || text == "Z" || text == "z" {
 		return 0, true
