@@ -149,7 +149,7 @@ func int96File(t *testing.T, values ...[2]int64) []byte {
 func TestINT96(t *testing.T) {
 	const lastMicrosecond = 86_400_000_000_000 - 1000
 	made := icetest.Local(t).Create("t", 2, timesSchema())
-	data := int96File(t, [2]int64{0, 1721426}, [2]int64{lastMicrosecond + 999, 5373484}, [2]int64{1000, 2440587})
+	data := int96File(t, [2]int64{0, 1721426}, [2]int64{lastMicrosecond, 5373484}, [2]int64{1000, 2440587})
 	check(t, openTable(t, addFile(t, made, data, 4, nil), Selection{Columns: []string{"ts"}}), []string{
 		`{"ts":"0001-01-01T00:00:00"}`, `{"ts":"1969-12-31T00:00:00.000001"}`, `{"ts":"9999-12-31T23:59:59.999999"}`, `{"ts":null}`,
 	})
@@ -164,6 +164,7 @@ func TestINT96ThatDoesNotFit(t *testing.T) {
 	}{
 		"nanoseconds":  {ice.PrimitiveTypes.TimestampNs, [2]int64{0, 5373484}, "9999-12-31"},
 		"microseconds": {ice.PrimitiveTypes.Timestamp, [2]int64{0, math.MaxUint32}, "Julian day 4294967295"},
+		"too exact":    {ice.PrimitiveTypes.Timestamp, [2]int64{1999, 2440588}, "00:00:00.000001999"},
 		"no day":       {ice.PrimitiveTypes.Timestamp, [2]int64{86_400_000_000_000, 2440588}, "Julian day 2440588"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -176,12 +177,22 @@ func TestINT96ThatDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestNanosecondsBeforeTheEpochRoundDown(t *testing.T) {
-	ns := &arrow.TimestampType{Unit: arrow.Nanosecond}
-	schema := arrow.NewSchema([]arrow.Field{{Name: "ts", Type: ns, Nullable: true}}, nil)
-	made := icetest.Local(t).Create("t", 2, timesSchema())
-	metadata := addFile(t, made, parquetFile(t, schema, `[{"ts":"1969-12-31T23:59:59.999999999"}]`), 1, nil)
-	check(t, openTable(t, metadata, Selection{Columns: []string{"ts"}}), []string{`{"ts":"1969-12-31T23:59:59.999999"}`})
+func TestUnitsOfTimes(t *testing.T) {
+	lake := icetest.Local(t)
+	schema := arrow.NewSchema([]arrow.Field{
+		{Name: "ts", Type: &arrow.TimestampType{Unit: arrow.Nanosecond}, Nullable: true}, {Name: "at", Type: arrow.FixedWidthTypes.Time64ns, Nullable: true},
+	}, nil)
+	add := func(name, rows string) *Table {
+		made := lake.Create(name, 2, ice.NewSchema(0,
+			ice.NestedField{ID: 1, Name: "ts", Type: ice.PrimitiveTypes.Timestamp}, ice.NestedField{ID: 2, Name: "at", Type: ice.PrimitiveTypes.Time}))
+		return openTable(t, addFile(t, made, parquetFile(t, schema, rows), 1, nil), Selection{})
+	}
+	check(t, add("whole", `[{"ts":"1969-12-31T23:59:59.999999000","at":"23:59:59.999999000"}]`), []string{`{"at":"23:59:59.999999","ts":"1969-12-31T23:59:59.999999"}`})
+	for column, value := range map[string]string{"ts": "1969-12-31T23:59:59.999999999", "at": "23:59:59.999999999"} {
+		tbl := add(column, fmt.Sprintf(`[{"%s":"%s"}]`, column, value))
+		_, err := readSplit(t, tbl, planOf(t, tbl)[0])
+		wantError(t, err, "foreign-1.parquet row group 0", fmt.Sprintf("column %q", column), value, "does not fit", "[us] exactly")
+	}
 }
 
 func TestForeignTypes(t *testing.T) {
@@ -292,16 +303,6 @@ func TestInitialDefaults(t *testing.T) {
 	check(t, openTable(t, made.Metadata(), Selection{}), made.Rows())
 	check(t, openTable(t, made.Metadata(), Selection{Filter: "level = 4 AND grade = 'good'"}), made.Where(func(r icetest.Row) bool { return r["level"] == 4 }))
 	check(t, openTable(t, made.Metadata(), Selection{Filter: "grade = 'bad'"}), made.Where(func(r icetest.Row) bool { return r["grade"] == "bad" }))
-}
-
-func TestUnsupportedTypes(t *testing.T) {
-	made := icetest.Local(t).Create("t", 3, ice.NewSchema(0,
-		ice.NestedField{ID: 1, Name: "id", Type: ice.PrimitiveTypes.Int64},
-		ice.NestedField{ID: 2, Name: "any", Type: &ice.ListType{ElementID: 3, Element: ice.VariantType{}}},
-	))
-	_, err := Open(t.Context(), newStore(), Location{Metadata: made.Metadata()}, Selection{})
-	wantError(t, err, `column "any"`, "variant", "select the other columns")
-	check(t, openTable(t, made.Metadata(), Selection{Columns: []string{"id"}}), nil)
 }
 
 func TestNaN(t *testing.T) {

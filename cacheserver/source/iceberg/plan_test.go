@@ -193,7 +193,9 @@ func TestBatchRows(t *testing.T) {
 		{weight: 8 * 1e6, rows: 1e6, want: parquet.MaxBatchRows},
 		{weight: 2048 * 1000, rows: 1000, want: 2048},
 		{weight: 20_000 * 1000, rows: 1000, want: 128},
-		{weight: 100 << 20, rows: 1, want: parquet.MinBatchRows},
+		{weight: 8 << 20, rows: 1, want: parquet.MinBatchRows},
+		{weight: 20 << 20, rows: 1, want: 4},
+		{weight: 200 << 20, rows: 1, want: 1},
 		{weight: 1, rows: 0, want: parquet.MaxBatchRows},
 	} {
 		if got := parquet.BatchRows(tt.weight, tt.rows); got != tt.want {

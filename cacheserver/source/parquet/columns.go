@@ -4,6 +4,7 @@
 package parquet
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -29,6 +30,8 @@ type fileColumn struct {
 	field arrow.Field
 	leaf  int // index of the Parquet column; -1 if it has kids
 	kids  []*fileColumn
+
+	unreadable error // why its values can't be read; nil: they can
 }
 
 // fileColumns returns the columns of a file with their field ids: those in the file if it has any, otherwise those that names
@@ -48,7 +51,27 @@ func fileColumns(manifest *pqarrow.SchemaManifest, names NameMapping) ([]*fileCo
 	for i := range manifest.Fields {
 		columns[i] = newFileColumn(&manifest.Fields[i], manifest.Fields[i].Field.Name, byName, names)
 	}
+	markTwins(columns, map[int]*fileColumn{})
 	return columns, nil
+}
+
+// markTwins marks columns as unreadable that have the field id of another one in the file, or the name of another one beside them.
+// byID has the columns seen so far.
+func markTwins(columns []*fileColumn, byID map[int]*fileColumn) {
+	byName := map[string]*fileColumn{}
+	for _, c := range columns {
+		if first := byName[c.field.Name]; first != nil {
+			c.unreadable = errors.New("the file has two columns of this name: rewrite the file")
+			first.unreadable = c.unreadable
+		}
+		byName[c.field.Name] = c
+		if first := byID[c.id]; first != nil && c.id > 0 {
+			c.unreadable = fmt.Errorf("the file has two columns with field id %d, %q and %q: rewrite the file", c.id, first.field.Name, c.field.Name)
+			first.unreadable = c.unreadable
+		}
+		byID[c.id] = c
+		markTwins(c.kids, byID)
+	}
 }
 
 func newFileColumn(f *pqarrow.SchemaField, name string, byName bool, names []ice.MappedField) *fileColumn {

@@ -29,12 +29,23 @@ func conversion(from, to arrow.DataType, physical parquet.Type) (convert, error)
 	switch to := to.(type) {
 	case *arrow.TimestampType:
 		return toTimestamp(from, to, physical)
+	case *arrow.Time64Type:
+		if t, ok := from.(*arrow.Time64Type); ok {
+			return rescaling(t.Unit, to.Unit), nil
+		}
+		if from.ID() == arrow.TIME32 {
+			return cast, nil
+		}
 	case *arrow.Decimal128Type:
 		if d, ok := from.(*arrow.Decimal128Type); ok && d.Scale == to.Scale && d.Precision <= to.Precision {
 			return relabel, nil
 		}
-	case *arrow.StringType, *arrow.BinaryType:
-		if from.ID() == arrow.STRING || from.ID() == arrow.BINARY {
+	case *arrow.StringType:
+		if from.ID() == arrow.BINARY {
+			return toText, nil
+		}
+	case *arrow.BinaryType:
+		if from.ID() == arrow.STRING {
 			return relabel, nil
 		}
 	case arrow.ExtensionType:
@@ -62,8 +73,6 @@ func widens(from, to arrow.DataType) bool {
 		return isOneOf(from, arrow.FLOAT16)
 	case arrow.FLOAT64:
 		return isOneOf(from, arrow.FLOAT16, arrow.FLOAT32)
-	case arrow.TIME64:
-		return isOneOf(from, arrow.TIME32)
 	}
 	return false
 }
@@ -88,7 +97,7 @@ func toTimestamp(from arrow.DataType, to *arrow.TimestampType, physical parquet.
 	return rescaling(t.Unit, to.Unit), nil
 }
 
-// rescaling returns the conversion of timestamps between two units.
+// rescaling returns the conversion of timestamps or times of day between two units.
 func rescaling(from, to arrow.TimeUnit) convert {
 	if from == to {
 		return relabel
@@ -99,29 +108,23 @@ func rescaling(from, to arrow.TimeUnit) convert {
 		most := math.MaxInt64 / factor
 		return rescale(func(v int64) (int64, bool) { return v * factor, -most <= v && v <= most })
 	}
-	return rescale(func(v int64) (int64, bool) { return floorDiv(v, down/scale), true })
+	divisor := down / scale
+	return rescale(func(v int64) (int64, bool) { return v / divisor, v%divisor == 0 })
 }
 
-func floorDiv(a, b int64) int64 {
-	q := a / b
-	if a%b < 0 {
-		q--
-	}
-	return q
-}
-
-// rescale applies f to every timestamp; f reports whether its result is valid.
+// rescale applies f to every value; f reports whether its result is the same time.
 func rescale(f func(int64) (int64, bool)) convert {
 	return func(_ context.Context, mem allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error) {
-		from := arr.(*array.Timestamp).Values()
+		d := arr.Data()
+		from := arrow.Int64Traits.CastFromBytes(d.Buffers()[1].Bytes())[d.Offset():][:d.Len()]
 		buf := memory.NewResizableBuffer(mem)
 		defer buf.Release()
 		buf.Resize(len(from) * arrow.Int64SizeBytes)
 		out := arrow.Int64Traits.CastFromBytes(buf.Bytes())
 		for i, v := range from {
-			r, ok := f(int64(v))
+			r, ok := f(v)
 			if !ok && arr.IsValid(i) {
-				return nil, fmt.Errorf("timestamp %d of %s does not fit %s", v, arr.DataType(), to)
+				return nil, inexact(arr.ValueStr(i), to)
 			}
 			out[i] = r
 		}
@@ -131,6 +134,11 @@ func rescale(f func(int64) (int64, bool)) convert {
 		}
 		return wrap(array.NewData(to, len(from), []*memory.Buffer{valid, buf}, nil, arr.NullN(), 0)), nil
 	}
+}
+
+// inexact is the error for a time that a type cannot represent exactly. It is not rounded: the user would not notice.
+func inexact(value string, to arrow.DataType) error {
+	return fmt.Errorf("%s does not fit %s exactly: leave the column out, or rewrite the file with values that do", value, to)
 }
 
 // relabel returns the same buffers with another type in which they have the same meaning.

@@ -38,30 +38,44 @@ type Footer struct {
 // Cost is the approximate memory of a parsed footer.
 func (f *Footer) Cost() int64 { return int64(f.meta.Size())*8 + 4096 }
 
-// ReadFooter parses the footer of an open file.
+// ReadFooter parses the footer of an open file. Columns that cannot be read are errors only of projections that need them.
 func ReadFooter(ctx context.Context, f *objstore.File, names NameMapping) (*Footer, error) {
-	meta, err := parseFooter(f)
+	meta, manifest, bad, err := parseColumns(ctx, f)
 	if err != nil {
-		return nil, unreadableFooter(f.URI(), explainFooter(ctx, f, f.Size(), err))
+		return nil, unreadableFooter(f.URI(), err)
 	}
 	if meta.IsSetEncryptionAlgorithm() {
 		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
 	}
-	// Without the key-value metadata: the Arrow schema stored there could ask for large offsets and dictionaries, which are not
-	// served.
-	manifest, err := pqarrow.NewSchemaManifest(meta.Schema, nil, nil)
-	if err != nil {
-		return nil, fmt.Errorf("data file %s: its schema cannot be read: %w", f.URI(), err)
-	}
 	columns, err := fileColumns(manifest, names)
 	if err != nil {
 		return nil, fmt.Errorf("data file %s: %w", f.URI(), err)
+	}
+	for i, reason := range bad {
+		columns[i].unreadable = reason
 	}
 	foot := &Footer{URI: f.URI(), Size: f.Size(), Version: f.Version(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}
 	if have := foot.Total(); have != meta.NumRows {
 		return nil, fmt.Errorf("data file %s: its footer says %d rows, its row groups have %d: the file is corrupt: restore or rewrite it", f.URI(), meta.NumRows, have)
 	}
 	return foot, nil
+}
+
+// parseColumns parses a footer and its Arrow fields. bad are the columns that arrow-go cannot represent, if not all columns are.
+func parseColumns(ctx context.Context, f *objstore.File) (meta *metadata.FileMetaData, manifest *pqarrow.SchemaManifest, bad unreadable, err error) {
+	if meta, err = parseFooter(f); err == nil {
+		// Without the key-value metadata: the Arrow schema stored there could ask for large offsets and dictionaries, which are not
+		// served.
+		if manifest, err = pqarrow.NewSchemaManifest(meta.Schema, nil, nil); err == nil {
+			return meta, manifest, nil, nil
+		}
+	}
+	plain, bad, plainErr := withoutUnreadable(ctx, f, f.Size())
+	if plainErr != nil || len(bad) == 0 {
+		return nil, nil, nil, err
+	}
+	manifest, err = pqarrow.NewSchemaManifest(plain.Schema, nil, nil)
+	return plain, manifest, bad, err
 }
 
 func unreadableFooter(uri string, err error) error {

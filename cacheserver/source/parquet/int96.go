@@ -15,18 +15,8 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 )
 
-// asINT96 returns the field of a column of INT96 timestamps, or of lists of them, as package decode yields it: the 12 bytes of each
-// value. pqarrow converts them to nanoseconds, which can only represent the years 1677 to 2262.
-func asINT96(field arrow.Field) arrow.Field {
-	value := arrow.DataType(&arrow.FixedSizeBinaryType{ByteWidth: parquet.Int96SizeBytes})
-	if list, ok := field.Type.(*arrow.ListType); ok {
-		elem := list.ElemField()
-		elem.Type = value
-		value = arrow.ListOfField(elem)
-	}
-	field.Type = value
-	return field
-}
+// int96Type is the type of INT96 values as package decode yields them.
+var int96Type = &arrow.FixedSizeBinaryType{ByteWidth: parquet.Int96SizeBytes}
 
 // fromINT96 converts INT96 timestamps, as yielded by package decode or by pqarrow.
 func fromINT96(ctx context.Context, mem allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error) {
@@ -45,7 +35,7 @@ func fromINT96(ctx context.Context, mem allocator, arr arrow.Array, to arrow.Dat
 		}
 		v := parquet.Int96(from.Value(i))
 		if out[i], ok = timestampOf(v, unit); !ok {
-			return nil, fmt.Errorf("INT96 timestamp %s (Julian day %d) does not fit %s", v, binary.LittleEndian.Uint32(v[8:]), to)
+			return nil, inexact(fmt.Sprintf("INT96 timestamp %s (Julian day %d)", v, binary.LittleEndian.Uint32(v[8:])), to)
 		}
 	}
 	valid, owned := validity(mem, arr)
@@ -60,7 +50,8 @@ const (
 	nanosPerDay  = 86_400_000_000_000
 )
 
-// timestampOf converts a value, which is nanoseconds of a day and the Julian day. It returns false if the unit can't represent it.
+// timestampOf converts a value, which is nanoseconds of a day and the Julian day. It returns false if the unit can't represent it
+// exactly.
 func timestampOf(value parquet.Int96, unit arrow.TimeUnit) (int64, bool) {
 	if unit == arrow.Nanosecond {
 		t, err := value.ToTimestamp()
@@ -68,7 +59,7 @@ func timestampOf(value parquet.Int96, unit arrow.TimeUnit) (int64, bool) {
 	}
 	nanos, day := int64(binary.LittleEndian.Uint64(value[:])), int64(binary.LittleEndian.Uint32(value[8:]))-unixEpochDay
 	scale := int64(unit.Multiplier())
-	if nanos < 0 || nanos >= nanosPerDay || day >= math.MaxInt64/(nanosPerDay/scale) {
+	if nanos < 0 || nanos >= nanosPerDay || nanos%scale != 0 || day >= math.MaxInt64/(nanosPerDay/scale) {
 		return 0, false
 	}
 	return day*(nanosPerDay/scale) + nanos/scale, true

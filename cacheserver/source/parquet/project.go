@@ -35,6 +35,7 @@ type column struct {
 type Projection struct {
 	columns []*column
 	leaves  map[int]bool // Parquet columns to read
+	bytes   map[int]bool // those of leaves that the file declares as text and the table as binary
 }
 
 // projector builds the projection of one file.
@@ -43,12 +44,13 @@ type projector struct {
 	properties ice.Properties
 	missing    func(ice.NestedField) (*predicate.Value, error)
 	leaves     map[int]bool
+	bytes      map[int]bool
 }
 
 // NewProjection returns the projection that makes fields from a file. missing returns the value of a field that the file lacks; nil
 // is null.
 func NewProjection(f *Footer, fields []ice.NestedField, missing func(ice.NestedField) (*predicate.Value, error), properties ice.Properties) (*Projection, error) {
-	p := &projector{file: f, properties: properties, missing: missing, leaves: map[int]bool{}}
+	p := &projector{file: f, properties: properties, missing: missing, leaves: map[int]bool{}, bytes: map[int]bool{}}
 	columns := make([]*column, len(fields))
 	for i, field := range fields {
 		to, err := ArrowType(field, properties)
@@ -56,7 +58,7 @@ func NewProjection(f *Footer, fields []ice.NestedField, missing func(ice.NestedF
 			return nil, err
 		}
 		if columns[i], err = p.column(field, to, byID(f.columns, field.ID)); err != nil {
-			return nil, fmt.Errorf("data file %s: column %q: %w", f.URI, field.Name, err)
+			return nil, fmt.Errorf("data file %s: column %q of type %s: %w", f.URI, field.Name, field.Type, err)
 		}
 		if from := columns[i].from; from != nil {
 			from.markMaps(p.leaves)
@@ -65,13 +67,16 @@ func NewProjection(f *Footer, fields []ice.NestedField, missing func(ice.NestedF
 	for _, c := range columns {
 		c.place(f.columns, p.leaves)
 	}
-	return &Projection{columns: columns, leaves: p.leaves}, nil
+	return &Projection{columns: columns, leaves: p.leaves, bytes: p.bytes}, nil
 }
 
 func (p *projector) column(field ice.NestedField, to arrow.DataType, from *fileColumn) (*column, error) {
 	c := &column{field: field, to: to, from: from}
 	if from == nil {
 		return c, p.fill(c)
+	}
+	if from.unreadable != nil {
+		return nil, from.unreadable
 	}
 	var err error
 	switch t := field.Type.(type) {
@@ -81,11 +86,17 @@ func (p *projector) column(field ice.NestedField, to arrow.DataType, from *fileC
 		err = p.list(c, t)
 	case *ice.MapType:
 		err = p.dictionary(c, t)
+	case ice.VariantType:
+		if err = isVariant(from.field.Type); err == nil {
+			c.convert = fromVariant
+			from.markLeaves(p.leaves)
+		}
 	default:
 		if from.leaf < 0 {
 			return nil, fmt.Errorf("the table says %s, the file has %s", field.Type, from.field.Type)
 		}
 		p.leaves[from.leaf] = true
+		p.bytes[from.leaf] = from.field.Type.ID() == arrow.STRING && to.ID() == arrow.BINARY
 		c.convert, err = conversion(from.field.Type, to, p.file.meta.Schema.Column(from.leaf).PhysicalType())
 	}
 	return c, err

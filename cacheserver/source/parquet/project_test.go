@@ -183,19 +183,27 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestRefusedTypes checks that unsupported types are rejected at any level of nesting, with an error that names the column.
-func TestRefusedTypes(t *testing.T) {
-	bad := ice.VariantType{}
-	for name, of := range map[string]ice.Type{
-		"itself": bad, "in a struct": structOf(ice.NestedField{ID: 2, Name: "x", Type: bad}), "in a list": &ice.ListType{ElementID: 2, Element: bad},
-		"key": &ice.MapType{KeyID: 2, KeyType: bad, ValueID: 3, ValueType: ice.PrimitiveTypes.Int64}, "value": &ice.MapType{KeyID: 2, KeyType: ice.PrimitiveTypes.Int64, ValueID: 3, ValueType: bad},
+// TestServedTypes checks that types without an Arrow type of their own are served as others at any level of nesting.
+func TestServedTypes(t *testing.T) {
+	binaries := arrow.StructOf(arrow.Field{Name: "metadata", Type: arrow.BinaryTypes.Binary}, arrow.Field{Name: "value", Type: arrow.BinaryTypes.Binary})
+	for name, tt := range map[string]struct {
+		of   ice.Type
+		want arrow.DataType
+	}{
+		"variant": {ice.VariantType{}, binaries}, "geometry": {ice.GeometryType{}, arrow.BinaryTypes.Binary}, "geography": {ice.GeographyType{}, arrow.BinaryTypes.Binary},
 	} {
 		t.Run(name, func(t *testing.T) {
-			column := ice.NestedField{ID: 1, Name: "c", Type: of}
-			_, err := parquet.ArrowSchema([]ice.NestedField{field(t, "id"), column}, nil)
-			wantError(t, err, `column "c"`, "variant", "not supported", "select the other columns")
-			_, err = project(t, write(t, arrowSchema(t, fields()[:1]), rows(0, 2)), column)
-			wantError(t, err, `column "c"`, "variant", "not supported")
+			for of, want := range map[ice.Type]arrow.DataType{
+				tt.of: tt.want,
+				structOf(ice.NestedField{ID: 2, Name: "x", Type: tt.of}):                                                      arrow.StructOf(arrow.Field{Name: "x", Type: tt.want, Nullable: true}),
+				&ice.ListType{ElementID: 2, Element: tt.of}:                                                                   arrow.ListOf(tt.want),
+				&ice.MapType{KeyID: 2, KeyType: ice.PrimitiveTypes.Int64, ValueID: 3, ValueType: tt.of, ValueRequired: false}: arrow.MapOf(arrow.PrimitiveTypes.Int64, tt.want),
+			} {
+				got, err := parquet.ArrowType(ice.NestedField{ID: 1, Name: "c", Type: of}, nil)
+				if err != nil || !arrow.TypeEqual(got, want) {
+					t.Errorf("%s is served as %s, %v, want %s", of, got, err, want)
+				}
+			}
 		})
 	}
 }

@@ -28,6 +28,7 @@ import (
 // Package decode decodes columns of primitive values or of lists of these; pqarrow decodes the others.
 type RowReader struct {
 	footer     *Footer
+	file       *objstore.File
 	section    Section
 	projection *Projection
 	mem        allocator
@@ -45,7 +46,7 @@ type RowReader struct {
 // it.
 func NewRowReader(ctx context.Context, f *Footer, from *objstore.File, p *Projection, s Section, batch int64, mem allocator) (_ *RowReader, err error) {
 	defer RecoverError(&err)
-	r := &RowReader{footer: f, section: s, projection: p, mem: mem, batch: batch, at: s.first}
+	r := &RowReader{footer: f, file: from, section: s, projection: p, mem: mem, batch: batch, at: s.first}
 	if len(p.Leaves()) == 0 {
 		return r, nil
 	}
@@ -139,6 +140,9 @@ func (r *RowReader) column(from *objstore.File, c *fileColumn) (*decode.Column, 
 		return nil, err
 	}
 	chunk.Field = field
+	if r.projection.bytes[at] {
+		chunk.Field = withValues(field, arrow.BinaryTypes.Binary) // which need not be UTF-8
+	}
 	if pages, ok := r.section.Pages[at]; ok {
 		chunk.Length, chunk.Pages = pages.dictionary, &pages.Pages
 	}
@@ -169,7 +173,7 @@ func (f *Footer) leafColumn(c *fileColumn) (at int, field arrow.Field, ok bool) 
 		return at, field, false
 	}
 	if f.meta.Schema.Column(at).PhysicalType() == parquet.Types.Int96 {
-		field = asINT96(field)
+		field = withValues(field, int96Type) // pqarrow's nanoseconds can only represent the years 1677 to 2262
 	}
 	return at, field, true
 }
@@ -209,6 +213,11 @@ func (r *RowReader) more() error {
 	r.record, r.used = nil, 0
 	if r.rest.Next() {
 		r.record = r.rest.RecordBatch()
+		for i, column := range r.record.Columns() {
+			if err := checkText(column); err != nil {
+				return fmt.Errorf("column %q: %w", r.record.ColumnName(i), err)
+			}
+		}
 		return nil
 	}
 	if err := r.rest.Err(); err != nil {
@@ -226,6 +235,11 @@ func (r *RowReader) Next(ctx context.Context) (_ []arrow.Array, rows int, err er
 	}
 	defer r.drop()
 	rows, err = r.fill()
+	for r.batch > 1 && errors.Is(err, decode.ErrFull) {
+		if err = r.restart(ctx); err == nil {
+			rows, err = r.fill()
+		}
+	}
 	if errors.Is(err, io.EOF) {
 		if err := r.checkEnd(); err != nil {
 			return nil, 0, err
@@ -237,6 +251,21 @@ func (r *RowReader) Next(ctx context.Context) (_ []arrow.Array, rows int, err er
 	r.at += int64(rows)
 	columns, err := r.projection.apply(ctx, r.mem, r.raw, rows)
 	return columns, rows, err
+}
+
+// restart opens the reader again at the current row, to read half as many rows at a time.
+func (r *RowReader) restart(ctx context.Context) error {
+	r.drop()
+	r.Close()
+	rest := r.section
+	rest.first = r.at
+	again, err := NewRowReader(ctx, r.footer, r.file, r.projection, rest, r.batch/2, r.mem)
+	if err != nil {
+		r.own, r.rest = nil, nil // Close was called
+		return err
+	}
+	*r = *again
+	return nil
 }
 
 // checkEnd checks that the section's rows were read and that they end where the footer or the offset index states.

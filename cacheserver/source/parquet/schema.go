@@ -12,7 +12,8 @@ import (
 )
 
 // ArrowSchema returns the Arrow schema in which fields are served: 32-bit offsets, timestamptz as timestamp[us, UTC], uuid as the
-// arrow.uuid extension (like pyarrow and pyiceberg), no metadata.
+// arrow.uuid extension (like pyarrow and pyiceberg), variants as structs of their two binaries, geometries and geographies as their WKB;
+// no metadata.
 func ArrowSchema(fields []ice.NestedField, properties ice.Properties) (*arrow.Schema, error) {
 	out := make([]arrow.Field, len(fields))
 	for i, f := range fields {
@@ -27,36 +28,11 @@ func ArrowSchema(fields []ice.NestedField, properties ice.Properties) (*arrow.Sc
 
 // ArrowType is the type in which a column is served. If the type is not supported, the error names the column.
 func ArrowType(f ice.NestedField, properties ice.Properties) (arrow.DataType, error) {
-	if t := unsupported(f.Type); t != nil {
-		return nil, fmt.Errorf("column %q: type %s is not supported: select the other columns", f.Name, t)
-	}
-	dt, err := table.TypeToArrowTypeWithOptions(f.Type, table.ArrowSchemaOptions{TableProperties: properties})
+	dt, err := table.TypeToArrowTypeWithOptions(servedType(f.Type), table.ArrowSchemaOptions{TableProperties: properties})
 	if err != nil {
 		return nil, fmt.Errorf("column %q: type %s has no Arrow type: %w", f.Name, f.Type, err)
 	}
 	return withoutMetadata(dt), nil
-}
-
-// unsupported returns the first nested type of t that cannot be served.
-func unsupported(t ice.Type) ice.Type {
-	switch t := t.(type) {
-	case *ice.StructType:
-		for _, f := range t.FieldList {
-			if bad := unsupported(f.Type); bad != nil {
-				return bad
-			}
-		}
-	case *ice.ListType:
-		return unsupported(t.Element)
-	case *ice.MapType:
-		if bad := unsupported(t.KeyType); bad != nil {
-			return bad
-		}
-		return unsupported(t.ValueType)
-	case ice.VariantType, ice.GeometryType, ice.GeographyType:
-		return t
-	}
-	return nil
 }
 
 // withoutMetadata returns dt without the field metadata of its children.

@@ -12,8 +12,9 @@ import (
 // Limits of a batch.
 const (
 	batchBytes   = 4 << 20
-	MinBatchRows = 16
+	MinBatchRows = 16 // unless rows are so large that these take more than mostMinimum
 	MaxBatchRows = 128 << 10
+	mostMinimum  = 128 << 20
 )
 
 // Weight is an estimate of the Arrow bytes of the columns that are read. The first served of them are returned to the caller even if
@@ -74,5 +75,9 @@ func BatchRows(weight, rows int64) int64 {
 	perRow := max(weight/max(rows, 1), 1)
 	n := max(batchBytes/perRow, 1)
 	pow := int64(1) << (bits.Len64(uint64(n)) - 1)
-	return min(max(pow, MinBatchRows), MaxBatchRows)
+	least := int64(MinBatchRows)
+	for least > 1 && least*perRow > mostMinimum {
+		least /= 2
+	}
+	return min(max(pow, least), MaxBatchRows)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
@@ -285,12 +286,30 @@ func (c *Column) take(n int) (valid int, err error) {
 // append appends slots, starting at bit at of the validity bitmap, and fills the valid ones with the next values.
 func (c *Column) append(at, slots, valid int) error {
 	if err := c.values.read(valid); err != nil {
-		return err
+		return c.locate(err, at, slots)
 	}
 	if valid < slots {
 		c.values.spread(c.slots.bits.bytes(), at, slots, valid)
 	}
 	return nil
+}
+
+// locate adds the row to an error about one of the values that are appended in slots starting at bit at.
+func (c *Column) locate(err error, at, slots int) error {
+	bad, ok := err.(*TextError)
+	if !ok || c.list {
+		return err
+	}
+	slot, seen := at, -1
+	for ; slot < at+slots; slot++ {
+		if c.slots.nulls == 0 || bitutil.BitIsSet(c.slots.bits.bytes(), slot) {
+			seen++
+		}
+		if seen == bad.Index {
+			break
+		}
+	}
+	return fmt.Errorf("row %d: %w", c.rowsRead+int64(slot), err)
 }
 
 // need advances to the next page with values.

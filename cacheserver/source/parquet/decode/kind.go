@@ -58,7 +58,7 @@ func kindOf(leaf *schema.Column, to arrow.DataType) (kind, error) {
 	case parquet.Types.Double:
 		k.values, ok = func() values { return &fixed[uint64]{} }, id == arrow.FLOAT64
 	case parquet.Types.ByteArray:
-		k.values, ok = func() values { return &text{} }, id == arrow.STRING || id == arrow.BINARY
+		k.values, ok = func() values { return &text{utf8: id == arrow.STRING} }, id == arrow.STRING || id == arrow.BINARY
 	case parquet.Types.Int96: // kept as 12 bytes
 		k.values = func() values { return &wide{width: parquet.Int96SizeBytes} }
 		fixed, isFixed := to.(*arrow.FixedSizeBinaryType)

@@ -6,6 +6,7 @@ package decode
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
@@ -15,6 +16,8 @@ import (
 
 // text decodes BYTE_ARRAY to 32-bit offsets and data.
 type text struct {
+	utf8 bool // values must be valid UTF-8
+
 	ends  output // offsets
 	data  output // decoded values
 	at    int    // length of data
@@ -60,6 +63,9 @@ func (t *text) dictionary(data []byte, n int) error {
 		t.entry[i] = stretch{at: uint32(at), n: size}
 		t.longest = max(t.longest, int(size))
 		at += int(size)
+		if value := data[at-int(size) : at]; t.utf8 && !valid(value) {
+			return fmt.Errorf("dictionary: %w", &TextError{Index: i, value: value})
+		}
 	}
 	return nil
 }
@@ -80,31 +86,41 @@ func (t *text) page(encoding parquet.Encoding, data []byte, n int) (err error) {
 	return err
 }
 
-func (t *text) read(n int) error {
-	ends := extend[int32](&t.ends, n)
+func (t *text) read(n int) (err error) {
+	start, ends := t.at, extend[int32](&t.ends, n)
 	switch t.encoding {
-	case parquet.Encodings.Plain:
-		return t.plain(ends)
 	case parquet.Encodings.RLEDict:
-		return t.look(ends)
+		return t.look(ends) // the dictionary's values were checked
+	case parquet.Encodings.Plain:
+		err = t.plain(ends)
 	case parquet.Encodings.DeltaLengthByteArray:
-		return t.deltaLengthByteArray(ends)
+		err = t.deltaLengthByteArray(ends)
+	default:
+		err = t.deltaByteArray(ends)
 	}
-	return t.deltaByteArray(ends)
+	if err != nil || !t.utf8 {
+		return err
+	}
+	return CheckText(t.data.buf.Buf(), int32(start), ends)
 }
 
 // short is the maximum length of a value that is copied as exactly that many bytes: a few moves instead of a call.
 const short = 32
 
-// room returns the memory of the data with room for a value of n bytes, and for the bytes that a short copy writes past it.
+// ErrFull is the error for rows whose strings take more than 2 GiB, the limit of 32-bit offsets: read fewer rows at a time.
+var ErrFull = errors.New("the values of the rows that are read together take more than 2 GiB")
+
+// room returns the memory of the data with room for a value of n bytes, and for the bytes that a short copy writes past it. It is never
+// longer than 32-bit offsets allow.
 func (t *text) room(n int) ([]byte, error) {
 	if t.at+n > math.MaxInt32 {
-		return nil, errors.New("the values of a batch take more than 2 GiB: rewrite the file with smaller row groups")
+		return nil, ErrFull
 	}
 	if need := t.at + n + short; need > t.data.buf.Cap() {
 		t.data.reserve(max(need, t.at+t.at/2))
 	}
-	return t.data.buf.Buf(), nil
+	out := t.data.buf.Buf()
+	return out[:min(len(out), math.MaxInt32+short)], nil
 }
 
 // plain decodes values that are each preceded by their length.

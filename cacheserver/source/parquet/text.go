@@ -1,0 +1,57 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package parquet
+
+import (
+	"context"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/kubeflow/datacache/cacheserver/source/parquet/decode"
+)
+
+// withValues returns a field, or a field of lists, whose values have another type.
+func withValues(field arrow.Field, value arrow.DataType) arrow.Field {
+	if list, ok := field.Type.(*arrow.ListType); ok {
+		elem := list.ElemField()
+		elem.Type = value
+		value = arrow.ListOfField(elem)
+	}
+	field.Type = value
+	return field
+}
+
+// toText returns a binary array as strings, which must be valid UTF-8.
+func toText(ctx context.Context, mem allocator, arr arrow.Array, to arrow.DataType) (arrow.Array, error) {
+	out, err := relabel(ctx, mem, arr, to)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkText(out); err != nil {
+		out.Release()
+		return nil, err
+	}
+	return out, nil
+}
+
+// checkText checks that all strings in an array are valid UTF-8. Package decode checks those that it decodes itself.
+func checkText(arr arrow.Array) error {
+	switch arr := arr.(type) {
+	case *array.String:
+		if data := arr.Data().Buffers()[2]; data != nil && arr.Len() > 0 {
+			ends := arr.ValueOffsets()
+			return decode.CheckText(data.Bytes(), ends[0], ends[1:])
+		}
+	case *array.Struct:
+		for i := range arr.NumField() {
+			if err := checkText(arr.Field(i)); err != nil {
+				return err
+			}
+		}
+	case array.ListLike: // maps too
+		return checkText(arr.ListValues())
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Types and files that few writers produce: served exactly, or refused with the column's name, others are served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from client import Client
+from handwritten import Table, annotate, column
+from lake import Made, Selection
+from server import Cache, Caches
+
+Connect = Callable[[Cache], Client]
+Columns = list[tuple[int, str, pa.Array]]
+
+#: Numbers of types in the union LogicalType of the Parquet format.
+VARIANT, GEOMETRY, GEOGRAPHY, NONE_YET = 16, 17, 18, 99
+
+INVALID = b"caf\xe9"
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Callable[..., Table]:
+    """A function that begins a table."""
+    names: Iterator[int] = iter(range(99))
+    return lambda columns, version=2: Table(tmp_path / f"table-{next(names)}", columns, version=version)
+
+
+def write(table: Table, name: str, columns: Columns, **options: Any) -> Path:
+    """Writes a data file whose columns have field ids."""
+    fields = [pa.field(n, a.type, metadata={"PARQUET:field_id": str(i)}) for i, n, a in columns]
+    path = table.parquet(name)
+    pq.write_table(pa.table([a for _, _, a in columns], schema=pa.schema(fields)), path, **options)
+    return path
+
+
+def ids(n: int = 3) -> tuple[int, str, pa.Array]:
+    """The column id."""
+    return 1, "id", pa.array(range(n), pa.int64())
+
+
+ID = column(1, "id", "long")
+
+
+def refusal(private: Callable[..., Cache], made: Made, *flags: str) -> str:
+    """The reason why a cache of the table fails, in its status or as it exits; fails if the cache serves rows."""
+    cache = private(["--metadata", made.metadata, *flags])
+    try:
+        state = cache.wait("Failed", "Ready")
+    except AssertionError:
+        return cache.log("local")
+    assert state["state"] == "Failed", "the cache serves the table"
+    return state["reason"]
+
+
+class TestValuesThatDoNotFit:
+    """A value that the column's type cannot hold is an error that names file, row group and column."""
+
+    @pytest.mark.parametrize(
+        ("kind", "of"),
+        [("timestamp", pa.timestamp("ns")), ("timestamptz", pa.timestamp("ns", "UTC")), ("time", pa.time64("ns"))],
+        ids=["timestamp", "timestamptz", "time"],
+    )
+    def test_nanoseconds(
+        self,
+        kind: str,
+        of: pa.DataType,
+        new: Callable[..., Table],
+        caches: Caches,
+        private: Callable[..., Cache],
+        connect: Connect,
+    ) -> None:
+        table = new([ID, column(2, "at", kind)])
+        whole = [0, 1_000, 86_399_999_999_000]
+        made = table.add(write(table, "whole.parquet", [ids(), (2, "at", pa.array(whole, of))])).write()
+        got = connect(caches.of(made)).table()
+        assert got.column("at").cast(pa.int64()).to_pylist() == [v // 1000 for v in whole]
+        assert got.schema.field("at").type in (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.time64("us"))
+
+        table = new([ID, column(2, "at", kind)])
+        path = write(table, "cut.parquet", [ids(), (2, "at", pa.array([0, 1_999, None], of))], row_group_size=1)
+        made = table.add(path).write()
+        reason = refusal(private, made)
+        assert all(
+            word in reason for word in ("cut.parquet", "row group 1", '"at"', "00:00:00.000001999", "exactly")
+        ), reason
+        assert connect(caches.of(made, Selection(columns=("id",)))).table().num_rows == 3
+
+    @pytest.mark.parametrize(
+        ("nested", "encoding"),
+        [(n, e) for n in ("", "list", "struct") for e in ("dictionary", "PLAIN")]
+        + [("", "DELTA_BYTE_ARRAY"), ("", "DELTA_LENGTH_BYTE_ARRAY")],
+    )
+    def test_text_that_is_not_utf8(
+        self,
+        nested: str,
+        encoding: str,
+        new: Callable[..., Table],
+        caches: Caches,
+        private: Callable[..., Cache],
+        connect: Connect,
+    ) -> None:
+        options: dict[str, Any] = {"use_dictionary": encoding == "dictionary"}
+        if encoding.startswith("DELTA"):
+            options["column_encoding"] = {"word": encoding}
+        text = pa.array([b"fine", None, INVALID, b"x" * 100], pa.binary())
+        table = new([ID, column(2, "word", _nested_type(nested))])
+        made = table.add(
+            _text(write(table, "latin1.parquet", [ids(4), (2, "word", _nested(nested, text))], **options), nested)
+        ).write()
+        reason = refusal(private, made)
+        assert all(
+            word in reason for word in ("latin1.parquet", "row group 0", '"word"', r"caf\xe9", "not valid UTF-8")
+        ), reason
+        if not nested and encoding != "dictionary":
+            assert "row 2" in reason
+        assert connect(caches.of(made, Selection(columns=("id",)))).table().num_rows == 4
+
+        table = new([ID, column(2, "word", _nested_type(nested, "binary"))])
+        made = table.add(
+            _text(write(table, "latin1.parquet", [ids(4), (2, "word", _nested(nested, text))], **options), nested)
+        ).write()
+        if nested == "struct":
+            return  # strings within structs are checked even if the table declares them binary
+        assert connect(caches.of(made)).table().column("word").to_pylist() == _nested(nested, text).to_pylist()
+
+
+def _nested_type(nested: str, kind: str = "string") -> Any:
+    return {
+        "": kind,
+        "list": {"type": "list", "element-id": 3, "element": kind, "element-required": False},
+        "struct": {"type": "struct", "fields": [column(3, "text", kind)]},
+    }[nested]
+
+
+def _nested(nested: str, text: pa.Array) -> pa.Array:
+    if nested == "list":
+        kind = pa.list_(pa.field("element", pa.binary(), metadata={"PARQUET:field_id": "3"}))
+        return pa.array([[v, None] for v in text.to_pylist()], kind)
+    if nested == "struct":
+        return pa.StructArray.from_arrays(
+            [text], fields=[pa.field("text", pa.binary(), metadata={"PARQUET:field_id": "3"})]
+        )
+    return text
+
+
+def _text(path: Path, nested: str) -> Path:
+    """Declares a column as text, which pyarrow does only for valid UTF-8."""
+    return annotate(path, **{{"": "word", "list": "element", "struct": "text"}[nested]: 1})
+
+
+class TestColumnsThatCannotBeRead:
+    """If one is selected, the error names file, column, type and the columns that can be read."""
+
+    def check(
+        self, made: Made, words: list[str], caches: Caches, private: Callable[..., Cache], connect: Connect
+    ) -> None:
+        """Asserts that column bad is refused, in a filter too, and that column id is served."""
+        reason = refusal(private, made)
+        assert all(word in reason for word in ("bad.parquet", '"bad"', "can be read are id", *words)), reason
+        for flags in (["--columns", "bad"], ["--columns", "id", "--filter", "bad IS NULL"]):
+            assert "can be read are id" in caches.run("inspect", "--metadata", made.metadata, *flags).stderr
+        only = Selection(columns=("id",), where="id > 0")
+        assert connect(caches.of(made, only)).table().to_pydict() == {"id": [1, 2]}
+        assert caches.run("inspect", "--metadata", made.metadata, *only.flags()).returncode == 0
+
+    def test_a_logical_type_of_the_future(
+        self, new: Callable[..., Table], caches: Caches, private: Callable[..., Cache], connect: Connect
+    ) -> None:
+        table = new([ID, column(2, "bad", "string")])
+        path = write(table, "bad.parquet", [ids(), (2, "bad", pa.array(["a", "b", None]))])
+        made = table.add(annotate(path, bad=NONE_YET)).write()
+        self.check(made, ["string", "BYTE_ARRAY", "not known"], caches, private, connect)
+        cluster = connect(caches.of(made, Selection(columns=("id",)), mode="cluster"))
+        assert cluster.table().to_pydict() == {"id": [0, 1, 2]}
+
+    def test_within_a_struct(
+        self, new: Callable[..., Table], caches: Caches, private: Callable[..., Cache], connect: Connect
+    ) -> None:
+        table = new([ID, column(2, "bad", {"type": "struct", "fields": [column(3, "x", "long")]})])
+        bad = pa.StructArray.from_arrays(
+            [pa.array([1, 2, None])], fields=[pa.field("x", pa.int64(), metadata={"PARQUET:field_id": "3"})]
+        )
+        path = annotate(write(table, "bad.parquet", [ids(), (2, "bad", bad)]), x=NONE_YET)
+        made = table.add(path).write()
+        for flags in ([], ["--columns", "bad"]):
+            reason = refusal(private, made, *flags)
+            assert all(
+                word in reason
+                for word in ("bad.parquet", '"bad"', "struct", "INT64", "not known", "can be read are id")
+            ), reason
+        assert connect(caches.of(made, Selection(columns=("id",)))).table().num_rows == 3
+
+    def test_a_type_that_does_not_fit_the_physical_type(
+        self, new: Callable[..., Table], caches: Caches, private: Callable[..., Cache], connect: Connect
+    ) -> None:
+        table = new([ID, column(2, "bad", "string")])
+        path = write(table, "bad.parquet", [ids(), (2, "bad", pa.array([1.0, 2.0, None]))])
+        self.check(table.add(annotate(path, bad=1)).write(), ["string"], caches, private, connect)
+
+    def test_a_wide_decimal(
+        self, new: Callable[..., Table], caches: Caches, private: Callable[..., Cache], connect: Connect
+    ) -> None:
+        table = new([ID, column(2, "bad", "decimal(38, 2)")])
+        path = write(table, "bad.parquet", [ids(), (2, "bad", pa.array([1, 2, None], pa.decimal256(60, 2)))])
+        self.check(table.add(path).write(), ["decimal(38, 2)", "decimal256"], caches, private, connect)
+
+    def test_two_columns_with_one_field_id(
+        self, new: Callable[..., Table], caches: Caches, private: Callable[..., Cache], connect: Connect
+    ) -> None:
+        table = new([ID, column(2, "bad", "long")])
+        path = write(table, "bad.parquet", [ids(), (2, "bad", pa.array([1, 2, 3])), (2, "worse", pa.array([4, 5, 6]))])
+        self.check(table.add(path).write(), ["field id 2", '"worse"'], caches, private, connect)
+
+    def test_two_columns_of_one_name_in_a_file(
+        self, new: Callable[..., Table], caches: Caches, private: Callable[..., Cache], connect: Connect
+    ) -> None:
+        table = new([ID, column(2, "bad", "long")])
+        path = write(table, "bad.parquet", [ids(), (2, "bad", pa.array([1, 2, 3])), (5, "bad", pa.array([4, 5, 6]))])
+        self.check(table.add(path).write(), ["two columns of this name"], caches, private, connect)
+
+    def test_two_columns_of_one_name_in_the_table(
+        self, new: Callable[..., Table], caches: Caches, private: Callable[..., Cache], connect: Connect
+    ) -> None:
+        table = new([ID, column(2, "A", "long"), column(3, "A", "string")])
+        made = table.add(
+            write(table, "a.parquet", [ids(), (2, "A", pa.array([1, 2, 3])), (3, "B", pa.array(["x", "y", "z"]))])
+        ).write()
+        for flags in ([], ["--columns", "A"]):
+            reason = refusal(private, made, *flags)
+            assert all(word in reason for word in ('"A"', "two columns", "2 and 3", "rename")), reason
+        for where in ("A = 1", "id = 1"):
+            reason = refusal(private, made, "--columns", "id", "--filter", where)
+            assert all(word in reason for word in ('"A"', "two columns", "rename")), reason
+        assert connect(caches.of(made, Selection(columns=("id",)))).table().num_rows == 3
+
+    def test_names_that_differ_in_case_are_two_columns(
+        self, new: Callable[..., Table], caches: Caches, connect: Connect
+    ) -> None:
+        table = new([ID, column(2, "a", "long"), column(3, "A", "string")])
+        made = table.add(
+            write(table, "a.parquet", [ids(), (2, "a", pa.array([1, 2, 3])), (3, "A", pa.array(["x", "y", "z"]))])
+        ).write()
+        for where, want in (("A = 'y'", 1), ("a > 1", 2)):
+            assert connect(caches.of(made, Selection(where=where))).table().num_rows == want
+            client = connect(caches.of(made))
+            info = client.command(v=1, kind="shard", index=0, total=1, filter=where)
+            assert client.read(info).num_rows == want
