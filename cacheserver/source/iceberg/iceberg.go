@@ -39,6 +39,7 @@ type Table struct {
 	scan       *table.Scan // with the filter, used for planning
 	unfiltered *table.Scan
 	schema     *ice.Schema       // of the snapshot
+	whole      *ice.Schema       // schema and the columns of row lineage
 	fields     []ice.NestedField // that are served
 	served     *arrow.Schema
 	filter     ice.BooleanExpression // bound to schema; nil: all rows
@@ -147,7 +148,8 @@ func (t *Table) choose(sel Selection) error {
 	if t.schema, err = scan.Projection(); err != nil {
 		return fmt.Errorf("schema of the snapshot: %w", err)
 	}
-	if t.fields, err = selectColumns(t.schema, sel.Columns); err != nil {
+	t.whole = withLineage(t.schema, t.table.Metadata().Version())
+	if t.fields, err = t.selectColumns(sel.Columns); err != nil {
 		return err
 	}
 	if t.served, err = parquet.ArrowSchema(t.fields, t.properties); err != nil {
@@ -169,14 +171,16 @@ func (t *Table) choose(sel Selection) error {
 func (t *Table) bindFilter(sel Selection) error {
 	var options []table.ScanOption
 	if strings.TrimSpace(sel.Filter) != "" {
-		unbound, err := filter.Parse(sel.Filter, t.schema)
+		unbound, err := filter.Parse(sel.Filter, t.whole)
 		if err != nil {
 			return fmt.Errorf("filter %q: %w", sel.Filter, err)
 		}
-		if t.filter, err = predicate.Bind(t.schema, unbound); err != nil {
+		if t.filter, err = predicate.Bind(t.whole, unbound); err != nil {
 			return fmt.Errorf("filter %q: %w", sel.Filter, err)
 		}
-		options = append(options, table.WithRowFilter(unbound))
+		if t.whole == t.schema || !t.filtersLineage() {
+			options = append(options, table.WithRowFilter(unbound))
+		}
 	}
 	var err error
 	if t.unfiltered, err = scanOf(t.table, sel); err != nil {

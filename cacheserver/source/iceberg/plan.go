@@ -34,7 +34,9 @@ type Split struct {
 	Version string `json:"version,omitempty"`
 	// Sequence is the file's data sequence number; 0 for a table of format v1.
 	Sequence int64 `json:"sequence"`
-	RowGroup int   `json:"row_group"`
+	// FirstRowID is the row id of the file's first row; nil if the file has none.
+	FirstRowID *int64 `json:"first_row_id,omitempty"`
+	RowGroup   int    `json:"row_group"`
 	// Start and Length are the row group's bytes in the file.
 	Start  int64 `json:"start"`
 	Length int64 `json:"length"`
@@ -69,9 +71,11 @@ func (s Split) end() int64 { return s.First + s.Rows }
 type dataFile struct {
 	file     ice.DataFile
 	sequence int64
-	position []ice.DataFile // positional delete files
-	equality []ice.DataFile
-	vectors  []ice.DataFile // deletion vectors
+	// firstRowID is the row id of the first row; nil if rows have none.
+	firstRowID *int64
+	position   []ice.DataFile // positional delete files
+	equality   []ice.DataFile
+	vectors    []ice.DataFile // deletion vectors
 }
 
 // clean reports whether no deletes apply.
@@ -211,6 +215,8 @@ func newFilePlan(tasks []table.FileScanTask) (*filePlan, error) {
 
 func newDataFile(task table.FileScanTask) *dataFile {
 	d := &dataFile{
+		firstRowID: task.FirstRowID,
+
 		file:     ice.DataFileWithoutColumnStats(task.File), // statistics are only for pruning, which is done
 		position: task.DeleteFiles,
 		equality: task.EqualityDeleteFiles,
@@ -251,7 +257,7 @@ func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) 
 	}
 	var splits []Split
 	for g := range f.Groups() {
-		if f.Rows(g) == 0 || (t.filter != nil && !predicate.MightMatch(t.filter, f.Bounds(g))) {
+		if f.Rows(g) == 0 || (t.filter != nil && !predicate.MightMatch(t.filter, bounds(f, g))) {
 			continue
 		}
 		start, length, err := f.Extent(g)
@@ -262,7 +268,7 @@ func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) 
 			return nil, err
 		}
 		splits = append(splits, Split{
-			File: f.URI, FileSize: f.Size, Version: f.Version, Sequence: d.sequence, RowGroup: g, Start: start, Length: length,
+			File: f.URI, FileSize: f.Size, Version: f.Version, Sequence: d.sequence, FirstRowID: d.firstRowID, RowGroup: g, Start: start, Length: length,
 			Rows: f.Rows(g), Bytes: way.projection.Weight(f, g, way.served), Exact: d.clean() && t.filter == nil,
 		})
 	}

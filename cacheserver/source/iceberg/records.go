@@ -91,6 +91,7 @@ func (d *decoder) next(ctx context.Context) (_ source.Batch, err error) {
 		return source.Batch{}, err
 	}
 	defer parquet.ReleaseAll(columns)
+	d.fetched.inherit(columns, at)
 	keep, kept, err := d.mask(columns, int(at), n)
 	if err != nil || kept == 0 {
 		return source.Batch{}, err

@@ -19,11 +19,12 @@ type scanColumns struct {
 	projection *parquet.Projection
 	served     int
 	paths      map[int]predicate.Path // locates the fields that filter and deletes compare, by field id
+	lineage    map[int]int            // indices of the columns of row lineage, by field id
 }
 
 // columnsOf returns the scanColumns of a data file. d may be nil for a file without deletes in a table without identity partitions.
 func (t *Table) columnsOf(f *parquet.Footer, d *dataFile) (*scanColumns, error) {
-	w := &scanColumns{served: len(t.fields), paths: map[int]predicate.Path{}}
+	w := &scanColumns{served: len(t.fields), paths: map[int]predicate.Path{}, lineage: map[int]int{}}
 	fields := slices.Clone(t.fields)
 	ids, err := t.comparedFields(d)
 	if err != nil {
@@ -37,8 +38,33 @@ func (t *Table) columnsOf(f *parquet.Footer, d *dataFile) (*scanColumns, error) 
 			return nil, fmt.Errorf("data file %s: %scompare its rows: %w", f.URI, d.comparing(id), err)
 		}
 	}
-	w.projection, err = parquet.NewProjection(f, fields, sources{partition: t.partition(d), defaults: t.defaults}.value, t.properties)
-	return w, err
+	for i, f := range fields {
+		if ice.IsMetadataColumn(f.ID) {
+			w.lineage[f.ID] = i
+		}
+	}
+	missing := sources{partition: t.partition(d), defaults: t.defaults}.value
+	if w.projection, err = parquet.NewProjection(f, fields, missing, t.properties); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, t.readable(func(field ice.NestedField) error {
+			_, err := parquet.NewProjection(f, []ice.NestedField{field}, missing, t.properties)
+			return err
+		}))
+	}
+	return w, nil
+}
+
+// readable tells the user which columns can be selected: those for which problem returns nil.
+func (t *Table) readable(problem func(ice.NestedField) error) string {
+	var names []string
+	for _, f := range t.schema.Fields() {
+		if problem(f) == nil {
+			names = append(names, f.Name)
+		}
+	}
+	if len(names) == 0 {
+		return "no column can be read"
+	}
+	return "leave the column out, columns that can be read are " + listed(names)
 }
 
 // comparedFields returns the field ids that the filter and d's equality deletes compare.
@@ -78,7 +104,7 @@ func (w *scanColumns) addCompared(t *Table, fields []ice.NestedField, id int) ([
 // topLevelField returns the top-level field that contains field id, reduced to that field. A field that was dropped is looked up in
 // older schemas.
 func (t *Table) topLevelField(id int) (ice.NestedField, bool) {
-	schemas := append([]*ice.Schema{t.schema}, t.table.Metadata().Schemas()...)
+	schemas := append([]*ice.Schema{t.whole}, t.table.Metadata().Schemas()...)
 	slices.Reverse(schemas[1:]) // newest first
 	for _, s := range schemas {
 		for _, f := range s.Fields() {

@@ -113,23 +113,43 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// selectColumns returns the fields of schema with the given names, in the schema's order; all fields if there are no names.
-func selectColumns(schema *ice.Schema, names []string) ([]ice.NestedField, error) {
-	fields := schema.Fields()
+// selectColumns returns the fields of the table with the given names, in the table's order and those of row lineage last; all fields of
+// the schema if there are no names.
+func (t *Table) selectColumns(names []string) ([]ice.NestedField, error) {
+	fields := t.whole.Fields()
 	if len(names) == 0 {
-		return fields, nil
+		fields = t.schema.Fields()
 	}
 	have := make([]string, len(fields))
 	for i, f := range fields {
 		have[i] = f.Name
 	}
 	for i, name := range names {
-		if !slices.Contains(have, name) {
+		switch {
+		case slices.Contains(have, name):
+		case slices.ContainsFunc(lineage(), func(f ice.NestedField) bool { return f.Name == name }):
+			return nil, fmt.Errorf("column %q: tables have it from format version %d on, this one has version %d: upgrade it", name, firstWithLineage, t.table.Metadata().Version())
+		default:
 			return nil, fmt.Errorf("column %q: the table has no such top-level column, it has %q", name, have)
 		}
 		if slices.Contains(names[:i], name) {
 			return nil, fmt.Errorf("column %q is named twice: name every column once", name)
 		}
 	}
-	return slices.DeleteFunc(fields, func(f ice.NestedField) bool { return !slices.Contains(names, f.Name) }), nil
+	if len(names) > 0 {
+		fields = slices.DeleteFunc(fields, func(f ice.NestedField) bool { return !slices.Contains(names, f.Name) })
+	}
+	return fields, distinct(fields)
+}
+
+// distinct returns an error if two fields have the same name.
+func distinct(fields []ice.NestedField) error {
+	ids := map[string]int{}
+	for _, f := range fields {
+		if id, ok := ids[f.Name]; ok {
+			return fmt.Errorf("column %q: the table's schema has two columns of this name, with the field ids %d and %d: rename one, or select other columns", f.Name, id, f.ID)
+		}
+		ids[f.Name] = f.ID
+	}
+	return nil
 }

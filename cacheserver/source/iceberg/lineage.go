@@ -1,0 +1,96 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iceberg
+
+import (
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+)
+
+// firstWithLineage is the first table format version whose rows have an id and the sequence number of their last change.
+const firstWithLineage = 3
+
+// lineage lists the columns of row lineage, which are in no schema of a table.
+func lineage() []ice.NestedField {
+	return []ice.NestedField{ice.RowID(), ice.LastUpdatedSequenceNumber()}
+}
+
+// withLineage returns the schema of a table of a format version with the columns of row lineage, if it has any, except those whose name
+// the schema uses.
+func withLineage(schema *ice.Schema, version int) *ice.Schema {
+	if version < firstWithLineage {
+		return schema
+	}
+	fields := schema.Fields()
+	for _, f := range lineage() {
+		if !slices.ContainsFunc(fields, func(own ice.NestedField) bool { return own.Name == f.Name }) {
+			fields = append(fields, f)
+		}
+	}
+	return ice.NewSchemaWithIdentifiers(schema.ID, schema.IdentifierFieldIDs, fields...)
+}
+
+// filtersLineage reports whether the filter compares a column of row lineage. Statistics of files don't apply to these.
+func (t *Table) filtersLineage() bool {
+	if t.filter == nil {
+		return false
+	}
+	ids, err := ice.ExtractFieldIDs(t.filter)
+	return err == nil && slices.ContainsFunc(ids, ice.IsMetadataColumn)
+}
+
+// inherit replaces nulls in the columns of row lineage (Iceberg spec, Row Lineage). at is the position in the file of the first row. A
+// file that was written before the table had row lineage has no first row id: both columns are then null.
+func (f *Fetched) inherit(columns []arrow.Array, at int64) {
+	first := f.split.FirstRowID
+	for id, of := range map[int]func(row int) int64{
+		ice.RowIDFieldID:                     func(row int) int64 { return *first + at + int64(row) },
+		ice.LastUpdatedSequenceNumberFieldID: func(int) int64 { return f.split.Sequence },
+	} {
+		column, ok := f.columns.lineage[id]
+		if !ok {
+			continue
+		}
+		old := columns[column].(*array.Int64)
+		columns[column] = inherited(old, first != nil, of)
+		old.Release()
+	}
+}
+
+// inherited returns a column with value instead of its nulls or, unless known is set, a column of nulls.
+func inherited(column *array.Int64, known bool, value func(row int) int64) arrow.Array {
+	if !known {
+		return array.MakeArrayOfNull(memory.DefaultAllocator, column.DataType(), column.Len())
+	}
+	out := make([]int64, column.Len())
+	copy(out, column.Int64Values())
+	if column.NullN() > 0 {
+		for i := range out {
+			if column.IsNull(i) {
+				out[i] = value(i)
+			}
+		}
+	}
+	data := array.NewData(column.DataType(), len(out), []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Int64Traits.CastToBytes(out))}, nil, 0, 0)
+	defer data.Release()
+	return array.NewInt64Data(data)
+}
+
+// bounds returns the bounds of a row group's fields, which are unknown for row lineage: statistics do not count inherited values.
+func bounds(f *parquet.Footer, group int) func(ice.NestedField) predicate.Bounds {
+	known := f.Bounds(group)
+	return func(field ice.NestedField) predicate.Bounds {
+		if ice.IsMetadataColumn(field.ID) {
+			return predicate.Bounds{}
+		}
+		return known(field)
+	}
+}
