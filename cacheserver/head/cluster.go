@@ -202,7 +202,7 @@ func (c *cluster) abortLocked(s *session) {
 	s.tell(peer.ToNode{Abort: abort})
 }
 
-// tick closes the sessions of silent nodes. It fails a first load whose nodes never joined, or that made no progress for too long
+// tick closes the sessions of silent nodes, and ends the evaluation of filters that nobody waits for. It fails a first load whose nodes never joined, or that made no progress for too long
 // because of the store or the catalog. A cache that was Ready is never failed for this, since its rows are in use.
 func (c *cluster) tick(now time.Time) {
 	c.mu.Lock()
@@ -219,6 +219,7 @@ func (c *cluster) tick(now time.Time) {
 		}
 	}
 	c.decideLocked(now)
+	c.cancelFiltersLocked(now)
 	if c.data.ready {
 		return
 	}

@@ -5,6 +5,7 @@ package head
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,8 +21,13 @@ const (
 	indexWait = 30 * time.Second
 	// mostFilters is the number of filters that a head remembers. The nodes' indexes are bounded by their memory.
 	mostFilters = 256
-	// mostIndexing is the number of filters that nodes may be evaluating; see outboxSize.
-	mostIndexing = 64
+	// mostLarge is the number of large filters that a node may be evaluating, and mostOfClient that of the clients at one address. A filter
+	// is large if it takes more comparisons than smallComparisons, about a second of a core.
+	mostLarge, mostOfClient = 64, 16
+	smallComparisons        = 1 << 30
+	// leftPatience is how long nodes go on evaluating a filter whose last client has cancelled its request, and lapsedPatience how long if the
+	// request has taken too long, since the client may ask again.
+	leftPatience, lapsedPatience = 2 * time.Second, indexWait
 )
 
 // filters are the filters that clients have used with a plan; the zero value is that without a plan. The cluster's mu protects them.
@@ -42,11 +48,21 @@ func (f *filters) wake() {
 
 // filter is a filter, and what the nodes have of it.
 type filter struct {
-	id, text string
+	id       string
 	nodes    []nodeFilter
+	by       asked     // the first request
 	waiting  int       // requests that wait for it
 	touched  time.Time // of the last request
+	needless time.Time // from when on nobody is expected to wait for it, if none does
 	failure  string    // why it can't be used with this plan any more
+}
+
+// asked is a request for a filter.
+type asked struct {
+	text        string // canonical
+	comparisons int64  // that evaluating it takes on a data node
+	job         string // that of the request, or else client
+	client      string // host of the client's address
 }
 
 // nodeFilter is what one node has said about a filter. Over a new session the node is asked again: it may have restarted.
@@ -58,14 +74,13 @@ type nodeFilter struct {
 	refusal error  // of the last request
 }
 
-// filtered waits until every node has the index of a filter over the rows of v, and returns v with the filtered rows. text is the
-// filter in canonical form.
-func (c *cluster) filtered(ctx context.Context, v view, text string) (view, string, error) {
-	f, err := c.openFilter(v.plan, text)
+// filtered waits until every node has the index of a filter over the rows of v, and returns v with the filtered rows and the index's id.
+func (c *cluster) filtered(ctx context.Context, v view, by asked) (view, string, error) {
+	f, err := c.openFilter(v.plan, by)
 	if err != nil {
 		return view{}, "", err
 	}
-	defer c.closeFilter(f)
+	defer func() { c.closeFilter(f, ctx.Err()) }()
 	deadline := time.NewTimer(indexWait)
 	defer deadline.Stop()
 	for {
@@ -94,36 +109,61 @@ func (c *cluster) filtered(ctx context.Context, v view, text string) (view, stri
 }
 
 // openFilter returns the filter, for use by one request.
-func (c *cluster) openFilter(plan *tablePlan, text string) (*filter, error) {
+func (c *cluster) openFilter(plan *tablePlan, by asked) (*filter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.filters.held[text]
+	f := c.filters.held[by.text]
 	if f == nil {
 		if len(c.filters.held) >= mostFilters && !c.forgetFilterLocked() {
 			return nil, status.Errorf(codes.ResourceExhausted, "filter: requests wait for %d other filters: ask again later", mostFilters)
 		}
-		id, err := fingerprintOf([]string{plan.fingerprint, text})
+		id, err := fingerprintOf([]string{plan.fingerprint, by.text})
 		if err != nil {
 			return nil, err
 		}
-		f = &filter{id: id, text: text, nodes: make([]nodeFilter, len(c.members))}
-		c.filters.held[text] = f
+		f = &filter{id: id, nodes: make([]nodeFilter, len(c.members))}
+		c.filters.held[by.text] = f
 	}
 	if f.waiting == 0 { // otherwise another request has just been asking
 		for i := range f.nodes {
 			f.nodes[i].refusal = nil
 		}
+		f.by = by
 	}
 	f.waiting++
 	f.touched = time.Now()
 	return f, nil
 }
 
-func (c *cluster) closeFilter(f *filter) {
+// closeFilter ends the use of a filter by one request; canceled is the error of its context.
+func (c *cluster) closeFilter(f *filter, canceled error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	patience := lapsedPatience
+	if errors.Is(canceled, context.Canceled) {
+		patience = leftPatience
+	}
 	f.waiting--
+	f.needless = time.Now().Add(patience)
 }
+
+// cancelFiltersLocked tells nodes to stop evaluating filters that nobody waits for.
+func (c *cluster) cancelFiltersLocked(now time.Time) {
+	for _, f := range c.filters.held {
+		if f.waiting > 0 || now.Before(f.needless) {
+			continue
+		}
+		for i := range f.nodes {
+			if s := c.members[i].session; f.nodes[i].indexes(s) {
+				f.nodes[i].asked = nil
+				s.tell(peer.ToNode{Unindex: &peer.Unindex{Plan: c.data.plan.fingerprint, ID: f.id}})
+			}
+		}
+	}
+}
+
+// indexes reports whether the node was asked for the index over a session, and has not answered.
+func (n *nodeFilter) indexes(s *session) bool { return s != nil && n.asked == s && n.done != s }
 
 // forgetFilterLocked forgets the filter that was not requested for the longest time, if no request waits for it.
 func (c *cluster) forgetFilterLocked() bool {
@@ -136,7 +176,7 @@ func (c *cluster) forgetFilterLocked() bool {
 	if oldest == nil {
 		return false
 	}
-	delete(c.filters.held, oldest.text)
+	delete(c.filters.held, oldest.by.text)
 	return true
 }
 
@@ -145,7 +185,7 @@ func (c *cluster) forgetFilterLocked() bool {
 func (c *cluster) askNodes(plan *tablePlan, f *filter) (counts []int64, changed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.data.plan != plan || c.filters.held[f.text] != f {
+	if c.data.plan != plan || c.filters.held[f.by.text] != f {
 		return nil, nil, status.Error(codes.Unavailable, "filter: the cache has changed its plan: ask again")
 	}
 	if f.failure != "" {
@@ -166,11 +206,11 @@ func (c *cluster) askNodes(plan *tablePlan, f *filter) (counts []int64, changed 
 		if n.asked == s || s == nil {
 			continue
 		}
-		if c.indexingLocked(i) >= mostIndexing {
-			return nil, nil, status.Errorf(codes.ResourceExhausted, "filter: data node %d is evaluating %d other filters: ask again later", i, mostIndexing)
+		if err := c.mayIndexLocked(i, f.by); err != nil {
+			return nil, nil, err
 		}
 		n.asked = s
-		s.tell(peer.ToNode{Index: &peer.Index{Plan: plan.fingerprint, ID: f.id, Filter: f.text}})
+		s.tell(peer.ToNode{Index: &peer.Index{Plan: plan.fingerprint, ID: f.id, Filter: f.by.text, Job: f.by.job}})
 	}
 	if waits {
 		return nil, c.filters.changed, nil
@@ -178,15 +218,27 @@ func (c *cluster) askNodes(plan *tablePlan, f *filter) (counts []int64, changed 
 	return counts, nil, nil
 }
 
-// indexingLocked is how many filters a node was asked for over its session and has not answered for.
-func (c *cluster) indexingLocked(node int) (count int) {
-	s := c.members[node].session
+// mayIndexLocked returns an error if a filter is large, and the node is evaluating as many large ones as it may, of all clients or of one
+// address.
+func (c *cluster) mayIndexLocked(node int, by asked) error {
+	all, own := 0, 0
 	for _, f := range c.filters.held {
-		if n := &f.nodes[node]; n.asked == s && n.done != s {
-			count++
+		if f.by.comparisons > smallComparisons && f.nodes[node].indexes(c.members[node].session) {
+			all++
+			if f.by.client == by.client {
+				own++
+			}
 		}
 	}
-	return count
+	switch {
+	case by.comparisons <= smallComparisons:
+		return nil
+	case own >= mostOfClient:
+		return status.Errorf(codes.ResourceExhausted, "filter: data node %d is evaluating %d other large filters of clients at %s: ask again later", node, own, by.client)
+	case all >= mostLarge:
+		return status.Errorf(codes.ResourceExhausted, "filter: data node %d is evaluating %d other large filters: ask again later", node, all)
+	}
+	return nil
 }
 
 // indexing describes how far the nodes are with a filter.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
@@ -20,14 +21,22 @@ import (
 
 // asked returns the filters whose index the head has requested from the node since the last call.
 func (f *fakeNode) asked() (filters []peer.Index) {
+	for _, m := range f.told() {
+		if m.Index != nil {
+			filters = append(filters, *m.Index)
+		}
+	}
+	return filters
+}
+
+// told returns the head's messages to the node since the last call.
+func (f *fakeNode) told() (messages []peer.ToNode) {
 	for {
 		select {
 		case m := <-f.s.out:
-			if m.Index != nil {
-				filters = append(filters, *m.Index)
-			}
+			messages = append(messages, m)
 		default:
-			return filters
+			return messages
 		}
 	}
 }
@@ -45,6 +54,12 @@ func (f *fakeNode) indexed(rows int64, hash string, dropped ...string) {
 // request asks for filtered rows, and returns a function that waits for the outcome. It must be called within a synctest bubble.
 func request(t *testing.T, c *cluster, filter string) (wait func() ([]assign.Bounds, error)) {
 	t.Helper()
+	return requestBy(context.WithoutCancel(t.Context()), t, c, asked{text: filter, client: filter})
+}
+
+// requestBy is request by a client.
+func requestBy(ctx context.Context, t *testing.T, c *cluster, by asked) (wait func() ([]assign.Bounds, error)) {
+	t.Helper()
 	v, err := c.view()
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +68,7 @@ func request(t *testing.T, c *cluster, filter string) (wait func() ([]assign.Bou
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		got, _, err = c.filtered(context.WithoutCancel(t.Context()), v, filter)
+		got, _, err = c.filtered(ctx, v, by)
 		done <- err
 	}()
 	synctest.Wait()
@@ -150,10 +165,14 @@ func TestFiltersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, nodes := readyCluster(t, 1, 2)
 		var waits []func() ([]assign.Bounds, error)
-		for i := range mostIndexing {
-			waits = append(waits, request(t, c, fmt.Sprint("id > ", i)))
+		large := func(filter string) func() ([]assign.Bounds, error) {
+			return requestBy(t.Context(), t, c, asked{text: filter, client: filter, comparisons: smallComparisons + 1})
 		}
-		expectRefusal(t, request(t, c, "id > 999"), codes.ResourceExhausted, "evaluating 64 other filters")
+		for i := range mostLarge {
+			waits = append(waits, large(fmt.Sprint("id > ", i)))
+		}
+		expectRefusal(t, large("id > 999"), codes.ResourceExhausted, "evaluating 64 other large filters")
+		waits = append(waits, request(t, c, "id > 998"))
 		for _, asked := range nodes[0].asked() {
 			nodes[0].send(peer.ToHead{Indexed: &peer.Indexed{Plan: asked.Plan, ID: asked.ID, Rows: 1, Hash: "a"}})
 		}
@@ -167,6 +186,50 @@ func TestFiltersAreBounded(t *testing.T) {
 		}
 		if n := len(c.filters.held); n != mostFilters {
 			t.Errorf("%d filters are remembered, want %d", n, mostFilters)
+		}
+	})
+}
+
+func TestTheLastClientCancelsAFilter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, nodes := readyCluster(t, 1, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := requestBy(ctx, t, c, asked{text: "id > 1"}), request(t, c, "id > 1")
+		sent := nodes[0].asked()[0]
+		cancel()
+		expectRefusal(t, first, codes.Canceled, "")
+		time.Sleep(leftPatience + 1)
+		if c.tick(time.Now()); len(nodes[0].told()) > 0 {
+			t.Error("the node is told something while another client waits")
+		}
+		expectRefusal(t, second, codes.Unavailable, "indexing filter (0/1 nodes)")
+		if c.tick(time.Now().Add(lapsedPatience - time.Second)); len(nodes[0].told()) > 0 {
+			t.Error("the node is told something before the client could ask again")
+		}
+		c.tick(time.Now().Add(lapsedPatience))
+		want := []peer.ToNode{{Unindex: &peer.Unindex{Plan: sent.Plan, ID: sent.ID}}}
+		if diff := cmp.Diff(want, nodes[0].told()); diff != "" {
+			t.Errorf("the node is told (-want +got):\n%s", diff)
+		}
+		again := request(t, c, "id > 1")
+		nodes[0].indexed(3, "a")
+		expectRows(t, again, assign.Bounds{0, 3})
+	})
+}
+
+func TestClientsOfOneAddressCannotHaveAllLargeFilters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, nodes := readyCluster(t, 1, 2)
+		for i := range mostOfClient {
+			requestBy(t.Context(), t, c, asked{text: fmt.Sprint("id > ", i), job: fmt.Sprint(i), client: "10.0.0.1", comparisons: smallComparisons + 1})
+		}
+		one := requestBy(t.Context(), t, c, asked{text: "id > 999", job: "another", client: "10.0.0.1", comparisons: smallComparisons + 1})
+		expectRefusal(t, one, codes.ResourceExhausted, "evaluating 16 other large filters of clients at 10.0.0.1")
+		nodes[0].asked()
+		for _, by := range []asked{{text: "id > 999", client: "10.0.0.2", comparisons: smallComparisons + 1}, {text: "id > 1000", client: "10.0.0.1"}} {
+			wait := requestBy(t.Context(), t, c, by)
+			nodes[0].indexed(1, "a")
+			expectRows(t, wait, assign.Bounds{0, 1})
 		}
 	})
 }

@@ -32,7 +32,7 @@ func (s *service) GetSchema(ctx context.Context, d *flight.FlightDescriptor) (*f
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.head.canonical(v.plan, request.Filter); err != nil {
+	if _, err := s.head.check(ctx, v, request); err != nil {
 		return nil, err
 	}
 	if request.Filter == "" {

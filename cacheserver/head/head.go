@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -28,6 +29,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/cacheserver/work"
 	"github.com/kubeflow/datacache/internal/tracing"
 )
 
@@ -41,6 +43,8 @@ type Config struct {
 	Budget     *rows.Budget // bounds the memory that clients can use in the head; nil: a budget of 256 MiB
 	Store      *objstore.Store
 	Source     source.Source
+	// FilterComparisons is how many comparisons evaluating a filter may take on a data node: its terms times the node's rows. 0: 10^11.
+	FilterComparisons int64
 
 	Secret      string                   // nodes need it to join; if empty, any node may join
 	TLS         transport.TLS            // zero: plain text
@@ -57,11 +61,15 @@ type Config struct {
 	Profiles bool         // serve Go's profiles beside the metrics
 }
 
+// FilterComparisons is the default of Config.FilterComparisons: one to two minutes of a core.
+const FilterComparisons = 100_000_000_000
+
 // Head is the head of one cache. Make it with New, run it with Start; it is safe for concurrent use.
 type Head struct {
 	cfg     Config
 	sealer  protocol.Sealer
 	cluster *cluster
+	checks  *work.Pool // of filters
 }
 
 // New checks the configuration and makes a head that has not started.
@@ -70,6 +78,7 @@ func New(cfg Config) (*Head, error) {
 		return nil, fmt.Errorf("nodes: %d, want at least 1 data node", cfg.Nodes)
 	}
 	cfg.Budget = cmp.Or(cfg.Budget, rows.NewBudget(256<<20))
+	cfg.FilterComparisons = cmp.Or(cfg.FilterComparisons, FilterComparisons)
 	cfg.TicketTTL = cmp.Or(cfg.TicketTTL, time.Hour)
 	cfg.NodeTimeout = cmp.Or(cfg.NodeTimeout, 10*time.Second)
 	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 10*time.Minute)
@@ -81,7 +90,7 @@ func New(cfg Config) (*Head, error) {
 	}
 	salt := make([]byte, 32)
 	_, _ = rand.Read(salt) // never fails
-	h := &Head{cfg: cfg, sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt))}
+	h := &Head{cfg: cfg, sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0))}
 	now := time.Now()
 	h.cluster = &cluster{
 		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, loadTimeout: cfg.LoadTimeout, started: now,

@@ -4,6 +4,7 @@
 package head
 
 import (
+	"cmp"
 	"context"
 
 	"google.golang.org/grpc/codes"
@@ -12,6 +13,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/epoch"
 	"github.com/kubeflow/datacache/cacheserver/filter/syntax"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
 // selection says which rows of a view a request selects.
@@ -21,19 +24,54 @@ type selection struct {
 	fingerprint string
 }
 
-// canonical checks a filter and returns its canonical form; "" stays "".
-func (h *Head) canonical(plan *tablePlan, filter string) (string, error) {
-	if filter == "" {
-		return "", nil
+// checkBytes is the memory that checking a filter takes for each byte of its text.
+const checkBytes = 320
+
+// check checks a request's filter, in turns of the requests' jobs. The result's text is empty if the request has no filter.
+func (h *Head) check(ctx context.Context, v view, r protocol.Request) (by asked, err error) {
+	if r.Filter == "" {
+		return asked{}, nil
 	}
-	if _, err := h.cfg.Source.Match(plan.Schema, filter); err != nil {
-		return "", status.Errorf(codes.InvalidArgument, "command: %v", err)
+	client := transport.Client(ctx)
+	job, clients, size := cmp.Or(r.Job, client), h.cfg.Budget.Clients(), int64(checkBytes*len(r.Filter))
+	err = h.checks.Run(ctx, work.Task{
+		Owner: job, Steps: 1, Cost: float64(size),
+		Begin: func(bool) (func(int) error, error) {
+			if err := clients.Reserve(size); err != nil {
+				return nil, status.Errorf(codes.ResourceExhausted, "filter: %v: ask again later", err)
+			}
+			return func(int) (err error) {
+				defer clients.Release(size)
+				by, err = h.parse(v, r.Filter)
+				return err
+			}, nil
+		},
+	})
+	by.job, by.client = job, client
+	return by, err
+}
+
+// parse returns the canonical form and the cost of a filter, if it is valid and not too expensive.
+func (h *Head) parse(v view, filter string) (asked, error) {
+	m, err := h.cfg.Source.Match(v.plan.Schema, filter)
+	if err != nil {
+		return asked{}, status.Errorf(codes.InvalidArgument, "command: %v", err)
+	}
+	var rows int64
+	for i := range v.nodes {
+		rows = max(rows, v.nodes[i].rows)
+	}
+	terms, _ := m.Cost()
+	if int64(terms) > h.cfg.FilterComparisons/max(rows, 1) {
+		return asked{}, status.Errorf(codes.InvalidArgument,
+			"command: filter: %d comparisons for each of the %d rows of a data node, %.3g in all, are more than the %.3g of --filter-comparisons: use fewer comparisons (IN with any number of values is one), or raise it",
+			terms, rows, float64(terms)*float64(rows), float64(h.cfg.FilterComparisons))
 	}
 	text, err := syntax.Canonical(filter)
 	if err != nil {
-		return "", status.Errorf(codes.InvalidArgument, "command: filter: %v", err)
+		return asked{}, status.Errorf(codes.InvalidArgument, "command: filter: %v", err)
 	}
-	return text, nil
+	return asked{text: text, comparisons: int64(terms) * rows}, nil
 }
 
 // choose returns v with the rows that a request selects. With a filter that no request used before, it waits for the nodes.
@@ -41,13 +79,13 @@ func (h *Head) choose(ctx context.Context, v view, r protocol.Request) (view, er
 	if r.Filter == "" && r.Split == nil {
 		return v, nil
 	}
-	text, err := h.canonical(v.plan, r.Filter)
+	by, err := h.check(ctx, v, r)
 	if err != nil {
 		return view{}, err
 	}
-	s := &selection{Selection: protocol.Selection{Filter: text, Split: r.Split}}
-	if text != "" {
-		if v, s.filter, err = h.cluster.filtered(ctx, v, text); err != nil {
+	s := &selection{Selection: protocol.Selection{Filter: by.text, Split: r.Split}}
+	if by.text != "" {
+		if v, s.filter, err = h.cluster.filtered(ctx, v, by); err != nil {
 			return view{}, err
 		}
 	}
@@ -60,6 +98,6 @@ func (h *Head) choose(ctx context.Context, v view, r protocol.Request) (view, er
 		Dataset string
 		Filter  string
 		Split   *epoch.Split
-	}{v.plan.dataset.Fingerprint, text, r.Split})
+	}{v.plan.dataset.Fingerprint, by.text, r.Split})
 	return v, err
 }

@@ -57,8 +57,8 @@ func (s *session) close(reason error) {
 }
 
 // outboxSize exceeds the number of messages that a running node lets wait: an assignment and a Ready for each of few plans, a Recall, an
-// Abort, and requests for indexes.
-const outboxSize = 16 + mostIndexing
+// Abort, and requests for indexes and their cancellations.
+const outboxSize = 16 + 2*mostFilters
 
 // tell queues a message. A session whose outbox is full has a dead connection, and will be closed.
 func (s *session) tell(m peer.ToNode) {

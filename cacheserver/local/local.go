@@ -26,6 +26,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
 // Config configures a local cache. Fields without a comment are required.
@@ -36,11 +37,13 @@ type Config struct {
 	Budget *rows.Budget // shared by head and nodes
 	// FilterMemory is the memory, in bytes, for the indexes of filters of all nodes; 0: a twentieth of the budget's limit.
 	FilterMemory int64
-	Store        *objstore.Store
-	Source       source.Source
-	TLS          transport.TLS
-	Transport    transport.Implementation // zero: transport.H2
-	Grace        time.Duration            // how long calls may go on after a stop; 0: the defaults of head.Config and node.Config
+	// FilterComparisons is that of head.Config.
+	FilterComparisons int64
+	Store             *objstore.Store
+	Source            source.Source
+	TLS               transport.TLS
+	Transport         transport.Implementation // zero: transport.H2
+	Grace             time.Duration            // how long calls may go on after a stop; 0: the defaults of head.Config and node.Config
 	// LoadTimeout is how long a first load may make no progress because the store or the catalog is unavailable; 0: a minute, since a
 	// user is waiting.
 	LoadTimeout time.Duration
@@ -63,7 +66,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 	h, err := head.New(head.Config{
 		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
 		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
-		Tracer: cfg.Tracer, Profiles: cfg.Profiles, OneProcess: true, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
+		Tracer: cfg.Tracer, Profiles: cfg.Profiles, OneProcess: true, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
 	if err != nil {
 		return nil, err
@@ -73,7 +76,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		return nil, fmt.Errorf("listen address: %w", err)
 	}
 	c := &Cache{head: h}
-	work := node.NewDecodeLimiter()
+	decoding, filters := node.NewDecodeLimiter(), work.New(runtime.GOMAXPROCS(0))
 	if cfg.Turns == nil {
 		cfg.Turns = fair.New(node.Turns())
 	}
@@ -85,7 +88,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		n, err := node.New(node.Config{
 			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
 			Budget: cfg.Budget, FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes), Store: cfg.Store, Source: cfg.Source,
-			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: work, Turns: cfg.Turns,
+			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: decoding, Work: filters, Turns: cfg.Turns,
 			Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics, Tracer: cfg.Tracer,
 		})
 		if err != nil {

@@ -4,6 +4,8 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/pick"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
 // indexes are the filters' indexes of an assignment's rows. Those that no stream uses are dropped, least recently used first, when
@@ -22,13 +25,25 @@ type indexes struct {
 	budget  *rows.Budget
 	limit   int64 // bytes of all indexes
 	metrics *ops.Metrics
+	pool    *work.Pool // evaluates filters
 
-	building sync.Mutex // held while a filter is evaluated: that uses all cores
+	mu      sync.Mutex
+	held    map[string]*index
+	builds  map[string]*build // by id; an index that is made for nobody any more may be missing
+	making  map[*pending]bool // indexes being made, for which memory is reserved
+	made    chan struct{}     // closed, and replaced, when one of these was made or given up
+	used    int64             // bytes reserved in budget
+	working int64             // bytes reserved in budget by steps of evaluating filters
+	closed  bool              // an index is dropped when its last stream ends
+}
 
-	mu     sync.Mutex
-	held   map[string]*index
-	used   int64 // bytes reserved in budget
-	closed bool  // an index is dropped when its last stream ends
+// build is an index being made.
+type build struct{ cancel context.CancelFunc }
+
+// pending is memory reserved for an index being made.
+type pending struct {
+	bytes int64
+	large bool
 }
 
 // index is the index of one filter.
@@ -39,7 +54,10 @@ type index struct {
 }
 
 func newIndexes(cfg *Config) *indexes {
-	return &indexes{budget: cfg.Budget, limit: cfg.FilterMemory, metrics: cfg.Metrics, held: map[string]*index{}}
+	return &indexes{
+		budget: cfg.Budget, limit: cfg.FilterMemory, metrics: cfg.Metrics, pool: cfg.Work,
+		held: map[string]*index{}, builds: map[string]*build{}, making: map[*pending]bool{}, made: make(chan struct{}),
+	}
 }
 
 // find returns an index, or nil, and marks it as used now.
@@ -74,37 +92,145 @@ func (x *indexes) lend(id string) (*pick.Index, func(), error) {
 	}, nil
 }
 
-// keep adds an index, for which reserved bytes were reserved, and releases those that it does not need.
-func (x *indexes) keep(id string, made *pick.Index, reserved int64) {
+// begin registers the making of an index until end is called; cancel ends it.
+func (x *indexes) begin(id string, cancel context.CancelFunc) (end func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.held[id] = &index{pick: made, touched: time.Now()}
-	x.releaseLocked(reserved - made.Bytes())
-	x.metrics.FilterIndexes.Add(1)
+	b := &build{cancel}
+	x.builds[id] = b
+	return func() {
+		cancel()
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.builds[id] == b {
+			delete(x.builds, id)
+		}
+	}
 }
 
-// reserve reserves n bytes for an index, and drops idle ones until there is room. dropped are their ids.
-func (x *indexes) reserve(n int64) (dropped []string, err error) {
+// cancel ends the making of an index.
+func (x *indexes) cancel(id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if b := x.builds[id]; b != nil {
+		b.cancel()
+	}
+}
+
+// keep adds an index, and releases the reserved memory that it does not need. If there is an index already, it returns that.
+func (x *indexes) keep(id string, made *pick.Index, reserved *pending) *pick.Index {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if i := x.held[id]; i != nil {
+		x.settleLocked(reserved, 0)
+		return i.pick
+	}
+	x.held[id] = &index{pick: made, touched: time.Now()}
+	x.settleLocked(reserved, made.Bytes())
+	x.metrics.FilterIndexes.Add(1)
+	return made
+}
+
+// abandon releases the memory of an index that was not made.
+func (x *indexes) abandon(reserved *pending) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.settleLocked(reserved, 0)
+}
+
+// settleLocked records that an index is not being made any more, and releases all but keep bytes of its memory.
+func (x *indexes) settleLocked(reserved *pending, keep int64) {
+	x.releaseLocked(reserved.bytes - keep)
+	delete(x.making, reserved)
+	close(x.made)
+	x.made = make(chan struct{})
+}
+
+// reserve reserves n bytes for an index. It drops idle ones until there is room, and waits while others are being made. dropped are the ids
+// of those that it dropped. Large indexes, which take long to make, leave half of the memory to others while they are being made.
+func (x *indexes) reserve(ctx context.Context, n int64, large bool) (reserved *pending, dropped []string, err error) {
+	for {
+		reserved, more, made, err := x.tryReserve(n, large)
+		dropped = append(dropped, more...)
+		if err == nil || made == nil {
+			return reserved, dropped, err
+		}
+		select {
+		case <-made:
+		case <-ctx.Done():
+			return nil, dropped, ctx.Err()
+		}
+	}
+}
+
+// tryReserve is reserve, but does not wait: made is closed when it may succeed, and nil if it never will.
+func (x *indexes) tryReserve(n int64, large bool) (reserved *pending, dropped []string, made <-chan struct{}, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if others := x.largeLocked(); large && others > 0 && n > x.limit/2-others {
+		return nil, nil, x.made, errOthers
+	}
 	for {
 		if n <= x.limit-x.used {
 			if err = x.budget.Reserve(n); err == nil {
+				reserved = &pending{n, large}
 				x.used += n
+				x.making[reserved] = true
 				x.metrics.FilterBytes.Add(float64(n))
-				return dropped, nil
+				return reserved, dropped, nil, nil
 			}
 		} else {
 			err = fmt.Errorf("needed %s, filters use %s of %s: raise --filter-memory, or end jobs with other filters", inBytes(n), inBytes(x.used), inBytes(x.limit))
 		}
 		idle := x.idleLocked()
-		if idle == "" {
-			return dropped, &indexRoomError{err}
+		switch {
+		case idle != "":
+			x.dropLocked(idle)
+			dropped = append(dropped, idle)
+		case len(x.making) > 0:
+			return nil, dropped, x.made, &indexRoomError{err}
+		default:
+			return nil, dropped, nil, &indexRoomError{err}
 		}
-		x.dropLocked(idle)
-		dropped = append(dropped, idle)
 	}
 }
+
+// largeLocked is the memory of large indexes being made.
+func (x *indexes) largeLocked() (bytes int64) {
+	for p := range x.making {
+		if p.large {
+			bytes += p.bytes
+		}
+	}
+	return bytes
+}
+
+// allow reserves memory for a step of evaluating a filter. All steps together get at most a quarter of what they leave free, unless this one
+// runs alone.
+func (x *indexes) allow(n int64, alone bool) (*rows.Allowance, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	clients := x.budget.Clients()
+	if free := clients.Free(); !alone && x.working+n > (free+x.working)/4 {
+		return nil, &rows.ExhaustedError{Need: n, Used: x.budget.Used(), Limit: x.budget.Limit(), Most: free / 4}
+	}
+	allowance, err := clients.Allow(n)
+	if err == nil {
+		x.working += n
+	}
+	return allowance, err
+}
+
+// disallow releases the memory of a step.
+func (x *indexes) disallow(a *rows.Allowance, n int64) {
+	a.Close()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.working -= n
+}
+
+// errOthers says that a large index waits for others.
+var errOthers = errors.New("other large filters are being evaluated")
 
 // indexRoomError says that an index does not fit, with the bytes needed and available.
 type indexRoomError struct{ cause error }
@@ -132,12 +258,6 @@ func (x *indexes) releaseLocked(n int64) {
 	x.budget.Release(n)
 	x.used -= n
 	x.metrics.FilterBytes.Add(float64(-n))
-}
-
-func (x *indexes) release(n int64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.releaseLocked(n)
 }
 
 // close drops all indexes; those that streams use when the streams end.

@@ -21,7 +21,7 @@ import (
 func keepIndex(t *testing.T, x *indexes, id string) ([]string, error) {
 	t.Helper()
 	const n = 10_000
-	dropped, err := x.reserve(pick.MaxBytes(n))
+	reserved, dropped, err := x.reserve(t.Context(), pick.MaxBytes(n), false)
 	if err != nil {
 		return dropped, err
 	}
@@ -33,7 +33,7 @@ func keepIndex(t *testing.T, x *indexes, id string) ([]string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.keep(id, made, pick.MaxBytes(n))
+	x.keep(id, made, reserved)
 	return dropped, nil
 }
 

@@ -178,6 +178,10 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		return n.sendRecord(r.stream)
 	case m.Index != nil:
 		n.startIndex(r, *m.Index)
+	case m.Unindex != nil:
+		if a := n.current(); a != nil && a.spec.Plan == m.Unindex.Plan {
+			a.indexes.cancel(m.Unindex.ID)
+		}
 	case m.Abort != nil:
 		if m.Abort.Final {
 			n.giveUp(m.Abort.Reason)
@@ -223,14 +227,19 @@ type reporter struct {
 }
 
 // startIndex starts to make an index, unless the assignment that it is for was replaced: the head then asks again. It ends with the
-// assignment.
+// assignment, with the session, or when the head asks no more.
 func (n *Node) startIndex(r *reporter, spec peer.Index) {
 	a := n.current()
 	if a == nil || a.spec.Plan != spec.Plan {
 		return
 	}
+	ctx, cancel := context.WithCancel(a.building)
+	end := a.indexes.begin(spec.ID, cancel)
+	stop := context.AfterFunc(r.stream.Context(), cancel)
 	a.builds.Go(func() {
-		answer := a.answerIndex(n.cfg.Source, spec)
+		answer := a.answerIndex(ctx, n.cfg.Source, spec)
+		stop()
+		end()
 		if answer.Refusal != "" {
 			n.cfg.Log.Warn("a filter is not indexed", "filter", spec.Filter, "reason", answer.Refusal)
 		}

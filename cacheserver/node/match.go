@@ -7,124 +7,162 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/pick"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
 const (
-	// matchRows is how many rows a core evaluates a filter over at a time; a multiple of 64, so that cores write different words.
-	matchRows = 1 << 17
-	// matchBytes is the memory that a core needs for that: a batch of the filter's columns, and truth values.
-	matchBytes = 4 << 20
+	// A step evaluates a filter over at most mostRows rows, over fewer if it makes more than stepComparisons, and over at least leastRows. All
+	// are multiples of 64, so that steps write different words.
+	mostStep, leastStep = 1 << 17, 1 << 10
+	stepComparisons     = 1 << 23
+	// largeComparisons is the number of comparisons of a filter that takes about a second of a core.
+	largeComparisons = 1 << 30
+	// stepBytes is the memory for the messages that a step reads, besides that of the filter's evaluator. Longer rows take more.
+	stepBytes = 512 << 10
+	// compileBytes is the memory that compiling a filter takes for each byte of its text, and compiledBytes what the result takes. compileCost is
+	// the time, in comparisons.
+	compileBytes, compiledBytes, compileCost = 320, 48, 256
 )
 
 // answerIndex makes the index that the head asked for, and answers.
-func (a *assignment) answerIndex(from source.Source, spec peer.Index) peer.Indexed {
+func (a *assignment) answerIndex(ctx context.Context, from source.Source, spec peer.Index) peer.Indexed {
 	answer := peer.Indexed{Plan: spec.Plan, ID: spec.ID}
-	made, dropped, err := a.index(from, spec)
+	made, dropped, err := a.index(ctx, from, spec)
 	answer.Dropped = dropped
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		answer.ID = "" // nobody waits for it; the head may have asked again
+	case err != nil:
 		var full *indexRoomError
 		answer.Refusal, answer.NoRoom = err.Error(), errors.As(err, &full)
-		return answer
+	default:
+		answer.Rows, answer.Hash = int64(made.Len()), strconv.FormatUint(made.Hash(), 16)
 	}
-	answer.Rows, answer.Hash = int64(made.Len()), strconv.FormatUint(made.Hash(), 16)
 	return answer
 }
 
 // index returns the index of a filter, and the ids of those that were dropped for it.
-func (a *assignment) index(from source.Source, spec peer.Index) (made *pick.Index, dropped []string, err error) {
+func (a *assignment) index(ctx context.Context, from source.Source, spec peer.Index) (made *pick.Index, dropped []string, err error) {
 	loaded := a.loaded()
 	if loaded == nil || !loaded.Retain() {
 		return nil, nil, errors.New("the rows are not loaded")
 	}
 	defer loaded.Release()
 	x := a.indexes
-	x.building.Lock()
-	defer x.building.Unlock()
 	if made := x.find(spec.ID); made != nil {
 		return made, nil, nil
 	}
 	begin := time.Now()
-	matcher, err := from.Match(a.layout.Schema(), spec.Filter)
+	compiled := int64(compiledBytes * len(spec.Filter))
+	if err := x.budget.Reserve(compiled); err != nil {
+		return nil, nil, &indexRoomError{err}
+	}
+	defer x.budget.Release(compiled)
+	m, err := x.compile(ctx, from, a.layout, spec)
 	if err != nil {
 		return nil, nil, err
 	}
-	projection, err := a.layout.Project(matcher.Columns())
+	terms, _ := m.Cost()
+	reserved, dropped, err := x.reserve(ctx, pick.MaxBytes(uint64(loaded.Len())), int64(terms)*loaded.Len() > largeComparisons)
 	if err != nil {
-		return nil, nil, err
-	}
-	workers := int(min(int64(runtime.GOMAXPROCS(0)), (loaded.Len()+matchRows-1)/matchRows))
-	most, working := pick.MaxBytes(uint64(loaded.Len())), int64(workers)*matchBytes
-	if dropped, err = x.reserve(most); err != nil {
 		return nil, dropped, err
 	}
-	if err = x.budget.Reserve(working); err != nil {
-		x.release(most)
-		return nil, dropped, &indexRoomError{err}
-	}
-	words, err := matchAll(a.building, loaded, projection, matcher, workers)
-	x.budget.Release(working)
+	words, err := x.evaluate(ctx, loaded, m, spec.Job)
 	if err == nil {
 		made, err = pick.New(words, uint64(loaded.Len()))
 	}
 	if err != nil {
-		x.release(most)
+		x.abandon(reserved)
 		return nil, dropped, err
 	}
-	x.keep(spec.ID, made, most)
 	x.metrics.FilterSeconds.Add(time.Since(begin).Seconds())
-	return made, dropped, nil
+	return x.keep(spec.ID, made, reserved), dropped, nil
 }
 
-// matchAll evaluates a filter over all rows and returns a bit for each, for pick.New.
-func matchAll(ctx context.Context, all *rows.Rows, p *rows.Projection, m source.Matcher, workers int) ([]uint64, error) {
+// compiledFilter is a filter, and the columns that it compares.
+type compiledFilter struct {
+	source.Matcher
+	columns *rows.Projection
+}
+
+// compile compiles a filter, in its turn.
+func (x *indexes) compile(ctx context.Context, from source.Source, layout *rows.Layout, spec peer.Index) (f compiledFilter, err error) {
+	working := int64(compileBytes * len(spec.Filter))
+	err = x.pool.Run(ctx, work.Task{
+		Owner: spec.Job, Steps: 1, Cost: float64(compileCost * len(spec.Filter)),
+		Begin: func(bool) (func(int) error, error) {
+			if err := x.budget.Reserve(working); err != nil {
+				return nil, &indexRoomError{err}
+			}
+			return func(int) (err error) {
+				defer x.budget.Release(working)
+				if f.Matcher, err = from.Match(layout.Schema(), spec.Filter); err == nil {
+					f.columns, err = layout.Project(f.Columns())
+				}
+				return err
+			}, nil
+		},
+	})
+	return f, err
+}
+
+// evaluate evaluates a filter over all rows and returns a bit for each, for pick.New. It takes turns with other filters.
+func (x *indexes) evaluate(ctx context.Context, all *rows.Rows, f compiledFilter, owner string) ([]uint64, error) {
 	words := make([]uint64, pick.Words(uint64(all.Len())))
 	bits := arrow.Uint64Traits.CastToBytes(words)
-	group, ctx := errgroup.WithContext(ctx)
-	var next atomic.Int64
-	for range workers {
-		group.Go(func() error {
-			for ctx.Err() == nil {
-				lo := (next.Add(1) - 1) * matchRows
-				if lo >= all.Len() {
-					return nil
-				}
-				if err := match(all, p, m, lo, min(lo+matchRows, all.Len()), bits); err != nil {
-					return err
-				}
+	terms, memory := f.Cost()
+	step := stepRows(terms)
+	err := x.pool.Run(ctx, work.Task{
+		Owner: owner, Steps: int((all.Len() + step - 1) / step), Cost: float64(step) * float64(max(terms, 1)),
+		Begin: func(alone bool) (func(i int) error, error) {
+			allowance, err := x.allow(stepBytes+memory, alone)
+			if err == nil {
+				err = allowance.Reserve(memory)
 			}
-			return ctx.Err()
-		})
-	}
-	return words, group.Wait()
+			if err != nil {
+				return nil, &indexRoomError{err}
+			}
+			return func(i int) error {
+				defer x.disallow(allowance, stepBytes+memory)
+				defer allowance.Release(memory)
+				lo := int64(i) * step
+				return f.match(all, allowance, lo, min(lo+step, all.Len()), bits)
+			}, nil
+		},
+	})
+	return words, err
+}
+
+// stepRows is the number of rows of a step of a filter with a number of terms.
+func stepRows(terms int) int64 {
+	return min(max(stepComparisons/int64(max(terms, 1))&^(leastStep-1), leastStep), mostStep)
 }
 
 // match sets the bits of rows [lo, hi).
-func match(all *rows.Rows, p *rows.Projection, m source.Matcher, lo, hi int64, bits []byte) (err error) {
+func (f compiledFilter) match(all *rows.Rows, allowance *rows.Allowance, lo, hi int64, bits []byte) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("filter: evaluating rows %d to %d failed: %v\n%s", lo, hi, r, debug.Stack())
 		}
 	}()
-	for batch, err := range all.Records(p, lo, hi) {
+	evaluate := f.Evaluator()
+	for batch, err := range all.Records(f.columns.Within(allowance), lo, hi) {
 		if err != nil {
 			return err
 		}
 		n := int(batch.NumRows())
-		keep, err := m.Match(batch.Columns(), n)
+		keep, err := evaluate(batch.Columns(), n)
 		if err != nil {
 			return err
 		}

@@ -35,6 +35,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
 // Config configures a data node. Fields without a comment are required.
@@ -51,6 +52,7 @@ type Config struct {
 	Workers   int           // number of row groups decoded concurrently; 0: one per core
 	// FilterMemory is the maximum memory, in bytes, of the indexes of filters; they are within Budget too. 0: a twentieth of its limit.
 	FilterMemory int64
+	Work         *work.Pool     // evaluates filters; shared by the nodes of one process; nil: this node has its own, of a step a core
 	Decoding     *DecodeLimiter // shared by the nodes of one process; nil: this node has its own
 	Turns        *fair.Queue    // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
 
@@ -94,6 +96,9 @@ func New(cfg Config) (*Node, error) {
 	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, transport.SendTimeout)
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
 	cfg.FilterMemory = cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20)
+	if cfg.Work == nil {
+		cfg.Work = work.New(runtime.GOMAXPROCS(0))
+	}
 	if cfg.Decoding == nil {
 		cfg.Decoding = NewDecodeLimiter()
 	}

@@ -6,15 +6,13 @@ package node
 import (
 	"cmp"
 	"context"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	grpcpeer "google.golang.org/grpc/peer"
-
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 const (
@@ -32,14 +30,7 @@ type readerKey struct {
 }
 
 func keyOf(ctx context.Context, t protocol.Ticket) readerKey {
-	key := readerKey{job: t.Job, kind: t.Kind, rank: int(t.Share.Rank), world: int(t.Share.World)}
-	if p, ok := grpcpeer.FromContext(ctx); ok {
-		key.client = p.Addr.String()
-		if host, _, err := net.SplitHostPort(key.client); err == nil {
-			key.client = host
-		}
-	}
-	return key
+	return readerKey{job: t.Job, client: transport.Client(ctx), kind: t.Kind, rank: int(t.Share.Rank), world: int(t.Share.World)}
 }
 
 // traffic counts what streams sent, and what they waited for. It is safe for concurrent use.

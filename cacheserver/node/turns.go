@@ -4,18 +4,18 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"net"
 	"runtime"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
 )
 
@@ -25,18 +25,7 @@ func Turns() int { return 2 * runtime.GOMAXPROCS(0) }
 
 // jobOf returns the job that a stream counts for: that of its ticket, or else the address of the client.
 func jobOf(ctx context.Context, t protocol.Ticket) string {
-	if t.Job != "" {
-		return t.Job
-	}
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return "unknown"
-	}
-	host, _, err := net.SplitHostPort(p.Addr.String())
-	if err != nil { // not TCP
-		return p.Addr.String()
-	}
-	return host
+	return cmp.Or(t.Job, transport.Client(ctx))
 }
 
 // joinJob adds the stream to its job. The error is a status.

@@ -1,14 +1,14 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package predicate evaluates a bound filter: Apply over the rows of Arrow arrays, MightMatch over the bounds of columns.
+// Package predicate evaluates a bound filter: Filter over the rows of Arrow arrays, MightMatch over the bounds of columns.
 package predicate
 
 import (
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	ice "github.com/apache/iceberg-go"
 )
 
@@ -24,236 +24,124 @@ func Bind(schema *ice.Schema, unbound ice.BooleanExpression) (ice.BooleanExpress
 	return bound, nil
 }
 
-// Apply clears in m the rows for which a bound filter is not true; a nil filter is true for all rows. paths locates the fields that
-// the filter compares, by field id.
-func Apply(m *Mask, filter ice.BooleanExpression, paths map[int]Path, columns []arrow.Array) error {
-	if filter == nil {
+// blockRows is the number of rows that a filter is evaluated over at a time, so that its memory depends neither on the number of rows
+// of a batch nor, beyond a bitmap for each level of AND and OR, on the filter.
+const blockRows = 8192
+
+// Evaluator evaluates a filter over batches of rows. Only one goroutine may use it. Make it with Filter.Evaluator.
+type Evaluator struct {
+	filter *Filter
+	stack  []bitmap // by level
+	kept   []bitmap // by slot; the first one is not used
+	known  []bool   // by slot: kept has the bitmap of this block
+	valid  bitmap
+}
+
+// Evaluator returns a new evaluator, which takes the filter's Memory.
+func (f *Filter) Evaluator() *Evaluator {
+	if f == nil {
+		return &Evaluator{}
+	}
+	return &Evaluator{filter: f, stack: make([]bitmap, f.depth), kept: make([]bitmap, f.slots+1), known: make([]bool, f.slots+1)}
+}
+
+// Apply clears in m the rows for which the filter is not true.
+func (e *Evaluator) Apply(m *Mask, columns []arrow.Array) error {
+	if e.filter == nil {
 		return nil
 	}
-	truth, err := ice.VisitExpr(filter, &evaluator{columns: columns, paths: paths, n: m.N})
-	if err != nil {
-		return fmt.Errorf("filter: %w", err)
+	for lo := 0; lo < m.N; lo += blockRows {
+		b := rows{columns: columns, lo: lo, n: min(blockRows, m.N-lo)}
+		clear(e.known)
+		if err := e.evaluate(e.filter.root, 0, b); err != nil {
+			return fmt.Errorf("filter: %w", err)
+		}
+		e.stack[0].andInto(m.Bits[lo/8:], b.n)
 	}
-	for i, is := range truth {
-		if is != isTrue {
-			m.Clear(i)
+	return nil
+}
+
+// rows are rows [lo, lo+n) of a batch, at most blockRows.
+type rows struct {
+	columns []arrow.Array
+	lo, n   int
+}
+
+// evaluate sets the bitmap of a level to the rows for which a node is true. It uses those of the levels above.
+func (e *Evaluator) evaluate(n *node, level int, b rows) (err error) {
+	out := &e.stack[level]
+	if e.known[n.slot] {
+		*out = e.kept[n.slot]
+		return nil
+	}
+	switch n.op {
+	case ice.OpTrue, ice.OpFalse:
+		out.fill(n.op == ice.OpTrue)
+	case ice.OpAnd, ice.OpOr:
+		err = e.chain(n, level, b)
+	default:
+		err = e.term(n.term, out, b)
+	}
+	if n.slot > 0 && err == nil {
+		e.kept[n.slot], e.known[n.slot] = *out, true
+	}
+	return err
+}
+
+// chain evaluates an AND or OR until its result can't change any more.
+func (e *Evaluator) chain(n *node, level int, b rows) error {
+	out := &e.stack[level]
+	if err := e.evaluate(n.kids[0], level, b); err != nil {
+		return err
+	}
+	for _, kid := range n.kids[1:] {
+		if out.all(n.op == ice.OpOr, b.n) {
+			return nil
+		}
+		if err := e.evaluate(kid, level+1, b); err != nil {
+			return err
+		}
+		if n.op == ice.OpAnd {
+			out.and(&e.stack[level+1])
+		} else {
+			out.or(&e.stack[level+1])
 		}
 	}
 	return nil
 }
 
-// ternary is a truth value of SQL.
-type ternary uint8
-
-const (
-	isFalse ternary = iota
-	isTrue
-	isUnknown
-)
-
-// truth has a truth value for every row of a batch.
-type truth []ternary
-
-// evaluator evaluates a bound filter over a batch. Comparisons with null are unknown; AND, OR and NOT follow Kleene's logic. It
-// panics if a predicate can't be evaluated: iceberg-go's visitors convert that to an error.
-type evaluator struct {
-	columns []arrow.Array
-	paths   map[int]Path
-	n       int
-}
-
-var _ ice.BoundBooleanExprVisitor[truth] = (*evaluator)(nil)
-
-func (e *evaluator) all(v ternary) truth {
-	t := make(truth, e.n)
-	for i := range t {
-		t[i] = v
+// term evaluates a term.
+func (e *Evaluator) term(t *term, out *bitmap, b rows) error {
+	leaf, parents := t.path.At(b.columns)
+	nullable := e.setValid(leaf, parents, b)
+	if t.test == isNull {
+		if *out = e.valid; !t.negated {
+			out.invert()
+		}
+		return nil
 	}
-	return t
-}
-
-func (e *evaluator) VisitTrue() truth  { return e.all(isTrue) }
-func (e *evaluator) VisitFalse() truth { return e.all(isFalse) }
-
-func (e *evaluator) VisitNot(child truth) truth {
-	not := [...]ternary{isFalse: isTrue, isTrue: isFalse, isUnknown: isUnknown}
-	for i, v := range child {
-		child[i] = not[v]
+	if err := t.evaluate(leaf, b.lo, b.n, out); err != nil {
+		return fmt.Errorf("column %q: %w", t.path.Field.Name, err)
 	}
-	return child
+	if t.negated {
+		out.invert()
+	}
+	if nullable {
+		out.and(&e.valid)
+	}
+	return nil
 }
 
-func (e *evaluator) VisitAnd(left, right truth) truth {
-	for i, v := range right {
-		switch {
-		case left[i] == isFalse || v == isFalse:
-			left[i] = isFalse
-		case v == isUnknown:
-			left[i] = isUnknown
+// setValid sets valid to the rows where the leaf and the structs that contain it are not null, and reports whether one may be null.
+func (e *Evaluator) setValid(leaf arrow.Array, parents []arrow.Array, b rows) (nullable bool) {
+	e.valid.fill(true)
+	for _, a := range append(parents, leaf) {
+		if bits := a.NullBitmapBytes(); len(bits) > 0 {
+			var own bitmap
+			bitutil.CopyBitmap(bits, a.Data().Offset()+b.lo, b.n, own.bytes(), 0)
+			e.valid.and(&own)
+			nullable = true
 		}
 	}
-	return left
+	return nullable
 }
-
-func (e *evaluator) VisitOr(left, right truth) truth {
-	for i, v := range right {
-		switch {
-		case left[i] == isTrue || v == isTrue:
-			left[i] = isTrue
-		case v == isUnknown:
-			left[i] = isUnknown
-		}
-	}
-	return left
-}
-
-func (e *evaluator) VisitUnbound(p ice.UnboundPredicate) truth {
-	panic(fmt.Errorf("predicate %s is not bound", p))
-}
-
-func (e *evaluator) VisitBound(p ice.BoundPredicate) truth {
-	return ice.VisitBoundPredicate(p, e)
-}
-
-// leaf returns the array of a term and a function that reports its nulls.
-func (e *evaluator) leaf(term ice.BoundTerm) (arrow.Array, func(i int) bool) {
-	ref, ok := term.(ice.BoundReference)
-	if !ok {
-		panic(fmt.Errorf("term %s is no column", term))
-	}
-	p, ok := e.paths[ref.Field().ID]
-	if !ok {
-		panic(fmt.Errorf("column %q was not read", ref.Field().Name))
-	}
-	leaf, parents := p.At(e.columns)
-	if len(parents) == 0 {
-		return leaf, leaf.IsNull
-	}
-	return leaf, func(i int) bool { return leaf.IsNull(i) || AnyNull(parents, i) }
-}
-
-// each evaluates is for every row that is not null; the others are unknown.
-func (e *evaluator) each(isNull func(int) bool, is func(i int) bool) truth {
-	t := make(truth, e.n)
-	for i := range t {
-		switch {
-		case isNull(i):
-			t[i] = isUnknown
-		case is(i):
-			t[i] = isTrue
-		}
-	}
-	return t
-}
-
-func (e *evaluator) compare(term ice.BoundTerm, lit ice.Literal, is func(c int) bool) truth {
-	leaf, isNull := e.leaf(term)
-	v, err := FromLiteral(lit, term.Type())
-	if err != nil {
-		panic(fmt.Errorf("%s: %w", term, err))
-	}
-	c, err := cellComparer(leaf, v)
-	if err != nil {
-		panic(fmt.Errorf("%s: %w", term, err))
-	}
-	return e.each(isNull, func(i int) bool { return is(c(i)) })
-}
-
-func (e *evaluator) VisitEqual(t ice.BoundTerm, l ice.Literal) truth {
-	return e.compare(t, l, func(c int) bool { return c == 0 })
-}
-
-func (e *evaluator) VisitNotEqual(t ice.BoundTerm, l ice.Literal) truth {
-	return e.compare(t, l, func(c int) bool { return c != 0 })
-}
-
-func (e *evaluator) VisitLess(t ice.BoundTerm, l ice.Literal) truth {
-	return e.compare(t, l, func(c int) bool { return c == -1 })
-}
-
-func (e *evaluator) VisitLessEqual(t ice.BoundTerm, l ice.Literal) truth {
-	return e.compare(t, l, func(c int) bool { return c == -1 || c == 0 })
-}
-
-func (e *evaluator) VisitGreater(t ice.BoundTerm, l ice.Literal) truth {
-	return e.compare(t, l, func(c int) bool { return c == 1 })
-}
-
-func (e *evaluator) VisitGreaterEqual(t ice.BoundTerm, l ice.Literal) truth {
-	return e.compare(t, l, func(c int) bool { return c == 1 || c == 0 })
-}
-
-func (e *evaluator) VisitIn(term ice.BoundTerm, lits ice.Set[ice.Literal]) truth {
-	leaf, isNull := e.leaf(term)
-	get, kind, err := cells(leaf)
-	if err != nil {
-		panic(fmt.Errorf("%s: %w", term, err))
-	}
-	set := make(map[Value]struct{}, lits.Len())
-	for _, l := range lits.Members() {
-		v, err := FromLiteral(l, term.Type())
-		if err == nil {
-			err = v.Kind.is(kind)
-		}
-		if err != nil {
-			panic(fmt.Errorf("%s: %w", term, err))
-		}
-		set[v] = struct{}{}
-	}
-	return e.each(isNull, func(i int) bool {
-		_, ok := set[get(i)]
-		return ok
-	})
-}
-
-func (e *evaluator) VisitNotIn(t ice.BoundTerm, lits ice.Set[ice.Literal]) truth {
-	return e.VisitNot(e.VisitIn(t, lits))
-}
-
-func (e *evaluator) VisitIsNull(term ice.BoundTerm) truth {
-	_, isNull := e.leaf(term)
-	t := make(truth, e.n)
-	for i := range t {
-		if isNull(i) {
-			t[i] = isTrue
-		}
-	}
-	return t
-}
-
-func (e *evaluator) VisitNotNull(t ice.BoundTerm) truth { return e.VisitNot(e.VisitIsNull(t)) }
-
-func (e *evaluator) VisitIsNan(term ice.BoundTerm) truth {
-	leaf, isNull := e.leaf(term)
-	get, _, err := cells(leaf)
-	if err != nil {
-		panic(fmt.Errorf("%s: %w", term, err))
-	}
-	return e.each(isNull, func(i int) bool { v := get(i); return v.Compare(v) == unordered })
-}
-
-func (e *evaluator) VisitNotNan(t ice.BoundTerm) truth { return e.VisitNot(e.VisitIsNan(t)) }
-
-func (e *evaluator) VisitStartsWith(term ice.BoundTerm, lit ice.Literal) truth {
-	leaf, isNull := e.leaf(term)
-	v, err := FromLiteral(lit, term.Type())
-	s, ok := leaf.(interface{ Value(i int) string })
-	if b, isBinary := leaf.(*array.Binary); isBinary {
-		s, ok = binaryStrings{b}, true
-	}
-	if err != nil || !ok || v.Kind != KindBytes {
-		panic(fmt.Errorf("%s of %s cannot be compared with a prefix", term, leaf.DataType()))
-	}
-	return e.each(isNull, func(i int) bool {
-		cell := s.Value(i)
-		return len(cell) >= len(v.Bytes) && cell[:len(v.Bytes)] == v.Bytes
-	})
-}
-
-func (e *evaluator) VisitNotStartsWith(t ice.BoundTerm, l ice.Literal) truth {
-	return e.VisitNot(e.VisitStartsWith(t, l))
-}
-
-type binaryStrings struct{ *array.Binary }
-
-func (b binaryStrings) Value(i int) string { return b.ValueString(i) }

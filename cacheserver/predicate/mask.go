@@ -3,7 +3,11 @@
 
 package predicate
 
-import "github.com/apache/arrow-go/v18/arrow/bitutil"
+import (
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+)
 
 // Mask has a bit for every row of a batch; 1 means that the row is kept.
 type Mask struct {
@@ -13,9 +17,16 @@ type Mask struct {
 
 // NewMask returns a mask of n rows that are all kept.
 func NewMask(n int) *Mask {
-	m := &Mask{Bits: make([]byte, bitutil.BytesForBits(int64(n))), N: n}
-	bitutil.SetBitsTo(m.Bits, 0, int64(n), true)
+	m := &Mask{}
+	m.Reset(n)
 	return m
+}
+
+// Reset makes m a mask of n rows that are all kept. It reuses the memory of its bits.
+func (m *Mask) Reset(n int) {
+	m.N = n
+	m.Bits = slices.Grow(m.Bits[:0], int(bitutil.BytesForBits(int64(n))))[:bitutil.BytesForBits(int64(n))]
+	bitutil.SetBitsTo(m.Bits, 0, int64(n), true)
 }
 
 // CopyFrom copies the bits of all, starting at row first.

@@ -13,6 +13,24 @@ import (
 	ice "github.com/apache/iceberg-go"
 )
 
+// ternary is a truth value of SQL.
+type ternary uint8
+
+const (
+	isFalse ternary = iota
+	isTrue
+	isUnknown
+)
+
+// apply clears in m the rows for which a bound filter is not true.
+func apply(m *Mask, bound ice.BooleanExpression, paths map[int]Path, columns []arrow.Array) error {
+	f, err := Compile(bound, paths)
+	if err != nil {
+		return err
+	}
+	return f.Evaluator().Apply(m, columns)
+}
+
 // condition is a filter and a function that computes its value for a row independently.
 type condition struct {
 	filter ice.BooleanExpression
@@ -39,9 +57,34 @@ func randomCondition(rng *rand.Rand, depth int) condition {
 		}}
 	}
 	b := randomCondition(rng, depth-1)
+	if rng.IntN(4) == 0 {
+		return randomChain(rng)
+	}
+	return joined(a, b, rng.IntN(2) == 0)
+}
+
+// randomChain returns tests of a column joined by AND or OR, some of them several times.
+func randomChain(rng *rand.Rand) condition {
+	at, or := rng.IntN(len(columns)), rng.IntN(2) == 0
+	tests := make([]condition, 3)
+	for i := range tests {
+		tests[i] = randomTest(rng, at)
+	}
+	chain := tests[0]
+	for range 1 + rng.IntN(8) {
+		chain = joined(chain, tests[rng.IntN(len(tests))], or)
+		if rng.IntN(3) == 0 {
+			chain = joined(chain, randomTest(rng, at), or)
+		}
+	}
+	return chain
+}
+
+// joined returns a OR b, or a AND b.
+func joined(a, b condition, or bool) condition {
 	// SQL's truth tables of AND and OR, in the order false, true, unknown for both sides.
 	join, table := ice.NewAnd(a.filter, b.filter), [3][3]ternary{{isFalse, isFalse, isFalse}, {isFalse, isTrue, isUnknown}, {isFalse, isUnknown, isUnknown}}
-	if rng.IntN(2) == 0 {
+	if or {
 		join, table = ice.NewOr(a.filter, b.filter), [3][3]ternary{{isFalse, isTrue, isUnknown}, {isTrue, isTrue, isTrue}, {isUnknown, isTrue, isUnknown}}
 	}
 	return condition{join, func(r row) ternary { return table[a.says(r)][b.says(r)] }}
@@ -147,13 +190,16 @@ func bind(t *testing.T, filter ice.BooleanExpression) ice.BooleanExpression {
 // TestApply checks that of random rows those are kept for which a random filter is true in SQL's three-valued logic.
 func TestApply(t *testing.T) {
 	rng := newRand(t)
-	for range 60 {
-		rows := randomRows(rng, 1+rng.IntN(40))
+	for round := range 60 {
+		conditions, rows := 20, randomRows(rng, 1+rng.IntN(40))
+		if round == 0 {
+			conditions, rows = 100, randomRows(rng, 2*blockRows+rng.IntN(100))
+		}
 		arrays := arraysOf(t, rng, rows)
-		for range 20 {
+		for range conditions {
 			c := randomCondition(rng, 3)
 			mask := NewMask(len(rows))
-			if err := Apply(mask, bind(t, c.filter), paths(), arrays); err != nil {
+			if err := apply(mask, bind(t, c.filter), paths(), arrays); err != nil {
 				t.Fatalf("%s: %v", c.filter, err)
 			}
 			kept := 0
@@ -178,10 +224,10 @@ func TestApplyKeepsWhatWasDropped(t *testing.T) {
 	arrays := arraysOf(t, newRand(t), []row{make(row, len(columns)), make(row, len(columns)), make(row, len(columns))})
 	mask := NewMask(3)
 	mask.CopyFrom([]byte{0b10110}, 1) // its rows 1 to 3: true, true, false
-	if err := Apply(mask, nil, paths(), arrays); err != nil {
+	if err := apply(mask, nil, paths(), arrays); err != nil {
 		t.Fatal(err)
 	}
-	if err := Apply(mask, bind(t, ice.UnaryPredicate(ice.OpNotNull, ice.Reference("i"))), paths(), arrays); err != nil {
+	if err := apply(mask, bind(t, ice.UnaryPredicate(ice.OpNotNull, ice.Reference("i"))), paths(), arrays); err != nil {
 		t.Fatal(err)
 	}
 	if !mask.Has(0) || !mask.Has(1) || mask.Has(2) || mask.Kept() != 2 {
@@ -206,7 +252,7 @@ func TestApplyErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			mask := NewMask(1)
-			if err := Apply(mask, c.filter, c.paths, c.columns); err == nil || !contains(err, c.want) {
+			if err := apply(mask, c.filter, c.paths, c.columns); err == nil || !contains(err, c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})

@@ -4,13 +4,10 @@
 package predicate
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"math"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	ice "github.com/apache/iceberg-go"
 )
@@ -105,67 +102,4 @@ func FromLiteral(lit ice.Literal, t ice.Type) (Value, error) {
 		}
 	}
 	return Value{}, fmt.Errorf("%T %s cannot be compared with %s", lit, lit, t)
-}
-
-// cellComparer returns a function that compares a cell of an array with v.
-func cellComparer(arr arrow.Array, v Value) (func(i int) int, error) {
-	want := v.Kind
-	switch a := arr.(type) {
-	case *array.Int32:
-		return func(i int) int { return cmp.Compare(int64(a.Value(i)), v.Int) }, want.is(KindInt)
-	case *array.Int64:
-		return func(i int) int { return cmp.Compare(a.Value(i), v.Int) }, want.is(KindInt)
-	case *array.Float64:
-		return func(i int) int { return FloatValue(a.Value(i)).Compare(v) }, want.is(KindFloat)
-	case *array.String:
-		return func(i int) int { return cmp.Compare(a.Value(i), v.Bytes) }, want.is(KindBytes)
-	case *array.Binary:
-		lit := []byte(v.Bytes)
-		return func(i int) int { return bytes.Compare(a.Value(i), lit) }, want.is(KindBytes)
-	}
-	get, k, err := cells(arr)
-	if err != nil {
-		return nil, err
-	}
-	return func(i int) int { return get(i).Compare(v) }, want.is(k)
-}
-
-func (k Kind) is(other Kind) error {
-	if k != other {
-		return fmt.Errorf("a literal of another kind than the column")
-	}
-	return nil
-}
-
-// cells returns a function that reads a cell of an array, and the kind of the cells.
-func cells(arr arrow.Array) (func(i int) Value, Kind, error) {
-	switch a := arr.(type) {
-	case *array.Boolean:
-		return func(i int) Value { return IntValue(boolInt(a.Value(i))) }, KindInt, nil
-	case *array.Int32:
-		return func(i int) Value { return IntValue(int64(a.Value(i))) }, KindInt, nil
-	case *array.Date32:
-		return func(i int) Value { return IntValue(int64(a.Value(i))) }, KindInt, nil
-	case *array.Int64:
-		return func(i int) Value { return IntValue(a.Value(i)) }, KindInt, nil
-	case *array.Time64:
-		return func(i int) Value { return IntValue(int64(a.Value(i))) }, KindInt, nil
-	case *array.Timestamp:
-		return func(i int) Value { return IntValue(int64(a.Value(i))) }, KindInt, nil
-	case *array.Float32:
-		return func(i int) Value { return FloatValue(float64(a.Value(i))) }, KindFloat, nil
-	case *array.Float64:
-		return func(i int) Value { return FloatValue(a.Value(i)) }, KindFloat, nil
-	case *array.String:
-		return func(i int) Value { return BytesValue(a.Value(i)) }, KindBytes, nil
-	case *array.Binary:
-		return func(i int) Value { return BytesValue(a.ValueString(i)) }, KindBytes, nil
-	case *array.FixedSizeBinary:
-		return func(i int) Value { return BytesValue(string(a.Value(i))) }, KindBytes, nil
-	case *array.Decimal128:
-		return func(i int) Value { return Value{Kind: KindDecimal, Decimal: a.Value(i)} }, KindDecimal, nil
-	case array.ExtensionArray:
-		return cells(a.Storage())
-	}
-	return nil, 0, fmt.Errorf("type %s cannot be compared", arr.DataType())
 }

@@ -51,14 +51,19 @@ type Dataset interface {
 	Fetch(ctx context.Context, s Split) (Fetched, error)
 }
 
-// Matcher evaluates a filter. It is safe for concurrent use.
+// Matcher is a compiled filter. It is safe for concurrent use.
 type Matcher interface {
 	// Columns are the indices, in the schema, of the columns that the filter compares.
 	Columns() []int
-	// Match returns a bitmap, least significant bit first, of which of n rows the filter is true for. columns are those of Columns,
-	// in that order.
-	Match(columns []arrow.Array, n int) (keep []byte, err error)
+	// Cost is the number of comparisons that are made for a row at most, and the number of bytes that one evaluator takes.
+	Cost() (terms int, memory int64)
+	// Evaluator returns a function that evaluates the filter. Only one goroutine may use it; its result is valid until the next call.
+	Evaluator() Evaluator
 }
+
+// Evaluator returns a bitmap, least significant bit first, of which of n rows a filter is true for. columns are those of
+// Matcher.Columns, in that order.
+type Evaluator func(columns []arrow.Array, n int) (keep []byte, err error)
 
 // Fetched is a split whose bytes were prefetched. It is not safe for concurrent use; the caller closes it.
 type Fetched interface {

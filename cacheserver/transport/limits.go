@@ -5,8 +5,11 @@ package transport
 
 import (
 	"context"
+	"net"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc/peer"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
@@ -56,4 +59,17 @@ func Cancel(ctx context.Context) {
 		return
 	}
 	h2.Cancel(ctx)
+}
+
+// Client is the host of the address of a call's client.
+func Client(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return "unknown"
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil { // not TCP
+		return p.Addr.String()
+	}
+	return host
 }

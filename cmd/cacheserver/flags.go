@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -252,6 +253,12 @@ func (f *memoryFlags) budget() (budget *rows.Budget, filters int64, err error) {
 		return nil, 0, fmt.Errorf("--filter-memory: %w", err)
 	}
 	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), filters, nil
+}
+
+// registerComparisons registers the limit on the cost of clients' filters.
+func registerComparisons(flags *pflag.FlagSet, limit *int64) {
+	flags.Int64Var(limit, "filter-comparisons", head.FilterComparisons,
+		"comparisons that a filter of a client may take on a data node: its terms times the node's rows; IN with any number of values is one term, and so are equalities of one column joined by OR")
 }
 
 // noArguments rejects positional arguments with a hint, since the usual mistake is a path without its flag.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -66,11 +67,17 @@ func headCommand(env environment) *cobra.Command {
 	serve.registerJoined(flags, env)
 	flags.StringVar(&pin, "snapshot-pin", env("SNAPSHOT_PIN"), "the snapshot that an earlier head of this cache planned: plan it and no other, while the cache stays one of what was asked for (env SNAPSHOT_PIN)")
 	flags.IntVar(&cfg.Nodes, "nodes", groupNodes(env), "data nodes to wait for (default in a LeaderWorkerSet: LWS_GROUP_SIZE - 1)")
+	registerLimits(flags, &cfg)
+	return cmd
+}
+
+// registerLimits registers how long a head waits, and what a filter may cost.
+func registerLimits(flags *pflag.FlagSet, cfg *head.Config) {
 	flags.DurationVar(&cfg.JoinTimeout, "join-timeout", 0, "fail if not every data node has joined by then (default 10m)")
 	flags.DurationVar(&cfg.LoadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 15m)")
 	flags.DurationVar(&cfg.NodeTimeout, "node-timeout", 0, "count a silent data node as lost after this (default 10s)")
+	registerComparisons(flags, &cfg.FilterComparisons)
 	flags.DurationVar(&cfg.TicketTTL, "ticket-ttl", 0, "how long a client may wait before it starts a stream with a ticket (default 1h)")
-	return cmd
 }
 
 // headMemory bounds the memory that clients can use in a head. It does not include the plan.

@@ -18,6 +18,7 @@ func localCommand(env environment) *cobra.Command {
 		serve       serveFlags
 		data        dataFlags
 		nodes       int
+		comparisons int64
 		loadTimeout time.Duration
 	)
 	cmd := &cobra.Command{
@@ -50,7 +51,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 			cache, err := local.New(cmd.Context(), local.Config{
 				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: own.budget, FilterMemory: own.filters, Store: src.Store, Source: src,
 				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Tracer: p.tracer, Profiles: serve.profiles, Turns: own.turns,
-				LoadTimeout: loadTimeout,
+				FilterComparisons: comparisons, LoadTimeout: loadTimeout,
 			})
 			if err != nil {
 				return err
@@ -66,6 +67,7 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 	serve.register(flags, env)
 	data.register(flags, env)
 	flags.IntVar(&nodes, "nodes", 1, "data nodes")
+	registerComparisons(flags, &comparisons)
 	flags.DurationVar(&loadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 1m)")
 	return cmd
 }

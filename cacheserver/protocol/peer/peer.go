@@ -41,6 +41,8 @@ type ToNode struct {
 	Recall *Recall `json:"recall,omitempty"`
 	Abort  *Abort  `json:"abort,omitempty"`
 	Index  *Index  `json:"index,omitempty"`
+
+	Unindex *Unindex `json:"unindex,omitempty"`
 }
 
 // Hello introduces a node. Held is nil unless the node has loaded or is loading a plan.
@@ -153,9 +155,16 @@ type Index struct {
 	Plan   string `json:"plan"`
 	ID     string `json:"id"` // of the filter, in tickets
 	Filter string `json:"filter"`
+	Job    string `json:"job"` // whose request is the first for it; nodes share their time fairly among jobs
 }
 
-// Indexed answers Index. The node keeps the index until its process ends, the plan is replaced, or a later answer on the same stream
+// Unindex says that no client waits for the index of a filter any more. A node that is making it stops, without an answer about it.
+type Unindex struct {
+	Plan string `json:"plan"`
+	ID   string `json:"id"`
+}
+
+// Indexed answers Index. If the index was not made since nobody waits for it, ID is empty. The node keeps the index until its process ends, the plan is replaced, or a later answer on the same stream
 // lists it in Dropped.
 type Indexed struct {
 	Plan    string   `json:"plan"`

@@ -18,8 +18,7 @@ import (
 
 // matcher implements source.Matcher with the evaluator that loading uses.
 type matcher struct {
-	filter  ice.BooleanExpression // nil: true for every row
-	paths   map[int]predicate.Path
+	filter  *predicate.Filter
 	columns []int
 }
 
@@ -33,17 +32,19 @@ func (s *Source) Match(schema *arrow.Schema, text string) (source.Matcher, error
 	if err != nil {
 		return nil, fmt.Errorf("filter: %w", err)
 	}
-	m := &matcher{paths: map[int]predicate.Path{}}
-	if m.filter, err = predicate.Bind(cached, unbound); err != nil {
+	m := &matcher{}
+	bound, err := predicate.Bind(cached, unbound)
+	if err != nil {
 		return nil, fmt.Errorf("filter: %w", err)
 	}
-	if m.filter == nil {
+	if bound == nil {
 		return m, nil
 	}
-	ids, err := ice.ExtractFieldIDs(m.filter)
+	ids, err := ice.ExtractFieldIDs(bound)
 	if err != nil {
 		return nil, fmt.Errorf("filter: its columns: %w", err)
 	}
+	paths := map[int]predicate.Path{}
 	for i, f := range cached.Fields() {
 		for _, id := range ids {
 			kids, leaf, ok := pathTo(f, id)
@@ -53,20 +54,25 @@ func (s *Source) Match(schema *arrow.Schema, text string) (source.Matcher, error
 			if !slices.Contains(m.columns, i) {
 				m.columns = append(m.columns, i)
 			}
-			m.paths[id] = predicate.Path{Column: len(m.columns) - 1, Kids: kids, Field: leaf}
+			paths[id] = predicate.Path{Column: len(m.columns) - 1, Kids: kids, Field: leaf}
 		}
 	}
-	return m, nil
+	m.filter, err = predicate.Compile(bound, paths)
+	return m, err
 }
 
 // Columns implements source.Matcher.
 func (m *matcher) Columns() []int { return m.columns }
 
-// Match implements source.Matcher.
-func (m *matcher) Match(columns []arrow.Array, n int) ([]byte, error) {
-	mask := predicate.NewMask(n)
-	if err := predicate.Apply(mask, m.filter, m.paths, columns); err != nil {
-		return nil, err
+// Cost implements source.Matcher.
+func (m *matcher) Cost() (terms int, memory int64) { return m.filter.Terms(), m.filter.Memory() }
+
+// Evaluator implements source.Matcher.
+func (m *matcher) Evaluator() source.Evaluator {
+	e, mask := m.filter.Evaluator(), &predicate.Mask{}
+	return func(columns []arrow.Array, n int) ([]byte, error) {
+		mask.Reset(n)
+		err := e.Apply(mask, columns)
+		return mask.Bits, err
 	}
-	return mask.Bits, nil
 }

@@ -55,7 +55,7 @@ func TestMatch(t *testing.T) {
 		for _, c := range m.Columns() {
 			columns = append(columns, batch.Column(c))
 		}
-		keep, err := m.Match(columns, int(batch.NumRows()))
+		keep, err := m.Evaluator()(columns, int(batch.NumRows()))
 		if err != nil {
 			t.Errorf("%s: %v", filter, err)
 			continue

@@ -60,6 +60,7 @@ type decoder struct {
 	first   int64  // position of the row group's first row in the file
 	keep    bitmap // by position in the file; nil: no positional deletes
 	equal   []*equalDeletes
+	filter  *predicate.Evaluator
 }
 
 func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
@@ -71,6 +72,11 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 	if d.equal, err = f.table.equalDeletes(ctx, f.data, f.columns); err != nil {
 		return nil, err
 	}
+	filter, err := predicate.Compile(f.table.filter, f.columns.paths)
+	if err != nil {
+		return nil, err
+	}
+	d.filter = filter.Evaluator()
 	batch := parquet.BatchRows(f.columns.projection.Weight(f.footer, f.split.RowGroup, f.columns.served), f.footer.Rows(f.split.RowGroup))
 	if d.rows, err = parquet.NewRowReader(ctx, f.footer, f.file, f.columns.projection, f.section, batch, f.table.mem); err != nil {
 		return nil, err
@@ -117,7 +123,7 @@ func (d *decoder) mask(columns []arrow.Array, at, n int) (keep []byte, kept int,
 			return nil, 0, err
 		}
 	}
-	if err := predicate.Apply(m, d.fetched.table.filter, d.fetched.columns.paths, columns); err != nil {
+	if err := d.filter.Apply(m, columns); err != nil {
 		return nil, 0, err
 	}
 	return m.Bits, m.Kept(), nil

@@ -25,15 +25,21 @@ type Snapshot struct {
 // Append adds rows in one commit: one data file, or one per partition.
 func (t *Table) Append(rows ...Row) {
 	t.tb.Helper()
-	rec := t.record(rows, t.arrowSchema())
+	rec := t.record(rows, t.ArrowSchema())
 	defer rec.Release()
+	t.AppendRecord(rec)
+	t.rows = append(t.rows, rows...)
+}
+
+// AppendRecord adds rows in one commit. The table's expected rows don't include them.
+func (t *Table) AppendRecord(rec arrow.RecordBatch) {
+	t.tb.Helper()
 	reader, err := array.NewRecordReader(rec.Schema(), []arrow.RecordBatch{rec})
 	t.check("append", err)
 	defer reader.Release()
 	t.pause()
 	_, err = t.table.Append(t.tb.Context(), reader, nil)
 	t.check("append", err)
-	t.rows = append(t.rows, rows...)
 	t.reload()
 }
 
@@ -46,7 +52,8 @@ func (t *Table) pause() {
 	}
 }
 
-func (t *Table) arrowSchema() *arrow.Schema {
+// ArrowSchema is the schema of records for AppendRecord.
+func (t *Table) ArrowSchema() *arrow.Schema {
 	t.tb.Helper()
 	schema, err := table.SchemaToArrowSchema(t.table.Schema(), nil, false, false)
 	t.check("schema", err)

@@ -1,0 +1,261 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package predicate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+)
+
+// evaluate sets out to the rows [lo, lo+n) of an array for which the test is true; those of nulls are arbitrary. Whether the term is
+// negated does not matter here.
+func (t *term) evaluate(arr arrow.Array, lo, n int, out *bitmap) error {
+	hi := lo + n
+	switch a := arr.(type) {
+	case *array.Boolean:
+		return eachValue(t, KindInt, n, out, func(i int) int64 { return boolInt(a.Value(lo + i)) }, t.ofInt)
+	case *array.Int32:
+		return eachInt(t, a.Int32Values()[lo:hi], out)
+	case *array.Date32:
+		return eachInt(t, a.Date32Values()[lo:hi], out)
+	case *array.Int64:
+		return eachInt(t, a.Int64Values()[lo:hi], out)
+	case *array.Time64:
+		return eachInt(t, a.Time64Values()[lo:hi], out)
+	case *array.Timestamp:
+		return eachInt(t, a.TimestampValues()[lo:hi], out)
+	case *array.Float32:
+		return eachFloat(t, a.Float32Values()[lo:hi], out)
+	case *array.Float64:
+		return eachFloat(t, a.Float64Values()[lo:hi], out)
+	case *array.String:
+		return eachValue(t, KindBytes, n, out, func(i int) string { return a.Value(lo + i) }, t.ofText)
+	case *array.Binary:
+		return eachValue(t, KindBytes, n, out, func(i int) string { return a.ValueString(lo + i) }, t.ofText)
+	case *array.FixedSizeBinary:
+		return eachValue(t, KindBytes, n, out, func(i int) string { return stringOf(a.Value(lo + i)) }, t.ofText)
+	case *array.Decimal128:
+		return eachValue(t, KindDecimal, n, out, func(i int) decimal128.Num { return a.Value(lo + i) }, t.ofDecimal)
+	case array.ExtensionArray:
+		return t.evaluate(a.Storage(), lo, n, out)
+	}
+	return fmt.Errorf("type %s cannot be compared", arr.DataType())
+}
+
+// check returns an error if cells of a kind can't be compared with the term's values.
+func (t *term) check(cells Kind) error {
+	if len(t.values) > 0 && t.values[0].Kind != cells {
+		return errors.New("a literal of another kind than the column")
+	}
+	return nil
+}
+
+// words sets a word of out for every 64 values.
+func words[T any](values []T, out *bitmap, word func([]T) uint64) {
+	for w := 0; len(values) > 0; w++ {
+		n := min(len(values), 64)
+		out[w] = word(values[:n])
+		values = values[n:]
+	}
+}
+
+// eachInt evaluates the test of integers.
+func eachInt[T ~int32 | ~int64](t *term, values []T, out *bitmap) error {
+	if err := t.check(KindInt); err != nil {
+		return err
+	}
+	if t.test == isIn && len(t.values) > 1 {
+		words(values, out, func(some []T) uint64 { return inSet(&t.set, some) })
+		return nil
+	}
+	low, high, any := t.bounds()
+	if !any {
+		out.fill(false)
+		return nil
+	}
+	span := uint64(high - low)
+	words(values, out, func(some []T) uint64 { return inRange(some, low, span) })
+	return nil
+}
+
+// bounds returns the integers for which a test with one value is true: those from low to high. any is false if there is none.
+func (t *term) bounds() (low, high int64, any bool) {
+	if t.test != isIn && t.test != isOrdered {
+		return 0, 0, false
+	}
+	v := t.values[0].Int
+	if t.test == isIn {
+		return v, v, true
+	}
+	low, high = math.MinInt64, math.MaxInt64
+	switch {
+	case t.accept == less && v == low, t.accept == greater && v == high:
+		return 0, 0, false
+	case t.accept == less:
+		return low, v - 1, true
+	case t.accept == greater:
+		return v + 1, high, true
+	case t.accept&less != 0:
+		return low, v, true
+	}
+	return v, high, true
+}
+
+// inRange has a bit for each of at most 64 values: whether it is one of low to low+span.
+func inRange[T ~int32 | ~int64](values []T, low int64, span uint64) (word uint64) {
+	for i := len(values) - 1; i >= 0; i-- {
+		bit := uint64(0)
+		if uint64(int64(values[i])-low) <= span {
+			bit = 1
+		}
+		word = word<<1 | bit
+	}
+	return word
+}
+
+// inSet has a bit for each of at most 64 values: whether it is in the set.
+func inSet[T ~int32 | ~int64](s *set, values []T) (word uint64) {
+	if s.near == nil {
+		for i, v := range values {
+			if _, ok := s.ints[int64(v)]; ok {
+				word |= 1 << i
+			}
+		}
+		return word
+	}
+	for i := len(values) - 1; i >= 0; i-- {
+		at := uint64(int64(values[i]) - s.low)
+		bit := uint64(0)
+		if at <= s.span {
+			bit = s.near[at/64] >> (at % 64) & 1
+		}
+		word = word<<1 | bit
+	}
+	return word
+}
+
+// eachFloat evaluates the test of floats.
+func eachFloat[T float32 | float64](t *term, values []T, out *bitmap) error {
+	if err := t.check(KindFloat); err != nil {
+		return err
+	}
+	switch accept := t.accept; {
+	case t.test == isNaN:
+		words(values, out, nans)
+	case t.test == isIn && len(t.values) > 1:
+		words(values, out, func(some []T) (word uint64) {
+			for i, v := range some {
+				if _, ok := t.set.floats[float64(v)]; ok {
+					word |= 1 << i
+				}
+			}
+			return word
+		})
+	default:
+		if t.test == isIn {
+			accept = equal
+		}
+		than := t.values[0].Float
+		words(values, out, func(some []T) uint64 { return accepted(some, than, accept) })
+	}
+	return nil
+}
+
+// accepted has a bit for each of at most 64 values: whether comparing it with another one gives one of the accepted results.
+func accepted[T float32 | float64](values []T, than float64, accept byte) (word uint64) {
+	for i := len(values) - 1; i >= 0; i-- {
+		v, found := float64(values[i]), byte(0)
+		if v < than {
+			found = less
+		}
+		if v == than {
+			found = equal
+		}
+		if v > than {
+			found = greater
+		}
+		bit := uint64(0)
+		if found&accept != 0 {
+			bit = 1
+		}
+		word = word<<1 | bit
+	}
+	return word
+}
+
+func nans[T float32 | float64](values []T) (word uint64) {
+	for i, v := range values {
+		if v != v {
+			word |= 1 << i
+		}
+	}
+	return word
+}
+
+// eachValue evaluates the test of n values of another kind, one by one; test makes the function that tests one.
+func eachValue[T any](t *term, kind Kind, n int, out *bitmap, value func(i int) T, test func() func(T) bool) error {
+	if err := t.check(kind); err != nil {
+		return err
+	}
+	if t.test == isNaN {
+		out.fill(false)
+		return nil
+	}
+	holds := test()
+	for w := range (n + 63) / 64 {
+		word := uint64(0)
+		for i := range min(64, n-w*64) {
+			if holds(value(w*64 + i)) {
+				word |= 1 << i
+			}
+		}
+		out[w] = word
+	}
+	return nil
+}
+
+// accepts reports whether the term accepts the result of a comparison: -1, 0 or 1.
+func (t *term) accepts(c int) bool { return t.accept>>(c+1)&1 == 1 }
+
+func (t *term) ofInt() func(int64) bool {
+	if t.test == isIn {
+		return func(v int64) bool { return inSet(&t.set, []int64{v}) == 1 }
+	}
+	return func(v int64) bool { return t.accepts(cmp.Compare(v, t.values[0].Int)) }
+}
+
+func (t *term) ofText() func(string) bool {
+	first := t.values[0].Bytes
+	switch {
+	case t.test == startsWith:
+		return func(v string) bool { return strings.HasPrefix(v, first) }
+	case t.test == isOrdered:
+		return func(v string) bool { return t.accepts(strings.Compare(v, first)) }
+	case len(t.values) == 1:
+		return func(v string) bool { return v == first }
+	}
+	return func(v string) bool { _, ok := t.set.texts[v]; return ok }
+}
+
+func (t *term) ofDecimal() func(decimal128.Num) bool {
+	first := t.values[0].Decimal
+	switch {
+	case t.test == isOrdered:
+		return func(v decimal128.Num) bool { return t.accepts(v.Cmp(first)) }
+	case len(t.values) == 1:
+		return func(v decimal128.Num) bool { return v == first }
+	}
+	return func(v decimal128.Num) bool { _, ok := t.set.decimals[v]; return ok }
+}
+
+// stringOf is a string that shares the memory of bytes.
+func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
