@@ -51,6 +51,10 @@ func listCommand(at *target) *cobra.Command {
 		if *output != "" {
 			return output.printObject(cmd.OutOrStdout(), caches, c)
 		}
+		if len(caches.Items) == 0 {
+			printNone(cmd.ErrOrStderr(), c.scope(all))
+			return nil
+		}
 		return printList(cmd.OutOrStdout(), caches.Items, time.Now())
 	}
 	return cmd
@@ -104,7 +108,7 @@ func statusCommand(at *target) *cobra.Command {
 	watching := false
 	cmd := &cobra.Command{
 		Use: "status NAME", Short: "Show a cache: state and reason, table, progress, users",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: at.caches,
+		Args: one("cache"), ValidArgsFunction: at.caches,
 	}
 	output := outputFlag(cmd)
 	cmd.Flags().BoolVarP(&watching, "watch", "w", false, "print a line for each change until the cache is deleted")

@@ -162,7 +162,7 @@ func whyExample(t *testing.T, out io.Writer) error {
 	twin := &trainer.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-distributed-data-cache", Labels: map[string]string{inject.LabelGate: "true"}}}
 	twin.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step}
 	waits := cacheOf("team-a", "train", time.Minute, "Pending", "ImagePullBackOff", "pod train-cache-0: ...")
-	findings, err := diagnose.Why(t.Context(), holding(t, trainJob(), twin, waits), client.ObjectKey{Namespace: "team-a", Name: "train"})
+	findings, err := diagnose.Why(t.Context(), holding(t, trainJob(), twin, waits), nil, client.ObjectKey{Namespace: "team-a", Name: "train"})
 	printFindings(out, findings)
 	return err
 }

@@ -27,7 +27,7 @@ import (
 func eventsCommand(at *target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "events NAME", Short: "Print what happened to a cache, its pods and its TrainJobs, in the order of time",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: at.caches,
+		Args: one("cache"), ValidArgsFunction: at.caches,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -45,7 +45,12 @@ func (c *cluster) servers(ctx context.Context, cache client.ObjectKey, server st
 		return chosen, nil
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%s has no pods now", what)
+		if server != gate {
+			if _, err := c.cache(ctx, cache.Name); err != nil {
+				return nil, err
+			}
+		}
+		return nil, fmt.Errorf("%s has no pods now: `kubectl datacache why %s` says why", what, cache.Name)
 	}
 	return nil, fmt.Errorf("--server: %s has no pod %q now: name head, node, or one of %s", what, server, strings.Join(names, ", "))
 }

@@ -27,7 +27,7 @@ func logsCommand(at *target) *cobra.Command {
 		Use: "logs NAME", Short: "Print the log of a cache's head, of its data nodes, or of the step that waits for it",
 		Long: `Prints the log of a server of the DataCache NAME or, with --server gate, of the step with which the TrainJob NAME waits
 for its caches. With several pods, each line begins with the name of its pod.`,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: at.caches,
+		Args: one("cache"), ValidArgsFunction: at.caches,
 	}
 	cmd.Flags().StringVar(&server, "server", inject.RoleHead, "head, node (all data nodes), gate, or the name of a pod of the cache")
 	cmd.Flags().BoolVarP(&options.Follow, "follow", "f", false, "go on until the pods end")

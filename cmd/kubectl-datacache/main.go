@@ -8,12 +8,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -51,11 +53,20 @@ func main() {
 	}
 	err := root.ExecuteContext(ctx)
 	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
+	var exit *exitError
+	switch {
+	case errors.As(err, &exit):
+		os.Exit(exit.code)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "error:", explain(err))
 		os.Exit(1)
 	}
 }
+
+// exitError ends the program with a code, and without a message, since the command has printed what there is to say.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return "exit code " + strconv.Itoa(e.code) }
 
 // target is the cluster and the namespace that kubectl's usual flags name.
 type target struct {

@@ -50,6 +50,10 @@ It needs the right to create pods/portforward, which the role edit has.`,
 		if *output != "" {
 			return errors.Join(output.print(cmd.OutOrStdout(), usages), err)
 		}
+		if len(usages) == 0 {
+			printNone(cmd.ErrOrStderr(), c.scope(all))
+			return err
+		}
 		return errors.Join(printTop(cmd.OutOrStdout(), usages, len(args) > 0), err)
 	}
 	return cmd

@@ -2,11 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package diagnose finds out what a TrainJob with a cache waits for. It reads only what a user who may view the namespace can read, and
-// treats what it may not read as unknown.
+// says what it may not read.
 package diagnose
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -32,30 +31,40 @@ type Finding struct {
 	Subject string `json:"subject"`       // what was looked at: "TrainJob team/train", "DataCache team/train", ...
 	State   string `json:"state"`         // its state in words
 	Blocks  bool   `json:"blocks"`        // whether the TrainJob waits or fails because of it
+	Unseen  bool   `json:"unseen"`        // whether it could not be looked at, so that it may block
 	Fix     string `json:"fix,omitempty"` // what to do about it; "" if it does not block, or if waiting is all that there is to do
 }
 
-// Why looks at a TrainJob, its runtime, its caches and the pods of both, in the order in which they depend on each other. It ends after the
-// first of the four that blocks; of several caches, more than one may block. The error is that of the API server.
-func Why(ctx context.Context, reader client.Reader, key types.NamespacedName) ([]Finding, error) {
+// LastLine returns the last line of a container's log.
+type LastLine func(ctx context.Context, pod types.NamespacedName, container string) (string, error)
+
+// Why looks at a TrainJob, its runtime, its caches, its Jobs, the step that waits for the caches and the training pods, in the order in which
+// they depend on each other. It ends after the first that blocks; if the TrainJob has failed, after the first that may be the cause. Of several caches, more than one may block. lastLine may be nil: then no
+// log is read. The error is that of the API server.
+func Why(ctx context.Context, reader client.Reader, lastLine LastLine, key types.NamespacedName) ([]Finding, error) {
 	job := &trainer.TrainJob{}
 	if err := reader.Get(ctx, key, job); err != nil {
 		return nil, fmt.Errorf("get TrainJob %s: %w", key, err)
 	}
-	w := &walk{reader: reader, job: job}
-	steps := []func(context.Context) ([]Finding, error){one(w.trainJob), one(w.runtime), w.caches, one(w.pods)}
+	w := &walk{reader: reader, lastLine: lastLine, job: job}
+	steps := []func(context.Context) ([]Finding, error){one(w.trainJob), one(w.runtime), w.caches, one(w.jobs), one(w.step), one(w.pods)}
 	var findings []Finding
-	for _, step := range steps {
+	for i, step := range steps {
 		found, err := step(ctx)
 		if err != nil {
 			return findings, err
 		}
 		findings = append(findings, found...)
-		if w.done || slices.ContainsFunc(found, func(f Finding) bool { return f.Blocks }) {
+		if w.done || Blocked(found) && !(i == 0 && w.failed) {
 			break
 		}
 	}
 	return findings, nil
+}
+
+// Blocked reports whether one of the findings blocks.
+func Blocked(findings []Finding) bool {
+	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Blocks })
 }
 
 // one makes a step of one that has a single finding.
@@ -68,13 +77,14 @@ func one(step func(context.Context) (Finding, error)) func(context.Context) ([]F
 
 // walk is the state of one diagnosis.
 type walk struct {
-	reader client.Reader
-	job    *trainer.TrainJob
-	failed bool // the TrainJob has failed
-	done   bool // the remaining steps do not apply
+	reader   client.Reader
+	lastLine LastLine // nil: logs can't be read
+	job      *trainer.TrainJob
+	failed   bool // the TrainJob has failed
+	done     bool // the remaining steps do not apply
 }
 
-func (w *walk) trainJob(context.Context) (Finding, error) {
+func (w *walk) trainJob(ctx context.Context) (Finding, error) {
 	f := Finding{Subject: "TrainJob " + client.ObjectKeyFromObject(w.job).String(), State: "active"}
 	switch {
 	case w.job.DeletionTimestamp != nil:
@@ -82,10 +92,9 @@ func (w *walk) trainJob(context.Context) (Finding, error) {
 	case meta.IsStatusConditionTrue(w.job.Status.Conditions, trainer.TrainJobComplete):
 		f.State, w.done = "complete", true
 	case meta.IsStatusConditionTrue(w.job.Status.Conditions, trainer.TrainJobFailed):
-		f.State, w.failed = "failed: "+meta.FindStatusCondition(w.job.Status.Conditions, trainer.TrainJobFailed).Message, true
+		f.State, f.Blocks, w.failed = "failed: "+meta.FindStatusCondition(w.job.Status.Conditions, trainer.TrainJobFailed).Message, true, true
 	case ptr.Deref(w.job.Spec.Suspend, false):
-		f.State, f.Blocks = "suspended: its cache starts when it runs", true
-		f.Fix = "set spec.suspend to false; if Kueue manages it, see `kubectl describe workloads` for what it waits for"
+		return w.suspended(ctx, f)
 	}
 	return f, nil
 }
@@ -97,7 +106,7 @@ func (w *walk) runtime(ctx context.Context) (Finding, error) {
 	runtime, err := runtimes.Find(ctx, w.job.Namespace, ref, w.reader)
 	switch {
 	case apierrors.IsForbidden(err):
-		f.State = "you may not read it"
+		f.State, f.Unseen = "you may not read it", true
 	case err != nil:
 		return f, err
 	case runtime == nil:
@@ -139,7 +148,7 @@ func (w *walk) cache(ctx context.Context, key types.NamespacedName) (Finding, er
 	case apierrors.IsNotFound(err):
 		return w.noCache(ctx, f)
 	case apierrors.IsForbidden(err):
-		f.State = "you may not read it; the TrainJob's events say what it waits for"
+		f.State, f.Unseen = "you may not read it; the TrainJob's events say what it waits for", true
 		return f, nil
 	case err != nil:
 		return f, fmt.Errorf("get DataCache %s: %w", key, err)
@@ -153,7 +162,7 @@ func (w *walk) cache(ctx context.Context, key types.NamespacedName) (Finding, er
 		f.State += "; it failed before: " + last.Message
 	}
 	released := w.failed && dc.Status.State == v1alpha1.StateReleased // because the TrainJob ended
-	if ready.Status != metav1.ConditionTrue && dc.Status.State != v1alpha1.StateDegraded && !released {
+	if (ready.Status != metav1.ConditionTrue || dc.Status.State == v1alpha1.StateDegraded) && !released {
 		f.Blocks, f.Fix = true, fixes[ready.Reason]
 	}
 	return f, nil
@@ -186,7 +195,7 @@ func (w *walk) uses(ctx context.Context) ([]types.NamespacedName, error) {
 
 // noCache says why the manager has made no DataCache.
 func (w *walk) noCache(ctx context.Context, f Finding) (Finding, error) {
-	message, err := w.warning(ctx)
+	message, err := w.warning(ctx, w.job, func(reason string) bool { return strings.HasPrefix(reason, "Cache") })
 	if err != nil {
 		return f, err
 	}
@@ -195,22 +204,6 @@ func (w *walk) noCache(ctx context.Context, f Finding) (Finding, error) {
 	}
 	f.State, f.Blocks, f.Fix = message, true, "as the message says; it is tried again every 10 s"
 	return f, nil
-}
-
-// warning is the newest warning about the TrainJob's cache; "" if there is none.
-func (w *walk) warning(ctx context.Context) (string, error) {
-	var events corev1.EventList
-	if err := w.reader.List(ctx, &events, client.InNamespace(w.job.Namespace)); err != nil {
-		return "", fmt.Errorf("list events of namespace %s: %w", w.job.Namespace, err)
-	}
-	about := slices.DeleteFunc(events.Items, func(e corev1.Event) bool {
-		return e.InvolvedObject.UID != w.job.UID || e.Type != corev1.EventTypeWarning || !strings.HasPrefix(e.Reason, "Cache")
-	})
-	if len(about) == 0 {
-		return "", nil
-	}
-	newest := slices.MaxFunc(about, func(a, b corev1.Event) int { return cmp.Compare(a.LastTimestamp.Unix(), b.LastTimestamp.Unix()) })
-	return newest.Message, nil
 }
 
 // unmanaged is the finding for a cache without a status: no manager has reconciled it.
@@ -229,63 +222,4 @@ func (w *walk) unmanaged(ctx context.Context, f Finding) (Finding, error) {
 		f.Fix = fmt.Sprintf("kubectl -n %s describe pods -l app.kubernetes.io/name=datacache-manager", name.Namespace)
 	}
 	return f, nil
-}
-
-// pods checks the TrainJob's own pods, which start when the cache is Ready.
-func (w *walk) pods(ctx context.Context) (Finding, error) {
-	f := Finding{Subject: "pods of the TrainJob"}
-	var pods corev1.PodList
-	if err := w.reader.List(ctx, &pods, client.InNamespace(w.job.Namespace), client.MatchingLabels{inject.LabelJobSet: w.job.Name}); err != nil {
-		return f, fmt.Errorf("list the pods of TrainJob %s: %w", client.ObjectKeyFromObject(w.job), err)
-	}
-	running := 0
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if why, fix := w.troubleOf(pod); why != "" {
-			return Finding{Subject: "pod " + pod.Name, State: why, Blocks: true, Fix: fix}, nil
-		}
-		if pod.Status.Phase == corev1.PodRunning {
-			running++
-		}
-	}
-	f.State = fmt.Sprintf("%d of %d run", running, len(pods.Items))
-	return f, nil
-}
-
-// troubleOf says why a pod of the TrainJob does not start or has failed, and what to do; "" if it runs or has succeeded. A container that
-// was OOMKilled is named although it runs again: it will be killed again.
-func (w *walk) troubleOf(pod *corev1.Pod) (why, fix string) {
-	if why := waitsFor(pod); why != "" {
-		return why, "kubectl -n " + w.job.Namespace + " describe pod " + pod.Name
-	}
-	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		for _, end := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
-			switch {
-			case end == nil || end.ExitCode == 0:
-			case end.Reason == "OOMKilled":
-				return "container " + c.Name + " is OOMKilled: it reached its memory limit", "raise its memory, or lower prefetch_bytes: docs/use.md, Memory of a training pod"
-			case c.State.Running == nil: // and it is not restarted, or not yet
-				return fmt.Sprintf("container %s ended with exit code %d (%s)", c.Name, end.ExitCode, end.Reason), fmt.Sprintf("kubectl -n %s logs %s -c %s", w.job.Namespace, pod.Name, c.Name)
-			}
-		}
-	}
-	return "", ""
-}
-
-// waitsFor says why a pod does not start; "" if it runs or has ended.
-func waitsFor(pod *corev1.Pod) string {
-	if pod.Status.Phase != corev1.PodPending {
-		return ""
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return c.Reason + ": " + c.Message
-		}
-	}
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if waiting := s.State.Waiting; waiting != nil && waiting.Reason != "PodInitializing" && waiting.Reason != "ContainerCreating" {
-			return waiting.Reason + ": " + waiting.Message
-		}
-	}
-	return ""
 }

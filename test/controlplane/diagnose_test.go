@@ -18,7 +18,7 @@ import (
 // blocks returns an error unless the diagnosis of the TrainJob ends with a finding that blocks it and has the parts.
 func blocks(t *testing.T, job types.NamespacedName, parts []string) error {
 	t.Helper()
-	findings, err := diagnose.Why(t.Context(), cluster.Client, job)
+	findings, err := diagnose.Why(t.Context(), cluster.Client, nil, job)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func TestWhy(t *testing.T) {
 	say := func(name string, parts ...string) {
 		t.Helper()
 		kubetest.Eventually(t, "the diagnosis of "+name, func() error {
-			findings, err := diagnose.Why(t.Context(), cluster.Client, key(name))
+			findings, err := diagnose.Why(t.Context(), cluster.Client, nil, key(name))
 			if err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ func TestWhy(t *testing.T) {
 	if err := blocks(t, key("train"), nil); err == nil {
 		t.Error("the diagnosis says that a TrainJob with a loaded cache is blocked")
 	}
-	if _, err := diagnose.Why(t.Context(), cluster.Client, key("nobody")); client.IgnoreNotFound(err) != nil || err == nil {
+	if _, err := diagnose.Why(t.Context(), cluster.Client, nil, key("nobody")); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("a TrainJob that does not exist: %v, want not found", err)
 	}
 }

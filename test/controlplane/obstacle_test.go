@@ -212,14 +212,7 @@ func nowhere(t *testing.T, namespace string) *trainer.TrainJob {
 // unmounted reports, as a kubelet does, that a volume of the head's pod can't be mounted.
 func unmounted(t *testing.T, namespace string) {
 	t.Helper()
-	pod := appears(t, &corev1.Pod{}, namespace, "train-cache-0")
-	cluster.Create(t, &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: "unmounted"},
-		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: pod.Name, UID: pod.UID},
-		Type:           corev1.EventTypeWarning, Reason: "FailedMount", Source: corev1.EventSource{Component: "kubelet"},
-		Message:        `MountVolume.SetUp failed for volume "ca" : configmap "ca" not found`,
-		FirstTimestamp: metav1.Now(), LastTimestamp: metav1.Now(), Count: 1,
-	})
+	mountFails(t, appears(t, &corev1.Pod{}, namespace, "train-cache-0"))
 }
 
 func usingTemplate(t *testing.T, namespace string, pod *corev1.PodSpec) *trainer.TrainJob {
@@ -244,23 +237,30 @@ func asksNothing(t *testing.T, namespace string) *trainer.TrainJob {
 // denied adds an admission policy that rejects every LeaderWorkerSet of the namespace.
 func denied(t *testing.T, namespace string) {
 	t.Helper()
-	matches := admissionv1.MatchResources{
-		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}},
-		ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Create},
-			Rule:       admissionv1.Rule{APIGroups: []string{lws.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"leaderworkersets"}},
-		}}},
-	}
-	installed(t, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: &matches, Validations: []admissionv1.Validation{{Expression: "false", Message: "no large sets"}},
-	}})
-	installed(t, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: namespace, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-	}})
+	forbid(t, namespace, lws.GroupVersion.Group, "leaderworkersets", "false", "no large sets")
 	set := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "any"}}
 	set.Spec.StartupPolicy = lws.LeaderCreatedStartupPolicy
 	set.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
 	refuses(t, set, "no large sets")
+}
+
+// forbid adds an admission policy that rejects the objects of the namespace for which the CEL expression is false. It takes effect some time
+// later: see refuses.
+func forbid(t *testing.T, namespace, group, resources, expression, message string) {
+	t.Helper()
+	matches := admissionv1.MatchResources{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}},
+		ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create},
+			Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resources}},
+		}}},
+	}
+	installed(t, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &matches, Validations: []admissionv1.Validation{{Expression: expression, Message: message}},
+	}})
+	installed(t, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: namespace, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}})
 }
 
 // unreachable registers a webhook without a server for every NetworkPolicy of the namespace.

@@ -87,7 +87,7 @@ func TestSeveralCaches(t *testing.T) {
 	}
 	say("  web: ready: 1000 rows", "  code: waiting for the cache: ImagePullBackOff")
 	kubetest.Eventually(t, "the diagnosis", func() error {
-		findings, err := diagnose.Why(t.Context(), cluster.Client, client.ObjectKeyFromObject(job))
+		findings, err := diagnose.Why(t.Context(), cluster.Client, nil, client.ObjectKeyFromObject(job))
 		if err != nil || len(findings) != 4 {
 			return fmt.Errorf("it has %+v: %w", findings, err)
 		}
