@@ -343,8 +343,10 @@ endef
 slowest: # the 40 slowest tests of the last runs of the targets below
 	@$(PYTHON3) hack/slowest.py $(REPORTS) 40
 
+# The Python parts run two at a time, since each waits for servers most of the time.
 .PHONY: test
-test: test-go test-docs test-conformance test-loader test-examples ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
+test: test-go ## Everything that needs no Kubernetes: go test -race, pytest on the real binary (about 25 min cold, 10 after a change, seconds without).
+	@$(MAKE) -j2 --output-sync=line test-docs test-conformance test-loader test-examples
 
 .PHONY: test-go
 test-go: venv clients-venv hub-venv browser prometheus $(PROMTOOL) $(GOTESTSUM) ## The Go part of test (about 10 min cold, 4 min after).
