@@ -19,13 +19,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/webpage"
 )
 
 // statusServer answers the steps that wait for a cache without a head, in the words of a head's /status: GET /status/<namespace>/<DataCache>
-// with the query job=<TrainJob>. It changes nothing and says only how far a cache is, to everybody who can reach it. Every replica of the
-// manager serves it.
+// with the query pod=<UID of the step's pod>. It changes nothing, and answers only steps of the DataCache's own namespace: a pod's UID is
+// random, and known only to the pod and to who may read pods there. Every replica of the manager serves it.
 type statusServer struct {
 	address string
 	caches  client.Reader // backed by informers
@@ -73,7 +75,15 @@ type waitStatus struct {
 
 func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
-	status, err := s.status(r.Context(), key, r.URL.Query().Get("job"))
+	status := waitStatus{}
+	job, err := s.jobOf(r.Context(), key.Namespace, types.UID(r.URL.Query().Get("pod")))
+	if err == nil && job == "" {
+		http.Error(w, "pod: no step that waits in namespace "+key.Namespace+" has this UID", http.StatusForbidden)
+		return
+	}
+	if err == nil {
+		status, err = s.status(r.Context(), key, job)
+	}
 	if err != nil {
 		log.FromContext(r.Context()).Error(err, "answer a step that waits", "datacache", key)
 		http.Error(w, "the manager can't read the DataCache; see its log", http.StatusInternalServerError)
@@ -81,6 +91,20 @@ func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(status) // fails only if the client has left
+}
+
+// jobOf returns the TrainJob whose step runs in the pod of the namespace with the UID; "" if there is none.
+func (s *statusServer) jobOf(ctx context.Context, namespace string, uid types.UID) (string, error) {
+	var pods corev1.PodList
+	if err := s.caches.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+		return "", fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; pod.UID == uid && isStep(pod) {
+			return jobOfStep(pod).Name, nil
+		}
+	}
+	return "", nil
 }
 
 // status says Ready only when the API server has both in one version of the DataCache: that the cache is ready, and that the job is one of its

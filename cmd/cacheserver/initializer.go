@@ -42,7 +42,7 @@ It exits with 0 when all caches are ready, %d when a cache failed, %d when one w
   cacheserver initializer --head web=web-cache-service:8080,code=code-cache-service:8080`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			heads, err := headsOf(status, env("TRAIN_JOB_NAME"), address)
+			heads, err := headsOf(status, env("POD_UID"), address)
 			if err != nil {
 				return err
 			}
@@ -67,22 +67,22 @@ It exits with 0 when all caches are ready, %d when a cache failed, %d when one w
 		"host:port of the head's HTTP port, or NAME=host:port of each of several, separated by commas (env CACHE_HEAD; default: the caches of "+
 			"the TrainJob TRAIN_JOB_NAME, whose storageUri is STORAGE_URI)")
 	flags.StringVar(&status, "status", env("CACHE_STATUS"),
-		"URL that tells the state of a cache without a head, instead of --head; the job's name is added to it (env CACHE_STATUS)")
+		"URL that tells the state of a cache without a head, instead of --head; the pod's UID (env POD_UID) is added to it (env CACHE_STATUS)")
 	flags.StringVar(&timeout, "timeout", env.or("READY_TIMEOUT", "1h"), "give up after this long (env READY_TIMEOUT)")
 	flags.StringVar(&every, "every", env.or("PROGRESS_INTERVAL", "10s"), "print a line at least this often while the cache loads (env PROGRESS_INTERVAL)")
 	flags.StringVar(&notices, "notices", env("NOTICES"), "host:port that takes the controller's notices by HTTP; empty: none (env NOTICES)")
 	return cmd
 }
 
-// headsOf returns what to wait for: status, with the TrainJob's name as a query, or the heads at addresses.
-func headsOf(status, job, addresses string) ([]wait.Head, error) {
+// headsOf returns what to wait for: status, with the UID of this pod as a query, or the heads at addresses.
+func headsOf(status, pod, addresses string) ([]wait.Head, error) {
 	if status != "" {
 		parsed, err := url.Parse(status)
 		if err != nil || parsed.Host == "" {
 			return nil, fmt.Errorf("--status: %q, want a URL such as http://datacache-status.datacache-system.svc/status/team-a/files", status)
 		}
-		if job != "" {
-			parsed.RawQuery = url.Values{"job": {job}}.Encode()
+		if pod != "" {
+			parsed.RawQuery = url.Values{"pod": {pod}}.Encode()
 		}
 		return []wait.Head{{URL: parsed.String()}}, nil
 	}

@@ -10,12 +10,12 @@ import (
 )
 
 func TestHeadsOf(t *testing.T) {
-	for name, tt := range map[string]struct{ status, job, head, want, err string }{
-		"a head":              {head: "train-cache-service:8080", job: "train", want: "[{ http://train-cache-service:8080/status}]"},
+	for name, tt := range map[string]struct{ status, pod, head, want, err string }{
+		"a head":              {head: "train-cache-service:8080", pod: "8f0c", want: "[{ http://train-cache-service:8080/status}]"},
 		"a head with a name":  {head: "web=10.0.0.1:80", want: "[{web http://10.0.0.1:80/status}]"},
 		"two heads":           {head: "web=10.0.0.1:80,b/code=[::1]:81", want: "[{web http://10.0.0.1:80/status} {b/code http://[::1]:81/status}]"},
-		"a manager":           {status: "http://manager.svc/status/team-a/files", job: "train", head: "train-cache-service:8080", want: "[{ http://manager.svc/status/team-a/files?job=train}]"},
-		"without a job":       {status: "http://manager.svc/status/team-a/files", want: "[{ http://manager.svc/status/team-a/files}]"},
+		"a manager":           {status: "http://manager.svc/status/team-a/files", pod: "8f0c", head: "train-cache-service:8080", want: "[{ http://manager.svc/status/team-a/files?pod=8f0c}]"},
+		"without a pod":       {status: "http://manager.svc/status/team-a/files", want: "[{ http://manager.svc/status/team-a/files}]"},
 		"no URL":              {status: "manager.svc", err: `--status: "manager.svc"`},
 		"no port":             {head: "train", err: "--head"},
 		"nothing":             {err: "no cache named"},
@@ -24,7 +24,7 @@ func TestHeadsOf(t *testing.T) {
 		"no port of a second": {head: "web=10.0.0.1:80,code=10.0.0.1", err: "--head"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			heads, err := headsOf(tt.status, tt.job, tt.head)
+			heads, err := headsOf(tt.status, tt.pod, tt.head)
 			got := fmt.Sprint(heads)
 			if tt.err == "" && (err != nil || got != tt.want) || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
 				t.Errorf("the heads are %s (%v), want %s (%q)", got, err, tt.want, tt.err)

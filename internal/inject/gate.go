@@ -121,7 +121,7 @@ func (g Gate) Pod(container string, args ...string) corev1.PodSpec {
 // env returns the step's environment by name. Of the runtime's variables it keeps those that caches or the gate read: the others,
 // such as STORAGE_URI, CACHE_IMAGE or tokens, were for the program that the gate replaces.
 func (g Gate) env(defaults []corev1.EnvVar) []corev1.EnvVar {
-	env := []corev1.EnvVar{jobName()}
+	env := []corev1.EnvVar{jobName(), podUID()}
 	for _, v := range defaults {
 		if isParameter(v.Name) {
 			env = append(env, v)
@@ -187,6 +187,11 @@ func gateFailurePolicy() *batchv1.PodFailurePolicy {
 			},
 		},
 	}}
+}
+
+// podUID is the variable by which the gate proves to the manager which pod it is.
+func podUID() corev1.EnvVar {
+	return corev1.EnvVar{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}}
 }
 
 // jobName is the variable by which gate and training find the cache: the TrainJob's name, taken from a label that JobSet puts on

@@ -149,7 +149,7 @@ func TestTwinKeepsThePlatformsDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := append(variables("AWS_REGION=eu-1", "LOG_LEVEL=debug", "READY_TIMEOUT=3h"), jobName())
-	want = append(want, variables("WORKER_MEM=64Gi")...)
+	want = append(slices.Insert(want, 2, podUID()), variables("WORKER_MEM=64Gi")...)
 	if diff := cmp.Diff(want, stepOf(twin).Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
