@@ -160,7 +160,8 @@ _ENTRY = _record(
 )  # fmt: skip
 _LIST = _record(
     "manifest_file", (500, "manifest_path", "string"), (501, "manifest_length", "long"),
-    (502, "partition_spec_id", "int"), (517, "content", "int"), (515, "sequence_number", "long"), (516, "min_sequence_number", "long"),
+    (502, "partition_spec_id", "int"), (517, "content", "int"),
+    (515, "sequence_number", "long"), (516, "min_sequence_number", "long"),
     (503, "added_snapshot_id", "long"), (504, "added_files_count", "int"), (505, "existing_files_count", "int"),
     (506, "deleted_files_count", "int"), (512, "added_rows_count", "long"), (513, "existing_rows_count", "long"),
     (514, "deleted_rows_count", "long"), (520, "first_row_id", _MAYBE_LONG),

@@ -27,9 +27,28 @@ from server import Cache, Caches
 
 PROGRAM = Path(__file__).with_name("spark") / "tables.py"
 TABLES = [
-    "v1_copy", "v2_copy", "v2_merge", "v3_merge", "maintained", "evolved", "hive_float", "hive_int", "hive_decimal", "hive_date",
-    "hive_string", "decimal_twins", "hive_twins", "empty_string", "uuid_twins", "floats", "float_files", "float_widened", "int96", "defaults",
-]  # fmt: skip
+    "v1_copy",
+    "v2_copy",
+    "v2_merge",
+    "v3_merge",
+    "maintained",
+    "evolved",
+    "hive_float",
+    "hive_int",
+    "hive_decimal",
+    "hive_date",
+    "hive_string",
+    "decimal_twins",
+    "hive_twins",
+    "empty_string",
+    "uuid_twins",
+    "floats",
+    "float_files",
+    "float_widened",
+    "int96",
+    "defaults",
+]
+LINEAGE = ("_row_id", "_last_updated_sequence_number")  # fmt: skip
 
 Connect = Callable[[Cache], Client]
 Serve = Callable[..., pa.Table]
@@ -49,7 +68,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     made = pickle.loads(out.read_bytes())
-    assert sorted(made) == sorted(TABLES)
+    assert sorted(made) == sorted([*TABLES, "lineage_merge", "lineage_copy"])
     return made
 
 
@@ -97,9 +116,25 @@ def test_a_cache_serves_what_spark_wrote(name: str, written: dict[str, dict[str,
     assert counted(rows_of(got)) == counted(want["rows"])
 
 
+@pytest.mark.parametrize("name", ["lineage_merge", "lineage_copy"])
+def test_row_lineage(name: str, written: dict[str, dict[str, Any]], caches: Caches, connect: Connect) -> None:
+    want = written[name]
+    made = Made(name, want["folder"])
+    rows = connect(caches.of(made, Selection(columns=("id", "name", *LINEAGE)), mode="cluster")).table()
+    assert rows.column_names == want["columns"]
+    assert counted(rows_of(rows)) == counted(want["rows"])
+    assert connect(caches.of(made)).table().column_names == ["id", "name"]
+    for where, keep in {
+        "_row_id < 5 OR _row_id = 22": lambda r: r[2] < 5 or r[2] == 22,
+        "_last_updated_sequence_number > 2 AND id < 20": lambda r: r[3] > 2 and r[0] < 20,
+    }.items():
+        rows = connect(caches.of(made, Selection(where=where))).table()
+        assert counted(rows_of(rows)) == counted([r[:2] for r in want["rows"] if keep(r)])
+
+
 FILTERS: list[tuple[str, str, Callable[[Row], bool]]] = [
     ("v2_copy", "id = 77", lambda r: r["id"] == 77),
-    ("v2_copy", "seen < TIMESTAMP '1970-01-02' AND flag", lambda r: r["seen"] is not None and r["seen"] < datetime(1970, 1, 2) and r["flag"]),
+    ("v2_copy", "seen < TIMESTAMP '1970-01-02T00:00Z' AND flag", lambda r: r["seen"] is not None and r["seen"] < datetime(1970, 1, 2) and r["flag"]),
     ("v2_merge", "name = 'updated' AND price < -20", lambda r: r["name"] == "updated" and r["price"] < -20),
     ("v3_merge", "small IS NULL OR name LIKE 'name 3%'", lambda r: r["small"] is None or (r["name"] or "").startswith("name 3")),
     ("maintained", "name IN ('name 1', 'name 4')", lambda r: r["name"] in ("name 1", "name 4")),
@@ -119,7 +154,7 @@ FILTERS: list[tuple[str, str, Callable[[Row], bool]]] = [
     ("empty_string", "c = ''", lambda r: r["c"] == ""),
     ("empty_string", "c <= 'x'", lambda r: r["c"] is not None),
     ("uuid_twins", "w = 'ffffffff-ffff-ffff-ffff-ffffffffffff' AND u <> '00000000-0000-0000-0000-0000000000ff'", lambda r: r["u"].startswith("f79c")),
-    ("int96", "ts < TIMESTAMP '1677-09-21 00:12:43'", lambda r: r["ts"] < datetime(1677, 9, 21, 0, 12, 43)),
+    ("int96", "ts < TIMESTAMP '1677-09-21 00:12:43Z'", lambda r: r["ts"] < datetime(1677, 9, 21, 0, 12, 43)),
     ("defaults", "long = 9007199254740993 AND date = DATE '2024-02-29' AND cost > 0 AND uuid = 'f79c3e09-677c-4bbd-a479-3f349cb785e7'", lambda r: True),
     ("defaults", "long = 9007199254740992 OR most < 0 OR wall IS NULL", lambda r: False),
 ]  # fmt: skip

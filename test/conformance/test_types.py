@@ -2,9 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types and files that few writers produce: served exactly, or refused with the column's name, others are served."""
 
+# ruff: noqa: E501
+# Values and tables are easier to compare on one line.
+
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +17,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from client import Client
-from handwritten import Table, annotate, column
+from handwritten import Entry, Manifest, Table, annotate, column
 from lake import Made, Selection
-from server import Cache, Caches
+from server import Cache, Caches, Mode
+from variants import MISSING, column_of, decode
 
 Connect = Callable[[Cache], Client]
 Columns = list[tuple[int, str, pa.Array]]
 
 #: Numbers of types in the union LogicalType of the Parquet format.
 VARIANT, GEOMETRY, GEOGRAPHY, NONE_YET = 16, 17, 18, 99
+
+OBJECTS = [
+    {"id": 7, "name": "a", "tags": ["x", 1, None], "deep": {"z": 1.5, "a": True}}, {"id": "seven", "other": [1, {"y": 2}]},
+    {}, {"name": None}, {"tags": [], "deep": {}}, {"tags": "none", "deep": 5, "id": 2**40}, [1, "a", {"id": 3}], [], "text", "é" * 50,
+    5, -3, 2**40, 1.25, True, False, None, MISSING, dt.date(1969, 12, 31), b"\xff", Decimal("-1.25"),
+    {"z": 1, "y": {"b": 1, "a": [{"k": "v"}]}, "id": 1, "name": "last"},
+]  # fmt: skip
+
+SHAPES: dict[str, Any] = {
+    "unshredded": None,
+    "long": pa.int64(), "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_(), "date": pa.date32(), "binary": pa.binary(),
+    "object": {"id": pa.int64(), "name": pa.string()},
+    "all fields": {"id": pa.int64(), "name": pa.string(), "tags": [pa.string()], "deep": {"z": pa.float64(), "none": pa.string()}},
+    "list": [pa.int64()], "list of objects": [{"id": pa.int64()}],
+}  # fmt: skip
 
 INVALID = b"caf\xe9"
 
@@ -252,3 +273,121 @@ class TestColumnsThatCannotBeRead:
             client = connect(caches.of(made))
             info = client.command(v=1, kind="shard", index=0, total=1, filter=where)
             assert client.read(info).num_rows == want
+
+
+class TestVariantsAndShapes:
+    """Types of format version 3 that Arrow has no type for."""
+
+    def test_variants_are_structs_of_their_two_binaries(
+        self, new: Callable[..., Table], caches: Caches, connect: Connect
+    ) -> None:
+        """In every shredded form, in files with and without the logical type."""
+        columns = [
+            ids(len(OBJECTS)),
+            *((2 + i, name, column_of(OBJECTS, of)) for i, (name, of) in enumerate(SHAPES.items())),
+        ]
+        table = new([ID, *(column(i, name, "variant") for i, name, _ in columns[1:])], 3)
+        annotated = write(table, "annotated.parquet", columns, row_group_size=10)
+        table.add(annotate(annotated, **dict.fromkeys(SHAPES, VARIANT)), write(table, "plain.parquet", columns))
+        made = table.write()
+        got = connect(caches.of(made)).table()
+        got.validate(full=True)
+        binary = pa.binary()
+        served = pa.struct([pa.field("metadata", binary, nullable=False), pa.field("value", binary, nullable=False)])
+        for name in SHAPES:
+            assert got.schema.field(name).type == served
+            values = [MISSING if v is None else decode(**v) for v in got.column(name).to_pylist()]
+            assert values == 2 * OBJECTS, name
+            assert list(map(type, values)) == 2 * list(map(type, OBJECTS)), name
+        again = connect(caches.of(made, nodes=1)).table()
+        assert again.equals(got), "the same variant is encoded in two ways"
+
+    def test_variants_within_structs_and_lists(
+        self, new: Callable[..., Table], caches: Caches, connect: Connect
+    ) -> None:
+        values = column_of(OBJECTS, SHAPES["object"])
+        pair = pa.StructArray.from_arrays(
+            [values], fields=[pa.field("v", values.type, metadata={"PARQUET:field_id": "3"})]
+        )
+        element = pa.field("element", values.type, metadata={"PARQUET:field_id": "5"})
+        lists = pa.ListArray.from_arrays(
+            pa.array([0, *range(len(OBJECTS))], pa.int32()), values, type=pa.list_(element)
+        )
+        table = new([
+            ID, column(2, "s", {"type": "struct", "fields": [column(3, "v", "variant")]}),
+            column(4, "l", {"type": "list", "element-id": 5, "element": "variant", "element-required": False}),
+        ], 3)  # fmt: skip
+        path = write(table, "nested.parquet", [ids(len(OBJECTS)), (2, "s", pair), (4, "l", lists)])
+        got = connect(caches.of(table.add(annotate(path, v=VARIANT, element=VARIANT)).write())).table()
+        assert [MISSING if v["v"] is None else decode(**v["v"]) for v in got.column("s").to_pylist()] == OBJECTS
+        items = [[MISSING if v is None else decode(**v) for v in row] for row in got.column("l").to_pylist()]
+        assert items == [[], *([v] for v in OBJECTS[:-1])]
+
+    @pytest.mark.parametrize("kind", ["geometry", "geometry(EPSG:4326)", "geography", "geography(OGC:CRS84, vincenty)"])
+    def test_shapes_are_binary(self, kind: str, new: Callable[..., Table], caches: Caches, connect: Connect) -> None:
+        point = bytes.fromhex("0101000000000000000000f03f0000000000000040")
+        shapes = pa.array([point, None, b""], pa.binary())
+        table = new([ID, column(2, "where", kind)], 3)
+        annotated = annotate(
+            write(table, "annotated.parquet", [ids(), (2, "where", shapes)]),
+            where=GEOMETRY if kind.startswith("geometry") else GEOGRAPHY,
+        )
+        plain = write(table, "plain.parquet", [ids(), (2, "where", shapes)])
+        got = connect(caches.of(table.add(annotated, plain).write())).table()
+        assert got.schema.field("where").type == pa.binary()
+        assert got.column("where").to_pylist() == 2 * shapes.to_pylist()
+
+
+class TestRowLineage:
+    """Row ids and sequence numbers of format version 3, by the specification's rules of inheritance."""
+
+    WANTED = ("_row_id", "_last_updated_sequence_number")
+
+    def test_inherited_and_stored_values(
+        self, mode: Mode, new: Callable[..., Table], caches: Caches, connect: Connect
+    ) -> None:
+        table = new([ID], 3)
+        own = ids(4)
+        files = {n: write(table, f"{n}.parquet", [own], row_group_size=3) for n in "abcdef"}
+        stored = [
+            (2147483540, "_row_id", pa.array([None, 500, None, 7], pa.int64())),
+            (2147483539, "_last_updated_sequence_number", pa.array([3, None, None, 2], pa.int64())),
+        ]
+        files["b"] = write(table, "b.parquet", [own, *stored], row_group_size=3)
+        table.manifests += [
+            Manifest([Entry(files["a"]), Entry(files["f"], status=2), Entry(files["b"])], first_row_id=100, sequence=5),
+            Manifest([Entry(files["c"], first_row_id=40), Entry(files["d"], status=0, sequence=4, file_sequence=4)], first_row_id=200, sequence=6),
+            Manifest([Entry(files["e"])], sequence=7),
+        ]  # fmt: skip
+        made = table.write()
+        got = connect(caches.of(made, Selection(columns=self.WANTED), mode=mode)).table()
+        assert got.schema == pa.schema([(n, pa.int64()) for n in self.WANTED])
+        rows = {tuple(r.values()) for r in got.to_pylist()}
+        assert got.num_rows == 20
+        assert rows == {
+            *((100 + i, 5) for i in range(4)), (104, 3), (500, 5), (106, 5), (7, 2),
+            *((40 + i, 6) for i in range(4)), *((200 + i, 4) for i in range(4)), (None, None),
+        }  # fmt: skip
+        for where, count in {
+            "_row_id = 106 OR _row_id = 7": 2,
+            "_last_updated_sequence_number < 4": 2,
+            "_row_id IS NULL": 4,
+        }.items():
+            assert connect(caches.of(made, Selection(where=where), mode=mode)).table().column_names == ["id"]
+            assert connect(caches.of(made, Selection(where=where), mode=mode)).table().num_rows == count
+        client = connect(caches.of(made, Selection(columns=self.WANTED), mode=mode))
+        assert client.read(client.command(v=1, kind="shard", index=0, total=1, filter="_row_id >= 200")).num_rows == 5
+
+    def test_needs_format_version_3(self, new: Callable[..., Table], private: Callable[..., Cache]) -> None:
+        table = new([ID])
+        made = table.add(write(table, "a.parquet", [ids()])).write()
+        assert all(
+            word in refusal(private, made, "--columns", "_row_id") for word in ('"_row_id"', "version 3", "version 2")
+        )
+
+    def test_a_column_of_that_name(self, new: Callable[..., Table], caches: Caches, connect: Connect) -> None:
+        table = new([ID, column(2, "_row_id", "string")], 3)
+        made = table.add(write(table, "a.parquet", [ids(), (2, "_row_id", pa.array(["a", "b", "c"]))])).write()
+        assert connect(caches.of(made, Selection(columns=("_row_id",)))).table().to_pydict() == {
+            "_row_id": ["a", "b", "c"]
+        }

@@ -88,9 +88,7 @@ func reassembled(mem allocator, variants *extensions.VariantArray, rows *array.S
 	metadata, value := out.FieldBuilder(0).(*array.BinaryBuilder), out.FieldBuilder(1).(*array.BinaryBuilder)
 	for i := range variants.Len() {
 		if rows.IsNull(i) {
-			out.Append(false)
-			metadata.AppendEmptyValue()
-			value.AppendEmptyValue()
+			out.AppendNull()
 			continue
 		}
 		v, err := variants.Value(i)

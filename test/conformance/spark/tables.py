@@ -80,10 +80,10 @@ class Maker:
         self.sql(f"CREATE TABLE {table} ({columns}) USING iceberg {by} TBLPROPERTIES ({listed})")
         return table
 
-    def keep(self, name: str, rows: Rows | None = None, columns: Iterable[str] = ()) -> None:
+    def keep(self, name: str, rows: Rows | None = None, columns: Iterable[str] = (), select: str = "*") -> None:
         """Registers a finished table. rows and columns: its expected content, if Spark must not be asked."""
         if rows is None:
-            read = self.sql(f"SELECT * FROM lake.db.{name}")
+            read = self.sql(f"SELECT {select} FROM lake.db.{name}")
             columns, rows = read.columns, [tuple(plain(v) for v in r) for r in read.collect()]
         self.made[name] = {"folder": str(self.warehouse / "lake/db" / name), "columns": list(columns), "rows": rows}
 
@@ -159,6 +159,24 @@ def changed(m: Maker) -> None:
         changed = m.create(name, _COLUMNS, by=by, version=version, properties=modes)
         _changes(m, changed)
         m.keep(name)
+
+
+@table
+def lineage(m: Maker) -> None:
+    """Row ids and sequence numbers after an upgrade from version 2, updates and deletes of both modes, and a rewrite."""
+    for name, mode in [("lineage_merge", "merge-on-read"), ("lineage_copy", "copy-on-write")]:
+        modes = {f"write.{what}.mode": mode for what in ("delete", "update")}
+        made = m.create(name, "id bigint, name string", properties=modes)
+        m.sql(f"INSERT INTO {made} SELECT id, 'old' FROM RANGE(5)")
+        m.sql(f"ALTER TABLE {made} SET TBLPROPERTIES ('format-version'='3')")
+        m.sql(f"INSERT INTO {made} SELECT id, 'new' FROM RANGE(10, 30)")
+        m.sql(f"UPDATE {made} SET name = 'changed' WHERE id % 7 = 3")
+        m.sql(f"DELETE FROM {made} WHERE id % 5 = 0")
+        if mode == "copy-on-write":
+            options = "options => map('rewrite-all', 'true')"
+            m.sql(f"CALL lake.system.rewrite_data_files(table => 'db.{name}', {options})")
+            m.sql(f"INSERT INTO {made} VALUES (30, 'last')")
+        m.keep(name, select="id, name, _row_id, _last_updated_sequence_number")
 
 
 @table
