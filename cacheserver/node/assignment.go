@@ -74,7 +74,7 @@ func (a *assignment) load(ctx context.Context, n *Node, from source.Source, old 
 	defer free.End()
 	n.cfg.Store.Idle()   // its connections are not needed any more
 	debug.FreeOSMemory() // otherwise memory used for decoding would stay resident for minutes
-	n.limitHeap()
+	limitHeap(n.cfg.Budget, 0)
 }
 
 // streamsEnd is how long the streams of a replaced assignment may take to end. After that, memory that they still hold may be missing

@@ -4,9 +4,12 @@
 package node
 
 import (
+	"context"
+	"math"
 	"runtime"
 	"sync"
 
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
@@ -17,27 +20,44 @@ const (
 	spareBytes = 24 << 20
 	// keptBytes is how much of a core's memory stays mapped for the next row group.
 	keptBytes = 28 << 20
+	// mostGuessed is how many splits are admitted at a time before one is loaded: their estimates may be far too low.
+	mostGuessed = 2
 )
 
-// DecodeLimiter bounds how many row groups are decoded concurrently: one per core, and as many as fit in 32 MiB per core of memory
-// for decoding, not counting the rows. A row group that needs more than the total is decoded alone. It also owns the buffers for
-// decoding. The nodes of a process share one. It is safe for concurrent use; make it with NewDecodeLimiter.
+// DecodeLimiter admits splits to loading as long as there is room for them in the memory budget, and bounds how many of them are decoded
+// concurrently: one per core, and as many as fit in 32 MiB per core of memory for decoding, not counting the rows. A row group that needs
+// more than the total is decoded alone. It also owns the buffers for decoding. The nodes of a process share one. It is safe for concurrent
+// use; make it with NewDecodeLimiter.
+//
+// Loading ends, with all rows or with an error that is real. A split that waits for admission holds no memory. One that is admitted waits for
+// no admission: only for its store, which fails at some time, and for splits that are being decoded, which wait for nothing. So it ends, and
+// wakes those that wait; the first of them is admitted whatever the estimates say, if it is then the only one. Where a split finds no room for
+// its rows while others are loaded, it gives up its memory, waits to be admitted again, and from then on one less is admitted at a time. That
+// happens at most twice as often as splits may be admitted at a time: with one at a time, each has had the memory for itself, and if there was
+// no room, there is none.
 type DecodeLimiter struct {
 	cores    int
 	capacity int64
 	buffers  *source.Buffers
 
-	mu      sync.Mutex
-	changed *sync.Cond
-	used    int64
-	running int // number of row groups being decoded
-	loads   int // number of loads in progress
+	mu       sync.Mutex
+	changed  *sync.Cond
+	used     int64
+	running  int // number of row groups being decoded
+	loads    int // number of loads in progress
+	admitted int // number of splits admitted and not ended
+	most     int // of admitted: see retreat
+	number   int64
+	decoding int64 // memory for decoding of those admitted
+	expected int64 // estimate of the rows of those admitted that are not in the budget yet
 }
 
 // NewDecodeLimiter returns a limiter for the cores of this process.
 func NewDecodeLimiter() *DecodeLimiter {
 	cores := runtime.GOMAXPROCS(0)
-	w := &DecodeLimiter{cores: cores, capacity: int64(cores)*coreBytes + spareBytes, buffers: source.NewMappedBuffers(int64(cores) * keptBytes)}
+	w := &DecodeLimiter{
+		cores: cores, capacity: int64(cores)*coreBytes + spareBytes, most: math.MaxInt, buffers: source.NewMappedBuffers(int64(cores) * keptBytes),
+	}
 	w.changed = sync.NewCond(&w.mu)
 	return w
 }
@@ -51,6 +71,7 @@ func (w *DecodeLimiter) load() (done func()) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.loads--; w.loads == 0 {
+			w.most = math.MaxInt
 			w.buffers.Close()
 		}
 	}
@@ -72,4 +93,99 @@ func (w *DecodeLimiter) begin(n int64) (done func()) {
 		w.running--
 		w.changed.Broadcast()
 	}
+}
+
+// need is the memory, in bytes, for loading a split.
+type need struct {
+	compressed, decoding int64 // until it is loaded
+	rows                 int64 // estimate of its rows
+	guessed              bool  // no split is loaded that confirms the estimates
+}
+
+func (n need) working() int64 { return n.compressed + n.decoding }
+
+// admission is the place of a split among those that are loaded. Its memory for loading is reserved until end.
+type admission struct {
+	limiter *DecodeLimiter
+	budget  *rows.Budget
+	need    need
+	number  int64 // of admissions up to this one
+	alone   bool  // no other was admitted and not ended at the time
+}
+
+// admit waits until there is room for loading a split and its rows, as far as estimates tell. If none is admitted, it only reserves the
+// memory for loading; if that fails, it returns the budget's error.
+func (w *DecodeLimiter) admit(ctx context.Context, budget *rows.Budget, estimate func() need) (*admission, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer context.AfterFunc(ctx, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.changed.Broadcast()
+	})()
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		n, alone, most := estimate(), w.admitted == 0, w.most
+		if n.guessed {
+			most = min(most, mostGuessed)
+		}
+		if alone || w.admitted < most && n.working()+n.rows+w.expected <= budget.Free() {
+			err := budget.Reserve(n.working())
+			if err != nil && alone {
+				return nil, err
+			}
+			if err == nil {
+				w.number++
+				a := &admission{limiter: w, budget: budget, need: n, number: w.number, alone: alone}
+				w.countLocked(1, n, budget)
+				return a, nil
+			}
+		}
+		w.changed.Wait()
+	}
+}
+
+// countLocked counts n more admitted splits, or fewer. Buffers that no admitted split needs are unmapped, and the Go heap is kept within what
+// the budget leaves besides rows and decoding.
+func (w *DecodeLimiter) countLocked(n int64, of need, budget *rows.Budget) {
+	w.admitted += int(n)
+	w.decoding += n * of.decoding
+	w.expected += n * of.rows
+	w.buffers.SetLimit(min(int64(w.cores)*keptBytes, w.decoding))
+	limitHeap(budget, w.decoding)
+}
+
+// built says how many bytes of the split's rows are in the budget.
+func (a *admission) built(bytes, estimate int64) {
+	w := a.limiter
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	left := max(estimate-bytes, 0)
+	w.expected += left - a.need.rows
+	a.need.rows = left
+}
+
+// end gives the split's place and memory for loading to others.
+func (a *admission) end() {
+	w := a.limiter
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.countLocked(-1, a.need, a.budget)
+	a.budget.Release(a.need.working())
+	w.changed.Broadcast()
+}
+
+// retreat reports whether a split that found no room for its rows should be loaded again after end, since others were loaded beside it;
+// fewer are admitted then.
+func (a *admission) retreat() bool {
+	w := a.limiter
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if a.alone && a.number == w.number {
+		return false
+	}
+	w.most = max(min(w.most, w.admitted)-1, 1)
+	return true
 }

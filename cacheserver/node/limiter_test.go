@@ -4,17 +4,19 @@
 package node
 
 import (
-	"slices"
+	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 func TestDecodeLimiterBoundsWhatIsDecodedAtOnce(t *testing.T) {
@@ -80,32 +82,105 @@ func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 	}
 }
 
-// TestReserveMemory checks that the memory reserved for a load covers the row groups in progress, and that it does not grow with the
-// number of workers beyond what decoding may use.
-func TestReserveMemory(t *testing.T) {
-	layout, err := rows.NewLayout(arrow.NewSchema([]arrow.Field{{Name: "image", Type: arrow.BinaryTypes.Binary}}, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	split := iceberg.Split{Rows: 2048, Bytes: 40 << 20, Length: 40 << 20}
-	for _, test := range []struct {
-		limit   int64
-		workers int
+// TestAdmissionsKeepRoomForRows checks that splits are admitted as long as there is room for loading them and for the rows of all that are
+// admitted.
+func TestAdmissionsKeepRoomForRows(t *testing.T) {
+	for name, test := range map[string]struct {
+		limit, rows, built int64
+		guessed            bool
+		want               int
 	}{
-		{1 << 40, 16}, {700 << 20, 6}, {200 << 20, 1}, {100 << 20, 0},
+		"as many as there are":           {limit: 1 << 20, rows: 60, want: 10},
+		"as many as there is room for":   {limit: 450, rows: 60, want: 4},
+		"rows in the budget count once":  {limit: 450, rows: 60, built: 60, want: 4},
+		"the only one, without estimate": {limit: 50, rows: 60, want: 1},
+		"two, before estimates are good": {limit: 1 << 20, rows: 60, guessed: true, want: 2},
 	} {
-		cfg := &Config{Workers: 16, Budget: rows.NewBudget(test.limit), Decoding: &DecodeLimiter{capacity: 200 << 20}}
-		l := &load{layout: layout, cfg: cfg}
-		l.splits = slices.Repeat([]source.Split{split}, 100)
-		workers, release, err := l.reserveMemory()
-		if workers != test.workers || (err == nil) != (test.workers > 0) {
-			t.Errorf("limit %d: %d workers (%v), want %d", test.limit, workers, err, test.workers)
-		}
-		if err == nil {
-			release()
-		}
-		if l.cfg.Budget.Used() != 0 {
-			t.Errorf("limit %d: %d bytes stay reserved", test.limit, l.cfg.Budget.Used())
-		}
+		synctest.Test(t, func(t *testing.T) {
+			w, budget := NewDecodeLimiter(), rows.NewBudget(test.limit)
+			ctx, stop := context.WithCancel(t.Context())
+			var admissions sync.Map
+			var all sync.WaitGroup
+			for range 10 {
+				all.Go(func() {
+					a, err := w.admit(ctx, budget, func() need { return need{compressed: 30, decoding: 20, rows: test.rows, guessed: test.guessed} })
+					if err != nil {
+						return
+					}
+					admissions.Store(a, true)
+					if test.built > 0 && budget.Reserve(test.built) == nil {
+						a.built(test.built, test.rows)
+					}
+				})
+				synctest.Wait()
+			}
+			stop()
+			all.Wait()
+			got := 0
+			for a := range admissions.Range {
+				got++
+				a.(*admission).end()
+			}
+			if got != test.want {
+				t.Errorf("%s: %d were admitted, want %d", name, got, test.want)
+			}
+			if w.admitted != 0 || w.expected != 0 || w.decoding != 0 || budget.Used() != int64(got)*test.built {
+				t.Errorf("%s: %d admitted, %d bytes expected, %d for decoding, %d reserved are left", name, w.admitted, w.expected, w.decoding, budget.Used())
+			}
+		})
+	}
+}
+
+// TestRetreatsEnd checks that splits whose rows are much larger than estimated are all loaded, if there is room for them, and otherwise that
+// one of them fails, which had the memory for itself.
+func TestRetreatsEnd(t *testing.T) {
+	for name, test := range map[string]struct{ limit, want int64 }{
+		"room for all":        {limit: 20*100 + 50, want: 20},
+		"room for nine of 20": {limit: 9*100 + 50, want: 9},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w, budget := NewDecodeLimiter(), rows.NewBudget(test.limit)
+			defer w.load()()
+			var group errgroup.Group
+			var loaded, retreats atomic.Int64
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			for range 20 {
+				group.Go(func() error {
+					for {
+						a, err := w.admit(ctx, budget, func() need { return need{compressed: 30, decoding: 20, rows: 1} })
+						if err != nil {
+							return err
+						}
+						built := int64(0)
+						for ; built < 100 && err == nil; built += 10 {
+							time.Sleep(time.Second)
+							err = budget.Reserve(10)
+						}
+						if err == nil {
+							loaded.Add(1)
+							a.end()
+							return nil
+						}
+						budget.Release(built - 10)
+						again := a.retreat()
+						a.end()
+						if !again {
+							stop()
+							return err
+						}
+						retreats.Add(1)
+					}
+				})
+			}
+			err := group.Wait()
+			var full *rows.ExhaustedError
+			if loaded.Load() != test.want || (err != nil) != (test.want < 20) || err != nil && !errors.As(err, &full) {
+				t.Errorf("%s: %d were loaded, error %v; want %d", name, loaded.Load(), err, test.want)
+			}
+			if n := retreats.Load(); n == 0 || n > 40 {
+				t.Errorf("%s: %d retreats, want 1 to 40", name, n)
+			}
+		})
 	}
 }

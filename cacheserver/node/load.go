@@ -33,6 +33,8 @@ type load struct {
 	splits  []source.Split
 	layout  *rows.Layout
 	sealed  []rows.Sealed // by split; set by the goroutine that decodes it
+
+	estimated atomic.Int64 // sum of the estimates of the splits that are loaded
 }
 
 func newLoad(cfg *Config, from source.Source, a *assignment) *load {
@@ -73,37 +75,24 @@ func (l *load) run(ctx context.Context) (*rows.Layout, *rows.Rows, error) {
 	return l.layout, loaded, err
 }
 
-// job is a split whose column chunks were prefetched.
-type job struct {
-	index      int // within the assignment
-	fetched    source.Fetched
-	begin, end time.Time // when they were
-}
-
-// loadAll loads every split. Each worker prefetches one split while it decodes another. The first error ends the load; nothing is
-// ever skipped.
+// loadAll loads every split. Each core decodes one while another is fetched for it. The first error ends the load; nothing is ever skipped.
 func (l *load) loadAll(ctx context.Context) error {
-	if len(l.splits) == 0 {
-		return nil
-	}
-	workers, release, err := l.reserveMemory()
-	if err != nil {
+	if err := l.checkRoom(); err != nil {
 		return err
 	}
-	defer release()
 	defer l.cfg.Decoding.load()()
 	group, ctx := errgroup.WithContext(ctx)
-	jobs := make(chan job)
 	var next atomic.Int64
-	var fetchers errgroup.Group
-	for range workers {
-		fetchers.Go(func() error { return l.fetch(ctx, &next, jobs) })
-		group.Go(func() error { return l.decodeAll(ctx, jobs) })
+	for range min(2*l.cfg.Workers, len(l.splits)) {
+		group.Go(func() error {
+			for i := int(next.Add(1) - 1); i < len(l.splits); i = int(next.Add(1) - 1) {
+				if err := l.retry(ctx, i, func() error { return l.loadSplit(ctx, i) }); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	}
-	group.Go(func() error {
-		defer close(jobs)
-		return fetchers.Wait()
-	})
 	return group.Wait()
 }
 
@@ -125,87 +114,89 @@ func (l *load) decoding(s source.SplitInfo) int64 {
 	return pages + min(s.Bytes, batchBytes)
 }
 
-// reserveMemory reserves memory for the splits in progress, and reduces the number of workers until it fits: for each worker the
-// compressed bytes of the split being decoded and of the next one, and the memory for decoding (see DecodeLimiter).
-func (l *load) reserveMemory() (workers int, release func(), err error) {
-	var compressed, decoding int64
-	for _, split := range l.splits {
-		s := split.Info()
-		compressed, decoding = max(compressed, s.Length), max(decoding, l.decoding(s))
+// need is the memory for loading a split. Estimates are corrected by the splits that are loaded: a footer doesn't tell how long the strings of a
+// dictionary are, nor how many rows a filter keeps.
+func (l *load) need(index int) need {
+	s := l.splits[index].Info()
+	kept, estimated := s.Bytes, l.estimated.Load()
+	if estimated > 0 {
+		_, _, bytes := l.progress.loaded()
+		kept = int64(float64(s.Bytes) * float64(bytes) / float64(estimated))
 	}
-	for workers = min(l.cfg.Workers, len(l.splits)); ; workers-- {
-		n := int64(workers)
-		size := n*2*compressed + min(n*decoding, max(l.cfg.Decoding.capacity, decoding))
-		if err = l.cfg.Budget.Reserve(size); err == nil {
-			return workers, func() { l.cfg.Budget.Release(size) }, nil
-		}
-		if workers == 1 {
-			return 0, nil, noRoom(err, "to load even one row group at a time", "or cache fewer columns")
-		}
-	}
+	s.Bytes = max(s.Bytes, kept)
+	return need{compressed: s.Length, decoding: l.decoding(s), rows: kept, guessed: estimated == 0}
 }
 
-// fetch prefetches the splits in order and passes them on.
-func (l *load) fetch(ctx context.Context, next *atomic.Int64, jobs chan<- job) error {
+// checkRoom returns an error if a split can't be loaded even by itself.
+func (l *load) checkRoom() error {
+	var most int64
+	for i := range l.splits {
+		most = max(most, l.need(i).working())
+	}
+	err := l.cfg.Budget.Reserve(most)
+	if err == nil {
+		l.cfg.Budget.Release(most)
+	}
+	return noRoomForOne(err)
+}
+
+// noRoomForOne explains an error of reserving the memory for loading one split.
+func noRoomForOne(err error) error {
+	return noRoom(err, "to load even one row group at a time", "or cache fewer columns")
+}
+
+// loadSplit loads a split into memory, as often as it must make room for others.
+func (l *load) loadSplit(ctx context.Context, index int) error {
 	for {
-		i := int(next.Add(1) - 1)
-		if i >= len(l.splits) {
-			return nil
-		}
-		begin := time.Now()
-		var fetched source.Fetched
-		err := l.retry(ctx, i, func() (err error) {
-			fetched, err = l.dataset.Fetch(ctx, l.splits[i])
-			return err
-		})
-		end := time.Now()
-		l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(end.Sub(begin).Seconds())
+		admission, err := l.cfg.Decoding.admit(ctx, l.cfg.Budget, func() need { return l.need(index) })
 		if err != nil {
-			return err
+			return noRoomForOne(err)
 		}
-		select {
-		case jobs <- job{i, fetched, begin, end}:
-		case <-ctx.Done():
-			fetched.Close()
-			return ctx.Err()
+		err = l.fetchAndDecode(ctx, index, admission)
+		var full *rows.ExhaustedError
+		again := errors.As(err, &full) && admission.retreat()
+		admission.end()
+		if !again {
+			return err
 		}
 	}
 }
 
-func (l *load) decodeAll(ctx context.Context, jobs <-chan job) error {
-	for j := range jobs {
-		err := l.decode(ctx, j)
-		if err != nil && l.mayPass(err) { // deletes are read during decoding
-			err = l.retry(ctx, j.index, func() error { return l.fetchAndDecode(ctx, j.index) })
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// job is a split that was fetched.
+type job struct {
+	index      int // within the assignment
+	fetched    source.Fetched
+	begin, end time.Time // when they were
 }
 
-func (l *load) fetchAndDecode(ctx context.Context, index int) error {
+func (l *load) fetchAndDecode(ctx context.Context, index int, a *admission) error {
 	begin := time.Now()
 	fetched, err := l.dataset.Fetch(ctx, l.splits[index])
+	end := time.Now()
+	l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(end.Sub(begin).Seconds())
 	if err != nil {
 		return err
 	}
-	return l.decode(ctx, job{index, fetched, begin, time.Now()})
+	return l.decode(ctx, job{index, fetched, begin, end}, a)
 }
 
-// decode decodes a prefetched split to chunks and records it.
-func (l *load) decode(ctx context.Context, j job) (err error) {
+// decode decodes a fetched split to chunks and records it.
+func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 	split := l.splits[j.index].Info()
 	defer j.fetched.Close()
+	builder := rows.NewBuilder(l.layout, l.arena, rows.TargetBytes)
+	defer func() {
+		if err != nil {
+			builder.Discard()
+		}
+	}()
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%s: decoding failed: %v\n%s", split, r, debug.Stack())
 		}
 	}()
-	defer l.cfg.Decoding.begin(l.decoding(split))()
-	builder := rows.NewBuilder(l.layout, l.arena, rows.TargetBytes)
-	defer builder.Close()
+	defer l.cfg.Decoding.begin(a.need.decoding)()
+	estimate := a.need.rows
 	var copying time.Duration
 	begin := time.Now()
 	for batch, err := range j.fetched.Batches(ctx) {
@@ -219,6 +210,7 @@ func (l *load) decode(ctx context.Context, j job) (err error) {
 		if err != nil {
 			return l.explain(split, err)
 		}
+		a.built(builder.Reserved(), estimate)
 	}
 	start := time.Now()
 	sealed, err := builder.Finish()
@@ -245,6 +237,7 @@ func (l *load) keep(index int, sealed rows.Sealed) {
 	l.progress.add(peer.SplitDone{
 		Split: l.spec.First + index, Rows: sealed.Rows, Bytes: sealed.Bytes, Hash: fmt.Sprintf("%x", sealed.Hash),
 	})
+	l.estimated.Add(l.splits[index].Info().Bytes)
 }
 
 // explain adds the split to an error and, if the budget is exhausted, how much is still to be loaded.

@@ -173,7 +173,7 @@ func (n *Node) giveUp(reason string) {
 	if a != nil {
 		a.close()
 		debug.FreeOSMemory()
-		n.limitHeap()
+		limitHeap(n.cfg.Budget, 0)
 	}
 }
 
@@ -181,8 +181,10 @@ func (n *Node) giveUp(reason string) {
 const heapSlack = 48 << 20
 
 // limitHeap makes the garbage collector keep the Go heap within what the memory limit leaves besides the rows, which are outside the
-// heap. Otherwise garbage could take as much memory again as clients' requests and responses.
-func (n *Node) limitHeap() { debug.SetMemoryLimit(n.cfg.Budget.Heap() + heapSlack) }
+// heap, and the bytes that others may use outside of it. Otherwise garbage could take as much memory again as clients' requests and responses.
+func limitHeap(budget *rows.Budget, others int64) {
+	debug.SetMemoryLimit(max(budget.Heap()-others, 0) + heapSlack)
+}
 
 // admit checks a ticket and returns the rows that it is for.
 func (n *Node) admit(sealed []byte, now time.Time) (admitted, error) {

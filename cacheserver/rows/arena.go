@@ -78,6 +78,21 @@ func (a *Arena) alloc(n int64) ([]byte, error) {
 	return b, nil
 }
 
+// discard returns the memory of an allocation, which must not be used any more, to the kernel and to the budget. Its addresses are not used
+// again.
+func (a *Arena) discard(b []byte) {
+	n := int64(len(b))
+	if pages := wholePages(b); len(pages) > 0 {
+		// This is only advice: if the kernel declines, the memory stays mapped until the arena is released.
+		_ = unix.Madvise(pages, unix.MADV_DONTNEED)
+	}
+	a.mu.Lock()
+	a.reserved -= n
+	a.mu.Unlock()
+	a.budget.mapped.Add(-n)
+	a.budget.Release(n)
+}
+
 // wholePages returns the pages that are entirely within b.
 func wholePages(b []byte) []byte {
 	page := uintptr(unix.Getpagesize())

@@ -67,6 +67,9 @@ func (b *Budget) reserve(n, limit int64) error {
 	}
 }
 
+// Free is the number of bytes that Reserve would reserve at most.
+func (b *Budget) Free() int64 { return max(b.limit-b.kept-b.used.Load(), 0) }
+
 // Release returns n reserved bytes.
 func (b *Budget) Release(n int64) {
 	b.used.Add(-n)

@@ -48,6 +48,7 @@ type Builder struct {
 	copier *copier
 	hash   []byte // digests of the chunks' contents
 	sealed Sealed
+	memory [][]byte // of the chunks, in the arena
 	err    error
 }
 
@@ -111,6 +112,24 @@ func (b *Builder) Finish() (Sealed, error) {
 	b.arena.trim()
 	b.sealed.Hash = xxh3.Hash128(b.hash).Bytes()
 	return b.sealed, nil
+}
+
+// Reserved is the number of bytes that the chunks take in the arena.
+func (b *Builder) Reserved() int64 {
+	var n int64
+	for _, m := range b.memory {
+		n += int64(len(m))
+	}
+	return n
+}
+
+// Discard closes the builder and returns the memory of its chunks, which must not be used any more.
+func (b *Builder) Discard() {
+	b.Close()
+	for _, m := range b.memory {
+		b.arena.discard(m)
+	}
+	b.memory, b.sealed = nil, Sealed{}
 }
 
 // Close releases the batches that are not sealed. It may be called at any time, more than once; the chunks belong to the arena and
@@ -330,7 +349,7 @@ func (b *Builder) take(i int, end int64) {
 // emit makes a chunk of the rows that the copier has selected.
 func (b *Builder) emit() error {
 	b.copier.packed = true
-	s, err := b.build(b.arena.alloc)
+	s, err := b.build(b.alloc)
 	b.copier.packed = false
 	if err != nil {
 		return err
@@ -342,6 +361,15 @@ func (b *Builder) emit() error {
 	b.sealed.Rows += s.rows
 	b.sealed.Bytes += int64(len(s.body))
 	return nil
+}
+
+// alloc allocates the memory of a chunk.
+func (b *Builder) alloc(n int64) ([]byte, error) {
+	memory, err := b.arena.alloc(n)
+	if err == nil {
+		b.memory = append(b.memory, memory)
+	}
+	return memory, err
 }
 
 // digest adds the hash of bytes to the hash: a hasher would copy the bytes first.

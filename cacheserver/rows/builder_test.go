@@ -264,6 +264,45 @@ func TestBuilderExhausted(t *testing.T) {
 	}
 }
 
+// TestDiscard checks that a discarded builder's memory can be used by others, and that their rows stay.
+func TestDiscard(t *testing.T) {
+	const count = 20_000
+	s := numbers(t, 0, 0).Schema()
+	l, err := NewLayout(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget := NewBudget(1 << 30)
+	a := NewArena(budget)
+	kept, discarded := NewBuilder(l, a, 8<<10), NewBuilder(l, a, 8<<10)
+	for at := 0; at < count; at += 1000 {
+		if err := errors.Join(kept.Append(numbers(t, at, at+1000)), discarded.Append(numbers(t, 7, 1007))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if discarded.Reserved() == 0 || discarded.Reserved()+kept.Reserved() != budget.Used() {
+		t.Errorf("%d and %d bytes are reserved, of %d used", discarded.Reserved(), kept.Reserved(), budget.Used())
+	}
+	discarded.Discard()
+	sealed, err := kept.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if budget.Used() != kept.Reserved() || a.Bytes() != kept.Reserved() || discarded.Append(numbers(t, 0, 1)) == nil {
+		t.Errorf("used %d, arena %d, want %d", budget.Used(), a.Bytes(), kept.Reserved())
+	}
+	r, err := NewRows(l, sealed.Chunks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equalBatches(t, "rows", store{rows: r}.readRange(t, l.All(), 0, count), numbers(t, 0, count))
+	r.Release()
+	a.Release()
+	if budget.Used() != 0 {
+		t.Errorf("used %d after the release", budget.Used())
+	}
+}
+
 // TestBuilderReleases checks that builders release every batch, whether they finish, fail or are closed.
 func TestBuilderReleases(t *testing.T) {
 	for _, end := range []string{"finish", "close", "fail"} {

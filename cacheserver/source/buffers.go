@@ -31,9 +31,9 @@ const (
 type Buffers struct {
 	classes [largestClass + 1]sync.Pool // of *[]byte of len 1<<class
 	plain   memory.GoAllocator
-	limit   int64 // see NewMappedBuffers
 
 	mu     sync.Mutex
+	limit  int64            // see NewMappedBuffers
 	free   [][]byte         // free large buffers, in the order in which they were freed
 	unused int64            // bytes of free
 	mapped map[*byte][]byte // every mapping by its first byte; nil: buffers are not mapped
@@ -49,6 +49,17 @@ const usualLimit = 16 << 20
 // limit or what decoding needed. Close it after use.
 func NewMappedBuffers(limit int64) *Buffers {
 	return &Buffers{limit: limit, mapped: map[*byte][]byte{}}
+}
+
+// SetLimit changes the limit. A lower one forgets what was in use at once before.
+func (r *Buffers) SetLimit(limit int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if limit < r.limit {
+		r.peak = r.used
+	}
+	r.limit = limit
+	r.shrinkLocked(max(limit, r.peak))
 }
 
 var _ memory.Allocator = (*Buffers)(nil)

@@ -71,6 +71,10 @@ func TestMemoryOfTheLastRowGroup(t *testing.T) {
 		t.Errorf("%d bytes are mapped, at most %d were in use at once", r.used+r.unused, r.peak)
 	}
 	r.Free(small)
+	r.SetLimit(page / 4)
+	if r.unused > page/4 {
+		t.Errorf("%d unused bytes stay mapped with a limit of %d", r.unused, page/4)
+	}
 	r.Drop()
 	if r.unused != 0 || r.used != 0 || len(r.mapped) != 0 {
 		t.Errorf("after Drop %d bytes are unused, %d used", r.unused, r.used)

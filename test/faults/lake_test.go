@@ -28,7 +28,8 @@ type lake struct {
 	location string   // the table's location, as passed to the head
 	files    []string // object keys or paths of the data files, in row order
 	rows     int
-	width    int // bytes of the text column, 0 for icetest's default
+	width    int  // bytes of the text column, 0 for icetest's default
+	alike    bool // most texts are the same, of width bytes, and longer than the least and the greatest
 }
 
 const bucket = "lake"
@@ -70,7 +71,7 @@ func (l *lake) append(rows int) {
 	l.t.Helper()
 	batch := icetest.PlainRows(l.rows, l.rows+rows)
 	for i := range batch {
-		batch[i]["text"] = textOf(l.rows+i, l.width)
+		batch[i]["text"] = l.textOf(l.rows + i)
 	}
 	before := l.dataFiles()
 	l.table.Append(batch...)
@@ -148,12 +149,17 @@ func between(lo, hi int64) []int64 {
 }
 
 // textOf returns the content of a row's text column.
-func textOf(id, width int) string {
+func (l *lake) textOf(id int) string {
 	text := fmt.Sprintf("text of row %06d", id)
-	if width == 0 {
+	switch {
+	case l.width == 0:
 		return text
+	case l.alike && id%1000 < 2:
+		return [2]string{"a", "z"}[id%1000]
+	case l.alike:
+		text = "middle"
 	}
-	return strings.Repeat(text+" ", width/len(text)+1)[:width]
+	return strings.Repeat(text+" ", l.width/len(text)+1)[:l.width]
 }
 
 // check returns a batch's ids, and an error if another column has a wrong value for a row's id.
@@ -176,7 +182,7 @@ func (l *lake) check(batch arrow.RecordBatch) ([]int64, error) {
 		if category.IsNull(i) != (id%11 == 0) || category.IsValid(i) && category.Value(i) != string(rune('a'+id%5)) {
 			return nil, wrongf("row %d: category is %s", id, category.ValueStr(i))
 		}
-		if text.Value(i) != textOf(int(id), l.width) {
+		if text.Value(i) != l.textOf(int(id)) {
 			return nil, wrongf("row %d: text is %.60q", id, text.Value(i))
 		}
 	}

@@ -33,6 +33,14 @@ const (
 	besides = 64 << 20
 )
 
+// slack is besides, or more where the race detector needs it.
+func slack() int64 {
+	if raceEnabled {
+		return overhead()
+	}
+	return besides
+}
+
 // many is the size of an attack: n, or DATACACHE_ATTACK times as many.
 func many(t *testing.T, n int) int {
 	t.Helper()
@@ -61,15 +69,11 @@ func attacked(t *testing.T, transport transport.Implementation) *cluster {
 // within asserts that no process has used more memory than allowed.
 func (c *cluster) within() {
 	c.t.Helper()
-	slack := int64(besides)
-	if raceEnabled {
-		slack = overhead()
-	}
 	for p, limit := range map[*process]int64{c.head: headLimit, c.nodes[0]: nodeLimit} {
 		p.alive()
 		peak := p.memory("VmHWM")
 		c.t.Logf("%s took at most %d MiB, its limit is %d", p.name, peak>>20, limit>>20)
-		if peak > limit+slack {
+		if peak > limit+slack() {
 			c.t.Errorf("%s took %d MiB, its limit is %d", p.name, peak>>20, limit>>20)
 		}
 	}

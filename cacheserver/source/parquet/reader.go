@@ -82,7 +82,7 @@ func (r *RowReader) openRest(ctx context.Context, from *objstore.File, leaves []
 
 // dictionaryBytes bounds the bytes that a column's dictionary expands to in a batch: the footer does not tell how long its strings
 // are.
-const dictionaryBytes = 64 << 20
+const dictionaryBytes = 8 << 20
 
 // open opens the columns that package decode supports and returns the leaves of the others. It reduces the batch size if strings are
 // very long.
