@@ -44,6 +44,9 @@ func ReadFooter(ctx context.Context, f *objstore.File, names NameMapping) (*Foot
 	if err != nil {
 		return nil, unreadableFooter(f.URI(), err)
 	}
+	if err := checkRows(meta); err != nil {
+		return nil, fmt.Errorf("data file %s: %w", f.URI(), err)
+	}
 	if meta.IsSetEncryptionAlgorithm() {
 		return nil, fmt.Errorf("data file %s: it is encrypted: %w", f.URI(), errors.ErrUnsupported)
 	}
@@ -54,11 +57,7 @@ func ReadFooter(ctx context.Context, f *objstore.File, names NameMapping) (*Foot
 	for i, reason := range bad {
 		columns[i].unreadable = reason
 	}
-	foot := &Footer{URI: f.URI(), Size: f.Size(), Version: f.Version(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}
-	if have := foot.Total(); have != meta.NumRows {
-		return nil, fmt.Errorf("data file %s: its footer says %d rows, its row groups have %d: the file is corrupt: restore or rewrite it", f.URI(), meta.NumRows, have)
-	}
-	return foot, nil
+	return &Footer{URI: f.URI(), Size: f.Size(), Version: f.Version(), meta: meta, columns: columns, leaves: meta.Schema.NumColumns()}, nil
 }
 
 // parseColumns parses a footer and its Arrow fields. bad are the columns that arrow-go cannot represent, if not all columns are.
@@ -88,7 +87,37 @@ func FileRows(f *objstore.File) (int64, error) {
 	if err != nil {
 		return 0, unreadableFooter(f.URI(), err)
 	}
+	if err := checkRows(meta); err != nil {
+		return 0, fmt.Errorf("data file %s: %w", f.URI(), err)
+	}
 	return meta.NumRows, nil
+}
+
+// checkRows compares the numbers of rows in a footer: the file's with the sum of its row groups, and each row group's with the values
+// of its columns without lists, one of which must have as many.
+func checkRows(meta *metadata.FileMetaData) error {
+	var total int64
+	for _, group := range meta.RowGroups {
+		total += group.GetNumRows()
+	}
+	if total != meta.NumRows {
+		return fmt.Errorf("its footer says %d rows, its row groups have %d: the file is corrupt: restore or rewrite it", meta.NumRows, total)
+	}
+	for g, group := range meta.RowGroups {
+		rows, most := group.GetNumRows(), int64(0)
+		flat, agree := false, false
+		for leaf, c := range group.Columns[:min(len(group.Columns), meta.Schema.NumColumns())] {
+			values := c.GetMetaData().GetNumValues()
+			most = max(most, values)
+			if meta.Schema.Column(leaf).MaxRepetitionLevel() == 0 {
+				flat, agree = true, agree || values == rows
+			}
+		}
+		if rows < 0 || (rows == 0 && most > 0) || (flat && !agree) {
+			return fmt.Errorf("its footer says %d rows in row group %d, but no column has as many values: the file is corrupt: restore or rewrite it", rows, g)
+		}
+	}
+	return nil
 }
 
 // parseFooter parses a footer with arrow-go; a panic of arrow-go becomes an error.
