@@ -30,6 +30,7 @@ const (
 	envPin        = "SNAPSHOT_PIN"
 	envColumns    = "TABLE_COLUMNS"
 	envFilter     = "FILTER"
+	envTrust      = "TRUST_MANIFESTS"
 	envSecret     = "CACHE_SECRET"
 	envSharing    = "SHARING_FILE"
 	envGoMemory   = "GOMEMLIMIT"
@@ -84,6 +85,9 @@ func selectionEnv(dc *v1alpha1.DataCache) []corev1.EnvVar {
 	}
 	if arrow.Filter != nil {
 		env = append(env, variable(envFilter, *arrow.Filter))
+	}
+	if arrow.TrustManifests {
+		env = append(env, variable(envTrust, "true"))
 	}
 	return env
 }

@@ -14,6 +14,7 @@ import corev1 "k8s.io/api/core/v1"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshot) == has(oldSelf.snapshot) && (!has(self.snapshot) || self.snapshot == oldSelf.snapshot)",message="snapshot can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.columns) == has(oldSelf.columns) && (!has(self.columns) || self.columns == oldSelf.columns)",message="columns can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="has(self.filter) == has(oldSelf.filter) && (!has(self.filter) || self.filter == oldSelf.filter)",message="filter can't be changed: make a new DataCache"
+// +kubebuilder:validation:XValidation:rule="has(self.trustManifests) == has(oldSelf.trustManifests) && (!has(self.trustManifests) || self.trustManifests == oldSelf.trustManifests)",message="trustManifests can't be changed: make a new DataCache"
 // +kubebuilder:validation:XValidation:rule="self.dataNodes == oldSelf.dataNodes",message="dataNodes can't be changed: make a new DataCache"
 type ArrowCache struct {
 	// metadataLocation is the address of the table's metadata file, such as s3://bucket/reviews/metadata/00003.metadata.json.
@@ -52,6 +53,11 @@ type ArrowCache struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16384
 	Filter *string `json:"filter,omitempty" rows:"yes"`
+
+	// trustManifests loads what the table's manifests list, even if the snapshot's summary or the manifest list counts other files or
+	// rows. Unset: such a table is refused, since a file that was cut off looks the same.
+	// +optional
+	TrustManifests bool `json:"trustManifests,omitempty" rows:"yes"`
 
 	// dataNodes is the number of pods that share the rows of one copy; the head is one more pod.
 	// +optional

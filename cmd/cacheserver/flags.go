@@ -118,6 +118,7 @@ type selectionFlags struct {
 	asOf     string
 	columns  []string
 	filter   string
+	trust    bool
 }
 
 func (f *selectionFlags) register(flags *pflag.FlagSet, env environment) {
@@ -126,6 +127,9 @@ func (f *selectionFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.asOf, "as-of", env("SNAPSHOT_AS_OF"), "cache what was current at this time, as 2026-01-31T00:00:00Z (env SNAPSHOT_AS_OF)")
 	flags.StringSliceVar(&f.columns, "columns", list(env("TABLE_COLUMNS")), "columns to cache, comma-separated, quoted as in CSV; none means all (env TABLE_COLUMNS, which may be a JSON list as well)")
 	flags.StringVar(&f.filter, "filter", env("FILTER"), "cache only rows for which this SQL WHERE expression is true, such as \"label >= 1 AND lang = 'en'\" (env FILTER)")
+	flags.BoolVar(&f.trust, "trust-manifests", env("TRUST_MANIFESTS") == "true",
+		"load what the table's manifests list, even if the snapshot's summary or the manifest list counts other files or rows (env TRUST_MANIFESTS=true).\n"+
+			"Without it such a table is refused, since a file that was cut off looks the same")
 }
 
 // list parses a JSON list of names, or names separated by commas. Malformed JSON is returned as one name, so that loading fails with
@@ -145,7 +149,7 @@ func list(text string) []string {
 }
 
 func (f *selectionFlags) selection() (iceberg.Selection, error) {
-	s := iceberg.Selection{Ref: f.ref, Columns: f.columns, Filter: f.filter}
+	s := iceberg.Selection{Ref: f.ref, Columns: f.columns, Filter: f.filter, TrustManifests: f.trust}
 	id, err := snapshotID("snapshot-id", f.snapshot)
 	if err != nil {
 		return s, err

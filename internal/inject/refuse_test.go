@@ -68,6 +68,7 @@ func TestParseRefuses(t *testing.T) {
 		{"no cpu", trainJob(table, location, "WORKER_CPU=-1"), []string{atEnv1, `"-1"`, "more than 0"}},
 
 		{"filter", trainJob(table, location, "FILTER=label >="), []string{atEnv1, `"label >="`, "does not parse", "column 9", "expected a literal"}},
+		{"manifests trusted a little", trainJob(table, location, "TRUST_MANIFESTS=1"), []string{atEnv1, `"1"`, "must be true or false"}},
 		{"empty column", trainJob(table, location, "COLUMNS=a,,b"), []string{atEnv1, `"a,,b"`, "empty name at place 2"}},
 		{"column twice", trainJob(table, location, "COLUMNS=a,b,a"), []string{atEnv1, `names "a" twice`}},
 		{"columns as JSON, but none", trainJob(table, location, `COLUMNS=["a"`), []string{atEnv1, "no JSON list of names", "content,label"}},

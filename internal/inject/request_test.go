@@ -118,6 +118,8 @@ func TestParse(t *testing.T) {
 			plain(func(_ *Request, a *v1alpha1.ArrowCache) {
 				a.Columns, a.Filter, a.Snapshot = []string{"content", "label", "odd name"}, new("label IN (1, 2)"), &v1alpha1.Snapshot{ID: new("7")}
 			})},
+		{"trusted manifests", trainJob(table, location, "TRUST_MANIFESTS=true"), nil, plain(func(_ *Request, a *v1alpha1.ArrowCache) { a.TrustManifests = true })},
+		{"manifests not trusted", trainJob(table, location, "TRUST_MANIFESTS=false"), nil, plain(nil)},
 		{"catalog", trainJob(table, "CATALOG_URI=https://catalog.example.com", "METADATA_LOC="), nil, plain(catalog(nil))},
 		{"catalog with a warehouse and credentials", withSecret(trainJob(table, "CATALOG_URI=https://catalog.example.com", "CATALOG_WAREHOUSE=w"), "keys"), nil,
 			plain(func(r *Request, a *v1alpha1.ArrowCache) {
@@ -243,6 +245,7 @@ func TestSharedNames(t *testing.T) {
 		"a snapshot":          {"": asks(table+"?snapshot=1", location, filter), "zeros": asks(table+"?snapshot=001", location, filter)},
 		"a branch":            {"": asks(table+"?snapshot=b1", location, filter)},
 		"other metadata":      {"": asks(table, location+"2", filter)},
+		"trusted manifests":   {"": asks(table, location, filter, "TRUST_MANIFESTS=true")},
 		"a catalog":           {"": asks(table, "CATALOG_URI=https://x", filter)},
 		"its warehouse":       {"": asks(table, "CATALOG_URI=https://x", "CATALOG_WAREHOUSE=w", filter)},
 		"another catalog":     {"": asks(table, "CATALOG_URI=https://y", filter)},

@@ -136,6 +136,12 @@ func (s *spec) selection(arrow *v1alpha1.ArrowCache) {
 	if p, ok := s.lookup("COLUMNS"); ok {
 		arrow.Columns = s.columns(p)
 	}
+	if p, ok := s.lookup("TRUST_MANIFESTS"); ok {
+		if p.value != "true" && p.value != "false" {
+			s.refuse(p, "must be true or false")
+		}
+		arrow.TrustManifests = p.value == "true"
+	}
 	p, ok := s.lookup("FILTER")
 	if !ok || strings.TrimSpace(p.value) == "" {
 		return

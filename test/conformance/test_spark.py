@@ -32,6 +32,8 @@ TABLES = [
     "v2_merge",
     "v3_merge",
     "maintained",
+    "audited",
+    "audited_expired",
     "evolved",
     "hive_float",
     "hive_int",

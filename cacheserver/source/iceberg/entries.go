@@ -18,6 +18,7 @@ import (
 // live describes the live entries of a manifest: those that are not marked as deleted.
 type live struct {
 	count          int
+	rows           int64
 	oldest, newest int64          // their lowest and highest data sequence number
 	empty          []ice.DataFile // files that have no rows, according to the manifest
 }
@@ -39,6 +40,7 @@ func liveEntries(m ice.ManifestFile, held memFile) (found live, err error) {
 			return live{}, fmt.Errorf("%s %s: %w", roleOf(d), d.FilePath(), err)
 		}
 		found.count++
+		found.rows += d.Count()
 		found.oldest, found.newest = min(found.oldest, entry.SequenceNum()), max(found.newest, entry.SequenceNum())
 		if d.FileFormat() == ice.ParquetFile && d.Count() == 0 {
 			found.empty = append(found.empty, d)

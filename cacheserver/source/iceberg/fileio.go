@@ -30,6 +30,7 @@ type fileIO struct {
 	// manifests maps URIs to the snapshot's manifests. A manifest is decoded before iceberg-go gets it: iceberg-go reads manifests in
 	// its own goroutines, where a panic over a corrupt one would end the process.
 	manifests map[string]ice.ManifestFile
+	trusted   bool // see Selection.TrustManifests
 }
 
 var _ iceio.ReadFileIO = fileIO{}
@@ -83,11 +84,12 @@ func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
 	return memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}, nil
 }
 
-// readManifest reads a manifest and checks all its entries.
+// readManifest reads a manifest and checks all its entries, and what the manifest list counts.
 func (f fileIO) readManifest(m ice.ManifestFile) (data []byte, found live, err error) {
 	if data, err = readWhole(f.ctx, f.store, m.FilePath(), maxManifest); err != nil {
 		return nil, live{}, err
 	}
+	size := int64(len(data))
 	if err := checkAvro(data, maxManifest); err != nil {
 		return nil, live{}, err
 	}
@@ -95,6 +97,9 @@ func (f fileIO) readManifest(m ice.ManifestFile) (data []byte, found live, err e
 		return nil, live{}, err
 	}
 	found, err = liveEntries(m, memFile{Reader: bytes.NewReader(data), uri: m.FilePath()})
+	if err == nil && !f.trusted {
+		err = checkManifest(m, size, found)
+	}
 	return data, found, err
 }
 
@@ -147,7 +152,7 @@ func expandMetadata(uri string, data []byte) (_ []byte, err error) {
 
 // io returns the IO that iceberg-go uses for one operation.
 func (t *Table) io(ctx context.Context) (iceio.IO, error) {
-	f := fileIO{ctx: ctx, store: t.store}
+	f := fileIO{ctx: ctx, store: t.store, trusted: t.trusted}
 	if m := t.manifests.Load(); m != nil {
 		f.manifests = *m
 	}

@@ -42,6 +42,7 @@ type Table struct {
 	whole      *ice.Schema       // schema and the columns of row lineage
 	fields     []ice.NestedField // that are served
 	served     *arrow.Schema
+	trusted    bool                  // see Selection.TrustManifests
 	filter     ice.BooleanExpression // bound to schema; nil: all rows
 	properties ice.Properties
 	defaults   defaults
@@ -102,7 +103,7 @@ func OpenPinned(ctx context.Context, store *objstore.Store, src Location, pin Pi
 }
 
 func open(ctx context.Context, at metadataFile, src Location, sel Selection) (*Table, error) {
-	t := &Table{store: at.store, caches: newCaches(), mem: &source.Buffers{}}
+	t := &Table{store: at.store, trusted: sel.TrustManifests, caches: newCaches(), mem: &source.Buffers{}}
 	t.plan.init()
 	if err := t.load(ctx, at.metadata); err != nil {
 		return nil, fmt.Errorf("open table %s: read %s, which must be an Iceberg metadata file: %w", src, at.metadata, err)

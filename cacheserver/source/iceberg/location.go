@@ -40,6 +40,9 @@ type Selection struct {
 	Columns []string `json:"columns,omitempty"`
 	// Filter is a SQL WHERE expression (package filter); empty means all rows.
 	Filter string `json:"filter,omitempty"`
+	// TrustManifests loads what the manifests list, even if the snapshot's summary or the manifest list counts other files or rows.
+	// It says how to read the table, not which rows: a cache with it is one of the same request.
+	TrustManifests bool `json:"trust_manifests,omitempty"`
 }
 
 // String names the source in messages, without its properties.

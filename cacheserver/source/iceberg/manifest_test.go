@@ -51,7 +51,7 @@ func TestTwoDecimalPartitionFields(t *testing.T) {
 		"a IN (1.5) AND b < 0":   both,
 		"NOT (a > 1 AND b >= 0)": both,
 	} {
-		check(t, openTable(t, metadata, Selection{Filter: filter}), want)
+		check(t, openTable(t, metadata, Selection{Filter: filter, TrustManifests: true}), want) // its size is not the one in the manifest list
 	}
 }
 

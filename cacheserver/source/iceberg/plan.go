@@ -164,7 +164,7 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	if err != nil || snapshot == nil {
 		return nil, err
 	}
-	files := fileIO{ctx: ctx, store: t.store}
+	files := fileIO{ctx: ctx, store: t.store, trusted: t.trusted}
 	list, err := snapshot.Manifests(listIO{files})
 	if err != nil {
 		return nil, fmt.Errorf("manifest list %s: %w: restore it or roll the table back", snapshot.ManifestList, err)
@@ -175,6 +175,9 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 			return nil, fmt.Errorf("manifest list %s names manifest %s twice, which would double its rows: roll the table back to a snapshot with a good list, or rewrite its manifests", snapshot.ManifestList, m.FilePath())
 		}
 		manifests[m.FilePath()] = m
+	}
+	if err := t.checkTotals(files, snapshot, list); err != nil {
+		return nil, err
 	}
 	if err := files.checkSkipped(list); err != nil {
 		return nil, err

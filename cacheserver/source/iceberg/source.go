@@ -34,10 +34,12 @@ func (s *Source) String() string { return s.Location.String() }
 func (s *Source) Request() any {
 	location := s.Location
 	location.Properties = nil
+	selection := s.Selection
+	selection.TrustManifests = false
 	return struct {
 		Source    Location
 		Selection Selection
-	}{location, s.Selection}
+	}{location, selection}
 }
 
 // Plan implements source.Source.

@@ -197,6 +197,33 @@ def maintained(m: Maker) -> None:
 
 
 @table
+def audited(m: Maker) -> None:
+    """A branch that its first commit makes: Java begins to count the summary's totals at 0. Then main becomes the branch."""
+    for name in "audited", "audited_expired":
+        _audit(m, name)
+    m.sql(
+        "CALL lake.system.expire_snapshots(table => 'db.audited_expired', retain_last => 1, older_than => TIMESTAMP '2100-01-01 00:00:00')"
+    )
+    m.keep("audited")
+    m.keep("audited_expired")
+
+
+def _audit(m: Maker, short: str) -> None:
+    properties = {"write.wap.enabled": "true", "write.delete.mode": "merge-on-read"}
+    name = m.create(short, _COLUMNS, properties=properties)
+    m.sql(f"INSERT INTO {name} {_ROWS.format(first=0, last=100)}")
+    m.sql(f"DELETE FROM {name} WHERE id = 3")
+    m.spark.conf.set("spark.wap.branch", "audit")
+    m.sql(f"INSERT INTO {name} {_ROWS.format(first=100, last=150)}")
+    m.sql(f"DELETE FROM {name} WHERE id IN (4, 120)")
+    m.spark.conf.unset("spark.wap.branch")
+    m.sql(f"CALL lake.system.fast_forward('db.{short}', 'main', 'audit')")
+    m.sql(f"ALTER TABLE {name} DROP BRANCH audit")
+    if short == "audited":
+        m.sql(f"INSERT INTO {name} {_ROWS.format(first=150, last=160)}")
+
+
+@table
 def evolved(m: Maker) -> None:
     """Columns added, dropped, renamed, widened and moved, also in structs; lists and maps."""
     name = m.create(
