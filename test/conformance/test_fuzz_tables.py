@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fuzz.campaign import campaign
 from fuzz.conditions import Condition
-from fuzz.run import check
+from fuzz.corrupt import Damage
+from fuzz.run import check, refusal
 from fuzz.schema import Field, Map, Primitive, Struct
 from fuzz.simple import data_file, table_of, whole
 from fuzz.table import File, Layout, Metrics, Spec
@@ -70,3 +72,23 @@ def test_a_delete_file_with_an_empty_row_group(content: str, server: Path, tmp_p
             "data/d.parquet", "equality", Spec(0), (), fields, [{1: 2}], layout, Metrics("none"), equality=(1,)
         )
     check(whole(table_of([fields], [[data], [deletes]])), server, tmp_path)
+
+
+@pytest.mark.parametrize("entries", ["one manifest", "two manifests"])
+def test_a_data_file_that_manifests_list_twice_is_refused(entries: str, server: Path, tmp_path: Path) -> None:
+    fields = (Field(1, "id", INT),)
+    data = data_file(fields, [{1: 1}, {1: 2}])
+    commits = [[data, data]] if entries == "one manifest" else [[data], [data]]
+    assert "data/a.parquet twice" in refusal(whole(table_of([fields], commits)), server, tmp_path)
+
+
+def test_a_manifest_whose_content_is_neither_data_nor_deletes_is_refused(server: Path, tmp_path: Path) -> None:
+    fields = (Field(1, "id", INT),)
+    table = table_of([fields], [[data_file(fields, [{1: 1}])]])
+
+    def tamper(kind: str, path: str, value: Any) -> Any:
+        return [{**value[0], "content": 7}] if kind == "manifests" else value
+
+    case = whole(table)
+    case.damage = Damage("content", "exact", tamper)
+    assert "content is 7, neither data (0) nor deletes (1)" in refusal(case, server, tmp_path)

@@ -171,6 +171,9 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	}
 	manifests := make(map[string]ice.ManifestFile, len(list))
 	for _, m := range list {
+		if c := m.ManifestContent(); c != ice.ManifestContentData && c != ice.ManifestContentDeletes {
+			return nil, fmt.Errorf("manifest list %s: manifest %s: content is %d, neither data (0) nor deletes (1): restore the list or roll the table back", snapshot.ManifestList, m.FilePath(), c)
+		}
 		if _, again := manifests[m.FilePath()]; again {
 			return nil, fmt.Errorf("manifest list %s names manifest %s twice, which would double its rows: roll the table back to a snapshot with a good list, or rewrite its manifests", snapshot.ManifestList, m.FilePath())
 		}
@@ -198,15 +201,21 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 
 func newFilePlan(tasks []table.FileScanTask) (*filePlan, error) {
 	p := &filePlan{byName: map[fileName]*dataFile{}}
+	paths := make(map[string]bool, len(tasks))
 	var problems []error
 	for _, task := range tasks {
 		if task.Start != 0 {
 			continue // another part of a file that is in the plan already
 		}
 		d := newDataFile(task)
-		if err := d.supported(); err != nil && len(problems) < mostListed {
+		err := d.supported()
+		if paths[d.file.FilePath()] {
+			err = fmt.Errorf("the manifests list data file %s twice, which would double its rows: roll the table back to a snapshot that has it once, or delete its rows and add it again", d.file.FilePath())
+		}
+		if err != nil && len(problems) < mostListed {
 			problems = append(problems, err)
 		}
+		paths[d.file.FilePath()] = true
 		p.files = append(p.files, d)
 		p.byName[fileName{d.file.FilePath(), d.sequence}] = d
 	}

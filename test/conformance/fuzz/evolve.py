@@ -133,6 +133,8 @@ def change_spec(g: Generator) -> None:
     elif r.random() < 0.3:
         kept = table.specs[-1].fields
     new = () if r.random() < 0.3 else partition_fields(g)
+    have = {(p.source, p.transform) for p in kept}
+    new = tuple(p for p in new if (p.source, p.transform) not in have)
     have = {p.name for p in kept}
     new = tuple(replace(p, name=p.name + f"_{p.id}" if p.name in have else p.name) for p in new)
     table.specs.append(Spec(len(table.specs), (*kept, *new)))

@@ -154,6 +154,9 @@ class Files:
             groups.append(min(most, rows - sum(groups)))
         if r.random() < 0.05:
             groups.insert(r.randint(0, len(groups)), 0)
+        # pyarrow begins a column with a page without values if pages are tiny, and arrow-go, which reads nested columns,
+        # takes that for the column's end: such tables are refused.
+        flat = all(isinstance(f.type, Primitive) for f in self.table.schema.fields)
         options = {
             "compression": r.choice(CODECS),
             "data_page_version": r.choice(["1.0", "2.0"]),
@@ -161,7 +164,7 @@ class Files:
             "write_statistics": r.random() < 0.85,
             "write_page_index": r.random() < 0.3,
             "write_page_checksum": r.random() < 0.3,
-            "data_page_size": r.choice([64, 1000, 1 << 20]),
+            "data_page_size": r.choice([1 if flat else 1000, 1000, 1 << 20]),
             "dictionary_pagesize_limit": r.choice([1, 50, 1 << 20]),
             "store_schema": r.random() < 0.5,
             "write_batch_size": r.choice([1, 10, 1024]),

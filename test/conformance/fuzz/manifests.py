@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from . import avro
@@ -12,6 +13,9 @@ from .metrics import bounds, columns_of
 from .schema import Primitive
 from .table import Entry, File, Manifest, Snapshot, Spec, Table
 from .transforms import bytes_of, result
+
+# Changes what is written: called with a kind, a path and the value.
+Tamper = Callable[[str, str, Any], Any]
 
 _CONTENT = {"data": 0, "positions": 1, "equality": 2, "vector": 1}
 _COUNTED = ("added", "existing", "deleted")
@@ -115,7 +119,7 @@ def data_file_schema(table: Table, spec: Spec) -> dict[str, Any]:
     return {"type": "record", "name": "r2", "fields": fields}
 
 
-def write_manifest(table: Table, manifest: Manifest) -> bytes:
+def write_manifest(table: Table, manifest: Manifest, tamper: Tamper) -> bytes:
     """A manifest's bytes."""
     inner = field(2, "data_file", data_file_schema(table, manifest.spec), False)
     fields = [field(0, "status", "int", False), field(1, "snapshot_id", "long", table.version > 1)]
@@ -131,7 +135,7 @@ def write_manifest(table: Table, manifest: Manifest) -> bytes:
     }
     if table.version > 1:
         metadata["content"] = "deletes" if manifest.deletes else "data"
-    records = [entry_record(table, e) for e in manifest.entries]
+    records = tamper("entries", manifest.path, [entry_record(table, e) for e in manifest.entries])
     return avro.write(schema, records, metadata, manifest.codec, manifest.block)
 
 
@@ -204,7 +208,7 @@ def _summaries(manifest: Manifest) -> list[dict[str, Any]]:
     return out
 
 
-def write_list(table: Table, snapshot: Snapshot) -> bytes:
+def write_list(table: Table, snapshot: Snapshot, tamper: Tamper) -> bytes:
     """A manifest list's bytes."""
     two = table.version > 1
     summary = [
@@ -232,7 +236,7 @@ def write_list(table: Table, snapshot: Snapshot) -> bytes:
         "snapshot-id": str(snapshot.id), "parent-snapshot-id": str(snapshot.parent or "null"),
         "format-version": str(table.version), **({"sequence-number": str(snapshot.sequence)} if two else {}),
     }  # fmt: skip
-    records = [_list_record(table, m) for m in snapshot.manifests]
+    records = tamper("manifests", snapshot.list_path, [_list_record(table, m) for m in snapshot.manifests])
     style = table.style
     return avro.write(schema, records, metadata, style.get("list codec", "null"), style.get("list block", 1000))
 

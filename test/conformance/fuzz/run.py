@@ -13,6 +13,7 @@ from client import Client
 
 from . import arrow, oracle
 from .cache import Cache, Wrong
+from .corrupt import Damage, random_damage
 from .generate import draw
 from .reads import Read, random_read
 from .schema import Field
@@ -27,17 +28,21 @@ class Case:
     seed: int
     table: Table
     read: Read
+    damage: Damage | None = None
 
 
 def case(seed: int, without: frozenset[str]) -> Case:
     """The case of a seed."""
     table, r = draw(seed, without)
-    return Case(seed, table, random_read(r, table))
+    read = random_read(r, table)
+    damage = random_damage(r, table, read.snapshot, without) if r.random() < 0.4 else None
+    return Case(seed, table, read, damage)
 
 
 def check(c: Case, server: Path, folder: Path) -> None:
     """Writes the table, reads it and compares. Raises Wrong if something differs."""
-    metadata = write(c.table, folder)
+    damage = c.damage
+    metadata = write(c.table, folder, damage.tamper) if damage else write(c.table, folder)
     try:
         want = c.read.rows(c.table)
     except oracle.Refused as reason:
@@ -45,14 +50,27 @@ def check(c: Case, server: Path, folder: Path) -> None:
     flags = ["--metadata", f"{c.table.style['scheme']}{metadata}", *c.read.flags]
     with Cache(server, folder / "cache", flags, c.read.nodes) as cache:
         refused = cache.refusal()
-        if isinstance(want, str):
-            if not refused:
-                raise Wrong(f"served, although {want}")
-        elif refused:
+        if refused and (damage or isinstance(want, str)):
+            return
+        if refused:
             raise Wrong(f"refused: {refused}")
-        else:
-            with cache.client() as client:
+        if isinstance(want, str):
+            raise Wrong(f"served, although {want}")
+        with cache.client() as client:
+            try:
                 compare(client, c.read, want)
+            except Wrong as wrong:
+                if damage is None:
+                    raise
+                if damage.claim == "exact":
+                    raise Wrong(f"{damage.name}: {wrong}") from wrong
+
+
+def refusal(c: Case, server: Path, folder: Path) -> str:
+    """Writes the table; returns why a cache refuses it, "" if it serves it."""
+    metadata = write(c.table, folder, c.damage.tamper) if c.damage else write(c.table, folder)
+    with Cache(server, folder / "cache", ["--metadata", str(metadata), *c.read.flags], c.read.nodes) as cache:
+        return cache.refusal()
 
 
 def compare(client: Client, read: Read, want: list[Row]) -> None:

@@ -12,13 +12,25 @@ from typing import Any
 
 from . import deletes
 from .datafile import write_parquet
-from .manifests import spec_fields, write_list, write_manifest
+from .manifests import Tamper, spec_fields, write_list, write_manifest
 from .schema import Field, children
 from .table import File, Snapshot, Table
 
 
-def write(table: Table, folder: Path) -> Path:
-    """Writes all files of the table; returns its metadata file."""
+def write(table: Table, folder: Path, tamper: Tamper = lambda kind, path, value: value) -> Path:
+    """Writes all files of the table; returns its metadata file.
+
+    tamper may change what is written: the "bytes" of each file, the "entries" of manifests, the "manifests" of manifest
+    lists, and the "metadata".
+    """
+
+    def put(path: str, content: bytes) -> int:
+        to = folder / path
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if (tampered := tamper("bytes", path, content)) is not None:
+            to.write_bytes(tampered)
+        return len(content)
+
     table.uri = f"{table.style.get('scheme', '')}{folder}"
     vectors: dict[str, list[File]] = defaultdict(list)
     for file in table.files():
@@ -29,32 +41,26 @@ def write(table: Table, folder: Path) -> Path:
             file.fields = deletes.POSITION_FIELDS
             path, position = (f.id for f in file.fields)
             file.rows = [{path: f"{table.uri}/{target.path}", position: p} for target, p in file.positions]
-        file.size = _put(folder / file.path, write_parquet(file))
+        file.size = put(file.path, write_parquet(file))
     for path, files in vectors.items():
-        size = _put(folder / path, deletes.write_puffin(files, table.uri, table.style.get("runs", False)))
+        size = put(path, deletes.write_puffin(files, table.uri, table.style.get("runs", False)))
         for file in files:
             file.size = size
     written: set[str] = set()
     for snapshot in table.snapshots:
         for manifest in snapshot.manifests:
             if manifest.path not in written:
-                manifest.length = _put(folder / manifest.path, write_manifest(table, manifest))
+                manifest.length = put(manifest.path, write_manifest(table, manifest, tamper))
                 written.add(manifest.path)
-        _put(folder / snapshot.list_path, write_list(table, snapshot))
-    text = json.dumps(metadata(table, folder)).encode()
+        put(snapshot.list_path, write_list(table, snapshot, tamper))
+    text = json.dumps(tamper("metadata", "", metadata(table))).encode()
     packed = table.style.get("gzip", False)
     name = "metadata/00001-fuzz.gz.metadata.json" if packed else "metadata/00001-fuzz.metadata.json"
-    _put(folder / name, gzip.compress(text) if packed else text)
+    put(name, gzip.compress(text) if packed else text)
     return folder / name
 
 
-def _put(path: Path, content: bytes) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return len(content)
-
-
-def metadata(table: Table, folder: Path) -> dict[str, Any]:
+def metadata(table: Table) -> dict[str, Any]:
     """The table's metadata."""
     last_time = max((s.time for s in table.snapshots), default=1_700_000_000_000)
     out: dict[str, Any] = {
@@ -76,7 +82,9 @@ def metadata(table: Table, folder: Path) -> dict[str, Any]:
         "metadata-log": [],
     }
     if table.mapping:
-        out["properties"]["schema.name-mapping.default"] = json.dumps(_mapping(table, table.schema.fields))
+        out["properties"]["schema.name-mapping.default"] = json.dumps(
+            _mapping(table, [s.fields for s in table.schemas])
+        )
     if table.current is not None:
         out["current-snapshot-id"] = table.current
     elif table.style.get("minus one"):
@@ -132,13 +140,16 @@ def totals(s: Snapshot) -> dict[str, str]:
     }
 
 
-def _mapping(table: Table, fields: tuple[Field, ...]) -> list[dict[str, Any]]:
-    """A name mapping of all names that fields ever had."""
+def _mapping(table: Table, schemas: list[tuple[Field, ...]]) -> list[dict[str, Any]]:
+    """A name mapping of all names that fields ever had, of dropped fields too, as Java keeps it."""
+    alike: dict[int, list[Field]] = defaultdict(list)
+    for fields in schemas:
+        for f in fields:
+            alike[f.id].append(f)
     out = []
-    for f in fields:
-        names = table.names.get(f.id, [f.name])
-        entry: dict[str, Any] = {"field-id": f.id, "names": names}
-        if kids := children(f.type):
+    for identifier, versions in alike.items():
+        entry: dict[str, Any] = {"field-id": identifier, "names": table.names.get(identifier, [versions[0].name])}
+        if kids := [children(f.type) for f in versions if children(f.type)]:
             entry["fields"] = _mapping(table, kids)
         out.append(entry)
     return out
