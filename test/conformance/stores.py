@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import os
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.fs
@@ -21,8 +24,8 @@ BUCKET = "bucket"
 
 
 @contextlib.contextmanager
-def minio(binary: Path, folder: Path) -> Iterator[dict[str, str]]:
-    """Runs MinIO with one bucket; yields pyiceberg's properties for it."""
+def minio(binary: Path, folder: Path, versions: bool = False) -> Iterator[dict[str, str]]:
+    """Runs MinIO with one bucket, which keeps all versions of objects or not; yields pyiceberg's properties for it."""
     address = f"127.0.0.1:{free_port()}"
     user, password = "conformance", "a secret of the tests"
     environment = {
@@ -46,7 +49,31 @@ def minio(binary: Path, folder: Path) -> Iterator[dict[str, str]]:
             allow_bucket_creation=True,
         )  # fmt: skip
         store.create_dir(BUCKET)
+        if versions:
+            _keep_versions(address, user, password)
         yield properties
+
+
+def _keep_versions(address: str, user: str, password: str) -> None:
+    """Turns versioning on for the bucket, with a request signed by AWS Signature Version 4."""
+    body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    scope, content = f"{now[:8]}/us-east-1/s3/aws4_request", hashlib.sha256(body).hexdigest()
+    names = "host;x-amz-content-sha256;x-amz-date"
+    headers = f"host:{address}\nx-amz-content-sha256:{content}\nx-amz-date:{now}\n"
+    canonical = f"PUT\n/{BUCKET}\nversioning=\n{headers}\n{names}\n{content}"
+    to_sign = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    key = f"AWS4{password}".encode()
+    for part in [*scope.split("/"), to_sign]:
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    sent = {
+        "x-amz-content-sha256": content,
+        "x-amz-date": now,
+        "Authorization": f"AWS4-HMAC-SHA256 Credential={user}/{scope}, SignedHeaders={names}, Signature={key.hex()}",
+    }
+    request = urllib.request.Request(f"http://{address}/{BUCKET}?versioning=", body, sent, method="PUT")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
 
 
 @contextlib.contextmanager

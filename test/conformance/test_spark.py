@@ -22,35 +22,17 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 from client import Client
+from fuzz.footers import DATA_PAGE_V2, codecs_of, pages
 from lake import Made, Selection
 from server import Cache, Caches
 
 PROGRAM = Path(__file__).with_name("spark") / "tables.py"
 TABLES = [
-    "v1_copy",
-    "v2_copy",
-    "v2_merge",
-    "v3_merge",
-    "maintained",
-    "audited",
-    "audited_expired",
-    "evolved",
-    "hive_float",
-    "hive_int",
-    "hive_decimal",
-    "hive_date",
-    "hive_string",
-    "decimal_twins",
-    "hive_twins",
-    "empty_string",
-    "uuid_twins",
-    "floats",
-    "float_files",
-    "float_widened",
-    "int96",
-    "defaults",
-]
-LINEAGE = ("_row_id", "_last_updated_sequence_number")  # fmt: skip
+    "v1_copy", "v2_copy", "v2_merge", "v3_merge", "maintained", "evolved", "hive_float", "hive_int", "hive_decimal", "hive_date",
+    "hive_string", "decimal_twins", "hive_twins", "empty_string", "uuid_twins", "floats", "float_files", "float_widened", "int96", "codecs_iceberg",
+    "codecs_spark", "defaults",
+]  # fmt: skip
+LINEAGE = ("_row_id", "_last_updated_sequence_number")
 
 Connect = Callable[[Cache], Client]
 Serve = Callable[..., pa.Table]
@@ -118,6 +100,7 @@ def test_a_cache_serves_what_spark_wrote(name: str, written: dict[str, dict[str,
     assert counted(rows_of(got)) == counted(want["rows"])
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("name", ["lineage_merge", "lineage_copy"])
 def test_row_lineage(name: str, written: dict[str, dict[str, Any]], caches: Caches, connect: Connect) -> None:
     want = written[name]
@@ -132,6 +115,18 @@ def test_row_lineage(name: str, written: dict[str, dict[str, Any]], caches: Cach
     }.items():
         rows = connect(caches.of(made, Selection(where=where))).table()
         assert counted(rows_of(rows)) == counted([r[:2] for r in want["rows"] if keep(r)])
+=======
+@pytest.mark.parametrize("name", ["codecs_iceberg", "codecs_spark"])
+def test_the_files_of_every_codec_are_what_they_should_be(name: str, written: dict[str, dict[str, Any]]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for path in Made(name, written[name]["folder"]).files():
+        content = Path(path.removeprefix("file:")).read_bytes()
+        version = "v2" if any(header[1].value == DATA_PAGE_V2 for _, _, header in pages(content)) else "v1"
+        seen |= {(codec, version) for codec in codecs_of(content)}
+    codecs = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4", "LZ4_RAW"}
+    versions = ["v1"] if name == "codecs_iceberg" else ["v1", "v2"]
+    assert seen == {(codec, version) for codec in codecs for version in versions}
+>>>>>>> 6406e13 (test(conformance): every codec of Spark and Iceberg, and a bucket that keeps versions)
 
 
 FILTERS: list[tuple[str, str, Callable[[Row], bool]]] = [

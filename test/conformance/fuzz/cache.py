@@ -16,7 +16,7 @@ from server import plain_environment
 
 LIMIT = 256 << 20  # of a cache's memory
 OVER = 64 << 20  # what the process may take besides
-WAIT = 30.0  # seconds until a cache must be ready or failed
+WAIT = 120.0  # seconds until a cache must be ready or failed; more than it takes on a busy machine
 
 
 class Wrong(Exception):

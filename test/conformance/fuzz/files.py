@@ -154,7 +154,7 @@ class Files:
             groups.append(min(most, rows - sum(groups)))
         if r.random() < 0.05:
             groups.insert(r.randint(0, len(groups)), 0)
-        # pyarrow begins a column with a page without values if pages are tiny, and arrow-go, which reads nested columns,
+        # If pages are tiny, pyarrow begins a column with a page without values. arrow-go, which reads nested columns,
         # takes that for the column's end: such tables are refused.
         flat = all(isinstance(f.type, Primitive) for f in self.table.schema.fields)
         options = {

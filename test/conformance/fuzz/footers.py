@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from . import thrift
 from .thrift import Fields, Value
@@ -17,6 +17,9 @@ COLUMNS, BYTES, ROWS = 1, 2, 3  # RowGroup
 METADATA = 3  # ColumnChunk
 CODEC, VALUES, UNCOMPRESSED, COMPRESSED, DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE = 4, 5, 6, 7, 9, 10, 11
 KIND, REPETITION, NAME, CHILDREN, CONVERTED, FIELD_ID = 1, 3, 4, 5, 6, 9  # SchemaElement
+
+DATA_PAGE_V2 = 3  # PageType
+CODECS = ["UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW"]
 
 Claim = Literal["exact", "alive"]
 Change = Callable[[bytes], bytes]
@@ -117,6 +120,12 @@ def pages(content: bytes) -> list[tuple[int, int, Fields]]:
     return out
 
 
+def codecs_of(content: bytes) -> set[str]:
+    """The codecs of a file's columns."""
+    columns = [c for g in thrift.footer(content)[GROUPS].value for c in g.value[COLUMNS].value]
+    return {CODECS[c.value[METADATA].value[CODEC].value] for c in columns}
+
+
 def _page_header(r: random.Random, content: bytes) -> bytes:
     """Changes a number in a page header, if it takes as many bytes as before."""
     found = pages(content)
@@ -126,11 +135,3 @@ def _page_header(r: random.Random, content: bytes) -> bytes:
     _any_number(r, thrift.record(header), r.choice([0, 1, 2, 3, 63, 1000, 2**20, 2**31 - 1, -1]))
     raw = thrift.write(header)
     return content[:start] + raw + content[end:] if len(raw) == end - start else content
-
-
-def header_of(kind: int, sizes: tuple[int, int], inner: tuple[int, Any]) -> bytes:
-    """A page header."""
-    field, fields = inner
-    return thrift.write({
-        1: thrift.i32(kind), 2: thrift.i32(sizes[0]), 3: thrift.i32(sizes[1]), field: thrift.record(fields),
-    })  # fmt: skip

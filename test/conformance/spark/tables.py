@@ -345,6 +345,32 @@ def old_timestamps(m: Maker) -> None:
     m.keep("int96", [(i, datetime.fromisoformat(t)) for i, t in enumerate([*times, "2000-01-01"])], ["id", "ts"])
 
 
+#: Parquet's codecs as Iceberg and Spark name them. Brotli's jar is in no distribution of theirs; LZO is not free.
+CODECS = ["uncompressed", "snappy", "gzip", "zstd", "lz4", "lz4_raw"]
+
+
+@table
+def codecs(m: Maker) -> None:
+    """Every codec, by Iceberg's writer and by Spark's own, which also writes data pages of version 2."""
+    rows = _ROWS.replace(" seen,", " seen, SEQUENCE(0, CAST(id % 5 AS int)) numbers,")
+    columns = _COLUMNS.replace("wall timestamp_ntz", "numbers array<int>, wall timestamp_ntz")
+    pages = {"write.parquet.page-size-bytes": "2000", "write.parquet.row-group-size-bytes": "40000"}
+    by_iceberg = m.create("codecs_iceberg", columns, properties=pages)
+    for i, codec in enumerate(CODECS):
+        m.sql(f"ALTER TABLE {by_iceberg} SET TBLPROPERTIES ('write.parquet.compression-codec'='{codec}')")
+        m.sql(f"INSERT INTO {by_iceberg} {rows.format(first=1000 * i, last=1000 * i + 900)}")
+    m.keep("codecs_iceberg")
+
+    m.create("codecs_spark", columns)
+    for i, (codec, version) in enumerate((c, v) for c in CODECS for v in ("v1", "v2")):
+        folder = m.warehouse / "hive" / f"codec_{codec}_{version}"
+        written = m.sql(rows.format(first=1000 * i, last=1000 * i + 500)).coalesce(1).write
+        own = {"compression": codec, "parquet.writer.version": version, "parquet.page.size": "2000"}
+        written.options(**own).parquet(str(folder))
+        m.add_files("codecs_spark", f"`parquet`.`{folder}`")
+    m.keep("codecs_spark")
+
+
 @table
 def defaults(m: Maker) -> None:
     """Columns of every type added with an initial default to files that lack them."""
