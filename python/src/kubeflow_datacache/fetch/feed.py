@@ -74,7 +74,7 @@ class Feed:
         self._first_key = first_key
         self._cache, self._request, self._dataset = cache, request, dataset
         self._prefetch_bytes, self._timer, self._stop = prefetch_bytes, timer, stop
-        self._streams: dict[int, NodeStream] = {}
+        self._streams: Mapping[int, NodeStream] = {}  # never changed, but replaced: any thread may iterate over it
         self._resume_point = ResumePoint(start_step, {})
         self.info = self._get_info(start_step)
         self._lock = threading.Lock()
@@ -115,7 +115,7 @@ class Feed:
 
     def depth(self) -> tuple[int, int]:
         """The rows and bytes that were read ahead."""
-        depths = [stream.depth() for stream in list(self._streams.values())]
+        depths = [stream.depth() for stream in self._streams.values()]
         return sum(rows for rows, _ in depths), sum(nbytes for _, nbytes in depths)
 
     @property
@@ -127,8 +127,8 @@ class Feed:
         """Makes a blocked take raise an exception, and the threads end. Safe from any thread."""
         self._stop.set()
         with self._lock:
-            streams = list(self._streams.values())
-        for stream in streams:
+            streams = self._streams
+        for stream in streams.values():
             stream.close()
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Feed:
             if node not in self._waiting or self._stop.is_set():
                 return
             endpoint = self._waiting.pop(node)
-            self._streams[node] = NodeStream(
+            opened = NodeStream(
                 node,
                 self._opening(endpoint, 0),
                 reopen=self._reopen,
@@ -156,6 +156,7 @@ class Feed:
                 timer=self._timer,
                 timer_key=self._first_key + node,
             )
+            self._streams = {**self._streams, node: opened}
 
     def _opening(self, endpoint: Endpoint, skip: int) -> Opening:
         return Opening(
@@ -171,7 +172,7 @@ class Feed:
 
     def _quota(self) -> float:
         """The read-ahead limit of each stream in bytes. An ended stream counts until its rows are taken."""
-        holding = sum(not stream.drained for stream in list(self._streams.values()))
+        holding = sum(not stream.drained for stream in self._streams.values())
         return self._prefetch_bytes / max(1, holding)
 
     def _get_info(self, start_step: int) -> FlightInfo:

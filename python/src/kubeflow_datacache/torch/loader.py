@@ -156,7 +156,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def stats(self) -> Stats:
         """Statistics over all workers, as of their last reports."""
-        steps = self._received.values()
+        steps = list(self._received.values())  # another thread may read the statistics
         held = Depth(sum(step.rows for step in steps), sum(step.nbytes for step in steps))
         return self._worker_stats.stats(self.epoch, self._next, held)
 

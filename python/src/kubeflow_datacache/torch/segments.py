@@ -93,7 +93,7 @@ def read(stream: pa.Buffer) -> list[pa.RecordBatch]:
 
 def drop_segments(reader: str) -> None:
     """Drops the segments that a loader received; rows that are still in use stay valid."""
-    for key in [key for key in _pools if key[0] == reader]:
+    for key in [key for key in list(_pools) if key[0] == reader]:
         _pools.pop(key, None)
 
 

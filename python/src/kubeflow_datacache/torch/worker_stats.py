@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -23,6 +24,7 @@ class WorkerStats:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._last: dict[int, Stats] = {}
         self._ended: dict[Stage, float] = dict.fromkeys(_WAITS, 0.0)
         self._reconnects = 0
@@ -39,10 +41,10 @@ class WorkerStats:
         if self._begun is not None:
             self._wall += time.perf_counter() - self._begun
             self._begun = None
-        for stage, spent in self._waits().items():
-            self._ended[stage] = spent
-        self._reconnects += sum(stats.reconnects for stats in self._last.values())
-        self._last = {}
+        with self._lock:
+            self._ended = self._waits()
+            self._reconnects += sum(stats.reconnects for stats in self._last.values())
+            self._last = {}
 
     def waited(self, seconds: float) -> None:
         """Adds to the consumer's waiting time."""
@@ -50,7 +52,8 @@ class WorkerStats:
 
     def report(self, worker: int, stats: Stats) -> None:
         """Records a worker's statistics of the current iteration."""
-        self._last[worker] = stats
+        with self._lock:
+            self._last[worker] = stats
 
     def delivered(self, rows: int, nbytes: int) -> None:
         """Counts a returned step."""
@@ -58,9 +61,11 @@ class WorkerStats:
 
     def stats(self, epoch: int, next_step: int, held: Depth) -> Stats:
         """The combined statistics. held: what was received from workers and not returned yet."""
-        wall = self._wall + (time.perf_counter() - self._begun if self._begun is not None else 0.0)
-        last = self._last.values()
-        seconds = self._split()
+        begun = self._begun
+        wall = self._wall + (time.perf_counter() - begun if begun is not None else 0.0)
+        with self._lock:
+            last, seconds = list(self._last.values()), self._split()
+            reconnects = self._reconnects
         seconds["consumer"] = wall - self._waited
         return Stats(
             seconds=seconds,
@@ -71,7 +76,7 @@ class WorkerStats:
             bytes=self._bytes,
             raw_queue_depth=_sum(stats.raw_queue_depth for stats in last),
             prefetch_queue_depth=_sum([held, *(stats.prefetch_queue_depth for stats in last)]),
-            reconnects=self._reconnects + sum(stats.reconnects for stats in last),
+            reconnects=reconnects + sum(stats.reconnects for stats in last),
         )
 
     def _waits(self) -> dict[Stage, float]:
