@@ -100,7 +100,6 @@ def test_a_cache_serves_what_spark_wrote(name: str, written: dict[str, dict[str,
     assert counted(rows_of(got)) == counted(want["rows"])
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("name", ["lineage_merge", "lineage_copy"])
 def test_row_lineage(name: str, written: dict[str, dict[str, Any]], caches: Caches, connect: Connect) -> None:
     want = written[name]
@@ -115,7 +114,8 @@ def test_row_lineage(name: str, written: dict[str, dict[str, Any]], caches: Cach
     }.items():
         rows = connect(caches.of(made, Selection(where=where))).table()
         assert counted(rows_of(rows)) == counted([r[:2] for r in want["rows"] if keep(r)])
-=======
+
+
 @pytest.mark.parametrize("name", ["codecs_iceberg", "codecs_spark"])
 def test_the_files_of_every_codec_are_what_they_should_be(name: str, written: dict[str, dict[str, Any]]) -> None:
     seen: set[tuple[str, str]] = set()
@@ -126,7 +126,6 @@ def test_the_files_of_every_codec_are_what_they_should_be(name: str, written: di
     codecs = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4", "LZ4_RAW"}
     versions = ["v1"] if name == "codecs_iceberg" else ["v1", "v2"]
     assert seen == {(codec, version) for codec in codecs for version in versions}
->>>>>>> 6406e13 (test(conformance): every codec of Spark and Iceberg, and a bucket that keeps versions)
 
 
 FILTERS: list[tuple[str, str, Callable[[Row], bool]]] = [
