@@ -179,7 +179,8 @@ func (t *Table) bindFilter(sel Selection) error {
 		if t.filter, err = predicate.Bind(t.whole, unbound); err != nil {
 			return fmt.Errorf("filter %q: %w", sel.Filter, err)
 		}
-		if t.whole == t.schema || !t.filtersLineage() {
+		// Statistics of files don't apply to row lineage: a filter that names it is not used for planning.
+		if _, err := predicate.Bind(t.schema, unbound); err == nil {
 			options = append(options, table.WithRowFilter(unbound))
 		}
 	}

@@ -38,15 +38,6 @@ func withLineage(schema *ice.Schema, version int) *ice.Schema {
 	return ice.NewSchemaWithIdentifiers(schema.ID, schema.IdentifierFieldIDs, fields...)
 }
 
-// filtersLineage reports whether the filter compares a column of row lineage. Statistics of files don't apply to these.
-func (t *Table) filtersLineage() bool {
-	if t.filter == nil {
-		return false
-	}
-	ids, err := ice.ExtractFieldIDs(t.filter)
-	return err == nil && slices.ContainsFunc(ids, ice.IsMetadataColumn)
-}
-
 // inherit replaces nulls in the columns of row lineage (Iceberg spec, Row Lineage). at is the position in the file of the first row. A
 // file that was written before the table had row lineage has no first row id: both columns are then null.
 func (f *Fetched) inherit(columns []arrow.Array, at int64) {
