@@ -28,8 +28,8 @@ from server import Cache, Caches
 
 PROGRAM = Path(__file__).with_name("spark") / "tables.py"
 TABLES = [
-    "v1_copy", "v2_copy", "v2_merge", "v3_merge", "maintained", "evolved", "hive_float", "hive_int", "hive_decimal", "hive_date",
-    "hive_string", "decimal_twins", "hive_twins", "empty_string", "uuid_twins", "floats", "float_files", "float_widened", "int96", "codecs_iceberg",
+    "v1_copy", "v2_copy", "v2_merge", "v3_merge", "maintained", "audited", "audited_expired", "evolved", "hive_float", "hive_int",
+    "hive_decimal", "hive_date", "hive_string", "decimal_twins", "hive_twins", "empty_string", "uuid_twins", "floats", "float_files", "float_widened", "int96", "codecs_iceberg",
     "codecs_spark", "defaults",
 ]  # fmt: skip
 LINEAGE = ("_row_id", "_last_updated_sequence_number")
