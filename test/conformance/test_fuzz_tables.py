@@ -92,3 +92,11 @@ def test_a_manifest_whose_content_is_neither_data_nor_deletes_is_refused(server:
     case = whole(table)
     case.damage = Damage("content", "exact", tamper)
     assert "content is 7, neither data (0) nor deletes (1)" in refusal(case, server, tmp_path)
+
+
+def test_a_filter_whose_part_on_row_lineage_can_be_left_out(server: Path, tmp_path: Path) -> None:
+    """Binding makes a constant of it, so the bound filter does not name the column that no schema has."""
+    fields = (Field(1, "id", INT, required=True),)
+    table = table_of([fields], [[data_file(fields, [{1: 1}, {1: 2}])]], version=3)
+    where = Condition("id IS NOT NULL OR _row_id < 0", lambda row: True)
+    check(whole(table, flags=["--filter", where.text], where=where), server, tmp_path)

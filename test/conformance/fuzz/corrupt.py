@@ -40,7 +40,7 @@ def random_damage(r: random.Random, table: Table, snapshot: Snapshot | None, wit
 
 def _damage(r: random.Random, table: Table, snapshot: Snapshot) -> Damage | None:
     makers: list[Callable[[random.Random, Table, Snapshot], Damage | None]] = [
-        _cut, _flip, _swap, _entry, _entry, _listed, _vector, _metadata, _footer, _footer,
+        _cut, _flip, _swap, _entry, _entry, _listed, _vector, _metadata, _footer, _footer, _no_rows,
     ]  # fmt: skip
     return r.choice(makers)(r, table, snapshot)
 
@@ -176,6 +176,22 @@ def _entry(r: random.Random, table: Table, snapshot: Snapshot) -> Damage | None:
         changes = [c for c in changes if c[0] != "key_metadata"]
     name, change = r.choice(changes)
     return Damage(f"{name}: {file.path}", "exact", _on_entry(manifest, index, change))
+
+
+def _no_rows(r: random.Random, table: Table, snapshot: Snapshot) -> Damage | None:
+    """A file of which manifest and footer say that it has no rows, but not its row groups."""
+    picked = _pick(r, snapshot, lambda f: f.content != "vector")
+    if picked is None:
+        return None
+    manifest, index = picked
+    file = manifest.entries[index].file
+
+    def tamper(kind: str, path: str, value: Any) -> Any:
+        if kind == "entries" and path == manifest.path:
+            value[index]["data_file"].update({"record_count": 0})
+        return footers.without_rows(value) if kind == "bytes" and path == file.path else value
+
+    return Damage(f"no rows: {file.path}", "exact", tamper)
 
 
 def _vector(r: random.Random, table: Table, snapshot: Snapshot) -> Damage | None:

@@ -1,6 +1,6 @@
 # Copyright The Kubeflow Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Parquet files with pyarrow."""
+"""Writes Parquet files, most of them with pyarrow."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .arrow import arrow_field, to_arrow
+from .rawparquet import writable, write_raw
 from .table import File
 
 
 def write_parquet(file: File) -> bytes:
     """A file's bytes; sets where its row groups begin."""
+    if file.layout.raw is not None and writable(file.fields):
+        return write_raw(file, file.layout.raw)
     form = "file" if file.layout.ids else "bare"
     schema = pa.schema([arrow_field(f, form) for f in file.fields])
     columns = [to_arrow(f.type, [row.get(f.id) for row in file.rows], form) for f in file.fields]

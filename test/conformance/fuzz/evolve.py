@@ -65,7 +65,7 @@ def _add(g: Generator, fields: tuple[Field, ...]) -> tuple[Field, ...]:
 
 
 def _new_field(g: Generator, used: set[str]) -> Field:
-    f = values.random_field(g.r, _fresh_name(g, used), g.new_id)
+    f = values.random_field(g.r, _fresh_name(g, used), g.new_id, g.table.version)
     f = replace(f, required=False)
     if g.table.version == 3 and isinstance(f.type, Primitive) and g.has("initial defaults", 0.6):
         f = replace(f, default=values.primitive(g.r, f.type), required=g.r.random() < 0.3)

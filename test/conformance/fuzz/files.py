@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import oracle, values
-from .schema import Field, Primitive, Struct
+from .schema import LAST_UPDATED, ROW_ID, Field, Primitive, Struct
 from .table import Entry, File, Layout, Manifest, Metrics, Mode, Row, Snapshot, Spec
 from .transforms import apply
 
@@ -169,7 +169,8 @@ class Files:
             "store_schema": r.random() < 0.5,
             "write_batch_size": r.choice([1, 10, 1024]),
         }
-        return Layout(groups, ids=not (self.table.mapping and r.random() < 0.5), options=options)
+        raw = r.getrandbits(32) if self.g.has("raw files", 0.3) else None
+        return Layout(groups, ids=not (self.table.mapping and r.random() < 0.5), options=options, raw=raw)
 
     def metrics(self) -> Metrics:
         """What to say of a file's columns."""
@@ -330,15 +331,22 @@ class Files:
         group = self.r.choice(self.groups())
         deletes = self.live("positions", "vector", "equality")
         schema = self.table.schema
+        stores = self.table.version == 3 and self.g.has("stored row ids", 0.5)
+        firsts = {id(e): first for m in self.manifests if not m.deletes for e, first in oracle.first_rows(m)}
         rows = []
         for e in group:
-            try:
-                rows += [oracle.project(schema.fields, row, e.file) for row in oracle.remaining(self.table, e, deletes)]
-            except oracle.Refused:
-                return
+            for position, row in oracle.remaining(self.table, e, deletes):
+                try:
+                    kept = oracle.project(schema.fields, row, e.file)
+                except oracle.Refused:
+                    return
+                if stores:
+                    kept |= oracle.lineage(row, e, firsts[id(e)], position)
+                rows.append(kept)
+        fields = (*schema.fields, ROW_ID, LAST_UPDATED) if stores else schema.fields
         f = group[0].file
         new = File(
-            self.name("data", "-compacted.parquet"), "data", f.spec, f.partition, schema.fields, rows,
+            self.name("data", "-compacted.parquet"), "data", f.spec, f.partition, fields, rows,
             self.layout(len(rows)), self.metrics(),
         )  # fmt: skip
         self.drop([e.file for e in group])

@@ -126,6 +126,13 @@ def codecs_of(content: bytes) -> set[str]:
     return {CODECS[c.value[METADATA].value[CODEC].value] for c in columns}
 
 
+def without_rows(content: bytes) -> bytes:
+    """A file whose footer says that it has no rows, but not its row groups."""
+    footer = thrift.footer(content)
+    footer[NUM_ROWS].value = 0
+    return thrift.with_footer(content, footer)
+
+
 def _page_header(r: random.Random, content: bytes) -> bytes:
     """Changes a number in a page header, if it takes as many bytes as before."""
     found = pages(content)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .schema import Field, List, Map, Primitive, Schema, Struct, Type
-from .table import Entry, File, Row, Snapshot, Table
+from .schema import LAST_UPDATED, ROW_ID, Field, List, Map, Primitive, Schema, Struct, Type
+from .table import Entry, File, Manifest, Row, Snapshot, Table
 
 _DAY = 86_400_000_000
 
@@ -22,10 +22,37 @@ def rows(table: Table, snapshot: Snapshot | None, schema: Schema) -> list[Row]:
     """The rows of a snapshot in plan order: by data sequence number, path, position."""
     if snapshot is None:
         return []
-    live = [e for m in snapshot.manifests for e in m.entries if e.status != "deleted"]
-    deletes = [e for e in live if e.file.content != "data"]
-    files = sorted((e for e in live if e.file.content == "data"), key=lambda e: (e.sequence, location(table, e.file)))
-    return [project(schema.fields, row, e.file) for e in files for row in remaining(table, e, deletes)]
+    deletes = [e for m in snapshot.manifests for e in m.entries if e.status != "deleted" and e.file.content != "data"]
+    files = [pair for m in snapshot.manifests if not m.deletes for pair in first_rows(m)]
+    files.sort(key=lambda pair: (pair[0].sequence, location(table, pair[0].file)))
+    return [
+        project(schema.fields, row, e.file) | lineage(row, e, first, position)
+        for e, first in files
+        for position, row in remaining(table, e, deletes)
+    ]
+
+
+def first_rows(manifest: Manifest) -> Iterator[tuple[Entry, int | None]]:
+    """The live entries of a data manifest and their first_row_id, which some inherit (specification, row lineage)."""
+    following = manifest.first_row
+    for e in manifest.entries:
+        if e.status == "deleted":
+            continue
+        first = e.file.first_row
+        if first is None and following is not None:
+            first, following = following, following + len(e.file.rows)
+        yield e, first
+
+
+def lineage(row: Row, e: Entry, first: int | None, position: int) -> Row:
+    """The row's lineage: what the file stores, else what it inherits."""
+    if first is None:
+        return {ROW_ID.id: None, LAST_UPDATED.id: None}
+    stored, updated = row.get(ROW_ID.id), row.get(LAST_UPDATED.id)
+    return {
+        ROW_ID.id: first + position if stored is None else stored,
+        LAST_UPDATED.id: e.sequence if updated is None else updated,
+    }
 
 
 def location(table: Table, file: File) -> bytes:
@@ -33,8 +60,8 @@ def location(table: Table, file: File) -> bytes:
     return f"{table.uri}/{file.path}".encode()
 
 
-def remaining(table: Table, data: Entry, deletes: list[Entry]) -> Iterator[Row]:
-    """The rows of a data file that no delete applies to."""
+def remaining(table: Table, data: Entry, deletes: list[Entry]) -> Iterator[tuple[int, Row]]:
+    """The rows of a data file that no delete applies to, and their positions."""
     mine = [d for d in deletes if applies(d, data)]
     vectors = [d for d in mine if d.file.content == "vector"]
     gone = {
@@ -46,7 +73,7 @@ def remaining(table: Table, data: Entry, deletes: list[Entry]) -> Iterator[Row]:
     equal = [Equality.of(table, d.file) for d in mine if d.file.content == "equality"]
     for position, row in enumerate(data.file.rows):
         if position not in gone and not any(e.matches(row, data.file) for e in equal):
-            yield row
+            yield position, row
 
 
 def applies(delete: Entry, data: Entry) -> bool:

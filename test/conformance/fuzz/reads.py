@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from . import oracle
 from .conditions import Condition, random_condition
-from .schema import Field, Schema
+from .schema import LAST_UPDATED, ROW_ID, Field, Schema
 from .table import Row, Snapshot, Table
 
 
@@ -29,7 +29,9 @@ class Read:
 
     def fields(self) -> tuple[Field, ...]:
         """The served columns."""
-        return tuple(f for f in self.schema.fields if not self.columns or f.name in self.columns)
+        if self.columns:
+            return tuple(f for f in self.schema.fields if f.name in self.columns)
+        return tuple(f for f in self.schema.fields if f not in (ROW_ID, LAST_UPDATED))
 
     def rows(self, table: Table) -> list[Row]:
         """The served rows, in order, with the columns of the whole schema."""
@@ -37,9 +39,11 @@ class Read:
         return [row for row in all_rows if self.where is None or self.where.of(row) is True]
 
 
-def random_read(r: random.Random, table: Table) -> Read:
+def random_read(r: random.Random, table: Table, without: frozenset[str]) -> Read:
     """A read of some snapshot."""
     read = _pick_snapshot(r, table)
+    if table.version == 3 and read.snapshot and "row lineage" not in without and r.random() < 0.5:
+        read.schema = Schema(read.schema.id, (*read.schema.fields, ROW_ID, LAST_UPDATED))
     try:
         rows = oracle.rows(table, read.snapshot, read.schema)
     except oracle.Refused:

@@ -34,7 +34,7 @@ class Case:
 def case(seed: int, without: frozenset[str]) -> Case:
     """The case of a seed."""
     table, r = draw(seed, without)
-    read = random_read(r, table)
+    read = random_read(r, table, without)
     damage = random_damage(r, table, read.snapshot, without) if r.random() < 0.4 else None
     return Case(seed, table, read, damage)
 

@@ -95,6 +95,11 @@ class Schema:
         yield from leaves_of(self.fields)
 
 
+#: Row lineage of format v3 (specification, reserved field ids).
+ROW_ID = Field(2147483540, "_row_id", Primitive("long"))
+LAST_UPDATED = Field(2147483539, "_last_updated_sequence_number", Primitive("long"))
+
+
 def leaves_of(fields: tuple[Field, ...], within: tuple[Field, ...] = ()) -> Iterator[tuple[tuple[Field, ...], Field]]:
     """The primitive fields outside lists and maps, each with the structs that contain it."""
     for f in fields:

@@ -38,7 +38,7 @@ class Layout:
     groups: list[int]  # rows of each row group
     ids: bool = True  # with field ids
     options: dict[str, Any] = field(default_factory=dict)  # of pyarrow.parquet.ParquetWriter
-    raw: dict[str, Any] | None = None  # options of rawparquet.py, which then writes the file
+    raw: int | None = None  # a seed: rawparquet.py writes the file if it can
 
 
 Mode = Literal["none", "counts", "truncate", "full"]

@@ -19,6 +19,8 @@ SIMPLE = (
     "timestamp", "timestamptz", "string", "binary", "fixed[5]", "uuid",
 )  # fmt: skip
 
+SINCE_3 = ("timestamp_ns", "timestamptz_ns")
+
 _TEXTS = [
     "",
     "a",
@@ -136,20 +138,20 @@ def _simple(t: Type) -> Primitive:
     return t
 
 
-def random_type(r: random.Random, ids: Callable[[], int], depth: int = 0) -> Type:
-    """A type; most are primitive."""
+def random_type(r: random.Random, ids: Callable[[], int], version: int, depth: int = 0) -> Type:
+    """A type of a format version; most are primitive."""
     if depth > 2 or r.random() < 0.75:
-        return Primitive(r.choice(SIMPLE))
+        return Primitive(r.choice([*SIMPLE, *(SINCE_3 if version > 2 else ())]))
     match r.randrange(4):
         case 0 | 1:
             names = r.sample(["x", "y", "Z z", "name", "a"], r.randint(1, 3))
-            return Struct(tuple(random_field(r, n, ids, depth + 1) for n in names))
+            return Struct(tuple(random_field(r, n, ids, version, depth + 1) for n in names))
         case 2:
-            return List(random_field(r, "element", ids, depth + 1))
+            return List(random_field(r, "element", ids, version, depth + 1))
     key = Field(ids(), "key", Primitive(r.choice(["string", "int", "long", "date", "uuid"])), required=True)
-    return Map(key, random_field(r, "value", ids, depth + 1))
+    return Map(key, random_field(r, "value", ids, version, depth + 1))
 
 
-def random_field(r: random.Random, name: str, ids: Callable[[], int], depth: int = 0) -> Field:
+def random_field(r: random.Random, name: str, ids: Callable[[], int], version: int, depth: int = 0) -> Field:
     """A field of a random type."""
-    return Field(ids(), name, random_type(r, ids, depth), required=r.random() < 0.1)
+    return Field(ids(), name, random_type(r, ids, version, depth), required=r.random() < 0.1)
