@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from client import Client
@@ -150,6 +151,31 @@ class TestValuesThatDoNotFit:
         if nested == "struct":
             return  # strings within structs are checked even if the table declares them binary
         assert connect(caches.of(made)).table().column("word").to_pylist() == _nested(nested, text).to_pylist()
+
+    def test_more_than_2_gib_in_a_few_rows(self, new: Callable[..., Table], caches: Caches, connect: Connect) -> None:
+        """The offsets of a batch end at 2 GiB; these rows, which are far larger than the others, take more."""
+        size, large, small = 136 << 20, 16, 256
+
+        def value(n: int) -> pa.Array:
+            ends = pa.py_buffer(bytes(4) + n.to_bytes(4, "little"))
+            return pa.Array.from_buffers(pa.binary(), 1, [None, ends, zeros])
+
+        zeros = pa.py_buffer(bytes(size))
+        videos = pa.chunked_array([value(size)] * large + [value(0)] * small)
+        table = new([ID, column(2, "video", "binary")])
+        path = write(
+            table,
+            "video.parquet",
+            [ids(large + small), (2, "video", videos)],
+            use_dictionary=False,
+            compression="zstd",
+            write_statistics=False,
+        )
+        made = table.add(path).write()
+        got = connect(caches.of(made, Selection(where=f"id >= {large - 1}"), flags=("--memory-limit", "8Gi"))).table()
+        assert got.column("id").to_pylist() == list(range(large - 1, large + small))
+        assert got.column("video")[0].as_buffer().equals(zeros)
+        assert pc.sum(pc.binary_length(got.column("video"))).as_py() == size
 
 
 def _nested_type(nested: str, kind: str = "string") -> Any:
