@@ -135,6 +135,7 @@ FLUID_CACHES ?= 200
 FLUID_RUNS ?= 5
 DEMO     ?=
 E2E      ?=
+LOSSES   ?= 10
 
 export PYTHON3
 # golangci-lint remembers findings with the paths of the checkout that it saw first: each checkout has its own memory.
@@ -467,6 +468,11 @@ e2e: training-venv $(GOTESTSUM) $(if $(E2E_KUBECONFIG),,cluster) ## Real trainin
 	@mkdir -p $(REPORTS)
 	@$(if $(E2E_KUBECONFIG),,DATACACHE_CLUSTER=$(CLUSTER)) $(GOTESTSUM) --format standard-verbose --jsonfile $(REPORTS)/$@.json -- \
 		./test/e2e -count=1 -timeout=0 -parallel=6 -skip '^TestRelease$$' $(E2E)
+
+.PHONY: lost-machines
+lost-machines: training-venv cluster ## Lose LOSSES=10 machines, one after the other, under training jobs on that cluster: seconds to the next batch (about 30 min; part of e2e once).
+	@echo "==> lost-machines: $(LOSSES) on $(CLUSTER) (about 3 min each)"
+	@DATACACHE_CLUSTER=$(CLUSTER) E2E_LOSSES=$(LOSSES) go test ./test/e2e -count=1 -timeout=0 -v -run '^TestMachinesAreLost$$'
 
 .PHONY: trainer-cache
 trainer-cache: bootstrap ## Build the data cache that ships with Trainer, for bench, where there is cargo (about 15 min, once).

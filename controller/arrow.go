@@ -37,8 +37,12 @@ func (*arrowEngine) describe(dc *v1alpha1.DataCache) (parts, data string) {
 	return fmt.Sprintf("a head and %d data nodes", dc.Spec.Arrow.DataNodes), "table " + dc.Spec.Arrow.Table
 }
 
-// provision creates the objects in this order, since the pods need their account and the pinned snapshot.
+// provision replaces pods on lost machines, then creates the objects in this order, since the pods need their account and the pinned
+// snapshot.
 func (e *arrowEngine) provision(ctx context.Context, dc *v1alpha1.DataCache) error {
+	if err := e.replaceLost(ctx, dc); err != nil {
+		return err
+	}
 	for _, object := range desiredObjects(dc, e.namespace) {
 		if _, err := apply(ctx, e.applier, object); err != nil {
 			return err
@@ -120,6 +124,13 @@ func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 
 // explain returns what prevents the pods from being created or running; nil if they only need time.
 func (e *arrowEngine) explain(ctx context.Context, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*trouble, error) {
+	outages, err := e.outages(ctx, pods)
+	if err != nil {
+		return nil, err
+	}
+	if t := troubleOfMachines(pods, outages); t != nil {
+		return t, nil
+	}
 	if t := troubleOf(pods); t != nil || !needsWarnings(set, pods, e.warnings.now()) {
 		return t, nil
 	}

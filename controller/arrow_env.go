@@ -34,6 +34,7 @@ const (
 	envSecret     = "CACHE_SECRET"
 	envSharing    = "SHARING_FILE"
 	envGoMemory   = "GOMEMLIMIT"
+	envMachine    = "NODE_NAME"
 
 	envObjectCache       = "OBJECT_CACHE"
 	envObjectCacheCA     = "OBJECT_CACHE_CA_FILE"

@@ -62,6 +62,8 @@ func leaderWorkerSet(dc *v1alpha1.DataCache, server serverConfig) (*lws.LeaderWo
 	}
 	addTraces(&leader.Spec, RoleHead, dc, server.traces)
 	addTraces(&worker.Spec, RoleNode, dc, server.traces)
+	tolerateOutages(&leader.Spec)
+	tolerateOutages(&worker.Spec)
 	return &lws.LeaderWorkerSet{
 		ObjectMeta: meta,
 		Spec: lws.LeaderWorkerSetSpec{
@@ -122,7 +124,8 @@ func headPod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec
 
 func nodePod(dc *v1alpha1.DataCache, server serverConfig) corev1.PodTemplateSpec {
 	resources := sized(dc.Spec.Arrow.DataNode.Resources, corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("2Gi")})
-	template := podTemplate(dc, RoleNode, server, cacheContainer(dc, RoleNode, sourceEnv(dc), resources))
+	machine := corev1.EnvVar{Name: envMachine, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
+	template := podTemplate(dc, RoleNode, server, cacheContainer(dc, RoleNode, append(sourceEnv(dc), machine), resources))
 	mountSharing(dc, &template.Spec)
 	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: labelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,

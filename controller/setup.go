@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -124,6 +125,7 @@ func CacheOptions() cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                   {Label: ours, Transform: slimPod},
+			&corev1.Node{}:                  {Transform: slimNode},
 			&corev1.Service{}:               {Label: ours},
 			&corev1.ServiceAccount{}:        {Label: ours},
 			&corev1.ConfigMap{}:             {Label: ours},
@@ -134,10 +136,23 @@ func CacheOptions() cache.Options {
 	}
 }
 
-// slimPod keeps only the parts of a pod that troubleOf, runningHeads and noticeReconciler read.
+// slimPod keeps only the parts of a pod that troubleOf, runningHeads, replaceLost and noticeReconciler read.
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
-		pod.ManagedFields, pod.Annotations, pod.Spec = nil, nil, corev1.PodSpec{}
+		pod.ManagedFields, pod.Annotations, pod.Spec = nil, nil, corev1.PodSpec{NodeName: pod.Spec.NodeName}
+	}
+	return object, nil
+}
+
+// slimNode keeps only a machine's name and its condition Ready.
+func slimNode(object any) (any, error) {
+	if node, ok := object.(*corev1.Node); ok {
+		slim := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
+		if ready := readyOf(node); ready != nil {
+			ready.LastHeartbeatTime = metav1.Time{} // changes every few seconds
+			slim.Status.Conditions = []corev1.NodeCondition{*ready}
+		}
+		return slim, nil
 	}
 	return object, nil
 }
@@ -196,6 +211,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		values client.IndexerFunc
 	}{
 		{&corev1.Pod{}, indexCache, cacheOfPod},
+		{&corev1.Pod{}, indexMachine, machineOfPod},
 		{&corev1.Pod{}, indexStep, stepOfJob},
 		{&corev1.Service{}, indexUses, cacheOfService},
 		{&trainer.TrainJob{}, indexReference, referencesOf},
@@ -222,6 +238,7 @@ func setupCaches(mgr ctrl.Manager, o Options, r *cacheReconciler) error {
 		Owns(&networkingv1.NetworkPolicy{}, spec).
 		Owns(&policyv1.PodDisruptionBudget{}, spec).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(cacheRequestOfPod)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(cachesOnMachine(mgr.GetClient())), builder.WithPredicates(readinessChanged)).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(usedCache)).
 		Watches(&trainer.TrainJob{}, handler.EnqueueRequestsFromMapFunc(cachesOfJob(mgr.GetClient())), builder.WithPredicates(phaseChanged)).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: o.Workers}).

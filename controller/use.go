@@ -24,6 +24,7 @@ import (
 // Indexes of the informers: which objects are related to which.
 const (
 	indexCache     = "datacache" // pods by the name of their DataCache
+	indexMachine   = "machine"   // pods by the name of the Node that they are bound to
 	indexStep      = "step"      // pods of waiting steps by their TrainJob's name
 	indexUses      = "uses"      // Services by the DataCache, <namespace>/<name>, that they record a job to use
 	indexReference = "reference" // TrainJobs by the DataCaches, <namespace>/<name>, that their storageUri names

@@ -57,6 +57,7 @@ var rejections = map[string]string{
 
 // waits has the test of each reason for which kubectl datacache why says that a TrainJob waits; those of obstacles are in TestObstacles.
 var waits = map[string]string{
+	"NodeNotReady":    "test/controlplane/machines_test.go TestMachineOfDataNodesIsLost",
 	"PodsStarting":    "test/controlplane/troubleshoot_test.go TestWhyItWaits",
 	"Planning":        "test/controlplane/troubleshoot_test.go TestWhyItWaits",
 	"Loading":         "test/controlplane/troubleshoot_test.go TestWhyItWaits",

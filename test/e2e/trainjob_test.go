@@ -131,7 +131,9 @@ func (r *run) look(t *testing.T) sdkView {
 type outputLine struct {
 	IDs        []int64 `json:"ids"`
 	Order      []int64 `json:"order"`
+	Epoch      int     `json:"epoch"`
 	Step       *int    `json:"step"`
+	At         float64 `json:"at"` // when the step began, in seconds since 1970
 	Checkpoint int     `json:"checkpoint"`
 	State      string  `json:"state"`
 	FirstBatch float64 `json:"first_batch"` // seconds since 1970

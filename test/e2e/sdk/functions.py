@@ -62,8 +62,9 @@ def loader(
     state: str = "",
     order: bool = False,
     ahead: int = 64 << 20,
+    epochs: int = 1,
 ) -> None:
-    """Train an epoch with the loader, from a checkpoint if there is one; save one every few steps.
+    """Train epochs with the loader, from a checkpoint if there is one; save one every few steps.
 
     pause: the duration of a step in seconds. order: whether rank 0 first writes all ids in row order. ahead: the
     loader's prefetch limit in bytes.
@@ -87,14 +88,15 @@ def loader(
     if state:
         rows.load_state_dict(json.loads(state))
     count = 0
-    for step in rows:
-        if count == 0:
-            say(first_batch=time.time())
-        count += step.rows
-        say(step=step.step, ids=step.arrow()["id"].to_pylist())
-        if rank == 0 and (step.step + 1) % checkpoint_every == 0:
-            say(checkpoint=step.step + 1, state=json.dumps(rows.state_dict()))
-        time.sleep(pause)
+    for epoch in range(epochs):
+        for step in rows:
+            if count == 0:
+                say(first_batch=time.time())
+            count += step.rows
+            say(epoch=epoch, step=step.step, at=time.time(), ids=step.arrow()["id"].to_pylist())
+            if rank == 0 and (step.step + 1) % checkpoint_every == 0:
+                say(checkpoint=step.step + 1, state=json.dumps(rows.state_dict()))
+            time.sleep(pause)
     say(rank=rank, rows=count, seconds=time.time() - began)
 
 

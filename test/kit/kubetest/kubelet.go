@@ -43,6 +43,7 @@ type Kubelet struct {
 	stop    func() // stops everything and waits
 
 	mu    sync.Mutex
+	nodes map[string]bool // that are simulated
 	plays map[string]Play
 	dial  Dial // nil: no pod listens
 	lives map[types.UID]*life
@@ -86,8 +87,11 @@ func startKubelet(ctx context.Context, c *Cluster) (*Kubelet, error) {
 	pods := factory.Core().V1().Pods()
 	k := &Kubelet{
 		client: set, pods: pods.Lister(), address: c.Address,
-		plays: map[string]Play{}, lives: map[types.UID]*life{},
+		nodes: map[string]bool{}, plays: map[string]Play{}, lives: map[types.UID]*life{},
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](askEvery, time.Second)),
+	}
+	for name := range nodes {
+		k.nodes[name] = true
 	}
 	if _, err := pods.Informer().AddEventHandler(k.handler()); err != nil {
 		return nil, err
@@ -194,8 +198,8 @@ func (k *Kubelet) sync(ctx context.Context, name cache.ObjectName) (again bool, 
 	if err != nil {
 		return false, err
 	}
-	if _, ours := nodes[pod.Spec.NodeName]; !ours {
-		return false, nil // not bound yet
+	if !k.simulates(pod.Spec.NodeName) {
+		return false, nil // not bound yet, or on a Machine that was lost
 	}
 	if ended(pod) && pod.DeletionTimestamp == nil {
 		return false, nil
@@ -241,6 +245,18 @@ func (k *Kubelet) remove(ctx context.Context, pod *corev1.Pod, act Act) error {
 		GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 	return client.IgnoreNotFound(err)
+}
+
+func (k *Kubelet) simulates(node string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.nodes[node]
+}
+
+func (k *Kubelet) simulate(node string, on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.nodes[node] = on
 }
 
 func (k *Kubelet) playOf(namespace string) Play {

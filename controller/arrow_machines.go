@@ -1,0 +1,266 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/kubeflow/datacache/api/v1alpha1"
+)
+
+const (
+	// machineToleration is how long the pods of a cache stay bound to a machine that is not ready or does not answer, in seconds.
+	// Kubernetes' default is 300, by when loaders have given up. Rows survive an outage that is shorter.
+	machineToleration = 30
+	// deletionPatience is how long after the end of its grace period a pod on a machine that answers may still exist.
+	deletionPatience = 10 * time.Second
+)
+
+// reasonMachine is the reason of the condition of a cache with a pod on a machine that is not ready.
+const reasonMachine = "NodeNotReady"
+
+// tolerateOutages lets the pod's eviction begin machineToleration after its machine failed, unless the user's template says when.
+func tolerateOutages(pod *corev1.PodSpec) {
+	for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		t := corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(machineToleration))}
+		given := func(u corev1.Toleration) bool { return u.Key == taint && (u.Effect == t.Effect || u.Effect == "") }
+		if !slices.ContainsFunc(pod.Tolerations, given) {
+			pod.Tolerations = append(pod.Tolerations, t)
+		}
+	}
+}
+
+// outage describes a machine, a Kubernetes node, that is not ready.
+type outage struct {
+	machine string
+	since   metav1.Time // zero if the Node object does not exist
+	silent  bool        // nothing on it acts on what the API server wants: its kubelet sends no status, or the Node does not exist
+}
+
+// outages returns the outages of the machines that the pods are bound to, by the machines' names.
+func (e *arrowEngine) outages(ctx context.Context, pods []*corev1.Pod) (map[string]outage, error) {
+	out, seen := map[string]outage{}, map[string]bool{"": true}
+	for _, pod := range pods {
+		name := pod.Spec.NodeName
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		o, err := e.outageOf(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if o != nil {
+			out[name] = *o
+		}
+	}
+	return out, nil
+}
+
+// outageOf returns nil for a machine that is ready.
+func (e *arrowEngine) outageOf(ctx context.Context, machine string) (*outage, error) {
+	node := &corev1.Node{}
+	err := e.client.Get(ctx, types.NamespacedName{Name: machine}, node)
+	if apierrors.IsNotFound(err) { // the informer may not have seen a new machine yet
+		err = e.live.Get(ctx, types.NamespacedName{Name: machine}, node)
+	}
+	if apierrors.IsNotFound(err) {
+		return &outage{machine: machine, silent: true}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get Node %s: %w", machine, err)
+	}
+	ready := readyOf(node)
+	if ready == nil || ready.Status == corev1.ConditionTrue {
+		return nil, nil // not an outage
+	}
+	return &outage{machine, ready.LastTransitionTime, ready.Status == corev1.ConditionUnknown}, nil
+}
+
+// readyOf returns the condition Ready of a machine; nil if it has none yet.
+func readyOf(node *corev1.Node) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			return c
+		}
+	}
+	return nil
+}
+
+// strands reports whether the pod must be deleted without grace period: it is deleted already, or its machine does not exist, and no
+// kubelet will end it.
+func (o outage) strands(pod *corev1.Pod, now time.Time) bool {
+	deleted := pod.DeletionTimestamp
+	switch {
+	case o.silent && o.since.IsZero():
+		return true
+	case deleted == nil:
+		return false
+	}
+	return o.silent || now.After(deleted.Add(deletionPatience)) // deleted is when the grace period ends
+}
+
+// trouble says what happened to the pod, since when, and what is done about it.
+func (o outage) trouble(pod *corev1.Pod) *trouble {
+	what := fmt.Sprintf("Kubernetes node %s no longer exists", o.machine)
+	if since := o.since.UTC().Format(time.RFC3339); o.silent && !o.since.IsZero() {
+		what = fmt.Sprintf("Kubernetes node %s has not answered since %s", o.machine, since)
+	} else if !o.silent {
+		what = fmt.Sprintf("Kubernetes node %s has not been ready since %s", o.machine, since)
+	}
+	if pod.DeletionTimestamp == nil && !o.since.IsZero() {
+		return &trouble{reasonMachine, fmt.Sprintf("%s; pod %s is replaced when that has lasted %d s", what, pod.Name, machineToleration)}
+	}
+	return &trouble{reasonMachine, fmt.Sprintf("%s; pod %s is being replaced", what, pod.Name)}
+}
+
+// troubleOfMachines returns the trouble of the first pod, by name, whose machine has an outage; nil if there is none.
+func troubleOfMachines(pods []*corev1.Pod, outages map[string]outage) *trouble {
+	for _, pod := range byName(pods) {
+		if o, ok := outages[pod.Spec.NodeName]; ok {
+			return o.trouble(pod)
+		}
+	}
+	return nil
+}
+
+// replaceLost lets the cache's pods on lost machines be replaced at once, and the data nodes outlive their head.
+//
+// A StatefulSet, as LeaderWorkerSet makes them, creates a pod only after the one with the same name is deleted, and on a machine that
+// does not answer a deleted pod stays for ever: so it is deleted without grace period. Its containers may then still run. For a cache
+// this is safe: rows are a copy of a pinned snapshot, which every process serves alike, and a head lets only one process be the data
+// node with an index.
+func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) error {
+	set, err := e.find(ctx, dc)
+	if err != nil || set == nil {
+		return err
+	}
+	pods, err := e.pods(ctx, dc)
+	if err != nil {
+		return err
+	}
+	outages, err := e.outages(ctx, pods)
+	if err != nil {
+		return err
+	}
+	for _, pod := range byName(pods) {
+		o, out := outages[pod.Spec.NodeName]
+		lost := out && o.strands(pod, e.warnings.now())
+		if isHead := pod.Labels[LabelRole] == RoleHead; isHead && set.DeletionTimestamp == nil {
+			if err := e.keepWorkers(ctx, set, pod, pods, lost); err != nil {
+				return err
+			}
+		}
+		if !lost {
+			continue
+		}
+		log.FromContext(ctx).Info("replace a pod on a lost machine", "pod", qualified(pod), "machine", o.machine, "since", o.since)
+		err := e.client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: new(pod.UID)})
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) { // another pod has its name now
+			return fmt.Errorf("delete Pod %s from lost machine %s: %w", qualified(pod), o.machine, err)
+		}
+	}
+	return nil
+}
+
+// keepWorkers lets the data nodes of a group outlive its head. LeaderWorkerSet makes their StatefulSet a dependent of the head's pod,
+// with which the garbage collector would delete it, and accepts a StatefulSet that exists when it finds a new head. So the StatefulSet
+// of a head that goes becomes a dependent of the LeaderWorkerSet, and then of the new head's pod. If the pods of the new head have
+// another template, its data nodes must be replaced too.
+func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet, head *corev1.Pod, pods []*corev1.Pod, lost bool) error {
+	group, err := strconv.Atoi(head.Labels[lws.GroupIndexLabelKey])
+	if err != nil || group >= int(*set.Spec.Replicas) {
+		return nil // LeaderWorkerSet removes the group
+	}
+	leaves := lost || head.DeletionTimestamp != nil
+	if !leaves && !outlived(head, pods) {
+		return nil
+	}
+	workers := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}}
+	err = e.live.Get(ctx, client.ObjectKeyFromObject(head), workers)
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	owner := *metav1.NewControllerRef(head, corev1.SchemeGroupVersion.WithKind("Pod"))
+	before, after := set.UID, owner
+	if leaves {
+		before, after = head.UID, *metav1.NewControllerRef(set, lws.GroupVersion.WithKind("LeaderWorkerSet"))
+	}
+	if is := metav1.GetControllerOf(workers); is == nil || is.UID != before || workers.DeletionTimestamp != nil {
+		return nil
+	}
+	old := workers.DeepCopy()
+	workers.OwnerReferences = []metav1.OwnerReference{after}
+	if err := e.client.Patch(ctx, workers, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("patch the owner of StatefulSet %s: %w", qualified(workers), err)
+	}
+	if leaves || workers.Labels[lws.RevisionKey] == head.Labels[lws.RevisionKey] {
+		return nil
+	}
+	if err := e.client.Delete(ctx, workers, client.Preconditions{UID: new(workers.UID)}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete StatefulSet %s of an earlier template: %w", qualified(workers), err)
+	}
+	return nil
+}
+
+// outlived reports whether a data node of the head's group is older than the head.
+func outlived(head *corev1.Pod, pods []*corev1.Pod) bool {
+	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+		return pod.Labels[LabelRole] == RoleNode && pod.Labels[lws.GroupIndexLabelKey] == head.Labels[lws.GroupIndexLabelKey] &&
+			pod.CreationTimestamp.Before(&head.CreationTimestamp)
+	})
+}
+
+// readinessChanged passes events of machines that begin or end an outage.
+var readinessChanged = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*corev1.Node)
+		after, also := e.ObjectNew.(*corev1.Node)
+		return ok && also && isReadyMachine(before) != isReadyMachine(after)
+	},
+}
+
+func isReadyMachine(node *corev1.Node) bool {
+	ready := readyOf(node)
+	return ready != nil && ready.Status == corev1.ConditionTrue
+}
+
+// cachesOnMachine maps a machine to the DataCaches with pods on it.
+func cachesOnMachine(reader client.Reader) handler.MapFunc {
+	return func(ctx context.Context, node client.Object) []reconcile.Request {
+		var pods corev1.PodList
+		if err := reader.List(ctx, &pods, client.MatchingFields{indexMachine: node.GetName()}); err != nil {
+			log.FromContext(ctx).Error(err, "list the pods of a machine", "machine", node.GetName())
+		}
+		var requests []reconcile.Request
+		for i := range pods.Items {
+			requests = append(requests, cacheRequestOfPod(ctx, &pods.Items[i])...)
+		}
+		return requests
+	}
+}
+
+func machineOfPod(object client.Object) []string {
+	if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+		return []string{pod.Spec.NodeName}
+	}
+	return nil
+}
