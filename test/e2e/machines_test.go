@@ -62,7 +62,7 @@ func TestMachinesAreLost(t *testing.T) {
 	victim, spare := "n2", "n3"
 	for i := range losses {
 		ok := t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
-			loseMachine(t, caches, loss{victim, spare, i%2 == 0, time.Duration(random.Int64N(int64(4 * time.Second)))})
+			loseMachine(t, caches, loss{victim, spare, i%2 == 0, time.Duration(random.Int64N(int64(10 * time.Second)))})
 		})
 		if !ok {
 			return
@@ -116,7 +116,7 @@ func hostname(operator corev1.NodeSelectorOperator) corev1.NodeSelectorTerm {
 // addMachine adds n3 until the end of the test.
 func addMachine(t *testing.T) {
 	t.Helper()
-	onCluster(t, "add")
+	onCluster(t, "add", "cacheserver")
 	t.Cleanup(func() { onCluster(t, "remove") })
 }
 
@@ -146,7 +146,7 @@ func loseMachine(t *testing.T, caches []*v1alpha1.DataCache, l loss) {
 	for _, dc := range caches {
 		j := referring(fmt.Sprintf("%s-%s", dc.Name, l.victim+strconv.FormatInt(time.Now().Unix()%10_000, 10)), dc.Namespace, dc.Name)
 		j.Nodes, j.Args = 2, slowArgs()
-		j.Args["epochs"] = 2 // for the second one, ranks ask the head
+		j.Args["pause"], j.Args["epochs"] = 0.1, 2 // for the second epoch, ranks ask the head
 		runs = append(runs, train(t, dc.Namespace, j))
 	}
 	for _, r := range runs {
