@@ -51,6 +51,20 @@ type headStatus struct {
 		Done  int64 `json:"done"`
 		Total int64 `json:"total"`
 	} `json:"splits"`
+	Nodes []struct {
+		Index int    `json:"index"`
+		State string `json:"state"`
+	} `json:"nodes"`
+}
+
+// hasNode reports whether the data node with the index is connected to the head.
+func (h *headStatus) hasNode(index int) bool {
+	for _, n := range h.Nodes {
+		if n.Index == index {
+			return n.State != "Missing" && n.State != "Lost"
+		}
+	}
+	return false
 }
 
 // percent is the percentage of splits in memory; 100 for a table without rows.

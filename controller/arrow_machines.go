@@ -146,7 +146,7 @@ func troubleOfMachines(pods []*corev1.Pod, outages map[string]outage) *trouble {
 // A StatefulSet, as LeaderWorkerSet makes them, creates a pod only after the one with the same name is deleted, and on a machine that
 // does not answer a deleted pod stays for ever: so it is deleted without grace period. Its containers may then still run. For a cache
 // this is safe: rows are a copy of a pinned snapshot, which every process serves alike, and a head lets only one process be the data
-// node with an index.
+// node with an index. A data node that its head hears is kept: its machine is only out of the API server's reach.
 func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) error {
 	set, err := e.find(ctx, dc)
 	if err != nil || set == nil {
@@ -162,7 +162,7 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 	}
 	for _, pod := range byName(pods) {
 		o, out := outages[pod.Spec.NodeName]
-		lost := out && o.strands(pod, e.warnings.now())
+		lost := out && o.strands(pod, e.warnings.now()) && !e.hears(ctx, pod, pods)
 		if isHead := pod.Labels[LabelRole] == RoleHead; isHead && set.DeletionTimestamp == nil {
 			if err := e.keepWorkers(ctx, set, pod, pods, lost); err != nil {
 				return err
@@ -178,6 +178,21 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 		}
 	}
 	return nil
+}
+
+// hears reports whether the head of the data node in the pod answers and is connected to it.
+func (e *arrowEngine) hears(ctx context.Context, node *corev1.Pod, pods []*corev1.Pod) bool {
+	index, err := strconv.Atoi(node.Labels[lws.WorkerIndexLabelKey])
+	if err != nil || index == 0 {
+		return false // a head
+	}
+	for _, head := range runningHeads(pods) {
+		if head.Labels[lws.GroupIndexLabelKey] == node.Labels[lws.GroupIndexLabelKey] {
+			status, err := e.heads.ask(ctx, head)
+			return err == nil && status.hasNode(index-1)
+		}
+	}
+	return false
 }
 
 // keepWorkers lets the data nodes of a group outlive its head. LeaderWorkerSet makes their StatefulSet a dependent of the head's pod,

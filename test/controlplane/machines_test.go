@@ -134,6 +134,23 @@ func TestMachineOfDataNodesIsLost(t *testing.T) {
 	replaced(t, before)
 }
 
+// TestDataNodeThatIsHeardStays checks that a data node on a machine that the API server has lost is kept as long as its head hears it.
+func TestDataNodeThatIsHeardStays(t *testing.T) {
+	t.Parallel()
+	dc, m := onMachine(t, "node")
+	served(t, dc.Namespace, dc.Name)
+	cluster.DataCache(t, dc.Namespace, dc.Name, v1alpha1.StateReady)
+	before := appears(t, &corev1.Pod{}, dc.Namespace, nodeOf)
+	m.Lose(t)
+	evict(t, before)
+	time.Sleep(3 * time.Second) // the controller reconciles at once
+	if now := appears(t, &corev1.Pod{}, dc.Namespace, nodeOf); now.UID != before.UID {
+		t.Error("a data node that serves its rows was replaced")
+	}
+	waitingHead(t, dc.Namespace)
+	replaced(t, before)
+}
+
 // toleration returns for how many seconds a pod tolerates a taint that evicts; -1 if for ever or not at all.
 func toleration(pod *corev1.Pod, taint string) int64 {
 	for _, t := range pod.Spec.Tolerations {
