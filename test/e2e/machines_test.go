@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -45,6 +44,7 @@ func TestMachinesAreLost(t *testing.T) {
 	addMachine(t)
 	installObjects(t, overlay{team: ns})
 	schedule(t, "n3", false)
+	t.Cleanup(func() { schedule(t, "n2", true) })
 	metadata := wide.write(t)
 	caches := []*v1alpha1.DataCache{
 		withDataNodeAway(ns, "nodes", metadata), withHeadAway(ns, "head", metadata), withDataNodeAway(ns, "objects", metadata),
@@ -68,6 +68,9 @@ func TestMachinesAreLost(t *testing.T) {
 			return
 		}
 		victim, spare = spare, victim
+	}
+	for _, dc := range caches { // before the machine that they are on is removed
+		cluster.Delete(t, dc)
 	}
 }
 
@@ -146,7 +149,7 @@ func loseMachine(t *testing.T, caches []*v1alpha1.DataCache, l loss) {
 	for _, dc := range caches {
 		j := referring(fmt.Sprintf("%s-%s", dc.Name, l.victim+strconv.FormatInt(time.Now().Unix()%10_000, 10)), dc.Namespace, dc.Name)
 		j.Nodes, j.Args = 2, slowArgs()
-		j.Args["pause"], j.Args["epochs"] = 0.1, 2 // for the second epoch, ranks ask the head
+		j.Args["epochs"] = 2 // for the second epoch, ranks ask the head
 		runs = append(runs, train(t, dc.Namespace, j))
 	}
 	for _, r := range runs {
@@ -271,10 +274,9 @@ func trained(t *testing.T, r *run, lost time.Time) (next time.Duration) {
 // nextBatch returns the time from the loss until the step after the longest pause since then: of a rank that never waited, 0.
 func nextBatch(times []float64, lost time.Time) time.Duration {
 	since := float64(lost.UnixMilli()) / 1000
-	first := max(1, slices.IndexFunc(times, func(at float64) bool { return at > since }))
 	longest, end := 2.0, since // seconds; shorter pauses are usual
-	for i := first; i < len(times); i++ {
-		if pause := times[i] - times[i-1]; pause > longest {
+	for i := 1; i < len(times); i++ {
+		if pause := times[i] - times[i-1]; pause > longest && times[i] > since {
 			longest, end = pause, times[i]
 		}
 	}
