@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +30,7 @@ type arrowEngine struct {
 	namespace string // namespace of the manager
 	heads     heads
 	warnings  *warnings
+	kept      sync.Map // StatefulSets of data nodes that wait for their next head, by types.NamespacedName
 }
 
 var _ engine = (*arrowEngine)(nil)

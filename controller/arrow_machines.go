@@ -204,13 +204,12 @@ func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet,
 	if err != nil || group >= int(*set.Spec.Replicas) {
 		return nil // LeaderWorkerSet removes the group
 	}
-	leaves := lost || head.DeletionTimestamp != nil
-	if !leaves && !outlived(head, pods) {
+	key, leaves := client.ObjectKeyFromObject(head), lost || head.DeletionTimestamp != nil
+	if _, kept := e.kept.Load(key); !leaves && !kept && !outlived(head, pods) {
 		return nil
 	}
 	workers := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}}
-	err = e.live.Get(ctx, client.ObjectKeyFromObject(head), workers)
-	if err != nil {
+	if err := e.live.Get(ctx, key, workers); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	owner := *metav1.NewControllerRef(head, corev1.SchemeGroupVersion.WithKind("Pod"))
@@ -219,14 +218,19 @@ func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet,
 		before, after = head.UID, *metav1.NewControllerRef(set, lws.GroupVersion.WithKind("LeaderWorkerSet"))
 	}
 	if is := metav1.GetControllerOf(workers); is == nil || is.UID != before || workers.DeletionTimestamp != nil {
-		return nil
+		return nil // done already, or somebody else's
 	}
 	old := workers.DeepCopy()
 	workers.OwnerReferences = []metav1.OwnerReference{after}
 	if err := e.client.Patch(ctx, workers, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("patch the owner of StatefulSet %s: %w", qualified(workers), err)
 	}
-	if leaves || workers.Labels[lws.RevisionKey] == head.Labels[lws.RevisionKey] {
+	if leaves {
+		e.kept.Store(key, true)
+		return nil
+	}
+	e.kept.Delete(key)
+	if workers.Labels[lws.RevisionKey] == head.Labels[lws.RevisionKey] {
 		return nil
 	}
 	if err := e.client.Delete(ctx, workers, client.Preconditions{UID: new(workers.UID)}); client.IgnoreNotFound(err) != nil {
@@ -235,7 +239,8 @@ func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet,
 	return nil
 }
 
-// outlived reports whether a data node of the head's group is older than the head.
+// outlived reports whether a data node of the head's group is older than the head. Times are in seconds, so that of a head that was
+// replaced at once it may not be.
 func outlived(head *corev1.Pod, pods []*corev1.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 		return pod.Labels[LabelRole] == RoleNode && pod.Labels[lws.GroupIndexLabelKey] == head.Labels[lws.GroupIndexLabelKey] &&
