@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	ice "github.com/apache/iceberg-go"
@@ -103,3 +104,24 @@ func FromLiteral(lit ice.Literal, t ice.Type) (Value, error) {
 	}
 	return Value{}, fmt.Errorf("%T %s cannot be compared with %s", lit, lit, t)
 }
+
+// String formats the value for messages.
+func (v Value) String() string {
+	switch v.Kind {
+	case KindFloat:
+		return strconv.FormatFloat(v.Float, 'g', -1, 64)
+	case KindBytes:
+		if len(v.Bytes) > longestShown {
+			return strconv.Quote(v.Bytes[:longestShown]) + "..."
+		}
+		return strconv.Quote(v.Bytes)
+	case KindDecimal:
+		return v.Decimal.ToString(0)
+	}
+	return count(v.Int)
+}
+
+// longestShown is the number of bytes of a value that messages show.
+const longestShown = 40
+
+func count(n int64) string { return strconv.FormatInt(n, 10) }

@@ -165,6 +165,19 @@ func (f *selectionFlags) selection() (iceberg.Selection, error) {
 	return s, nil
 }
 
+// selectedSource returns the source of the table that the flags name, with their selection.
+func selectedSource(table *sourceFlags, selection *selectionFlags, env environment) (*iceberg.Source, error) {
+	if err := table.named(); err != nil {
+		return nil, err
+	}
+	src, err := table.open(env)
+	if err != nil {
+		return nil, err
+	}
+	src.Selection, err = selection.selection()
+	return src, err
+}
+
 // snapshotID parses the number given for a flag; nil if none was given.
 func snapshotID(flag, text string) (*int64, error) {
 	if text == "" {

@@ -30,14 +30,8 @@ func headCommand(env environment) *cobra.Command {
   cacheserver node --head head-host:50051 --index 1     # on another`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := source.named(); err != nil {
-				return err
-			}
-			src, err := source.open(env)
+			src, err := selectedSource(&source, &selection, env)
 			if err != nil {
-				return err
-			}
-			if src.Selection, err = selection.selection(); err != nil {
 				return err
 			}
 			if src.Pinned, err = snapshotID("snapshot-pin", pin); err != nil {

@@ -35,14 +35,8 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 			if nodes < 1 {
 				return fmt.Errorf("--nodes: %d, want at least 1", nodes)
 			}
-			if err := table.named(); err != nil {
-				return err
-			}
-			src, err := table.open(env)
+			src, err := selectedSource(&table, &selection, env)
 			if err != nil {
-				return err
-			}
-			if src.Selection, err = selection.selection(); err != nil {
 				return err
 			}
 			plan, err := src.Plan(cmd.Context(), func(int, int) {})
@@ -68,7 +62,7 @@ func printPlan(w io.Writer, plan *source.Plan, nodes int) error {
 	}
 	splits := head.CutSplits(plan.Splits, nodes)
 	var text strings.Builder
-	fmt.Fprintf(&text, "metadata  %s\nuuid      %s\nsnapshot  %s\ncolumns   %d\n\n", pin.MetadataLocation, pin.UUID, snapshotName(pin), plan.Schema.NumFields())
+	fmt.Fprintf(&text, "%scolumns   %d\n\n", pinText(pin), plan.Schema.NumFields())
 	text.WriteString("NODE\tSPLIT\tROWS\tBYTES\tROW GROUP\tFILE\n")
 	runs := head.DealSplits(splits, nodes)
 	for node, run := range runs {
@@ -84,11 +78,21 @@ func printPlan(w io.Writer, plan *source.Plan, nodes int) error {
 	}
 	rows, bytes := total(splits)
 	fmt.Fprintf(&text, "all\t%d\t%d\t%d\t\t\n", len(splits), rows, bytes)
+	return printTable(w, text.String())
+}
+
+// printTable writes lines with their tabs aligned.
+func printTable(w io.Writer, text string) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if _, err := io.WriteString(out, text.String()); err != nil {
-		return fmt.Errorf("print the plan: %w", err)
+	if _, err := io.WriteString(out, text); err != nil {
+		return fmt.Errorf("print: %w", err)
 	}
 	return out.Flush()
+}
+
+// pinText says which snapshot of which table was read.
+func pinText(pin iceberg.Pin) string {
+	return fmt.Sprintf("metadata  %s\nuuid      %s\nsnapshot  %s\n", pin.MetadataLocation, pin.UUID, snapshotName(pin))
 }
 
 func snapshotName(pin iceberg.Pin) string {

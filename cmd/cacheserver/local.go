@@ -29,14 +29,8 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 		Example: `  cacheserver local --metadata ./warehouse/db/events/metadata/00003-5a1c.metadata.json --nodes 2 --listen 127.0.0.1:50051`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := source.named(); err != nil {
-				return err
-			}
-			src, err := source.open(env)
+			src, err := selectedSource(&source, &selection, env)
 			if err != nil {
-				return err
-			}
-			if src.Selection, err = selection.selection(); err != nil {
 				return err
 			}
 			p, err := serve.start(cmd.Context(), env, cmd.Name(), src.Store)

@@ -78,7 +78,7 @@ One head plans the table and tells clients where their rows are; data nodes hold
 	}
 	root.SetOut(redact.Writer(os.Stdout)) // --help shows default values from the environment
 	root.SetErr(redact.Writer(os.Stderr))
-	root.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), initializerCommand(env), objectCacheCommand(env), probeCommand(), versionCommand())
+	root.AddCommand(headCommand(env), nodeCommand(env), localCommand(env), inspectCommand(env), auditCommand(env), initializerCommand(env), objectCacheCommand(env), probeCommand(), versionCommand())
 	completeFlags(root)
 	return root
 }

@@ -92,3 +92,13 @@ def _varint(n: int) -> bytes:
         out.append(n & 0x7F | 0x80)
         n >>= 7
     return bytes([*out, n])
+
+
+def set_footer_bytes(uri: str, before: bytes, after: bytes) -> None:
+    """Replaces bytes in a Parquet file's footer, such as those of a bound in its statistics."""
+    path = path_of(uri)
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    assert data.count(before, footer) > 0
+    assert len(before) == len(after)
+    path.write_bytes(data[:footer] + data[footer:].replace(before, after))

@@ -17,7 +17,9 @@ from server import Cache, Caches, Mode
 Table = Callable[[str], Made]
 
 
-@pytest.mark.parametrize("command", [[], ["head"], ["node"], ["local"], ["inspect"], ["version"]], ids="".join)
+@pytest.mark.parametrize(
+    "command", [[], ["head"], ["node"], ["local"], ["inspect"], ["audit"], ["version"]], ids="".join
+)
 def test_help_describes_every_command(command: list[str], caches: Caches) -> None:
     done = caches.run(*command, "--help")
     assert done.returncode == 0
@@ -46,11 +48,12 @@ def test_version_names_the_contract(caches: Caches) -> None:
         (["node", "--head", "127.0.0.1:1", "--index", "-5"], "index"),
         (["head", "--nodes", "1", "--metadata", "x", "--listen", ":0", "--http", "127.0.0.1:0"], "CACHE_SECRET"),
         (["inspect", "--metadata", "/no/such.metadata.json"], "/no/such.metadata.json"),
+        (["audit", "/no/such.metadata.json"], "/no/such.metadata.json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_is_wrong_is_said_with_its_name_and_a_code(arguments: list[str], says: str, caches: Caches) -> None:
-    if arguments[0] != "inspect" and "--listen" not in arguments:
+    if arguments[0] not in ("inspect", "audit") and "--listen" not in arguments:
         arguments = [*arguments, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     done = caches.run(*arguments)
     assert done.returncode not in (0, 2), "success, or a crash"

@@ -19,6 +19,7 @@ import (
 type live struct {
 	count          int
 	rows           int64
+	size           int64          // bytes of the manifest, as stored
 	oldest, newest int64          // their lowest and highest data sequence number
 	empty          []ice.DataFile // files that have no rows, according to the manifest
 }

@@ -97,8 +97,9 @@ func (f fileIO) readManifest(m ice.ManifestFile) (data []byte, found live, err e
 		return nil, live{}, err
 	}
 	found, err = liveEntries(m, memFile{Reader: bytes.NewReader(data), uri: m.FilePath()})
+	found.size = size
 	if err == nil && !f.trusted {
-		err = checkManifest(m, size, found)
+		err = checkManifest(m, found)
 	}
 	return data, found, err
 }

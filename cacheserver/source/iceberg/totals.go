@@ -26,10 +26,10 @@ func expected(m ice.ManifestFile) (counts, bool) {
 
 func (l live) counts() counts { return counts{int64(l.count), l.rows} }
 
-// checkManifest compares a manifest of size bytes with what the manifest list says about it.
-func checkManifest(m ice.ManifestFile, size int64, found live) error {
-	if m.Length() > 0 && m.Length() != size {
-		return fmt.Errorf("it has %d bytes, the manifest list says %d: %s", size, m.Length(), mendManifests)
+// checkManifest compares a manifest with what the manifest list says about it.
+func checkManifest(m ice.ManifestFile, found live) error {
+	if m.Length() > 0 && m.Length() != found.size {
+		return fmt.Errorf("it has %d bytes, the manifest list says %d: %s", found.size, m.Length(), mendManifests)
 	}
 	if want, known := expected(m); known && want != found.counts() {
 		return fmt.Errorf("it lists %d files with %d rows, the manifest list says %d with %d: %s", found.count, found.rows, want.files, want.rows, mendManifests)

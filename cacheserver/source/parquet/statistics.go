@@ -44,6 +44,12 @@ func (f *Footer) Bounds(group int) func(ice.NestedField) predicate.Bounds {
 	}
 }
 
+// Has reports whether the file has a column of primitive values for field id, which may be in a struct.
+func (f *Footer) Has(id int) bool {
+	leaf, _ := findLeaf(f.columns, id)
+	return leaf >= 0
+}
+
 // findLeaf returns the Parquet column of field id and its type in the file, unless it is in a list or a map; -1 if there is none.
 func findLeaf(columns []*fileColumn, id int) (int, arrow.DataType) {
 	for _, c := range columns {

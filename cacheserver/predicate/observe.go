@@ -1,0 +1,209 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package predicate
+
+import (
+	"cmp"
+	"math"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+)
+
+// Observed is what the values of a column really are, to compare with Bounds that somebody states. The zero value has seen no rows.
+type Observed struct {
+	Rows, Nulls, NaNs int64
+	Min, Max          Value // of the values that are neither null nor NaN, if Some is set
+	Some              bool
+}
+
+// Add adds the rows of an array and of the structs that contain it. It returns false for a type whose values have no order; only the
+// counts are kept then.
+func (o *Observed) Add(leaf arrow.Array, parents []arrow.Array) bool {
+	n := leaf.Len()
+	valid := validRows(leaf, parents)
+	o.Rows += int64(n)
+	if valid != nil {
+		o.Nulls += int64(n - bitutil.CountSetBits(valid, 0, n))
+	}
+	switch a := leaf.(type) {
+	case array.ExtensionArray:
+		return (&merged{o, valid}).add(a.Storage())
+	default:
+		return (&merged{o, valid}).add(a)
+	}
+}
+
+// validRows returns a bitmap of the rows that are not null; nil if none is.
+func validRows(leaf arrow.Array, parents []arrow.Array) []byte {
+	var valid []byte
+	for _, a := range append(parents[:len(parents):len(parents)], leaf) {
+		if a.NullN() == 0 {
+			continue
+		}
+		if valid == nil {
+			valid = make([]byte, bitutil.BytesForBits(int64(leaf.Len())))
+			bitutil.CopyBitmap(a.NullBitmapBytes(), a.Data().Offset(), a.Len(), valid, 0)
+			continue
+		}
+		for i := range a.Len() {
+			if a.IsNull(i) {
+				bitutil.ClearBit(valid, i)
+			}
+		}
+	}
+	return valid
+}
+
+// merged adds the valid values of an array to an Observed.
+type merged struct {
+	*Observed
+	valid []byte
+}
+
+func (m *merged) add(values arrow.Array) bool {
+	switch a := values.(type) {
+	case *array.Boolean:
+		extremes(m, a.Len(), func(i int) int64 { return boolInt(a.Value(i)) }, IntValue)
+	case *array.Int32:
+		v := a.Int32Values()
+		extremes(m, len(v), func(i int) int32 { return v[i] }, func(v int32) Value { return IntValue(int64(v)) })
+	case *array.Date32:
+		v := a.Date32Values()
+		extremes(m, len(v), func(i int) arrow.Date32 { return v[i] }, func(v arrow.Date32) Value { return IntValue(int64(v)) })
+	case *array.Int64:
+		v := a.Int64Values()
+		extremes(m, len(v), func(i int) int64 { return v[i] }, IntValue)
+	case *array.Time64:
+		v := a.Time64Values()
+		extremes(m, len(v), func(i int) arrow.Time64 { return v[i] }, func(v arrow.Time64) Value { return IntValue(int64(v)) })
+	case *array.Timestamp:
+		v := a.TimestampValues()
+		extremes(m, len(v), func(i int) arrow.Timestamp { return v[i] }, func(v arrow.Timestamp) Value { return IntValue(int64(v)) })
+	case *array.Float32:
+		m.floats(a.Len(), func(i int) float64 { return float64(a.Value(i)) })
+	case *array.Float64:
+		m.floats(a.Len(), a.Value)
+	case *array.String:
+		extremes(m, a.Len(), a.Value, BytesValue)
+	case *array.Binary:
+		extremes(m, a.Len(), a.ValueString, BytesValue)
+	case *array.FixedSizeBinary:
+		extremes(m, a.Len(), func(i int) string { return string(a.Value(i)) }, BytesValue)
+	case *array.Decimal128:
+		for i := range a.Len() {
+			if m.has(i) {
+				m.include(Value{Kind: KindDecimal, Decimal: a.Value(i)})
+			}
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+func (m *merged) has(i int) bool { return m.valid == nil || bitutil.BitIsSet(m.valid, i) }
+
+// include extends the range by a value.
+func (m *merged) include(v Value) {
+	if !m.Some {
+		m.Min, m.Max, m.Some = v, v, true
+		return
+	}
+	if v.Compare(m.Min) < 0 {
+		m.Min = v
+	}
+	if v.Compare(m.Max) > 0 {
+		m.Max = v
+	}
+}
+
+// extremes extends the range by n values.
+func extremes[T cmp.Ordered](m *merged, n int, at func(int) T, value func(T) Value) {
+	var lo, hi T
+	some := false
+	for i := range n {
+		if !m.has(i) {
+			continue
+		}
+		v := at(i)
+		if !some {
+			lo, hi, some = v, v, true
+			continue
+		}
+		lo, hi = min(lo, v), max(hi, v)
+	}
+	if some {
+		m.include(own(value(lo)))
+		m.include(own(value(hi)))
+	}
+}
+
+// own copies the bytes of a value, which may be those of an array.
+func own(v Value) Value {
+	v.Bytes = string([]byte(v.Bytes))
+	return v
+}
+
+func (m *merged) floats(n int, at func(int) float64) {
+	lo, hi := math.Inf(1), math.Inf(-1)
+	some := false
+	for i := range n {
+		if !m.has(i) {
+			continue
+		}
+		v := at(i)
+		if v != v {
+			m.NaNs++
+			continue
+		}
+		lo, hi, some = min(lo, v), max(hi, v), true
+	}
+	if some {
+		m.include(FloatValue(lo))
+		m.include(FloatValue(hi))
+	}
+}
+
+// Merge adds the rows of another part of the column.
+func (o *Observed) Merge(p Observed) {
+	o.Rows, o.Nulls, o.NaNs = o.Rows+p.Rows, o.Nulls+p.Nulls, o.NaNs+p.NaNs
+	if p.Some {
+		m := merged{Observed: o}
+		m.include(p.Min)
+		m.include(p.Max)
+	}
+}
+
+// Contradiction is a number or a bound that values contradict.
+type Contradiction struct {
+	What      string // nulls, minimum or maximum
+	Says, Has string // what is stated, and what the values have
+	// Hides says that a filter which relies on the bounds could leave out rows that it is true for.
+	Hides bool
+}
+
+// Contradicts lists what the values of a column contradict. part says that they are only some of the column's: their number is not
+// compared then.
+func (o *Observed) Contradicts(b Bounds, part bool) []Contradiction {
+	var all []Contradiction
+	if !part && b.Counted && b.Nulls != o.Nulls {
+		hides := b.Nulls == 0 || b.allNull() && o.Nulls < o.Rows
+		all = append(all, Contradiction{"nulls", count(b.Nulls), count(o.Nulls), hides})
+	}
+	if part && b.Counted && (b.Nulls == 0 && o.Nulls > 0 || b.allNull() && o.Nulls < o.Rows) {
+		all = append(all, Contradiction{"nulls", count(b.Nulls), count(o.Nulls), true})
+	}
+	if !b.Known || !o.Some || b.Min.Kind != o.Min.Kind {
+		return all
+	}
+	if o.Min.Compare(b.Min) < 0 {
+		all = append(all, Contradiction{"minimum", b.Min.String(), o.Min.String(), true})
+	}
+	if o.Max.Compare(b.Max) > 0 {
+		all = append(all, Contradiction{"maximum", b.Max.String(), o.Max.String(), true})
+	}
+	return all
+}
