@@ -336,7 +336,7 @@ def put(fields: list[list[Any]], number: int, kind: int, value: Any) -> None:
 
 
 #: Thrift types.
-I32, BINARY, LIST, STRUCT = 5, 8, 9, 12
+I64, STRUCT = 6, 12
 
 
 def element(fields: list[list[Any]], name: str) -> list[list[Any]]:

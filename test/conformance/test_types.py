@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from client import Client
-from handwritten import Entry, Manifest, Table, annotate, column
+from handwritten import I64, Entry, Manifest, Table, annotate, column, edit_footer, get, put
 from lake import Made, Selection
 from server import Cache, Caches, Mode
 from variants import MISSING, column_of, decode
@@ -250,6 +250,21 @@ class TestColumnsThatCannotBeRead:
         table = new([ID, column(2, "bad", "string")])
         path = write(table, "bad.parquet", [ids(), (2, "bad", pa.array([1.0, 2.0, None]))])
         self.check(table.add(annotate(path, bad=1)).write(), ["string"], caches, private, connect)
+
+    def test_a_column_that_lies_outside_the_file(
+        self, new: Callable[..., Table], caches: Caches, private: Callable[..., Cache], connect: Connect
+    ) -> None:
+        table = new([ID, column(2, "bad", "string")])
+        path = write(table, "bad.parquet", [ids(), (2, "bad", pa.array(["a", "b", None]))], use_dictionary=False)
+
+        def move(fields: list[list[Any]]) -> None:
+            chunk = get(get(fields, 4)[1][0], 1)[1][1]
+            put(get(chunk, 3), 9, I64, 10**9)
+
+        made = table.add(edit_footer(path, move)).write()
+        reason = refusal(private, made)
+        assert all(word in reason for word in ("bad.parquet", "row group 0", '"bad"', "1000000000")), reason
+        assert connect(caches.of(made, Selection(columns=("id",)))).table().num_rows == 3
 
     def test_a_wide_decimal(
         self, new: Callable[..., Table], caches: Caches, private: Callable[..., Cache], connect: Connect

@@ -112,7 +112,7 @@ func (f fileIO) checkEmpty(d ice.DataFile) error {
 		return fmt.Errorf("%s: %w", roleOf(d), err)
 	}
 	defer func() { _ = file.Close() }() // opened for reading: closing can't lose data
-	rows, err := parquet.FileRows(file)
+	rows, err := parquet.FileRows(f.ctx, file)
 	if err == nil && rows != 0 {
 		err = rowsDiffer(roleOf(d), d.FilePath(), rows, 0)
 	}

@@ -272,10 +272,7 @@ func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) 
 		if f.Rows(g) == 0 || (t.filter != nil && !predicate.MightMatch(t.filter, bounds(f, g))) {
 			continue
 		}
-		start, length, err := f.Extent(g)
-		if err != nil {
-			return nil, err
-		}
+		start, length := f.Extent(g)
 		if err := f.Check(g, way.projection.Leaves()); err != nil {
 			return nil, err
 		}

@@ -82,8 +82,8 @@ func unreadableFooter(uri string, err error) error {
 }
 
 // FileRows returns the number of rows of a file according to its footer.
-func FileRows(f *objstore.File) (int64, error) {
-	meta, err := parseFooter(f)
+func FileRows(ctx context.Context, f *objstore.File) (int64, error) {
+	meta, _, _, err := parseColumns(ctx, f)
 	if err != nil {
 		return 0, unreadableFooter(f.URI(), err)
 	}
@@ -192,16 +192,20 @@ func (f *Footer) chunk(group, leaf int) (objstore.Range, error) {
 	}
 	r := objstore.Range{Offset: start, Length: c.GetTotalCompressedSize()}
 	if r.Offset < 0 || r.Length < 0 || r.Length > f.Size-r.Offset {
-		return r, fmt.Errorf("data file %s row group %d: column %d lies at bytes [%d,%d) of a file of %d: the file is truncated or corrupt: restore or rewrite it", f.URI, group, leaf, r.Offset, r.Offset+r.Length, f.Size)
+		return r, fmt.Errorf("data file %s row group %d: column %q lies at bytes [%d,%d) of a file of %d: the file is truncated or corrupt: restore or rewrite it", f.URI, group, f.meta.Schema.Column(leaf).Path(), r.Offset, r.Offset+r.Length, f.Size)
 	}
 	return r, nil
 }
 
-// Check returns an error if the footer shows that columns of a row group can't be read: an unsupported codec, or an impossible count.
+// Check returns an error if the footer shows that columns of a row group can't be read: an unsupported codec, an impossible count, or
+// a place outside the file.
 func (f *Footer) Check(group int, leaves []int) error {
 	for _, leaf := range leaves {
 		if err := f.checkChunk(group, leaf); err != nil {
 			return fmt.Errorf("data file %s row group %d column %q: %w", f.URI, group, f.meta.Schema.Column(leaf).Path(), err)
+		}
+		if _, err := f.chunk(group, leaf); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -225,20 +229,20 @@ func (f *Footer) checkChunk(group, leaf int) error {
 // servedCodecs lists the supported Parquet codecs, for error messages.
 const servedCodecs = "UNCOMPRESSED, SNAPPY, GZIP, ZSTD, BROTLI, LZ4, LZ4_RAW"
 
-// Extent is the byte range of a whole row group.
-func (f *Footer) Extent(group int) (start, length int64, err error) {
+// Extent is the byte range of a whole row group, without columns that have none; Check returns an error about these.
+func (f *Footer) Extent(group int) (start, length int64) {
 	var end int64
 	for leaf := range f.leaves {
 		r, err := f.chunk(group, leaf)
 		if err != nil {
-			return 0, 0, err
+			continue
 		}
-		if leaf == 0 || r.Offset < start {
+		if end == 0 || r.Offset < start {
 			start = r.Offset
 		}
 		end = max(end, r.Offset+r.Length)
 	}
-	return start, end - start, nil
+	return start, end - start
 }
 
 // RecoverFileError converts a panic to an error that names the file.
