@@ -138,7 +138,7 @@ func printStatus(out io.Writer, dc *v1alpha1.DataCache) {
 	s := &dc.Status
 	line := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(out, "%-12s%s\n", name, value)
+			fmt.Fprintf(out, "%-12s%s\n", name, indented(value, 12))
 		}
 	}
 	line("cache", dc.Namespace+"/"+dc.Name)
@@ -220,7 +220,7 @@ func (c *cluster) watch(ctx context.Context, dc *v1alpha1.DataCache, out io.Writ
 }
 
 func printChange(out io.Writer, at time.Time, what string) {
-	fmt.Fprintln(out, at.Format(time.TimeOnly), what)
+	fmt.Fprintln(out, at.Format(time.TimeOnly), indented(what, 9))
 }
 
 // follow calls observe with each version after dc, until the API server ends the watch or the cache is deleted.

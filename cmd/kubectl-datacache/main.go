@@ -47,20 +47,31 @@ func main() {
 	klog.LogToStderr(false) // commands return the errors that client-go logs besides
 	klog.SetOutput(io.Discard)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	root := command()
+	args := os.Args[1:]
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl_complete-") {
-		root.SetArgs(append([]string{cobra.ShellCompRequestCmd}, os.Args[1:]...)) // kubectl asks this name for completions
+		args = append([]string{cobra.ShellCompRequestCmd}, args...) // kubectl asks this name for completions
 	}
-	err := root.ExecuteContext(ctx)
+	code := run(ctx, args, os.Stdout, os.Stderr)
 	stop()
+	os.Exit(code)
+}
+
+// run runs the command line and returns the exit code. All that it prints goes through visible.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root, errs := command(), &visible{out: stderr}
+	root.SetArgs(args)
+	root.SetOut(&visible{out: stdout})
+	root.SetErr(errs)
+	err := root.ExecuteContext(ctx)
 	var exit *exitError
 	switch {
 	case errors.As(err, &exit):
-		os.Exit(exit.code)
+		return exit.code
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "error:", explain(err))
-		os.Exit(1)
+		fmt.Fprintln(errs, "error:", explain(err))
+		return 1
 	}
+	return 0
 }
 
 // exitError ends the program with a code, and without a message, since the command has printed what there is to say.

@@ -102,9 +102,9 @@ func printFindings(out io.Writer, findings []diagnose.Finding) {
 		case f.Unseen:
 			mark = "?    "
 		}
-		fmt.Fprintf(out, "%s  %s: %s\n", mark, f.Subject, f.State)
+		fmt.Fprintf(out, "%s  %s: %s\n", mark, f.Subject, indented(f.State, 7))
 		if f.Fix != "" {
-			fmt.Fprintf(out, "       fix: %s\n", f.Fix)
+			fmt.Fprintf(out, "       fix: %s\n", indented(f.Fix, 7))
 		}
 	}
 }
