@@ -27,6 +27,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/cacheserver/reload"
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
 )
 
@@ -35,7 +36,7 @@ const MaxMessage = 1 << 30
 
 // TLS names PEM files. The zero value means plain text.
 type TLS struct {
-	Cert string // the server's certificate chain
+	Cert string // the server's certificate chain; read again when it changes
 	Key  string // its private key
 	CA   string // authorities for the certificates of peers; empty uses the system's roots
 }
@@ -86,7 +87,7 @@ type Server interface {
 // NewServer makes a gRPC server. A panic in a handler does not end the process but becomes INTERNAL. Memory held for clients is
 // reserved in memory.
 func NewServer(transport Implementation, t TLS, memory h2.Memory, m *ops.Metrics, log *slog.Logger) (Server, error) {
-	config, err := t.server()
+	config, err := t.server(log)
 	if err != nil {
 		return nil, err
 	}
@@ -182,16 +183,22 @@ func Dial(address string, t TLS, dial Dialer) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// lookEvery is the least time between two looks whether the certificate has changed.
+const lookEvery = 2 * time.Second
+
 // server is the server's TLS configuration; nil means plain text.
-func (t TLS) server() (*tls.Config, error) {
+func (t TLS) server(log *slog.Logger) (*tls.Config, error) {
 	if !t.Enabled() {
 		return nil, nil
 	}
-	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	pair, err := reload.OpenPair(t.Cert, t.Key)
 	if err != nil {
 		return nil, fmt.Errorf("tls: load certificate %s and key %s: %w", t.Cert, t.Key, err)
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, nil
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Fresh(lookEvery, log), nil },
+	}, nil
 }
 
 func clientTLS(ca string) (*tls.Config, error) {

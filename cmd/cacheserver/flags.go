@@ -206,7 +206,7 @@ type serveFlags struct {
 func (f *serveFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.listen, "listen", env.or("LISTEN", ":50051"), "host:port for Arrow Flight; port 0 takes a free one (env LISTEN)")
 	flags.StringVar(&f.http, "http", env.or("HTTP_LISTEN", ":8080"), "host:port for the page at / and /healthz /ready /status /metrics; empty serves none (env HTTP_LISTEN)")
-	flags.StringVar(&f.tls.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate; turns TLS on (env TLS_CERT)")
+	flags.StringVar(&f.tls.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate, read again when it changes; turns TLS on (env TLS_CERT)")
 	flags.StringVar(&f.tls.Key, "tls-key", env("TLS_KEY"), "PEM file of its private key (env TLS_KEY)")
 	flags.StringVar(&f.tls.CA, "tls-ca", env("TLS_CA"), "PEM file of the CA that the other servers' certificates are checked against (env TLS_CA)")
 	flags.StringVar(&f.transport, "transport", env.or("TRANSPORT", string(transport.H2)),

@@ -23,9 +23,9 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/kube"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
+	"github.com/kubeflow/datacache/cacheserver/reload"
 )
 
 // lookEvery is the interval at which watched files are read.

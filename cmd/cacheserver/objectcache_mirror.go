@@ -15,7 +15,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/mirror"
 	"github.com/kubeflow/datacache/cacheserver/mirror/hosts"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
+	"github.com/kubeflow/datacache/cacheserver/reload"
 )
 
 // mirrorFlags configure mirrors of registries and hubs.

@@ -10,13 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
+	"github.com/kubeflow/datacache/cacheserver/reload"
 )
 
 // tlsFlags configure TLS on the port for objects.
@@ -86,14 +85,7 @@ func parseAuthorities(text []byte) (authorities, error) {
 
 // watchPair returns a function that returns the current certificate of two PEM files, which are watched until ctx ends.
 func watchPair(ctx context.Context, group *errgroup.Group, log *slog.Logger, certFile, keyFile string) (func() *tls.Certificate, error) {
-	pair, err := reload.Open(certFile, func(cert []byte) (*tls.Certificate, error) {
-		key, err := os.ReadFile(keyFile)
-		if err != nil {
-			return nil, err
-		}
-		parsed, err := tls.X509KeyPair(cert, key)
-		return &parsed, err
-	})
+	pair, err := reload.OpenPair(certFile, keyFile)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/node"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/reload"
+	"github.com/kubeflow/datacache/cacheserver/reload"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 

@@ -7,9 +7,11 @@ package reload
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -18,9 +20,12 @@ import (
 type File[T any] struct {
 	path     string
 	parse    func(text []byte) (T, error)
-	read     []byte // the file's last content, valid or not; used by Watch only
 	current  atomic.Pointer[T]
 	rejected atomic.Bool
+
+	mu     sync.Mutex
+	read   []byte    // the file's last content, valid or not
+	looked time.Time // when Fresh read the file
 }
 
 // Open reads the file once. If the file can't be read or parsed now, that is an error; for later changes see Watch.
@@ -42,6 +47,19 @@ func Open[T any](path string, parse func(text []byte) (T, error)) (*File[T], err
 // Get returns the last valid value.
 func (f *File[T]) Get() T { return *f.current.Load() }
 
+// Fresh returns the last valid value like Get, after reading the file again if the last call that did is longer ago than every. It is for
+// values that are used now and then, and needs no Watch.
+func (f *File[T]) Fresh(every time.Duration, log *slog.Logger) T {
+	if f.mu.TryLock() {
+		defer f.mu.Unlock()
+		if now := time.Now(); now.Sub(f.looked) >= every {
+			f.looked = now
+			f.lookLocked(log, func(T) {})
+		}
+	}
+	return f.Get()
+}
+
 // Rejected reports whether the file is currently invalid or missing, so that Get returns an earlier value.
 func (f *File[T]) Rejected() bool { return f.rejected.Load() }
 
@@ -62,6 +80,12 @@ func (f *File[T]) Watch(ctx context.Context, every time.Duration, log *slog.Logg
 }
 
 func (f *File[T]) look(log *slog.Logger, changed func(T)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lookLocked(log, changed)
+}
+
+func (f *File[T]) lookLocked(log *slog.Logger, changed func(T)) {
 	text, err := os.ReadFile(f.path)
 	if err != nil {
 		f.reject(log, nil, err)
@@ -89,4 +113,16 @@ func (f *File[T]) reject(log *slog.Logger, text []byte, err error) {
 	}
 	f.read = text
 	log.Error("file is invalid: the last valid content stays in use", "file", f.path, "error", err)
+}
+
+// OpenPair opens the PEM files of a certificate and its key, which are read again when the certificate's file changes.
+func OpenPair(certFile, keyFile string) (*File[*tls.Certificate], error) {
+	return Open(certFile, func(cert []byte) (*tls.Certificate, error) {
+		key, err := os.ReadFile(keyFile)
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(cert, key)
+		return &pair, err
+	})
 }

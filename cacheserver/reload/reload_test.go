@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 var errEmpty = errors.New("empty")
@@ -38,6 +39,27 @@ func TestOpenRefusesABadFile(t *testing.T) {
 	write(t, path, "")
 	if _, err := Open(path, parse); !errors.Is(err, errEmpty) || !strings.Contains(err.Error(), path) {
 		t.Errorf("an empty file: %v, want %v with the path", err, errEmpty)
+	}
+}
+
+func TestFresh(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	write(t, path, "one")
+	f, err := Open(path, parse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	for _, step := range []struct {
+		text  string
+		every time.Duration
+		want  string
+	}{{"two", 0, "two"}, {"three", time.Hour, "two"}, {"four", 0, "four"}, {"", 0, "four"}, {"five", 0, "five"}} {
+		write(t, path, step.text)
+		if got := f.Fresh(step.every, log); got != step.want {
+			t.Errorf("%q, read every %s: value %q, want %q", step.text, step.every, got, step.want)
+		}
 	}
 }
 
