@@ -10,7 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from .campaign import campaign
+from .campaign import KNOWN, campaign
+from .run import case
+from .shrink import describe, shrink
 
 
 def main() -> int:
@@ -21,16 +23,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--most", type=int, default=20, help="stop after this many failures")
+    parser.add_argument("--shrink", type=int, default=3, help="make the cases of so many failures smaller")
     options = parser.parse_args()
+    server = options.server.resolve()
     print(f"{options.tables} tables from seed {options.seed}", flush=True)
     begun, failures, done = time.monotonic(), 0, 0
-    for seed, problem in campaign(
-        options.server.resolve(), range(options.seed, options.seed + options.tables), options.jobs
-    ):
+    for seed, problem in campaign(server, range(options.seed, options.seed + options.tables), options.jobs):
         done += 1
         if problem:
             failures += 1
             print(f"seed {seed}: {problem}\n  repeat: make fuzz-tables TABLES=1 SEED={seed}", flush=True)
+            if failures <= options.shrink:
+                smaller = shrink(case(seed, frozenset(KNOWN)), server)
+                print("  " + describe(smaller).replace("\n", "\n  "), flush=True)
         if failures >= options.most:
             break
     took = time.monotonic() - begun

@@ -25,15 +25,18 @@ class Condition:
     of: Callable[[Row], Truth]
 
 
-def random_condition(r: random.Random, schema: Schema, rows: list[Row], depth: int = 2) -> Condition | None:
-    """A clause over the schema's columns; None if there are none to compare."""
+def random_condition(
+    r: random.Random, schema: Schema, rows: list[Row], often: frozenset[int] = frozenset(), depth: int = 2
+) -> Condition | None:
+    """A clause over the schema's columns, the fields of `often` above all; None if there are none to compare."""
     leaves = [(within, f) for within, f in schema.leaves() if f.type != Primitive("unknown")]
     if not leaves:
         return None
     if depth and r.random() < 0.5:
-        parts = [random_condition(r, schema, rows, depth - 1) for _ in range(r.randint(1, 3))]
+        parts = [random_condition(r, schema, rows, often, depth - 1) for _ in range(r.randint(1, 3))]
         return _join(r, [p for p in parts if p])
-    within, f = r.choice(leaves)
+    preferred = [leaf for leaf in leaves if leaf[1].id in often]
+    within, f = r.choice(preferred if preferred and r.random() < 0.5 else leaves)
     return _test(r, within, f, [v for v in (reach(row, within, f) for row in rows) if v is not None])
 
 
@@ -104,6 +107,8 @@ def _test(r: random.Random, within: tuple[Field, ...], f: Field, known: list[Any
 
     def pick() -> Any:
         for _ in range(20):
+            if t.base in ("date", "timestamp", "timestamptz") and r.random() < 0.4:
+                return r.choice([0, 0, *values.edges(t)])  # around 1970
             v = r.choice(known) if known and r.random() < 0.7 else values.primitive(r, t)
             if _comparable(t, v):
                 return v

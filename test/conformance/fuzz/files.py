@@ -119,11 +119,19 @@ class Files:
             if not required[source] and self.r.random() < 0.15:
                 candidates = [None]
             first = candidates[0]
-            pools[source] = [v for v in candidates if all(_same(p.transform, t, v, first) for p in mine)]
+            pools[source] = [v for v in candidates if all(self._same(p.transform, t, v, first) for p in mine)]
         for p in spec.fields:
             t = types.get(p.source)
-            partition.append(apply(p.transform, t, pools[p.source][0]) if isinstance(t, Primitive) else None)
+            partition.append(
+                apply(p.transform, t, pools[p.source][0], self.table.style["old times"])
+                if isinstance(t, Primitive)
+                else None
+            )
         return pools, tuple(partition)
+
+    def _same(self, transform: str, t: Primitive, a: Any, b: Any) -> bool:
+        old = self.table.style["old times"]
+        return oracle.key(apply(transform, t, a, old)) == oracle.key(apply(transform, t, b, old))
 
     def _moderate(self, t: Primitive) -> Any:
         """A value of a partition's source column: few different ones, none that transforms overflow."""
@@ -352,10 +360,6 @@ class Files:
         self.drop([e.file for e in group])
         keeps = self.table.version > 1 and self.r.random() < 0.5
         self.add([new], max(e.sequence for e in group) if keeps else None)
-
-
-def _same(transform: str, t: Primitive, a: Any, b: Any) -> bool:
-    return oracle.key(apply(transform, t, a)) == oracle.key(apply(transform, t, b))
 
 
 def _holds(f: Field, identifier: int) -> bool:

@@ -44,6 +44,7 @@ class Generator:
     def _style(self) -> None:
         r, style = self.r, self.table.style
         style["scheme"] = r.choice(["file://", "file:", ""]) if self.has("file: URIs", 0.5) else "file://"
+        style["old times"] = self.has("old times", 0.3)
         style["few fields"] = r.random() < 0.2
         style["no summaries"] = r.random() < 0.2
         style["no schema ids"] = r.random() < 0.1

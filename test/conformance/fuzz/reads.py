@@ -53,7 +53,8 @@ def random_read(r: random.Random, table: Table, without: frozenset[str]) -> Read
         read.columns = tuple(r.sample(names, r.randint(1, len(names))))
         read.flags += ["--columns", ",".join(_csv(n) for n in read.columns)]
     if r.random() < 0.5:
-        read.where = random_condition(r, read.schema, rows)
+        sources = frozenset(p.source for spec in table.specs for p in spec.fields)
+        read.where = random_condition(r, read.schema, rows, sources)
         if read.where and "\0" in read.where.text:  # which no flag can have
             read.where = None
         if read.where:

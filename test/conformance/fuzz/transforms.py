@@ -72,8 +72,8 @@ def hashed(t: Primitive, value: Any) -> int:
     return murmur3(value)
 
 
-def apply(transform: str, t: Primitive, value: Any) -> Any:
-    """The partition value of a value."""
+def apply(transform: str, t: Primitive, value: Any, old: bool = False) -> Any:
+    """The partition value of a value; old: as Iceberg wrote it before 0.10, which rounded times before 1970 up."""
     name, _, parameter = transform.rstrip("]").partition("[")
     if value is None or name == "void":
         return None
@@ -84,6 +84,8 @@ def apply(transform: str, t: Primitive, value: Any) -> Any:
             return (hashed(t, value) & 0x7FFFFFFF) % int(parameter)
         case "truncate":
             return _truncate(t, value, int(parameter))
+    if old and value < 0:
+        return apply(transform, t, value - 1) + 1  # only the first moment of an hour, day, month or year is its own
     if t.base == "date":
         days, hours = value, value * 24
     else:
