@@ -30,6 +30,8 @@ def main() -> int:
     begun, failures, done = time.monotonic(), 0, 0
     for seed, problem in campaign(server, range(options.seed, options.seed + options.tables), options.jobs):
         done += 1
+        if done % 500 == 0:
+            print(f"{done} tables after {time.monotonic() - begun:.0f} s", flush=True)
         if problem:
             failures += 1
             print(f"seed {seed}: {problem}\n  repeat: make fuzz-tables TABLES=1 SEED={seed}", flush=True)

@@ -69,31 +69,33 @@ _SIMPLE: dict[str, Encode] = {
 }
 
 
-def encoder(schema: Any) -> Encode:
-    """The function that encodes values of a schema. Named types are only used where they are defined."""
+def encoder(schema: Any, names: dict[str, Encode] | None = None) -> Encode:
+    """The function that encodes values of a schema."""
+    names = {} if names is None else names
     if isinstance(schema, str):
-        return _SIMPLE[schema]
+        return _SIMPLE[schema] if schema in _SIMPLE else names[schema]
     if isinstance(schema, list):
-        return _optional(schema)
+        return _optional(schema, names)
     match schema["type"]:
         case "record":
-            fields = [(f["name"], encoder(f["type"])) for f in schema["fields"]]
+            fields = [(f["name"], encoder(f["type"], names)) for f in schema["fields"]]
             return lambda v: b"".join([encode(v[name]) for name, encode in fields])
         case "array":
-            return _array(encoder(schema["items"]))
+            return _array(encoder(schema["items"], names))
         case "map":
-            value = encoder(schema["values"])
+            value = encoder(schema["values"], names)
             return _array(lambda pair: text(pair[0]) + value(pair[1]), items=lambda v: v.items())
         case "fixed":
-            return lambda v: v
+            names[schema["name"]] = lambda v: v
+            return names[schema["name"]]
         case inner:
-            return encoder(inner)
+            return encoder(inner, names)
 
 
-def _optional(union: list[Any]) -> Encode:
+def _optional(union: list[Any], names: dict[str, Encode]) -> Encode:
     """A union of null and one other type."""
     null = union.index("null")
-    encode = encoder(union[1 - null])
+    encode = encoder(union[1 - null], names)
     return lambda v: long(null) if v is None else long(1 - null) + encode(v)
 
 

@@ -180,11 +180,11 @@ class Files:
         raw = r.getrandbits(32) if self.g.has("raw files", 0.3) else None
         return Layout(groups, ids=not (self.table.mapping and r.random() < 0.5), options=options, raw=raw)
 
-    def metrics(self) -> Metrics:
-        """What to say of a file's columns."""
+    def metrics(self, every: bool = False) -> Metrics:
+        """What to say of a file's columns, all of them or some."""
         r = self.r
         only = None
-        if r.random() < 0.2:
+        if not every and r.random() < 0.2:
             only = frozenset(f.id for _, f in self.table.schema.leaves() if r.random() < 0.5)
         mode: Mode = r.choice(["none", "counts", "truncate", "truncate", "full", "full", "full"])
         return Metrics(mode, r.choice([1, 2, 16]), r.random() < 0.2, only, r.random() < 0.7)
@@ -216,7 +216,7 @@ class Files:
             layout.ids = self.r.random() < 0.9
             files.append(
                 File(self.name("data", "-deletes.parquet"), "positions", f.spec, f.partition, (), [{}] * len(positions),
-                     layout, Metrics("none"), positions=positions)
+                     layout, self.metrics(every=True), positions=positions)
             )  # fmt: skip
         self.add(files)
 
@@ -255,13 +255,9 @@ class Files:
             return
         chosen = self.r.sample(leaves, min(len(leaves), self.r.choice([1, 1, 2])))
         ids = [f.id for _, f in chosen]
-        spec = (
-            self.table.specs[-1]
-            if self.r.random() < 0.7
-            else Spec(0)
-            if not self.table.specs[0].fields
-            else self.table.specs[-1]
-        )
+        spec = self.table.specs[-1]
+        if not self.table.specs[0].fields and self.r.random() < 0.3:
+            spec = self.table.specs[0]  # deletes in all partitions
         group = self.r.choice(self.groups())
         partition: tuple[Any, ...] = ()
         if spec.fields:
@@ -276,7 +272,7 @@ class Files:
         rows += [{f.id: values.value(self.r, f) for f in fields} for _ in range(self.r.choice([0, 1, 3]))]
         layout = self.layout(len(rows))
         file = File(
-            self.name("data", "-equality.parquet"), "equality", spec, partition, fields, rows, layout, Metrics("none"),
+            self.name("data", "-equality.parquet"), "equality", spec, partition, fields, rows, layout, self.metrics(),
             equality=tuple(ids),
         )  # fmt: skip
         self.add([file])

@@ -45,6 +45,9 @@ class Generator:
         r, style = self.r, self.table.style
         style["scheme"] = r.choice(["file://", "file:", ""]) if self.has("file: URIs", 0.5) else "file://"
         style["old times"] = self.has("old times", 0.3)
+        style["plain days"] = self.has("days as int", 0.2)
+        style["references"] = r.random() < 0.5
+        style["old keys only"] = r.random() < 0.3  # of format v1: no lists of schemas, specs and sort orders
         style["few fields"] = r.random() < 0.2
         style["no summaries"] = r.random() < 0.2
         style["no schema ids"] = r.random() < 0.1

@@ -39,8 +39,8 @@ def _list(element: int, of: str) -> dict[str, Any]:
     return {"type": "array", "items": of, "element-id": element}
 
 
-def avro_type(t: Primitive, name: str) -> Any:
-    """The Avro type of a partition value. Names of fixed types must be unique."""
+def avro_type(t: Primitive, style: dict[str, Any], defined: set[str]) -> Any:
+    """The Avro type of a partition value. A fixed type is defined where it is first used, then named, as Java does."""
     simple = {
         "boolean": "boolean", "int": "int", "long": "long", "float": "float", "double": "double", "string": "string",
         "binary": "bytes", "date": {"type": "int", "logicalType": "date"},
@@ -50,18 +50,26 @@ def avro_type(t: Primitive, name: str) -> Any:
         "timestamp_ns": {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": False},
         "timestamptz_ns": {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": True},
     }  # fmt: skip
+    fixed: dict[str, Any] = {}
     match t.base:
         case "decimal":
             precision, scale = t.parameters
-            return {
-                "type": "fixed", "name": f"decimal_{name}", "size": decimal_size(precision), "logicalType": "decimal",
+            fixed = {
+                "name": f"decimal_{precision}_{scale}", "size": decimal_size(precision), "logicalType": "decimal",
                 "precision": precision, "scale": scale,
             }  # fmt: skip
         case "fixed":
-            return {"type": "fixed", "name": f"fixed_{name}", "size": t.parameters[0]}
+            fixed = {"name": f"fixed_{t.parameters[0]}", "size": t.parameters[0]}
         case "uuid":
-            return {"type": "fixed", "name": f"uuid_{name}", "size": 16, "logicalType": "uuid"}
-    return simple[t.base]
+            fixed = {"name": "uuid_fixed", "size": 16, "logicalType": "uuid"}
+        case "date" if style.get("plain days"):
+            return "int"
+    if not fixed:
+        return simple[t.base]
+    if fixed["name"] in defined:
+        return fixed["name"]
+    defined.add(fixed["name"])
+    return {"type": "fixed", **fixed}
 
 
 def decimal_size(precision: int) -> int:
@@ -83,9 +91,9 @@ def safe(name: str) -> str:
 
 def data_file_schema(table: Table, spec: Spec) -> dict[str, Any]:
     """The Avro schema of data_file."""
-    partition = [
-        field(p.id, safe(p.name), avro_type(result(p.transform, p.source_type), str(p.id))) for p in spec.fields
-    ]
+    defined: set[str] = set()
+    types = [avro_type(result(p.transform, p.source_type), table.style, defined) for p in spec.fields]
+    partition = [field(p.id, safe(p.name), t) for p, t in zip(spec.fields, types, strict=True)]
     fields = [
         field(134, "content", "int", False),
         field(100, "file_path", "string", False),
@@ -114,6 +122,8 @@ def data_file_schema(table: Table, spec: Spec) -> dict[str, Any]:
             field(144, "content_offset", "long"),
             field(145, "content_size_in_bytes", "long"),
         ]
+    if table.version == 2 and table.style.get("references"):
+        fields.append(field(143, "referenced_data_file", "string"))
     if table.style.get("few fields"):  # optional fields that a writer does not know
         fields = [f for f in fields if f["name"] not in ("column_sizes", "key_metadata", "sort_order_id")]
     return {"type": "record", "name": "r2", "fields": fields}
@@ -159,6 +169,9 @@ def entry_record(table: Table, e: Entry) -> dict[str, Any]:
 def file_record(table: Table, file: File) -> dict[str, Any]:
     """A file as avro.py takes it."""
     columns = columns_of(file)
+    targets = (
+        {f.path for f, _ in file.positions} if table.style.get("references") or file.content == "vector" else set()
+    )
     types = [result(p.transform, p.source_type) for p in file.spec.fields]
     values = zip(file.spec.fields, types, file.partition, strict=True)
     vector = file.content == "vector"
@@ -185,7 +198,7 @@ def file_record(table: Table, file: File) -> dict[str, Any]:
         "equality_ids": list(file.equality) or None,
         "sort_order_id": None,
         "first_row_id": file.first_row,
-        "referenced_data_file": f"{table.uri}/{file.target.path}" if file.target else None,
+        "referenced_data_file": f"{table.uri}/{targets.pop()}" if len(targets) == 1 else None,
         "content_offset": file.offset if vector else None,
         "content_size_in_bytes": file.length if vector else None,
     }

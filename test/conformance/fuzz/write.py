@@ -96,6 +96,10 @@ def metadata(table: Table) -> dict[str, Any]:
     if table.version == 1 or table.style.get("old keys"):
         out["schema"] = table.schema.json()
         out["partition-spec"] = spec_fields(table.specs[-1])
+    if table.version == 1 and table.style.get("old keys only") and len(table.schemas) + len(table.specs) == 2:
+        for key in ("schemas", "current-schema-id", "partition-specs", "default-spec-id", "sort-orders"):
+            del out[key]
+        del out["default-sort-order-id"], out["metadata-log"]
     if table.refs or table.style.get("refs"):
         refs = {name: {"snapshot-id": i, "type": kind} for name, (kind, i) in table.refs.items()}
         if table.current is not None:
@@ -113,6 +117,8 @@ def _snapshot(table: Table, s: Snapshot) -> dict[str, Any]:
         "snapshot-id": s.id, "timestamp-ms": s.time, "manifest-list": f"{table.uri}/{s.list_path}",
         "summary": {"operation": s.operation, **(totals(s) if table.style.get("totals") else {})},
     }  # fmt: skip
+    if table.version == 1 and not table.style.get("totals"):
+        del out["summary"]
     if not table.style.get("no schema ids"):
         out["schema-id"] = s.schema.id
     if s.parent is not None:
