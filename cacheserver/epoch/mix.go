@@ -23,6 +23,7 @@ const (
 const (
 	mostParts  = 256
 	mostPhases = 64
+	leastDense = 1 << 20 // draws for each of a part whose draws are found by looking at all; see mostSparse
 )
 
 // Part is one data set of a mixture.
@@ -109,6 +110,9 @@ func (m Mix) validatePhases(unit uint64) error {
 		if total == 0 || high > 0 || all >= limit {
 			return fmt.Errorf("weights of phase %d: their sum is %d, want at least 1 and, times the %d rows of a draw, less than 2^62", j, total, unit)
 		}
+		if own := m.Parts[m.Part].Weights[j]; own > mostSparse && total/own > leastDense {
+			return fmt.Errorf("weights of phase %d: %d of %d for parts[%d]: want at least one in %d, or at most %d, since data nodes look at every draw to find the part's", j, own, total, m.Part, leastDense, mostSparse)
+		}
 		if j == len(m.Phases) {
 			return nil
 		}
@@ -139,6 +143,38 @@ func (m Mix) unit(e Epoch) uint64 {
 		return e.GlobalBatch
 	}
 	return 1
+}
+
+// Cost is about how many evaluations of a permutation it takes to find the part's rows at a position, in the phase that takes the most. A
+// permutation of few elements takes many for each, since it is one of 4096 elements of which others are skipped.
+func (m Mix) Cost(e Epoch) uint64 {
+	var row uint64
+	if e.Shuffle { // an epoch of the part may begin with each draw
+		row = 2*walkLength(ceil(m.Parts[m.Part].Rows, e.Clump)) + newEpoch
+	}
+	most := uint64(1)
+	for _, p := range m.phases(e) {
+		if p.weight == 0 {
+			continue
+		}
+		draw := walkLength(p.total)
+		if p.sparse() {
+			draw = scale(p.weight, 2*draw, p.total)
+		}
+		most = max(most, draw/m.unit(e)+scale(p.weight, row, p.total)+1)
+	}
+	return most
+}
+
+// newEpoch is the cost of making a permutation, in evaluations.
+const newEpoch = 32
+
+// walkLength is the mean number of evaluations for an element of a permutation of n.
+func walkLength(n uint64) uint64 {
+	if n <= 1 {
+		return 1
+	}
+	return 1<<max(bits.Len64(n-1), minBits)/n + 1
 }
 
 // Estimate is about how many of the positions of a share hold rows of the part, by the weights of the phases that the share is in.

@@ -136,6 +136,9 @@ func randomMix(rng *rand.Rand) (Epoch, Mix, Share) {
 		m.Parts[i].Rows = 1 + rng.Uint64N([]uint64{3, 20, 200}[rng.IntN(3)])
 		m.Parts[i].Weights = []uint64{1 + rng.Uint64N(9)}
 	}
+	if rng.IntN(2) == 0 { // the other parts are sparse
+		m.Parts[0].Weights[0] = sparseFrom * (1 + rng.Uint64N(20))
+	}
 	for range rng.IntN(3) {
 		var total uint64
 		for i := range m.Parts {
@@ -167,6 +170,35 @@ func TestMixEqualsPlainReference(t *testing.T) {
 		if diff := cmp.Diff(within, readMix(t, e, m, s, lo, hi, 1+rng.IntN(60))); diff != "" {
 			t.Fatalf("%+v %+v %+v, rows [%d, %d) (-want +got):\n%s", e, m, s, lo, hi, diff)
 		}
+	}
+}
+
+// TestSparsePartEqualsPlainReference reads a part with few of the draws, whose rows are found by the inverse of the permutation.
+func TestSparsePartEqualsPlainReference(t *testing.T) {
+	rng := newRand(t)
+	rows := 0
+	for range 500 {
+		m := Mix{
+			Part: 1, Unit: []Unit{RowUnit, BatchUnit}[rng.IntN(2)],
+			Parts: []Part{{5, []uint64{sparseFrom + rng.Uint64N(100), 3}}, {1 + rng.Uint64N(9), []uint64{1 + rng.Uint64N(2), 0}}, {7, []uint64{3 * sparseFrom, 1}}},
+		}
+		e := Epoch{
+			GlobalBatch: 1 + rng.Uint64N(90), Seed: rng.Uint64(), Number: rng.Uint64N(4), Shuffle: rng.IntN(4) > 0, Clump: 1 + rng.Uint64N(3),
+			Tail: []Tail{Drop, Pad, Keep}[rng.IntN(3)],
+		}
+		e.Rows = 1 + rng.Uint64N(800)
+		e.Rows = max(e.Rows/m.unit(e), 1) * m.unit(e)
+		m.Phases = []uint64{(1 + rng.Uint64N(3)) * (m.Parts[0].Weights[0] + m.Parts[1].Weights[0] + m.Parts[2].Weights[0]) * m.unit(e)}
+		s := Share{World: 1 + rng.Uint64N(3), Workers: 1 + rng.Uint64N(3), StartStep: rng.Uint64N(3)}
+		s.Rank, s.Worker = rng.Uint64N(s.World), rng.Uint64N(s.Workers)
+		want := slowShare(t, e, m, s)
+		rows += len(want)
+		if diff := cmp.Diff(want, readMix(t, e, m, s, 0, m.Parts[1].Rows, 1+rng.IntN(20))); diff != "" {
+			t.Fatalf("%+v %+v %+v (-want +got):\n%s", e, m, s, diff)
+		}
+	}
+	if rows < 20 {
+		t.Errorf("%d rows, want about a hundred", rows)
 	}
 }
 
@@ -343,6 +375,9 @@ func TestMixValidate(t *testing.T) {
 		{"large weight", func(_ *Epoch, m *Mix) { m.Parts[0].Weights[1] = limit }, "parts[0].weights[1] = 46"},
 		{"large batches", func(e *Epoch, m *Mix) { m.Unit, e.GlobalBatch, e.Rows = BatchUnit, limit/2, limit/2 }, "less than 2^62"},
 		{"part of a block", func(_ *Epoch, m *Mix) { m.Phases[0] = 19 }, "phases[0] = 19: want a multiple of 10, the sum of the weights times the rows of a draw, such as 20"},
+		{"few draws", func(_ *Epoch, m *Mix) { m.Part, m.Parts[1].Weights[1], m.Parts[0].Weights[1] = 1, 2000, 2000<<21 }, "weights of phase 1: 2000 of 4194306000 for parts[1]: want at least one in 1048576, or at most 1024"},
+		{"few draws of another part", func(_ *Epoch, m *Mix) { m.Parts[1].Weights[1], m.Parts[0].Weights[1] = 2000, 2000<<21 }, ""},
+		{"one draw in many", func(_ *Epoch, m *Mix) { m.Part, m.Parts[1].Weights[1], m.Parts[0].Weights[1] = 1, 1, 1<<40 }, ""},
 		{"too long a phase", func(_ *Epoch, m *Mix) { m.Phases[0] = limit/10*10 + 10 }, "want the sum of all phases"},
 	}
 	for _, tt := range tests {

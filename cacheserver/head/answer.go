@@ -111,14 +111,18 @@ func (a *answer) epoch(r protocol.Request) error {
 	return a.spread(protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: r.Share})
 }
 
-// mix answers with the rows of a part. If the share has more than mixLimit positions, records is an estimate.
+// mix answers with the rows of a part. If the share has more positions than it examines, records is an estimate.
 func (a *answer) mix(r protocol.Request) error {
 	ticket := a.within(protocol.Ticket{Kind: protocol.Mix, Epoch: r.Epoch, Share: r.Share, Mix: r.Mix})
-	cursor, err := ticket.Cursor()
+	nodes, rows, whole, err := nodesMixing(ticket, a.view.bounds)
+	if err == nil && !whole { // the number of rows does not depend on their order
+		count := ticket
+		count.Epoch.Shuffle, count.Split = false, nil
+		_, rows, whole, err = nodesMixing(count, a.view.bounds)
+	}
 	if err != nil {
 		return err
 	}
-	nodes, rows, whole := nodesMixing(cursor, a.view.bounds)
 	if !whole {
 		rows = max(rows, r.Mix.Estimate(r.Epoch, r.Share))
 	}

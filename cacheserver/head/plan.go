@@ -173,18 +173,23 @@ func nodesHolding(cursor *epoch.Cursor, bounds []assign.Bounds) []bool {
 	return out
 }
 
-// mixLimit bounds how many positions of a mixture are examined: on each request, until the end of the share or of this many.
-const mixLimit = 1 << 16
+// mixLimit bounds how many positions of a mixture a request examines, and mixCost what that costs; see epoch.Mix.Cost.
+const mixLimit, mixCost = 1 << 16, 1 << 19
 
-// nodesMixing reports which nodes hold rows that a part contributes to a share, and the number of these rows. If the share has more
-// than mixLimit positions, whole is false and all nodes with rows are included.
-func nodesMixing(cursor *epoch.Cursor, bounds []assign.Bounds) (out []bool, rows uint64, whole bool) {
+// nodesMixing reports which nodes hold rows of a ticket of kind Mix, and the number of these rows. If the share has more positions than it
+// may examine, whole is false and all nodes with rows are included.
+func nodesMixing(t protocol.Ticket, bounds []assign.Bounds) (out []bool, rows uint64, whole bool, err error) {
+	cursor, err := t.Cursor()
+	if err != nil {
+		return nil, 0, false, err
+	}
 	out = make([]bool, len(bounds))
 	var runs [1024]epoch.Run
-	for seen := uint64(0); seen < mixLimit; {
-		n, passed := cursor.Next(runs[:], mixLimit-seen)
+	limit := min(mixLimit, mixCost/t.Mix.Cost(t.Epoch))
+	for seen := uint64(0); seen < limit; {
+		n, passed := cursor.Next(runs[:], limit-seen)
 		if passed == 0 {
-			return out, rows, true
+			return out, rows, true, nil
 		}
 		for _, r := range runs[:n] {
 			rows += r.Rows
@@ -195,7 +200,7 @@ func nodesMixing(cursor *epoch.Cursor, bounds []assign.Bounds) (out []bool, rows
 	for i, b := range bounds {
 		out[i] = b.Len() > 0
 	}
-	return out, rows, false
+	return out, rows, false, nil
 }
 
 // markNodes sets out[i] for the nodes that hold rows of the run, and returns how many it has set.
