@@ -128,6 +128,7 @@ TABLES   ?= 1000
 SEED     ?= $(shell date +%s)
 SOAK_SEED ?= $(shell date +%s)
 MUTANTS  ?= 24
+PRUNING  ?= 100
 CACHES   ?= 500
 CLAIMS   ?= 10000
 CLAIM_QPS ?= 25
@@ -553,6 +554,10 @@ soak: schedules build training-venv ## Run schedules, then real servers that are
 .PHONY: fuzz-tables
 fuzz-tables: build venv ## Write TABLES=1000 random Iceberg tables by hand, from SEED, have caches serve them, compare the rows with a model's (about 2 min; CI runs 60).
 	@PYTHONPATH=test/conformance:hack $(PYTHON) -m fuzz --server $(SERVER) --tables $(TABLES) --seed $(SEED)
+
+.PHONY: fuzz-pruning
+fuzz-pruning: build venv $(CATALOG)/complete ## Have Iceberg's Java library write PRUNING=100 random tables of each type, and compare which files it and the cache read for random filters (about 5 min; CI writes 2).
+	@$(PYTHON) -m pytest test/conformance/test_pruning.py -rs --server $(SERVER) --rest-catalog $(CATALOG) --pruning $(PRUNING) $(PYTEST)
 
 .PHONY: mutants
 mutants: bootstrap ## Build the cache server with one deliberate bug after the other (MUTANTS=24) and have soak's schedules find them (about 15 min; CI tries one).

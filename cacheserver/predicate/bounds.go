@@ -4,6 +4,7 @@
 package predicate
 
 import (
+	"slices"
 	"strings"
 
 	ice "github.com/apache/iceberg-go"
@@ -28,10 +29,24 @@ type Bounds struct {
 	Nulls    int64
 	Counted  bool // nulls is
 	Values   int64
+	Single   bool // every value that is not null equals Min
+	NoNaN    bool // no value is NaN
+}
+
+// Single returns the bounds of a column whose only value is v.
+func Single(v Value) Bounds {
+	nan := v.Compare(v) == unordered
+	return Bounds{Min: v, Max: v, Known: !nan, Single: true, NoNaN: !nan, Counted: true, Values: 1}
 }
 
 // allNull reports whether all values are known to be null, so that no comparison can be true.
 func (b Bounds) allNull() bool { return b.Counted && b.Nulls == b.Values }
+
+// is reports whether a literal of a column of type t is known to equal every value that is not null.
+func (b Bounds) is(l ice.Literal, t ice.Type) bool {
+	v, err := FromLiteral(l, t)
+	return err == nil && b.Single && v.Kind == b.Min.Kind && b.Min.Compare(v) == 0
+}
 
 // of returns the bounds of the column of a term.
 func (p pruner) of(term ice.BoundTerm) Bounds {
@@ -69,7 +84,10 @@ func (p pruner) VisitEqual(t ice.BoundTerm, l ice.Literal) bool {
 	return p.compare(t, l, func(lo, hi int) bool { return lo <= 0 && hi >= 0 })
 }
 
-func (p pruner) VisitNotEqual(t ice.BoundTerm, _ ice.Literal) bool { return !p.of(t).allNull() }
+func (p pruner) VisitNotEqual(t ice.BoundTerm, l ice.Literal) bool {
+	b := p.of(t)
+	return !b.allNull() && !b.is(l, t.Type())
+}
 
 func (p pruner) VisitLess(t ice.BoundTerm, l ice.Literal) bool {
 	return p.compare(t, l, func(lo, _ int) bool { return lo < 0 })
@@ -96,7 +114,10 @@ func (p pruner) VisitIn(t ice.BoundTerm, lits ice.Set[ice.Literal]) bool {
 	return false
 }
 
-func (p pruner) VisitNotIn(t ice.BoundTerm, _ ice.Set[ice.Literal]) bool { return !p.of(t).allNull() }
+func (p pruner) VisitNotIn(t ice.BoundTerm, lits ice.Set[ice.Literal]) bool {
+	b := p.of(t)
+	return !b.allNull() && !slices.ContainsFunc(lits.Members(), func(l ice.Literal) bool { return b.is(l, t.Type()) })
+}
 
 func (p pruner) VisitIsNull(t ice.BoundTerm) bool {
 	b := p.of(t)
@@ -104,7 +125,7 @@ func (p pruner) VisitIsNull(t ice.BoundTerm) bool {
 }
 
 func (p pruner) VisitNotNull(t ice.BoundTerm) bool { return !p.of(t).allNull() }
-func (p pruner) VisitIsNan(t ice.BoundTerm) bool   { return !p.of(t).allNull() }
+func (p pruner) VisitIsNan(t ice.BoundTerm) bool   { return !p.of(t).allNull() && !p.of(t).NoNaN }
 func (p pruner) VisitNotNan(t ice.BoundTerm) bool  { return !p.of(t).allNull() }
 
 func (p pruner) VisitStartsWith(t ice.BoundTerm, l ice.Literal) bool {

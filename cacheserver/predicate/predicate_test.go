@@ -5,6 +5,7 @@ package predicate
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -340,6 +341,35 @@ func TestMightMatchExactly(t *testing.T) {
 				if got := MightMatch(filter, boundsOf(rows)); got != (op == ice.OpIsNull) {
 					t.Errorf("%s might match where all are null: %t", fmt.Sprint(filter), got)
 				}
+			}
+		}
+	}
+}
+
+// TestSingle checks that the only value of a column decides every condition on it.
+func TestSingle(t *testing.T) {
+	check := func(filter ice.BooleanExpression, v Value, want bool) {
+		t.Helper()
+		if got := MightMatch(bind(t, filter), func(ice.NestedField) Bounds { return Single(v) }); got != want {
+			t.Errorf("%s might match where the only value is %+v: %t", filter, v, got)
+		}
+	}
+	for _, c := range columns {
+		name := ice.Reference(c.name)
+		for cell := range c.values {
+			for literal := range c.values {
+				for _, o := range operations {
+					check(ice.LiteralPredicate(o.op, name, c.values[literal]), c.value(cell), o.is(cell, literal))
+				}
+				if c.prefix != nil {
+					check(ice.LiteralPredicate(ice.OpStartsWith, name, c.values[literal]), c.value(cell), c.prefix(cell, literal))
+				}
+			}
+			all := slices.Clone(c.values)
+			check(ice.SetPredicate(ice.OpNotIn, name, all).(ice.BooleanExpression), c.value(cell), false)
+			if c.floats {
+				check(ice.UnaryPredicate(ice.OpIsNan, name), c.value(cell), false)
+				check(ice.UnaryPredicate(ice.OpIsNan, name), FloatValue(math.NaN()), true)
 			}
 		}
 	}

@@ -22,6 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--minio", type=Path, default=None, help="a MinIO binary (make tools builds one)")
     parser.addoption("--rest-catalog", type=Path, default=None, help="the jars of Iceberg's REST catalog (make tools)")
     parser.addoption("--java-flight", type=Path, default=None, help="the jars of Arrow's Java client (make tools)")
+    parser.addoption("--pruning", type=int, default=1, help="tables of each type and transform for test_pruning")
+    parser.addoption("--pruning-seed", type=int, default=0, help="the seed of test_pruning; 0: another each time")
     parser.addoption("--spark-jars", type=Path, default=None, help="the jar of Iceberg for Spark (make tools)")
 
 

@@ -5,7 +5,6 @@ package faults
 
 import (
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -136,10 +135,10 @@ func refused(t *testing.T, metadata string, parts ...string) {
 	}
 }
 
-// inspected runs cacheserver inspect.
-func inspected(t *testing.T, metadata string, flags ...string) (string, error) {
+// inspected runs cacheserver inspect, without the comparison of numbers of rows and files, which would refuse most edited manifests.
+func inspected(t *testing.T, metadata string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(limit(t, time.Minute), binary, append([]string{"inspect", "--metadata", filepath.Clean(metadata)}, flags...)...)
+	cmd := exec.CommandContext(limit(t, time.Minute), binary, "inspect", "--trust-manifests", "--metadata", metadata)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -72,6 +72,9 @@ func (f fileIO) Remove(uri string) error {
 }
 
 func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
+	if _, ok := m.(pruned); ok {
+		return emptyManifest(m)
+	}
 	data, found, err := f.readManifest(m)
 	if err != nil {
 		return nil, fmt.Errorf("manifest %s: %w: restore it or roll the table back", m.FilePath(), err)
@@ -82,6 +85,22 @@ func (f fileIO) openManifest(m ice.ManifestFile) (iceio.File, error) {
 		}
 	}
 	return memFile{Reader: bytes.NewReader(data), uri: m.FilePath()}, nil
+}
+
+// pruned is a manifest whose files the filter excludes.
+type pruned struct{ ice.ManifestFile }
+
+// emptyManifest returns a manifest without entries in the place of another one.
+func emptyManifest(m ice.ManifestFile) (iceio.File, error) {
+	var out bytes.Buffer
+	w, err := ice.NewManifestWriter(m.Version(), &out, *ice.UnpartitionedSpec, ice.NewSchema(0), 0, ice.WithManifestWriterContent(m.ManifestContent()))
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil && !errors.Is(err, ice.ErrEmptyManifest) {
+		return nil, fmt.Errorf("leave out manifest %s: %w", m.FilePath(), err)
+	}
+	return memFile{Reader: bytes.NewReader(out.Bytes()), uri: m.FilePath()}, nil
 }
 
 // readManifest reads a manifest and checks all its entries, and what the manifest list counts.

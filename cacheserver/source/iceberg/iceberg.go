@@ -36,8 +36,7 @@ type Table struct {
 	store      *objstore.Store
 	table      *table.Table
 	pin        Pin
-	scan       *table.Scan // with the filter, used for planning
-	unfiltered *table.Scan
+	scan       *table.Scan
 	schema     *ice.Schema       // of the snapshot
 	whole      *ice.Schema       // schema and the columns of row lineage
 	fields     []ice.NestedField // that are served
@@ -138,15 +137,15 @@ func (t *Table) choose(sel Selection) error {
 	if err := sel.validate(); err != nil {
 		return err
 	}
-	scan, err := scanOf(t.table, sel)
+	var err error
+	if t.scan, err = scanOf(t.table, sel); err != nil {
+		return err
+	}
+	snapshot, err := t.scan.ResolveSnapshot()
 	if err != nil {
 		return err
 	}
-	snapshot, err := scan.ResolveSnapshot()
-	if err != nil {
-		return err
-	}
-	if t.schema, err = scan.Projection(); err != nil {
+	if t.schema, err = t.scan.Projection(); err != nil {
 		return fmt.Errorf("schema of the snapshot: %w", err)
 	}
 	t.whole = withLineage(t.schema, t.table.Metadata().Version())
@@ -168,28 +167,19 @@ func (t *Table) choose(sel Selection) error {
 	return t.bindFilter(sel)
 }
 
-// bindFilter binds the selection's filter and adds it to the scan.
+// bindFilter binds the selection's filter.
 func (t *Table) bindFilter(sel Selection) error {
-	var options []table.ScanOption
-	if strings.TrimSpace(sel.Filter) != "" {
-		unbound, err := filter.Parse(sel.Filter, t.whole)
-		if err != nil {
-			return fmt.Errorf("filter %q: %w", sel.Filter, err)
-		}
-		if t.filter, err = predicate.Bind(t.whole, unbound); err != nil {
-			return fmt.Errorf("filter %q: %w", sel.Filter, err)
-		}
-		// Statistics of files don't apply to row lineage: a filter that names it is not used for planning.
-		if _, err := predicate.Bind(t.schema, unbound); err == nil {
-			options = append(options, table.WithRowFilter(unbound))
-		}
+	if strings.TrimSpace(sel.Filter) == "" {
+		return nil
 	}
-	var err error
-	if t.unfiltered, err = scanOf(t.table, sel); err != nil {
-		return err
+	unbound, err := filter.Parse(sel.Filter, t.whole)
+	if err != nil {
+		return fmt.Errorf("filter %q: %w", sel.Filter, err)
 	}
-	t.scan, err = scanOf(t.table, sel, options...)
-	return err
+	if t.filter, err = predicate.Bind(t.whole, unbound); err != nil {
+		return fmt.Errorf("filter %q: %w", sel.Filter, err)
+	}
+	return nil
 }
 
 // Pin returns the pin of the table.

@@ -6,7 +6,6 @@ package iceberg
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	ice "github.com/apache/iceberg-go"
 	"github.com/google/uuid"
@@ -61,26 +60,6 @@ func (t *Table) partitioned() bool {
 		for _, pf := range spec.Fields() {
 			if _, ok := pf.Transform.(ice.IdentityTransform); ok {
 				return true
-			}
-		}
-	}
-	return false
-}
-
-// hasPromotedDates reports whether the source column of a partition field was promoted from date to timestamp.
-func (t *Table) hasPromotedDates() bool {
-	isDate := func(s *ice.Schema, id int) bool {
-		f, ok := s.FindFieldByID(id)
-		_, date := f.Type.(ice.DateType)
-		return ok && date
-	}
-	for _, spec := range t.table.Metadata().PartitionSpecs() {
-		for _, pf := range spec.Fields() {
-			for _, id := range pf.SourceIDs {
-				wasDate := slices.ContainsFunc(t.table.Metadata().Schemas(), func(s *ice.Schema) bool { return isDate(s, id) })
-				if wasDate && !isDate(t.schema, id) {
-					return true
-				}
 			}
 		}
 	}

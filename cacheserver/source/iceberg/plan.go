@@ -185,18 +185,20 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	if err := files.checkSkipped(list); err != nil {
 		return nil, err
 	}
+	prune, err := t.newPruner()
+	if err != nil {
+		return nil, fmt.Errorf("project the filter on the partitions: %w", err)
+	}
+	for uri, m := range manifests {
+		if !prune.manifest(m) {
+			manifests[uri] = pruned{m}
+		}
+	}
 	t.manifests.Store(&manifests)
-	if t.filter != nil && t.hasPromotedDates() {
-		// iceberg-go 0.7.0 treats days as microseconds here. Row groups are still pruned.
-		return t.unfiltered.PlanFiles(ctx)
-	}
 	tasks, err := t.scan.PlanFiles(ctx)
-	if errors.Is(err, ice.ErrInvalidBinSerialization) {
-		// Files written before a promotion (int to long, float to double) have bounds of the narrower type, which iceberg-go 0.7.0
-		// cannot compare with the filter. Without the filter no file is pruned here; row groups still are, by their footers.
-		return t.unfiltered.PlanFiles(ctx)
-	}
-	return tasks, err
+	return slices.DeleteFunc(tasks, func(task table.FileScanTask) bool {
+		return task.Start != 0 || !prune.file(task.File) // iceberg-go cuts long files, which are in the plan once
+	}), err
 }
 
 func newFilePlan(tasks []table.FileScanTask) (*filePlan, error) {
@@ -204,9 +206,6 @@ func newFilePlan(tasks []table.FileScanTask) (*filePlan, error) {
 	paths := make(map[string]bool, len(tasks))
 	var problems []error
 	for _, task := range tasks {
-		if task.Start != 0 {
-			continue // another part of a file that is in the plan already
-		}
 		d := newDataFile(task)
 		err := d.supported()
 		if paths[d.file.FilePath()] {
