@@ -40,7 +40,7 @@ def random_damage(r: random.Random, table: Table, snapshot: Snapshot | None, wit
 
 def _damage(r: random.Random, table: Table, snapshot: Snapshot) -> Damage | None:
     makers: list[Callable[[random.Random, Table, Snapshot], Damage | None]] = [
-        _cut, _flip, _swap, _entry, _entry, _listed, _vector, _metadata, _footer, _footer, _no_rows,
+        _cut, _flip, _flip_checked, _swap, _entry, _entry, _listed, _vector, _metadata, _footer, _footer, _no_rows,
     ]  # fmt: skip
     return r.choice(makers)(r, table, snapshot)
 
@@ -89,7 +89,7 @@ def _cut(r: random.Random, table: Table, snapshot: Snapshot) -> Damage:
 
 
 def _flip(r: random.Random, table: Table, snapshot: Snapshot) -> Damage:
-    """Some changed bytes. Which file has checksums: Puffin, gzip."""
+    """Some changed bytes, anywhere."""
     path, parts = _path(r, snapshot), [(r.random(), r.randrange(1, 256)) for _ in range(r.choice([1, 1, 3, 20]))]
 
     def change(content: bytes) -> bytes:
@@ -99,6 +99,27 @@ def _flip(r: random.Random, table: Table, snapshot: Snapshot) -> Damage:
         return bytes(out)
 
     return Damage(f"flip: {path}", "alive", _on_bytes(path, change))
+
+
+def _flip_checked(r: random.Random, table: Table, snapshot: Snapshot) -> Damage | None:
+    """A changed byte where a checksum covers it: in a deletion vector, or in a page."""
+    part, bits = r.random(), r.randrange(1, 256)
+    checked = [f for f in _live(snapshot, "data", "positions", "equality") if f.rows or f.positions]
+    checked = [f for f in checked if f.layout.options["write_page_checksum"] and f.layout.raw is None]
+    files = [*checked, *_live(snapshot, "vector")]
+    if not files:
+        return None
+    file = r.choice(files)
+
+    def change(content: bytes) -> bytes:
+        places = [(file.offset, file.offset + file.length)]
+        if file.content != "vector":
+            places = [(end, end + header[3].value) for _, end, header in footers.pages(content)]
+        at = [i for start, end in places for i in range(start, end)]
+        chosen = at[int(part * len(at))]
+        return content[:chosen] + bytes([content[chosen] ^ bits]) + content[chosen + 1 :]
+
+    return Damage(f"flip under a checksum: {file.path}", "exact", _on_bytes(file.path, change))
 
 
 def _swap(r: random.Random, table: Table, snapshot: Snapshot) -> Damage | None:
