@@ -134,7 +134,7 @@ func found(c *counts) watch.Cell {
 func (l pageSource) buckets(all []store.BucketStats) watch.Table {
 	t := watch.Table{
 		ID: "buckets", Title: "Buckets", Empty: "The buckets file names none.",
-		Note: "Found: the part of reads whose object was here, since the start.",
+		Note: "Found: the part of reads whose object was here, since the start. Mirrors read documents and blocks of 8 MiB, and receive them from upstream.",
 		Head: []string{"Bucket", "Objects", "Bytes", "Quota", "Reads", "Found", "Sent", "Received", "Evicted", "Damaged"},
 	}
 	slices.SortFunc(all, func(a, b store.BucketStats) int {

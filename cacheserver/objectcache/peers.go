@@ -78,5 +78,20 @@ func (s *Server) Review(r *http.Request, token string) (identity.Identity, error
 	return s.reviewer.Review(sourceOf(r), token)
 }
 
+// CountRead counts a mirror's read of something in a bucket, which was on this node or was not.
+func (s *Server) CountRead(bucket string, found bool) {
+	if found {
+		s.metrics.hit(bucket)
+	} else {
+		s.metrics.miss(bucket)
+	}
+}
+
+// CountSent counts bytes of a mirror's bucket that were sent from this node.
+func (s *Server) CountSent(bucket string, n int64) { s.metrics.sent(bucket, n) }
+
+// CountReceived counts bytes for a mirror's bucket that this node received from upstream.
+func (s *Server) CountReceived(bucket string, n int64) { s.metrics.received(bucket, n) }
+
 // Register adds metrics to those of Metrics.
 func (s *Server) Register(all ...prometheus.Collector) { s.metrics.registry.MustRegister(all...) }

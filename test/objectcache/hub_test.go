@@ -8,9 +8,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -235,4 +238,65 @@ func TestHubOneCopy(t *testing.T) {
 		t.Errorf("origin_bytes_total is %g, want little more than %d", got, want)
 	}
 	t.Logf("HEADs of the largest file at the hub: %d", hub.Requests("HEAD /"+repo.ID+"/resolve/"+repo.Commit()+"/model.safetensors"))
+}
+
+// TestHubTrafficIsOnThePage reads a file twice through two nodes: their pages count it with the bucket's traffic.
+func TestHubTrafficIsOnThePage(t *testing.T) {
+	t.Parallel()
+	const size = 45 << 20
+	repo := private("acme/secret", size, hubToken)
+	m := startMirrors(t, 2, hubtest.Start(t, repo), "24h")
+	for range 2 {
+		m.want("the file", m.ask(0, http.MethodGet, token, at(repo, "weights.bin")), http.StatusOK, "")
+	}
+	total := map[string]float64{}
+	for _, p := range m.nodes {
+		for _, name := range []string{"hits", "misses", "sent_bytes", "received_bytes"} {
+			total[name] += p.series("datacache_objectcache_" + name + "_total")
+		}
+		var page struct {
+			View struct {
+				Tables []struct {
+					ID   string
+					Head []string
+					Rows [][]struct{ Text string }
+				}
+			}
+			Series []struct {
+				Name   string
+				Values []float64
+			}
+		}
+		if err := json.Unmarshal([]byte(get(t, p.watched+"/history.json")), &page); err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range page.View.Tables[0].Rows {
+			for column, head := range page.View.Tables[0].Head {
+				if row[0].Text == "models" && slices.Contains([]string{"Reads", "Sent", "Received"}, head) && strings.HasPrefix(row[column].Text, "0") {
+					t.Errorf("on the page of %s, %s of the mirror's bucket is %q", p.url, head, row[column].Text)
+				}
+			}
+		}
+	}
+	if total["received_bytes"] < size || total["received_bytes"] > size+1<<20 || total["sent_bytes"] < 2*size || total["sent_bytes"] > 2*size+1<<20 || total["misses"] < 6 || total["hits"] < 6 {
+		t.Errorf("%v, want what came from the hub, and was sent, twice, and reads", total)
+	}
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -59,7 +59,7 @@ func (c *Cache) length(b Blob, block int64) int64 { return min(c.block, b.Size-b
 // open returns a reader of one block: from this node's disk, from the block's owner, or from upstream.
 func (c *Cache) open(ctx context.Context, b Blob, block int64, r *Request) (io.ReadCloser, error) {
 	if body := c.openKept(b, block, verified); body != nil {
-		c.cfg.Metrics.hit(b.Kind)
+		c.countRead(b.Kind, b.Bucket, true)
 		return body, nil
 	}
 	if !r.IsHop() {
@@ -83,7 +83,7 @@ func (c *Cache) open(ctx context.Context, b Blob, block int64, r *Request) (io.R
 		return c.pass(ctx, b, block, known)
 	}
 	if !fetched {
-		c.cfg.Metrics.hit(b.Kind)
+		c.countRead(b.Kind, b.Bucket, true)
 	}
 	return body, nil
 }
@@ -172,10 +172,21 @@ func (c *Cache) openKept(b Blob, block int64, scope string) io.ReadCloser {
 		_ = object.Close() // opened for reading: closing can't lose data
 		return nil
 	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{body, object}
+	return &keptBlock{Reader: body, Closer: object, sent: func(n int64) { c.cfg.Peers.CountSent(b.Bucket, n) }}
+}
+
+// keptBlock is a block on this node's disk.
+type keptBlock struct {
+	io.Reader
+	io.Closer
+	sent func(n int64) // counts bytes that were sent to a client or another node
+}
+
+// countSent counts n bytes that were sent of a block, if it is on this node's disk: otherwise the node that has it counts them.
+func countSent(block io.ReadCloser, n int64) {
+	if kept, ok := block.(*keptBlock); ok {
+		kept.sent(n)
+	}
 }
 
 // errNotKept says that a block could not be stored.
@@ -188,7 +199,7 @@ func (c *Cache) fill(ctx context.Context, b Blob, block int64) (fetched bool, er
 		if body != nil {
 			return false, body.Close()
 		}
-		c.cfg.Metrics.miss(b.Kind)
+		c.countRead(b.Kind, b.Bucket, false)
 		select {
 		case c.fills <- struct{}{}:
 			defer func() { <-c.fills }()
@@ -273,7 +284,7 @@ func (c *Cache) read(ctx context.Context, b Blob, block int64, known *proof, to 
 		var n int64
 		n, err = io.CopyBuffer(w, io.LimitReader(body, length-w.written), *buf)
 		_ = body.Close() // opened for reading: closing can't lose data
-		c.cfg.Metrics.fromOrigin(b.Kind, n)
+		c.countReceived(b.Kind, b.Bucket, n)
 		if w.written == length {
 			return c.check(b, block, w.sum, known)
 		}
@@ -319,7 +330,8 @@ func (c *Cache) serveBlock(w http.ResponseWriter, r *http.Request, b Blob, block
 		return nil
 	}
 	extendDeadline(w, c.length(b, block))
-	_, _ = io.Copy(w, body) // the other object cache notices a body shorter than its Content-Length
+	n, _ := io.Copy(w, body) // the other object cache notices a body shorter than its Content-Length
+	countSent(body, n)
 	return nil
 }
 

@@ -136,6 +136,22 @@ func (c *Cache) get(bucket, key string) ([]byte, error) {
 	return data, err
 }
 
+// The traffic of mirrors counts by kind, and by bucket with that of objects.
+
+func (c *Cache) countRead(kind, bucket string, found bool) {
+	counter := c.cfg.Metrics.misses
+	if found {
+		counter = c.cfg.Metrics.hits
+	}
+	counter.WithLabelValues(kind).Inc()
+	c.cfg.Peers.CountRead(bucket, found)
+}
+
+func (c *Cache) countReceived(kind, bucket string, n int64) {
+	c.cfg.Metrics.originBytes.WithLabelValues(kind).Add(float64(n))
+	c.cfg.Peers.CountReceived(bucket, n)
+}
+
 // once calls load, unless a concurrent call with the same key is running, whose result it returns then. load's context does not end
 // with ctx, since others may be waiting for it.
 func once[T any](ctx context.Context, flights *singleflight.Group, key string, limit time.Duration, load func(ctx context.Context) (T, error)) (T, error) {

@@ -39,7 +39,7 @@ type Query struct {
 // was kept or not. The caller has authorized the request, and must not change the document.
 func (c *Cache) Document(ctx context.Context, q Query) (upstream.Document, error) {
 	if d, ok := c.kept(q, q.MaxAge); ok {
-		c.cfg.Metrics.hit(q.Kind)
+		c.countRead(q.Kind, q.Bucket, true)
 		return d.result()
 	}
 	if member, elsewhere := c.cfg.Router.Elsewhere(q.Bucket, q.Key); elsewhere && !q.Request.IsForDocument() {
@@ -59,12 +59,12 @@ func (c *Cache) Document(ctx context.Context, q Query) (upstream.Document, error
 
 // fetch requests a document from upstream and keeps it.
 func (c *Cache) fetch(ctx context.Context, q Query) (upstream.Document, error) {
-	c.cfg.Metrics.miss(q.Kind)
+	c.countRead(q.Kind, q.Bucket, false)
 	d, err := q.Fetch(ctx)
 	var refused *upstream.Refused
 	switch {
 	case err == nil:
-		c.cfg.Metrics.fromOrigin(q.Kind, int64(len(d.Body)))
+		c.countReceived(q.Kind, q.Bucket, int64(len(d.Body)))
 		c.keep(q, answer{Document: d})
 	case errors.As(err, &refused) && q.Keeps != nil && q.Keeps(refused.Answer):
 		c.keep(q, answer{Document: refused.Answer, Refused: true})

@@ -35,12 +35,6 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.hits, m.misses, m.originBytes, m.stale, m.refused, m.poisoned, m.large}
 }
 
-func (m *Metrics) hit(kind string)  { m.hits.WithLabelValues(kind).Inc() }
-func (m *Metrics) miss(kind string) { m.misses.WithLabelValues(kind).Inc() }
-func (m *Metrics) fromOrigin(kind string, n int64) {
-	m.originBytes.WithLabelValues(kind).Add(float64(n))
-}
-
 // Stale counts a document or right that was served although upstream failed.
 func (m *Metrics) Stale(kind string) { m.stale.WithLabelValues(kind).Inc() }
 

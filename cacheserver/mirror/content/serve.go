@@ -144,6 +144,8 @@ func (s *response) sendBlock(ctx context.Context, block int64) error {
 		s.started = true
 	}
 	extendDeadline(s.out, length)
+	before := s.next
+	defer func() { countSent(body, s.next-before) }()
 	if s.check == nil {
 		n, err := io.CopyN(s.out, body, length)
 		s.next += n
