@@ -114,7 +114,9 @@ func (m *Mirror) Serve(ctx context.Context, on net.Listener) error {
 		Handler: webpage.NoSniff(m), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
 		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug),
 	}
-	if err := ops.ServeGracefully(ctx, server, on, m.o.Grace); err != nil {
+	counted := m.o.Objects.Memory().Listen(on, headerBytes)
+	server.ConnState = counted.NoteState
+	if err := ops.ServeGracefully(ctx, server, counted, m.o.Grace); err != nil {
 		return fmt.Errorf("mirrors: %w", err)
 	}
 	return nil

@@ -35,6 +35,8 @@ const (
 	keyRecord = "DATACACHE.key"
 
 	batchBuffer = 256 << 10
+	// batchMemory is what a batch request takes beside the list of keys, once here and once for their owners: slices of keys, buffers.
+	batchMemory = 4 << 20
 )
 
 // serveBatch answers POST /v1/objects/BUCKET?batch, whose body has one key per line, with a tar stream of the objects in that order.
@@ -49,6 +51,12 @@ func (s *Server) serveBatch(r *request) {
 		unavailable("asking the others what changed").answer(r)
 		return
 	}
+	memory := 2*batchLength(r) + batchMemory
+	if err := s.cfg.Memory.Large().Take(r.Context(), memory); err != nil {
+		r.busy()
+		return
+	}
+	defer s.cfg.Memory.Large().Put(memory)
 	keys, no := batchKeys(r)
 	if no != nil {
 		no.answer(r)
@@ -73,9 +81,19 @@ func (s *Server) serveBatch(r *request) {
 	}
 }
 
+// batchLength is the length of the list of keys, or the longest possible one if it is not announced.
+func batchLength(r *request) int64 {
+	if r.ContentLength < 0 {
+		return maxBatchBytes
+	}
+	return min(r.ContentLength, maxBatchBytes)
+}
+
 // batchKeys reads the keys from the body.
 func batchKeys(r *request) ([]string, *refusal) {
-	text, err := io.ReadAll(http.MaxBytesReader(r.answer, r.Body, maxBatchBytes))
+	var text strings.Builder
+	text.Grow(int(batchLength(r)))
+	_, err := io.Copy(&text, http.MaxBytesReader(r.answer, r.Body, maxBatchBytes))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return nil, &refusal{status: http.StatusRequestEntityTooLarge, why: fmt.Sprintf("the list of keys has more than %d bytes", maxBatchBytes)}
@@ -83,7 +101,7 @@ func batchKeys(r *request) ([]string, *refusal) {
 	if err != nil {
 		return nil, &refusal{status: http.StatusBadRequest, why: "the body broke off: " + err.Error(), name: "Connection", value: "close"}
 	}
-	keys := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	keys := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 	if len(keys) > maxBatchKeys {
 		return nil, &refusal{status: http.StatusRequestEntityTooLarge, why: fmt.Sprintf("%d keys, at most %d are taken", len(keys), maxBatchKeys)}
 	}

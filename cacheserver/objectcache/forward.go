@@ -39,10 +39,16 @@ func newTransport(l limits, t *TLS) *http.Transport {
 		IdleConnTimeout:       l.idle * 3 / 4,
 		ResponseHeaderTimeout: l.stall,
 		DisableCompression:    true,
-		WriteBufferSize:       64 << 10,
-		ReadBufferSize:        64 << 10,
+		WriteBufferSize:       connectionBuffer,
+		ReadBufferSize:        connectionBuffer,
 	}
 }
+
+const (
+	connectionBuffer = 64 << 10
+	// connectionMemory is what a request to another object cache takes: the connection's two buffers, and one of package io.
+	connectionMemory = 3 * connectionBuffer
+)
 
 // forward sends the request to the member that owns the key. That member reviews the token again: the hop header grants nothing.
 // While a member can't be reached, reads of its keys are misses; its keys move to other members when its endpoint is no longer ready.
@@ -62,6 +68,12 @@ func (s *Server) forward(r *request, to router.Member) {
 		s.unreachable(r)
 		return
 	}
+	buf, err := s.cfg.Memory.Buffer(r.Context(), connectionMemory)
+	if err != nil {
+		r.busy()
+		return
+	}
+	defer buf.Free()
 	body := &forwardedBody{ReadCloser: out.Body}
 	if out.Body != http.NoBody {
 		out.Body = body
@@ -83,14 +95,12 @@ func (s *Server) forward(r *request, to router.Member) {
 	copyHeaders(r.answer.Header(), response.Header, passedBack)
 	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(max(response.ContentLength, 0))))
 	r.answer.WriteHeader(response.StatusCode)
-	_, _ = relay(r.answer.ResponseWriter, response.Body) // the client notices a body shorter than its Content-Length
+	_, _ = relay(r.answer.ResponseWriter, response.Body, buf.Bytes) // the client notices a body shorter than its Content-Length
 }
 
 // relay copies another member's response in large steps: each takes two system calls.
-func relay(to io.Writer, from io.Reader) (int64, error) {
-	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool contains no other type
-	defer buffers.Put(buf)
-	return io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, *buf) // hides ReadFrom, which would ignore buf
+func relay(to io.Writer, from io.Reader, buf []byte) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buf) // hides ReadFrom, which would ignore buf
 }
 
 // errDead cancels requests to a member that failed a probe.

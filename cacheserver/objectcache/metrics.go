@@ -149,6 +149,7 @@ type storeCollector struct {
 	objects, bytes, quota            *prometheus.Desc
 	evictions, evictedBytes, damaged *prometheus.Desc
 	failures, members, rejected      *prometheus.Desc
+	memory, memoryLimit              *prometheus.Desc
 }
 
 func newStoreCollector(cfg Config) *storeCollector {
@@ -165,13 +166,15 @@ func newStoreCollector(cfg Config) *storeCollector {
 		damaged:      byBucket("damaged_total", "Objects dropped because their file was not as it was written, by bucket."),
 		failures:     prometheus.NewDesc(namespace+"_disk_failures_total", "Operations that the disk refused or got wrong.", nil, nil),
 		members:      prometheus.NewDesc(namespace+"_members", "Object caches that keys are spread over, as this one sees it.", nil, nil),
+		memory:       prometheus.NewDesc(namespace+"_memory_used_bytes", "Bytes of memory that requests and connections have taken.", nil, nil),
+		memoryLimit:  prometheus.NewDesc(namespace+"_memory_limit_bytes", "Bytes of memory that they may take; 0: no limit.", nil, nil),
 		rejected:     prometheus.NewDesc(namespace+"_buckets_file_rejected", "1 while the buckets file is bad and an older one is in force.", nil, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *storeCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.objects, c.bytes, c.quota, c.evictions, c.evictedBytes, c.damaged, c.failures, c.members, c.rejected} {
+	for _, d := range []*prometheus.Desc{c.objects, c.bytes, c.quota, c.evictions, c.evictedBytes, c.damaged, c.failures, c.members, c.rejected, c.memory, c.memoryLimit} {
 		to <- d
 	}
 }
@@ -189,6 +192,8 @@ func (c *storeCollector) Collect(to chan<- prometheus.Metric) {
 	}
 	to <- prometheus.MustNewConstMetric(c.failures, counter, float64(c.cfg.Store.Failures()))
 	to <- prometheus.MustNewConstMetric(c.members, gauge, float64(c.cfg.Router.Members()))
+	to <- prometheus.MustNewConstMetric(c.memory, gauge, float64(c.cfg.Memory.Used()))
+	to <- prometheus.MustNewConstMetric(c.memoryLimit, gauge, float64(c.cfg.Memory.Limit()))
 	rejected := 0.0
 	if c.cfg.BucketsRejected() {
 		rejected = 1

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/budget"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
@@ -24,7 +25,7 @@ import (
 	"github.com/kubeflow/datacache/internal/webpage"
 )
 
-// Config configures a Server. All fields but Fixed, TLS, PartSize, Grace and Collectors are required.
+// Config configures a Server. All fields but Memory, Fixed, TLS, PartSize, Grace and Collectors are required.
 type Config struct {
 	Store   *store.Store
 	Buckets func() buckets.Config // the current one
@@ -32,6 +33,7 @@ type Config struct {
 	BucketsRejected func() bool
 	Reviewer        identity.Reviewer // the Server caches its answers
 	Router          *router.Router
+	Memory          *budget.Budget // of requests; nil: no limit
 	// Fixed says that the members never change: then no other member ever stores an object whose key this one owns.
 	Fixed bool
 	TLS   *TLS // nil: no TLS
@@ -113,7 +115,10 @@ func (s *Server) Metrics() http.Handler { return s.metrics.handler() }
 
 // Serve serves on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
 func (s *Server) Serve(ctx context.Context, on net.Listener) error {
-	if err := ops.ServeGracefully(ctx, s.newHTTP(), s.cfg.TLS.listener(on), s.cfg.Grace); err != nil {
+	counted := s.cfg.Memory.Listen(on, headerBytes)
+	server := s.newHTTP()
+	server.ConnState = counted.NoteState
+	if err := ops.ServeGracefully(ctx, server, s.cfg.TLS.listener(counted), s.cfg.Grace); err != nil {
 		return fmt.Errorf("objects: %w", err)
 	}
 	return nil

@@ -9,9 +9,9 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
+	"github.com/kubeflow/datacache/cacheserver/objectcache/budget"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/byterange"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
@@ -127,13 +127,19 @@ func (s *Server) put(r *request) {
 
 // keep streams the body into the store and answers the request. It reports whether the object is stored.
 func (s *Server) keep(r *request) bool {
+	buf, err := s.cfg.Memory.Buffer(r.Context(), 0)
+	if err != nil {
+		r.busy()
+		return false
+	}
+	defer buf.Free()
 	w, err := s.cfg.Store.Create(r.bucket, r.key, r.ContentLength)
 	if err != nil {
 		s.refusePut(r, err)
 		return false
 	}
 	defer w.Abort()
-	received, readErr, writeErr := receive(r.Body, w)
+	received, readErr, writeErr := receive(r.Body, w, buf.Bytes)
 	s.metrics.received(r.bucket, received)
 	if readErr == nil && writeErr == nil {
 		writeErr = w.Commit()
@@ -158,14 +164,12 @@ func (r *request) brokenBody(why string) {
 }
 
 // receive copies the body into w. readErr is an error of the client, writeErr one of the store.
-func receive(body io.Reader, w io.Writer) (received int64, readErr, writeErr error) {
-	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool contains no other type
-	defer buffers.Put(buf)
+func receive(body io.Reader, w io.Writer, buf []byte) (received int64, readErr, writeErr error) {
 	for {
-		n, err := body.Read(*buf)
+		n, err := body.Read(buf)
 		received += int64(n)
 		if n > 0 {
-			if _, err := w.Write((*buf)[:n]); err != nil {
+			if _, err := w.Write(buf[:n]); err != nil {
 				return received, nil, err
 			}
 		}
@@ -178,8 +182,11 @@ func receive(body io.Reader, w io.Writer) (received int64, readErr, writeErr err
 	}
 }
 
-// buffers for bodies are large, to reduce the number of system calls.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
+// busy responds to a request that gets no memory.
+func (r *request) busy() {
+	r.answer.Header().Set("Connection", "close") // the rest of the body is not read
+	unavailable(budget.ErrFull.Error()).answer(r)
+}
 
 // refusePut responds to a PUT that the store rejected.
 func (s *Server) refusePut(r *request, err error) {

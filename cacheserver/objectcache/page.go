@@ -96,6 +96,9 @@ func (l pageSource) View() watch.View {
 	if total := s.cfg.Buckets().TotalLimit; total > 0 {
 		v.Meters = append(v.Meters, watch.Meter{Name: "disk, all buckets", Used: used, Limit: total})
 	}
+	if limit := s.cfg.Memory.Limit(); limit > 0 {
+		v.Meters = append(v.Meters, watch.Meter{Name: "memory of requests", Used: s.cfg.Memory.Used(), Limit: limit})
+	}
 	total := &s.metrics.traffic.total
 	v.Facts = []watch.Fact{
 		{Name: "Object caches that share the keys", Value: strconv.Itoa(s.cfg.Router.Members())},

@@ -29,6 +29,8 @@ import (
 const (
 	// partHeader is ID/NUMBER of the part that a forwarded request is for. Without hopHeader it is ignored.
 	partHeader = "Datacache-Part"
+	// maxLayout is the maximum length of a layout. It has the names of the members.
+	maxLayout = 1 << 20
 	// maxPartName is its maximum length.
 	maxPartName = 64
 	// layoutHeader marks a response to a forwarded GET whose body is the object's layout: the forwarding member requests the parts.
@@ -111,7 +113,7 @@ func readLayout(object *store.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(body)
+	return io.ReadAll(io.LimitReader(body, maxLayout))
 }
 
 // getParts answers GET and HEAD of an object in parts, or a forwarded GET with the layout.
@@ -133,7 +135,7 @@ func (s *Server) getParts(r *request, object *store.Object) {
 
 // getForwardedParts answers a GET that the owner of the key answered with a layout.
 func (s *Server) getForwardedParts(r *request, body io.Reader) {
-	text, err := io.ReadAll(body)
+	text, err := io.ReadAll(io.LimitReader(body, maxLayout))
 	if err != nil {
 		s.unreachable(r)
 		return

@@ -95,7 +95,12 @@ func (p *parts) receiveHere(n int64, body io.Reader) (fail func()) {
 		return func() { s.refusePut(r, err) }
 	}
 	defer w.Abort()
-	received, readErr, writeErr := receive(body, w)
+	buf, err := s.cfg.Memory.Buffer(r.Context(), 0)
+	if err != nil {
+		return r.busy
+	}
+	defer buf.Free()
+	received, readErr, writeErr := receive(body, w, buf.Bytes)
 	s.metrics.received(r.bucket, received)
 	if readErr != nil {
 		return func() { r.brokenBody(readErr.Error()) }

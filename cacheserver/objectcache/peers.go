@@ -8,10 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kubeflow/datacache/cacheserver/objectcache/budget"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 )
@@ -39,6 +41,9 @@ func (s *Server) ask(r *http.Request, to router.Member, count func(outcome strin
 		count(outcomeSpared)
 		return nil, errDead
 	}
+	if err := s.cfg.Memory.Take(r.Context(), connectionMemory); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	out := r.WithContext(ctx)
 	out.URL.Scheme, out.URL.Host = s.scheme(), to.Address
@@ -48,24 +53,31 @@ func (s *Server) ask(r *http.Request, to router.Member, count func(outcome strin
 		count(outcomeFailed)
 		s.forwardError(r.Context(), to, err)
 		cancel(nil)
+		s.cfg.Memory.Put(connectionMemory)
 		return nil, err
 	}
 	count(outcomeAnswered)
-	response.Body = &askedBody{ReadCloser: response.Body, cancel: cancel}
+	response.Body = &askedBody{ReadCloser: response.Body, end: sync.OnceFunc(func() {
+		cancel(nil)
+		s.cfg.Memory.Put(connectionMemory)
+	})}
 	return response, nil
 }
 
-// askedBody stops the probes of the member when the body is closed.
+// askedBody stops the probes of the member, and returns the request's memory, when the body is closed.
 type askedBody struct {
 	io.ReadCloser
-	cancel context.CancelCauseFunc
+	end func()
 }
 
 // Close closes the body.
 func (b *askedBody) Close() error {
-	b.cancel(nil)
+	b.end()
 	return b.ReadCloser.Close()
 }
+
+// Memory is the budget of requests.
+func (s *Server) Memory() *budget.Budget { return s.cfg.Memory }
 
 // FromPeer reports whether a request comes from the address of another object cache.
 func (s *Server) FromPeer(r *http.Request) bool {

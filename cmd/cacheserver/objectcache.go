@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -21,11 +22,20 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/mirror"
 	"github.com/kubeflow/datacache/cacheserver/objectcache"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/budget"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/kube"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 	"github.com/kubeflow/datacache/cacheserver/reload"
+)
+
+// How an object cache's memory is divided: a half is for the index, and of the other half, what the program and its buffers for upstream
+// servers take is not for requests.
+const (
+	leastMemory  = 192 << 20
+	ownMemory    = 32 << 20
+	objectMemory = 100 // bytes of the index for an object
 )
 
 // lookEvery is the interval at which watched files are read.
@@ -43,6 +53,8 @@ type objectCacheFlags struct {
 	kube         kube.Config
 	verifyEvery  time.Duration
 	maxObjects   int64
+	memory       string
+	memoryBytes  int64 // memory in bytes, set by check
 	partSize     string
 	partBytes    int64 // partSize in bytes, set by check
 	minFree      float64
@@ -62,7 +74,9 @@ func (f *objectCacheFlags) register(flags *pflag.FlagSet, env environment) {
 		"JSON or YAML file of buckets, quotas and who may use them; looked at again while serving (env OBJECT_CACHE_BUCKETS)")
 	flags.StringVar(&f.name, "name", env("NODE_NAME"), "the node's name, by which keys are spread (default: the host's name; env NODE_NAME)")
 	flags.DurationVar(&f.verifyEvery, "verify-every", store.DefaultVerifyEvery, "read an object against its checksum again after this long; negative: at every read")
-	flags.Int64Var(&f.maxObjects, "max-objects", store.DefaultMaxObjects, "objects to keep at most: the index takes about 100 bytes of memory for each")
+	flags.Int64Var(&f.maxObjects, "max-objects", store.DefaultMaxObjects, "objects to keep at most: the index takes about 100 bytes of memory for each, and half of --memory-limit at most")
+	flags.StringVar(&f.memory, "memory-limit", env.or("MEMORY_LIMIT", "90%"),
+		"memory for the index, for requests and for mirrors: bytes, a quantity such as 2Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
 	flags.StringVar(&f.partSize, "part-size", "1Gi",
 		"keep objects longer than this in parts of this length, spread over the object caches; the same at all of them; 0: never")
 	flags.Float64Var(&f.minFree, "min-free", 0.05, "fraction of the disk, and of its inodes, to leave free whoever uses them; 0: none")
@@ -102,6 +116,12 @@ func (f *objectCacheFlags) check() (err error) {
 		return errors.New("--peer and --peers: both name the object caches that share the keys, want one of them")
 	case !f.standalone && f.kube.Namespace == "":
 		return errors.New("--namespace: missing, want the namespace of the object caches' Service")
+	}
+	if f.memoryBytes, err = parseMemory(f.memory); err == nil && f.memoryBytes < leastMemory {
+		err = fmt.Errorf("%q: %d MiB, want at least %d", f.memory, f.memoryBytes>>20, leastMemory>>20)
+	}
+	if err != nil {
+		return fmt.Errorf("--memory-limit: %w", err)
 	}
 	if f.partSize != "0" {
 		if f.partBytes, err = buckets.ParseQuantity(f.partSize); err != nil {
@@ -167,6 +187,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 		return fmt.Errorf("--dir: %w", err)
 	}
 	defer func() { _ = objects.Close() }() // unlocks the folder before the process ends
+	debug.SetMemoryLimit(f.memoryBytes)    // the garbage collector works harder before the process exceeds it
 	members := router.New(f.name)
 	reviewer, watchPeers, err := f.join(log)
 	if err != nil {
@@ -177,7 +198,7 @@ func (f *objectCacheFlags) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	server := objectcache.New(objectcache.Config{
-		Fixed: f.standalone && f.peersFile == "", TLS: secured, PartSize: f.partBytes, Collectors: control.collectors(),
+		Memory: budget.New(f.memoryBytes/2 - ownMemory), Fixed: f.standalone && f.peersFile == "", TLS: secured, PartSize: f.partBytes, Collectors: control.collectors(),
 		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
 	})
 	opened, err := f.mirrors.start(ctx, group, mirror.Options{
@@ -329,7 +350,7 @@ func hostsOf(members []router.Member) []string {
 }
 
 func (f *objectCacheFlags) limits(c buckets.Config) store.Limits {
-	limits := store.Limits{Total: c.TotalLimit, Objects: f.maxObjects, Quotas: map[string]int64{}}
+	limits := store.Limits{Total: c.TotalLimit, Objects: min(f.maxObjects, f.memoryBytes/2/objectMemory), Quotas: map[string]int64{}}
 	for name, b := range c.Buckets {
 		limits.Quotas[name] = b.Quota
 	}

@@ -141,7 +141,7 @@ func TestHubPathTricks(t *testing.T) {
 			{m.nodes[0].mirror(), "", "0"}, {m.nodes[0].url, "/v1/mirror", "0"}, {m.nodes[0].url, "/v1/mirror", "document"}, {m.nodes[0].url, "/v1/mirror", ""},
 		} {
 			status, body := raw(t, at.url, at.prefix+target, otherHubToken, at.hop)
-			isRefusal := status >= 400 && status < 500 || at.hop == "document" && strings.HasSuffix(body, `"Refused":true}`)
+			isRefusal := status >= 400 && status < 500 || at.hop == "document" && strings.Contains(body, `"Refused":true`)
 			if !isRefusal || strings.Contains(body, "acme/secret round") {
 				t.Errorf("%s%s at %s: %d %.80q, want a refusal", at.prefix, target, at.url, status, body)
 			}

@@ -300,3 +300,29 @@ func get(t *testing.T, url string) string {
 	}
 	return string(text)
 }
+
+// TestHubParameters asks for documents with parameters: those on which the hub's answers depend are part of what is kept, in any order, and
+// answers with others are passed on and not kept.
+func TestHubParameters(t *testing.T) {
+	t.Parallel()
+	repo := model("acme/bert")
+	hub := hubtest.Start(t, repo)
+	m := startMirrors(t, 2, hub, "24h")
+	tree := "/api/models/acme/bert/tree/" + repo.Commit()
+	for _, test := range []struct {
+		query    string
+		requests int // at the hub, after all so far
+	}{
+		{"", 1}, {"", 1}, {"?recursive=true&expand=false", 2}, {"?expand=false&recursive=true", 2}, {"?recursive=true&x=1", 3}, {"?recursive=true&x=1", 4},
+		{"?recursive=maybe", 5}, {"?recursive=maybe", 6}, {"?x=2", 7}, {"", 7},
+	} {
+		got := m.ask(0, http.MethodGet, "", tree+test.query)
+		m.want(test.query, got, http.StatusOK, "")
+		if isRecursive := strings.Contains(got.body, "consolidated"); isRecursive != strings.Contains(test.query, "recursive=true") {
+			t.Errorf("%s: %s", test.query, got.body)
+		}
+		if got := hub.Requests("GET " + tree); got != test.requests {
+			t.Errorf("%s: %d requests at the hub, want %d", test.query, got, test.requests)
+		}
+	}
+}

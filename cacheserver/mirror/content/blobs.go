@@ -15,6 +15,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/mirror/upstream"
@@ -157,8 +158,8 @@ func (c *Cache) fromOwner(response *http.Response, length int64) (io.ReadCloser,
 	if response.Header.Get(hopHeader) == hopPoisoned {
 		return nil, ErrPoisoned
 	}
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10)) // only for the message
-	return nil, &upstream.Refused{Answer: upstream.Document{Status: response.StatusCode, Header: response.Header, Body: text, Fetched: time.Now()}}
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 16<<10)) // only for people
+	return nil, &upstream.Refused{Answer: upstream.Document{Status: response.StatusCode, Header: response.Header, Fetched: time.Now()}, Message: text}
 }
 
 // openKept opens a scope's block on this node's disk; nil if it is not there.
@@ -233,11 +234,30 @@ func (c *Cache) store(ctx context.Context, b Blob, block int64, known *proof) er
 
 // pass reads a block from upstream that can't be stored, for one request.
 func (c *Cache) pass(ctx context.Context, b Blob, block int64, known *proof) (io.ReadCloser, error) {
-	data := bytes.NewBuffer(make([]byte, 0, c.length(b, block)))
-	if err := c.read(ctx, b, block, known, data); err != nil {
+	memory := c.cfg.Peers.Memory().Large()
+	length := c.length(b, block)
+	if err := memory.Take(ctx, length); err != nil {
 		return nil, err
 	}
-	return io.NopCloser(data), nil
+	free := sync.OnceFunc(func() { memory.Put(length) })
+	data := bytes.NewBuffer(make([]byte, 0, length))
+	if err := c.read(ctx, b, block, known, data); err != nil {
+		free()
+		return nil, err
+	}
+	return &passedBlock{Reader: data, free: free}, nil
+}
+
+// passedBlock is a block in memory, which Close returns.
+type passedBlock struct {
+	io.Reader
+	free func()
+}
+
+// Close returns the memory.
+func (p *passedBlock) Close() error {
+	p.free()
+	return nil
 }
 
 // writeError is an error of the writer that a block is read into.
@@ -248,14 +268,16 @@ func (e *writeError) Unwrap() error { return e.error }
 // blockWriter writes a block and hashes it.
 type blockWriter struct {
 	to      io.Writer
-	sum     hash.Hash
+	sum     hash.Hash // nil: not hashed
 	written int64
 }
 
 // Write writes a part of the block.
 func (w *blockWriter) Write(p []byte) (int, error) {
 	n, err := w.to.Write(p)
-	_, _ = w.sum.Write(p[:n]) // writing to a hash never fails
+	if w.sum != nil {
+		_, _ = w.sum.Write(p[:n]) // writing to a hash never fails
+	}
 	w.written += int64(n)
 	if err != nil {
 		err = &writeError{err}
@@ -273,16 +295,18 @@ func (c *Cache) read(ctx context.Context, b Blob, block int64, known *proof, to 
 	if c.blocks(b) == 1 {
 		w.sum = b.Digest.newHash(b.Size)
 	}
-	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool contains no other type
-	defer buffers.Put(buf)
-	var err error
+	buf, err := c.cfg.Peers.Memory().Buffer(ctx, upstream.Memory)
+	if err != nil {
+		return err
+	}
+	defer buf.Free()
 	for range attempts {
 		var body io.ReadCloser
 		if body, err = b.Read(ctx, block*c.block+w.written, length-w.written); err != nil {
 			return err
 		}
 		var n int64
-		n, err = io.CopyBuffer(w, io.LimitReader(body, length-w.written), *buf)
+		n, err = io.CopyBuffer(w, io.LimitReader(body, length-w.written), buf.Bytes)
 		_ = body.Close() // opened for reading: closing can't lose data
 		c.countReceived(b.Kind, b.Bucket, n)
 		if w.written == length {

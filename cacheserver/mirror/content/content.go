@@ -23,8 +23,10 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/kubeflow/datacache/cacheserver/mirror/upstream"
 	"github.com/kubeflow/datacache/cacheserver/objectcache"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/budget"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 )
@@ -150,6 +152,17 @@ func (c *Cache) countRead(kind, bucket string, found bool) {
 func (c *Cache) countReceived(kind, bucket string, n int64) {
 	c.cfg.Metrics.originBytes.WithLabelValues(kind).Add(float64(n))
 	c.cfg.Peers.CountReceived(bucket, n)
+}
+
+// Buffer takes a buffer from the memory of requests, and what an answer of upstream takes that is being copied.
+func (c *Cache) Buffer(ctx context.Context) (*budget.Buffer, error) {
+	return c.cfg.Peers.Memory().Buffer(ctx, upstream.Memory)
+}
+
+// Take takes n bytes from the memory of requests until the function is called that it returns.
+func (c *Cache) Take(ctx context.Context, n int64) (put func(), err error) {
+	memory := c.cfg.Peers.Memory().Large()
+	return func() { memory.Put(n) }, memory.Take(ctx, n)
 }
 
 // once calls load, unless a concurrent call with the same key is running, whose result it returns then. load's context does not end

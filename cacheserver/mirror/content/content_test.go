@@ -223,7 +223,6 @@ func TestGitBlobDigest(t *testing.T) {
 
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	ok := upstream.Document{Status: 200, Body: []byte("first")}
 	refused := func(status int) error {
 		return &upstream.Refused{Answer: upstream.Document{Status: status, Fetched: time.Now()}}
 	}
@@ -244,29 +243,38 @@ func TestDocuments(t *testing.T) {
 		"a refusal that is not":     {maxAge: Forever, answers: []error{none, nil}, want: []error{none, nil, nil}, asked: 2},
 		"down, and nothing is kept": {maxAge: Forever, stale: time.Hour, answers: []error{refused(500)}, want: []error{refused(500)}, asked: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newCache(t, 1<<20)
-			var asked atomic.Int32
-			for i, want := range test.want {
-				d, err := c.Document(t.Context(), Query{
-					Kind: "test", Bucket: "models", Key: "d", MaxAge: test.maxAge, StaleIfError: test.stale, Request: &Request{},
-					Keeps: func(upstream.Document) bool { return test.keeps },
-					Fetch: func(context.Context) (upstream.Document, error) {
-						n := asked.Add(1)
-						d := ok
-						d.Fetched = time.Now()
-						return d, test.answers[n-1]
-					},
-				})
-				if status(err) != status(want) || err == nil && string(d.Body) != "first" {
-					t.Errorf("time %d: %+v, %v, want %v", i, d, err, want)
+		for _, text := range []string{"first", strings.Repeat("long", shortBody)} {
+			t.Run(fmt.Sprintf("%s, %d bytes", name, len(text)), func(t *testing.T) {
+				t.Parallel()
+				c := newCache(t, 1<<20)
+				var asked atomic.Int32
+				for i, want := range test.want {
+					d, err := c.Document(t.Context(), Query{
+						Kind: "test", Bucket: "models", Key: "d", MaxAge: test.maxAge, StaleIfError: test.stale, Request: &Request{},
+						Keeps: func(upstream.Document) bool { return test.keeps },
+						Fetch: func(context.Context) (upstream.Document, error) {
+							n := asked.Add(1)
+							if err := test.answers[n-1]; err != nil {
+								return upstream.Document{}, err
+							}
+							return upstream.Document{Status: 200, Body: io.NopCloser(strings.NewReader(text)), Length: -1, Fetched: time.Now()}, nil
+						},
+					})
+					if status(err) != status(want) {
+						t.Errorf("time %d: %+v, %v, want %v", i, d, err, want)
+					}
+					if err != nil {
+						continue
+					}
+					if body, err := io.ReadAll(d.Body); err != nil || string(body) != text || d.Close() != nil {
+						t.Errorf("time %d: %d bytes, %v, want %d", i, len(body), err, len(text))
+					}
 				}
-			}
-			if asked.Load() != test.asked {
-				t.Errorf("asked %d times, want %d", asked.Load(), test.asked)
-			}
-		})
+				if asked.Load() != test.asked {
+					t.Errorf("asked %d times, want %d", asked.Load(), test.asked)
+				}
+			})
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/kubeflow/datacache/cacheserver/objectcache/budget"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/byterange"
 )
 
@@ -71,12 +72,17 @@ type response struct {
 	started   bool  // the header was sent
 	next, end int64 // the range of the blob that is still to be sent
 	requested int64 // blocks before this one are requested
+	buf       *budget.Buffer
 	check     *verification
 }
 
 // send sends the range.
-func (s *response) send(ctx context.Context) error {
+func (s *response) send(ctx context.Context) (err error) {
 	c := s.cache
+	if s.buf, err = c.cfg.Peers.Memory().Buffer(ctx, 0); err != nil {
+		return err
+	}
+	defer s.buf.Free()
 	if s.next == 0 && s.end == s.blob.Size && c.blocks(s.blob) > 1 && c.proofOf(ctx, s.blob) == nil {
 		s.check = newVerification(s.blob)
 	}
@@ -135,7 +141,7 @@ func (s *response) sendBlock(ctx context.Context, block int64) error {
 	}
 	defer func() { _ = body.Close() }() // opened for reading: closing can't lose data
 	begin := block * c.block
-	if _, err := io.CopyN(io.Discard, body, s.next-begin); err != nil {
+	if _, err := io.CopyN(io.Discard, body, s.next-begin); err != nil { // its buffers are a pool of package io
 		return err
 	}
 	length := min(s.end, begin+c.length(s.blob, block)) - s.next
@@ -147,8 +153,11 @@ func (s *response) sendBlock(ctx context.Context, block int64) error {
 	before := s.next
 	defer func() { countSent(body, s.next-before) }()
 	if s.check == nil {
-		n, err := io.CopyN(s.out, body, length)
+		n, err := io.CopyBuffer(struct{ io.Writer }{s.out}, io.LimitReader(body, length), s.buf.Bytes) // hides ReadFrom, which would ignore buf
 		s.next += n
+		if err == nil && n < length {
+			err = io.ErrUnexpectedEOF
+		}
 		return err
 	}
 	return s.sendVerified(ctx, body, length)
@@ -156,11 +165,9 @@ func (s *response) sendBlock(ctx context.Context, block int64) error {
 
 // sendVerified sends a block while hashing it. The last bytes of the blob are sent only if its digest matches.
 func (s *response) sendVerified(ctx context.Context, body io.Reader, length int64) error {
-	buf := buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool contains no other type
-	defer buffers.Put(buf)
 	s.check.beginBlock()
 	for length > 0 {
-		part := (*buf)[:min(int64(len(*buf)), length)]
+		part := s.buf.Bytes[:min(budget.BufferSize, length)]
 		if _, err := io.ReadFull(body, part); err != nil {
 			return err
 		}
@@ -194,8 +201,6 @@ func (s *response) finish(ctx context.Context) error {
 	c.cfg.Log.Warn("a blob does not match its digest: its blocks are removed", "digest", s.blob.Digest)
 	return errors.Join(ErrPoisoned, c.remove(ctx, s.blob))
 }
-
-var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
 // verification hashes a blob and each of its blocks.
 type verification struct {

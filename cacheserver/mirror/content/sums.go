@@ -103,11 +103,14 @@ func (c *Cache) exchange(ctx context.Context, to router.Member, method, bucket, 
 	if response.StatusCode >= 300 {
 		return nil, fmt.Errorf("%s answered %s", to.Name, response.Status)
 	}
-	return io.ReadAll(response.Body)
+	return io.ReadAll(io.LimitReader(response.Body, maxSums))
 }
 
-// maxSums is the maximum length of <digest>#ok: that of a blob of 8 TiB.
-const maxSums = 32 << 20
+// maxSums is the maximum length of <digest>#ok: that of a blob of 1 TiB. Longer ones are passed on and not kept.
+const maxSums = 4<<20 + int64(len(verified))
+
+// MaxSize is the length of a blob that Serve serves at most.
+const MaxSize = 1 << 40
 
 // ServePeer answers a request for peerPath. Only addresses of object caches may send it: it can remove blocks, and declare a blob
 // verified.

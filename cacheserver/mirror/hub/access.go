@@ -80,7 +80,10 @@ func (h *Hub) check(ctx context.Context, a access, t target) error {
 		if err != nil {
 			return err
 		}
-		_, err = h.upstream.Document(r)
+		d, err := h.upstream.Document(r)
+		if err == nil {
+			_ = d.Close() // only its status matters
+		}
 		return err
 	})
 }

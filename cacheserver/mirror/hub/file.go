@@ -14,6 +14,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/mirror/content"
 	"github.com/kubeflow/datacache/cacheserver/mirror/rights"
 	"github.com/kubeflow/datacache/cacheserver/mirror/upstream"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/budget"
 	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
 )
 
@@ -27,6 +28,7 @@ func (c *call) file() error {
 	if err != nil {
 		return err
 	}
+	_ = d.Close() // an answer to HEAD has no body
 	blob, ok := c.blob(d)
 	if !ok { // not a file that can be identified, or another repository's by a redirect
 		return c.proxy()
@@ -90,7 +92,7 @@ func (c *call) blob(d upstream.Document) (content.Blob, bool) {
 	}
 	size, err := strconv.ParseInt(length, 10, 64)
 	at := d.Header.Get("X-Repo-Commit")
-	if !ok || err != nil || size < 0 || !commit.MatchString(at) {
+	if !ok || err != nil || size < 0 || size > content.MaxSize || !commit.MatchString(at) {
 		return content.Blob{}, false
 	}
 	read := func(ctx context.Context, first, length int64) (io.ReadCloser, error) {
@@ -122,8 +124,10 @@ func (c *call) fail(err error) {
 		c.refuse(http.StatusServiceUnavailable, rights.ErrUnreviewed)
 	case errors.Is(err, content.ErrPoisoned):
 		content.FailPoisoned(c.out)
+	case errors.Is(err, budget.ErrFull):
+		c.refuse(http.StatusServiceUnavailable, budget.ErrFull)
 	case errors.As(err, &refused) && (!upstream.IsDown(err) || !c.isDownload()):
-		c.send(refused.Answer)
+		c.refused(refused)
 	case c.isDownload() && upstream.IsDown(err):
 		// huggingface_hub retries a GET only after 408, 429 or a broken connection, so a hub that fails is reported as 429.
 		wait := "2"

@@ -7,6 +7,7 @@
 package hub
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -165,8 +166,17 @@ func (c *call) whoami() error {
 // document answers with a document of the repository.
 func (c *call) document() error {
 	h := c.hub
-	key := "document/" + c.Method + c.target.path + "?" + c.URL.RawQuery
+	query, ok := c.target.query(c.URL.RawQuery)
+	if !ok { // the answer may depend on it in a way that is not known here
+		return c.proxy()
+	}
+	key := "document/" + c.Method + c.target.path + "?" + query
 	if c.Method == http.MethodPost {
+		put, err := h.cache.Take(c.Context(), 3*maxBody)
+		if err != nil {
+			return err
+		}
+		defer put()
 		text, err := io.ReadAll(http.MaxBytesReader(c.out, c.Body, maxBody))
 		if err != nil {
 			http.Error(c.out, "the body is too long or broke off", http.StatusBadRequest)
@@ -184,7 +194,7 @@ func (c *call) document() error {
 	d, err := h.cache.Document(c.Context(), content.Query{
 		Kind: Kind, Bucket: h.cfg().Bucket, Key: key, MaxAge: age, StaleIfError: h.cfg().StaleIfError, Request: &c.from,
 		Fetch: func(ctx context.Context) (upstream.Document, error) {
-			r, err := h.request(ctx, c.Method, strings.TrimPrefix(c.from.Target, Prefix), c.access.credential, strings.NewReader(c.body))
+			r, err := h.request(ctx, c.Method, c.target.path+optional(query), c.access.credential, strings.NewReader(c.body))
 			if err != nil {
 				return upstream.Document{}, err
 			}
@@ -196,21 +206,47 @@ func (c *call) document() error {
 		content.AnswerPeer(c.out, d, err)
 		return nil
 	}
+	if errors.Is(err, content.ErrNotKept) {
+		return c.proxy()
+	}
 	if err != nil {
 		return err
 	}
-	c.send(d)
+	return c.send(d)
+}
+
+// optional is the query with its question mark, or nothing.
+func optional(query string) string {
+	if query == "" {
+		return ""
+	}
+	return "?" + query
+}
+
+// send sends a document to a client, and closes it.
+func (c *call) send(d upstream.Document) error {
+	defer func() { _ = d.Close() }() // opened for reading: closing can't lose data
+	header := c.out.Header()
+	c.hub.copyHeader(header, d.Header, c.base(), false)
+	if d.Length >= 0 && !strings.HasPrefix(d.Header.Get("Content-Type"), "application/json") {
+		header.Set("Content-Length", strconv.FormatInt(d.Length, 10))
+	}
+	c.out.WriteHeader(d.Status)
+	if c.Method == http.MethodHead || d.Body == nil {
+		return nil
+	}
+	if err := c.copyBody(d.Header, d.Body); err != nil {
+		return content.ErrCut
+	}
 	return nil
 }
 
-// send sends a document to a client.
-func (c *call) send(d upstream.Document) {
-	c.hub.copyHeader(c.out.Header(), d.Header, c.base(), false)
-	body := c.hub.rewriteBody(d.Header, d.Body, c.base())
-	c.out.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	c.out.WriteHeader(d.Status)
-	if c.Method != http.MethodHead {
-		_, _ = c.out.Write(body) // the client notices a body shorter than its Content-Length
+// refused passes on a refusal of the hub.
+func (c *call) refused(r *upstream.Refused) {
+	d := r.Answer
+	d.Body, d.Length = io.NopCloser(bytes.NewReader(r.Message)), int64(len(r.Message))
+	if err := c.send(d); err != nil {
+		panic(http.ErrAbortHandler) // closes the connection, so that the client notices that the response is incomplete
 	}
 }
 

@@ -20,9 +20,6 @@ var notPassedOn = []string{
 	"Authorization", "Cookie", "Accept-Encoding", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto",
 }
 
-// maxRewritten is the maximum length of a body that is rewritten on its way.
-const maxRewritten = 8 << 20
-
 // proxy passes the request to the hub, with the client's rights there, and the hub's answer back. Nothing is kept.
 func (c *call) proxy() error {
 	h := c.hub
@@ -31,7 +28,10 @@ func (c *call) proxy() error {
 		return nil
 	}
 	body := io.Reader(c.Body)
-	if c.ContentLength == 0 {
+	switch {
+	case c.body != "": // it was read before
+		body = strings.NewReader(c.body)
+	case c.ContentLength == 0:
 		body = nil
 	}
 	out, err := h.request(c.Context(), c.Method, strings.TrimPrefix(c.from.Target, Prefix), c.access.credential, body)
@@ -55,34 +55,12 @@ func (c *call) proxy() error {
 	for _, name := range []string{"Accept-Ranges", "Content-Range", "Www-Authenticate"} {
 		header[name] = response.Header[name]
 	}
-	if c.Method != http.MethodHead && strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") {
-		return c.sendJSON(response)
-	}
-	if response.ContentLength >= 0 {
+	isRewritten := strings.HasPrefix(response.Header.Get("Content-Type"), "application/json")
+	if response.ContentLength >= 0 && (!isRewritten || c.Method == http.MethodHead) {
 		header.Set("Content-Length", strconv.FormatInt(response.ContentLength, 10))
 	}
 	c.out.WriteHeader(response.StatusCode)
-	if _, err := io.Copy(c.out, response.Body); err != nil {
-		return content.ErrCut
-	}
-	return nil
-}
-
-// sendJSON sends a body with the hub's URLs rewritten, or as it is if it is long.
-func (c *call) sendJSON(response *http.Response) error {
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxRewritten))
-	if err != nil {
-		return err
-	}
-	if len(text) < maxRewritten {
-		text = c.hub.rewriteBody(response.Header, text, c.base())
-		c.out.Header().Set("Content-Length", strconv.Itoa(len(text)))
-	}
-	c.out.WriteHeader(response.StatusCode)
-	if _, err := c.out.Write(text); err != nil {
-		return content.ErrCut
-	}
-	if _, err := io.Copy(c.out, response.Body); err != nil {
+	if err := c.copyBody(response.Header, response.Body); err != nil {
 		return content.ErrCut
 	}
 	return nil

@@ -4,11 +4,14 @@
 package hub
 
 import (
-	"bytes"
-	"encoding/json"
+	"bufio"
+	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/kubeflow/datacache/cacheserver/mirror/content"
 )
 
 // largest is the size from which clients refuse plain downloads and use Xet, in bytes (huggingface_hub's MAX_HTTP_DOWNLOAD_SIZE).
@@ -53,50 +56,30 @@ func withoutXet(links string) string {
 	return strings.Join(kept, ", ")
 }
 
-// rewriteBody returns a JSON body with URLs of the mirror in place of those of the hub and without the Xet hashes of files that
-// clients can download otherwise. Other bodies are returned as they are.
-func (h *Hub) rewriteBody(header http.Header, body []byte, base string) []byte {
-	if !strings.HasPrefix(header.Get("Content-Type"), "application/json") {
-		return body
-	}
-	body = bytes.ReplaceAll(body, []byte(h.cfg().Upstream), []byte(base))
-	if !bytes.Contains(body, []byte(`"xetHash"`)) {
-		return body
-	}
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.UseNumber()
-	var value any
-	if err := decoder.Decode(&value); err != nil {
-		return body
-	}
-	h.stripXet(value)
-	stripped, err := json.Marshal(value)
+// copyBody copies a body to a client. In JSON, URLs of the mirror take the place of the hub's, and the Xet hashes of files that clients can
+// download otherwise are left out.
+func (c *call) copyBody(header http.Header, body io.Reader) error {
+	h := c.hub
+	buf, err := h.cache.Buffer(c.Context())
 	if err != nil {
-		return body
+		return err
 	}
-	return stripped
+	defer buf.Free()
+	out := content.Paced(c.out)
+	if !strings.HasPrefix(header.Get("Content-Type"), "application/json") {
+		_, err := io.CopyBuffer(struct{ io.Writer }{out}, body, buf.Bytes) // hides ReadFrom, which would ignore buf
+		return err
+	}
+	replaced := &replacer{to: bufio.NewWriterSize(out, rewriteBuffer), old: []byte(h.cfg().Upstream), new: []byte(c.base())}
+	stripped := &stripper{to: bufio.NewWriterSize(replaced, rewriteBuffer), large: func() { h.metrics.Large(Kind) }}
+	if _, err := io.CopyBuffer(stripped, body, buf.Bytes); err != nil {
+		return err
+	}
+	return errors.Join(stripped.Close(), replaced.Close())
 }
 
-// stripXet removes the fields xetHash from all objects of a JSON value.
-func (h *Hub) stripXet(value any) {
-	switch v := value.(type) {
-	case []any:
-		for _, each := range v {
-			h.stripXet(each)
-		}
-	case map[string]any:
-		if _, has := v["xetHash"]; has {
-			if size, ok := v["size"].(json.Number); ok && isLarge(size.String()) {
-				h.metrics.Large(Kind)
-			} else {
-				delete(v, "xetHash")
-			}
-		}
-		for _, each := range v {
-			h.stripXet(each)
-		}
-	}
-}
+// rewriteBuffer is the length of the two buffers of a body that is rewritten.
+const rewriteBuffer = 32 << 10
 
 // isLarge reports whether a size in decimal digits is one that clients only read from Xet.
 func isLarge(size string) bool {

@@ -150,6 +150,38 @@ func (t target) isDocument(method string) bool {
 	}
 }
 
+// parameters are the parameters on which the hub's documents depend, by part, with what their values may be.
+var parameters = map[string]map[string]*regexp.Regexp{
+	"":         {"expand": word, "blobs": boolean, "securityStatus": boolean},
+	"revision": {"expand": word, "blobs": boolean, "securityStatus": boolean},
+	"tree":     {"recursive": boolean, "expand": boolean, "limit": number, "cursor": cursor},
+	"refs":     {"include_prs": boolean, "include_pull_requests": boolean},
+}
+
+var (
+	boolean = regexp.MustCompile(`^([Tt]rue|[Ff]alse|0|1)$`)
+	word    = regexp.MustCompile(`^[A-Za-z]{1,40}$`)
+	number  = regexp.MustCompile(`^[0-9]{1,6}$`)
+	cursor  = regexp.MustCompile(`^[ -~]{1,1000}$`)
+)
+
+// query returns the query of a document in a canonical form; ok is false if it has other parameters than those known, or other values.
+func (t target) query(raw string) (canonical string, ok bool) {
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return "", false
+	}
+	for name, all := range values {
+		form := parameters[t.part][name]
+		for _, value := range all {
+			if form == nil || !form.MatchString(value) {
+				return "", false
+			}
+		}
+	}
+	return values.Encode(), true
+}
+
 // readable are the parts of a repository that a cluster's token may read with the namespace's token at the hub. Others could return
 // secrets (xet-write-token) or settings.
 var readable = []string{"", "revision", "tree", "paths-info", "refs", "auth-check", "commits", "treesize", "xet-read-token", "resolve"}

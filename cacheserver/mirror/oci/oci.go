@@ -22,6 +22,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/mirror/content"
 	"github.com/kubeflow/datacache/cacheserver/mirror/rights"
 	"github.com/kubeflow/datacache/cacheserver/mirror/upstream"
+	"github.com/kubeflow/datacache/cacheserver/objectcache/budget"
 )
 
 const (
@@ -29,6 +30,8 @@ const (
 	Prefix = "/v2"
 	// Kind is the value of the label "kind" of metrics.
 	Kind = "oci"
+	// maxManifest is the length of a manifest from which clients and registries refuse it.
+	maxManifest = 4 << 20
 )
 
 // Config configures mirrors of registries.
@@ -156,7 +159,10 @@ func (c *call) head(ctx context.Context, t target) (upstream.Document, error) {
 // answer answers the request. After an error other than content.ErrCut, nothing was sent.
 func (c *call) answer() error {
 	err := c.registry.rights.Check(c.Context(), c.credentials.owner, c.scope(), c.cfg.StaleIfError, func(ctx context.Context) error {
-		_, err := c.head(ctx, c.target)
+		d, err := c.head(ctx, c.target)
+		if err == nil {
+			_ = d.Close() // an answer to HEAD has no body
+		}
 		return err
 	})
 	if err != nil {
@@ -187,9 +193,10 @@ func (c *call) blob() error {
 	if err != nil {
 		return err
 	}
+	_ = d.Close() // an answer to HEAD has no body
 	size, err := strconv.ParseInt(d.Header.Get("Content-Length"), 10, 64)
-	if err != nil {
-		return &upstream.Refused{Answer: upstream.Document{Status: http.StatusNotFound, Body: []byte("the registry does not say the blob's size\n")}}
+	if err != nil || size < 0 || size > content.MaxSize {
+		return notFound("the registry does not say the blob's size, or it is larger than any that is mirrored")
 	}
 	b := content.Blob{Kind: Kind, Bucket: c.cfg.Bucket, Digest: c.target.digest, Size: size, Scope: c.scope(), Read: func(ctx context.Context, first, length int64) (io.ReadCloser, error) {
 		r, err := c.upstreamRequest(ctx, http.MethodGet, c.target)
@@ -211,10 +218,16 @@ func (c *call) blob() error {
 	return nil
 }
 
-// manifest returns the manifest with a digest.
+// notFound is a refusal after which containerd asks the registry itself.
+func notFound(why string) error {
+	return &upstream.Refused{Answer: upstream.Document{Status: http.StatusNotFound}, Message: []byte(why + "\n")}
+}
+
+// manifest returns the manifest with a digest, which the caller closes.
 func (c *call) manifest(t target, from *content.Request) (upstream.Document, error) {
 	return c.registry.o.Cache.Document(c.Context(), content.Query{
 		Kind: Kind, Bucket: c.cfg.Bucket, Key: "manifest/" + c.scope() + "@" + t.reference, MaxAge: content.Forever, Request: from,
+		Digest: t.digest,
 		Fetch: func(ctx context.Context) (upstream.Document, error) {
 			r, err := c.upstreamRequest(ctx, http.MethodGet, t)
 			if err != nil {
@@ -224,9 +237,9 @@ func (c *call) manifest(t target, from *content.Request) (upstream.Document, err
 			if err != nil {
 				return upstream.Document{}, err
 			}
-			if sum := sha256.Sum256(d.Body); "sha256:"+hex.EncodeToString(sum[:]) != t.reference {
-				c.registry.o.Metrics.Poison(Kind)
-				return upstream.Document{}, content.ErrPoisoned
+			if d.Length > maxManifest {
+				_ = d.Close() // it is not read
+				return upstream.Document{}, notFound("the manifest is longer than any that is mirrored")
 			}
 			d.Header = http.Header{"Content-Type": d.Header["Content-Type"], "Docker-Content-Digest": {t.reference}}
 			return d, nil
@@ -250,9 +263,10 @@ func (c *call) tag() error {
 	if err != nil {
 		return err
 	}
+	_ = d.Close() // an answer to HEAD has no body
 	t, ok := c.target.at(d.Header.Get("Docker-Content-Digest"))
 	if !ok || !t.hasDigest {
-		return &upstream.Refused{Answer: upstream.Document{Status: http.StatusNotFound, Body: []byte("the registry does not say the tag's digest\n")}}
+		return notFound("the registry does not say the tag's digest")
 	}
 	from := c.request(t)
 	d, err = c.manifest(t, &from)
@@ -268,13 +282,16 @@ func (c *call) send(d upstream.Document, err error) error {
 	if err != nil {
 		return err
 	}
+	defer func() { _ = d.Close() }() // opened for reading: closing can't lose data
 	header := c.out.Header()
 	maps.Copy(header, d.Header)
 	header.Set("Etag", `"`+d.Header.Get("Docker-Content-Digest")+`"`)
-	header.Set("Content-Length", strconv.Itoa(len(d.Body)))
+	if d.Length >= 0 {
+		header.Set("Content-Length", strconv.FormatInt(d.Length, 10))
+	}
 	c.out.WriteHeader(http.StatusOK)
 	if c.Method == http.MethodGet {
-		_, _ = c.out.Write(d.Body) // the client notices a body shorter than its Content-Length
+		_, _ = io.Copy(content.Paced(c.out), d.Body) // the client notices a body shorter than its Content-Length
 	}
 	return nil
 }
@@ -291,15 +308,17 @@ func (c *call) fail(err error) {
 	isRefused := errors.As(err, &refused)
 	switch {
 	case isRefused && !upstream.IsDown(err):
-		c.refuse(refused.Answer)
+		c.refuse(refused)
 	case c.credentials.header == "" && c.challenge() != "":
 		// Clients send credentials only after a challenge. The registry may have accepted them before it failed.
 		c.out.Header().Set("WWW-Authenticate", c.challenge())
 		http.Error(c.out, "the registry fails, and wanted credentials before", http.StatusUnauthorized)
 	case errors.Is(err, content.ErrPoisoned):
 		content.FailPoisoned(c.out)
+	case errors.Is(err, content.ErrNotKept), errors.Is(err, budget.ErrFull):
+		http.Error(c.out, err.Error(), http.StatusServiceUnavailable)
 	case isRefused:
-		c.refuse(refused.Answer)
+		c.refuse(refused)
 	default:
 		c.registry.o.Log.Warn("a request failed", "registry", c.host, "path", c.target.path(), "error", err)
 		http.Error(c.out, "the registry fails: "+err.Error(), http.StatusGatewayTimeout)
@@ -307,7 +326,8 @@ func (c *call) fail(err error) {
 }
 
 // refuse passes on the registry's refusal with its challenge.
-func (c *call) refuse(d upstream.Document) {
+func (c *call) refuse(r *upstream.Refused) {
+	d := r.Answer
 	c.registry.o.Metrics.Refuse(Kind)
 	header := c.out.Header()
 	for _, name := range []string{"Content-Type", "Www-Authenticate", "Retry-After"} {
@@ -323,7 +343,7 @@ func (c *call) refuse(d upstream.Document) {
 	}
 	c.out.WriteHeader(d.Status)
 	if c.Method == http.MethodGet {
-		_, _ = c.out.Write(d.Body) // only a message
+		_, _ = c.out.Write(r.Message) // only for people
 	}
 }
 

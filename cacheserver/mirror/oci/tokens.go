@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -158,7 +159,7 @@ func (c *call) serveToken() {
 		answer = map[string]any{"expires_in": passExpiry}
 	case errors.As(err, &refused):
 		c.registry.o.Metrics.Refuse(Kind)
-		http.Error(c.out, string(refused.Answer.Body), refused.Answer.Status)
+		http.Error(c.out, string(refused.Message), refused.Answer.Status)
 		return
 	default:
 		http.Error(c.out, err.Error(), http.StatusBadGateway)
@@ -205,8 +206,9 @@ func (c *call) askRealm(user, secret string) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = d.Close() }() // opened for reading: closing can't lose data
 	answer := map[string]any{}
-	if err := json.Unmarshal(d.Body, &answer); err != nil || d.Status != http.StatusOK {
+	if err := json.NewDecoder(io.LimitReader(d.Body, maxForm)).Decode(&answer); err != nil || d.Status != http.StatusOK {
 		return nil, fmt.Errorf("the registry's token server answered %d with something else than a token", d.Status)
 	}
 	return answer, nil
@@ -220,7 +222,10 @@ func (c *call) realm(ctx context.Context) (realm, error) {
 		if err != nil {
 			return realm{}, err
 		}
-		_, err = c.registry.o.Upstream.Document(r)
+		d, err := c.registry.o.Upstream.Document(r)
+		if err == nil {
+			_ = d.Close() // only a refusal has a challenge
+		}
 		var refused *upstream.Refused
 		if !errors.As(err, &refused) || upstream.IsDown(err) {
 			return realm{}, errors.Join(errors.New("the registry names no token server"), err)

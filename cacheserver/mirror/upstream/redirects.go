@@ -15,8 +15,9 @@ const (
 	// redirectAge is how long the target of a redirect to another host is used without asking again. Such targets are signed URLs, which
 	// are valid for longer; the hub limits how often a client asks for them.
 	redirectAge = time.Minute
-	// maxRedirectsKept bounds the memory for them.
-	maxRedirectsKept = 4096
+	// maxRedirectsKept and maxRedirect, in bytes of a URL, bound the memory for them.
+	maxRedirectsKept = 1024
+	maxRedirect      = 8 << 10
 )
 
 // redirects remembers the targets of redirects by request and credentials. The zero value is empty; it may be shared.
@@ -47,7 +48,7 @@ func (d *redirects) find(r *http.Request) *url.URL {
 
 // remember records where a request ended, if that is another host.
 func (d *redirects) remember(r *http.Request, to *url.URL) {
-	if to.Host == r.URL.Host {
+	if to.Host == r.URL.Host || len(to.RawQuery)+len(to.Path) > maxRedirect {
 		return
 	}
 	d.mu.Lock()

@@ -22,22 +22,41 @@ const (
 	silence = 10 * time.Second
 	// writeTimeout is how long upstream may take to answer a write.
 	writeTimeout = 2 * time.Minute
-	// maxDocument is the maximum length of a document's body in bytes.
-	maxDocument = 64 << 20
+	// maxMessage is how much of the body of a refusal is kept.
+	maxMessage = 16 << 10
+	// maxHeader is the maximum length of an answer's header.
+	maxHeader = 128 << 10
+	// window is how much of an answer may arrive, over HTTP/2, before it is read.
+	window = 512 << 10
+	// Memory is what a request takes at most until its answer is read: window, and the connection's buffers.
+	Memory = window + maxHeader + 128<<10
 	// maxRedirects is the maximum number of redirects that are followed.
 	maxRedirects = 10
 )
 
-// Document is an answer of upstream that is small enough for memory.
+// Document is an answer of upstream.
 type Document struct {
 	Status  int
 	Header  http.Header
-	Body    []byte
 	Fetched time.Time // when it was requested
+	// Body is the body; Length is its number of bytes, -1 if that is not known. Who gets a Document closes it.
+	Body   io.ReadCloser `json:"-"`
+	Length int64         `json:"-"`
+}
+
+// Close closes the body.
+func (d Document) Close() error {
+	if d.Body == nil {
+		return nil
+	}
+	return d.Body.Close()
 }
 
 // Refused is the error for an answer of upstream other than success.
-type Refused struct{ Answer Document }
+type Refused struct {
+	Answer  Document // without a body
+	Message []byte   // the beginning of the body
+}
 
 // Error describes the answer.
 func (r *Refused) Error() string {
@@ -78,6 +97,9 @@ func New() *Client {
 		DisableCompression:    true, // digests are of the bytes as they are
 		ForceAttemptHTTP2:     true,
 		ReadBufferSize:        64 << 10,
+
+		MaxResponseHeaderBytes: maxHeader,
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: window},
 	}
 	patient := transport.Clone()
 	patient.ResponseHeaderTimeout = writeTimeout
@@ -121,7 +143,8 @@ func withoutCredentials(r *http.Request, via []*http.Request) error {
 func (c *Client) Do(r *http.Request) (*http.Response, error) { return c.patient.RoundTrip(r) }
 
 // Document sends a request and returns the answer, following redirects within the host. Redirects keep the fields X-* of the answers
-// on the way unless a later answer has its own. An answer other than 2xx and 3xx is an error of type *Refused.
+// on the way unless a later answer has its own. An answer other than 2xx and 3xx is an error of type *Refused. The request's context must
+// live as long as the body is read.
 func (c *Client) Document(r *http.Request) (Document, error) { return document(c.documents, r) }
 
 // Head is Document for HEAD of a blob: it follows redirects to any host, like Range.
@@ -130,21 +153,13 @@ func (c *Client) Head(r *http.Request) (Document, error) { return document(c.ran
 func document(client *http.Client, r *http.Request) (Document, error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(r.Context())
-	defer cancel(nil)
 	response, err := client.Do(r.WithContext(ctx))
 	if err != nil {
+		cancel(nil)
 		return Document{}, withoutURL(err)
 	}
 	body := NewStallReader(response.Body, cancel)
-	defer func() { _ = body.Close() }() // opened for reading: closing can't lose data
-	text, err := io.ReadAll(io.LimitReader(body, maxDocument+1))
-	if err != nil {
-		return Document{}, fmt.Errorf("read %s: %w", r.URL.Redacted(), err)
-	}
-	if len(text) > maxDocument {
-		return Document{}, fmt.Errorf("%s: longer than %d bytes", r.URL.Redacted(), maxDocument)
-	}
-	d := Document{Status: response.StatusCode, Header: response.Header, Body: text, Fetched: began}
+	d := Document{Status: response.StatusCode, Header: response.Header, Body: body, Length: response.ContentLength, Fetched: began}
 	for earlier := response.Request.Response; earlier != nil; earlier = earlier.Request.Response {
 		for name, values := range earlier.Header {
 			if _, set := d.Header[name]; !set && strings.HasPrefix(name, "X-") {
@@ -153,9 +168,20 @@ func document(client *http.Client, r *http.Request) (Document, error) {
 		}
 	}
 	if d.Status < 200 || d.Status >= 400 {
-		return Document{}, &Refused{Answer: d}
+		return Document{}, refused(d)
+	}
+	if r.Method == http.MethodHead {
+		d.Length = 0
 	}
 	return d, nil
+}
+
+// refused returns the error for an answer, whose body it reads and closes.
+func refused(d Document) *Refused {
+	message, _ := io.ReadAll(io.LimitReader(d.Body, maxMessage)) // only for people
+	_ = d.Body.Close()                                           // opened for reading: closing can't lose data
+	d.Body, d.Length = nil, 0
+	return &Refused{Answer: d, Message: message}
 }
 
 // Range requests length bytes from offset first of a body of size bytes. It follows redirects to any host, without credentials. The
@@ -222,8 +248,7 @@ func offset(response *http.Response, first, size int64) (int64, error) {
 		}
 		return 0, nil
 	default:
-		text, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10)) // only for the message
-		return 0, &Refused{Answer: Document{Status: response.StatusCode, Header: response.Header, Body: text, Fetched: time.Now()}}
+		return 0, refused(Document{Status: response.StatusCode, Header: response.Header, Body: response.Body, Fetched: time.Now()})
 	}
 }
 

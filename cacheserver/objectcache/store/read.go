@@ -119,7 +119,11 @@ func (s *Store) check(file *os.File, bucket, key string, known entry) (*Object, 
 	}
 	// Concurrent readers of one object share one verification.
 	flight := fmt.Sprintf("%x-%x", known.id, stamp)
-	if _, err, _ := s.verifying.Do(flight, func() (any, error) { return nil, o.verify(of.checksum) }); err != nil {
+	if _, err, _ := s.verifying.Do(flight, func() (any, error) {
+		s.verifies <- struct{}{}
+		defer func() { <-s.verifies }()
+		return nil, o.verify(of.checksum)
+	}); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()

@@ -40,6 +40,9 @@ const DefaultMaxObjects = 10_000_000
 // DefaultVerifyEvery is how long a verified checksum is trusted.
 const DefaultVerifyEvery = 10 * time.Minute
 
+// maxVerifies bounds the memory for verifications: each takes a buffer.
+const maxVerifies = 32
+
 // Config configures a Store.
 type Config struct {
 	// Dir is the Store's own folder. It is created if it does not exist; its parent must exist.
@@ -73,6 +76,7 @@ type Store struct {
 	sync        bool
 	lock        *os.File // the folder, locked against other processes
 	verifying   singleflight.Group
+	verifies    chan struct{} // has a value for each verification in progress
 	failures    atomic.Int64
 	log         *changeLog
 
@@ -108,7 +112,7 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Block == 0 {
 		cfg.Block = blockSize(cfg.Dir)
 	}
-	s := &Store{dir: cfg.Dir, verifyEvery: cfg.VerifyEvery, block: cfg.Block, minFree: cfg.MinFree, sync: cfg.Sync, lock: lock, index: newIndex()}
+	s := &Store{dir: cfg.Dir, verifyEvery: cfg.VerifyEvery, block: cfg.Block, minFree: cfg.MinFree, sync: cfg.Sync, lock: lock, index: newIndex(), verifies: make(chan struct{}, maxVerifies)}
 	s.setLimits(cfg.Limits)
 	_, err = os.Lstat(filepath.Join(s.dir, "objects"))
 	isNew := errors.Is(err, fs.ErrNotExist)

@@ -28,6 +28,8 @@ type Repo struct {
 	// is neither is open to everybody.
 	Private, Gated bool
 	Files          map[string]File
+	// Info is the JSON object of the repository's description, its tree and its commits; empty: those of Files.
+	Info string
 }
 
 // File is a file of a repository.

@@ -108,6 +108,11 @@ func (v *visit) api(kind, id string, rest []string) {
 	if !v.find(kind, id) {
 		return
 	}
+	if v.repo.Info != "" && (len(rest) == 0 || rest[0] != "auth-check") {
+		v.out.Header().Set("Content-Type", "application/json")
+		_, _ = v.out.Write([]byte(v.repo.Info)) // the client may leave
+		return
+	}
 	if len(rest) == 0 {
 		v.info()
 		return
