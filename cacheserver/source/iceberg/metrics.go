@@ -15,14 +15,20 @@ import (
 
 // metricsOf returns the bounds of a data file's columns according to its manifest.
 func metricsOf(d ice.DataFile) func(ice.NestedField) predicate.Bounds {
-	values, nulls := d.ValueCounts(), d.NullValueCounts()
+	values, nulls, nans := d.ValueCounts(), d.NullValueCounts(), d.NaNValueCounts()
 	lower, upper := d.LowerBoundValues(), d.UpperBoundValues()
 	return func(f ice.NestedField) predicate.Bounds {
 		var b predicate.Bounds
 		var ok bool
+		if ice.IsMetadataColumn(f.ID) { // statistics do not count inherited values
+			return b
+		}
 		if b.Values, ok = values[f.ID]; ok {
 			b.Nulls, b.Counted = nulls[f.ID]
+			b.Counted = b.Counted && b.Nulls >= 0
 		}
+		count, ok := nans[f.ID]
+		b.NoNaN = ok && count == 0
 		lo, ok1 := lower[f.ID]
 		hi, ok2 := upper[f.ID]
 		if ok1 && ok2 {
