@@ -296,8 +296,8 @@ func (c *Column) append(at, slots, valid int) error {
 
 // locate adds the row to an error about one of the values that are appended in slots starting at bit at.
 func (c *Column) locate(err error, at, slots int) error {
-	bad, ok := err.(*TextError)
-	if !ok || c.list {
+	var bad *TextError
+	if !errors.As(err, &bad) || c.list {
 		return err
 	}
 	slot, seen := at, -1
