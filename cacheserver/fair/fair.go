@@ -7,12 +7,14 @@
 // Turns are granted by start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) over jobs, and in the order of requests within a job.
 // Each job has a virtual finish time. A turn's start is the later of the queue's virtual time and the job's finish; the turn with the
 // earliest start is granted next, the virtual time becomes that start, and the job's finish becomes its start + bytes / weight. A job that
-// was idle therefore gains no credit. See docs/adr/0026-turns-by-job.md.
+// was idle therefore gains no credit. A job's name is a claim, so jobs whose streams come from the same address share the weight of one. See
+// docs/adr/0026-turns-by-job.md.
 package fair
 
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -37,12 +39,13 @@ type Queue struct {
 	mu       sync.Mutex
 	settings Settings
 	turns    int
-	jobs     map[string]*job
-	open     int       // number of jobs with streams
-	waiting  []*job    // jobs with waiting streams; those that were granted a turn longest ago come first
-	holding  []*Stream // streams with a turn
-	virtual  float64   // the virtual time: the earliest start of all waiting jobs when a turn was granted last
-	latest   float64   // the latest virtual finish time of all jobs
+	jobs     map[string]*job    // with streams, by name
+	sources  map[string]*source // by address
+	shares   float64            // sum of their shares
+	waiting  []*job             // jobs with waiting streams; those that were granted a turn longest ago come first
+	holding  []*Stream          // streams with a turn
+	virtual  float64            // the virtual time: the earliest start of all waiting jobs when a turn was granted last
+	latest   float64            // the latest virtual finish time of all jobs
 	timer    *time.Timer
 	due      time.Time // when timer ends; zero: it is not running
 }
@@ -50,11 +53,20 @@ type Queue struct {
 // job is one job's state. Queue.mu protects it.
 type job struct {
 	name    string
-	weight  float64
-	streams int
-	held    int // turns
+	share   float64         // of a job's weight: 1 if one of its addresses has no other job
+	weight  float64         // that of the settings, times share
+	streams map[*source]int // by where they come from; all counts are above 0
+	total   int             // of streams
+	held    int             // turns
 	finish  float64
 	waiting []*Stream // in order of their requests
+}
+
+// source is an address that streams come from.
+type source struct {
+	address string
+	jobs    map[*job]bool // with streams from here
+	latest  float64       // the latest virtual finish time of its streams' turns: another name does not make up for them
 }
 
 // Stream is a member of a queue that sends one message after another. Only one goroutine may use it. Make it with Queue.Join and
@@ -62,6 +74,7 @@ type job struct {
 type Stream struct {
 	queue *Queue
 	job   *job
+	from  *source
 	ready chan struct{} // buffered; receives one value when a waiting stream gets its turn
 	uses  func() bool
 	sent  int64 // bytes sent in this turn
@@ -76,10 +89,11 @@ type Stream struct {
 	last     int64         // bytes of its last message
 }
 
-// New returns a queue that grants a number of turns at a time, or two for each job with streams if these are more. A job alone needs no
+// New returns a queue that grants a number of turns at a time, or two for each job with streams if these are more, where jobs of one address
+// count as one. A job alone needs no
 // turns: there is nobody to share with.
 func New(turns int) *Queue {
-	q := &Queue{turns: turns, jobs: map[string]*job{}}
+	q := &Queue{turns: turns, jobs: map[string]*job{}, sources: map[string]*source{}}
 	q.timer = time.AfterFunc(time.Hour, q.overdue)
 	q.timer.Stop()
 	return q
@@ -91,7 +105,7 @@ func (q *Queue) Configure(s Settings) {
 	defer q.mu.Unlock()
 	q.settings = s
 	for _, j := range q.jobs {
-		j.weight = s.weight(j.name)
+		j.weight = j.share * s.weight(j.name)
 	}
 }
 
@@ -109,37 +123,60 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("job %q: it has %d streams of this data node, which is the limit maxStreamsPerJob; end one, or raise the limit", e.Job, e.Most)
 }
 
-// Join adds a stream to a job. uses reports whether the stream uses its turn, to make a message or to wait for the network, rather than
-// to wait for its client; it may be called whenever the stream has a turn, and must not call the queue. The error is a *LimitError.
-func (q *Queue) Join(name string, uses func() bool) (*Stream, error) {
+// Join adds a stream from an address to a job. uses reports whether the stream uses its turn, to make a message or to wait for the network,
+// rather than to wait for its client; it may be called whenever the stream has a turn, and must not call the queue. The error is a *LimitError.
+func (q *Queue) Join(name, address string, uses func() bool) (*Stream, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	j := q.jobs[name]
-	known := j != nil && j.streams > 0
-	if limit := q.settings.MaxJobs; limit > 0 && !known && q.open >= limit {
+	if limit := q.settings.MaxJobs; limit > 0 && j == nil && len(q.jobs) >= limit {
 		return nil, &LimitError{"maxJobs", limit, name}
 	}
-	if limit := q.settings.MaxStreamsPerJob; limit > 0 && known && j.streams >= limit {
+	if limit := q.settings.MaxStreamsPerJob; limit > 0 && j != nil && j.total >= limit {
 		return nil, &LimitError{"maxStreamsPerJob", limit, name}
 	}
-	if j == nil {
-		for name, old := range q.jobs {
-			q.forget(name, old)
+	from := q.sources[address]
+	if from == nil {
+		for _, old := range q.sources {
+			q.forget(old)
 		}
-		j = &job{name: name, weight: q.settings.weight(name)}
+		from = &source{address: address, jobs: map[*job]bool{}}
+		q.sources[address] = from
+	}
+	if j == nil {
+		j = &job{name: name, streams: map[*source]int{}, finish: from.latest}
 		q.jobs[name] = j
 	}
-	if !known {
-		q.open++
+	j.total++
+	if j.streams[from]++; j.streams[from] == 1 {
+		from.jobs[j] = true
+		q.divide(from)
 	}
-	j.streams++
-	return &Stream{queue: q, job: j, ready: make(chan struct{}, 1), uses: uses, index: -1, patience: usualPatience, last: usualMessage}, nil
+	return &Stream{queue: q, job: j, from: from, ready: make(chan struct{}, 1), uses: uses, index: -1, patience: usualPatience, last: usualMessage}, nil
 }
 
-// forget removes a job without streams whose finish is past, so that it would start as a new one does.
-func (q *Queue) forget(name string, j *job) {
-	if j.streams == 0 && j.finish <= q.virtual {
-		delete(q.jobs, name)
+// divide sets the shares of the jobs from a source, to which a job came or which one has left.
+func (q *Queue) divide(from *source) {
+	for j := range from.jobs {
+		q.setShare(j)
+	}
+}
+
+// setShare sets the share of a job: the largest that it has of any of its addresses.
+func (q *Queue) setShare(j *job) {
+	q.shares -= j.share
+	j.share = 0
+	for from := range j.streams {
+		j.share = max(j.share, 1/float64(len(from.jobs)))
+	}
+	q.shares += j.share
+	j.weight = j.share * q.settings.weight(j.name)
+}
+
+// forget removes a source without streams whose latest finish is past, so that its next job would start as one of a new source does.
+func (q *Queue) forget(from *source) {
+	if len(from.jobs) == 0 && from.latest <= q.virtual {
+		delete(q.sources, from.address)
 	}
 }
 
@@ -149,10 +186,17 @@ func (s *Stream) Leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.settle(s)
-	s.job.streams--
-	if s.job.streams == 0 {
-		q.open--
-		q.forget(s.job.name, s.job)
+	j, from := s.job, s.from
+	j.total--
+	if j.streams[from]--; j.streams[from] == 0 {
+		delete(j.streams, from)
+		delete(from.jobs, j)
+		q.setShare(j)
+		q.divide(from)
+		if j.total == 0 {
+			delete(q.jobs, j.name) // its sources keep its finish
+		}
+		q.forget(from)
 	}
 	q.dispatch()
 }
@@ -225,7 +269,7 @@ func (q *Queue) settle(s *Stream) {
 	}
 	s.open = false
 	s.job.finish += float64(s.sent-s.charged) / s.job.weight
-	q.latest = max(q.latest, s.job.finish)
+	q.count(s)
 	if s.sent > 0 {
 		s.last = s.sent
 	}
@@ -243,6 +287,12 @@ func (q *Queue) settle(s *Stream) {
 	}
 }
 
+// count notes the virtual finish time of the stream's job. mu is held.
+func (q *Queue) count(s *Stream) {
+	q.latest = max(q.latest, s.job.finish)
+	s.from.latest = max(s.from.latest, s.job.finish)
+}
+
 // drop takes the turn from a stream that holds one. mu is held.
 func (q *Queue) drop(s *Stream) {
 	end := len(q.holding) - 1
@@ -256,7 +306,7 @@ func (q *Queue) drop(s *Stream) {
 
 // dispatch grants turns while there are any. mu is held.
 func (q *Queue) dispatch() {
-	for len(q.waiting) > 0 && (q.open < 2 || len(q.holding) < max(q.turns, 2*q.open)) {
+	for len(q.waiting) > 0 && (len(q.jobs) < 2 || len(q.holding) < max(q.turns, int(math.Round(2*q.shares)))) {
 		q.grant(q.next())
 	}
 	if len(q.waiting) > 0 {
@@ -285,8 +335,10 @@ func (q *Queue) next() (best int, first float64) {
 // start is the virtual time at which the job's next turn would start. mu is held.
 func (q *Queue) start(j *job) float64 { return max(q.virtual, j.finish) }
 
-// grant gives a turn to the first stream of the job waiting[i]. first is the earliest start of all that wait. mu is held.
+// grant gives a turn to the first stream of the job waiting[i]. first is the earliest start of all that wait. The virtual time does not pass the
+// finish of a job that has turns: it may have no other stream that waits, and would lose its place. mu is held.
 func (q *Queue) grant(i int, first float64) {
+	before := q.virtual
 	j := q.waiting[i]
 	s := j.waiting[0]
 	j.waiting = slices.Delete(j.waiting, 0, 1)
@@ -296,7 +348,12 @@ func (q *Queue) grant(i int, first float64) {
 	}
 	s.charged = s.last
 	j.finish = q.start(j) + float64(s.charged)/j.weight
-	q.virtual, q.latest = first, max(q.latest, j.finish)
+	q.virtual = first
+	for _, h := range q.holding {
+		q.virtual = min(q.virtual, h.job.finish)
+	}
+	q.virtual = max(q.virtual, before)
+	q.count(s)
 	j.held++
 	s.open, s.index, s.since, s.network = true, len(q.holding), time.Now(), false
 	q.holding = append(q.holding, s)

@@ -4,8 +4,10 @@
 package fair
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"sync"
@@ -22,7 +24,7 @@ func idle() bool { return false }
 // reader is a job in a simulation: each of its streams sends messages of a length as fast as its turns allow, and holds each turn for
 // a time.
 type reader struct {
-	job     string
+	job     string // and, after an @, the address of its streams if it is not the job's own
 	streams int
 	message int64
 	hold    time.Duration
@@ -38,10 +40,11 @@ func simulate(t *testing.T, q *Queue, length time.Duration, readers ...reader) m
 	var all sync.WaitGroup
 	sent := map[string]int64{}
 	for _, r := range readers {
+		job, address, _ := strings.Cut(r.job, "@")
 		for range r.streams {
 			all.Go(func() {
 				time.Sleep(r.begin)
-				s, err := q.Join(r.job, idle)
+				s, err := q.Join(job, cmp.Or(address, job), idle)
 				if err != nil {
 					t.Error(err)
 					return
@@ -54,7 +57,7 @@ func simulate(t *testing.T, q *Queue, length time.Duration, readers ...reader) m
 					time.Sleep(r.hold)
 					s.Sent(r.message)
 					mu.Lock()
-					sent[r.job] += r.message
+					sent[job] += r.message
 					mu.Unlock()
 				}
 			})
@@ -89,7 +92,17 @@ func TestShares(t *testing.T) {
 		{"short messages", nil, []reader{{"long", 8, mib, 2 * time.Millisecond, 0}, {"short", 8, mib / 8, time.Millisecond / 4, 0}}, map[string]float64{"short": 0.5}},
 		{"four jobs", nil, []reader{{"a", 2, mib, time.Millisecond, 0}, {"b", 2, mib, time.Millisecond, 0}, {"c", 4, mib, time.Millisecond, 0}, {"d", 64, mib, time.Millisecond, 0}},
 			map[string]float64{"a": 0.25, "b": 0.25, "c": 0.25, "d": 0.25}},
+		{"a job of two addresses", nil, []reader{{"a@x", 4, mib, time.Millisecond, 0}, {"a@y", 4, mib, time.Millisecond, 0}, {"b", 4, mib, time.Millisecond, 0}},
+			map[string]float64{"b": 0.5}},
+		{"two jobs of one address", nil, []reader{{"a@x", 4, mib, time.Millisecond, 0}, {"b@x", 4, mib, time.Millisecond, 0}, {"c", 4, mib, time.Millisecond, 0}},
+			map[string]float64{"a": 0.25, "b": 0.25, "c": 0.5}},
 	}
+	forged := []reader{{"honest", 2, mib, time.Millisecond, 0}}
+	for i := range 31 {
+		forged = append(forged, reader{fmt.Sprintf("forged %d@one", i), 1 + i%2, mib, time.Millisecond, 0})
+	}
+	tests = append(tests, tests[0])
+	tests[len(tests)-1].name, tests[len(tests)-1].readers, tests[len(tests)-1].want = "names of one address", forged, map[string]float64{"honest": 0.5}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -102,6 +115,45 @@ func TestShares(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNamesThatChange has a client that sends each message as another job.
+func TestNamesThatChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(4)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		var changed int64
+		var mu sync.Mutex
+		for stream := range 8 {
+			all.Go(func() {
+				for i := 0; ctx.Err() == nil; i++ {
+					s, err := q.Join(fmt.Sprintf("%d of %d", i, stream), "one", idle)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if _, err := s.Take(ctx); err == nil {
+						time.Sleep(time.Millisecond)
+						s.Sent(mib)
+						mu.Lock()
+						changed += mib
+						mu.Unlock()
+					}
+					s.Leave()
+				}
+			})
+		}
+		sent := simulate(t, q, 10*time.Second, reader{"honest", 2, mib, time.Millisecond, 0})
+		all.Wait()
+		if share := float64(sent["honest"]) / float64(sent["honest"]+changed); share < 0.45 {
+			t.Errorf("the honest job has %.3f of the bytes, want half", share)
+		}
+		if len(q.jobs) > 20 || len(q.sources) > 2 {
+			t.Errorf("%d jobs and %d addresses are kept", len(q.jobs), len(q.sources))
+		}
+	})
 }
 
 // TestSlowReadersHoldNobody has a job whose clients take 100 ms for each message beside one that is fast.
@@ -135,7 +187,7 @@ func TestReadersThatStop(t *testing.T) {
 					if i == 4 {
 						job = "next"
 					}
-					s, err := q.Join(job, tt.sending)
+					s, err := q.Join(job, job, tt.sending)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -167,7 +219,7 @@ func TestPatience(t *testing.T) {
 	}{"quick": {quickTurn - 1, false, usualPatience}, "slow client": {quickTurn, false, leastPatience}, "slow network": {quickTurn, true, usualPatience}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, err := New(1).Join("job", idle)
+				s, err := New(1).Join("job", "job", idle)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -196,7 +248,7 @@ func TestAJobAloneTakesAllTurns(t *testing.T) {
 		q := New(1)
 		var streams []*Stream
 		for range 9 {
-			s, err := q.Join("alone", idle)
+			s, err := q.Join("alone", "alone", idle)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -216,13 +268,13 @@ func TestTakeEndsWithItsContext(t *testing.T) {
 		q := New(1) // two for each job
 		var holders []*Stream
 		for range 4 {
-			s, err := q.Join("a", idle)
+			s, err := q.Join("a", "a", idle)
 			if err != nil {
 				t.Fatal(err)
 			}
 			holders = append(holders, s)
 		}
-		waiter, err := q.Join("b", idle)
+		waiter, err := q.Join("b", "b", idle)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +291,7 @@ func TestTakeEndsWithItsContext(t *testing.T) {
 		for _, s := range append(holders, waiter) {
 			s.Leave()
 		}
-		if q.open != 0 || len(q.waiting) != 0 || len(q.holding) != 0 {
+		if len(q.jobs) != 0 || len(q.waiting) != 0 || len(q.holding) != 0 {
 			t.Errorf("the queue is not empty: %+v", q)
 		}
 	})
@@ -249,7 +301,7 @@ func TestLimits(t *testing.T) {
 	q := New(1)
 	q.Configure(Settings{MaxJobs: 2, MaxStreamsPerJob: 2})
 	join := func(job string) error {
-		_, err := q.Join(job, idle)
+		_, err := q.Join(job, job, idle)
 		return err
 	}
 	for _, job := range []string{"a", "a", "b"} {
@@ -278,7 +330,7 @@ func TestLimits(t *testing.T) {
 func TestJobsAreForgotten(t *testing.T) {
 	q := New(1)
 	for i := range 1000 {
-		s, err := q.Join(string(rune(i)), idle)
+		s, err := q.Join(string(rune(i)), string(rune(i)), idle)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,8 +340,8 @@ func TestJobsAreForgotten(t *testing.T) {
 		s.Sent(mib)
 		s.Leave()
 	}
-	if len(q.jobs) > 1 {
-		t.Errorf("%d jobs are kept", len(q.jobs))
+	if len(q.jobs) > 1 || len(q.sources) > 1 {
+		t.Errorf("%d jobs and %d addresses are kept", len(q.jobs), len(q.sources))
 	}
 }
 
@@ -317,7 +369,7 @@ func TestParse(t *testing.T) {
 // BenchmarkTake measures what a turn costs if nobody else wants one.
 func BenchmarkTake(b *testing.B) {
 	q := New(4)
-	s, err := q.Join("a", idle)
+	s, err := q.Join("a", "a", idle)
 	if err != nil {
 		b.Fatal(err)
 	}

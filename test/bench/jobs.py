@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -47,6 +49,8 @@ class Job:
     streams: int
     least: float = 0
     most: float = 1
+    names: int = 1  # each stream names itself one of so many jobs, as a client that lies would
+    address: str = "127.0.0.1"  # of the client
 
 
 CASES: dict[str, list[Job]] = {
@@ -54,6 +58,10 @@ CASES: dict[str, list[Job]] = {
     "one alone, 8 streams": [Job("a", 8)],
     "four together, 2 streams each": [Job(name, 2) for name in "abcd"],
     "32 streams and 2 streams": [Job("many", 32, 0.45, 0.55), Job("few", 2, 0.45, 0.55)],
+    "31 forged names of one address, and 2 streams": [
+        Job("forged", 31, 0.45, 0.55, names=31),
+        Job("honest", 2, 0.45, 0.55, address="127.0.0.2"),
+    ],
     "weights 3:1, 8 streams each": [Job("heavy", 8, 0.675, 0.825), Job("light", 8, 0.225, 0.275)],
 }
 # The smallest ratio of the new server's bytes to the other one's.
@@ -72,8 +80,8 @@ def table(lake: Lake) -> Made:
 class Streams:
     """The streams of a job, in its own process."""
 
-    def __init__(self, endpoint: str, count: int) -> None:
-        self._endpoint, self._count = endpoint, count
+    def __init__(self, endpoint: str, count: int, names: int) -> None:
+        self._endpoint, self._count, self._names = endpoint, count, names
         self._begin = self._end = float("inf")
         self._flowing = threading.Barrier(count + 1)
         self.bytes = [0] * count
@@ -93,10 +101,11 @@ class Streams:
     def _stream(self, rank: int) -> None:
         epoch = rank
         with DataCache(self._endpoint) as cache:
+            own = {"job": f"forged-{rank % self._names}"} if self._names > 1 else {}
             while time.monotonic() < self._end:
                 request = {
                     "kind": "epoch", "seed": 7, "epoch": epoch, "shuffle": True, "global_batch": 1024, "tail": "keep",
-                    "rank": 0, "world": 1,
+                    "rank": 0, "world": 1, **own,
                 }  # fmt: skip
                 for endpoint in cache.get_flight_info(request).endpoints:
                     self._drain(
@@ -127,7 +136,7 @@ def measure(endpoint: str, jobs: Sequence[Job], seconds: float, *, named: bool) 
         environment = {name: value for name, value in os.environ.items() if name != "TRAIN_JOB_NAME"}
         if named:
             environment["TRAIN_JOB_NAME"] = job.name
-        own = [endpoint, job.streams, cores[number % len(cores)]]
+        own = [endpoint, job.streams, cores[number % len(cores)], job.names, job.address]
         command = [sys.executable, __file__, "--job", json.dumps(own)]
         pipe = subprocess.PIPE
         processes.append(subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe))
@@ -194,9 +203,11 @@ def main() -> None:
     parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
     own = parser.parse_args()
     if own.job:
-        endpoint, streams, core = own.job
+        endpoint, streams, core, names, address = own.job
         os.sched_setaffinity(0, {core})
-        Streams(endpoint, streams).read()
+        connect: Any = functools.partial(socket.create_connection, source_address=(address, 0))
+        socket.create_connection = connect
+        Streams(endpoint, streams, names).read()
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

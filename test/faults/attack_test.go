@@ -154,32 +154,29 @@ func (r *recorder) Send(m *flight.FlightData) error {
 
 // TestHostileExchange sends requests for rows that crashed data nodes when arrow-go parsed them, with and without a ticket.
 func TestHostileExchange(t *testing.T) {
-	for _, transport := range transports {
-		t.Run(string(transport), func(t *testing.T) {
-			t.Parallel()
-			c := overTransport(t, transport)
-			ticket := &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: c.takeTicket()}
-			schema, batch := compressedRows(t)
-			tests := []struct {
-				name     string
-				messages []*flight.FlightData
-				code     codes.Code
-				message  string
-			}{
-				{"no message", nil, codes.Unauthenticated, "ticket"},
-				{"countless fields without a ticket", []*flight.FlightData{{DataHeader: countlessFields()}}, codes.Unauthenticated, "ticket"},
-				{"countless fields", []*flight.FlightData{{FlightDescriptor: ticket, DataHeader: countlessFields()}}, codes.InvalidArgument, "leads out of the message"},
-				{"nested fields without a ticket", []*flight.FlightData{{DataHeader: laughs()}}, codes.Unauthenticated, "ticket"},
-				{"nested fields", []*flight.FlightData{{FlightDescriptor: ticket, DataHeader: laughs()}}, codes.InvalidArgument, "want batches of one int64 column named row"},
-				{"a compressed batch", []*flight.FlightData{{FlightDescriptor: ticket}, schema, batch}, codes.InvalidArgument, "compressed"},
-				{"a long name", []*flight.FlightData{{FlightDescriptor: ticket, DataHeader: []byte(strings.Repeat("x", 1<<16))}}, codes.InvalidArgument, "leads out"},
-			}
-			for _, tt := range tests {
-				err := c.exchange(limit(t, prompt), tt.messages...)
-				t.Logf("%s: %v", tt.name, err)
-				wantStatus(t, err, tt.code, tt.message)
-			}
-			c.survives()
-		})
-	}
+	underAttack(t, func(t *testing.T, c *cluster) {
+		ticket := &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: c.takeTicket()}
+		schema, batch := compressedRows(t)
+		tests := []struct {
+			name     string
+			messages []*flight.FlightData
+			code     codes.Code
+			message  string
+		}{
+			{"no message", nil, codes.Unauthenticated, "ticket"},
+			{"countless fields without a ticket", []*flight.FlightData{{DataHeader: countlessFields()}}, codes.Unauthenticated, "ticket"},
+			{"countless fields", []*flight.FlightData{{FlightDescriptor: ticket, DataHeader: countlessFields()}}, codes.InvalidArgument, "leads out of the message"},
+			{"nested fields without a ticket", []*flight.FlightData{{DataHeader: laughs()}}, codes.Unauthenticated, "ticket"},
+			{"nested fields", []*flight.FlightData{{FlightDescriptor: ticket, DataHeader: laughs()}}, codes.InvalidArgument, "want batches of one int64 column named row"},
+			{"a compressed batch", []*flight.FlightData{{FlightDescriptor: ticket}, schema, batch}, codes.InvalidArgument, "compressed"},
+			{"a long name", []*flight.FlightData{{FlightDescriptor: ticket, DataHeader: []byte(strings.Repeat("x", 1<<16))}}, codes.InvalidArgument, "leads out"},
+		}
+		for _, tt := range tests {
+			err := c.exchange(limit(t, prompt), tt.messages...)
+			t.Logf("%s: %v", tt.name, err)
+			wantStatus(t, err, tt.code, tt.message)
+		}
+		c.survives()
+		c.within()
+	})
 }

@@ -23,7 +23,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/epoch"
-	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 const (
@@ -55,15 +54,23 @@ func many(t *testing.T, n int) int {
 	return n * times
 }
 
-// attacked starts a cache of the big table with limited memory.
-func attacked(t *testing.T, transport transport.Implementation) *cluster {
+// underAttack runs an attack against a cache of the big table with limited memory, for each transport and number of processors.
+func underAttack(t *testing.T, attack func(t *testing.T, c *cluster)) {
 	t.Helper()
-	c := newCluster(t, big(t), 1)
-	c.args = append(c.args, "--transport", string(transport))
-	c.nodeArgs = append(c.nodeArgs, "--memory-limit", strconv.Itoa(nodeLimit))
-	c.startAll()
-	c.await("Ready", "", soon)
-	return c
+	for _, transport := range transports {
+		for _, n := range processors(t) {
+			t.Run(fmt.Sprintf("%s, %d processors", transport, n), func(t *testing.T) {
+				t.Parallel()
+				c := newCluster(t, big(t), 1)
+				c.variables = append(c.variables, fmt.Sprintf("GOMAXPROCS=%d", n))
+				c.args = append(c.args, "--transport", string(transport))
+				c.nodeArgs = append(c.nodeArgs, "--memory-limit", strconv.Itoa(nodeLimit))
+				c.startAll()
+				c.await("Ready", "", soon)
+				attack(t, c)
+			})
+		}
+	}
 }
 
 // within asserts that no process has used more memory than allowed.
@@ -82,41 +89,37 @@ func (c *cluster) within() {
 // TestHalfSentRequests makes 500 calls of each kind that announce a message of 4 MiB, or of the maximum of their method, and never
 // complete it.
 func TestHalfSentRequests(t *testing.T) {
-	for _, transport := range transports {
-		t.Run(string(transport), func(t *testing.T) {
-			t.Parallel()
-			c := attacked(t, transport)
-			var attackers sync.WaitGroup
-			for _, attack := range []struct {
-				address, method string
-				size            int
-			}{
-				{c.headAddr, "GetFlightInfo", 4 << 20}, {c.headAddr, "GetFlightInfo", 128 << 10}, {c.headAddr, "DoAction", 4 << 20},
-				{c.nodeAddrs[0], "DoExchange", 4 << 20}, {c.nodeAddrs[0], "DoExchange", 128 << 10}, {c.nodeAddrs[0], "DoGet", 4 << 20},
-			} {
-				message := byteorder.BigEndian.AppendUint32([]byte{0}, uint32(attack.size))
-				message = append(message, make([]byte, attack.size-1)...)
-				attackers.Go(func() {
-					client := dialRaw(t, attack.address)
-					sent, calls := 0, many(t, 500)
-					end := time.Now().Add(10 * time.Second)
-					for i := range calls {
-						if time.Now().After(end) {
-							break
-						}
-						id := uint32(2*i + 1)
-						client.begin(id, attack.method)
-						sent += client.send(id, message)
+	underAttack(t, func(t *testing.T, c *cluster) {
+		var attackers sync.WaitGroup
+		for _, attack := range []struct {
+			address, method string
+			size            int
+		}{
+			{c.headAddr, "GetFlightInfo", 4 << 20}, {c.headAddr, "GetFlightInfo", 128 << 10}, {c.headAddr, "DoAction", 4 << 20},
+			{c.nodeAddrs[0], "DoExchange", 4 << 20}, {c.nodeAddrs[0], "DoExchange", 128 << 10}, {c.nodeAddrs[0], "DoGet", 4 << 20},
+		} {
+			message := byteorder.BigEndian.AppendUint32([]byte{0}, uint32(attack.size))
+			message = append(message, make([]byte, attack.size-1)...)
+			attackers.Go(func() {
+				client := dialRaw(t, attack.address)
+				sent, calls := 0, many(t, 500)
+				end := time.Now().Add(10 * time.Second)
+				for i := range calls {
+					if time.Now().After(end) {
+						break
 					}
-					t.Logf("%s of %d KiB: %d KiB sent, %d of %d calls ended", attack.method, attack.size>>10, sent>>10, client.endedCalls(), calls)
-				})
-			}
-			c.servesBeside()
-			attackers.Wait()
-			c.survives()
-			c.within()
-		})
-	}
+					id := uint32(2*i + 1)
+					client.begin(id, attack.method)
+					sent += client.send(id, message)
+				}
+				t.Logf("%s of %d KiB: %d KiB sent, %d of %d calls ended", attack.method, attack.size>>10, sent>>10, client.endedCalls(), calls)
+			})
+		}
+		c.servesBeside()
+		attackers.Wait()
+		c.survives()
+		c.within()
+	})
 }
 
 // servesBeside asserts that an honest client gets all rows during an attack. The server may ask it to retry.
@@ -155,41 +158,37 @@ func rowsMessage(t *testing.T, ticket []byte, rows int) []*flight.FlightData {
 
 // TestUnreadTakes has clients request a row of 4 KiB many times without reading the response.
 func TestUnreadTakes(t *testing.T) {
-	for _, transport := range transports {
-		t.Run(string(transport), func(t *testing.T) {
-			t.Parallel()
-			c := attacked(t, transport)
-			ticket := c.takeTicket()
-			whole, part := rowsMessage(t, ticket, 490_000), rowsMessage(t, ticket, 10_000)
-			err := c.exchange(limit(t, prompt), whole...) // read completely, and rejected
-			wantStatus(t, err, codes.ResourceExhausted, "needed")
-			t.Log(err)
-			ctx, stop := context.WithCancel(t.Context())
-			defer stop()
-			for i := range many(t, 8) {
-				for _, messages := range [][]*flight.FlightData{whole, part} {
-					stream, err := service(ctx, t, c.nodeAddrs[0]).DoExchange(ctx)
-					if err != nil {
-						t.Fatal(err)
-					}
-					for _, m := range messages {
-						if err := stream.Send(m); err != nil {
-							t.Logf("take %d: %v", i, err)
-							break
-						}
+	underAttack(t, func(t *testing.T, c *cluster) {
+		ticket := c.takeTicket()
+		whole, part := rowsMessage(t, ticket, 490_000), rowsMessage(t, ticket, 10_000)
+		err := c.exchange(limit(t, prompt), whole...) // read completely, and rejected
+		wantStatus(t, err, codes.ResourceExhausted, "needed")
+		t.Log(err)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		for i := range many(t, 8) {
+			for _, messages := range [][]*flight.FlightData{whole, part} {
+				stream, err := service(ctx, t, c.nodeAddrs[0]).DoExchange(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range messages {
+					if err := stream.Send(m); err != nil {
+						t.Logf("take %d: %v", i, err)
+						break
 					}
 				}
 			}
-			c.servesBeside()
-			if err := c.exchangeOnce(ticket); err != nil {
-				t.Errorf("an honest exchange beside the attack: %v", err)
-			}
-			c.within()
-			stop()
-			c.clientsGone()
-			c.survives()
-		})
-	}
+		}
+		c.servesBeside()
+		if err := c.exchangeOnce(ticket); err != nil {
+			t.Errorf("an honest exchange beside the attack: %v", err)
+		}
+		c.within()
+		stop()
+		c.clientsGone()
+		c.survives()
+	})
 }
 
 // exchangeOnce requests some rows and reads the response.
@@ -232,38 +231,34 @@ func (c *cluster) clientsGone() {
 
 // TestIdleStreams opens many shuffled streams that nobody reads.
 func TestIdleStreams(t *testing.T) {
-	for _, transport := range transports {
-		t.Run(string(transport), func(t *testing.T) {
-			t.Parallel()
-			c := attacked(t, transport)
-			shuffled := epochOf(epoch.Epoch{Seed: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: epoch.Keep}, epoch.Share{World: 1, Workers: 1})
-			info, err := c.info(limit(t, prompt), shuffled)
-			if err != nil {
+	underAttack(t, func(t *testing.T, c *cluster) {
+		shuffled := epochOf(epoch.Epoch{Seed: 1, Shuffle: true, Clump: 1, GlobalBatch: 64, Tail: epoch.Keep}, epoch.Share{World: 1, Workers: 1})
+		info, err := c.info(limit(t, prompt), shuffled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		client := service(ctx, t, c.nodeAddrs[0])
+		for i := range many(t, 700) {
+			if i%100 == 0 {
+				client = service(ctx, t, c.nodeAddrs[0])
+			}
+			if _, err := client.DoGet(ctx, info.GetEndpoint()[0].GetTicket()); err != nil && status.Code(err) != codes.ResourceExhausted {
 				t.Fatal(err)
 			}
-			ctx, stop := context.WithCancel(t.Context())
-			defer stop()
-			client := service(ctx, t, c.nodeAddrs[0])
-			for i := range many(t, 700) {
-				if i%100 == 0 {
-					client = service(ctx, t, c.nodeAddrs[0])
-				}
-				if _, err := client.DoGet(ctx, info.GetEndpoint()[0].GetTicket()); err != nil && status.Code(err) != codes.ResourceExhausted {
-					t.Fatal(err)
-				}
+		}
+		eventually(t, prompt, func() error {
+			if open := c.nodes[0].metric("datacache_streams"); open < 100 {
+				return fmt.Errorf("%.0f streams are open", open)
 			}
-			eventually(t, prompt, func() error {
-				if open := c.nodes[0].metric("datacache_streams"); open < 100 {
-					return fmt.Errorf("%.0f streams are open", open)
-				}
-				return nil
-			})
-			t.Logf("%.0f streams, %.0f bytes for clients", c.nodes[0].metric("datacache_streams"), c.nodes[0].metric("datacache_memory_clients_bytes"))
-			c.servesBeside()
-			c.within()
-			stop()
-			c.clientsGone()
-			c.survives()
+			return nil
 		})
-	}
+		t.Logf("%.0f streams, %.0f bytes for clients", c.nodes[0].metric("datacache_streams"), c.nodes[0].metric("datacache_memory_clients_bytes"))
+		c.servesBeside()
+		c.within()
+		stop()
+		c.clientsGone()
+		c.survives()
+	})
 }
