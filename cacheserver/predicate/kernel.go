@@ -77,8 +77,8 @@ func eachInt[T ~int32 | ~int64](t *term, values []T, out *bitmap) error {
 		words(values, out, func(some []T) uint64 { return inSet(&t.set, some) })
 		return nil
 	}
-	low, high, any := t.bounds()
-	if !any {
+	low, high, some := t.bounds()
+	if !some {
 		out.fill(false)
 		return nil
 	}
@@ -87,8 +87,8 @@ func eachInt[T ~int32 | ~int64](t *term, values []T, out *bitmap) error {
 	return nil
 }
 
-// bounds returns the integers for which a test with one value is true: those from low to high. any is false if there is none.
-func (t *term) bounds() (low, high int64, any bool) {
+// bounds returns the integers for which a test with one value is true: those from low to high. some is false if there is none.
+func (t *term) bounds() (low, high int64, some bool) {
 	if t.test != isIn && t.test != isOrdered {
 		return 0, 0, false
 	}
@@ -112,12 +112,12 @@ func (t *term) bounds() (low, high int64, any bool) {
 
 // inRange has a bit for each of at most 64 values: whether it is one of low to low+span.
 func inRange[T ~int32 | ~int64](values []T, low int64, span uint64) (word uint64) {
-	for i := len(values) - 1; i >= 0; i-- {
+	for i, v := range values {
 		bit := uint64(0)
-		if uint64(int64(values[i])-low) <= span {
+		if uint64(int64(v)-low) <= span {
 			bit = 1
 		}
-		word = word<<1 | bit
+		word |= bit << (i & 63)
 	}
 	return word
 }
@@ -132,13 +132,10 @@ func inSet[T ~int32 | ~int64](s *set, values []T) (word uint64) {
 		}
 		return word
 	}
-	for i := len(values) - 1; i >= 0; i-- {
-		at := uint64(int64(values[i]) - s.low)
-		bit := uint64(0)
-		if at <= s.span {
-			bit = s.near[at/64] >> (at % 64) & 1
+	for i, v := range values {
+		if at := uint64(int64(v) - s.low); at <= s.span {
+			word |= s.near[at/64] >> (at % 64) & 1 << (i & 63)
 		}
-		word = word<<1 | bit
 	}
 	return word
 }
@@ -172,7 +169,7 @@ func eachFloat[T float32 | float64](t *term, values []T, out *bitmap) error {
 
 // accepted has a bit for each of at most 64 values: whether comparing it with another one gives one of the accepted results.
 func accepted[T float32 | float64](values []T, than float64, accept byte) (word uint64) {
-	for i := len(values) - 1; i >= 0; i-- {
+	for i := range values {
 		v, found := float64(values[i]), byte(0)
 		if v < than {
 			found = less
@@ -187,7 +184,7 @@ func accepted[T float32 | float64](values []T, than float64, accept byte) (word 
 		if found&accept != 0 {
 			bit = 1
 		}
-		word = word<<1 | bit
+		word |= bit << (i & 63)
 	}
 	return word
 }
