@@ -30,6 +30,7 @@ type arrowEngine struct {
 	namespace string // namespace of the manager
 	heads     heads
 	warnings  *warnings
+	replaced  sync.Map // why pods were replaced, until they are ready: sentences by types.NamespacedName
 	kept      sync.Map // StatefulSets of data nodes that wait for their next head, by types.NamespacedName
 }
 
@@ -126,12 +127,8 @@ func (e *arrowEngine) observe(ctx context.Context, dc *v1alpha1.DataCache) (obse
 
 // explain returns what prevents the pods from being created or running; nil if they only need time.
 func (e *arrowEngine) explain(ctx context.Context, set *lws.LeaderWorkerSet, pods []*corev1.Pod) (*trouble, error) {
-	outages, err := e.outages(ctx, pods)
-	if err != nil {
-		return nil, err
-	}
-	if t := troubleOfMachines(pods, outages); t != nil {
-		return t, nil
+	if t, err := e.troubleOfMachines(ctx, pods); t != nil || err != nil {
+		return t, err
 	}
 	if t := troubleOf(pods); t != nil || !needsWarnings(set, pods, e.warnings.now()) {
 		return t, nil

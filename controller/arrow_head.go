@@ -57,14 +57,18 @@ type headStatus struct {
 	} `json:"nodes"`
 }
 
-// hasNode reports whether the data node with the index is connected to the head.
-func (h *headStatus) hasNode(index int) bool {
+// contactWith is the head's contact with the data node with the index.
+func (h *headStatus) contactWith(index int) contact {
 	for _, n := range h.Nodes {
-		if n.Index == index {
-			return n.State != "Missing" && n.State != "Lost"
+		switch {
+		case n.Index != index:
+		case n.State == "Lost":
+			return contactLost
+		case n.State != "Missing":
+			return contactHeld
 		}
 	}
-	return false
+	return contactUnknown
 }
 
 // percent is the percentage of splits in memory; 100 for a table without rows.

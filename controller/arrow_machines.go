@@ -104,41 +104,78 @@ func readyOf(node *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// strands reports whether the pod must be deleted without grace period: it is deleted already, or its machine does not exist, and no
-// kubelet will end it.
-func (o outage) strands(pod *corev1.Pod, now time.Time) bool {
+// contact is what a second observer, besides the API server, knows of a pod on a machine with an outage: the head of a data node, and the
+// controller of a head.
+type contact int
+
+const (
+	contactUnknown contact = iota
+	contactHeld
+	contactLost
+)
+
+// strands reports whether the pod must be deleted without grace period, since no kubelet will end it: its machine does not exist, or is
+// silent and the pod was evicted or is silent too.
+func (o outage) strands(pod *corev1.Pod, c contact, now time.Time) bool {
 	deleted := pod.DeletionTimestamp
 	switch {
 	case o.silent && o.since.IsZero():
 		return true
-	case deleted == nil:
-		return false
+	case c == contactHeld && pod.Labels[LabelRole] == RoleNode:
+		return false // only the API server has lost the machine: the rows are served
+	case o.silent:
+		return deleted != nil || c == contactLost
 	}
-	return o.silent || now.After(deleted.Add(deletionPatience)) // deleted is when the grace period ends
+	return deleted != nil && now.After(deleted.Add(deletionPatience)) // deleted is when the grace period ends
 }
 
-// trouble says what happened to the pod, since when, and what is done about it.
-func (o outage) trouble(pod *corev1.Pod) *trouble {
-	what := fmt.Sprintf("Kubernetes node %s no longer exists", o.machine)
-	if since := o.since.UTC().Format(time.RFC3339); o.silent && !o.since.IsZero() {
-		what = fmt.Sprintf("Kubernetes node %s has not answered since %s", o.machine, since)
-	} else if !o.silent {
-		what = fmt.Sprintf("Kubernetes node %s has not been ready since %s", o.machine, since)
+// what says what happened to the machine, and since when.
+func (o outage) what() string {
+	since := o.since.UTC().Format(time.RFC3339)
+	switch {
+	case o.since.IsZero():
+		return fmt.Sprintf("Kubernetes node %s no longer exists", o.machine)
+	case o.silent:
+		return fmt.Sprintf("Kubernetes node %s has not answered since %s", o.machine, since)
 	}
+	return fmt.Sprintf("Kubernetes node %s has not been ready since %s", o.machine, since)
+}
+
+// trouble says what happened to the pod's machine, and what is done about it.
+func (o outage) trouble(pod *corev1.Pod) *trouble {
+	what := o.what()
 	if pod.DeletionTimestamp == nil && !o.since.IsZero() {
-		return &trouble{reasonMachine, fmt.Sprintf("%s; pod %s is replaced when that has lasted %d s", what, pod.Name, machineToleration)}
+		return &trouble{reasonMachine, fmt.Sprintf("%s; pod %s is replaced %d s later at the latest", what, pod.Name, machineToleration)}
 	}
 	return &trouble{reasonMachine, fmt.Sprintf("%s; pod %s is being replaced", what, pod.Name)}
 }
 
-// troubleOfMachines returns the trouble of the first pod, by name, whose machine has an outage; nil if there is none.
-func troubleOfMachines(pods []*corev1.Pod, outages map[string]outage) *trouble {
+// troubleOfMachines returns the trouble of the first pod, by name, whose machine has an outage, or that was on one and is not ready since
+// it was replaced; nil if there is none.
+func (e *arrowEngine) troubleOfMachines(ctx context.Context, pods []*corev1.Pod) (*trouble, error) {
+	outages, err := e.outages(ctx, pods)
+	if err != nil {
+		return nil, err
+	}
 	for _, pod := range byName(pods) {
 		if o, ok := outages[pod.Spec.NodeName]; ok {
-			return o.trouble(pod)
+			return o.trouble(pod), nil
 		}
+		why, ok := e.replaced.Load(client.ObjectKeyFromObject(pod))
+		if !ok {
+			continue
+		}
+		if isReady(pod) {
+			e.replaced.Delete(client.ObjectKeyFromObject(pod))
+			continue
+		}
+		t := &trouble{reasonMachine, why.(string)}
+		if own := podTrouble(pod); own != nil {
+			t = &trouble{own.reason, t.message + "; " + own.message}
+		}
+		return t, nil
 	}
-	return nil
+	return nil, nil
 }
 
 // replaceLost lets the cache's pods on lost machines be replaced at once, and the data nodes outlive their head.
@@ -146,7 +183,7 @@ func troubleOfMachines(pods []*corev1.Pod, outages map[string]outage) *trouble {
 // A StatefulSet, as LeaderWorkerSet makes them, creates a pod only after the one with the same name is deleted, and on a machine that
 // does not answer a deleted pod stays for ever: so it is deleted without grace period. Its containers may then still run. For a cache
 // this is safe: rows are a copy of a pinned snapshot, which every process serves alike, and a head lets only one process be the data
-// node with an index. A data node that its head hears is kept: its machine is only out of the API server's reach.
+// node with an index.
 func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) error {
 	set, err := e.find(ctx, dc)
 	if err != nil || set == nil {
@@ -162,7 +199,7 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 	}
 	for _, pod := range byName(pods) {
 		o, out := outages[pod.Spec.NodeName]
-		lost := out && o.strands(pod, e.warnings.now()) && !e.hears(ctx, pod, pods)
+		lost := out && o.strands(pod, e.contactWith(ctx, pod, pods), e.warnings.now())
 		if isHead := pod.Labels[LabelRole] == RoleHead; isHead && set.DeletionTimestamp == nil {
 			if err := e.keepWorkers(ctx, set, pod, pods, lost); err != nil {
 				return err
@@ -176,23 +213,32 @@ func (e *arrowEngine) replaceLost(ctx context.Context, dc *v1alpha1.DataCache) e
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) { // another pod has its name now
 			return fmt.Errorf("delete Pod %s from lost machine %s: %w", qualified(pod), o.machine, err)
 		}
+		e.replaced.Store(client.ObjectKeyFromObject(pod), o.what()+"; pod "+pod.Name+" was replaced")
 	}
 	return nil
 }
 
-// hears reports whether the head of the data node in the pod answers and is connected to it.
-func (e *arrowEngine) hears(ctx context.Context, node *corev1.Pod, pods []*corev1.Pod) bool {
-	index, err := strconv.Atoi(node.Labels[lws.WorkerIndexLabelKey])
-	if err != nil || index == 0 {
-		return false // a head
+// contactWith asks the pod, if it is a head, or the head of the data node in the pod.
+func (e *arrowEngine) contactWith(ctx context.Context, pod *corev1.Pod, pods []*corev1.Pod) contact {
+	if pod.Labels[LabelRole] == RoleHead {
+		if _, err := e.heads.ask(ctx, pod); err != nil {
+			return contactLost
+		}
+		return contactHeld
+	}
+	index, err := strconv.Atoi(pod.Labels[lws.WorkerIndexLabelKey])
+	if err != nil {
+		return contactUnknown
 	}
 	for _, head := range runningHeads(pods) {
-		if head.Labels[lws.GroupIndexLabelKey] == node.Labels[lws.GroupIndexLabelKey] {
-			status, err := e.heads.ask(ctx, head)
-			return err == nil && status.hasNode(index-1)
+		if head.Labels[lws.GroupIndexLabelKey] != pod.Labels[lws.GroupIndexLabelKey] {
+			continue
+		}
+		if status, err := e.heads.ask(ctx, head); err == nil {
+			return status.contactWith(index - 1)
 		}
 	}
-	return false
+	return contactUnknown
 }
 
 // keepWorkers lets the data nodes of a group outlive its head. LeaderWorkerSet makes their StatefulSet a dependent of the head's pod,

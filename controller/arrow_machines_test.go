@@ -20,35 +20,44 @@ func TestStrands(t *testing.T) {
 		return cachePod(RoleNode, "c-0-1", func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(graceEnds)) })
 	}
 	for name, c := range map[string]struct {
-		outage outage
-		pod    *corev1.Pod
-		want   bool
-		says   string
+		outage  outage
+		pod     *corev1.Pod
+		contact contact
+		want    bool
+		says    string
 	}{
 		"silent, not evicted yet": {
-			outage{"n2", since, true}, cachePod(RoleNode, "c-0-1"), false,
-			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is replaced when that has lasted 30 s",
+			outage{"n2", since, true}, cachePod(RoleNode, "c-0-1"), contactUnknown, false,
+			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is replaced 30 s later at the latest",
+		},
+		"silent, also to its head": {
+			outage{"n2", since, true}, cachePod(RoleNode, "c-0-1"), contactLost, true,
+			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is replaced 30 s later at the latest",
+		},
+		"silent, but not to its head": {
+			outage{"n2", since, true}, deleted(noon.Add(30 * time.Second)), contactHeld, false,
+			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is being replaced",
 		},
 		"silent, evicted": {
-			outage{"n2", since, true}, deleted(noon.Add(30 * time.Second)), true,
+			outage{"n2", since, true}, deleted(noon.Add(30 * time.Second)), contactUnknown, true,
 			"Kubernetes node n2 has not answered since 2026-05-01T11:59:00Z; pod c-0-1 is being replaced",
 		},
 		"its kubelet answers and ends it": {
-			outage{"n2", since, false}, deleted(noon.Add(time.Second)), false,
+			outage{"n2", since, false}, deleted(noon.Add(time.Second)), contactUnknown, false,
 			"Kubernetes node n2 has not been ready since 2026-05-01T11:59:00Z; pod c-0-1 is being replaced",
 		},
 		"its kubelet answers and doesn't end it": {
-			outage{"n2", since, false}, deleted(noon.Add(-11 * time.Second)), true,
+			outage{"n2", since, false}, deleted(noon.Add(-11 * time.Second)), contactUnknown, true,
 			"Kubernetes node n2 has not been ready since 2026-05-01T11:59:00Z; pod c-0-1 is being replaced",
 		},
 		"gone": {
-			outage{machine: "n2", silent: true}, cachePod(RoleNode, "c-0-1"), true,
+			outage{machine: "n2", silent: true}, cachePod(RoleNode, "c-0-1"), contactUnknown, true,
 			"Kubernetes node n2 no longer exists; pod c-0-1 is being replaced",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := c.outage.strands(c.pod, noon.Time); got != c.want {
+			if got := c.outage.strands(c.pod, c.contact, noon.Time); got != c.want {
 				t.Errorf("strands is %t, want %t", got, c.want)
 			}
 			if diff := cmp.Diff(&trouble{reasonMachine, c.says}, c.outage.trouble(c.pod), cmp.AllowUnexported(trouble{})); diff != "" {

@@ -24,8 +24,8 @@ import (
 	"github.com/kubeflow/datacache/internal/inject"
 )
 
-// lostWithin is how long after a machine was lost its ranks must have their next batch: Kubernetes sees it after 40 to 50 s, and evicts
-// pods 30 s later.
+// lostWithin is how long after a machine was lost its ranks must have their next batch: Kubernetes sees it after 40 to 55 s, and what was
+// there is then replaced at once.
 const lostWithin = 90 * time.Second
 
 // TestMachinesAreLost loses one of three machines while TrainJobs of two ranks read caches that have parts on it, and brings it back:
