@@ -161,7 +161,7 @@ func (c *Cache) keep(q Query, a answer, body io.Reader, buf *budget.Buffer) erro
 	}
 	var sum hash.Hash
 	w, storeErr := c.cfg.Store.Create(q.Bucket, q.Key, -1)
-	var to io.Writer = io.Discard
+	to := io.Discard
 	if storeErr == nil {
 		defer w.Abort()
 		to = w

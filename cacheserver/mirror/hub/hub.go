@@ -180,7 +180,7 @@ func (c *call) document() error {
 		text, err := io.ReadAll(http.MaxBytesReader(c.out, c.Body, maxBody))
 		if err != nil {
 			http.Error(c.out, "the body is too long or broke off", http.StatusBadRequest)
-			return nil //nolint:nilerr // answered
+			return nil // answered
 		}
 		c.body = string(text)
 		c.from.Body, c.from.Header = c.body, http.Header{"Content-Type": c.Header["Content-Type"]}

@@ -159,7 +159,7 @@ var parameters = map[string]map[string]*regexp.Regexp{
 }
 
 var (
-	boolean = regexp.MustCompile(`^([Tt]rue|[Ff]alse|0|1)$`)
+	boolean = regexp.MustCompile(`^(true|True|false|False|0|1)$`)
 	word    = regexp.MustCompile(`^[A-Za-z]{1,40}$`)
 	number  = regexp.MustCompile(`^[0-9]{1,6}$`)
 	cursor  = regexp.MustCompile(`^[ -~]{1,1000}$`)
