@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from client import Client
@@ -175,7 +174,7 @@ class TestValuesThatDoNotFit:
         got = connect(caches.of(made, Selection(where=f"id >= {large - 1}"), flags=("--memory-limit", "8Gi"))).table()
         assert got.column("id").to_pylist() == list(range(large - 1, large + small))
         assert got.column("video")[0].as_buffer().equals(zeros)
-        assert pc.sum(pc.binary_length(got.column("video"))).as_py() == size
+        assert got.column("video").slice(1).to_pylist() == [b""] * small
 
 
 def _nested_type(nested: str, kind: str = "string") -> Any:
