@@ -29,6 +29,8 @@ type load struct {
 	arena    *rows.Arena
 	progress *progress
 
+	differences atomic.Int64 // numbers of the dataset that differ from its rows
+
 	dataset source.Dataset
 	splits  []source.Split
 	layout  *rows.Layout
@@ -220,13 +222,26 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 	}
 	l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
 	l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
-	direct, general := j.fetched.Decoders()
-	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderDirect).Add(float64(direct))
-	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderGeneral).Add(float64(general))
+	report := j.fetched.Report()
+	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderDirect).Add(float64(report.Direct))
+	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderGeneral).Add(float64(report.General))
+	l.differ(split, report.Differences)
 	l.traceSplit(ctx, j, begin, copying, sealed)
 	l.keep(j.index, sealed)
 	return nil
 }
+
+// differ logs numbers of the dataset that differ from its rows; of a whole load only the first few in full.
+func (l *load) differ(split source.SplitInfo, differences []string) {
+	for _, d := range differences {
+		if n := l.differences.Add(1); n <= mostDifferences {
+			l.cfg.Log.Warn("the table states a number that its rows don't have; cacheserver audit lists all of them", "split", split.String(), "difference", d)
+		}
+	}
+}
+
+// mostDifferences is how many differences a load logs.
+const mostDifferences = 10
 
 // keep stores a loaded split, which will then be reported.
 func (l *load) keep(index int, sealed rows.Sealed) {

@@ -6,6 +6,7 @@ package predicate
 import (
 	"cmp"
 	"math"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -68,20 +69,15 @@ func (m *merged) add(values arrow.Array) bool {
 	case *array.Boolean:
 		extremes(m, a.Len(), func(i int) int64 { return boolInt(a.Value(i)) }, IntValue)
 	case *array.Int32:
-		v := a.Int32Values()
-		extremes(m, len(v), func(i int) int32 { return v[i] }, func(v int32) Value { return IntValue(int64(v)) })
+		integers(m, a.Int32Values())
 	case *array.Date32:
-		v := a.Date32Values()
-		extremes(m, len(v), func(i int) arrow.Date32 { return v[i] }, func(v arrow.Date32) Value { return IntValue(int64(v)) })
+		integers(m, a.Date32Values())
 	case *array.Int64:
-		v := a.Int64Values()
-		extremes(m, len(v), func(i int) int64 { return v[i] }, IntValue)
+		integers(m, a.Int64Values())
 	case *array.Time64:
-		v := a.Time64Values()
-		extremes(m, len(v), func(i int) arrow.Time64 { return v[i] }, func(v arrow.Time64) Value { return IntValue(int64(v)) })
+		integers(m, a.Time64Values())
 	case *array.Timestamp:
-		v := a.TimestampValues()
-		extremes(m, len(v), func(i int) arrow.Timestamp { return v[i] }, func(v arrow.Timestamp) Value { return IntValue(int64(v)) })
+		integers(m, a.TimestampValues())
 	case *array.Float32:
 		m.floats(a.Len(), func(i int) float64 { return float64(a.Value(i)) })
 	case *array.Float64:
@@ -118,6 +114,16 @@ func (m *merged) include(v Value) {
 	if v.Compare(m.Max) > 0 {
 		m.Max = v
 	}
+}
+
+// integers extends the range by integers.
+func integers[T ~int32 | ~int64](m *merged, values []T) {
+	if m.valid != nil || len(values) == 0 {
+		extremes(m, len(values), func(i int) T { return values[i] }, func(v T) Value { return IntValue(int64(v)) })
+		return
+	}
+	m.include(IntValue(int64(slices.Min(values))))
+	m.include(IntValue(int64(slices.Max(values))))
 }
 
 // extremes extends the range by n values.

@@ -70,10 +70,18 @@ type Fetched interface {
 	// Batches decodes the rows of the split in order. The sequence ends with an error, or when every row was yielded. Each call
 	// decodes again and yields the same batches. The caller releases each batch.
 	Batches(ctx context.Context) iter.Seq2[Batch, error]
-	// Decoders returns how many columns Batches decoded with specialized decoders, and how many with slower, general ones.
-	Decoders() (direct, general int)
+	// Report returns what Batches found.
+	Report() Report
 	// Close frees the prefetched bytes; batches stay valid.
 	Close()
+}
+
+// Report is what decoding a split found.
+type Report struct {
+	// Direct and General are how many columns were decoded with specialized decoders, and how many with slower, general ones.
+	Direct, General int
+	// Differences say which numbers that the dataset states about the rows differ from them, without harm to the rows.
+	Differences []string
 }
 
 // Batch is rows of a split.

@@ -18,10 +18,11 @@ import pytest
 from lake import Lake, Made
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
-from server import Caches
+from server import Cache, Caches
 from tables import evolving_table, random_table
 
 Table = Callable[[str], Made]
+Private = Callable[..., Cache]
 
 # Positions of fields in pyiceberg's DataFile.
 RECORDS, SIZE, VALUES, NULLS, NANS, LOWER, UPPER = 4, 5, 7, 8, 9, 10, 11
@@ -176,3 +177,42 @@ def test_only_the_selected_columns_of_the_selected_snapshot(made: Made, caches: 
     assert names == {"id", "name"}
     code, _ = audit(caches, made, "--columns", "score")
     assert code == 1
+
+
+class TestALoad:
+    """A load compares what costs next to nothing: bounds of the filter's columns, and null counts."""
+
+    @pytest.mark.parametrize("lie", ["lower bound", "upper bound", "no nulls"])
+    def test_is_refused_where_a_filter_could_leave_rows_out(self, lie: str, made: Made, private: Private) -> None:
+        change, ((column, what, _),) = LIES[lie]
+        forge.set_files(made, change)
+        true_of_some = f"{column} IS NOT NULL OR region IS NULL"
+        cache = private(["--metadata", made.metadata, "--filter", true_of_some])
+        reason = str(cache.wait("Failed"))
+        for part in (f'column "{column}"', "the manifest says", what, "cacheserver audit", ".parquet"):
+            assert part in reason
+
+    def test_is_refused_for_a_footer(self, made: Made, private: Private) -> None:
+        liar = made.files()[0]
+        forge.set_footer_bytes(liar, long(LAST), long(FIRST + 2))
+        cache = private(["--metadata", made.metadata, "--filter", "id > 5"])
+        reason = str(cache.wait("Failed"))
+        for part in (liar, 'column "id": the footer says maximum', str(FIRST + 2), str(LAST)):
+            assert part in reason
+
+    @pytest.mark.parametrize("flags", [(), ("--filter", "region >= 'a' AND score IS NOT NULL")], ids=["all", "filter"])
+    def test_goes_on_where_nothing_is_left_out(self, flags: tuple[str, ...], made: Made, private: Private) -> None:
+        forge.set_files(made, put(LOWER, ID, long(FIRST + 1)))
+        forge.set_footer_bytes(made.files()[0], long(LAST), long(FIRST + 2))
+        cache = private(["--metadata", made.metadata, *flags])
+        cache.wait("Ready")
+
+    def test_logs_null_counts_that_differ(self, made: Made, private: Private) -> None:
+        liar = made.files()[0]
+        after_minimum = long(FIRST) + b"\x16"  # null_count in Thrift's compact form, zigzag
+        forge.set_footer_bytes(liar, after_minimum + b"\x02", after_minimum + b"\x06")
+        cache = private(["--metadata", made.metadata])
+        cache.wait("Ready")
+        log = cache.log("local")
+        assert "the footer says 3 nulls, the rows have 1" in log
+        assert liar in log

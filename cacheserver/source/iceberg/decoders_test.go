@@ -46,7 +46,8 @@ func TestDecoders(t *testing.T) {
 				}
 				b.Release()
 			}
-			direct, general := f.Decoders()
+			report := f.Report()
+			direct, general := report.Direct, report.General
 			if want := len(f.table.fields); direct+general != want {
 				t.Errorf("%d and %d columns decoded of %d", direct, general, want)
 			}

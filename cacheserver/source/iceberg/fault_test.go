@@ -180,7 +180,7 @@ func TestBadDeleteFiles(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			made := icetest.Local(t).Deleted("t", version)
 			tbl := openTable(t, made.Metadata(), Selection{})
-			plan, err := tbl.files(t.Context())
+			plan, err := tbl.files(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
@@ -22,7 +23,7 @@ type Fetched struct {
 	file    *objstore.File
 	section parquet.Section
 
-	own, general int // number of columns decoded by Batches; see Decoders
+	report source.Report // of the last Batches
 }
 
 // Fetch prefetches the column chunks that s needs: those of the served columns and of the columns that filter and equality deletes
@@ -57,7 +58,7 @@ func (t *Table) planned(ctx context.Context, s Split) (*dataFile, error) {
 	if s.Exact && t.filter == nil && !t.partitioned() {
 		return nil, nil
 	}
-	plan, err := t.files(ctx)
+	plan, err := t.files(ctx, t.filterFields())
 	if err != nil {
 		return nil, err
 	}

@@ -76,6 +76,8 @@ type dataFile struct {
 	position   []ice.DataFile // positional delete files
 	equality   []ice.DataFile
 	vectors    []ice.DataFile // deletion vectors
+	// stated are the bounds of the filter's columns in the manifest, by field id; nil in a plan that is not for loading.
+	stated map[int]predicate.Bounds
 }
 
 // clean reports whether no deletes apply.
@@ -101,7 +103,7 @@ type fileName struct {
 // Plan reads the footer of every planned file, 16 at a time, and calls progress, if it is not nil, after each; calls are never
 // concurrent.
 func (t *Table) Plan(ctx context.Context, progress func(done, total int)) ([]Split, error) {
-	plan, err := traced(ctx, "manifests", t.files)
+	plan, err := traced(ctx, "manifests", func(ctx context.Context) (*filePlan, error) { return t.files(ctx, nil) })
 	if err != nil {
 		return nil, err
 	}
@@ -146,14 +148,14 @@ func (t *Table) splitsOf(ctx context.Context, plan *filePlan, progress func(done
 	return slices.Concat(perFile...), nil
 }
 
-// files returns the data files of the snapshot; the first call reads the manifests.
-func (t *Table) files(ctx context.Context) (*filePlan, error) {
+// files returns the data files of the snapshot; the first call reads the manifests, and keeps the bounds that they state of some fields.
+func (t *Table) files(ctx context.Context, stated []ice.NestedField) (*filePlan, error) {
 	return t.plan.get(ctx, func(ctx context.Context) (*filePlan, error) {
 		tasks, err := t.tasks(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("plan: read the snapshot's manifests: %w", err)
 		}
-		return newFilePlan(tasks)
+		return newFilePlan(tasks, stated)
 	})
 }
 
@@ -201,12 +203,13 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	}), err
 }
 
-func newFilePlan(tasks []table.FileScanTask) (*filePlan, error) {
+func newFilePlan(tasks []table.FileScanTask, stated []ice.NestedField) (*filePlan, error) {
 	p := &filePlan{byName: map[fileName]*dataFile{}}
 	paths := make(map[string]bool, len(tasks))
 	var problems []error
 	for _, task := range tasks {
 		d := newDataFile(task)
+		d.stated = statedBounds(task.File, stated)
 		err := d.supported()
 		if paths[d.file.FilePath()] {
 			err = fmt.Errorf("the manifests list data file %s twice, which would double its rows: roll the table back to a snapshot that has it once, or delete its rows and add it again", d.file.FilePath())

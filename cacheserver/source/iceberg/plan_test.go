@@ -124,7 +124,7 @@ func shipped(t *testing.T, splits []Split) []Split {
 func TestSplitsAreWhatIcebergReads(t *testing.T) {
 	made := icetest.Local(t).Deleted("t", 2)
 	tbl := openTable(t, made.Metadata(), Selection{})
-	plan, err := tbl.files(t.Context())
+	plan, err := tbl.files(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,9 @@ func (f *Fetched) Batches(ctx context.Context) iter.Seq2[source.Batch, error] {
 			b, err := d.next(ctx)
 			if errors.Is(err, io.EOF) {
 				if err = f.file.Unchanged(); err == nil {
+					err = d.stated.conclude(f)
+				}
+				if err == nil {
 					return
 				}
 			}
@@ -61,6 +64,7 @@ type decoder struct {
 	keep    bitmap // by position in the file; nil: no positional deletes
 	equal   []*equalDeletes
 	filter  *predicate.Evaluator
+	stated  *statistics
 }
 
 func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
@@ -81,12 +85,15 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 	if d.rows, err = parquet.NewRowReader(ctx, f.footer, f.file, f.columns.projection, f.section, batch, f.table.mem); err != nil {
 		return nil, err
 	}
-	f.own, f.general = d.rows.Decoders()
+	f.report = source.Report{}
+	f.report.Direct, f.report.General = d.rows.Decoders()
+	d.stated = newStatistics(f)
 	return d, nil
 }
 
-// Decoders returns how many columns of the split Batches decoded with package decode, and how many with the general reader, pqarrow.
-func (f *Fetched) Decoders() (direct, general int) { return f.own, f.general }
+// Report returns how many columns of the split Batches decoded with package decode, and how many with the general reader, pqarrow; and
+// null counts of the footer that differ from the rows.
+func (f *Fetched) Report() source.Report { return f.report }
 
 // next returns the next batch, none if no row of it is kept, or io.EOF.
 func (d *decoder) next(ctx context.Context) (_ source.Batch, err error) {
@@ -97,6 +104,7 @@ func (d *decoder) next(ctx context.Context) (_ source.Batch, err error) {
 		return source.Batch{}, err
 	}
 	defer parquet.ReleaseAll(columns)
+	d.stated.add(columns)
 	d.fetched.inherit(columns, at)
 	keep, kept, err := d.mask(columns, int(at), n)
 	if err != nil || kept == 0 {

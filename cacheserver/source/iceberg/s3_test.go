@@ -91,7 +91,7 @@ func TestDeleteFilesAreReadOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	splits := planOf(t, tbl)
-	plan, err := tbl.files(t.Context())
+	plan, err := tbl.files(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
