@@ -6,8 +6,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import forge
@@ -216,3 +220,34 @@ class TestALoad:
         log = cache.log("local")
         assert "the footer says 3 nulls, the rows have 1" in log
         assert liar in log
+
+
+AGAINST = Path(__file__).parents[2] / "docs/examples/against.py"
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_the_script_of_the_docs_compares_an_audit_with_another_engine(
+    engine: str, table: Table, caches: Caches
+) -> None:
+    python = sys.executable if engine == "duckdb" else os.environ.get("DATACACHE_SPARK_PYTHON")
+    if not python:
+        pytest.skip("no DATACACHE_SPARK_PYTHON given: run 'make test-conformance'")
+
+    def run(found: dict[str, Any]) -> tuple[int, str]:
+        command = [python, str(AGAINST), "--against", engine]
+        done = subprocess.run(
+            command, input=json.dumps(found), capture_output=True, text=True, timeout=400, check=False
+        )
+        return done.returncode, done.stdout + done.stderr[-2000:]
+
+    _, found = audit(caches, table("many_files"))
+    code, said = run(found)
+    assert code == 0, said
+    assert f"nothing differs in {len(found['files'])} files" in said
+    if engine == "duckdb":
+        found["files"][0]["rows"] += 1
+        found["files"][1]["columns"][0]["nulls"] += 1
+        found["files"][2]["columns"][0]["max"] = "-1"
+        code, said = run(found)
+        assert code == 1
+        assert len(said.splitlines()) == 3
