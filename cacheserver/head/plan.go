@@ -55,13 +55,14 @@ func (h *Head) newPlan(planned *source.Plan) (*tablePlan, error) {
 	return p, p.name()
 }
 
-// name sets the plan's fingerprints. The dataset's covers exactly what determines the row indices: the columns and the number of
-// nodes, and so where row groups are cut, may differ between two caches with the same row indices.
+// name sets the plan's fingerprints. The dataset's covers exactly what determines the row indices, and so the versions of the files:
+// the columns and the number of nodes, and so where row groups are cut, may differ between two caches with the same row indices.
 func (p *tablePlan) name() error {
 	type rows struct {
 		File     string
 		RowGroup int
 		Rows     int64
+		Version  string `json:",omitempty"`
 	}
 	order := []rows{}
 	var cuts []int64
@@ -72,7 +73,7 @@ func (p *tablePlan) name() error {
 			cuts = append(cuts, int64(i), s.First)
 			continue
 		}
-		order = append(order, rows{s.File, s.RowGroup, s.Rows})
+		order = append(order, rows{s.File, s.RowGroup, s.Rows, s.Version})
 	}
 	dataset, err := fingerprintOf(struct {
 		OrderVersion int

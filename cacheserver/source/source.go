@@ -104,6 +104,7 @@ type Split interface {
 // SplitInfo describes a split for assignment, loading and messages.
 type SplitInfo struct {
 	File     string // its URI
+	Version  string // of the file's content; empty if the store does not tell
 	RowGroup int    // of the file
 	First    int64  // index of the split's first row in the row group
 	Rows     int64  // before deletes and filter

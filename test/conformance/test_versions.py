@@ -7,11 +7,13 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from client import Client
+from client import Client, metadata
 from lake import Lake, Made
 from server import Cache, s3_environment
 from stores import BUCKET, minio
@@ -53,6 +55,34 @@ def made(lake: Lake, request: pytest.FixtureRequest) -> tuple[Made, list[str]]:
 def overwrite(lake: Lake, uri: str, version: int) -> None:
     """Puts another version in a file's place."""
     lake.write(uri.rsplit("/", 1)[1], content(version))
+
+
+@pytest.fixture(params=["bucket", "disk"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    """The lakehouse in the bucket, or one on the local disk."""
+    return request.getfixturevalue("lake") if request.param == "bucket" else Lake(tmp_path)
+
+
+def test_overwritten_between_two_caches(place: Lake, private: Callable[..., Cache], connect: Connect) -> None:
+    """The fingerprint in a loader's state is that of the rows: it outlives every process, but not another version."""
+    uri = place.write("between.parquet", content(0))
+    table = place.create("between", pa.schema([("id", pa.int64()), ("version", pa.int64())]))
+    table.add_files([uri])
+    metadata_file = place.pin("between", table)
+
+    def dataset() -> dict[str, Any]:
+        cache = private(["--metadata", metadata_file.metadata], env=s3_environment(place.properties))
+        cache.wait("Ready")
+        served = metadata(connect(cache).path(0, 1))["dataset"]
+        cache.stop()
+        return served
+
+    before = dataset()
+    assert dataset() == before
+    overwrite(place, uri, 1)
+    after = dataset()
+    assert {**after, "fingerprint": before["fingerprint"]} == before
+    assert after["fingerprint"] != before["fingerprint"]
 
 
 def test_overwritten_while_caches_load(

@@ -61,7 +61,7 @@ func (s Split) part(first, rows, bytes int64) Split {
 
 // Info implements source.Split.
 func (s Split) Info() source.SplitInfo {
-	return source.SplitInfo{File: s.File, RowGroup: s.RowGroup, First: s.First, Rows: s.Rows, Bytes: s.Bytes, Length: s.Length, Exact: s.Exact}
+	return source.SplitInfo{File: s.File, Version: s.Version, RowGroup: s.RowGroup, First: s.First, Rows: s.Rows, Bytes: s.Bytes, Length: s.Length, Exact: s.Exact}
 }
 
 // end is the row group's row after the split's last one.
