@@ -17,8 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-# A reader returns a file's rows and, for each column, its nulls, least and greatest value; the values are None unless it
-# has integers.
+# A reader returns a file's rows and, for each column, its nulls, least and greatest value; the values are None unless
+# it has integers.
 Reader = Callable[[str], tuple[int, dict[str, tuple[int, int | None, int | None]]]]
 
 
