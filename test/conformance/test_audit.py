@@ -241,6 +241,7 @@ def test_the_script_of_the_docs_compares_an_audit_with_another_engine(
         return done.returncode, done.stdout + done.stderr[-2000:]
 
     _, found = audit(caches, table("many_files"))
+    found["files"] = found["files"][:3]
     code, said = run(found)
     assert code == 0, said
     assert f"nothing differs in {len(found['files'])} files" in said
