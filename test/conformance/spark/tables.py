@@ -362,12 +362,12 @@ def codecs(m: Maker) -> None:
     m.keep("codecs_iceberg")
 
     m.create("codecs_spark", columns)
+    folder = m.warehouse / "hive" / "codecs"
     for i, (codec, version) in enumerate((c, v) for c in CODECS for v in ("v1", "v2")):
-        folder = m.warehouse / "hive" / f"codec_{codec}_{version}"
-        written = m.sql(rows.format(first=1000 * i, last=1000 * i + 500)).coalesce(1).write
+        written = m.sql(rows.format(first=1000 * i, last=1000 * i + 500)).coalesce(1).write.mode("append")
         own = {"compression": codec, "parquet.writer.version": version, "parquet.page.size": "2000"}
         written.options(**own).parquet(str(folder))
-        m.add_files("codecs_spark", f"`parquet`.`{folder}`")
+    m.add_files("codecs_spark", f"`parquet`.`{folder}`")
     m.keep("codecs_spark")
 
 
