@@ -21,6 +21,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+import upserts
 from client import Client
 from fuzz.footers import DATA_PAGE_V2, codecs_of, pages
 from lake import Made, Selection
@@ -30,7 +31,7 @@ PROGRAM = Path(__file__).with_name("spark") / "tables.py"
 TABLES = [
     "v1_copy", "v2_copy", "v2_merge", "v3_merge", "maintained", "audited", "audited_expired", "evolved", "hive_float", "hive_int",
     "hive_decimal", "hive_date", "hive_string", "decimal_twins", "hive_twins", "empty_string", "uuid_twins", "floats", "float_files", "float_widened", "int96", "codecs_iceberg",
-    "codecs_spark", "defaults",
+    "codecs_spark", "defaults", *upserts.TABLES,
 ]  # fmt: skip
 LINEAGE = ("_row_id", "_last_updated_sequence_number")
 
@@ -47,12 +48,15 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if jars is None or not python:
         pytest.skip("no --spark-jars and DATACACHE_SPARK_PYTHON given: run 'make test-conformance'")
     folder = tmp_path_factory.mktemp("spark")
+    models = upserts.write(folder / "flink", seed=1)
     out = folder / "made.pickle"
     command = [python, str(PROGRAM), str(jars), str(folder), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     made = pickle.loads(out.read_bytes())
     assert sorted(made) == sorted([*TABLES, "lineage_merge", "lineage_copy"])
+    for name, model in models.items():
+        made[name]["model"] = model
     return made
 
 
@@ -98,6 +102,24 @@ def test_a_cache_serves_what_spark_wrote(name: str, written: dict[str, dict[str,
     got, want = serve(name), written[name]
     assert got.column_names == want["columns"]
     assert counted(rows_of(got)) == counted(want["rows"])
+
+
+@pytest.mark.parametrize("name", upserts.TABLES)
+def test_upserts_as_flink_writes_them(name: str, written: dict[str, dict[str, Any]], serve: Serve) -> None:
+    """Also asserts that the rows would be others if a reader broke one of the rules for deletes."""
+    table: upserts.Upserts = written[name]["model"]
+    _, unseen = upserts.TABLES[name]
+    want = counted(table.model())
+    assert {mistake for mistake in upserts.MISTAKES if counted(table.read(mistake)) == want} == unseen
+    assert counted(table.read()) == want
+    snapshot = Made(name, written[name]["folder"]).open().current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    for content, total in [("data", "records"), ("equality", "equality-deletes"), ("position", "position-deletes")]:
+        count = sum(len(file.rows) for file in table.files if file.content == content)
+        assert snapshot.summary[f"total-{total}"] == str(count) != "0"
+    assert counted(written[name]["rows"]) == want
+    assert counted(rows_of(serve(name))) == want
 
 
 @pytest.mark.parametrize("name", ["lineage_merge", "lineage_copy"])
