@@ -6,6 +6,7 @@ package diagnose
 // fixes has what to do for each reason of a DataCache's condition Ready. docs/troubleshoot.md explains them. A reason that is not here,
 // such as PodsStarting or Loading, needs nothing but time.
 var fixes = map[string]string{
+	"NodeNotReady":       "nothing, if another machine has room for the pod: it is replaced there; otherwise add one",
 	"Unschedulable":      "request less (WORKER_MEM, WORKER_CPU), use more data nodes (CLUSTER_SIZE), or add machines",
 	"ImagePullBackOff":   "make the image available to the nodes, or set another: docs/install.md, Images",
 	"ErrImagePull":       "make the image available to the nodes, or set another: docs/install.md, Images",
