@@ -74,13 +74,14 @@ patches:
     - {op: replace, path: /spec/template/spec/containers/0/env/2/value, value: 900MiB}
     - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: HTTPS_PROXY, value: proxy}}
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --object-cache=https://objects}
+    - {op: add, path: /spec/template/spec/tolerations/-, value: {key: system, operator: Exists}}
 - target: {kind: Deployment}
   patch: |-
     - {op: add, path: /spec/template/spec/imagePullSecrets, value: [{name: own}]}
     - {op: add, path: /spec/template/spec/nodeSelector, value: {pool: system}}
-    - {op: add, path: /spec/template/spec/tolerations, value: [{key: system, operator: Exists}]}
 - target: {kind: Deployment, name: datacache-scratch-volumes}
   patch: |-
+    - {op: add, path: /spec/template/spec/tolerations, value: [{key: system, operator: Exists}]}
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --claim-qps=20}
 - target: {kind: DaemonSet}
   patch: |-
