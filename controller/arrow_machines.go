@@ -248,7 +248,7 @@ func (e *arrowEngine) contactWith(ctx context.Context, pod *corev1.Pod, pods []*
 func (e *arrowEngine) keepWorkers(ctx context.Context, set *lws.LeaderWorkerSet, head *corev1.Pod, pods []*corev1.Pod, lost bool) error {
 	group, err := strconv.Atoi(head.Labels[lws.GroupIndexLabelKey])
 	if err != nil || group >= int(*set.Spec.Replicas) {
-		return nil // LeaderWorkerSet removes the group
+		return nil //nolint:nilerr // a pod that is no group's, or whose group LeaderWorkerSet removes
 	}
 	key, leaves := client.ObjectKeyFromObject(head), lost || head.DeletionTimestamp != nil
 	if _, kept := e.kept.Load(key); !leaves && !kept && !outlived(head, pods) {

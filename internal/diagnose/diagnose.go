@@ -55,7 +55,7 @@ func Why(ctx context.Context, reader client.Reader, lastLine LastLine, key types
 			return findings, err
 		}
 		findings = append(findings, found...)
-		if w.done || Blocked(found) && !(i == 0 && w.failed) {
+		if w.done || Blocked(found) && (i > 0 || !w.failed) {
 			break
 		}
 	}

@@ -151,7 +151,9 @@ func TestDataNodeThatIsHeardStays(t *testing.T) {
 		t.Error("a data node that serves its rows was replaced")
 	}
 	waitingHead(t, dc.Namespace)
-	change(t, dc, func(dc *v1alpha1.DataCache) { dc.Annotations = map[string]string{"test": "reconciles it at once, not in 30 s"} })
+	change(t, dc, func(dc *v1alpha1.DataCache) {
+		dc.Annotations = map[string]string{"test": "reconciles it at once, not in 30 s"}
+	})
 	replaced(t, before)
 }
 

@@ -24,16 +24,6 @@ import (
 // transports are the values of --transport; every attack must fail with each.
 var transports = []transport.Implementation{transport.H2, transport.GRPC}
 
-// overTransport starts a cache on disk whose processes use a transport, and checks after the test that it still serves all rows.
-func overTransport(t *testing.T, transport transport.Implementation, args ...string) *cluster {
-	t.Helper()
-	c := newCluster(t, onDisk(t, 2, 100, 50), 1)
-	c.args = append(c.args, append(args, "--transport", string(transport))...)
-	c.startAll()
-	c.await("Ready", "", soon)
-	return c
-}
-
 // survives asserts that no process has ended and that clients get their rows.
 func (c *cluster) survives() {
 	c.t.Helper()

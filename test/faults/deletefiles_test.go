@@ -4,6 +4,7 @@
 package faults
 
 import (
+	"maps"
 	"os/exec"
 	"strings"
 	"testing"
@@ -28,9 +29,7 @@ func with(field string, value any) func(*icetest.Avro) {
 func entries(set map[string]any) func(*icetest.Avro) {
 	return func(f *icetest.Avro) {
 		for _, r := range f.Records {
-			for name, value := range set {
-				r[name] = value
-			}
+			maps.Copy(r, set)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func processors(t *testing.T) []int {
 		return []int{16}
 	}
 	var all []int
-	for _, one := range strings.Split(text, ",") {
+	for one := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(one)
 		if err != nil || n < 1 {
 			t.Fatalf("DATACACHE_PROCESSORS: %q, want numbers of processors separated by commas, such as 2,16,64", text)
