@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
 	"github.com/kubeflow/datacache/internal/diagnose"
+	"github.com/kubeflow/datacache/internal/inject"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -59,6 +61,12 @@ func TestWhy(t *testing.T) {
 	cluster.Create(t, waiting)
 	say("waiting", "suspended: its cache starts when it runs", "Blocks:true", "Kueue")
 
+	cluster.Kubelet.Play(ns, func(pod *corev1.Pod) kubetest.Act {
+		if pod.Labels[inject.LabelReplicatedJob] == inject.StepName {
+			return kubetest.Act{Exit: new(int32(0))}
+		}
+		return kubetest.Act{}
+	})
 	served(t, ns, "train")
 	cluster.Create(t, cacheJob(ns, "train", table, tableEnv()...))
 	cluster.DataCache(t, ns, "train", v1alpha1.StateReady)
