@@ -97,9 +97,7 @@ func (w *walk) batchJob(ctx context.Context, job *batchv1.Job) (Finding, error) 
 	have := job.Status.Active + job.Status.Succeeded
 	for _, c := range job.Status.Conditions {
 		if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {
-			f.State, f.Blocks = "failed: "+c.Message, true
-			f.Fix = fmt.Sprintf("kubectl -n %s logs -l job-name=%s --all-containers --tail 30", job.Namespace, job.Name)
-			return f, nil
+			return w.failedJob(ctx, job, c.Message)
 		}
 	}
 	if have >= want || ptr.Deref(job.Spec.Suspend, false) {
@@ -116,6 +114,24 @@ func (w *walk) batchJob(ctx context.Context, job *batchv1.Job) (Finding, error) 
 		f.State, f.Blocks = fmt.Sprintf("has none of its %d pods yet", want), true
 	}
 	return f, nil
+}
+
+// failedJob says what happened to a pod of a failed Job or, if none is left that tells, what the Job says.
+func (w *walk) failedJob(ctx context.Context, job *batchv1.Job, message string) (Finding, error) {
+	pods, err := w.podsOf(ctx, client.MatchingLabels{batchv1.JobNameLabel: job.Name})
+	if err != nil {
+		return Finding{}, err
+	}
+	for i := range pods {
+		why, fix, err := w.troubleOf(ctx, &pods[i])
+		if err != nil || why != "" {
+			return Finding{Subject: "pod " + pods[i].Name, State: why, Blocks: true, Fix: fix}, err
+		}
+	}
+	return Finding{
+		Subject: "Job " + job.Name, State: "failed: " + message, Blocks: true,
+		Fix: fmt.Sprintf("kubectl -n %s logs -l job-name=%s --all-containers --tail 30", job.Namespace, job.Name),
+	}, nil
 }
 
 // noJob says why JobSet has not created the Jobs that are still to come.
