@@ -178,7 +178,7 @@ func waits(t *testing.T, namespace string, others kubetest.Play) func(job string
 		g := gates.get(pod.Labels[inject.LabelJobSet], func() *run {
 			g := &run{}
 			g.code.Store(-1)
-			env := []string{"TRAIN_JOB_NAME=" + pod.Labels[inject.LabelJobSet]}
+			env := []string{"TRAIN_JOB_NAME=" + pod.Labels[inject.LabelJobSet], "POD_UID=" + string(pod.UID)}
 			for _, v := range pod.Spec.Containers[0].Env {
 				if v.Value != "" {
 					env = append(env, v.Name+"="+v.Value)

@@ -73,8 +73,8 @@ var list = []mutant{
 		"		e.sets = append(e.sets, set)\n", "		if len(e.sets) == 0 {\n			e.sets = append(e.sets, set)\n		}\n",
 	},
 	{
-		"the budget is released twice", "cacheserver/node/load.go",
-		"func() { l.cfg.Budget.Release(size) }", "func() { l.cfg.Budget.Release(2 * size) }",
+		"the budget is released twice", "cacheserver/node/limiter.go",
+		"a.budget.Release(a.need.working())", "a.budget.Release(2 * a.need.working())",
 	},
 	{
 		"a call never gives its rows back", "cacheserver/node/assignment.go",
