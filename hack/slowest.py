@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints the slowest tests of all runners from the reports that the test targets write: slowest.py FOLDER [COUNT].
 
-FOLDER holds NAME.json (go test -json, by gotestsum) and NAME.xml (JUnit, by pytest). A Go test counts with its subtests.
+FOLDER holds NAME.json (go test -json, by gotestsum) and NAME.xml (JUnit, by pytest). A Go test counts with its
+subtests.
 """
 
 import json
@@ -13,6 +14,7 @@ from xml.etree import ElementTree
 
 
 def of_go(report: Path) -> Iterator[tuple[float, str]]:
+    """Seconds and name of each test in a report of go test -json."""
     for line in report.read_text().splitlines():
         event = json.loads(line)
         name = event.get("Test", "")
@@ -21,11 +23,13 @@ def of_go(report: Path) -> Iterator[tuple[float, str]]:
 
 
 def of_pytest(report: Path) -> Iterator[tuple[float, str]]:
+    """Seconds and name of each test in a report in JUnit's format."""
     for case in ElementTree.parse(report).iter("testcase"):
         yield float(case.get("time", 0)), f"{case.get('classname')} {case.get('name')}"
 
 
 def main(folder: Path, count: int) -> None:
+    """Prints the count slowest tests of all reports in the folder."""
     tests = [test for report in sorted(folder.glob("*.json")) for test in of_go(report)]
     tests += [test for report in sorted(folder.glob("*.xml")) for test in of_pytest(report)]
     if not tests:

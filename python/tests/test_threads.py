@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from peer import Peer, Table
@@ -28,7 +28,7 @@ def _switching() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def meanwhile(act: Callable[[], object]) -> Iterator[None]:
+def meanwhile(act: Callable[[], object]) -> Generator[None]:
     """Calls act again and again in two threads while the with block runs, and raises its first error."""
     over, errors = threading.Event(), list[BaseException]()
 

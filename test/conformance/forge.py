@@ -65,7 +65,9 @@ def set_files(made: Made, change: Change) -> None:
         entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
         spec = table.specs()[manifest.partition_spec_id]
         out = table.io.new_output(manifest.manifest_path)
-        with write_manifest(2, spec, table.schema(), out, manifest.added_snapshot_id, "deflate") as lines:
+        added = manifest.added_snapshot_id
+        assert added is not None
+        with write_manifest(2, spec, table.schema(), out, added, "deflate") as lines:
             for entry in entries:
                 change(entry.data_file)
                 lines.add_entry(entry)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from client import Client
 from lake import Lake, Made, Selection
+from pyiceberg.expressions import EqualTo
 from server import Cache, Caches
 
 FILES, ROWS = 10, 4  # of the tables below: files, and rows of each
@@ -177,4 +178,4 @@ def test_totals_are_those_of_the_snapshot_whatever_is_selected(
 ) -> None:
     made = table("by_identity")
     got = connect(caches.of(made, Selection(where="name = 'name 1'"))).table()
-    assert got.num_rows == made.scan(where="name = 'name 1'").num_rows
+    assert got.num_rows == made.scan(where=EqualTo("name", "name 1")).num_rows  # pyright: ignore[reportCallIssue]

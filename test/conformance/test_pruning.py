@@ -404,7 +404,8 @@ def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Every table and filter, with the files that Java reads and those that the cache reads."""
     seed = request.config.getoption("--pruning-seed") or time.time_ns()
     print(f"to repeat: --pruning-seed {seed}")
-    made = cases(random.Random(seed), request.config.getoption("--pruning"), tmp_path_factory.mktemp("pruning"))
+    each: int = request.config.getoption("--pruning")  # pyright: ignore[reportAssignmentType]
+    made = cases(random.Random(seed), each, tmp_path_factory.mktemp("pruning"))
     answers = java([case.request for case in made])
     lines = [
         json.dumps({"metadata": answer["metadata"], "filter": f.sql})
