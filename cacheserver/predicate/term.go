@@ -21,7 +21,7 @@ const (
 	isNaN
 	isIn       // the cell is one of the values
 	isOrdered  // the cell compares with the only value as accept says
-	startsWith // the cell starts with the only value
+	startsWith // the cell begins with the term's value; such a term has exactly one
 )
 
 // The bits of term.accept: results of comparing a cell with a value.

@@ -80,7 +80,8 @@ type Fetched interface {
 type Report struct {
 	// Direct and General are how many columns were decoded with specialized decoders, and how many with slower, general ones.
 	Direct, General int
-	// Differences say which numbers that the dataset states about the rows differ from them, without harm to the rows.
+	// Differences lists statistics in the dataset's metadata (counts, null counts, bounds) that contradict the decoded rows. None of them
+	// made a row be left out.
 	Differences []string
 }
 

@@ -21,7 +21,7 @@ type Pool struct {
 	mu      sync.Mutex
 	running int            // steps
 	virtual float64        // the virtual time of the task that got the last step
-	tasks   []*task        // with steps that have not started
+	tasks   []*task        // tasks that still have steps to start
 	owners  map[string]int // their number by owner
 }
 

@@ -35,7 +35,7 @@ func (w *walk) suspended(ctx context.Context, f Finding) (Finding, error) {
 	workloads := &unstructured.UnstructuredList{}
 	workloads.SetGroupVersionKind(workloadKind)
 	err := w.reader.List(ctx, workloads, client.InNamespace(w.job.Namespace))
-	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) { // Kueue isn't installed, or isn't this user's to see
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) { // Kueue is not installed, or the user may not list Workloads
 		f.Fix += "; if Kueue manages it, see `kubectl describe workloads` for what it waits for"
 		return f, nil
 	}

@@ -41,7 +41,7 @@ type Table struct {
 	whole      *ice.Schema       // schema and the columns of row lineage
 	fields     []ice.NestedField // that are served
 	served     *arrow.Schema
-	trusted    bool                  // see Selection.TrustManifests
+	trusted    bool                  // skip the checks of totals and counts: Selection.TrustManifests
 	filter     ice.BooleanExpression // bound to schema; nil: all rows
 	properties ice.Properties
 	defaults   defaults

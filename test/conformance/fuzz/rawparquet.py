@@ -284,7 +284,7 @@ def compress(r: random.Random, raw: bytes, codec: int) -> bytes:
             return gzip.compress(part)
         return pa.Codec(names[codec]).compress(part, asbytes=True) if part or codec != _LZ4 else b""
 
-    def framed(part: bytes) -> bytes:  # Hadoop's framing of LZ4: the block's length, then its parts with theirs
+    def framed(part: bytes) -> bytes:  # Hadoop's LZ4: lengths before and after compression, then the block
         body = one(part)
         return struct.pack(">II", len(part), len(body)) + body
 
