@@ -163,11 +163,11 @@ func (a *assignment) close() {
 
 // admitted is a loaded assignment in use by one call, which must call done once.
 type admitted struct {
-	layout *rows.Layout
-	rows   *rows.Rows
-	index  *pick.Index // of the ticket's filter; nil: without one
-	ticket protocol.Ticket
-	calls  *calls
+	rows    *rows.Rows
+	columns *rows.Projection // the ticket's
+	index   *pick.Index      // of the ticket's filter; nil: without one
+	ticket  protocol.Ticket
+	calls   *calls
 
 	endIndex func() // ends the use of index
 }
@@ -185,7 +185,13 @@ func (a *assignment) lend(ticket protocol.Ticket) (admitted, error) {
 	if rows == nil {
 		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is still loading", ticket.Node)
 	}
-	l := admitted{layout: a.layout, rows: rows, ticket: ticket, calls: a.calls, endIndex: func() {}}
+	l := admitted{rows: rows, columns: a.layout.All(), ticket: ticket, calls: a.calls, endIndex: func() {}}
+	if ticket.Columns != nil {
+		var err error
+		if l.columns, err = a.layout.Project(ticket.Columns); err != nil {
+			return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: columns: %v", err)
+		}
+	}
 	held := rows.Len()
 	if ticket.Filter != "" {
 		var err error

@@ -35,14 +35,14 @@ const (
 )
 
 // epoch streams this node's part of a rank's sequence, or of a selection's shard, in order, in batches of about length bytes.
-func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
+func (s *sender) epoch(length int64) error {
 	most := min(mostBytes, s.most)
 	length = min(length, most/16*15)
-	walk, err := l.walk()
+	walk, err := s.walk()
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
-	every := l.cuts(l.rows.MeanBytes(p), length, most)
+	every := s.cuts(s.rows.MeanBytes(s.columns), length, most)
 	var runs []rows.Run // of this node, not sent yet
 	var rows int        // number of rows in runs
 	for left := every.positions; ; {
@@ -62,7 +62,7 @@ func (s *sender) epoch(l admitted, p *rows.Projection, length int64) error {
 		}
 		unsent := runs
 		for rows >= every.rows || flush && rows > 0 {
-			message, rest, err := s.gather(l, p, unsent, min(rows, every.rows), int(most))
+			message, rest, err := s.gather(unsent, min(rows, every.rows), int(most))
 			if err != nil {
 				return refusal(err, "gather %d rows", min(rows, every.rows))
 			}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -95,6 +96,8 @@ type deaf struct {
 
 func (d deaf) Context() context.Context { return d.ctx }
 
+func (d deaf) SendMsg(any) error { return nil }
+
 // TestStreamsShareMemory opens streams until there is no memory left: each must get less than the ones before, and all memory must be
 // released at the end.
 func TestStreamsShareMemory(t *testing.T) {
@@ -106,26 +109,26 @@ func TestStreamsShareMemory(t *testing.T) {
 	n := &Node{cfg: Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2, Turns: fair.New(1)}}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // a client that has gone does not wait for memory
-	var open []*sender
-	for {
-		s, err := n.newSender(deaf{ctx: gone}, protocol.Ticket{Kind: protocol.Epoch, Job: "a"})
-		if status.Code(err) == codes.ResourceExhausted {
-			t.Logf("%d streams, then: %v", len(open), err)
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(open) > 0 && s.most > open[len(open)-1].most {
-			t.Fatalf("stream %d may use %d bytes for a message, the one before %d", len(open), s.most, open[len(open)-1].most)
-		}
-		open = append(open, s)
+	layout, err := rows.NewLayout(arrow.NewSchema(nil, nil))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if len(open) < 100 || open[0].most != 128<<10 || open[len(open)-1].most != leastBytes {
-		t.Errorf("%d streams of %d to %d bytes a message", len(open), open[0].most, open[len(open)-1].most)
+	lent := admitted{columns: layout.All(), ticket: protocol.Ticket{Kind: protocol.Epoch, Job: "a"}}
+	var most []int64
+	var open func(*sender) error
+	open = func(s *sender) error {
+		if len(most) > 0 && s.most > most[len(most)-1] {
+			t.Errorf("stream %d may use %d bytes for a message, the one before %d", len(most), s.most, most[len(most)-1])
+		}
+		most = append(most, s.most)
+		return n.answer(lent, deaf{ctx: gone}, open)
 	}
-	for _, s := range open {
-		s.close(nil)
+	if err = n.answer(lent, deaf{ctx: gone}, open); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%v, want RESOURCE_EXHAUSTED", err)
+	}
+	t.Logf("%d streams, then: %v", len(most), err)
+	if len(most) < 100 || most[0] != 128<<10 || most[len(most)-1] != leastBytes {
+		t.Errorf("%d streams of %d to %d bytes a message", len(most), most[0], most[len(most)-1])
 	}
 	if used := budget.Clients().Used(); used != 0 || budget.Used() != limit-kept {
 		t.Errorf("%d bytes are still reserved for clients, %d in all", used, budget.Used())

@@ -4,6 +4,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"io"
 	"time"
@@ -25,53 +26,33 @@ type service struct {
 	node *Node
 }
 
-// DoGet streams the rows of a shard or epoch ticket.
-func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) error {
-	lent, err := s.node.admit(t.GetTicket(), time.Now())
+// call runs handler with the rows of a ticket.
+func (s *service) call(ctx context.Context, ticket []byte, handler func(admitted) error) error {
+	lent, err := s.node.admit(ticket, time.Now())
 	if err != nil {
 		return err
 	}
 	defer lent.done()
-	if lent.ticket.Kind == protocol.Take {
-		return status.Error(codes.InvalidArgument, "ticket: for random access; put it into the CMD descriptor of DoExchange")
-	}
-	return lent.calls.during(stream.Context(), func() error { return s.get(lent, stream) })
+	return lent.calls.during(ctx, func() error { return handler(lent) })
 }
 
-// get streams the rows of a ticket.
-func (s *service) get(lent admitted, stream flight.FlightService_DoGetServer) (err error) {
-	projection, err := lent.project()
-	if err != nil {
-		return err
-	}
-	length, err := batchLength(stream.Context())
-	if err != nil {
-		return err
-	}
-	out, err := s.node.newSender(stream, lent.ticket)
-	if err != nil {
-		return err
-	}
-	defer func() { out.close(err) }()
-	projection = projection.Within(out.memory)
-	if err := out.schema(projection); err != nil {
-		return err
-	}
-	if lent.ticket.Kind == protocol.Shard && lent.ticket.Split == nil && lent.index == nil {
-		return out.shard(lent, projection)
-	}
-	return out.epoch(lent, projection, length)
-}
-
-func (l admitted) project() (*rows.Projection, error) {
-	if l.ticket.Columns == nil {
-		return l.layout.All(), nil
-	}
-	projection, err := l.layout.Project(l.ticket.Columns)
-	if err != nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "ticket: columns: %v", err)
-	}
-	return projection, nil
+// DoGet streams the rows of a shard, epoch or mix ticket.
+func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) error {
+	return s.call(stream.Context(), t.GetTicket(), func(lent admitted) error {
+		if lent.ticket.Kind == protocol.Take {
+			return status.Error(codes.InvalidArgument, "ticket: for random access; put it into the CMD descriptor of DoExchange")
+		}
+		length, err := batchLength(stream.Context())
+		if err != nil {
+			return err
+		}
+		return s.node.answer(lent, stream, func(out *sender) error {
+			if lent.ticket.Kind == protocol.Shard && lent.ticket.Split == nil && lent.index == nil {
+				return out.shard()
+			}
+			return out.epoch(length)
+		})
+	})
 }
 
 // maxTakeRows is the maximum number of row numbers in a batch of an exchange: at 8 bytes each they fit in a request of 4 MiB.
@@ -84,37 +65,21 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 	if err != nil && !errors.Is(err, io.EOF) { // a stream without messages is treated as one without a ticket
 		return err
 	}
-	lent, err := s.node.admit(first.Command, time.Now())
-	if err != nil {
-		return err
-	}
-	defer lent.done()
-	if lent.ticket.Kind != protocol.Take {
-		return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.ticket.Kind, protocol.Take)
-	}
-	return lent.calls.during(stream.Context(), func() error { return s.take(lent, first, stream) })
+	return s.call(stream.Context(), first.Command, func(lent admitted) error {
+		if lent.ticket.Kind != protocol.Take {
+			return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.ticket.Kind, protocol.Take)
+		}
+		if err := receiveSchema(stream, first); err != nil {
+			return err
+		}
+		return s.node.answer(lent, stream, (*sender).exchange)
+	})
 }
 
-// take answers the batches of an exchange until the client closes its side.
-func (s *service) take(lent admitted, first exchange.Message, stream flight.FlightService_DoExchangeServer) (err error) {
-	projection, err := lent.project()
-	if err != nil {
-		return err
-	}
-	if err := receiveSchema(stream, first); err != nil {
-		return err
-	}
-	out, err := s.node.newSender(stream, lent.ticket)
-	if err != nil {
-		return err
-	}
-	defer func() { out.close(err) }()
-	projection = projection.Within(out.memory)
-	if err := out.schema(projection); err != nil {
-		return err
-	}
+// exchange answers the batches of an exchange until the client closes its side.
+func (s *sender) exchange() error {
 	for {
-		request, err := receiveMessage(stream)
+		request, err := receiveMessage(s.stream)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -124,12 +89,12 @@ func (s *service) take(lent admitted, first exchange.Message, stream flight.Flig
 		if len(request.Header) == 0 { // a message with only application metadata requests nothing
 			continue
 		}
-		out.work()
+		s.begin = time.Now()
 		asked, err := askedRows(request)
 		if err != nil {
 			return err
 		}
-		if err := out.take(lent, projection, asked); err != nil {
+		if err := s.take(asked); err != nil {
 			return err
 		}
 	}

@@ -75,8 +75,7 @@ type Config struct {
 type Node struct {
 	cfg         Config
 	incarnation string
-	senders     senders
-	readers     readers
+	streams     streams
 	waiting     atomic.Int64 // number of streams that wait for memory
 
 	mu       sync.Mutex

@@ -43,72 +43,115 @@ type traffic struct {
 type reader struct {
 	traffic
 
-	// Protected by readers.mu.
+	// Protected by streams.mu.
 	streams int       // open streams
 	left    time.Time // when the last of them ended
 }
 
-// readers are the readers of a node. The zero value is ready to use; it is safe for concurrent use.
-type readers struct {
+// streams are the open streams of a node, and their readers. The zero value is ready to use; it is safe for concurrent use.
+type streams struct {
 	total traffic
 
-	mu   sync.Mutex
-	open int // streams
-	all  map[readerKey]*reader
+	mu      sync.Mutex
+	open    map[*sender]*reader
+	readers map[readerKey]*reader
 }
 
-// begin registers a stream of a reader. The caller calls end once.
-func (r *readers) begin(key readerKey, now time.Time) *reader {
+// begin registers a stream of a reader. The result, an observer, counts it.
+func (r *streams) begin(key readerKey, s *sender, now time.Time) *watched {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.all == nil {
-		r.all = map[readerKey]*reader{}
+	if r.open == nil {
+		r.open, r.readers = map[*sender]*reader{}, map[readerKey]*reader{}
 	}
-	of := r.all[key]
+	of := r.readers[key]
 	if of == nil {
 		r.dropLocked(now)
-		if len(r.all) >= maxReaders-1 {
+		if len(r.readers) >= maxReaders-1 {
 			key = readerKey{client: "others"}
-			of = r.all[key]
+			of = r.readers[key]
 		}
 	}
 	if of == nil {
 		of = &reader{}
-		r.all[key] = of
+		r.readers[key] = of
 	}
 	of.streams++
-	r.open++
-	return of
+	r.open[s] = of
+	return &watched{streams: r, stream: s, reader: of}
 }
 
-func (r *readers) end(of *reader, now time.Time) {
+// watched counts one stream among the streams of a node and for its reader.
+type watched struct {
+	streams *streams
+	stream  *sender
+	reader  *reader
+}
+
+func (w *watched) message(m sent) {
+	for _, t := range []*traffic{&w.reader.traffic, &w.streams.total} {
+		t.rows.Add(m.rows)
+		t.bytes.Add(m.bytes)
+		t.node.Add(int64(m.work))
+	}
+}
+
+func (w *watched) wait(of reason, took time.Duration) {
+	if of == forClient {
+		w.reader.client.Add(int64(took))
+		w.streams.total.client.Add(int64(took))
+	}
+}
+
+func (w *watched) end(error) {
+	w.streams.mu.Lock()
+	defer w.streams.mu.Unlock()
+	w.reader.streams--
+	w.reader.left = time.Now()
+	delete(w.streams.open, w.stream)
+}
+
+// shed ends the stream whose client has not read anything for the longest time, if that is at least shedAfter.
+func (r *streams) shed(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of.streams--
-	of.left = now
-	r.open--
+	var idle *sender
+	since := now.Add(-shedAfter).UnixNano()
+	for s := range r.open {
+		if w := s.waiting.Load(); w != 0 && w < since && !s.shed.Load() {
+			idle, since = s, w
+		}
+	}
+	if idle != nil {
+		idle.shed.Store(true)
+		transport.Cancel(idle.stream.Context())
+	}
 }
 
-func (r *readers) dropLocked(now time.Time) {
-	for key, of := range r.all {
+func (r *streams) dropLocked(now time.Time) {
+	for key, of := range r.readers {
 		if of.streams == 0 && now.Sub(of.left) > readerKept {
-			delete(r.all, key)
+			delete(r.readers, key)
 		}
 	}
 }
 
-// list returns the total and at most most readers, those that sent the most bytes. waiting has the nanoseconds that messages being sent
-// have waited so far, by reader.
-func (r *readers) list(now time.Time, most int, waiting map[*reader]int64) (protocol.Traffic, []protocol.Reader) {
+// list returns what all clients read, and at most most readers, those that sent the most bytes. Messages being sent count with the time
+// that they have waited so far.
+func (r *streams) list(now time.Time, most int) (protocol.Traffic, []protocol.Reader) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dropLocked(now)
-	var waits int64
-	for _, w := range waiting {
-		waits += w
+	waiting, waits := map[*reader]int64{}, int64(0)
+	for s, of := range r.open {
+		if since := s.waiting.Load(); since != 0 {
+			waited := max(now.UnixNano()-since, 0)
+			waiting[of] += waited
+			waits += waited
+		}
 	}
-	list := make([]protocol.Reader, 0, len(r.all))
-	for key, of := range r.all {
+	list := make([]protocol.Reader, 0, len(r.readers))
+	for key, of := range r.readers {
 		list = append(list, protocol.Reader{
 			Job: key.job, Client: key.client, Kind: key.kind, Rank: key.rank, World: key.world, Traffic: of.read(of.streams, waiting[of]),
 		})
@@ -116,7 +159,7 @@ func (r *readers) list(now time.Time, most int, waiting map[*reader]int64) (prot
 	slices.SortFunc(list, func(a, b protocol.Reader) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Client, b.Client))
 	})
-	return r.total.read(r.open, waits), list[:min(len(list), most)]
+	return r.total.read(len(r.open), waits), list[:min(len(list), most)]
 }
 
 func (t *traffic) read(streams int, waits int64) protocol.Traffic {
@@ -126,21 +169,7 @@ func (t *traffic) read(streams int, waits int64) protocol.Traffic {
 	}
 }
 
-// waits returns the nanoseconds that messages being sent have waited for their clients so far, by reader.
-func (a *senders) waits(now time.Time) map[*reader]int64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	waits := map[*reader]int64{}
-	for s := range a.open {
-		if since := s.waiting.Load(); since != 0 {
-			waits[s.reader] += max(now.UnixNano()-since, 0)
-		}
-	}
-	return waits
-}
-
 // traffic returns what clients read from this node: all of them, and at most most readers.
 func (n *Node) traffic(most int) (protocol.Traffic, []protocol.Reader) {
-	now := time.Now()
-	return n.readers.list(now, most, n.senders.waits(now))
+	return n.streams.list(time.Now(), most)
 }

@@ -6,11 +6,9 @@ package node
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
 const (
@@ -22,44 +20,6 @@ const (
 	maxWaiting = 128
 )
 
-// senders are the open streams of a node. The zero value is ready to use.
-type senders struct {
-	mu   sync.Mutex
-	open map[*sender]struct{}
-}
-
-func (a *senders) add(s *sender) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.open == nil {
-		a.open = map[*sender]struct{}{}
-	}
-	a.open[s] = struct{}{}
-}
-
-func (a *senders) remove(s *sender) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.open, s)
-}
-
-// shed ends the stream whose client has not read anything for the longest time, if that is at least shedAfter.
-func (a *senders) shed(now time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var idle *sender
-	since := now.Add(-shedAfter).UnixNano()
-	for s := range a.open {
-		if w := s.waiting.Load(); w != 0 && w < since && !s.shed.Load() {
-			idle, since = s, w
-		}
-	}
-	if idle != nil {
-		idle.shed.Store(true)
-		transport.Cancel(idle.stream.Context())
-	}
-}
-
 // transportMemory reserves memory for connections and requests. It does not wait; if there is no memory, it ends an idle stream.
 type transportMemory struct{ node *Node }
 
@@ -67,7 +27,7 @@ type transportMemory struct{ node *Node }
 func (m transportMemory) Reserve(n int64) error {
 	err := m.node.cfg.Budget.Clients().Reserve(n)
 	if err != nil {
-		m.node.senders.shed(time.Now())
+		m.node.streams.shed(time.Now())
 	}
 	return err
 }
@@ -89,7 +49,7 @@ func (n *Node) withMemory(ctx context.Context, reserve func() error) error {
 		if !errors.As(err, &full) || full.Need > n.cfg.Budget.Heap()/4 || time.Now().After(end) {
 			return err
 		}
-		n.senders.shed(time.Now())
+		n.streams.shed(time.Now())
 		select {
 		case <-ctx.Done():
 			return err

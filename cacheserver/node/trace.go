@@ -9,7 +9,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -47,29 +46,4 @@ func (l *load) traceSplit(ctx context.Context, j job, begin time.Time, copying t
 	stage("decode", begin, end.Add(-copying))
 	stage("copy", end.Add(-copying), end)
 	span.End(trace.WithTimestamp(end))
-}
-
-// sent counts what one stream sent and waited for. Only the goroutine of its call uses it.
-type sent struct {
-	rows, bytes        int64
-	client, node, turn time.Duration // blocked on the client, working on messages, and of the latter waiting for turns
-}
-
-// trace makes the span of a stream that ends, below the client's if it passed one on.
-func (s *sender) trace(err error) {
-	tracer := s.node.cfg.Tracer
-	if tracer == nil {
-		return
-	}
-	ctx := s.stream.Context()
-	if values := metadata.ValueFromIncomingContext(ctx, tracing.Header); len(values) == 1 {
-		ctx = tracing.WithParent(ctx, values[0])
-	}
-	_, span := tracer.Start(ctx, "stream", trace.WithTimestamp(s.opened), trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-		attribute.String("datacache.kind", string(s.key.kind)), attribute.String("datacache.job", s.key.job), attribute.String("client.address", s.key.client),
-		attribute.Int("datacache.rank", s.key.rank), attribute.Int("datacache.world", s.key.world), attribute.Int("datacache.node", s.node.cfg.Index),
-		attribute.Int64("datacache.rows", s.sent.rows), attribute.Int64("datacache.bytes", s.sent.bytes),
-		attribute.Float64("datacache.wait_client_seconds", s.sent.client.Seconds()), attribute.Float64("datacache.wait_node_seconds", s.sent.node.Seconds()),
-		attribute.Float64("datacache.wait_turn_seconds", s.sent.turn.Seconds())))
-	tracing.End(span, err)
 }

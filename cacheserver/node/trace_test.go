@@ -4,7 +4,6 @@
 package node
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -16,18 +15,12 @@ import (
 	"github.com/kubeflow/datacache/internal/tracing"
 )
 
-// TestTracesOffCostNothing checks that streams and splits allocate nothing for traces that nobody collects.
+// TestTracesOffCostNothing checks that splits allocate nothing for traces that nobody collects.
 func TestTracesOffCostNothing(t *testing.T) {
-	s := &sender{node: &Node{}, stream: deaf{ctx: t.Context()}}
 	l := &load{splits: []source.Split{nil}}
-	failed, now := errors.New("it failed"), time.Now()
-	for name, call := range map[string]func(){
-		"a stream": func() { s.trace(failed) },
-		"a split":  func() { l.traceSplit(s.stream.Context(), job{}, now, time.Second, rows.Sealed{}) },
-	} {
-		if n := testing.AllocsPerRun(100, call); n > 0 {
-			t.Errorf("%s: %v allocations, want 0", name, n)
-		}
+	now := time.Now()
+	if n := testing.AllocsPerRun(100, func() { l.traceSplit(t.Context(), job{}, now, time.Second, rows.Sealed{}) }); n > 0 {
+		t.Errorf("%v allocations, want 0", n)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/transport"
-	"github.com/kubeflow/datacache/cacheserver/transport/h2"
 )
 
 // Turns is how many streams of a process may make and send messages at a time while several jobs read: two per core, so that the cores
@@ -40,7 +39,7 @@ func (s *sender) joinJob(name string) (err error) {
 
 // usesTurn reports whether the stream makes a message, or the one that it sends waits for the network. Otherwise it waits for its client.
 func (s *sender) usesTurn() bool {
-	return s.waiting.Load() == 0 || h2.WaitsForNetwork(s.stream.Context(), mostUnsent)
+	return s.waiting.Load() == 0 || transport.WaitsForNetwork(s.stream.Context(), mostUnsent)
 }
 
 const (
@@ -52,7 +51,7 @@ const (
 // drain waits until the network has taken the stream's last message, as long as others wait for the stream's turn. Otherwise the kernel
 // would keep a message for each stream, and a full network would be shared among streams instead of jobs.
 func (s *sender) drain(ctx context.Context) {
-	for s.turn.Contended() && h2.WaitsForNetwork(ctx, mostUnsent) {
+	for s.turn.Contended() && transport.WaitsForNetwork(ctx, mostUnsent) {
 		s.turn.Draining()
 		time.Sleep(drainPoll)
 	}
@@ -64,8 +63,7 @@ func (s *sender) inTurn(work func() error) error {
 	s.drain(ctx)
 	waited, err := s.turn.Take(ctx)
 	if waited > 0 {
-		s.jobWait.Add(waited.Seconds())
-		s.sent.turn += waited
+		s.observers.wait(forTurn, waited)
 	}
 	if err != nil {
 		return status.FromContextError(err).Err()

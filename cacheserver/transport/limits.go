@@ -61,6 +61,10 @@ func Cancel(ctx context.Context) {
 	h2.Cancel(ctx)
 }
 
+// WaitsForNetwork reports whether more than unsent bytes of a call's connection are not sent yet because of the network, rather than
+// because the client doesn't read. It is false where that is not known, as when grpc-go serves the call.
+func WaitsForNetwork(ctx context.Context, unsent int) bool { return h2.WaitsForNetwork(ctx, unsent) }
+
 // Client is the host of the address of a call's client.
 func Client(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
