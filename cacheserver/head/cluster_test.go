@@ -19,7 +19,6 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/source"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 var start = time.Unix(1_800_000_000, 0)
@@ -44,7 +43,7 @@ func splits10(nodes, n int) *tablePlan {
 	weights := make([]int64, n)
 	for i := range n {
 		weights[i] = 80
-		p.Splits = append(p.Splits, iceberg.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
+		p.Splits = append(p.Splits, source.Split{File: fmt.Sprintf("f%d", i), Rows: 10, Bytes: 80, Exact: true})
 	}
 	p.runs, p.encoded = assign.ByWeight(weights, nodes), make([]json.RawMessage, n)
 	return p

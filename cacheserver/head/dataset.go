@@ -84,7 +84,7 @@ func (d *dataset) report(node int, p peer.Progress, now time.Time) (conflict str
 
 // conflict describes the mismatch between a split and its earlier load, if there is one.
 func (d *dataset) conflict(done peer.SplitDone) string {
-	split := d.plan.Splits[done.Split].Info()
+	split := d.plan.Splits[done.Split]
 	if split.Exact && done.Rows != split.Rows {
 		return fmt.Sprintf("%s has %d rows, but %d were loaded", split, split.Rows, done.Rows)
 	}

@@ -49,7 +49,7 @@ func (h *Head) newPlan(planned *source.Plan) (*tablePlan, error) {
 	for i, s := range p.Splits {
 		var err error
 		if p.encoded[i], err = json.Marshal(s); err != nil {
-			return nil, fmt.Errorf("encode %s: %w", s.Info(), err)
+			return nil, fmt.Errorf("encode %s: %w", s, err)
 		}
 	}
 	return p, p.name()
@@ -66,8 +66,7 @@ func (p *tablePlan) name() error {
 	}
 	order := []rows{}
 	var cuts []int64
-	for i, split := range p.Splits {
-		s := split.Info()
+	for i, s := range p.Splits {
 		if s.First > 0 && len(order) > 0 {
 			order[len(order)-1].Rows += s.Rows
 			cuts = append(cuts, int64(i), s.First)

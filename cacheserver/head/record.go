@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
@@ -63,7 +64,10 @@ func decodeRecord(data []byte) (*record, error) {
 
 // planOf restores the plan from a record. The splits are assigned anew, since the number of data nodes may differ.
 func (h *Head) planOf(r *record) (*tablePlan, error) {
-	p, err := h.cfg.Source.Restore(r.Pin, r.Splits)
+	p, err := h.cfg.Source.Restore(r.Pin)
+	if err == nil {
+		p.Splits, err = source.DecodeSplits(r.Splits)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the plan's record: %w", err)
 	}

@@ -27,8 +27,7 @@ func DealSplits(splits []source.Split, nodes int) []assign.Range {
 func sizesOf(splits []source.Split) []assign.Size {
 	sizes := make([]assign.Size, len(splits))
 	for i, s := range splits {
-		info := s.Info()
-		sizes[i] = assign.Size{Rows: info.Rows, Bytes: info.Bytes}
+		sizes[i] = assign.Size{Rows: s.Rows, Bytes: s.Bytes}
 	}
 	return sizes
 }

@@ -7,16 +7,15 @@ import (
 	"testing"
 
 	"github.com/kubeflow/datacache/cacheserver/source"
-	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
 // TestCutsKeepTheDataset divides a table among different numbers of nodes. Cutting row groups does not change the row indices, so it
 // must not change the fingerprint of the dataset, but it must change that of the plan.
 func TestCutsKeepTheDataset(t *testing.T) {
 	splits := []source.Split{
-		iceberg.Split{File: "f", RowGroup: 0, Rows: 3_000_000, Bytes: 24_000_000},
-		iceberg.Split{File: "f", RowGroup: 1, Rows: 1_000_000, Bytes: 8_000_000},
-		iceberg.Split{File: "g", RowGroup: 0, Rows: 10, Bytes: 80},
+		{File: "f", RowGroup: 0, Rows: 3_000_000, Bytes: 24_000_000},
+		{File: "f", RowGroup: 1, Rows: 1_000_000, Bytes: 8_000_000},
+		{File: "g", RowGroup: 0, Rows: 10, Bytes: 80},
 	}
 	dataset, plans := "", map[string]int{}
 	for nodes := 1; nodes <= 4; nodes++ {
@@ -38,7 +37,7 @@ func TestCutsKeepTheDataset(t *testing.T) {
 		for i, run := range p.runs {
 			var rows int64
 			for _, s := range cut[run.First:run.End] {
-				rows += s.Info().Rows
+				rows += s.Rows
 			}
 			if equal := int64(4_000_010 / nodes); rows < equal*99/100 || rows > equal*101/100 {
 				t.Errorf("%d nodes: node %d has %d rows, an equal share is %d", nodes, i, rows, equal)

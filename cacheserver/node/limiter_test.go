@@ -67,10 +67,10 @@ func TestRowGroupsAreDecodedOnEveryCore(t *testing.T) {
 	narrow := arrow.Field{Name: "n", Type: arrow.PrimitiveTypes.Int64}
 	for name, test := range map[string]struct {
 		fields []arrow.Field
-		split  source.SplitInfo
+		split  source.Split
 	}{
-		"nine columns of small values": {[]arrow.Field{narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow}, source.SplitInfo{Rows: 524_288, Bytes: 46 << 20}},
-		"lists of 512 numbers":         {[]arrow.Field{narrow, narrow}, source.SplitInfo{Rows: 16_384, Bytes: 33 << 20}},
+		"nine columns of small values": {[]arrow.Field{narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow, narrow}, source.Split{Rows: 524_288, Bytes: 46 << 20}},
+		"lists of 512 numbers":         {[]arrow.Field{narrow, narrow}, source.Split{Rows: 16_384, Bytes: 33 << 20}},
 	} {
 		layout, err := rows.NewLayout(arrow.NewSchema(test.fields, nil))
 		if err != nil {

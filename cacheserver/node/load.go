@@ -46,16 +46,13 @@ func newLoad(cfg *Config, from source.Source, a *assignment) *load {
 
 // run opens the assigned version and loads all splits into memory.
 func (l *load) run(ctx context.Context) (*rows.Layout, *rows.Rows, error) {
-	for _, text := range l.spec.Splits {
-		split, err := l.source.Split(text)
-		if err != nil {
-			return nil, nil, err
-		}
-		l.splits = append(l.splits, split)
+	var err error
+	if l.splits, err = source.DecodeSplits(l.spec.Splits); err != nil {
+		return nil, nil, err
 	}
 	version := source.Version{Pin: l.spec.Pin, Selection: l.spec.Selection}
 	openCtx, span := tracing.Child(ctx, "open")
-	err := l.retry(openCtx, noSplit, func() (err error) {
+	err = l.retry(openCtx, noSplit, func() (err error) {
 		l.dataset, err = l.source.Open(openCtx, version, l.cfg.Decoding.buffers)
 		return err
 	})
@@ -110,7 +107,7 @@ const (
 
 // decoding estimates the memory for decoding a split, besides the rows and the compressed bytes: an uncompressed page of each column,
 // and batches.
-func (l *load) decoding(s source.SplitInfo) int64 {
+func (l *load) decoding(s source.Split) int64 {
 	columns := int64(l.layout.Schema().NumFields())
 	pages := min(s.Bytes, columns*pageBytes+pageRows*(s.Bytes/max(s.Rows, 1)))
 	return pages + min(s.Bytes, batchBytes)
@@ -119,7 +116,7 @@ func (l *load) decoding(s source.SplitInfo) int64 {
 // need is the memory for loading a split. Estimates are corrected by the splits that are loaded: a footer doesn't tell how long the strings of a
 // dictionary are, nor how many rows a filter keeps.
 func (l *load) need(index int) need {
-	s := l.splits[index].Info()
+	s := l.splits[index]
 	kept, estimated := s.Bytes, l.estimated.Load()
 	if estimated > 0 {
 		_, _, bytes := l.progress.loaded()
@@ -184,7 +181,7 @@ func (l *load) fetchAndDecode(ctx context.Context, index int, a *admission) erro
 
 // decode decodes a fetched split to chunks and records it.
 func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
-	split := l.splits[j.index].Info()
+	split := l.splits[j.index]
 	defer j.fetched.Close()
 	builder := rows.NewBuilder(l.layout, l.arena, rows.TargetBytes)
 	defer func() {
@@ -232,7 +229,7 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 }
 
 // differ logs numbers of the dataset that differ from its rows; of a whole load only the first few in full.
-func (l *load) differ(split source.SplitInfo, differences []string) {
+func (l *load) differ(split source.Split, differences []string) {
 	for _, d := range differences {
 		if n := l.differences.Add(1); n <= mostDifferences {
 			l.cfg.Log.Warn("the table states a number that its rows don't have; cacheserver audit lists all of them", "split", split.String(), "difference", d)
@@ -252,11 +249,11 @@ func (l *load) keep(index int, sealed rows.Sealed) {
 	l.progress.add(peer.SplitDone{
 		Split: l.spec.First + index, Rows: sealed.Rows, Bytes: sealed.Bytes, Hash: fmt.Sprintf("%x", sealed.Hash),
 	})
-	l.estimated.Add(l.splits[index].Info().Bytes)
+	l.estimated.Add(l.splits[index].Bytes)
 }
 
 // explain adds the split to an error and, if the budget is exhausted, how much is still to be loaded.
-func (l *load) explain(split source.SplitInfo, err error) error {
+func (l *load) explain(split source.Split, err error) error {
 	loaded, bytes := l.progress.report(0)
 	done, all := len(loaded), len(l.splits)
 	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded)", all, done)

@@ -34,7 +34,7 @@ func (l *load) traceSplit(ctx context.Context, j job, begin time.Time, copying t
 	if !trace.SpanFromContext(ctx).IsRecording() || j.index%every != 0 {
 		return
 	}
-	end, info := time.Now(), l.splits[j.index].Info()
+	end, info := time.Now(), l.splits[j.index]
 	ctx, span := tracing.Child(ctx, "split", trace.WithTimestamp(j.begin), trace.WithAttributes(
 		attribute.String("datacache.file", info.File), attribute.Int("datacache.row_group", info.RowGroup), attribute.Int64("datacache.first_row", info.First),
 		attribute.Int64("datacache.rows", sealed.Rows), attribute.Int64("datacache.bytes", sealed.Bytes)))

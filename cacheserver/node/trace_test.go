@@ -17,17 +17,12 @@ import (
 
 // TestTracesOffCostNothing checks that splits allocate nothing for traces that nobody collects.
 func TestTracesOffCostNothing(t *testing.T) {
-	l := &load{splits: []source.Split{nil}}
+	l := &load{splits: make([]source.Split, 1)}
 	now := time.Now()
 	if n := testing.AllocsPerRun(100, func() { l.traceSplit(t.Context(), job{}, now, time.Second, rows.Sealed{}) }); n > 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
 }
-
-// some is a split of a table.
-type some struct{ source.Split }
-
-func (some) Info() source.SplitInfo { return source.SplitInfo{File: "s3://lake/a"} }
 
 // TestSpansOfSplitsAreBounded checks that a load of very many splits has few spans.
 func TestSpansOfSplitsAreBounded(t *testing.T) {
@@ -38,7 +33,7 @@ func TestSpansOfSplitsAreBounded(t *testing.T) {
 		l := &load{splits: make([]source.Split, c.splits)}
 		ctx, _ := tracing.Start(t.Context(), tracer, "load part")
 		for i := range l.splits {
-			l.splits[i] = some{}
+			l.splits[i] = source.Split{File: "s3://lake/a"}
 			l.traceSplit(ctx, job{index: i}, time.Now(), 0, rows.Sealed{})
 		}
 		if got := len(recorder.Ended()); got != 4*c.want {

@@ -4,8 +4,8 @@
 // Package source is the contract between the readers of a dataset and the head and data nodes that plan, load and serve it.
 //
 // A head plans a [Source]: which version of the dataset is cached, its schema, and its splits, in an order that version and selection
-// determine. A data node opens that version and fetches the splits assigned to it. Splits and versions are opaque to both;
-// [SplitInfo] and [Identity] describe them.
+// determine. A data node opens that version and fetches the splits assigned to it. Versions are opaque to both;
+// [Identity] describes them.
 package source
 
 import (
@@ -27,14 +27,11 @@ type Source interface {
 	Request() any
 	// Plan plans the current version of the dataset. It calls progress after each file; calls are never concurrent.
 	Plan(ctx context.Context, progress func(done, total int)) (*Plan, error)
-	// Restore restores another process's plan, except for its schema, from Plan.Version.Pin and the JSON of the splits. It reads
-	// nothing.
-	Restore(pin json.RawMessage, splits []json.RawMessage) (*Plan, error)
+	// Restore restores another process's plan, except for its schema and splits, from Plan.Version.Pin. It reads nothing.
+	Restore(pin json.RawMessage) (*Plan, error)
 	// Open opens a version that another process planned; if that is impossible, the error says what has changed. Rows are decoded in
 	// buffers.
 	Open(ctx context.Context, v Version, buffers *Buffers) (Dataset, error)
-	// Split decodes the JSON of a split.
-	Split(text json.RawMessage) (Split, error)
 	// Match compiles a filter for rows of a served schema, which need not be in memory yet. An error says what is wrong with the
 	// filter; if it is a column, the error lists those of the schema.
 	Match(schema *arrow.Schema, filter string) (Matcher, error)
@@ -94,28 +91,53 @@ type Batch struct {
 	Keep []byte
 }
 
-// Split is a part of a dataset that is fetched and decoded as a unit. It is immutable; another process can decode its JSON with the
-// same source.
-type Split interface {
-	Info() SplitInfo
-	// Part returns rows [first, first+rows) of a split that is a whole row group; bytes is their part of Bytes.
-	Part(first, rows, bytes int64) Split
-}
-
-// SplitInfo describes a split for assignment, loading and messages.
-type SplitInfo struct {
-	File     string // its URI
-	Version  string // of the file's content; empty if the store does not tell
-	RowGroup int    // of the file
-	First    int64  // index of the split's first row in the row group
-	Rows     int64  // before deletes and filter
-	Bytes    int64  // estimate of the rows' size in memory
-	Length   int64  // maximum number of bytes to fetch
-	Exact    bool   // Batches yields exactly Rows rows or an error
+// Split is a row group of a data file, or a range of its rows, which is fetched and decoded as a unit. It is plain data: its JSON denotes
+// the same rows in every process that opened the same Version.
+type Split struct {
+	File     string `json:"file"`      // its URI
+	FileSize int64  `json:"file_size"` // bytes
+	// Version is the value of objstore.File.Version at the time of planning; empty if the store does not tell.
+	Version string `json:"version,omitempty"`
+	// Sequence is the number of the change that added the file; 0 if the source counts none.
+	Sequence int64 `json:"sequence"`
+	// FirstRowID is the row id of the file's first row; nil if the file has none.
+	FirstRowID *int64 `json:"first_row_id,omitempty"`
+	RowGroup   int    `json:"row_group"`
+	// Start and Length are the row group's bytes in the file.
+	Start  int64 `json:"start"`
+	Length int64 `json:"length"`
+	// First is the index of the split's first row within the row group.
+	First int64 `json:"first,omitempty"`
+	// Rows is the number of rows before deletes and filter.
+	Rows int64 `json:"rows"`
+	// Bytes is an estimate of the size of the served columns as Arrow, before deletes and filter.
+	Bytes int64 `json:"bytes"`
+	// Exact says that no deletes and no filter apply: Batches yields Rows rows or an error.
+	Exact bool `json:"exact"`
 }
 
 // String names the split in messages.
-func (i SplitInfo) String() string { return fmt.Sprintf("%s row group %d", i.File, i.RowGroup) }
+func (s Split) String() string { return fmt.Sprintf("%s row group %d", s.File, s.RowGroup) }
+
+// End is the row group's row after the split's last one.
+func (s Split) End() int64 { return s.First + s.Rows }
+
+// Part returns rows [first, first+rows) of a split that is a whole row group; bytes is their part of Bytes.
+func (s Split) Part(first, rows, bytes int64) Split {
+	s.First, s.Rows, s.Bytes = first, rows, bytes
+	return s
+}
+
+// DecodeSplits decodes the JSON of splits.
+func DecodeSplits(texts []json.RawMessage) ([]Split, error) {
+	splits := make([]Split, len(texts))
+	for i, text := range texts {
+		if err := json.Unmarshal(text, &splits[i]); err != nil {
+			return nil, fmt.Errorf("decode split %d of %d: %w", i, len(texts), err)
+		}
+	}
+	return splits, nil
+}
 
 // Version identifies one version of a dataset and the selection that is cached. Another process with the same source can open the
 // same rows with it.

@@ -67,7 +67,7 @@ func printPlan(w io.Writer, plan *source.Plan, nodes int) error {
 	runs := head.DealSplits(splits, nodes)
 	for node, run := range runs {
 		for i := run.First; i < run.End; i++ {
-			s := splits[i].Info()
+			s := splits[i]
 			fmt.Fprintf(&text, "%d\t%d\t%d\t%d\t%d\t%s\n", node, i, s.Rows, s.Bytes, s.RowGroup, s.File)
 		}
 	}
@@ -104,9 +104,8 @@ func snapshotName(pin iceberg.Pin) string {
 
 func total(splits []source.Split) (rows, bytes int64) {
 	for _, s := range splits {
-		info := s.Info()
-		rows += info.Rows
-		bytes += info.Bytes
+		rows += s.Rows
+		bytes += s.Bytes
 	}
 	return rows, bytes
 }

@@ -16,7 +16,7 @@ import (
 // are not needed.
 type Fetched struct {
 	table   *Table
-	split   Split
+	split   source.Split
 	data    *dataFile // nil if the manifests are not needed
 	footer  *parquet.Footer
 	columns *scanColumns
@@ -29,7 +29,7 @@ type Fetched struct {
 // Fetch prefetches the column chunks that s needs: those of the served columns and of the columns that filter and equality deletes
 // compare. It decodes nothing, and reads nothing of a local file. ctx also applies to the reads of Batches: don't cancel it before
 // they are done.
-func (t *Table) Fetch(ctx context.Context, s Split) (*Fetched, error) {
+func (t *Table) Fetch(ctx context.Context, s source.Split) (*Fetched, error) {
 	f, err := t.fetch(ctx, s)
 	if err != nil {
 		return nil, fmt.Errorf("fetch split: %w", err)
@@ -37,7 +37,7 @@ func (t *Table) Fetch(ctx context.Context, s Split) (*Fetched, error) {
 	return f, nil
 }
 
-func (t *Table) fetch(ctx context.Context, s Split) (_ *Fetched, err error) {
+func (t *Table) fetch(ctx context.Context, s source.Split) (_ *Fetched, err error) {
 	f := &Fetched{table: t, split: s}
 	if f.data, err = t.planned(ctx, s); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (t *Table) fetch(ctx context.Context, s Split) (_ *Fetched, err error) {
 
 // planned returns the data file of a split, or nil if no deletes, filter or partition values apply to it, so that a node that has
 // only such splits need not read manifests.
-func (t *Table) planned(ctx context.Context, s Split) (*dataFile, error) {
+func (t *Table) planned(ctx context.Context, s source.Split) (*dataFile, error) {
 	if s.Exact && t.filter == nil && !t.partitioned() {
 		return nil, nil
 	}
@@ -85,13 +85,13 @@ func (f *Fetched) prefetch(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.RowGroup < 0 || s.RowGroup >= f.footer.Groups() || s.First < 0 || s.Rows < 0 || s.end() > f.footer.Rows(s.RowGroup) {
-		return fmt.Errorf("data file %s row group %d: its footer has no such row group with rows %d to %d: the file was replaced: restore it or start the cache anew", s.File, s.RowGroup, s.First, s.end())
+	if s.RowGroup < 0 || s.RowGroup >= f.footer.Groups() || s.First < 0 || s.Rows < 0 || s.End() > f.footer.Rows(s.RowGroup) {
+		return fmt.Errorf("data file %s row group %d: its footer has no such row group with rows %d to %d: the file was replaced: restore it or start the cache anew", s.File, s.RowGroup, s.First, s.End())
 	}
 	if f.columns, err = f.table.columnsOf(f.footer, f.data); err != nil {
 		return err
 	}
-	if f.section, err = parquet.LocateSection(ctx, f.file, f.footer, f.columns.projection, s.RowGroup, s.First, s.end()); err != nil {
+	if f.section, err = parquet.LocateSection(ctx, f.file, f.footer, f.columns.projection, s.RowGroup, s.First, s.End()); err != nil {
 		return fmt.Errorf("data file %s row group %d: %w", s.File, s.RowGroup, err)
 	}
 	ranges, err := f.columns.projection.Ranges(f.footer, f.section)

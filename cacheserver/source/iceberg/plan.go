@@ -25,48 +25,6 @@ import (
 // footerReaders is the number of footers that Plan reads concurrently.
 const footerReaders = 16
 
-// Split is a row group of a data file, or a range of its rows. It is plain data and denotes the same rows for every Table opened with
-// the same Pin and Selection.
-type Split struct {
-	File     string `json:"file"`
-	FileSize int64  `json:"file_size"` // bytes
-	// Version is the value of objstore.File.Version at the time of planning.
-	Version string `json:"version,omitempty"`
-	// Sequence is the file's data sequence number; 0 for a table of format v1.
-	Sequence int64 `json:"sequence"`
-	// FirstRowID is the row id of the file's first row; nil if the file has none.
-	FirstRowID *int64 `json:"first_row_id,omitempty"`
-	RowGroup   int    `json:"row_group"`
-	// Start and Length are the row group's bytes in the file.
-	Start  int64 `json:"start"`
-	Length int64 `json:"length"`
-	// First is the index of the split's first row within the row group.
-	First int64 `json:"first,omitempty"`
-	// Rows is the number of rows before deletes and filter.
-	Rows int64 `json:"rows"`
-	// Bytes is an estimate of the size of the served columns as Arrow, before deletes and filter.
-	Bytes int64 `json:"bytes"`
-	// Exact says that no deletes and no filter apply: Batches yields Rows rows or
-	// an error.
-	Exact bool `json:"exact"`
-}
-
-// Part implements source.Split.
-func (s Split) Part(first, rows, bytes int64) source.Split { return s.part(first, rows, bytes) }
-
-func (s Split) part(first, rows, bytes int64) Split {
-	s.First, s.Rows, s.Bytes = first, rows, bytes
-	return s
-}
-
-// Info implements source.Split.
-func (s Split) Info() source.SplitInfo {
-	return source.SplitInfo{File: s.File, Version: s.Version, RowGroup: s.RowGroup, First: s.First, Rows: s.Rows, Bytes: s.Bytes, Length: s.Length, Exact: s.Exact}
-}
-
-// end is the row group's row after the split's last one.
-func (s Split) end() int64 { return s.First + s.Rows }
-
 // dataFile is a planned data file and the delete files that apply to it.
 type dataFile struct {
 	file     ice.DataFile
@@ -102,12 +60,12 @@ type fileName struct {
 //
 // Plan reads the footer of every planned file, 16 at a time, and calls progress, if it is not nil, after each; calls are never
 // concurrent.
-func (t *Table) Plan(ctx context.Context, progress func(done, total int)) ([]Split, error) {
+func (t *Table) Plan(ctx context.Context, progress func(done, total int)) ([]source.Split, error) {
 	plan, err := traced(ctx, "manifests", func(ctx context.Context) (*filePlan, error) { return t.files(ctx, nil) })
 	if err != nil {
 		return nil, err
 	}
-	return traced(ctx, "footers", func(ctx context.Context) ([]Split, error) { return t.splitsOf(ctx, plan, progress) })
+	return traced(ctx, "footers", func(ctx context.Context) ([]source.Split, error) { return t.splitsOf(ctx, plan, progress) })
 }
 
 // traced calls a step of planning in a span.
@@ -119,13 +77,13 @@ func traced[T any](ctx context.Context, name string, step func(context.Context) 
 }
 
 // splitsOf returns the splits of all files of a plan.
-func (t *Table) splitsOf(ctx context.Context, plan *filePlan, progress func(done, total int)) ([]Split, error) {
+func (t *Table) splitsOf(ctx context.Context, plan *filePlan, progress func(done, total int)) ([]source.Split, error) {
 	if progress == nil {
 		progress = func(int, int) {}
 	}
 	var mu sync.Mutex
 	done := 0
-	perFile := make([][]Split, len(plan.files))
+	perFile := make([][]source.Split, len(plan.files))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(footerReaders)
 	for i, d := range plan.files {
@@ -256,7 +214,7 @@ func (d *dataFile) supported() error {
 }
 
 // splits returns the splits of one data file.
-func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) {
+func (t *Table) splits(ctx context.Context, d *dataFile) (_ []source.Split, err error) {
 	defer parquet.RecoverFileError(d.file.FilePath(), &err)
 	f, err := t.footerOf(ctx, d.file.FilePath(), d.file.FileSizeBytes())
 	if err != nil {
@@ -269,7 +227,7 @@ func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) 
 	if err != nil {
 		return nil, err
 	}
-	var splits []Split
+	var splits []source.Split
 	for g := range f.Groups() {
 		if f.Rows(g) == 0 || (t.filter != nil && !predicate.MightMatch(t.filter, bounds(f, g))) {
 			continue
@@ -278,7 +236,7 @@ func (t *Table) splits(ctx context.Context, d *dataFile) (_ []Split, err error) 
 		if err := f.Check(g, way.projection.Leaves()); err != nil {
 			return nil, err
 		}
-		splits = append(splits, Split{
+		splits = append(splits, source.Split{
 			File: f.URI, FileSize: f.Size, Version: f.Version, Sequence: d.sequence, FirstRowID: d.firstRowID, RowGroup: g, Start: start, Length: length,
 			Rows: f.Rows(g), Bytes: way.projection.Weight(f, g, way.served), Exact: d.clean() && t.filter == nil,
 		})

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
@@ -32,7 +33,7 @@ func TestPlanIsTheSameEveryTime(t *testing.T) {
 			t.Fatalf("plans differ:\n%s", diff)
 		}
 	}
-	if !slices.IsSortedFunc(first, func(a, b Split) int {
+	if !slices.IsSortedFunc(first, func(a, b source.Split) int {
 		return slices.Compare([]string{string(rune(a.Sequence)), a.File, string(rune(a.RowGroup))}, []string{string(rune(b.Sequence)), b.File, string(rune(b.RowGroup))})
 	}) {
 		t.Error("splits are not by sequence, file and row group")
@@ -106,13 +107,13 @@ func TestSplitsInAnyOrder(t *testing.T) {
 }
 
 // shipped encodes splits as JSON and decodes them.
-func shipped(t *testing.T, splits []Split) []Split {
+func shipped(t *testing.T, splits []source.Split) []source.Split {
 	t.Helper()
 	text, err := json.Marshal(splits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []Split
+	var out []source.Split
 	if err := json.Unmarshal(text, &out); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -25,7 +26,7 @@ func openTable(t *testing.T, metadata string, sel Selection) *Table {
 }
 
 // planOf returns all splits of a table.
-func planOf(t *testing.T, tbl *Table) []Split {
+func planOf(t *testing.T, tbl *Table) []source.Split {
 	t.Helper()
 	splits, err := tbl.Plan(t.Context(), nil)
 	if err != nil {
@@ -35,7 +36,7 @@ func planOf(t *testing.T, tbl *Table) []Split {
 }
 
 // readSplit decodes a split. The batches are released at the end of the test.
-func readSplit(t *testing.T, tbl *Table, s Split) ([]arrow.RecordBatch, error) {
+func readSplit(t *testing.T, tbl *Table, s source.Split) ([]arrow.RecordBatch, error) {
 	t.Helper()
 	f, err := tbl.Fetch(t.Context(), s)
 	if err != nil {
@@ -60,7 +61,7 @@ func readSplit(t *testing.T, tbl *Table, s Split) ([]arrow.RecordBatch, error) {
 }
 
 // readAll decodes splits in order.
-func readAll(t *testing.T, tbl *Table, splits []Split) []arrow.RecordBatch {
+func readAll(t *testing.T, tbl *Table, splits []source.Split) []arrow.RecordBatch {
 	t.Helper()
 	var all []arrow.RecordBatch
 	for _, s := range splits {
@@ -109,7 +110,7 @@ func reference(t *testing.T, tbl *Table, columns []string) []string {
 }
 
 // check reads a whole table and compares it with want.
-func check(t *testing.T, tbl *Table, want []string) []Split {
+func check(t *testing.T, tbl *Table, want []string) []source.Split {
 	t.Helper()
 	splits := planOf(t, tbl)
 	got := icetest.JSON(t, readAll(t, tbl, splits)...)

@@ -19,6 +19,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/parquettest"
@@ -26,17 +27,17 @@ import (
 )
 
 // inOrder returns the rows of splits as JSON, in order.
-func inOrder(t *testing.T, tbl *Table, splits []Split) []string {
+func inOrder(t *testing.T, tbl *Table, splits []source.Split) []string {
 	t.Helper()
 	var out []string
 	for _, s := range splits {
 		f, err := tbl.Fetch(t.Context(), s)
 		if err != nil {
-			t.Fatalf("rows %d to %d: %v", s.First, s.end(), err)
+			t.Fatalf("rows %d to %d: %v", s.First, s.End(), err)
 		}
 		for b, err := range f.Batches(t.Context()) {
 			if err != nil {
-				t.Fatalf("rows %d to %d: %v", s.First, s.end(), err)
+				t.Fatalf("rows %d to %d: %v", s.First, s.End(), err)
 			}
 			text, err := b.MarshalJSON()
 			if err != nil {
@@ -59,12 +60,12 @@ func inOrder(t *testing.T, tbl *Table, splits []Split) []string {
 }
 
 // cutAnywhere divides splits into pieces at random rows.
-func cutAnywhere(random *rand.Rand, splits []Split) []Split {
-	var pieces []Split
+func cutAnywhere(random *rand.Rand, splits []source.Split) []source.Split {
+	var pieces []source.Split
 	for _, s := range splits {
 		for at := int64(0); at < s.Rows; {
 			n := min(1+random.Int64N(s.Rows), s.Rows-at)
-			pieces = append(pieces, s.part(at, n, 1))
+			pieces = append(pieces, s.Part(at, n, 1))
 			at += n
 		}
 	}
@@ -110,7 +111,7 @@ func TestWrongOffsetIndex(t *testing.T) {
 	made := icetest.Local(t).Create("t", 2, mixedSchema())
 	tbl := openTable(t, addFile(t, made, data, 5000, nil), Selection{Columns: []string{"id", "tokens"}})
 	whole := planOf(t, tbl)[0]
-	f, err := tbl.Fetch(t.Context(), whole.part(2000, 1000, 1))
+	f, err := tbl.Fetch(t.Context(), whole.Part(2000, 1000, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func TestPieceReadsItsPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	split := planOf(t, tbl)[0]
-	read := func(s Split) (n int64) {
+	read := func(s source.Split) (n int64) {
 		server.Forget()
 		f, err := tbl.Fetch(t.Context(), s)
 		if err != nil {
@@ -172,7 +173,7 @@ func TestPieceReadsItsPages(t *testing.T) {
 		}
 		return n
 	}
-	whole, half := read(split), read(split.part(50_000, 50_000, 1))
+	whole, half := read(split), read(split.Part(50_000, 50_000, 1))
 	t.Logf("%d bytes of the whole row group, %d of a half", whole, half)
 	if half > whole*55/100 {
 		t.Errorf("%d bytes were read for a half, the whole has %d", half, whole)
@@ -184,7 +185,7 @@ func TestBadPiece(t *testing.T) {
 	made := icetest.Local(t).Plain("t", 2, 1, 100, 100)
 	tbl := openTable(t, made.Metadata(), Selection{})
 	whole := planOf(t, tbl)[0]
-	for _, s := range []Split{whole.part(50, 51, 1), whole.part(-1, 10, 1), whole.part(0, -1, 1)} {
+	for _, s := range []source.Split{whole.Part(50, 51, 1), whole.Part(-1, 10, 1), whole.Part(0, -1, 1)} {
 		_, err := readSplit(t, tbl, s)
 		wantError(t, err, whole.File, "no such row group")
 	}

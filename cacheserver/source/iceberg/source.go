@@ -56,10 +56,7 @@ func (s *Source) Plan(ctx context.Context, progress func(done, total int)) (*sou
 	if err != nil {
 		return nil, err
 	}
-	p.Schema = table.Schema()
-	for _, split := range splits {
-		p.Splits = append(p.Splits, split)
-	}
+	p.Schema, p.Splits = table.Schema(), splits
 	return p, nil
 }
 
@@ -86,23 +83,12 @@ func (s *Source) plan(pin Pin) (*source.Plan, error) {
 }
 
 // Restore implements source.Source.
-func (s *Source) Restore(encoded json.RawMessage, splits []json.RawMessage) (*source.Plan, error) {
+func (s *Source) Restore(encoded json.RawMessage) (*source.Plan, error) {
 	var pin Pin
 	if err := json.Unmarshal(encoded, &pin); err != nil {
 		return nil, fmt.Errorf("the pin of %s: %w", s, err)
 	}
-	p, err := s.plan(pin)
-	if err != nil {
-		return nil, err
-	}
-	for _, text := range splits {
-		split, err := s.Split(text)
-		if err != nil {
-			return nil, err
-		}
-		p.Splits = append(p.Splits, split)
-	}
-	return p, nil
+	return s.plan(pin)
 }
 
 // Open implements source.Source.
@@ -127,15 +113,6 @@ func (s *Source) Open(ctx context.Context, v source.Version, buffers *source.Buf
 	return dataset{table}, nil
 }
 
-// Split implements source.Source.
-func (s *Source) Split(text json.RawMessage) (source.Split, error) {
-	var split Split
-	if err := json.Unmarshal(text, &split); err != nil {
-		return nil, fmt.Errorf("a split of %s: %w", s, err)
-	}
-	return split, nil
-}
-
 // dataset implements source.Dataset for a table.
 type dataset struct{ table *Table }
 
@@ -144,7 +121,7 @@ func (d dataset) Schema() *arrow.Schema { return d.table.Schema() }
 
 // Fetch implements source.Dataset.
 func (d dataset) Fetch(ctx context.Context, s source.Split) (source.Fetched, error) {
-	fetched, err := d.table.Fetch(ctx, s.(Split))
+	fetched, err := d.table.Fetch(ctx, s)
 	if err != nil {
 		return nil, err
 	}
