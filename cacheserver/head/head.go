@@ -11,54 +11,34 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
 	"runtime"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
-	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/retry"
-	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
-	"github.com/kubeflow/datacache/cacheserver/watch"
 	"github.com/kubeflow/datacache/cacheserver/work"
 	"github.com/kubeflow/datacache/internal/tracing"
 )
 
 // Config configures a head. Fields without a comment are required.
 type Config struct {
-	Flight net.Listener // the head owns and closes it
-	HTTP   net.Listener // likewise; nil disables HTTP
-	Nodes  int          // number of data nodes, at least 1
+	role.Config
+	Nodes int // number of data nodes, at least 1
 	// OneProcess says that head and data nodes are one process and share Budget, so that the page shows it once.
 	OneProcess bool
-	Budget     *rows.Budget // bounds the memory that clients can use in the head; nil: a budget of 256 MiB
-	Store      *objstore.Store
-	Source     source.Source
 	// FilterComparisons is how many comparisons evaluating a filter may take on a data node: its terms times the node's rows. 0: 10^11.
 	FilterComparisons int64
 
-	Secret      string                   // nodes need it to join; if empty, any node may join
-	TLS         transport.TLS            // zero: plain text
-	Transport   transport.Implementation // zero: transport.H2
-	TicketTTL   time.Duration            // how long a ticket may be used to start a stream; 0: one hour
-	NodeTimeout time.Duration            // time without a message after which a node counts as lost; 0: ten seconds
-	JoinTimeout time.Duration            // time limit for every node to join once; 0: ten minutes
-	LoadTimeout time.Duration            // time that a first load may make no progress; 0: 15 minutes
-	Grace       time.Duration            // time for running calls to end when stopping; 0: 20 seconds
-
-	Log      *slog.Logger
-	Metrics  *ops.Metrics
-	Tracer   trace.Tracer // of the load; nil: no spans are made
-	Profiles bool         // serve Go's profiles beside the metrics
+	TicketTTL   time.Duration // how long a ticket may be used to start a stream; 0: one hour
+	NodeTimeout time.Duration // time without a message after which a node counts as lost; 0: ten seconds
+	JoinTimeout time.Duration // time limit for every node to join once; 0: ten minutes
+	LoadTimeout time.Duration // time that a first load may make no progress; 0: 15 minutes
 }
 
 // FilterComparisons is the default of Config.FilterComparisons: one to two minutes of a core.
@@ -77,13 +57,11 @@ func New(cfg Config) (*Head, error) {
 	if cfg.Nodes < 1 {
 		return nil, fmt.Errorf("nodes: %d, want at least 1 data node", cfg.Nodes)
 	}
-	cfg.Budget = cmp.Or(cfg.Budget, rows.NewBudget(256<<20))
 	cfg.FilterComparisons = cmp.Or(cfg.FilterComparisons, FilterComparisons)
 	cfg.TicketTTL = cmp.Or(cfg.TicketTTL, time.Hour)
 	cfg.NodeTimeout = cmp.Or(cfg.NodeTimeout, 10*time.Second)
 	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 10*time.Minute)
 	cfg.LoadTimeout = cmp.Or(cfg.LoadTimeout, 15*time.Minute)
-	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
 	request, err := fingerprintOf(cfg.Source.Request())
 	if err != nil {
 		return nil, err
@@ -103,35 +81,21 @@ func New(cfg Config) (*Head, error) {
 // Start serves until ctx ends, then shuts down in order: not ready, sessions closed, running calls completed. If the cache fails,
 // Start continues, so that the reason can be read.
 func (h *Head) Start(ctx context.Context) error {
-	server, err := transport.NewServer(h.cfg.Transport, h.cfg.TLS, h.cfg.Budget.Clients(), h.cfg.Metrics, h.cfg.Log)
-	if err != nil {
-		return err
-	}
-	transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: h.Status}, head: h})
-	peer.Register(server, h.cfg.Secret, h.serveNode)
-	stopWatch := context.AfterFunc(ctx, h.cluster.stop)
-	defer stopWatch()
-
-	httpCtx, stopHTTP := context.WithCancel(context.WithoutCancel(ctx))
-	group, groupCtx := errgroup.WithContext(ctx)
-	traceCtx := h.cluster.startTrace(groupCtx, h.cfg.Tracer, h.table())
+	defer context.AfterFunc(ctx, h.cluster.stop)()
+	ctx = h.cluster.startTrace(ctx, h.cfg.Tracer, h.table())
 	defer h.cluster.endTrace(errors.New("the head stopped"))
-	group.Go(func() error {
-		defer stopHTTP()
-		return transport.Serve(groupCtx, server, h.cfg.Flight, h.cfg.Grace)
+	return h.cfg.Serve(ctx, role.Role{
+		Memory: h.cfg.Budget.Clients(), Status: h, Page: &pageSource{head: h},
+		Register: func(server grpc.ServiceRegistrar) {
+			transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: h.Status}, head: h})
+			peer.Register(server, h.cfg.Secret, h.serveNode)
+		},
+		Tasks: []func(context.Context) error{h.keepPlan, h.keepTime},
 	})
-	if h.cfg.HTTP != nil {
-		page := watch.New(&pageSource{head: h})
-		group.Go(func() error { return ops.Serve(httpCtx, h.cfg.HTTP, h.opsHandler(page)) })
-		group.Go(func() error { page.Run(httpCtx); return nil })
-	}
-	group.Go(func() error { h.keepPlan(traceCtx); return nil })
-	group.Go(func() error { h.keepTime(groupCtx); return nil })
-	return group.Wait()
 }
 
 // keepPlan plans the table, with retries after temporary errors, until there is a plan: its own, or one that a data node has brought.
-func (h *Head) keepPlan(ctx context.Context) {
+func (h *Head) keepPlan(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -148,6 +112,7 @@ func (h *Head) keepPlan(ctx context.Context) {
 		h.cfg.Log.Error("planning failed", "reason", err)
 		h.cluster.planningFailed(err.Error(), time.Now())
 	}
+	return nil
 }
 
 // mayPass reports whether an error of planning may be temporary.
@@ -168,25 +133,17 @@ func (h *Head) planOnce(ctx context.Context) error {
 }
 
 // keepTime periodically checks for nodes that are silent or never joined.
-func (h *Head) keepTime(ctx context.Context) {
+func (h *Head) keepTime(ctx context.Context) error {
 	ticker := time.NewTicker(min(time.Second, h.cfg.NodeTimeout/4))
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case now := <-ticker.C:
 			h.cluster.tick(now)
 		}
 	}
-}
-
-func (h *Head) opsHandler(page *watch.Page) http.Handler {
-	handler := ops.Handler(h, h.cfg.Metrics.Handler(), page)
-	if h.cfg.Profiles {
-		return ops.WithProfiles(handler)
-	}
-	return handler
 }
 
 // Ready implements ops.Server.

@@ -9,6 +9,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
@@ -21,10 +22,9 @@ func TestPin(t *testing.T) {
 	store := objstore.New(objstore.Config{})
 	head := func(pin *int64) *Head {
 		h, err := New(Config{
-			Nodes: 1, Store: store,
-			Source: &iceberg.Source{
+			Nodes: 1, Config: role.Config{Store: store, Source: &iceberg.Source{
 				Store: store, Location: iceberg.Location{Metadata: table.Metadata()}, Selection: iceberg.Selection{Ref: "main"}, Pinned: pin,
-			},
+			}},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
@@ -139,7 +140,7 @@ func TestPlanningThatFailsWaitsForNodes(t *testing.T) {
 
 // TestRecordHoldsThePlan checks that the record of a plan restores the same plan, also with another number of nodes.
 func TestRecordHoldsThePlan(t *testing.T) {
-	h := &Head{cfg: Config{Nodes: 2, Source: &iceberg.Source{Selection: iceberg.Selection{Filter: "id > 1"}}}}
+	h := &Head{cfg: Config{Nodes: 2, Config: role.Config{Source: &iceberg.Source{Selection: iceberg.Selection{Filter: "id > 1"}}}}}
 	from := splits10(2, 4)
 	pin, err := json.Marshal(iceberg.Pin{UUID: "u", SnapshotID: 7})
 	if err != nil {

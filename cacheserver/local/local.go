@@ -10,48 +10,31 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"log/slog"
 	"net"
 	"runtime"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
-	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/ops"
-	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/source"
-	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
 // Config configures a local cache. Fields without a comment are required.
 type Config struct {
-	Flight net.Listener // the head's listener; data nodes listen on free ports of the same address
-	HTTP   net.Listener // nil disables HTTP
-	Nodes  int
-	Budget *rows.Budget // shared by head and nodes
+	role.Config // of the head; data nodes listen on free ports of the address of Flight, and share Budget; Secret is not used
+	Nodes       int
 	// FilterMemory is the memory, in bytes, for the indexes of filters of all nodes; 0: a twentieth of the budget's limit.
 	FilterMemory int64
 	// FilterComparisons is that of head.Config.
 	FilterComparisons int64
-	Store             *objstore.Store
-	Source            source.Source
-	TLS               transport.TLS
-	Transport         transport.Implementation // zero: transport.H2
-	Grace             time.Duration            // how long calls may go on after a stop; 0: the defaults of head.Config and node.Config
 	// LoadTimeout is how long a first load may make no progress because the store or the catalog is unavailable; 0: a minute, since a
 	// user is waiting.
 	LoadTimeout time.Duration
-	Log         *slog.Logger
-	Metrics     *ops.Metrics
-	Tracer      trace.Tracer // of the load and of streams; nil: no spans are made
-	Profiles    bool         // serve Go's profiles besides the metrics
-	Turns       *fair.Queue  // of the nodes' streams; nil: without weights and limits
+	Turns       *fair.Queue // of the nodes' streams; nil: without weights and limits
 }
 
 // Cache is a head with its data nodes. Make it with New, run it with Start.
@@ -62,11 +45,9 @@ type Cache struct {
 
 // New opens the nodes' ports and makes head and nodes; it serves nothing before Start.
 func New(ctx context.Context, cfg Config) (*Cache, error) {
-	secret := rand.Text() // only this process knows it: no other node can join
+	cfg.Secret = rand.Text() // only this process knows it: no other node can join
 	h, err := head.New(head.Config{
-		Flight: cfg.Flight, HTTP: cfg.HTTP, Nodes: cfg.Nodes, Budget: cfg.Budget, Store: cfg.Store, Source: cfg.Source,
-		Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log, Metrics: cfg.Metrics,
-		Tracer: cfg.Tracer, Profiles: cfg.Profiles, OneProcess: true, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
+		Config: cfg.Config, Nodes: cfg.Nodes, OneProcess: true, FilterComparisons: cfg.FilterComparisons, LoadTimeout: cmp.Or(cfg.LoadTimeout, time.Minute),
 	})
 	if err != nil {
 		return nil, err
@@ -85,11 +66,12 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		if err != nil {
 			return nil, fmt.Errorf("data node %d: %w", i, err)
 		}
+		own := cfg.Config
+		own.Flight, own.HTTP, own.Log = listener, nil, cfg.Log.With("node", i)
 		n, err := node.New(node.Config{
-			Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()), Flight: listener,
-			Budget: cfg.Budget, FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes), Store: cfg.Store, Source: cfg.Source,
-			Workers: max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: decoding, Work: filters, Turns: cfg.Turns,
-			Secret: secret, TLS: cfg.TLS, Transport: cfg.Transport, Grace: cfg.Grace, Log: cfg.Log.With("node", i), Metrics: cfg.Metrics, Tracer: cfg.Tracer,
+			Config: own, Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()),
+			FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes),
+			Workers:      max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: decoding, Work: filters, Turns: cfg.Turns,
 		})
 		if err != nil {
 			return nil, err

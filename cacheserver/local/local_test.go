@@ -29,6 +29,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/test/kit/icetest"
@@ -61,10 +62,10 @@ func startWith(t *testing.T, metadata string, nodes int, change func(*Config)) *
 	r := &running{t: t, budget: rows.NewBudget(1 << 30), nodes: map[string]flight.Client{}, metrics: ops.NewMetrics()}
 	ctx, cancel := context.WithCancel(t.Context())
 	store := objstore.New(objstore.Config{})
-	cfg := Config{
-		Flight: listener, Nodes: nodes, Budget: r.budget, Store: store,
+	cfg := Config{Nodes: nodes, Config: role.Config{
+		Flight: listener, Budget: r.budget, Store: store,
 		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: r.metrics,
-	}
+	}}
 	change(&cfg)
 	cache, err := New(ctx, cfg)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
@@ -106,7 +107,7 @@ func TestStreamsShareMemory(t *testing.T) {
 	if err := budget.Reserve(limit - kept); err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{cfg: Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2, Turns: fair.New(1)}}
+	n := &Node{cfg: Config{Turns: fair.New(1), Config: role.Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2}}}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // a client that has gone does not wait for memory
 	layout, err := rows.NewLayout(arrow.NewSchema(nil, nil))

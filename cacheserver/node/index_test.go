@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/pick"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
@@ -39,7 +40,7 @@ func keepIndex(t *testing.T, x *indexes, id string) ([]string, error) {
 
 func TestIdleIndexesAreDroppedForOthers(t *testing.T) {
 	budget := rows.NewBudget(1 << 20)
-	x := newIndexes(&Config{Budget: budget, FilterMemory: 6000, Metrics: ops.NewMetrics()}) // an index takes 1408 bytes, and 2556 while it is made
+	x := newIndexes(&Config{FilterMemory: 6000, Config: role.Config{Budget: budget, Metrics: ops.NewMetrics()}}) // an index takes 1408 bytes, and 2556 while it is made
 	for _, id := range []string{"a", "b", "c"} {
 		if dropped, err := keepIndex(t, x, id); err != nil || len(dropped) > 0 {
 			t.Fatalf("%s: dropped %v, %v", id, dropped, err)
@@ -82,7 +83,7 @@ func TestIdleIndexesAreDroppedForOthers(t *testing.T) {
 
 func TestIndexesRespectTheMemoryLimit(t *testing.T) {
 	budget := rows.NewBudget(2 * pick.MaxBytes(10_000))
-	x := newIndexes(&Config{Budget: budget, FilterMemory: 1 << 30, Metrics: ops.NewMetrics()})
+	x := newIndexes(&Config{FilterMemory: 1 << 30, Config: role.Config{Budget: budget, Metrics: ops.NewMetrics()}})
 	if _, err := keepIndex(t, x, "a"); err != nil {
 		t.Fatal(err)
 	}

@@ -12,63 +12,42 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
 	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
-	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/transport"
-	"github.com/kubeflow/datacache/cacheserver/watch"
 	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
 // Config configures a data node. Fields without a comment are required.
 type Config struct {
+	role.Config
 	Index     int    // index of this node, from 0
 	Head      string // host:port of the head
 	Advertise string // host:port where clients connect to its Flight service
 	Machine   string // name of the machine that it runs on, which the head's messages show; may be empty
-	Flight    net.Listener
-	HTTP      net.Listener // nil disables HTTP
-	Budget    *rows.Budget
-	Store     *objstore.Store
-	Source    source.Source // opens the version of it that the head names
-	Workers   int           // number of row groups decoded concurrently; 0: one per core
+	Workers   int    // number of row groups decoded concurrently; 0: one per core
 	// FilterMemory is the maximum memory, in bytes, of the indexes of filters; they are within Budget too. 0: a twentieth of its limit.
 	FilterMemory int64
 	Work         *work.Pool     // evaluates filters; shared by the nodes of one process; nil: this node has its own, of a step a core
 	Decoding     *DecodeLimiter // shared by the nodes of one process; nil: this node has its own
 	Turns        *fair.Queue    // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
 
-	Dial      transport.Dialer // for connections to the head; nil: TCP
-	JoinAfter time.Duration    // from Start to the first attempt to join
-	Secret    string           // shared with the head, to authenticate each other
-	TLS       transport.TLS    // zero: plain text
-	Grace     time.Duration
-	Transport transport.Implementation // zero: transport.H2
-
-	SendTimeout time.Duration // time for a client to read a message before its stream is ended; 0: ten minutes
-
-	Log      *slog.Logger
-	Metrics  *ops.Metrics
-	Tracer   trace.Tracer // of loads and streams; nil: no spans are made
-	Profiles bool         // serve Go's profiles beside the metrics
+	Dial        transport.Dialer // for connections to the head; nil: TCP
+	JoinAfter   time.Duration    // from Start to the first attempt to join
+	SendTimeout time.Duration    // time for a client to read a message before its stream is ended; 0: ten minutes
 }
 
 // Node is one data node. Make it with New, run it with Start; it is safe for concurrent use.
@@ -91,7 +70,6 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Index < 0 {
 		return nil, fmt.Errorf("index: %d, want the node's place, from 0", cfg.Index)
 	}
-	cfg.Grace = cmp.Or(cfg.Grace, 20*time.Second)
 	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, transport.SendTimeout)
 	cfg.Workers = cmp.Or(cfg.Workers, runtime.GOMAXPROCS(0))
 	cfg.FilterMemory = cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20)
@@ -114,27 +92,13 @@ func New(cfg Config) (*Node, error) {
 // Start serves until ctx ends or the head tells this process to exit. It then shuts down in order: not ready, the head informed,
 // streams completed, memory freed. A failed load does not end it.
 func (n *Node) Start(ctx context.Context) error {
-	server, err := transport.NewServer(n.cfg.Transport, n.cfg.TLS, transportMemory{n}, n.cfg.Metrics, n.cfg.Log)
-	if err != nil {
-		return err
-	}
-	transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: n.Status}, node: n})
-	stopping := context.AfterFunc(ctx, func() { n.setStopping() })
-	defer stopping()
-
-	lastCtx, stopLast := context.WithCancel(context.WithoutCancel(ctx))
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		defer stopLast()
-		return transport.Serve(groupCtx, server, n.cfg.Flight, n.cfg.Grace)
+	defer context.AfterFunc(ctx, n.setStopping)()
+	err := n.cfg.Serve(ctx, role.Role{
+		Memory: transportMemory{n}, Status: n, Page: &pageSource{node: n}, Tasks: []func(context.Context) error{n.keepJoined},
+		Register: func(server grpc.ServiceRegistrar) {
+			transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: n.Status}, node: n})
+		},
 	})
-	if n.cfg.HTTP != nil {
-		page := watch.New(&pageSource{node: n})
-		group.Go(func() error { return ops.Serve(lastCtx, n.cfg.HTTP, n.opsHandler(page)) })
-		group.Go(func() error { page.Run(lastCtx); return nil })
-	}
-	group.Go(func() error { return n.keepJoined(groupCtx) })
-	err = group.Wait()
 	n.giveUp("stopped")
 	return err
 }
@@ -204,14 +168,6 @@ func (n *Node) admit(sealed []byte, now time.Time) (admitted, error) {
 		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
 	}
 	return a.lend(ticket)
-}
-
-func (n *Node) opsHandler(page *watch.Page) http.Handler {
-	handler := ops.Handler(n, n.cfg.Metrics.Handler(), page)
-	if n.cfg.Profiles {
-		return ops.WithProfiles(handler)
-	}
-	return handler
 }
 
 // Ready implements ops.Server: a node is ready when its assignment, which may be empty, is loaded and the head has been told.

@@ -38,11 +38,11 @@ const (
 // grpcServer is a grpc-go server that enforces the limits of package h2's server as far as grpc-go's interface allows.
 type grpcServer struct {
 	*grpc.Server
-	memory h2.Memory
+	memory Memory
 	log    *slog.Logger
 }
 
-func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor, memory h2.Memory, log *slog.Logger) *grpcServer {
+func newGRPC(config *tls.Config, unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor, memory Memory, log *slog.Logger) *grpcServer {
 	partial := &partialCalls{memory: memory}
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(NewCodec()),
@@ -79,7 +79,7 @@ func (s *grpcServer) Serve(l net.Listener) error {
 
 // partialCalls tracks calls until their first message has arrived.
 type partialCalls struct {
-	memory h2.Memory
+	memory Memory
 
 	mu    sync.Mutex
 	calls []*partialCall // oldest first
@@ -190,7 +190,7 @@ func (*partialCalls) HandleConn(context.Context, stats.ConnStats) {}
 // boundedListener accepts connections only while there is memory for them.
 type boundedListener struct {
 	net.Listener
-	memory h2.Memory
+	memory Memory
 	log    *slog.Logger
 }
 

@@ -84,9 +84,12 @@ type Server interface {
 	Stop()
 }
 
+// Memory bounds what clients make a server hold.
+type Memory = h2.Memory
+
 // NewServer makes a gRPC server. A panic in a handler does not end the process but becomes INTERNAL. Memory held for clients is
 // reserved in memory.
-func NewServer(transport Implementation, t TLS, memory h2.Memory, m *ops.Metrics, log *slog.Logger) (Server, error) {
+func NewServer(transport Implementation, t TLS, memory Memory, m *ops.Metrics, log *slog.Logger) (Server, error) {
 	config, err := t.server(log)
 	if err != nil {
 		return nil, err

@@ -17,9 +17,8 @@ import (
 
 func auditCommand(env environment) *cobra.Command {
 	var (
-		table     sourceFlags
-		selection selectionFlags
-		asJSON    bool
+		table  tableFlags
+		asJSON bool
 	)
 	cmd := &cobra.Command{
 		Use:   "audit [TABLE]",
@@ -34,9 +33,9 @@ on the number or bound may leave out rows that it is true for.`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				table.location.Metadata = args[0]
+				table.source.location.Metadata = args[0]
 			}
-			src, err := selectedSource(&table, &selection, env)
+			src, err := table.open(env)
 			if err != nil {
 				return err
 			}
@@ -61,11 +60,8 @@ on the number or bound may leave out rows that it is true for.`,
 			return err
 		},
 	}
-	flags := cmd.Flags()
-	table.register(flags, env)
-	selection.register(flags, env)
-	selection.complete(cmd, &table, env)
-	flags.BoolVar(&asJSON, "json", false, "print JSON: also rows, nulls, NaNs, minimum and maximum of each data file's columns")
+	table.register(cmd, env)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: also rows, nulls, NaNs, minimum and maximum of each data file's columns")
 	return cmd
 }
 

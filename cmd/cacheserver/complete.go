@@ -19,15 +19,15 @@ const completeWithin = 5 * time.Second
 
 // complete completes the flags' values with names of the table that the command line, or the environment, names. Of several columns,
 // separated by commas, it completes the last.
-func (f *selectionFlags) complete(cmd *cobra.Command, table *sourceFlags, env environment) {
+func (f *tableFlags) complete(cmd *cobra.Command, env environment) {
 	for flag, list := range map[string]func(*iceberg.Table) []iceberg.Name{
 		"columns": (*iceberg.Table).Columns, "ref": (*iceberg.Table).Refs, "snapshot-id": (*iceberg.Table).Snapshots,
 	} {
 		register(cmd, flag, func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
 			defer cancel()
-			src, err := table.open(env)
-			if err != nil || table.named() != nil {
+			src, err := f.source.open(env)
+			if err != nil || f.source.named() != nil {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			opened, err := iceberg.Open(ctx, src.Store, src.Location, iceberg.Selection{})

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
-	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
@@ -165,16 +165,28 @@ func (f *selectionFlags) selection() (iceberg.Selection, error) {
 	return s, nil
 }
 
-// selectedSource returns the source of the table that the flags name, with their selection.
-func selectedSource(table *sourceFlags, selection *selectionFlags, env environment) (*iceberg.Source, error) {
-	if err := table.named(); err != nil {
+// tableFlags select a table, and the rows and columns of it.
+type tableFlags struct {
+	source    sourceFlags
+	selection selectionFlags
+}
+
+func (f *tableFlags) register(cmd *cobra.Command, env environment) {
+	f.source.register(cmd.Flags(), env)
+	f.selection.register(cmd.Flags(), env)
+	f.complete(cmd, env)
+}
+
+// open returns the source of the table, with the selection.
+func (f *tableFlags) open(env environment) (*iceberg.Source, error) {
+	if err := f.source.named(); err != nil {
 		return nil, err
 	}
-	src, err := table.open(env)
+	src, err := f.source.open(env)
 	if err != nil {
 		return nil, err
 	}
-	src.Selection, err = selection.selection()
+	src.Selection, err = f.selection.selection()
 	return src, err
 }
 
@@ -190,30 +202,27 @@ func snapshotID(flag, text string) (*int64, error) {
 	return &id, nil
 }
 
-// serveFlags configure where a process listens and how it protects itself from unauthorized peers.
+// serveFlags configure a server. start completes the configuration.
 type serveFlags struct {
+	role.Config
 	listen, http string
 	transport    string
-	tls          transport.TLS
-	secret       string
 	insecure     bool
 	joined       bool // head and data nodes are separate processes, which authenticate each other with the secret
-	grace        time.Duration
-	profiles     bool
 	logs         logFlags
 }
 
 func (f *serveFlags) register(flags *pflag.FlagSet, env environment) {
 	flags.StringVar(&f.listen, "listen", env.or("LISTEN", ":50051"), "host:port for Arrow Flight; port 0 takes a free one (env LISTEN)")
 	flags.StringVar(&f.http, "http", env.or("HTTP_LISTEN", ":8080"), "host:port for the page at / and /healthz /ready /status /metrics; empty serves none (env HTTP_LISTEN)")
-	flags.StringVar(&f.tls.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate, read again when it changes; turns TLS on (env TLS_CERT)")
-	flags.StringVar(&f.tls.Key, "tls-key", env("TLS_KEY"), "PEM file of its private key (env TLS_KEY)")
-	flags.StringVar(&f.tls.CA, "tls-ca", env("TLS_CA"), "PEM file of the CA that the other servers' certificates are checked against (env TLS_CA)")
+	flags.StringVar(&f.TLS.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate, read again when it changes; turns TLS on (env TLS_CERT)")
+	flags.StringVar(&f.TLS.Key, "tls-key", env("TLS_KEY"), "PEM file of its private key (env TLS_KEY)")
+	flags.StringVar(&f.TLS.CA, "tls-ca", env("TLS_CA"), "PEM file of the CA that the other servers' certificates are checked against (env TLS_CA)")
 	flags.StringVar(&f.transport, "transport", env.or("TRANSPORT", string(transport.H2)),
 		"what carries Arrow Flight: h2, the server's own, or grpc, which is grpc-go and takes about twice the CPU time (env TRANSPORT)")
-	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running streams get to end after SIGTERM")
-	flags.BoolVar(&f.profiles, "profiles", false, "serve Go's profiles under /debug/pprof/ on the --http port")
-	f.secret = env("CACHE_SECRET")
+	flags.DurationVar(&f.Grace, "grace", 20*time.Second, "time that running streams get to end after SIGTERM")
+	flags.BoolVar(&f.Profiles, "profiles", false, "serve Go's profiles under /debug/pprof/ on the --http port")
+	f.Secret = env("CACHE_SECRET")
 	f.logs.register(flags, env)
 }
 
@@ -226,50 +235,24 @@ func (f *serveFlags) registerJoined(flags *pflag.FlagSet, env environment) {
 			"Better give head and nodes the same secret in env CACHE_SECRET")
 }
 
-// checkSecret returns an error if the process would listen on a non-loopback address without a secret, unless this was allowed
+// checkSecret returns an error if the server would listen on a non-loopback address without a secret, unless this was allowed
 // explicitly.
-func (p *process) checkSecret(f *serveFlags) error {
-	if !f.joined || f.secret != "" || isLoopback(p.flight.Addr()) {
+func (f *serveFlags) checkSecret() error {
+	if !f.joined || f.Secret != "" || isLoopback(f.Flight.Addr()) {
 		return nil
 	}
 	if !f.insecure {
 		return fmt.Errorf("--listen: other machines may reach %s, and without a secret any of them could join this cache as head or data node; "+
-			"set env CACHE_SECRET, the same on head and nodes, or listen on 127.0.0.1, or give --insecure", p.flight.Addr())
+			"set env CACHE_SECRET, the same on head and nodes, or listen on 127.0.0.1, or give --insecure", f.Flight.Addr())
 	}
-	p.log.Warn("INSECURE: CACHE_SECRET is not set; whoever reaches this port may join the cache as head or data node, get the key of its tickets and serve rows of their own",
-		"listen", p.flight.Addr())
+	f.Log.Warn("INSECURE: CACHE_SECRET is not set; whoever reaches this port may join the cache as head or data node, get the key of its tickets and serve rows of their own",
+		"listen", f.Flight.Addr())
 	return nil
 }
 
 func isLoopback(a net.Addr) bool {
 	tcp, ok := a.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()
-}
-
-// memoryFlags bound the memory for rows and clients.
-type memoryFlags struct{ limit, filters string }
-
-func (f *memoryFlags) register(flags *pflag.FlagSet, env environment) {
-	flags.StringVar(&f.limit, "memory-limit", env.or("MEMORY_LIMIT", "90%"),
-		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
-	flags.StringVar(&f.filters, "filter-memory", env.or("FILTER_MEMORY", "5%"),
-		"part of the memory limit for the indexes of filters that clients ask for, which take an eighth of a byte for each row: bytes, a quantity, or a share of the limit (env FILTER_MEMORY)")
-}
-
-// budget returns the memory limit, and how much of it the indexes of filters may use.
-func (f *memoryFlags) budget() (budget *rows.Budget, filters int64, err error) {
-	bytes, err := parseMemory(f.limit)
-	if err != nil {
-		return nil, 0, fmt.Errorf("--memory-limit: %w", err)
-	}
-	filters, err = parseShare(f.filters, bytes)
-	if err == nil && filters > bytes {
-		err = fmt.Errorf("%q: more than the memory limit, which is %d bytes", f.filters, bytes)
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("--filter-memory: %w", err)
-	}
-	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), filters, nil
 }
 
 // registerComparisons registers the limit on the cost of clients' filters.

@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/rows"
@@ -15,11 +14,10 @@ import (
 
 func headCommand(env environment) *cobra.Command {
 	var (
-		source    sourceFlags
-		selection selectionFlags
-		serve     serveFlags
-		pin       string
-		cfg       head.Config
+		table tableFlags
+		serve serveFlags
+		pin   string
+		cfg   head.Config
 	)
 	cmd := &cobra.Command{
 		Use:   "head",
@@ -30,48 +28,39 @@ func headCommand(env environment) *cobra.Command {
   cacheserver node --head head-host:50051 --index 1     # on another`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			src, err := selectedSource(&source, &selection, env)
+			src, err := table.open(env)
 			if err != nil {
 				return err
 			}
 			if src.Pinned, err = snapshotID("snapshot-pin", pin); err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), env, cmd.Name(), src.Store)
+			serve.Budget = rows.NewBudget(headMemory)
+			flush, err := serve.start(cmd.Context(), env, cmd.Name(), src)
 			if err != nil {
 				return err
 			}
-			defer p.flush()
-			cfg.Source, cfg.Store, cfg.Flight, cfg.HTTP = src, src.Store, p.flight, p.http
-			cfg.Secret, cfg.TLS, cfg.Grace, cfg.Log, cfg.Metrics = serve.secret, serve.tls, serve.grace, p.log, p.metrics
-			cfg.Profiles, cfg.Transport, cfg.Tracer, cfg.Budget = serve.profiles, p.transport, p.tracer, rows.NewBudget(headMemory)
-			p.countMemory(cfg.Budget)
+			defer flush()
+			cfg.Config = serve.Config
 			h, err := head.New(cfg)
 			if err != nil {
 				return err
 			}
-			go follow(cmd.Context(), h, p.log, p.announce)
+			go follow(cmd.Context(), h, serve.Log, serve.announce)
 			return h.Start(cmd.Context())
 		},
 	}
 	flags := cmd.Flags()
-	source.register(flags, env)
-	selection.register(flags, env)
-	selection.complete(cmd, &source, env)
+	table.register(cmd, env)
 	serve.registerJoined(flags, env)
 	flags.StringVar(&pin, "snapshot-pin", env("SNAPSHOT_PIN"), "the snapshot that an earlier head of this cache planned: plan it and no other, while the cache stays one of what was asked for (env SNAPSHOT_PIN)")
 	flags.IntVar(&cfg.Nodes, "nodes", groupNodes(env), "data nodes to wait for (default in a LeaderWorkerSet: LWS_GROUP_SIZE - 1)")
-	registerLimits(flags, &cfg)
-	return cmd
-}
-
-// registerLimits registers how long a head waits, and what a filter may cost.
-func registerLimits(flags *pflag.FlagSet, cfg *head.Config) {
 	flags.DurationVar(&cfg.JoinTimeout, "join-timeout", 0, "fail if not every data node has joined by then (default 10m)")
 	flags.DurationVar(&cfg.LoadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 15m)")
 	flags.DurationVar(&cfg.NodeTimeout, "node-timeout", 0, "count a silent data node as lost after this (default 10s)")
 	registerComparisons(flags, &cfg.FilterComparisons)
 	flags.DurationVar(&cfg.TicketTTL, "ticket-ttl", 0, "how long a client may wait before it starts a stream with a ticket (default 1h)")
+	return cmd
 }
 
 // headMemory bounds the memory that clients can use in a head. It does not include the plan.

@@ -19,9 +19,8 @@ import (
 
 func inspectCommand(env environment) *cobra.Command {
 	var (
-		table     sourceFlags
-		selection selectionFlags
-		nodes     int
+		table tableFlags
+		nodes int
 	)
 	cmd := &cobra.Command{
 		Use:   "inspect",
@@ -35,7 +34,7 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 			if nodes < 1 {
 				return fmt.Errorf("--nodes: %d, want at least 1", nodes)
 			}
-			src, err := selectedSource(&table, &selection, env)
+			src, err := table.open(env)
 			if err != nil {
 				return err
 			}
@@ -46,11 +45,8 @@ ROWS are the file's own, before deletes and the filter; BYTES are the selected c
 			return printPlan(cmd.OutOrStdout(), plan, nodes)
 		},
 	}
-	flags := cmd.Flags()
-	table.register(flags, env)
-	selection.register(flags, env)
-	selection.complete(cmd, &table, env)
-	flags.IntVar(&nodes, "nodes", 1, "data nodes to deal the splits to")
+	table.register(cmd, env)
+	cmd.Flags().IntVar(&nodes, "nodes", 1, "data nodes to deal the splits to")
 	return cmd
 }
 

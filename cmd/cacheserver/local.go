@@ -4,8 +4,6 @@
 package main
 
 import (
-	"time"
-
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/local"
@@ -13,13 +11,10 @@ import (
 
 func localCommand(env environment) *cobra.Command {
 	var (
-		source      sourceFlags
-		selection   selectionFlags
-		serve       serveFlags
-		data        dataFlags
-		nodes       int
-		comparisons int64
-		loadTimeout time.Duration
+		table tableFlags
+		serve serveFlags
+		data  dataFlags
+		cfg   local.Config
 	)
 	cmd := &cobra.Command{
 		Use:   "local",
@@ -29,39 +24,36 @@ it. When the table is loaded it prints one line to standard output: ready grpc:/
 		Example: `  cacheserver local --metadata ./warehouse/db/events/metadata/00003-5a1c.metadata.json --nodes 2 --listen 127.0.0.1:50051`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			src, err := selectedSource(&source, &selection, env)
+			src, err := table.open(env)
 			if err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), env, cmd.Name(), src.Store)
+			if serve.Budget, cfg.FilterMemory, err = data.budget(); err != nil {
+				return err
+			}
+			flush, err := serve.start(cmd.Context(), env, cmd.Name(), src)
 			if err != nil {
 				return err
 			}
-			defer p.flush()
-			own, err := data.open(cmd.Context(), p)
+			defer flush()
+			if cfg.Turns, err = data.turns(cmd.Context(), serve.Log); err != nil {
+				return err
+			}
+			cfg.Config = serve.Config
+			cache, err := local.New(cmd.Context(), cfg)
 			if err != nil {
 				return err
 			}
-			cache, err := local.New(cmd.Context(), local.Config{
-				Flight: p.flight, HTTP: p.http, Nodes: nodes, Budget: own.budget, FilterMemory: own.filters, Store: src.Store, Source: src,
-				TLS: serve.tls, Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Tracer: p.tracer, Profiles: serve.profiles, Turns: own.turns,
-				FilterComparisons: comparisons, LoadTimeout: loadTimeout,
-			})
-			if err != nil {
-				return err
-			}
-			go follow(cmd.Context(), cache.Head(), p.log, p.announce)
+			go follow(cmd.Context(), cache.Head(), serve.Log, serve.announce)
 			return cache.Start(cmd.Context())
 		},
 	}
 	flags := cmd.Flags()
-	source.register(flags, env)
-	selection.register(flags, env)
-	selection.complete(cmd, &source, env)
+	table.register(cmd, env)
 	serve.register(flags, env)
 	data.register(flags, env)
-	flags.IntVar(&nodes, "nodes", 1, "data nodes")
-	registerComparisons(flags, &comparisons)
-	flags.DurationVar(&loadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 1m)")
+	flags.IntVar(&cfg.Nodes, "nodes", 1, "data nodes")
+	registerComparisons(flags, &cfg.FilterComparisons)
+	flags.DurationVar(&cfg.LoadTimeout, "load-timeout", 0, "fail a first load that store or catalog have kept from any progress for this long (default 1m)")
 	return cmd
 }

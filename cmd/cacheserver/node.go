@@ -19,13 +19,10 @@ import (
 
 func nodeCommand(env environment) *cobra.Command {
 	var (
-		source    sourceFlags
-		serve     serveFlags
-		data      dataFlags
-		headAddr  string
-		index     int
-		advertise string
-		machine   string
+		source sourceFlags
+		serve  serveFlags
+		data   dataFlags
+		cfg    node.Config
 	)
 	cmd := &cobra.Command{
 		Use:   "node",
@@ -36,34 +33,33 @@ The head says which snapshot, columns and rows; the table flags are needed only 
 pass on: a REST catalog that hands out credentials, and --property.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if headAddr == "" {
+			if cfg.Head == "" {
 				return errors.New("--head: missing, want the head's host:port")
 			}
 			src, err := source.open(env)
 			if err != nil {
 				return err
 			}
-			p, err := serve.start(cmd.Context(), env, cmd.Name(), src.Store)
+			if serve.Budget, cfg.FilterMemory, err = data.budget(); err != nil {
+				return err
+			}
+			flush, err := serve.start(cmd.Context(), env, cmd.Name(), src)
 			if err != nil {
 				return err
 			}
-			defer p.flush()
-			if advertise, err = advertised(advertise, headAddr, p.flight.Addr(), env); err != nil {
+			defer flush()
+			if cfg.Advertise, err = advertised(cfg.Advertise, cfg.Head, serve.Flight.Addr(), env); err != nil {
 				return err
 			}
-			own, err := data.open(cmd.Context(), p)
+			if cfg.Turns, err = data.turns(cmd.Context(), serve.Log); err != nil {
+				return err
+			}
+			cfg.Config, cfg.JoinAfter = serve.Config, joinDelay(env)
+			n, err := node.New(cfg)
 			if err != nil {
 				return err
 			}
-			n, err := node.New(node.Config{
-				Index: index, Head: headAddr, JoinAfter: joinDelay(env), Advertise: advertise, Machine: machine, Flight: p.flight, HTTP: p.http,
-				Budget: own.budget, FilterMemory: own.filters, Turns: own.turns, Store: src.Store, Source: src, Secret: serve.secret, TLS: serve.tls,
-				Transport: p.transport, Grace: serve.grace, Log: p.log, Metrics: p.metrics, Tracer: p.tracer, Profiles: serve.profiles,
-			})
-			if err != nil {
-				return err
-			}
-			p.log.Info("started", "flight", advertise, "head", headAddr, "index", index, "memory-limit", own.budget.Limit())
+			cfg.Log.Info("started", "flight", cfg.Advertise, "head", cfg.Head, "index", cfg.Index, "memory-limit", cfg.Budget.Limit())
 			return n.Start(cmd.Context())
 		},
 	}
@@ -71,10 +67,10 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 	source.register(flags, env)
 	serve.registerJoined(flags, env)
 	data.register(flags, env)
-	flags.StringVar(&headAddr, "head", leaderAddress(env), "host:port of the head (default in a LeaderWorkerSet: LWS_LEADER_ADDRESS, port 50051)")
-	flags.IntVar(&index, "index", workerIndex(env), "this node's place, from 0 (default in a LeaderWorkerSet: LWS_WORKER_INDEX - 1)")
-	flags.StringVar(&advertise, "advertise", env("ADVERTISE"), "host:port at which clients reach this node (default: its name in the LeaderWorkerSet, or the address towards the head; env ADVERTISE)")
-	flags.StringVar(&machine, "machine", env("NODE_NAME"), "name of the machine that this node runs on, which the head's messages show (env NODE_NAME)")
+	flags.StringVar(&cfg.Head, "head", leaderAddress(env), "host:port of the head (default in a LeaderWorkerSet: LWS_LEADER_ADDRESS, port 50051)")
+	flags.IntVar(&cfg.Index, "index", workerIndex(env), "this node's place, from 0 (default in a LeaderWorkerSet: LWS_WORKER_INDEX - 1)")
+	flags.StringVar(&cfg.Advertise, "advertise", env("ADVERTISE"), "host:port at which clients reach this node (default: its name in the LeaderWorkerSet, or the address towards the head; env ADVERTISE)")
+	flags.StringVar(&cfg.Machine, "machine", env("NODE_NAME"), "name of the machine that this node runs on, which the head's messages show (env NODE_NAME)")
 	return cmd
 }
 

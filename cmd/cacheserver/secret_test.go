@@ -9,6 +9,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/kubeflow/datacache/cacheserver/role"
 )
 
 func TestListeningBeyondLoopbackNeedsASecret(t *testing.T) {
@@ -23,7 +25,7 @@ func TestListeningBeyondLoopbackNeedsASecret(t *testing.T) {
 		{address: "127.9.9.9:0"},
 		{address: ":0", refused: true},
 		{address: "0.0.0.0:0", refused: true},
-		{address: ":0", flags: serveFlags{secret: "s"}},
+		{address: ":0", flags: serveFlags{Config: role.Config{Secret: "s"}}},
 		{address: ":0", flags: serveFlags{insecure: true}, logs: "INSECURE"},
 		{address: "127.0.0.1:0", flags: serveFlags{insecure: true}},
 	} {
@@ -36,9 +38,8 @@ func TestListeningBeyondLoopbackNeedsASecret(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log bytes.Buffer
-		p := &process{flight: listener, log: slog.New(slog.NewTextHandler(&log, nil))}
-		test.flags.joined = true
-		err = p.checkSecret(&test.flags)
+		test.flags.Flight, test.flags.Log, test.flags.joined = listener, slog.New(slog.NewTextHandler(&log, nil)), true
+		err = test.flags.checkSecret()
 		_ = listener.Close()
 		if (err != nil) != test.refused || err != nil && !strings.Contains(err.Error(), "CACHE_SECRET") {
 			t.Errorf("%s with %+v: %v", test.address, test.flags, err)

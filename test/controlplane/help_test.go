@@ -23,6 +23,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/inject"
@@ -124,20 +125,20 @@ func served(t *testing.T, namespace string, caches ...string) (flight string) {
 func runHead(t *testing.T, metadata, namespace string, caches ...string) (address string) {
 	t.Helper()
 	store := objstore.New(objstore.Config{})
-	flight, web := runLocal(t, local.Config{Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}})
+	flight, web := runLocal(t, role.Config{Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}})
 	awaitPlan(t, web)
 	leads(t, web, namespace, caches...)
 	return flight
 }
 
 // runLocal runs a head with two data nodes in this process, as runServer does. cfg has Store and Source, and may have a Budget.
-func runLocal(t *testing.T, cfg local.Config) (flight, web string) {
+func runLocal(t *testing.T, cfg role.Config) (flight, web string) {
 	t.Helper()
 	return runServer(t, func(ctx context.Context, flight, web net.Listener) (starter, error) {
-		cfg.Flight, cfg.HTTP, cfg.Nodes, cfg.Grace = flight, web, 2, time.Second
+		cfg.Flight, cfg.HTTP, cfg.Grace = flight, web, time.Second
 		cfg.Log, cfg.Metrics = slog.New(slog.DiscardHandler), ops.NewMetrics()
 		cfg.Budget = cmp.Or(cfg.Budget, rows.NewBudget(1<<28))
-		return local.New(ctx, cfg)
+		return local.New(ctx, local.Config{Config: cfg, Nodes: 2})
 	})
 }
 

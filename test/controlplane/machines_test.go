@@ -24,6 +24,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/role"
+	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
@@ -111,10 +113,10 @@ func waitingHead(t *testing.T, namespace string) {
 	lake.Append(icetest.Row{"id": 1})
 	store := objstore.New(objstore.Config{})
 	_, web := runServer(t, func(_ context.Context, flight, web net.Listener) (starter, error) {
-		return head.New(head.Config{
-			Flight: flight, HTTP: web, Nodes: 2, Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: lake.Metadata()}},
+		return head.New(head.Config{Nodes: 2, Config: role.Config{
+			Flight: flight, HTTP: web, Budget: rows.NewBudget(1 << 28), Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: lake.Metadata()}},
 			Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
-		})
+		}})
 	})
 	leads(t, web, namespace, "reviews")
 }

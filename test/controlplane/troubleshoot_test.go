@@ -23,9 +23,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
-	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/inject"
@@ -217,24 +217,24 @@ func alone(t *testing.T, joinTimeout time.Duration) (web string) {
 	store := objstore.New(objstore.Config{})
 	location := iceberg.Location{Metadata: icetest.Local(t).Plain("events", 2, 1, 10, 10).Metadata()}
 	_, web = runServer(t, func(_ context.Context, flight, web net.Listener) (starter, error) {
-		return head.New(head.Config{
-			Flight: flight, HTTP: web, Nodes: 2, JoinTimeout: joinTimeout, Grace: time.Millisecond, Store: store,
+		return head.New(head.Config{Nodes: 2, JoinTimeout: joinTimeout, Config: role.Config{
+			Flight: flight, HTTP: web, Budget: rows.NewBudget(1 << 28), Grace: time.Millisecond, Store: store,
 			Source: &iceberg.Source{Store: store, Location: location}, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
-		})
+		}})
 	})
 	awaitPlan(t, web)
 	return web
 }
 
 // onS3 is the configuration of a cache of a table on S3.
-func onS3(t *testing.T, server *s3test.Server, metadata string) local.Config {
+func onS3(t *testing.T, server *s3test.Server, metadata string) role.Config {
 	t.Helper()
 	config, err := objstore.Config{}.WithProperties(server.Properties())
 	if err != nil {
 		t.Fatal(err)
 	}
 	store := objstore.New(config)
-	return local.Config{Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}}
+	return role.Config{Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}}
 }
 
 // failure is a way in which a cache fails.
@@ -275,7 +275,7 @@ func limited(t *testing.T) string {
 	t.Helper()
 	store := objstore.New(objstore.Config{})
 	location := iceberg.Location{Metadata: icetest.Local(t).Plain("events", 2, 4, 5000, 1000).Metadata()}
-	_, web := runLocal(t, local.Config{Store: store, Budget: rows.NewBudget(1 << 20), Source: &iceberg.Source{Store: store, Location: location}})
+	_, web := runLocal(t, role.Config{Store: store, Budget: rows.NewBudget(1 << 20), Source: &iceberg.Source{Store: store, Location: location}})
 	return web
 }
 
@@ -285,7 +285,7 @@ func selecting(selection iceberg.Selection) func(*testing.T) string {
 		t.Helper()
 		store := objstore.New(objstore.Config{})
 		location := iceberg.Location{Metadata: icetest.Local(t).Plain("events", 2, 1, 10, 10).Metadata()}
-		_, web := runLocal(t, local.Config{Store: store, Source: &iceberg.Source{Store: store, Location: location, Selection: selection}})
+		_, web := runLocal(t, role.Config{Store: store, Source: &iceberg.Source{Store: store, Location: location, Selection: selection}})
 		return web
 	}
 }
@@ -308,7 +308,7 @@ func spoiled(change func(data []byte) []byte) func(*testing.T) string {
 			t.Fatal(err)
 		}
 		store := objstore.New(objstore.Config{})
-		_, web := runLocal(t, local.Config{Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}})
+		_, web := runLocal(t, role.Config{Store: store, Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}}})
 		return web
 	}
 }

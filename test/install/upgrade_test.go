@@ -27,6 +27,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/internal/inject"
@@ -108,10 +109,10 @@ func head(t *testing.T) string {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	store := objstore.New(objstore.Config{})
-	server, err := local.New(ctx, local.Config{
-		Flight: listen(0), HTTP: listen(inject.HTTPPort), Nodes: 2, Budget: rows.NewBudget(1 << 28), Store: store,
+	server, err := local.New(ctx, local.Config{Nodes: 2, Config: role.Config{
+		Flight: listen(0), HTTP: listen(inject.HTTPPort), Budget: rows.NewBudget(1 << 28), Store: store,
 		Source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: table.Metadata()}}, Grace: time.Second, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
-	})
+	}})
 	if err != nil {
 		cancel()
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/node"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
@@ -50,10 +51,10 @@ func startHead(t *testing.T, metadata string, selection iceberg.Selection, nodes
 	c := &cluster{t: t, store: store, source: &iceberg.Source{Store: store, Location: iceberg.Location{Metadata: metadata}, Selection: selection}}
 	flight, web := listen(t), listen(t)
 	c.flight, c.head = flight.Addr().String(), "http://"+web.Addr().String()
-	h, err := head.New(head.Config{
-		Flight: flight, HTTP: web, Nodes: nodes, Store: store, Source: c.source, Grace: time.Millisecond,
+	h, err := head.New(head.Config{Nodes: nodes, Config: role.Config{
+		Flight: flight, HTTP: web, Budget: rows.NewBudget(256 << 20), Store: store, Source: c.source, Grace: time.Millisecond,
 		Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,10 +66,10 @@ func startHead(t *testing.T, metadata string, selection iceberg.Selection, nodes
 func (c *cluster) startNode(index int) (url string, stop func()) {
 	c.t.Helper()
 	flight, web := listen(c.t), listen(c.t)
-	n, err := node.New(node.Config{
-		Index: index, Head: c.flight, Advertise: flight.Addr().String(), Flight: flight, HTTP: web, Budget: rows.NewBudget(256 << 20),
+	n, err := node.New(node.Config{Index: index, Head: c.flight, Advertise: flight.Addr().String(), Config: role.Config{
+		Flight: flight, HTTP: web, Budget: rows.NewBudget(256 << 20),
 		Store: c.store, Source: c.source, Grace: time.Millisecond, Log: slog.New(slog.DiscardHandler), Metrics: ops.NewMetrics(),
-	})
+	}})
 	if err != nil {
 		c.t.Fatal(err)
 	}

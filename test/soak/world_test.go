@@ -20,6 +20,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
@@ -135,10 +136,10 @@ func (w *world) startHead() {
 			return nil, err
 		}
 		table := w.table(p)
-		p.head, err = head.New(head.Config{
-			Flight: listener, Nodes: len(w.nodes), Store: table.Store, Source: table,
-			Secret: secret, TicketTTL: ticketTTL, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: ops.NewMetrics(),
-		})
+		p.head, err = head.New(head.Config{Nodes: len(w.nodes), TicketTTL: ticketTTL, Config: role.Config{
+			Flight: listener, Budget: rows.NewBudget(256 << 20), Store: table.Store, Source: table,
+			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger("head"), Metrics: ops.NewMetrics(),
+		}})
 		if err != nil {
 			return nil, err
 		}
@@ -178,11 +179,10 @@ func (w *world) nodeAt(i int, address, secret string) *process {
 		}
 		p.budget = rows.NewBudget(nodeMemory)
 		table := w.table(p)
-		p.node, err = node.New(node.Config{
-			Index: i, Head: headAddr, Advertise: address, Flight: listener, Budget: p.budget, Store: table.Store,
-			Source: table, Workers: 2, Dial: p.host.dial,
+		p.node, err = node.New(node.Config{Index: i, Head: headAddr, Advertise: address, Workers: 2, Dial: p.host.dial, Config: role.Config{
+			Flight: listener, Budget: p.budget, Store: table.Store, Source: table,
 			Secret: secret, Grace: 2 * time.Second, Log: w.log.logger(name), Metrics: ops.NewMetrics(),
-		})
+		}})
 		if err != nil {
 			return nil, err
 		}

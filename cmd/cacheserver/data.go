@@ -1,0 +1,65 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kubeflow/datacache/cacheserver/fair"
+	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/reload"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+)
+
+// dataFlags configure what data nodes have for rows and clients, and how jobs share it.
+type dataFlags struct{ memory, filters, sharing string }
+
+// sharingPoll is how often the file is read.
+const sharingPoll = 5 * time.Second
+
+func (f *dataFlags) register(flags *pflag.FlagSet, env environment) {
+	flags.StringVar(&f.memory, "memory-limit", env.or("MEMORY_LIMIT", "90%"),
+		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
+	flags.StringVar(&f.filters, "filter-memory", env.or("FILTER_MEMORY", "5%"),
+		"part of the memory limit for the indexes of filters that clients ask for, which take an eighth of a byte for each row: bytes, a quantity, or a share of the limit (env FILTER_MEMORY)")
+	flags.StringVar(&f.sharing, "sharing", env("SHARING_FILE"),
+		`JSON file of the weights and limits of the jobs that read, such as {"weights": {"train": 3}, "maxJobs": 20, "maxStreamsPerJob": 64};`+"\n"+
+			"changes of the file apply within seconds (default: equal weights, no limits; env SHARING_FILE)")
+}
+
+// budget returns the memory limit, and how much of it the indexes of filters may use.
+func (f *dataFlags) budget() (budget *rows.Budget, filters int64, err error) {
+	bytes, err := parseMemory(f.memory)
+	if err != nil {
+		return nil, 0, fmt.Errorf("--memory-limit: %w", err)
+	}
+	filters, err = parseShare(f.filters, bytes)
+	if err == nil && filters > bytes {
+		err = fmt.Errorf("%q: more than the memory limit, which is %d bytes", f.filters, bytes)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("--filter-memory: %w", err)
+	}
+	return rows.NewBudget(bytes).Keep(min(bytes/16, 256<<20)), filters, nil
+}
+
+// turns returns the queue of streams that the flags describe. It follows the file until ctx ends.
+func (f *dataFlags) turns(ctx context.Context, log *slog.Logger) (*fair.Queue, error) {
+	queue := fair.New(node.Turns())
+	if f.sharing == "" {
+		return queue, nil
+	}
+	file, err := reload.Open(f.sharing, fair.Parse)
+	if err != nil {
+		return nil, fmt.Errorf("--sharing: %w", err)
+	}
+	queue.Configure(file.Get())
+	go file.Watch(ctx, sharingPoll, log, queue.Configure)
+	return queue, nil
+}
