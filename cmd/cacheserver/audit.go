@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 )
 
@@ -44,7 +43,6 @@ on the number or bound may leave out rows that it is true for.`,
 			if err != nil {
 				return err
 			}
-			opened.DecodeIn(&source.Buffers{})
 			found, err := opened.Audit(cmd.Context(), func(int, int) {})
 			if err != nil {
 				return err

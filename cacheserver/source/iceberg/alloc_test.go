@@ -45,7 +45,7 @@ func TestMemory(t *testing.T) {
 				buffers := source.NewMappedBuffers(16 << 20)
 				defer buffers.Close()
 				checked := memory.NewCheckedAllocator(poison{buffers})
-				tbl.mem = checked
+				tbl.Mem = checked
 				defer checked.AssertSize(t, 0)
 				var got []string
 				for _, s := range planOf(t, tbl) {
@@ -53,14 +53,14 @@ func TestMemory(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					for rec, err := range f.Records(t.Context()) {
+					for rec, err := range keptOf(t.Context(), f) {
 						if err != nil {
 							t.Fatal(err)
 						}
 						got = append(got, icetest.JSON(t, rec)...)
 						rec.Release()
 					}
-					for rec, err := range f.Records(t.Context()) { // abandoned before the end
+					for rec, err := range keptOf(t.Context(), f) { // abandoned before the end
 						if err != nil {
 							t.Fatal(err)
 						}

@@ -18,6 +18,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // Audit is the comparison of everything that a snapshot's metadata states about its rows with the rows themselves.
@@ -126,7 +127,7 @@ func (f *fileAudit) read(ctx context.Context) (err error) {
 	if err := f.data.supported(); err != nil {
 		return err
 	}
-	file, err := f.table.store.Open(ctx, d.FilePath())
+	file, err := f.table.Store.Open(ctx, d.FilePath())
 	if err != nil {
 		return err
 	}
@@ -134,14 +135,14 @@ func (f *fileAudit) read(ctx context.Context) (err error) {
 	if file.Size() != d.FileSizeBytes() {
 		f.add(Difference{By: "manifest", What: "bytes", Says: fmt.Sprint(d.FileSizeBytes()), Has: fmt.Sprint(file.Size())})
 	}
-	if f.footer, err = parquet.ReadFooter(ctx, file, f.table.names()); err != nil {
+	if f.footer, err = parquet.ReadFooter(ctx, file, f.table.Names); err != nil {
 		return err
 	}
 	columns, err := f.table.columnsOf(f.footer, f.data)
 	if err != nil {
 		return err
 	}
-	for i, field := range f.table.fields {
+	for i, field := range f.table.Fields {
 		f.fields, f.names = f.comparable(predicate.Path{Column: i, Field: field}, field.Name)
 	}
 	all := make([]predicate.Observed, len(f.fields))
@@ -163,20 +164,16 @@ func (f *fileAudit) read(ctx context.Context) (err error) {
 }
 
 // readGroup decodes a row group and returns what it has of each of the fields.
-func (f *fileAudit) readGroup(ctx context.Context, file *objstore.File, columns *scanColumns, g int) ([]predicate.Observed, error) {
-	if err := f.footer.Check(g, columns.projection.Leaves()); err != nil {
+func (f *fileAudit) readGroup(ctx context.Context, file *objstore.File, columns *scan.Columns, g int) ([]predicate.Observed, error) {
+	if err := f.footer.Check(g, columns.Projection.Leaves()); err != nil {
 		return nil, err
 	}
 	section := f.footer.Whole(g)
-	ranges, err := columns.projection.Ranges(f.footer, section)
-	if err == nil {
-		err = file.Prefetch(ctx, ranges)
-	}
-	if err != nil {
+	if err := columns.Projection.Prefetch(ctx, file, f.footer, section); err != nil {
 		return nil, err
 	}
-	batch := parquet.BatchRows(columns.projection.Weight(f.footer, g, columns.served), f.footer.Rows(g))
-	rows, err := parquet.NewRowReader(ctx, f.footer, file, columns.projection, section, batch, f.table.mem)
+	batch := parquet.BatchRows(columns.Projection.Weight(f.footer, g, len(f.table.Fields)), f.footer.Rows(g))
+	rows, err := parquet.NewRowReader(ctx, f.footer, file, columns.Projection, section, batch, f.table.Mem)
 	if err != nil {
 		return nil, err
 	}

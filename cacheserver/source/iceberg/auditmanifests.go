@@ -20,7 +20,7 @@ func (t *Table) auditManifests(ctx context.Context, a *Audit) ([]*dataFile, erro
 	if err != nil || snapshot == nil {
 		return nil, err
 	}
-	files := fileIO{ctx: ctx, store: t.store, trusted: true}
+	files := fileIO{ctx: ctx, store: t.Store, trusted: true}
 	list, err := snapshot.Manifests(listIO{files})
 	if err != nil {
 		return nil, fmt.Errorf("manifest list %s: %w: restore it or roll the table back", snapshot.ManifestList, err)

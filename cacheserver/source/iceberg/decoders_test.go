@@ -12,11 +12,12 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	ice "github.com/apache/iceberg-go"
 
+	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
-// fetchFirst fetches the first split of a table.
-func fetchFirst(t *testing.T, metadata string) *Fetched {
+// fetchFirst opens a table and fetches its first split.
+func fetchFirst(t *testing.T, metadata string) (*Table, source.Fetched) {
 	t.Helper()
 	tbl := openTable(t, metadata, Selection{})
 	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0])
@@ -24,7 +25,7 @@ func fetchFirst(t *testing.T, metadata string) *Fetched {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.Close)
-	return f
+	return tbl, f
 }
 
 // TestDecoders counts the columns that pqarrow decodes: only those that are structs and maps.
@@ -39,7 +40,7 @@ func TestDecoders(t *testing.T) {
 		"nested":     {w.Nested("nested", 2), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := fetchFirst(t, tt.made.Metadata())
+			tbl, f := fetchFirst(t, tt.made.Metadata())
 			for b, err := range f.Batches(t.Context()) {
 				if err != nil {
 					t.Fatal(err)
@@ -48,7 +49,7 @@ func TestDecoders(t *testing.T) {
 			}
 			report := f.Report()
 			direct, general := report.Direct, report.General
-			if want := len(f.table.fields); direct+general != want {
+			if want := len(tbl.Fields); direct+general != want {
 				t.Errorf("%d and %d columns decoded of %d", direct, general, want)
 			}
 			if direct == 0 || general > 0 != tt.general {
@@ -70,7 +71,7 @@ func TestDictionaryOfLongStrings(t *testing.T) {
 	rec := b.NewRecordBatch()
 	defer rec.Release()
 	made := icetest.Local(t).Create("t", 2, ice.NewSchema(0, ice.NestedField{ID: 1, Name: "text", Type: ice.PrimitiveTypes.String}))
-	f := fetchFirst(t, addFile(t, made, parquetOf(t, rec), rows, nil))
+	_, f := fetchFirst(t, addFile(t, made, parquetOf(t, rec), rows, nil))
 	total := int64(0)
 	for batch, err := range f.Batches(t.Context()) {
 		if err != nil {

@@ -15,7 +15,9 @@ import (
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table/dv"
 
+	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // deleteRows is the number of rows of a delete file that are decoded at a time.
@@ -35,16 +37,35 @@ func (p positions) cost() int64 {
 	return n
 }
 
+// deletes returns what deletes rows of a data file.
+func (t *Table) deletes(ctx context.Context, d *dataFile, c *scan.Columns) (deletes scan.Deletes, err error) {
+	if deletes.Keep, err = t.keeps(ctx, d); err != nil {
+		return deletes, err
+	}
+	equal, err := t.equalDeletes(ctx, d, c)
+	if len(equal) > 0 {
+		deletes.Clear = func(m *predicate.Mask, columns []arrow.Array) error {
+			for _, e := range equal {
+				if err := e.clear(m, columns); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	return deletes, err
+}
+
 // keeps returns the bitmap of the rows that a data file's positional deletes and deletion vectors keep; nil if it has none of these.
 func (t *Table) keeps(ctx context.Context, d *dataFile) (bitmap, error) {
-	if d == nil || len(d.position)+len(d.vectors) == 0 {
+	if len(d.position)+len(d.vectors) == 0 {
 		return nil, nil
 	}
 	if d.file.Count() > maxFileRows {
 		return nil, fmt.Errorf("data file %s, which has row-level deletes, has %w", d.file.FilePath(), overBound(d.file.Count(), maxFileRows, "rows"))
 	}
 	key := fmt.Sprintf("%d %s", d.sequence, d.file.FilePath())
-	return t.caches.kept.get(ctx, key, func(ctx context.Context) (bitmap, error) {
+	return t.kept.Get(ctx, key, func(ctx context.Context) (bitmap, error) {
 		if len(d.vectors) > 0 {
 			return t.readVector(ctx, d)
 		}
@@ -59,7 +80,7 @@ func (t *Table) readVector(ctx context.Context, d *dataFile) (_ bitmap, err erro
 		return nil, fmt.Errorf("data file %s has %d deletion vectors, one is allowed: repair the table", d.file.FilePath(), len(d.vectors))
 	}
 	v := d.vectors[0]
-	bits, err := dv.ReadDV(fileIO{ctx: ctx, store: t.store}, v)
+	bits, err := dv.ReadDV(fileIO{ctx: ctx, store: t.Store}, v)
 	if err != nil {
 		return nil, fmt.Errorf("deletion vector %s of data file %s: %w", v.FilePath(), d.file.FilePath(), err)
 	}
@@ -73,7 +94,7 @@ func (t *Table) readPositions(ctx context.Context, d *dataFile) (bitmap, error) 
 		keep[i] = 0xff
 	}
 	for _, file := range d.position {
-		at, err := t.caches.positions.get(ctx, file.FilePath(), func(ctx context.Context) (positions, error) {
+		at, err := t.positions.Get(ctx, file.FilePath(), func(ctx context.Context) (positions, error) {
 			return t.readPositionFile(ctx, file)
 		})
 		if err != nil {
@@ -135,7 +156,7 @@ func (t *Table) readDeletes(ctx context.Context, file ice.DataFile, fields []ice
 
 func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice.NestedField, visit func([]arrow.Array) error) (err error) {
 	defer parquet.RecoverError(&err)
-	f, err := t.store.Open(ctx, file.FilePath())
+	f, err := t.Store.Open(ctx, file.FilePath())
 	if err != nil {
 		return err
 	}
@@ -144,8 +165,8 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 	if err != nil {
 		return err
 	}
-	if foot.Total() != file.Count() {
-		return rowsDiffer(roleOf(file), file.FilePath(), foot.Total(), file.Count())
+	if err := parquet.CheckCount(roleOf(file), file.FilePath(), foot.Total(), file.Count()); err != nil {
+		return err
 	}
 	if foot.Total() > maxDeleteRows {
 		return fmt.Errorf("it has %w: compact the table", overBound(foot.Total(), maxDeleteRows, "rows"))
@@ -161,7 +182,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 		if err := foot.Check(g, p.Leaves()); err != nil {
 			return err
 		}
-		rows, err := parquet.NewRowReader(ctx, foot, f, p, foot.Whole(g), deleteRows, t.mem)
+		rows, err := parquet.NewRowReader(ctx, foot, f, p, foot.Whole(g), deleteRows, t.Mem)
 		if err != nil {
 			return err
 		}
@@ -174,7 +195,7 @@ func (t *Table) scanDeletes(ctx context.Context, file ice.DataFile, fields []ice
 
 // namesOfDeletes returns a mapping of a delete file's column names to field ids, for files without ids.
 func (t *Table) namesOfDeletes(fields []ice.NestedField) parquet.NameMapping {
-	names := t.names()
+	names := t.Names
 	for _, f := range fields {
 		id := f.ID
 		names = append(names[:len(names):len(names)], ice.MappedField{Names: []string{f.Name}, FieldID: &id})

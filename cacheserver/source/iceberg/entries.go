@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // live describes the live entries of a manifest: those that are not marked as deleted.
@@ -117,7 +118,7 @@ func (f fileIO) checkSkipped(list []ice.ManifestFile) error {
 		}
 	}
 	var group errgroup.Group
-	group.SetLimit(footerReaders)
+	group.SetLimit(scan.FooterReaders)
 	for _, m := range list {
 		none := !m.HasAddedFiles() && !m.HasExistingFiles()
 		old := m.ManifestContent() == ice.ManifestContentDeletes && m.SequenceNum() < oldest

@@ -16,6 +16,7 @@ import (
 	ice "github.com/apache/iceberg-go"
 
 	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // keySet is the set of encoded rows of an equality delete file.
@@ -33,10 +34,7 @@ type equalDeletes struct {
 }
 
 // equalDeletes returns the equality deletes of a data file, nil if none.
-func (t *Table) equalDeletes(ctx context.Context, d *dataFile, w *scanColumns) ([]*equalDeletes, error) {
-	if d == nil {
-		return nil, nil
-	}
+func (t *Table) equalDeletes(ctx context.Context, d *dataFile, c *scan.Columns) ([]*equalDeletes, error) {
 	var out []*equalDeletes
 	byFields := map[string]*equalDeletes{}
 	for _, file := range d.equality {
@@ -46,7 +44,7 @@ func (t *Table) equalDeletes(ctx context.Context, d *dataFile, w *scanColumns) (
 		if e == nil {
 			e = &equalDeletes{}
 			for _, id := range ids {
-				e.paths = append(e.paths, w.paths[id])
+				e.paths = append(e.paths, c.Paths[id])
 			}
 			byFields[fmt.Sprint(ids)] = e
 			out = append(out, e)
@@ -71,12 +69,12 @@ func (t *Table) keySet(ctx context.Context, file ice.DataFile, paths []predicate
 		if !ok {
 			return nil, fmt.Errorf("delete file %s: field %d is in no schema of the table", file.FilePath(), p.Field.ID)
 		}
-		kids, _, _ := pathTo(chain, p.Field.ID)
+		kids, _, _ := scan.PathTo(chain, p.Field.ID)
 		fields[i], within[i] = chain, predicate.Path{Column: i, Kids: kids, Field: p.Field}
 		types[i] = fmt.Sprintf("%d:%s", p.Field.ID, p.Field.Type)
 	}
 	key := file.FilePath() + " " + strings.Join(types, " ")
-	return t.caches.equal.get(ctx, key, func(ctx context.Context) (*keySet, error) {
+	return t.equal.Get(ctx, key, func(ctx context.Context) (*keySet, error) {
 		s := &keySet{keys: map[string]struct{}{}}
 		err := t.readDeletes(ctx, file, fields, func(columns []arrow.Array) error {
 			e, err := newEncoder(within, columns)

@@ -161,18 +161,19 @@ func writeAgain(t *testing.T, name string) {
 func TestWrittenWhileDecoded(t *testing.T) {
 	made := icetest.Local(t).Plain("t", 2, 1, 100, 100)
 	tbl := openTable(t, made.Metadata(), Selection{})
-	f, err := tbl.Fetch(t.Context(), planOf(t, tbl)[0])
+	split := planOf(t, tbl)[0]
+	f, err := tbl.Fetch(t.Context(), split)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	writeAgain(t, f.split.File)
+	writeAgain(t, split.File)
 	for b, err2 := range f.Batches(t.Context()) {
 		if err = err2; err == nil {
 			b.Release()
 		}
 	}
-	wantError(t, err, f.split.File, "changed while it was read")
+	wantError(t, err, split.File, "changed while it was read")
 }
 
 func TestBadDeleteFiles(t *testing.T) {

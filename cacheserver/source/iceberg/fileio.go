@@ -132,10 +132,10 @@ func (f fileIO) checkEmpty(d ice.DataFile) error {
 	}
 	defer func() { _ = file.Close() }() // opened for reading: closing can't lose data
 	rows, err := parquet.FileRows(f.ctx, file)
-	if err == nil && rows != 0 {
-		err = rowsDiffer(roleOf(d), d.FilePath(), rows, 0)
+	if err != nil {
+		return err
 	}
-	return err
+	return parquet.CheckCount(roleOf(d), d.FilePath(), rows, 0)
 }
 
 // readMetadata reads a metadata file, which may be compressed.
@@ -172,7 +172,7 @@ func expandMetadata(uri string, data []byte) (_ []byte, err error) {
 
 // io returns the IO that iceberg-go uses for one operation.
 func (t *Table) io(ctx context.Context) (iceio.IO, error) {
-	f := fileIO{ctx: ctx, store: t.store, trusted: t.trusted}
+	f := fileIO{ctx: ctx, store: t.Store, trusted: t.trusted}
 	if m := t.manifests.Load(); m != nil {
 		f.manifests = *m
 	}

@@ -375,7 +375,7 @@ func TestLargePages(t *testing.T) {
 	}
 	defer f.Close()
 	n := 0
-	for rec, err := range f.Records(t.Context()) {
+	for rec, err := range keptOf(t.Context(), f) {
 		if err != nil {
 			t.Fatal(err)
 		}

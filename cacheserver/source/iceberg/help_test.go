@@ -47,15 +47,15 @@ func sorted(rows []string) []string {
 	return rows
 }
 
-// Records decodes a split to batches of the rows that are kept.
-func (f *Fetched) Records(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
+// keptOf decodes a split to batches of the rows that are kept.
+func keptOf(ctx context.Context, f source.Fetched) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		for b, err := range f.Batches(ctx) {
 			if err != nil {
 				yield(nil, err)
 				return
 			}
-			rec, err := keptRows(compute.WithAllocator(ctx, f.table.mem), b)
+			rec, err := keptRows(ctx, b)
 			if !yield(rec, err) {
 				return
 			}

@@ -1,15 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iceberg reads one snapshot of an Iceberg table: manifests, deletes, pruning, and the rows of its splits.
+// Package iceberg finds the files and rows of one snapshot of an Iceberg table: catalog, metadata, manifests, partitions, deletes.
 //
 // Open pins one snapshot of a table. Plan lists its splits, one for each Parquet row group, in an order that depends only on the
-// snapshot and the filter. Fetch prefetches a split's bytes, and Fetched.Batches decodes them: it marks rows removed by positional
-// deletes, deletion vectors and equality deletes, finds columns by field id through all schemas that the table ever had, and applies
-// the filter row by row with SQL semantics (a comparison with null excludes the row).
-//
-// iceberg-go reads metadata and manifests and prunes files. Package parquet reads row groups, in the caller's goroutine: so a panic
-// over a corrupt page becomes an error of that split, and a file's footer and deletes are read once instead of once per row group.
+// snapshot and the filter. Columns are found by field id through all schemas that the table ever had; rows are removed by positional
+// deletes, deletion vectors and equality deletes. iceberg-go reads metadata and manifests, and package scan the data files.
 package iceberg
 
 import (
@@ -18,37 +14,38 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/kubeflow/datacache/cacheserver/filter"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/predicate"
-	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
-// Table is one snapshot of an Iceberg table with the columns and the filter of a Selection. It is safe for concurrent use and need
-// not be closed. Open makes Tables.
+// deleteLimit bounds the cached contents of a Table's delete files, in bytes, for each way in which they are kept.
+const deleteLimit = 256 << 20
+
+// Table is one snapshot of an Iceberg table with the columns and the filter of a Selection. It is safe for concurrent use and need not
+// be closed. Open makes Tables.
 type Table struct {
-	store      *objstore.Store
-	table      *table.Table
-	pin        Pin
-	scan       *table.Scan
-	schema     *ice.Schema       // of the snapshot
-	whole      *ice.Schema       // schema and the columns of row lineage
-	fields     []ice.NestedField // that are served
-	served     *arrow.Schema
-	trusted    bool                  // skip the checks of totals and counts: Selection.TrustManifests
-	filter     ice.BooleanExpression // bound to schema; nil: all rows
-	properties ice.Properties
-	defaults   defaults
-	mem        memory.Allocator // allocator for decoding
-	caches     caches
-	plan       lazy[*filePlan]
-	manifests  atomic.Pointer[map[string]ice.ManifestFile] // manifests of the snapshot, set by planning
+	*scan.Table // reads its files
+	table       *table.Table
+	pin         Pin
+	scan        *table.Scan
+	schema      *ice.Schema // of the snapshot
+	whole       *ice.Schema // schema and the columns of row lineage
+	filtered    []int       // ids of the fields that the filter compares
+	trusted     bool        // skip the checks of totals and counts: Selection.TrustManifests
+	properties  ice.Properties
+	defaults    defaults
+	plan        *scan.Lazy[*filePlan]
+	manifests   atomic.Pointer[map[string]ice.ManifestFile] // manifests of the snapshot, set by planning
+
+	positions *scan.Cache[positions] // by delete file
+	kept      *scan.Cache[bitmap]    // by data file
+	equal     *scan.Cache[*keySet]   // by delete file and field types
 }
 
 // Pin identifies what Open selected, so that another process can open the same with OpenPinned. It is plain data.
@@ -102,8 +99,13 @@ func OpenPinned(ctx context.Context, store *objstore.Store, src Location, pin Pi
 }
 
 func open(ctx context.Context, at metadataFile, src Location, sel Selection) (*Table, error) {
-	t := &Table{store: at.store, trusted: sel.TrustManifests, caches: newCaches(), mem: &source.Buffers{}}
-	t.plan.init()
+	t := &Table{
+		Table: scan.New(at.store), trusted: sel.TrustManifests, plan: scan.NewLazy[*filePlan](),
+		positions: scan.NewCache(deleteLimit, positions.cost),
+		kept:      scan.NewCache(deleteLimit, func(b bitmap) int64 { return int64(len(b)) + 64 }),
+		equal:     scan.NewCache(deleteLimit, (*keySet).cost),
+	}
+	t.File = t.file
 	if err := t.load(ctx, at.metadata); err != nil {
 		return nil, fmt.Errorf("open table %s: read %s, which must be an Iceberg metadata file: %w", src, at.metadata, err)
 	}
@@ -116,7 +118,7 @@ func open(ctx context.Context, at metadataFile, src Location, sel Selection) (*T
 // load reads the metadata file.
 func (t *Table) load(ctx context.Context, metadata string) (err error) {
 	defer parquet.RecoverError(&err)
-	text, err := readMetadata(ctx, t.store, metadata)
+	text, err := readMetadata(ctx, t.Store, metadata)
 	if err != nil {
 		return err
 	}
@@ -128,7 +130,7 @@ func (t *Table) load(ctx context.Context, metadata string) (err error) {
 		return err
 	}
 	t.table = table.New(table.Identifier{metadata}, parsed, metadata, t.io, nil)
-	t.properties = t.table.Properties()
+	t.properties, t.Names = t.table.Properties(), t.table.Metadata().NameMapping()
 	return nil
 }
 
@@ -149,10 +151,10 @@ func (t *Table) choose(sel Selection) error {
 		return fmt.Errorf("schema of the snapshot: %w", err)
 	}
 	t.whole = withLineage(t.schema, t.table.Metadata().Version())
-	if t.fields, err = t.selectColumns(sel.Columns); err != nil {
+	if t.Fields, err = t.selectColumns(sel.Columns); err != nil {
 		return err
 	}
-	if t.served, err = parquet.ArrowSchema(t.fields, t.properties); err != nil {
+	if t.Served, err = parquet.ArrowSchema(t.Fields, t.properties); err != nil {
 		return err
 	}
 	t.pin = Pin{
@@ -176,18 +178,29 @@ func (t *Table) bindFilter(sel Selection) error {
 	if err != nil {
 		return fmt.Errorf("filter %q: %w", sel.Filter, err)
 	}
-	if t.filter, err = predicate.Bind(t.whole, unbound); err != nil {
+	if t.Filter, err = predicate.Bind(t.whole, unbound); err != nil {
 		return fmt.Errorf("filter %q: %w", sel.Filter, err)
 	}
-	return nil
+	return t.compare()
 }
 
 // Pin returns the pin of the table.
 func (t *Table) Pin() Pin { return t.pin }
 
-// Schema returns the schema of the served rows, which is exactly that of every batch: the selected columns in the table's order,
-// 32-bit offsets, no field metadata. It must not be modified.
-func (t *Table) Schema() *arrow.Schema { return t.served }
-
-// DecodeIn sets the allocator for decoding, which tables may share. Call it before Fetch.
-func (t *Table) DecodeIn(b *source.Buffers) { t.mem = b }
+// compare sets the fields that the filter compares and that files have statistics of: those of row lineage are inherited.
+func (t *Table) compare() error {
+	if t.Filter == nil {
+		return nil
+	}
+	ids, err := ice.ExtractFieldIDs(t.Filter)
+	if err != nil {
+		return fmt.Errorf("columns of the filter: %w", err)
+	}
+	t.filtered = ids
+	for _, id := range ids {
+		if field, ok := t.schema.FindFieldByID(id); ok {
+			t.Compared = append(t.Compared, field)
+		}
+	}
+	return nil
+}

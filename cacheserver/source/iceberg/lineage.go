@@ -10,9 +10,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	ice "github.com/apache/iceberg-go"
-
-	"github.com/kubeflow/datacache/cacheserver/predicate"
-	"github.com/kubeflow/datacache/cacheserver/source/parquet"
 )
 
 // firstWithLineage is the first table format version whose rows have an id and the sequence number of their last change.
@@ -38,21 +35,31 @@ func withLineage(schema *ice.Schema, version int) *ice.Schema {
 	return ice.NewSchemaWithIdentifiers(schema.ID, schema.IdentifierFieldIDs, fields...)
 }
 
-// inherit replaces nulls in the columns of row lineage (Iceberg spec, Row Lineage). at is the position in the file of the first row. A
-// file that was written before the table had row lineage has no first row id: both columns are then null.
-func (f *Fetched) inherit(columns []arrow.Array, at int64) {
-	first := f.split.FirstRowID
-	for id, of := range map[int]func(row int) int64{
-		ice.RowIDFieldID:                     func(row int) int64 { return *first + at + int64(row) },
-		ice.LastUpdatedSequenceNumberFieldID: func(int) int64 { return f.split.Sequence },
-	} {
-		column, ok := f.columns.lineage[id]
-		if !ok {
-			continue
+// inherit returns a function that replaces nulls in those of the fields that are columns of row lineage (Iceberg spec, Row Lineage); nil
+// if none is. A file that was written before the table had row lineage has no first row id: both columns are then null.
+func (d *dataFile) inherit(fields []ice.NestedField) func(columns []arrow.Array, at int64) {
+	rowID, sequence := -1, -1
+	for i, f := range fields {
+		switch f.ID {
+		case ice.RowIDFieldID:
+			rowID = i
+		case ice.LastUpdatedSequenceNumberFieldID:
+			sequence = i
 		}
-		old := columns[column].(*array.Int64)
-		columns[column] = inherited(old, first != nil, of)
-		old.Release()
+	}
+	if max(rowID, sequence) < 0 {
+		return nil
+	}
+	return func(columns []arrow.Array, at int64) {
+		replace := func(column int, value func(row int) int64) {
+			if column >= 0 {
+				old := columns[column].(*array.Int64)
+				columns[column] = inherited(old, d.firstRowID != nil, value)
+				old.Release()
+			}
+		}
+		replace(rowID, func(row int) int64 { return *d.firstRowID + at + int64(row) })
+		replace(sequence, func(int) int64 { return d.sequence })
 	}
 }
 
@@ -73,15 +80,4 @@ func inherited(column *array.Int64, known bool, value func(row int) int64) arrow
 	data := array.NewData(column.DataType(), len(out), []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Int64Traits.CastToBytes(out))}, nil, 0, 0)
 	defer data.Release()
 	return array.NewInt64Data(data)
-}
-
-// bounds returns the bounds of a row group's fields, which are unknown for row lineage: statistics do not count inherited values.
-func bounds(f *parquet.Footer, group int) func(ice.NestedField) predicate.Bounds {
-	known := f.Bounds(group)
-	return func(field ice.NestedField) predicate.Bounds {
-		if ice.IsMetadataColumn(field.ID) {
-			return predicate.Bounds{}
-		}
-		return known(field)
-	}
 }

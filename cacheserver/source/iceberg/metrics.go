@@ -73,3 +73,15 @@ func boundOf(raw []byte, t ice.Type) (predicate.Value, error) {
 	}
 	return predicate.FromLiteral(lit, t)
 }
+
+// statedBounds returns the bounds of fields in a data file's manifest, by id.
+func statedBounds(d ice.DataFile, fields []ice.NestedField) map[int]predicate.Bounds {
+	if len(fields) == 0 {
+		return nil
+	}
+	of, all := metricsOf(d), map[int]predicate.Bounds{}
+	for _, field := range fields {
+		all[field.ID] = of(field)
+	}
+	return all
+}

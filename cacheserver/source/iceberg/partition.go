@@ -35,7 +35,7 @@ func (s sources) value(f ice.NestedField) (*predicate.Value, error) {
 // partition returns the values of d's identity partition fields by the id of their source field (Iceberg spec, column projection):
 // files added to a table may lack these columns. A null partition value counts as a value.
 func (t *Table) partition(d *dataFile) map[int]any {
-	if d == nil {
+	if d.file == nil {
 		return nil
 	}
 	spec := t.table.Metadata().PartitionSpecByID(int(d.file.SpecID()))

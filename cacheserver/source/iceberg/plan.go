@@ -10,20 +10,16 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	ice "github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeflow/datacache/cacheserver/predicate"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 	"github.com/kubeflow/datacache/internal/tracing"
 )
-
-// footerReaders is the number of footers that Plan reads concurrently.
-const footerReaders = 16
 
 // dataFile is a planned data file and the delete files that apply to it.
 type dataFile struct {
@@ -65,7 +61,9 @@ func (t *Table) Plan(ctx context.Context, progress func(done, total int)) ([]sou
 	if err != nil {
 		return nil, err
 	}
-	return traced(ctx, "footers", func(ctx context.Context) ([]source.Split, error) { return t.splitsOf(ctx, plan, progress) })
+	return traced(ctx, "footers", func(ctx context.Context) ([]source.Split, error) {
+		return t.Table.Plan(ctx, len(plan.files), func(i int) *scan.File { return t.scanned(plan.files[i]) }, progress)
+	})
 }
 
 // traced calls a step of planning in a span.
@@ -76,39 +74,9 @@ func traced[T any](ctx context.Context, name string, step func(context.Context) 
 	return result, err
 }
 
-// splitsOf returns the splits of all files of a plan.
-func (t *Table) splitsOf(ctx context.Context, plan *filePlan, progress func(done, total int)) ([]source.Split, error) {
-	if progress == nil {
-		progress = func(int, int) {}
-	}
-	var mu sync.Mutex
-	done := 0
-	perFile := make([][]source.Split, len(plan.files))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(footerReaders)
-	for i, d := range plan.files {
-		group.Go(func() error {
-			splits, err := t.splits(ctx, d)
-			if err != nil {
-				return err
-			}
-			perFile[i] = splits
-			mu.Lock()
-			defer mu.Unlock()
-			done++
-			progress(done, len(plan.files))
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, fmt.Errorf("plan: %w", err)
-	}
-	return slices.Concat(perFile...), nil
-}
-
 // files returns the data files of the snapshot; the first call reads the manifests, and keeps the bounds that they state of some fields.
 func (t *Table) files(ctx context.Context, stated []ice.NestedField) (*filePlan, error) {
-	return t.plan.get(ctx, func(ctx context.Context) (*filePlan, error) {
+	return t.plan.Get(ctx, func(ctx context.Context) (*filePlan, error) {
 		tasks, err := t.tasks(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("plan: read the snapshot's manifests: %w", err)
@@ -124,7 +92,7 @@ func (t *Table) tasks(ctx context.Context) (_ []table.FileScanTask, err error) {
 	if err != nil || snapshot == nil {
 		return nil, err
 	}
-	files := fileIO{ctx: ctx, store: t.store, trusted: t.trusted}
+	files := fileIO{ctx: ctx, store: t.Store, trusted: t.trusted}
 	list, err := snapshot.Manifests(listIO{files})
 	if err != nil {
 		return nil, fmt.Errorf("manifest list %s: %w: restore it or roll the table back", snapshot.ManifestList, err)
@@ -213,33 +181,35 @@ func (d *dataFile) supported() error {
 	return nil
 }
 
-// splits returns the splits of one data file.
-func (t *Table) splits(ctx context.Context, d *dataFile) (_ []source.Split, err error) {
-	defer parquet.RecoverFileError(d.file.FilePath(), &err)
-	f, err := t.footerOf(ctx, d.file.FilePath(), d.file.FileSizeBytes())
+// file returns the data file of a split. If no deletes, filter or partition values apply to it, the description lacks what the
+// manifests say, so that a node that has only such splits need not read them.
+func (t *Table) file(ctx context.Context, s source.Split) (*scan.File, error) {
+	d := &dataFile{sequence: s.Sequence, firstRowID: s.FirstRowID}
+	if s.Exact && t.Filter == nil && !t.partitioned() {
+		return &scan.File{Columns: func(f *parquet.Footer) (*scan.Columns, error) { return t.columnsOf(f, d) }}, nil
+	}
+	plan, err := t.files(ctx, t.Compared)
 	if err != nil {
 		return nil, err
 	}
-	if have, want := f.Total(), d.file.Count(); have != want {
-		return nil, rowsDiffer(roleOf(d.file), f.URI, have, want)
+	d, ok := plan.byName[fileName{s.File, s.Sequence}]
+	if !ok {
+		return nil, fmt.Errorf("data file %s: it is not in the plan of %s: the split is of another table, snapshot or filter", s.File, t.pin.MetadataLocation)
 	}
-	way, err := t.columnsOf(f, d)
-	if err != nil {
-		return nil, err
+	return t.scanned(d), nil
+}
+
+// scanned describes a planned data file.
+func (t *Table) scanned(d *dataFile) *scan.File {
+	f := &scan.File{
+		Split: source.Split{
+			File: d.file.FilePath(), FileSize: d.file.FileSizeBytes(), Sequence: d.sequence, FirstRowID: d.firstRowID, Exact: d.clean() && t.Filter == nil,
+		},
+		Rows: d.file.Count(), Stated: d.stated,
+		Columns: func(f *parquet.Footer) (*scan.Columns, error) { return t.columnsOf(f, d) },
 	}
-	var splits []source.Split
-	for g := range f.Groups() {
-		if f.Rows(g) == 0 || (t.filter != nil && !predicate.MightMatch(t.filter, bounds(f, g))) {
-			continue
-		}
-		start, length := f.Extent(g)
-		if err := f.Check(g, way.projection.Leaves()); err != nil {
-			return nil, err
-		}
-		splits = append(splits, source.Split{
-			File: f.URI, FileSize: f.Size, Version: f.Version, Sequence: d.sequence, FirstRowID: d.firstRowID, RowGroup: g, Start: start, Length: length,
-			Rows: f.Rows(g), Bytes: way.projection.Weight(f, g, way.served), Exact: d.clean() && t.filter == nil,
-		})
+	if !d.clean() {
+		f.Deletes = func(ctx context.Context, c *scan.Columns) (scan.Deletes, error) { return t.deletes(ctx, d, c) }
 	}
-	return splits, nil
+	return f
 }

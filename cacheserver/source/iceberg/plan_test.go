@@ -70,7 +70,7 @@ func TestRecordsCanBeCanceled(t *testing.T) {
 	defer f.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for rec, err := range f.Records(ctx) {
+	for rec, err := range keptOf(ctx, f) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("batch %v, error %v, want %v", rec, err, context.Canceled)
 		}

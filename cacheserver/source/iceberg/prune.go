@@ -37,10 +37,10 @@ type projected struct {
 
 // newPruner returns the pruner of the table's filter.
 func (t *Table) newPruner() (*pruner, error) {
-	if t.filter == nil {
+	if t.Filter == nil {
 		return nil, nil
 	}
-	p := &pruner{filter: t.filter, specs: map[int32]projection{}}
+	p := &pruner{filter: t.Filter, specs: map[int32]projection{}}
 	for _, spec := range t.table.Metadata().PartitionSpecs() {
 		of, err := t.projectionOn(&spec)
 		if err != nil {
@@ -69,7 +69,7 @@ func (t *Table) projectionOn(spec *ice.PartitionSpec) (projection, error) {
 		}
 		p.fields = append(p.fields, field)
 	}
-	on, err := ice.VisitExpr(t.filter, projector{spec: spec, rehashed: t.hasPromotedDate(spec)})
+	on, err := ice.VisitExpr(t.Filter, projector{spec: spec, rehashed: t.hasPromotedDate(spec)})
 	if err != nil {
 		return p, err
 	}

@@ -44,7 +44,7 @@ func readSplit(t *testing.T, tbl *Table, s source.Split) ([]arrow.RecordBatch, e
 	}
 	defer f.Close()
 	var batches []arrow.RecordBatch
-	for rec, err := range f.Records(t.Context()) {
+	for rec, err := range keptOf(t.Context(), f) {
 		if err != nil {
 			return batches, err
 		}

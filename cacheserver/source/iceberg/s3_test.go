@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
@@ -66,12 +67,12 @@ func TestFetchReadsWhatIsNeeded(t *testing.T) {
 	if n := len(server.Requests()); n != 2 {
 		t.Errorf("%d requests to fetch one column of one row group, want the tail and the chunk: %v", n, server.Requests())
 	}
-	if f.Bytes()-s3Tail > split.Length/2 {
-		t.Errorf("%d bytes are near for one column of four, the row group has %d", f.Bytes(), split.Length)
+	if near := f.(*scan.Fetched).Bytes(); near-s3Tail > split.Length/2 {
+		t.Errorf("%d bytes are near for one column of four, the row group has %d", near, split.Length)
 	}
 	server.Forget()
 	var n int64
-	for rec, err := range f.Records(t.Context()) {
+	for rec, err := range keptOf(t.Context(), f) {
 		if err != nil {
 			t.Fatal(err)
 		}

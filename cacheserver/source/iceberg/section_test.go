@@ -105,44 +105,6 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestWrongOffsetIndex reads a file whose offset index states wrong rows for its pages: this must be an error, never wrong rows.
-func TestWrongOffsetIndex(t *testing.T) {
-	data := mixedFile(t, 5000, pq.WithPageIndexEnabled(true))
-	made := icetest.Local(t).Create("t", 2, mixedSchema())
-	tbl := openTable(t, addFile(t, made, data, 5000, nil), Selection{Columns: []string{"id", "tokens"}})
-	whole := planOf(t, tbl)[0]
-	f, err := tbl.Fetch(t.Context(), whole.Part(2000, 1000, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for leaf, pages := range f.section.Pages {
-		for change, wrong := range map[string]func(*parquet.SectionPages){
-			"one row later":  func(p *parquet.SectionPages) { p.Row++; p.Rows-- },
-			"one row before": func(p *parquet.SectionPages) { p.Row--; p.Rows++ },
-			"one row more":   func(p *parquet.SectionPages) { p.Rows++ },
-			"one row less":   func(p *parquet.SectionPages) { p.Rows-- },
-		} {
-			t.Run(fmt.Sprint(leaf, change), func(t *testing.T) {
-				changed := pages
-				wrong(&changed)
-				f.section.Pages[leaf] = changed
-				defer func() { f.section.Pages[leaf] = pages }()
-				var err error
-				for b, err2 := range f.Batches(t.Context()) {
-					if err = err2; err == nil {
-						b.Release()
-					}
-				}
-				wantError(t, err, whole.File, "column")
-			})
-		}
-	}
-	if len(f.section.Pages) != 2 {
-		t.Errorf("pages of %d columns, want 2", len(f.section.Pages))
-	}
-}
-
 // TestPieceReadsItsPages counts the bytes read for one of two halves of a row group.
 func TestPieceReadsItsPages(t *testing.T) {
 	server := s3test.Start(t)

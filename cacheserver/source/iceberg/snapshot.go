@@ -79,8 +79,8 @@ type Name struct{ Name, Says string }
 
 // Columns lists the table's columns that are served, with their types.
 func (t *Table) Columns() []Name {
-	names := make([]Name, len(t.fields))
-	for i, f := range t.fields {
+	names := make([]Name, len(t.Fields))
+	for i, f := range t.Fields {
 		names[i] = Name{f.Name, f.Type.String()}
 	}
 	return names

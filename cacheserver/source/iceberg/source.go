@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/scan"
 )
 
 // Source implements source.Source for a table. Store, Location and Selection must not be changed once it is in use. Data nodes need
@@ -109,21 +110,11 @@ func (s *Source) Open(ctx context.Context, v source.Version, buffers *source.Buf
 	if err != nil {
 		return nil, err
 	}
-	table.DecodeIn(buffers)
-	return dataset{table}, nil
+	table.Mem = buffers
+	return table, nil
 }
 
-// dataset implements source.Dataset for a table.
-type dataset struct{ table *Table }
-
-// Schema implements source.Dataset.
-func (d dataset) Schema() *arrow.Schema { return d.table.Schema() }
-
-// Fetch implements source.Dataset.
-func (d dataset) Fetch(ctx context.Context, s source.Split) (source.Fetched, error) {
-	fetched, err := d.table.Fetch(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	return fetched, nil
+// Match implements source.Source.
+func (s *Source) Match(schema *arrow.Schema, filter string) (source.Matcher, error) {
+	return scan.Match(schema, filter)
 }

@@ -93,6 +93,14 @@ func FileRows(ctx context.Context, f *objstore.File) (int64, error) {
 	return meta.NumRows, nil
 }
 
+// CheckCount returns an error if a file's footer has another number of rows than the table's manifest; role is the kind of the file.
+func CheckCount(role, uri string, footer, manifest int64) error {
+	if footer == manifest {
+		return nil
+	}
+	return fmt.Errorf("%s %s: its footer has %d rows, the table's manifest %d: the file is truncated or was replaced: restore it or roll the table back", role, uri, footer, manifest)
+}
+
 // checkRows compares the numbers of rows in a footer: the file's with the sum of its row groups, and each row group's with the values
 // of its columns without lists, one of which must have as many.
 func checkRows(meta *metadata.FileMetaData) error {

@@ -179,17 +179,19 @@ func must(t *testing.T, data []byte, fields ...ice.NestedField) opened {
 // released.
 func (o opened) read(t *testing.T, group int, first, end int64) (rows []string, err error) {
 	t.Helper()
-	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
-	defer mem.AssertSize(t, 0)
 	section, err := parquet.LocateSection(t.Context(), o.file, o.footer, o.projection, group, first, end)
 	if err != nil {
 		return nil, err
 	}
-	ranges, err := o.projection.Ranges(o.footer, section)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.file.Prefetch(t.Context(), ranges); err != nil {
+	return o.readSection(t, section)
+}
+
+// readSection is read for a section that was located.
+func (o opened) readSection(t *testing.T, section parquet.Section) (rows []string, err error) {
+	t.Helper()
+	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
+	defer mem.AssertSize(t, 0)
+	if err := o.projection.Prefetch(t.Context(), o.file, o.footer, section); err != nil {
 		return nil, err
 	}
 	const most = 7

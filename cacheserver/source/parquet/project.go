@@ -210,6 +210,15 @@ func (p *Projection) Ranges(f *Footer, s Section) ([]objstore.Range, error) {
 	return ranges, nil
 }
 
+// Prefetch prefetches the Ranges of a section.
+func (p *Projection) Prefetch(ctx context.Context, file *objstore.File, f *Footer, s Section) error {
+	ranges, err := p.Ranges(f, s)
+	if err != nil {
+		return err
+	}
+	return file.Prefetch(ctx, ranges)
+}
+
 // Leaves returns the Parquet columns to read, in the file's order. It is never nil.
 func (p *Projection) Leaves() []int {
 	leaves := make([]int, 0, len(p.leaves))

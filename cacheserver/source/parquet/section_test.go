@@ -108,6 +108,35 @@ func TestRangesOfPages(t *testing.T) {
 	}
 }
 
+// TestWrongOffsetIndex reads a file whose offset index states wrong rows for its pages: this must be an error, never wrong rows.
+func TestWrongOffsetIndex(t *testing.T) {
+	o := must(t, write(t, arrowSchema(t, fields()), rows(0, groupRows), pq.WithPageIndexEnabled(true)), field(t, "id"), field(t, "tokens"))
+	section, err := parquet.LocateSection(t.Context(), o.file, o.footer, o.projection, 0, 40, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(section.Pages) != 2 {
+		t.Errorf("pages of %d columns, want 2", len(section.Pages))
+	}
+	for leaf, pages := range section.Pages {
+		for change, wrong := range map[string]func(*parquet.SectionPages){
+			"one row later":  func(p *parquet.SectionPages) { p.Row++; p.Rows-- },
+			"one row before": func(p *parquet.SectionPages) { p.Row--; p.Rows++ },
+			"one row more":   func(p *parquet.SectionPages) { p.Rows++ },
+			"one row less":   func(p *parquet.SectionPages) { p.Rows-- },
+		} {
+			t.Run(fmt.Sprint(leaf, change), func(t *testing.T) {
+				changed := pages
+				wrong(&changed)
+				section.Pages[leaf] = changed
+				defer func() { section.Pages[leaf] = pages }()
+				_, err := o.readSection(t, section)
+				wantError(t, err, "column")
+			})
+		}
+	}
+}
+
 // TestChecksums flips a bit in the body of one page, in a file whose pages have CRCs: rows of that page yield an error that names the
 // column, also for columns that pqarrow decodes; with a page index, rows of other pages can be read.
 func TestChecksums(t *testing.T) {

@@ -12,8 +12,8 @@ type mutant struct {
 
 var list = []mutant{
 	{
-		"the error of a file that is planned is dropped", "cacheserver/source/iceberg/plan.go",
-		"			splits, err := t.splits(ctx, d)\n			if err != nil {\n				return err\n			}\n", "			splits, _ := t.splits(ctx, d)\n",
+		"the error of a file that is planned is dropped", "cacheserver/source/scan/plan.go",
+		"			splits, err := t.splits(ctx, file(i))\n			if err != nil {\n				return err\n			}\n", "			splits, _ := t.splits(ctx, file(i))\n",
 	},
 	{
 		"a share has one row too many", "cacheserver/head/answer.go",
@@ -66,7 +66,7 @@ var list = []mutant{
 	},
 	{
 		"position deletes are skipped", "cacheserver/source/iceberg/deletes.go",
-		"if d == nil || len(d.position)+len(d.vectors) == 0 {", "if d == nil || len(d.vectors) == 0 {",
+		"if len(d.position)+len(d.vectors) == 0 {", "if len(d.vectors) == 0 {",
 	},
 	{
 		"an equality delete file is skipped", "cacheserver/source/iceberg/equality.go",

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package iceberg
+package scan
 
 import (
 	"fmt"
@@ -25,13 +25,13 @@ type statistics struct {
 func newStatistics(f *Fetched) *statistics {
 	s := &statistics{}
 	compared := map[int]bool{}
-	for _, field := range f.table.filterFields() {
-		if p, ok := f.columns.paths[field.ID]; ok && f.footer.Has(field.ID) {
+	for _, field := range f.table.Compared {
+		if p, ok := f.columns.Paths[field.ID]; ok && f.footer.Has(field.ID) {
 			s.compared = append(s.compared, p)
 			compared[field.ID] = true
 		}
 	}
-	for i, field := range f.table.fields {
+	for i, field := range f.table.Fields {
 		if f.whole() && !compared[field.ID] && f.footer.Has(field.ID) {
 			s.counted = append(s.counted, i)
 		}
@@ -63,14 +63,12 @@ func (s *statistics) conclude(f *Fetched) error {
 		if err := f.compare(p.Field, "footer", s.observed[i].Contradicts(footer(p.Field), !f.whole())); err != nil {
 			return err
 		}
-		if f.data != nil {
-			if err := f.compare(p.Field, "manifest", s.observed[i].Contradicts(f.data.stated[p.Field.ID], true)); err != nil {
-				return err
-			}
+		if err := f.compare(p.Field, "manifest", s.observed[i].Contradicts(f.file.Stated[p.Field.ID], true)); err != nil {
+			return err
 		}
 	}
 	for i, column := range s.counted {
-		field := f.table.fields[column]
+		field := f.table.Fields[column]
 		if b := footer(field); b.Counted && b.Nulls != s.nulls[i] {
 			f.report.Differences = append(f.report.Differences, fmt.Sprintf("column %q: the footer says %d nulls, the rows have %d", field.Name, b.Nulls, s.nulls[i]))
 		}
@@ -89,34 +87,4 @@ func (f *Fetched) compare(field ice.NestedField, by string, all []predicate.Cont
 		f.report.Differences = append(f.report.Differences, text)
 	}
 	return nil
-}
-
-// filterFields returns the fields of the schema that the filter compares.
-func (t *Table) filterFields() []ice.NestedField {
-	if t.filter == nil {
-		return nil
-	}
-	ids, err := ice.ExtractFieldIDs(t.filter)
-	if err != nil {
-		return nil // which columnsOf reports
-	}
-	var fields []ice.NestedField
-	for _, id := range ids {
-		if field, ok := t.schema.FindFieldByID(id); ok {
-			fields = append(fields, field)
-		}
-	}
-	return fields
-}
-
-// statedBounds returns the bounds of fields in a data file's manifest, by id.
-func statedBounds(d ice.DataFile, fields []ice.NestedField) map[int]predicate.Bounds {
-	if len(fields) == 0 {
-		return nil
-	}
-	of, all := metricsOf(d), map[int]predicate.Bounds{}
-	for _, field := range fields {
-		all[field.ID] = of(field)
-	}
-	return all
 }

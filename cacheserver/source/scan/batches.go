@@ -1,12 +1,11 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package iceberg
+package scan
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
 
@@ -24,7 +23,7 @@ import (
 // same batches.
 func (f *Fetched) Batches(ctx context.Context) iter.Seq2[source.Batch, error] {
 	return func(yield func(source.Batch, error) bool) {
-		ctx := compute.WithAllocator(ctx, f.table.mem)
+		ctx := compute.WithAllocator(ctx, f.table.Mem)
 		d, err := f.decoder(ctx)
 		if err != nil {
 			yield(source.Batch{}, f.failed(err))
@@ -34,7 +33,7 @@ func (f *Fetched) Batches(ctx context.Context) iter.Seq2[source.Batch, error] {
 		for {
 			b, err := d.next(ctx)
 			if errors.Is(err, io.EOF) {
-				if err = f.file.Unchanged(); err == nil {
+				if err = f.bytes.Unchanged(); err == nil {
 					err = d.stated.conclude(f)
 				}
 				if err == nil {
@@ -52,17 +51,12 @@ func (f *Fetched) Batches(ctx context.Context) iter.Seq2[source.Batch, error] {
 	}
 }
 
-func (f *Fetched) failed(err error) error {
-	return fmt.Errorf("data file %s row group %d: %w", f.split.File, f.split.RowGroup, err)
-}
-
 // decoder decodes the batches of a split.
 type decoder struct {
 	fetched *Fetched
 	rows    *parquet.RowReader
-	first   int64  // position of the row group's first row in the file
-	keep    bitmap // by position in the file; nil: no positional deletes
-	equal   []*equalDeletes
+	first   int64 // position of the row group's first row in the file
+	deletes Deletes
 	filter  *predicate.Evaluator
 	stated  *statistics
 }
@@ -70,19 +64,18 @@ type decoder struct {
 func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 	d := &decoder{fetched: f, first: f.footer.FirstRow(f.split.RowGroup)}
 	var err error
-	if d.keep, err = f.table.keeps(ctx, f.data); err != nil {
-		return nil, err
+	if f.file.Deletes != nil {
+		if d.deletes, err = f.file.Deletes(ctx, f.columns); err != nil {
+			return nil, err
+		}
 	}
-	if d.equal, err = f.table.equalDeletes(ctx, f.data, f.columns); err != nil {
-		return nil, err
-	}
-	filter, err := predicate.Compile(f.table.filter, f.columns.paths)
+	filter, err := predicate.Compile(f.table.Filter, f.columns.Paths)
 	if err != nil {
 		return nil, err
 	}
 	d.filter = filter.Evaluator()
-	batch := parquet.BatchRows(f.columns.projection.Weight(f.footer, f.split.RowGroup, f.columns.served), f.footer.Rows(f.split.RowGroup))
-	if d.rows, err = parquet.NewRowReader(ctx, f.footer, f.file, f.columns.projection, f.section, batch, f.table.mem); err != nil {
+	batch := parquet.BatchRows(f.columns.Projection.Weight(f.footer, f.split.RowGroup, len(f.table.Fields)), f.footer.Rows(f.split.RowGroup))
+	if d.rows, err = parquet.NewRowReader(ctx, f.footer, f.bytes, f.columns.Projection, f.section, batch, f.table.Mem); err != nil {
 		return nil, err
 	}
 	f.report = source.Report{}
@@ -90,10 +83,6 @@ func (f *Fetched) decoder(ctx context.Context) (*decoder, error) {
 	d.stated = newStatistics(f)
 	return d, nil
 }
-
-// Report returns how many columns of the split Batches decoded with package decode, and how many with the general reader, pqarrow; and
-// null counts of the footer that differ from the rows.
-func (f *Fetched) Report() source.Report { return f.report }
 
 // next returns the next batch, none if no row of it is kept, or io.EOF.
 func (d *decoder) next(ctx context.Context) (_ source.Batch, err error) {
@@ -105,12 +94,15 @@ func (d *decoder) next(ctx context.Context) (_ source.Batch, err error) {
 	}
 	defer parquet.ReleaseAll(columns)
 	d.stated.add(columns)
-	d.fetched.inherit(columns, at)
+	if change := d.fetched.columns.Change; change != nil {
+		change(columns, at)
+	}
 	keep, kept, err := d.mask(columns, int(at), n)
 	if err != nil || kept == 0 {
 		return source.Batch{}, err
 	}
-	rec := array.NewRecordBatch(d.fetched.table.served, columns[:d.fetched.columns.served], int64(n))
+	t := d.fetched.table
+	rec := array.NewRecordBatch(t.Served, columns[:len(t.Fields)], int64(n))
 	if kept == n {
 		keep = nil
 	}
@@ -119,15 +111,15 @@ func (d *decoder) next(ctx context.Context) (_ source.Batch, err error) {
 
 // mask returns the bitmap of the rows [at, at+n) that are kept, and their number.
 func (d *decoder) mask(columns []arrow.Array, at, n int) (keep []byte, kept int, err error) {
-	if d.keep == nil && d.equal == nil && d.fetched.table.filter == nil {
+	if d.deletes.Keep == nil && d.deletes.Clear == nil && d.fetched.table.Filter == nil {
 		return nil, n, nil
 	}
 	m := predicate.NewMask(n)
-	if d.keep != nil {
-		m.CopyFrom(d.keep, at)
+	if d.deletes.Keep != nil {
+		m.CopyFrom(d.deletes.Keep, at)
 	}
-	for _, e := range d.equal {
-		if err := e.clear(m, columns); err != nil {
+	if d.deletes.Clear != nil {
+		if err := d.deletes.Clear(m, columns); err != nil {
 			return nil, 0, err
 		}
 	}

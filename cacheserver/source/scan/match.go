@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package iceberg
+package scan
 
 import (
 	"fmt"
@@ -16,14 +16,15 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// matcher implements source.Matcher with the evaluator that loading uses.
+// matcher implements source.Matcher with the evaluator that Batches uses.
 type matcher struct {
 	filter  *predicate.Filter
 	columns []int
 }
 
-// Match implements source.Source. Names and types are those of the served columns, whose schema determines the Iceberg type of each.
-func (s *Source) Match(schema *arrow.Schema, text string) (source.Matcher, error) {
+// Match implements Match of source.Source. Names and types are those of the served columns, whose schema determines the Iceberg type of
+// each.
+func Match(schema *arrow.Schema, text string) (source.Matcher, error) {
 	cached, err := table.ArrowSchemaToIcebergWithFreshIDs(schema, false)
 	if err != nil {
 		return nil, fmt.Errorf("filter: the cached columns: %w", err)
@@ -47,7 +48,7 @@ func (s *Source) Match(schema *arrow.Schema, text string) (source.Matcher, error
 	paths := map[int]predicate.Path{}
 	for i, f := range cached.Fields() {
 		for _, id := range ids {
-			kids, leaf, ok := pathTo(f, id)
+			kids, leaf, ok := PathTo(f, id)
 			if !ok {
 				continue
 			}
@@ -75,4 +76,21 @@ func (m *matcher) Evaluator() source.Evaluator {
 		err := e.Apply(mask, columns)
 		return mask.Bits, err
 	}
+}
+
+// PathTo returns the indices that lead from f through structs to field id.
+func PathTo(f ice.NestedField, id int) (kids []int, leaf ice.NestedField, ok bool) {
+	if f.ID == id {
+		return nil, f, true
+	}
+	st, isStruct := f.Type.(*ice.StructType)
+	if !isStruct {
+		return nil, f, false
+	}
+	for i, kid := range st.FieldList {
+		if rest, leaf, ok := PathTo(kid, id); ok {
+			return append([]int{i}, rest...), leaf, true
+		}
+	}
+	return nil, f, false
 }

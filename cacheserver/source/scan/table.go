@@ -1,0 +1,111 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package scan reads tables of Parquet files, whichever format says which files and rows they have.
+//
+// A source makes a Table of one version of a dataset, and describes its data files: which columns they have, and which rows are deleted.
+// Plan lists the splits, one for each row group that the footer's statistics do not exclude. Fetch prefetches a split's bytes, after it
+// checked that the file is the planned one, and Batches decodes them: it marks the rows that are deleted or that the filter excludes, and
+// compares what is stated about the rows with them. All of it runs in the caller's goroutine, so a panic over a corrupt page becomes an
+// error of that split.
+package scan
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	ice "github.com/apache/iceberg-go"
+
+	"github.com/kubeflow/datacache/cacheserver/objstore"
+	"github.com/kubeflow/datacache/cacheserver/predicate"
+	"github.com/kubeflow/datacache/cacheserver/source"
+	"github.com/kubeflow/datacache/cacheserver/source/parquet"
+)
+
+// footerLimit bounds the cached footers of a Table, in bytes.
+const footerLimit = 64 << 20
+
+// Table is one version of a dataset with the columns and the filter of a selection. It is safe for concurrent use and need not be
+// closed. The source sets its fields before use; make it with New.
+type Table struct {
+	Store    *objstore.Store
+	Names    parquet.NameMapping
+	Fields   []ice.NestedField // that are served
+	Served   *arrow.Schema     // of Fields
+	Filter   ice.BooleanExpression
+	Compared []ice.NestedField // that the filter compares, and that files have statistics of
+	Mem      memory.Allocator  // for decoding
+	// File returns the description of a split's data file.
+	File func(ctx context.Context, s source.Split) (*File, error)
+
+	footers *Cache[*parquet.Footer]
+}
+
+var _ source.Dataset = (*Table)(nil)
+
+// New returns a Table without fields.
+func New(store *objstore.Store) *Table {
+	return &Table{Store: store, Mem: &source.Buffers{}, footers: NewCache(footerLimit, (*parquet.Footer).Cost)}
+}
+
+// File describes a data file.
+type File struct {
+	Split source.Split // what all splits of the file have in common
+	Rows  int64        // of the whole file
+	// Stated are the bounds of the filter's columns in the dataset's metadata, by field id.
+	Stated map[int]predicate.Bounds
+	// Columns returns how the file's columns become those of the table.
+	Columns func(f *parquet.Footer) (*Columns, error)
+	// Deletes returns what deletes rows of the file. Nil: nothing does.
+	Deletes func(ctx context.Context, c *Columns) (Deletes, error)
+}
+
+// Columns says how the columns of one data file become those of the table: first the served columns, then those that only filter and
+// deletes compare.
+type Columns struct {
+	Projection *parquet.Projection
+	Paths      map[int]predicate.Path // locates the fields that filter and deletes compare, by field id
+	// Change replaces columns of a batch; at is the position of its first row in the file. Nil: nothing is to be replaced.
+	Change func(columns []arrow.Array, at int64)
+}
+
+// Deletes are the rows of a data file that are deleted.
+type Deletes struct {
+	// Keep has a bit for every row of the file; 1 means that it is kept. Nil: all are.
+	Keep []byte
+	// Clear clears in m the rows of a batch that are deleted because of their values. Nil: none are.
+	Clear func(m *predicate.Mask, columns []arrow.Array) error
+}
+
+// Schema is the schema of the served rows, which is exactly that of every batch. It must not be modified.
+func (t *Table) Schema() *arrow.Schema { return t.Served }
+
+// Footer returns the footer of a data file, which must have the given size. If the footer is cached, the file is not read.
+func (t *Table) Footer(ctx context.Context, uri string, size int64) (*parquet.Footer, error) {
+	return t.footers.Get(ctx, uri, func(ctx context.Context) (*parquet.Footer, error) {
+		f, err := t.Store.Open(ctx, uri)
+		if err != nil {
+			return nil, fmt.Errorf("data file: %w", err)
+		}
+		defer func() { _ = f.Close() }() // opened for reading: closing can't lose data
+		if f.Size() != size {
+			return nil, fmt.Errorf("data file %s: it has %d bytes, the table's manifest says %d: it was truncated or replaced: restore it or roll the table back", uri, f.Size(), size)
+		}
+		return parquet.ReadFooter(ctx, f, t.Names)
+	})
+}
+
+// bounds returns the bounds of a row group's fields, which are known only for Compared.
+func (t *Table) bounds(f *parquet.Footer, group int) func(ice.NestedField) predicate.Bounds {
+	known := f.Bounds(group)
+	return func(field ice.NestedField) predicate.Bounds {
+		for _, c := range t.Compared {
+			if c.ID == field.ID {
+				return known(field)
+			}
+		}
+		return predicate.Bounds{}
+	}
+}
