@@ -19,6 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/work"
 )
@@ -69,7 +70,7 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		own := cfg.Config
 		own.Flight, own.HTTP, own.Log = listener, nil, cfg.Log.With("node", i)
 		n, err := node.New(node.Config{
-			Config: own, Index: i, Head: Reachable(cfg.Flight.Addr()), Advertise: Reachable(listener.Addr()),
+			Config: own, Index: i, Head: ops.Reachable(cfg.Flight.Addr()), Advertise: ops.Reachable(listener.Addr()),
 			FilterMemory: cmp.Or(cfg.FilterMemory, cfg.Budget.Limit()/20) / int64(cfg.Nodes),
 			Workers:      max(1, runtime.GOMAXPROCS(0)/cfg.Nodes), Decoding: decoding, Work: filters, Turns: cfg.Turns,
 		})
@@ -92,17 +93,4 @@ func (c *Cache) Start(ctx context.Context) error {
 		group.Go(func() error { return n.Start(ctx) })
 	}
 	return group.Wait()
-}
-
-// Reachable returns a listener's address as other processes on this machine can use it: if it means "all interfaces", it is replaced
-// by loopback.
-func Reachable(a net.Addr) string {
-	host, port, err := net.SplitHostPort(a.String())
-	if err != nil {
-		return a.String()
-	}
-	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return net.JoinHostPort(host, port)
 }

@@ -26,12 +26,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/objectcache"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
 	"github.com/kubeflow/datacache/cacheserver/objstore/blockcache"
+	"github.com/kubeflow/datacache/objectcache/buckets"
+	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/objectcache/router"
+	"github.com/kubeflow/datacache/objectcache/serve"
+	"github.com/kubeflow/datacache/objectcache/store"
 	"github.com/kubeflow/datacache/test/kit/s3test"
 )
 
@@ -54,7 +54,7 @@ func startObjectCache(t *testing.T) *objectCacheUnderTest {
 		t.Fatal(err)
 	}
 	config := buckets.Config{TotalLimit: 1 << 30, Buckets: map[string]buckets.Bucket{"tables": {Name: "tables", Public: true, Quota: 1 << 30}}}
-	server := objectcache.New(objectcache.Config{
+	server := serve.New(serve.Config{
 		Store: objects, Router: router.New("here"), Log: slog.New(slog.DiscardHandler),
 		Reviewer: identity.Static(func() identity.Tokens { return tokens }),
 		Buckets:  func() buckets.Config { return config }, BucketsRejected: func() bool { return false },

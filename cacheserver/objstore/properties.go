@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/internal/redact"
 )
 
 // WithProperties returns c with Iceberg's FileIO properties applied, under the names that Java, pyiceberg and iceberg-go use.

@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeflow/datacache/cacheserver/redact"
 	"github.com/kubeflow/datacache/cacheserver/watch"
+	"github.com/kubeflow/datacache/internal/redact"
 	"github.com/kubeflow/datacache/internal/webpage"
 )
 
@@ -100,4 +100,17 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 		return fmt.Errorf("serve http on %s: %w", listener.Addr(), err)
 	}
 	return nil
+}
+
+// Reachable returns a listener's address as other processes on this machine can use it: if it means "all interfaces", it is replaced
+// by loopback.
+func Reachable(a net.Addr) string {
+	host, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
 }

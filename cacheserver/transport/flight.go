@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/internal/redact"
 )
 
 // RegisterFlight registers the service with the server. (flight.RegisterFlightServiceServer accepts only grpc-go's server.)

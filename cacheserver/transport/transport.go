@@ -26,9 +26,9 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/redact"
-	"github.com/kubeflow/datacache/cacheserver/reload"
 	"github.com/kubeflow/datacache/cacheserver/transport/h2"
+	"github.com/kubeflow/datacache/internal/redact"
+	"github.com/kubeflow/datacache/internal/reload"
 )
 
 // MaxMessage bounds a message between head and data nodes.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/internal/redact"
 )
 
 const (

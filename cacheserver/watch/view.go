@@ -6,7 +6,7 @@ package watch
 import (
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/internal/redact"
 )
 
 // Source is the server that a Page shows. Its methods may be called concurrently.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/internal/redact"
 )
 
 // subject is a Source whose state tests set.

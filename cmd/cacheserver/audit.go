@@ -12,9 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/internal/command"
 )
 
-func auditCommand(env environment) *cobra.Command {
+func auditCommand(env command.Env) *cobra.Command {
 	var (
 		table  tableFlags
 		asJSON bool

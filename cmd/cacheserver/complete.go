@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
-	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/internal/command"
 )
 
 // completeWithin is how long a shell may wait for names that are read from a table's metadata.
@@ -19,7 +19,7 @@ const completeWithin = 5 * time.Second
 
 // complete completes the flags' values with names of the table that the command line, or the environment, names. Of several columns,
 // separated by commas, it completes the last.
-func (f *tableFlags) complete(cmd *cobra.Command, env environment) {
+func (f *tableFlags) complete(cmd *cobra.Command, env command.Env) {
 	for flag, list := range map[string]func(*iceberg.Table) []iceberg.Name{
 		"columns": (*iceberg.Table).Columns, "ref": (*iceberg.Table).Refs, "snapshot-id": (*iceberg.Table).Snapshots,
 	} {
@@ -51,25 +51,5 @@ func (f *tableFlags) complete(cmd *cobra.Command, env environment) {
 func register(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
 		panic(err)
-	}
-}
-
-// flagValues are the values of flags that have only these, by flag.
-var flagValues = map[string][]cobra.Completion{
-	"transport":  {string(transport.H2), string(transport.GRPC)},
-	"log-format": {"text", "json"},
-	"log-level":  {"debug", "info", "warn", "error"},
-}
-
-// completeFlags completes the values of flagValues' flags, wherever a command has them.
-func completeFlags(cmd *cobra.Command) {
-	for name, values := range flagValues {
-		if cmd.Flags().Lookup(name) == nil {
-			continue
-		}
-		register(cmd, name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	}
-	for _, child := range cmd.Commands() {
-		completeFlags(child)
 	}
 }

@@ -20,9 +20,7 @@ func TestCompletion(t *testing.T) {
 	for args, want := range map[string]string{
 		"__complete head --transport ":                 "h2\ngrpc\n:4\n",
 		"__complete local --log-format ":               "text\njson\n:4\n",
-		"__complete object-cache --log-level ":         "debug\ninfo\nwarn\nerror\n:4\n",
 		"__complete head --metadata ":                  ":0\n",
-		"__complete obj":                               "object-cache",
 		"__complete local " + at + " --columns ca":     "id\tlong\nnumber\tdouble\ncategory\tstring\ntext\tstring\n:4\n",
 		"__complete head " + at + " --columns id,ca":   "id,id\tlong\nid,number\tdouble\nid,category\tstring\nid,text\tstring\n:4\n",
 		"__complete inspect " + at + " --ref ":         "main\tbranch\nv1\ttag\n:4\n",
@@ -30,7 +28,7 @@ func TestCompletion(t *testing.T) {
 		"__complete inspect --metadata nowhere --ref ": ":4\n",
 		"__complete inspect --columns ":                ":4\n",
 	} {
-		root := command(func(string) string { return "" })
+		root := root(func(string) string { return "" })
 		var out bytes.Buffer
 		root.SetOut(&out)
 		root.SetArgs(strings.Split(args, " "))

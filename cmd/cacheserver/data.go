@@ -13,8 +13,9 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/node"
-	"github.com/kubeflow/datacache/cacheserver/reload"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/reload"
 )
 
 // dataFlags configure what data nodes have for rows and clients, and how jobs share it.
@@ -23,10 +24,10 @@ type dataFlags struct{ memory, filters, sharing string }
 // sharingPoll is how often the file is read.
 const sharingPoll = 5 * time.Second
 
-func (f *dataFlags) register(flags *pflag.FlagSet, env environment) {
-	flags.StringVar(&f.memory, "memory-limit", env.or("MEMORY_LIMIT", "90%"),
+func (f *dataFlags) register(flags *pflag.FlagSet, env command.Env) {
+	flags.StringVar(&f.memory, "memory-limit", env.Or("MEMORY_LIMIT", "90%"),
 		"memory for the table, for loading it and for clients' streams, which a sixteenth of it, at most 256 MiB, is kept for: bytes, a quantity such as 12Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
-	flags.StringVar(&f.filters, "filter-memory", env.or("FILTER_MEMORY", "5%"),
+	flags.StringVar(&f.filters, "filter-memory", env.Or("FILTER_MEMORY", "5%"),
 		"part of the memory limit for the indexes of filters that clients ask for, which take an eighth of a byte for each row: bytes, a quantity, or a share of the limit (env FILTER_MEMORY)")
 	flags.StringVar(&f.sharing, "sharing", env("SHARING_FILE"),
 		`JSON file of the weights and limits of the jobs that read, such as {"weights": {"train": 3}, "maxJobs": 20, "maxStreamsPerJob": 64};`+"\n"+
@@ -35,11 +36,11 @@ func (f *dataFlags) register(flags *pflag.FlagSet, env environment) {
 
 // budget returns the memory limit, and how much of it the indexes of filters may use.
 func (f *dataFlags) budget() (budget *rows.Budget, filters int64, err error) {
-	bytes, err := parseMemory(f.memory)
+	bytes, err := command.ParseMemory(f.memory)
 	if err != nil {
 		return nil, 0, fmt.Errorf("--memory-limit: %w", err)
 	}
-	filters, err = parseShare(f.filters, bytes)
+	filters, err = command.ParseShare(f.filters, bytes)
 	if err == nil && filters > bytes {
 		err = fmt.Errorf("%q: more than the memory limit, which is %d bytes", f.filters, bytes)
 	}

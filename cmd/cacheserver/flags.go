@@ -22,18 +22,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
+	"github.com/kubeflow/datacache/internal/command"
 )
-
-// environment looks up an environment variable; an empty value counts as unset.
-type environment func(name string) string
-
-// or returns the variable's value, or the fallback if it is unset.
-func (e environment) or(name, fallback string) string {
-	if v := e(name); v != "" {
-		return v
-	}
-	return fallback
-}
 
 // sourceFlags configure where the table is and how its objects are accessed.
 type sourceFlags struct {
@@ -44,7 +34,7 @@ type sourceFlags struct {
 	through    blockcache.Config
 }
 
-func (f *sourceFlags) register(flags *pflag.FlagSet, env environment) {
+func (f *sourceFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringVar(&f.location.Metadata, "metadata", env("METADATA_LOC"),
 		"the table's metadata file: s3://, gs://, abfss://, file:// or a path (env METADATA_LOC)")
 	flags.StringVar(&f.location.CatalogURI, "catalog-uri", env("CATALOG_URI"),
@@ -75,7 +65,7 @@ func (f *sourceFlags) named() error {
 }
 
 // open returns the source that the flags describe, with the store for its objects. The caller sets the selection.
-func (f *sourceFlags) open(env environment) (*iceberg.Source, error) {
+func (f *sourceFlags) open(env command.Env) (*iceberg.Source, error) {
 	location := f.location
 	location.Properties = withCredentials(f.properties, env)
 	if location.Metadata != "" {
@@ -86,7 +76,7 @@ func (f *sourceFlags) open(env environment) (*iceberg.Source, error) {
 		return nil, fmt.Errorf("--object-cache, --object-cache-ca, --object-cache-bucket, --object-cache-token-file: %w", err)
 	}
 	cfg, err := objstore.Config{
-		S3:     objstore.S3{Endpoint: env.or("AWS_ENDPOINT_URL_S3", env.or("AWS_ENDPOINT_URL", env("AWS_S3_ENDPOINT")))},
+		S3:     objstore.S3{Endpoint: env.Or("AWS_ENDPOINT_URL_S3", env.Or("AWS_ENDPOINT_URL", env("AWS_S3_ENDPOINT")))},
 		CAFile: env("AWS_CA_BUNDLE"),
 
 		ObjectCache:  f.through,
@@ -100,7 +90,7 @@ func (f *sourceFlags) open(env environment) (*iceberg.Source, error) {
 }
 
 // withCredentials adds the credentials for the REST catalog from the environment; properties given as flags take precedence.
-func withCredentials(given map[string]string, env environment) map[string]string {
+func withCredentials(given map[string]string, env command.Env) map[string]string {
 	properties := map[string]string{}
 	for name, variable := range map[string]string{"token": "CATALOG_TOKEN", "credential": "CATALOG_CREDENTIAL"} {
 		if value := env(variable); value != "" {
@@ -121,7 +111,7 @@ type selectionFlags struct {
 	trust    bool
 }
 
-func (f *selectionFlags) register(flags *pflag.FlagSet, env environment) {
+func (f *selectionFlags) register(flags *pflag.FlagSet, env command.Env) {
 	flags.StringVar(&f.snapshot, "snapshot-id", env("SNAPSHOT_ID"), "cache this snapshot; empty means the current one (env SNAPSHOT_ID)")
 	flags.StringVar(&f.ref, "ref", env("SNAPSHOT_REF"), "cache the snapshot of this branch or tag (env SNAPSHOT_REF)")
 	flags.StringVar(&f.asOf, "as-of", env("SNAPSHOT_AS_OF"), "cache what was current at this time, as 2026-01-31T00:00:00Z (env SNAPSHOT_AS_OF)")
@@ -171,14 +161,14 @@ type tableFlags struct {
 	selection selectionFlags
 }
 
-func (f *tableFlags) register(cmd *cobra.Command, env environment) {
+func (f *tableFlags) register(cmd *cobra.Command, env command.Env) {
 	f.source.register(cmd.Flags(), env)
 	f.selection.register(cmd.Flags(), env)
 	f.complete(cmd, env)
 }
 
 // open returns the source of the table, with the selection.
-func (f *tableFlags) open(env environment) (*iceberg.Source, error) {
+func (f *tableFlags) open(env command.Env) (*iceberg.Source, error) {
 	if err := f.source.named(); err != nil {
 		return nil, err
 	}
@@ -209,25 +199,25 @@ type serveFlags struct {
 	transport    string
 	insecure     bool
 	joined       bool // head and data nodes are separate processes, which authenticate each other with the secret
-	logs         logFlags
+	logs         command.Logs
 }
 
-func (f *serveFlags) register(flags *pflag.FlagSet, env environment) {
-	flags.StringVar(&f.listen, "listen", env.or("LISTEN", ":50051"), "host:port for Arrow Flight; port 0 takes a free one (env LISTEN)")
-	flags.StringVar(&f.http, "http", env.or("HTTP_LISTEN", ":8080"), "host:port for the page at / and /healthz /ready /status /metrics; empty serves none (env HTTP_LISTEN)")
+func (f *serveFlags) register(flags *pflag.FlagSet, env command.Env) {
+	flags.StringVar(&f.listen, "listen", env.Or("LISTEN", ":50051"), "host:port for Arrow Flight; port 0 takes a free one (env LISTEN)")
+	flags.StringVar(&f.http, "http", env.Or("HTTP_LISTEN", ":8080"), "host:port for the page at / and /healthz /ready /status /metrics; empty serves none (env HTTP_LISTEN)")
 	flags.StringVar(&f.TLS.Cert, "tls-cert", env("TLS_CERT"), "PEM file of the server's certificate, read again when it changes; turns TLS on (env TLS_CERT)")
 	flags.StringVar(&f.TLS.Key, "tls-key", env("TLS_KEY"), "PEM file of its private key (env TLS_KEY)")
 	flags.StringVar(&f.TLS.CA, "tls-ca", env("TLS_CA"), "PEM file of the CA that the other servers' certificates are checked against (env TLS_CA)")
-	flags.StringVar(&f.transport, "transport", env.or("TRANSPORT", string(transport.H2)),
+	flags.StringVar(&f.transport, "transport", env.Or("TRANSPORT", string(transport.H2)),
 		"what carries Arrow Flight: h2, the server's own, or grpc, which is grpc-go and takes about twice the CPU time (env TRANSPORT)")
 	flags.DurationVar(&f.Grace, "grace", 20*time.Second, "time that running streams get to end after SIGTERM")
 	flags.BoolVar(&f.Profiles, "profiles", false, "serve Go's profiles under /debug/pprof/ on the --http port")
 	f.Secret = env("CACHE_SECRET")
-	f.logs.register(flags, env)
+	f.logs.Register(flags, env)
 }
 
 // registerJoined adds the flags for a head, which other processes join, or for a data node, which joins a head.
-func (f *serveFlags) registerJoined(flags *pflag.FlagSet, env environment) {
+func (f *serveFlags) registerJoined(flags *pflag.FlagSet, env command.Env) {
 	f.register(flags, env)
 	f.joined = true
 	flags.BoolVar(&f.insecure, "insecure", false,

@@ -11,36 +11,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
-	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/internal/redact"
 )
-
-// logFlags configure the logging of a process.
-type logFlags struct{ format, level string }
-
-func (f *logFlags) register(flags *pflag.FlagSet, env environment) {
-	flags.StringVar(&f.format, "log-format", env.or("LOG_FORMAT", "text"), "text or json (env LOG_FORMAT)")
-	flags.StringVar(&f.level, "log-level", env.or("LOG_LEVEL", "info"), "debug, info, warn or error (env LOG_LEVEL)")
-}
-
-func (f *logFlags) logger() (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(f.level)); err != nil {
-		return nil, fmt.Errorf("--log-level: %q, want debug, info, warn or error", f.level)
-	}
-	options := &slog.HandlerOptions{Level: level}
-	switch f.format {
-	case "text":
-		return slog.New(slog.NewTextHandler(redact.Writer(os.Stderr), options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(redact.Writer(os.Stderr), options)), nil
-	}
-	return nil, fmt.Errorf("--log-format: %q, want text or json", f.format)
-}
 
 // follow shows the progress of a load: a line per second that overwrites itself on a terminal, or one every ten seconds in a log. It
 // calls onReady once, when the cache is ready for the first time.

@@ -10,9 +10,10 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/internal/command"
 )
 
-func headCommand(env environment) *cobra.Command {
+func headCommand(env command.Env) *cobra.Command {
 	var (
 		table tableFlags
 		serve serveFlags
@@ -67,7 +68,7 @@ func headCommand(env environment) *cobra.Command {
 const headMemory = 256 << 20
 
 // groupNodes is the number of data nodes in a LeaderWorkerSet whose leader is the head; 0 without a LeaderWorkerSet.
-func groupNodes(env environment) int {
+func groupNodes(env command.Env) int {
 	size, err := strconv.Atoi(env("LWS_GROUP_SIZE"))
 	if err != nil {
 		return 0

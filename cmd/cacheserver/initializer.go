@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/wait"
+	"github.com/kubeflow/datacache/internal/command"
 	"github.com/kubeflow/datacache/internal/reference"
 )
 
@@ -27,7 +28,7 @@ const (
 // headPort is the HTTP port of a head's Service.
 const headPort = ":8080"
 
-func initializerCommand(env environment) *cobra.Command {
+func initializerCommand(env command.Env) *cobra.Command {
 	var address, status, timeout, every, notices string
 	cmd := &cobra.Command{
 		Use:   "initializer",
@@ -63,13 +64,13 @@ It exits with 0 when all caches are ready, %d when a cache failed, %d when one w
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&address, "head", env.or("CACHE_HEAD", jobsHead(env)),
+	flags.StringVar(&address, "head", env.Or("CACHE_HEAD", jobsHead(env)),
 		"host:port of the head's HTTP port, or NAME=host:port of each of several, separated by commas (env CACHE_HEAD; default: the caches of "+
 			"the TrainJob TRAIN_JOB_NAME, whose storageUri is STORAGE_URI)")
 	flags.StringVar(&status, "status", env("CACHE_STATUS"),
 		"URL that tells the state of a cache without a head, instead of --head; the pod's UID (env POD_UID) is added to it (env CACHE_STATUS)")
-	flags.StringVar(&timeout, "timeout", env.or("READY_TIMEOUT", "1h"), "give up after this long (env READY_TIMEOUT)")
-	flags.StringVar(&every, "every", env.or("PROGRESS_INTERVAL", "10s"), "print a line at least this often while the cache loads (env PROGRESS_INTERVAL)")
+	flags.StringVar(&timeout, "timeout", env.Or("READY_TIMEOUT", "1h"), "give up after this long (env READY_TIMEOUT)")
+	flags.StringVar(&every, "every", env.Or("PROGRESS_INTERVAL", "10s"), "print a line at least this often while the cache loads (env PROGRESS_INTERVAL)")
 	flags.StringVar(&notices, "notices", env("NOTICES"), "host:port that takes the controller's notices by HTTP; empty: none (env NOTICES)")
 	return cmd
 }
@@ -120,7 +121,7 @@ func positive(flag, text string) (time.Duration, error) {
 }
 
 // jobsHead is the value of --head for a TrainJob: the Services that the controller makes for its caches.
-func jobsHead(env environment) string {
+func jobsHead(env command.Env) string {
 	job := env("TRAIN_JOB_NAME")
 	if job == "" {
 		return ""

@@ -15,9 +15,10 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
+	"github.com/kubeflow/datacache/internal/command"
 )
 
-func inspectCommand(env environment) *cobra.Command {
+func inspectCommand(env command.Env) *cobra.Command {
 	var (
 		table tableFlags
 		nodes int

@@ -7,9 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/local"
+	"github.com/kubeflow/datacache/internal/command"
 )
 
-func localCommand(env environment) *cobra.Command {
+func localCommand(env command.Env) *cobra.Command {
 	var (
 		table tableFlags
 		serve serveFlags

@@ -15,9 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/internal/command"
 )
 
-func nodeCommand(env environment) *cobra.Command {
+func nodeCommand(env command.Env) *cobra.Command {
 	var (
 		source sourceFlags
 		serve  serveFlags
@@ -77,21 +78,21 @@ pass on: a REST catalog that hands out credentials, and --property.`,
 // joinDelay is how long a data node waits before it resolves the head's name. The pods of a LeaderWorkerSet start together, and the
 // head's name gets its address about a second later; an earlier query makes the cluster's DNS cache the negative answer for 5 s or
 // more.
-func joinDelay(env environment) time.Duration {
+func joinDelay(env command.Env) time.Duration {
 	if env("LWS_LEADER_ADDRESS") == "" {
 		return 0
 	}
 	return 1500 * time.Millisecond
 }
 
-func leaderAddress(env environment) string {
+func leaderAddress(env command.Env) string {
 	if leader := env("LWS_LEADER_ADDRESS"); leader != "" {
 		return net.JoinHostPort(leader, "50051")
 	}
 	return ""
 }
 
-func workerIndex(env environment) int {
+func workerIndex(env command.Env) int {
 	index, err := strconv.Atoi(env("LWS_WORKER_INDEX"))
 	if err != nil {
 		return 0
@@ -101,7 +102,7 @@ func workerIndex(env environment) int {
 
 // advertised is the address that clients get for this node. In a LeaderWorkerSet it is the worker's host name in the leader's domain;
 // otherwise it is the local address of a connection to the head.
-func advertised(given, headAddr string, listen net.Addr, env environment) (string, error) {
+func advertised(given, headAddr string, listen net.Addr, env command.Env) (string, error) {
 	if given != "" {
 		return given, nil
 	}

@@ -11,9 +11,9 @@ import (
 )
 
 func TestProbe(t *testing.T) {
-	root := t.TempDir()
+	top := t.TempDir()
 	for _, folder := range []string{"full/class-1", "empty"} {
-		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(top, folder), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,15 +30,15 @@ func TestProbe(t *testing.T) {
 		"not a folder": {[]string{"file"}, "file: a file", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := os.WriteFile(filepath.Join(root, "file"), nil, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(top, "file"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			var out strings.Builder
 			args := []string{"probe"}
 			for _, folder := range tt.folders {
-				args = append(args, filepath.Join(root, folder))
+				args = append(args, filepath.Join(top, folder))
 			}
-			cmd := command(func(string) string { return "" })
+			cmd := root(func(string) string { return "" })
 			cmd.SetOut(&out)
 			cmd.SetArgs(args)
 			err := cmd.ExecuteContext(t.Context())

@@ -8,20 +8,20 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/kubeflow/datacache/cacheserver/local"
 	"github.com/kubeflow/datacache/cacheserver/ops"
-	"github.com/kubeflow/datacache/cacheserver/redact"
 	"github.com/kubeflow/datacache/cacheserver/source/iceberg"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/internal/buildinfo"
+	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/redact"
 	"github.com/kubeflow/datacache/internal/tracing/export"
 )
 
 // start completes the configuration: it opens the listeners, the log and the export of traces, whose last spans flush sends before the
 // process ends. role is the name of the command.
-func (f *serveFlags) start(ctx context.Context, env environment, role string, src *iceberg.Source) (flush func(), err error) {
+func (f *serveFlags) start(ctx context.Context, env command.Env, role string, src *iceberg.Source) (flush func(), err error) {
 	f.Source, f.Store, f.Metrics = src, src.Store, ops.NewMetrics()
-	if f.Log, err = f.logs.logger(); err != nil {
+	if f.Log, err = f.logs.Logger(); err != nil {
 		return nil, err
 	}
 	if f.Transport, err = transport.ParseImplementation(f.transport); err != nil {
@@ -66,9 +66,9 @@ func (f *serveFlags) count() {
 
 // announce prints the line that scripts wait for.
 func (f *serveFlags) announce() {
-	line := fmt.Sprintf("ready %s://%s", f.TLS.Scheme(), local.Reachable(f.Flight.Addr()))
+	line := fmt.Sprintf("ready %s://%s", f.TLS.Scheme(), ops.Reachable(f.Flight.Addr()))
 	if f.HTTP != nil {
-		line += " http://" + local.Reachable(f.HTTP.Addr())
+		line += " http://" + ops.Reachable(f.HTTP.Addr())
 	}
 	fmt.Println(line)
 }

@@ -56,7 +56,7 @@ func TestHeadAndNodeAskForASecret(t *testing.T) {
 		{"head", "--metadata", "/none", "--nodes", "1", "--listen", "0.0.0.0:0", "--http", ""},
 		{"node", "--head", "127.0.0.1:1", "--listen", "0.0.0.0:0", "--http", ""},
 	} {
-		cmd := command(func(string) string { return "" })
+		cmd := root(func(string) string { return "" })
 		cmd.SetArgs(args)
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--insecure") {
 			t.Errorf("%s: %v", args[0], err)

@@ -4,14 +4,13 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/internal/command"
 )
 
 // version is set by the linker, see the Makefile. If it is empty, the module's version is used, which go install PACKAGE@VERSION
@@ -19,13 +18,7 @@ import (
 var version = ""
 
 // builtVersion is the version of this program.
-func builtVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		info = &debug.BuildInfo{}
-	}
-	return cmp.Or(version, info.Main.Version)
-}
+func builtVersion() string { return command.Version(version) }
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{

@@ -100,7 +100,7 @@ class ObjectCaches:
             flags = ["--standalone", "--tokens", folder / "tokens", "--buckets", folder / "buckets.json", *peers]
             place = ["--dir", folder / name, "--name", name, "--listen", addresses[name]]
             watch = ["--http", self.watched[-1].removeprefix("http://")]
-            self.processes.append(subprocess.Popen([binary, "object-cache", *flags, *place, *watch]))
+            self.processes.append(subprocess.Popen([binary, *flags, *place, *watch]))
         for url in self.watched:
             _until_ready(url)
 
@@ -134,7 +134,7 @@ def _until_ready(url: str) -> None:
 def object_caches(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectCaches]:
     """Three object caches."""
     binary: Path = request.config.getoption("--server")  # pyright: ignore[reportAssignmentType]
-    caches = ObjectCaches(binary.resolve(), tmp_path, ["one", "two", "three"])
+    caches = ObjectCaches(binary.resolve().with_name("objectcache"), tmp_path, ["one", "two", "three"])
     yield caches
     caches.close()
 

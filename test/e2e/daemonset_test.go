@@ -119,7 +119,7 @@ kind: Kustomization
 resources: [%s]
 components: [%s]
 images:
-- {name: ghcr.io/kubeflow/datacache/cacheserver, newName: datacache/cacheserver, newTag: dev}
+- {name: ghcr.io/kubeflow/datacache/objectcache, newName: datacache/objectcache, newTag: dev}
 - {name: docker.io/envoyproxy/envoy, newName: datacache/envoy, newTag: dev}
 configMapGenerator:
 - {name: datacache-object-cache, namespace: datacache-object-cache, behavior: replace, files: [buckets.json]}
@@ -138,7 +138,7 @@ patches:
           affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
             {matchExpressions: [{key: %s, operator: DoesNotExist}]}]}}}
           containers: # this machine's disk may be full of other things
-          - {name: object-cache, args: [object-cache, --min-free=0]}
+          - {name: object-cache, args: [--min-free=0]}
           volumes: [%s]
 `, filepath.Join(manifests, "object-cache"), strings.Join(components, ", "), secrets, mirrors, withoutObjectCache, volumes),
 		"buckets.json": fmt.Sprintf(`{"TotalLimit": "2Gi", "Bucket": [

@@ -120,6 +120,7 @@ patches:
 images:
 - {name: ghcr.io/kubeflow/datacache/manager, newName: registry.example.com/a/manager, newTag: v9}
 - {name: ghcr.io/kubeflow/datacache/cacheserver, newName: registry.example.com/a/cacheserver, digest: "` + digest + `"}
+- {name: ghcr.io/kubeflow/datacache/objectcache, newName: registry.example.com/a/objectcache, newTag: v9}
 - {name: docker.io/envoyproxy/envoy, newName: registry.example.com/envoy, newTag: v10}
 `
 	tests := map[string]struct {

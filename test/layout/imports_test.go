@@ -77,24 +77,27 @@ var bans = []ban{
 		why: "head and node communicate only by messages, and neither depends on the table format"},
 	{folder: "cacheserver/node", forbidden: []string{own("head"), own("source/iceberg"), icebergGo},
 		why: "head and node communicate only by messages, and neither depends on the table format"},
-	{folder: "cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer"}, except: objectCacheKube,
+	{folder: "cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer"},
 		why: "the data plane must run without Kubernetes"},
+	{folder: "cacheserver", forbidden: []string{module + "/objectcache"},
+		why: "tables are read through an object cache by HTTP alone"},
 	{folder: "cacheserver", forbidden: []string{exporters},
 		why: "only commands decide where traces go, and what makes spans must not link the SDK"},
 	{folder: "controller", forbidden: []string{exporters},
 		why: "only commands decide where traces go, and what makes spans must not link the SDK"},
-	{folder: "cmd/cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer"}, except: objectCacheKube,
-		why: "the command of the data plane must not link the control plane"},
-	{folder: "cacheserver/objectcache", forbidden: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("objstore")}, except: "cacheserver/objectcache/xds",
+	{folder: "cmd/cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer", "github.com/envoyproxy", module + "/objectcache"},
+		why: "the command of the data plane must not link the control plane, nor the object cache"},
+	{folder: "objectcache", forbidden: []string{icebergGo, arrow, grpc, own("head"), own("node"), own("objstore")}, except: "objectcache/xds",
 		why: "the object cache stores blobs, independent of tables"},
-	{folder: "cacheserver/objectcache/xds", forbidden: []string{icebergGo, arrow, kubernetes, own("head"), own("node"), own("objstore"), objectCache("kube"), objectCache("store"), objectCache("identity")},
+	{folder: "objectcache", forbidden: []string{kubernetes, sigs}, except: "objectcache/kube",
+		why: "the object cache must run without Kubernetes: docs/adr/0010-object-cache.md"},
+	{folder: "cmd/objectcache", forbidden: []string{icebergGo, arrow, own("head"), own("node"), own("objstore")},
+		why: "the command of the object cache must not link the data plane"},
+	{folder: "objectcache/xds", forbidden: []string{icebergGo, arrow, kubernetes, own("head"), own("node"), own("objstore"), objectCache("kube"), objectCache("store"), objectCache("identity")},
 		why: "it turns members into configuration, whoever found them and whatever they store"},
 }
 
-// objectCacheKube reviews tokens and watches members: docs/adr/0010-object-cache.md.
-const objectCacheKube = "cacheserver/objectcache/kube"
-
-func objectCache(folder string) string { return own("objectcache/" + folder) }
+func objectCache(folder string) string { return module + "/objectcache/" + folder }
 
 func own(folder string) string { return module + "/cacheserver/" + folder }
 

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(proctest.Run("monitoring", false, func(binary string) int {
 		cacheserver = binary
 		return m.Run()
-	}))
+	}, "cacheserver", "objectcache"))
 }
 
 // TestRealMetrics has Prometheus scrape a cache that is read and an object cache that is used. Every expression of a dashboard gives a
@@ -80,15 +80,26 @@ func hasNumbers(t *testing.T, server *promtest.Server, of, expr string) {
 func start(t *testing.T, args ...string) (p *proctest.Process, data, url string) {
 	t.Helper()
 	p = launch(t, args...)
-	line := printed(t, p, "ready")
-	data, url, _ = strings.Cut(line, " ")
+	data, url = addresses(t, p)
 	return p, data, url
+}
+
+// addresses waits for a server's line "ready DATA HTTP" and returns what it says.
+func addresses(t *testing.T, p *proctest.Process) (data, url string) {
+	t.Helper()
+	data, url, _ = strings.Cut(printed(t, p, "ready"), " ")
+	return data, url
 }
 
 // launch is start that does not wait.
 func launch(t *testing.T, args ...string) *proctest.Process {
 	t.Helper()
-	return proctest.Start(t, args[0], []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, cacheserver, args...)
+	return run(t, cacheserver, args...)
+}
+
+func run(t *testing.T, program string, args ...string) *proctest.Process {
+	t.Helper()
+	return proctest.Start(t, filepath.Base(program)+" "+args[0], []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, program, args...)
 }
 
 // printed waits for the line of a process's output that begins with a word, and returns the rest of it.

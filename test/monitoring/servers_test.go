@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -46,9 +47,10 @@ func startObjectCache(t *testing.T) promtest.Target {
 		{"Name": "open", "Public": true, "BucketQuota": "1Mi"},
 		{"Name": "models", "Mirror": true, "BucketQuota": "1Mi"}]}`)
 	mirrors := file(t, "mirrors.yaml", fmt.Sprintf("hub: {upstream: %q, bucket: models, tokens: %q}\n", hub.URL, t.TempDir()))
-	p, data, url := start(t, "object-cache", "--standalone", "--tokens", tokens, "--buckets", buckets, "--dir", t.TempDir(), "--name", "here",
+	p := run(t, filepath.Join(filepath.Dir(cacheserver), "objectcache"), "--standalone", "--tokens", tokens, "--buckets", buckets, "--dir", t.TempDir(), "--name", "here",
 		"--min-free", "0", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0",
 		"--mirrors", mirrors, "--mirror-listen", "127.0.0.1:0")
+	data, url := addresses(t, p)
 	mirrored := printed(t, p, "mirrors") + "/hub/" + repo.ID + "/resolve/main/" + config
 	during(t, func(ctx context.Context) error {
 		return use(ctx, []call{

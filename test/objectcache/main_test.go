@@ -10,12 +10,12 @@ import (
 	"github.com/kubeflow/datacache/test/kit/proctest"
 )
 
-// binary is the path of the cacheserver that every test runs.
+// binary is the path of the objectcache that every test runs.
 var binary string
 
 func TestMain(m *testing.M) {
 	os.Exit(proctest.Run("objectcache", raceEnabled, func(built string) int {
 		binary = built
 		return m.Run()
-	}))
+	}, "objectcache"))
 }

@@ -40,7 +40,7 @@ type options struct {
 	dir     string   // folder for objects; default: a new one
 	buckets string   // buckets file; default: a new one with defaultBuckets
 	tokens  string   // the token file
-	wrap    []string // a program with arguments that runs cacheserver
+	wrap    []string // a program with arguments that runs objectcache
 	args    []string
 }
 
@@ -70,7 +70,7 @@ func launch(t *testing.T, o options) *process {
 		o.tokens = write(t, filepath.Join(home, "tokens"), token+" team-a\n"+otherToken+" team-b\n")
 	}
 	args := append([]string{
-		binary, "object-cache", "--standalone", "--tokens", o.tokens, "--buckets", o.buckets, "--dir", o.dir,
+		binary, "--standalone", "--tokens", o.tokens, "--buckets", o.buckets, "--dir", o.dir,
 		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--name", "here",
 		"--min-free", "0", // the tests' disk may be full of other things
 	}, o.args...)

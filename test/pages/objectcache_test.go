@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeflow/datacache/cacheserver/objectcache"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/identity"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
+	"github.com/kubeflow/datacache/objectcache/serve"
+	"github.com/kubeflow/datacache/objectcache/buckets"
+	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/objectcache/router"
+	"github.com/kubeflow/datacache/objectcache/store"
 )
 
 func TestAnObjectCache(t *testing.T) {
@@ -36,7 +36,7 @@ func TestAnObjectCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := objectcache.New(objectcache.Config{
+	server := serve.New(serve.Config{
 		Store: objects, Router: router.New("machine-1"), Grace: time.Second, Log: slog.New(slog.DiscardHandler),
 		Reviewer: identity.Static(func() identity.Tokens { return tokens }),
 		Buckets:  func() buckets.Config { return config }, BucketsRejected: func() bool { return false },

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
-IMAGES = ["cacheserver", "manager", "trainer-manager"]  # of a release
+IMAGES = ["cacheserver", "objectcache", "manager", "trainer-manager"]  # of a release
 
 _ACCEPT = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json"
 

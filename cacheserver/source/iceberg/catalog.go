@@ -25,7 +25,7 @@ import (
 	"github.com/apache/iceberg-go/catalog/rest"
 
 	"github.com/kubeflow/datacache/cacheserver/objstore"
-	"github.com/kubeflow/datacache/cacheserver/redact"
+	"github.com/kubeflow/datacache/internal/redact"
 )
 
 const (

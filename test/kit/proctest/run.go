@@ -10,25 +10,31 @@ import (
 	"path/filepath"
 )
 
-// command is the import path of the program that Run builds: with it, the build works from any folder of the module.
-const command = "github.com/kubeflow/datacache/cmd/cacheserver"
+// commands is the import path of the programs that Run builds: with it, the build works from any folder of the module.
+const commands = "github.com/kubeflow/datacache/cmd/"
 
-// Run builds cacheserver, with the race detector if race is set, passes the path of the binary to tests, and returns the result of
-// tests, or 1 if the build failed, with an error on stderr that starts with name. It must be called once, from TestMain. The binary
-// is in a temporary folder, where tests may store files; it is removed when Run returns.
-func Run(name string, race bool, tests func(binary string) int) int {
+// Run builds programs of cmd/ (cacheserver, if none is named), with the race detector if race is set, passes the path of the first one to
+// tests, and returns the result of tests, or 1 if the build failed, with an error on stderr that starts with name. It must be called once,
+// from TestMain. The programs are in a temporary folder, where tests may store files; it is removed when Run returns.
+func Run(name string, race bool, tests func(binary string) int, programs ...string) int {
 	dir, err := os.MkdirTemp("", name+"-")
 	if err != nil {
 		return fail(name, err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // on failure, files stay in the temporary folder
-	binary := filepath.Join(dir, "cacheserver")
-	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", race), "-o", binary, command)
+	if len(programs) == 0 {
+		programs = []string{"cacheserver"}
+	}
+	args := []string{"build", fmt.Sprintf("-race=%v", race), "-o", dir + "/"}
+	for _, program := range programs {
+		args = append(args, commands+program)
+	}
+	build := exec.Command("go", args...)
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
-		return fail(name, fmt.Errorf("build cacheserver: %w", err))
+		return fail(name, fmt.Errorf("build %v: %w", programs, err))
 	}
-	return tests(binary)
+	return tests(filepath.Join(dir, programs[0]))
 }
 
 func fail(name string, err error) int {

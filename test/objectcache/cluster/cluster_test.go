@@ -23,11 +23,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/kubeflow/datacache/cacheserver/objectcache"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/buckets"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/kube"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/router"
-	"github.com/kubeflow/datacache/cacheserver/objectcache/store"
+	"github.com/kubeflow/datacache/objectcache/serve"
+	"github.com/kubeflow/datacache/objectcache/buckets"
+	"github.com/kubeflow/datacache/objectcache/kube"
+	"github.com/kubeflow/datacache/objectcache/router"
+	"github.com/kubeflow/datacache/objectcache/store"
 	"github.com/kubeflow/datacache/test/kit/kubetest"
 )
 
@@ -135,8 +135,8 @@ func deletePod(t *testing.T, pod *corev1.Pod) {
 	}
 }
 
-// serve runs an object cache whose bucket "team" is open to one namespace and "open" to all, and returns its address.
-func serve(t *testing.T, team string) string {
+// startServer runs an object cache whose bucket "team" is open to one namespace and "open" to all, and returns its address.
+func startServer(t *testing.T, team string) string {
 	t.Helper()
 	config := buckets.Config{TotalLimit: 1 << 20, Buckets: map[string]buckets.Bucket{
 		"open": {Name: "open", Public: true, Quota: 1 << 20},
@@ -146,7 +146,7 @@ func serve(t *testing.T, team string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := objectcache.New(objectcache.Config{
+	server := serve.New(serve.Config{
 		Store: objects, Router: router.New("here"), Reviewer: client(t, home), Grace: time.Minute, Log: slog.New(slog.DiscardHandler),
 		Buckets: func() buckets.Config { return config }, BucketsRejected: func() bool { return false },
 	})
@@ -203,7 +203,7 @@ func try(t *testing.T, method, url, token string) int {
 func TestWhoMay(t *testing.T) {
 	t.Parallel()
 	team, other := account(t), account(t)
-	url := serve(t, team) + "/v1/objects/"
+	url := startServer(t, team) + "/v1/objects/"
 	pod, gone := runPod(t, team, "stays"), runPod(t, team, "goes")
 	ofGone := token(t, team, audience, gone)
 	deletePod(t, gone)
@@ -241,7 +241,7 @@ func TestWhoMay(t *testing.T) {
 func TestATokenDiesWithItsPod(t *testing.T) {
 	t.Parallel()
 	team := account(t)
-	url := serve(t, team) + "/v1/objects/team/x"
+	url := startServer(t, team) + "/v1/objects/team/x"
 	pod := runPod(t, team, "goes")
 	its := token(t, team, audience, pod)
 	if got := ask(t, "GET", url, its); got != 404 {

@@ -1,0 +1,88 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/reload"
+	"github.com/kubeflow/datacache/objectcache/mirror"
+	"github.com/kubeflow/datacache/objectcache/mirror/hosts"
+)
+
+// mirrorFlags configure mirrors of registries and hubs.
+type mirrorFlags struct{ file, listen, hosts string }
+
+func (f *mirrorFlags) register(flags *pflag.FlagSet, env command.Env) {
+	flags.StringVar(&f.file, "mirrors", env("OBJECT_CACHE_MIRRORS"), "YAML or JSON file of what to mirror; looked at again while serving; empty: nothing (env OBJECT_CACHE_MIRRORS)")
+	flags.StringVar(&f.listen, "mirror-listen", env.Or("MIRROR_LISTEN", ":8001"), "host:port for clients of mirrors (env MIRROR_LISTEN)")
+	flags.StringVar(&f.hosts, "write-hosts", env("WRITE_HOSTS"),
+		"folder of containerd's registry hosts, such as /etc/containerd/certs.d, in which _default/hosts.toml names the mirror while it serves; empty: none (env WRITE_HOSTS)")
+}
+
+// check returns an error if the flags are inconsistent.
+func (f *mirrorFlags) check() error {
+	if f.file == "" && f.hosts != "" {
+		return errors.New("--write-hosts: without --mirrors there is no mirror: add it, or leave --write-hosts out")
+	}
+	return nil
+}
+
+// start serves mirrors in the group until ctx ends. opened is called when the object cache serves: it names the mirror to containerd.
+func (f *mirrorFlags) start(ctx context.Context, group *errgroup.Group, o mirror.Options) (opened func() error, err error) {
+	if f.file == "" {
+		return func() error { return nil }, nil
+	}
+	config, err := reload.Open(f.file, mirror.Parse)
+	if err != nil {
+		return nil, fmt.Errorf("--mirrors: %w", err)
+	}
+	o.Config = config.Get
+	m := mirror.New(o)
+	if err := m.Check(); err != nil {
+		return nil, fmt.Errorf("--mirrors: %s: %w", f.file, err)
+	}
+	var listen net.ListenConfig
+	on, err := listen.Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return nil, fmt.Errorf("--mirror-listen: %w", err)
+	}
+	group.Go(func() error { return m.Serve(ctx, on) })
+	group.Go(func() error {
+		config.Watch(ctx, lookEvery, o.Log, func(mirror.Config) {
+			if err := m.Check(); err != nil {
+				o.Log.Error("nothing is kept of what is mirrored there", "file", f.file, "error", err)
+			}
+		})
+		return nil
+	})
+	return func() error {
+		address := ops.Reachable(on.Addr())
+		fmt.Printf("mirrors http://%s\n", address)
+		if f.hosts == "" {
+			return nil
+		}
+		_, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return err
+		}
+		remove, err := hosts.Write(f.hosts, "http://"+net.JoinHostPort("127.0.0.1", port))
+		if err != nil {
+			return fmt.Errorf("--write-hosts: %w", err)
+		}
+		group.Go(func() error {
+			<-ctx.Done()
+			return remove()
+		})
+		return nil
+	}, nil
+}

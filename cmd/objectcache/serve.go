@@ -1,0 +1,326 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/internal/reload"
+	"github.com/kubeflow/datacache/objectcache/buckets"
+	"github.com/kubeflow/datacache/objectcache/budget"
+	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/objectcache/kube"
+	"github.com/kubeflow/datacache/objectcache/mirror"
+	"github.com/kubeflow/datacache/objectcache/router"
+	"github.com/kubeflow/datacache/objectcache/serve"
+	"github.com/kubeflow/datacache/objectcache/store"
+)
+
+// How an object cache's memory is divided: a half is for the index, and of the other half, what the program and its buffers for upstream
+// servers take is not for requests.
+const (
+	leastMemory  = 192 << 20
+	ownMemory    = 32 << 20
+	objectMemory = 100 // bytes of the index for an object
+)
+
+// lookEvery is the interval at which watched files are read.
+const lookEvery = 2 * time.Second
+
+// serveFlags are the complete configuration of an object cache.
+type serveFlags struct {
+	listen, http string
+	dir, buckets string
+	name         string
+	standalone   bool
+	tokens       string
+	peers        map[string]string
+	peersFile    string
+	kube         kube.Config
+	verifyEvery  time.Duration
+	maxObjects   int64
+	memory       string
+	memoryBytes  int64 // memory in bytes, set by check
+	partSize     string
+	partBytes    int64 // partSize in bytes, set by check
+	minFree      float64
+	sync         bool
+	grace        time.Duration
+	tls          tlsFlags
+	mirrors      mirrorFlags
+	xds          xdsFlags
+	logs         command.Logs
+}
+
+func (f *serveFlags) register(flags *pflag.FlagSet, env command.Env) {
+	flags.StringVar(&f.listen, "listen", env.Or("LISTEN", ":8000"), "host:port for objects; port 0 takes a free one (env LISTEN)")
+	flags.StringVar(&f.http, "http", env.Or("HTTP_LISTEN", ":8080"), "host:port for the page at / and /healthz /ready /status /metrics (env HTTP_LISTEN)")
+	flags.StringVar(&f.dir, "dir", env("OBJECT_CACHE_DIR"), "folder for objects, of this process alone, on a local disk (env OBJECT_CACHE_DIR)")
+	flags.StringVar(&f.buckets, "buckets", env("OBJECT_CACHE_BUCKETS"),
+		"JSON or YAML file of buckets, quotas and who may use them; looked at again while serving (env OBJECT_CACHE_BUCKETS)")
+	flags.StringVar(&f.name, "name", env("NODE_NAME"), "the node's name, by which keys are spread (default: the host's name; env NODE_NAME)")
+	flags.DurationVar(&f.verifyEvery, "verify-every", store.DefaultVerifyEvery, "read an object against its checksum again after this long; negative: at every read")
+	flags.Int64Var(&f.maxObjects, "max-objects", store.DefaultMaxObjects, "objects to keep at most: the index takes about 100 bytes of memory for each, and half of --memory-limit at most")
+	flags.StringVar(&f.memory, "memory-limit", env.Or("MEMORY_LIMIT", "90%"),
+		"memory for the index, for requests and for mirrors: bytes, a quantity such as 2Gi or 500MB, or a share of the container's (or machine's) memory (env MEMORY_LIMIT)")
+	flags.StringVar(&f.partSize, "part-size", "1Gi",
+		"keep objects longer than this in parts of this length, spread over the object caches; the same at all of them; 0: never")
+	flags.Float64Var(&f.minFree, "min-free", 0.05, "fraction of the disk, and of its inodes, to leave free whoever uses them; 0: none")
+	flags.BoolVar(&f.sync, "sync", false, "write each object to the disk before PUT is answered, so that it is there after a power cut; each PUT then waits for the disk")
+	flags.DurationVar(&f.grace, "grace", 20*time.Second, "time that running requests get to end after SIGTERM")
+	flags.StringVar(&f.kube.Audience, "audience", "datacache-object-cache", "what ServiceAccount tokens must be made for")
+	flags.StringVar(&f.kube.Namespace, "namespace", env("POD_NAMESPACE"), "namespace of the object caches' Service (env POD_NAMESPACE)")
+	flags.StringVar(&f.kube.Service, "service", "datacache-object-cache", "the Service whose ready endpoints share the keys")
+	flags.StringVar(&f.kube.Port, "service-port", "objects", "name of its port")
+	flags.StringVar(&f.kube.Kubeconfig, "kubeconfig", env("KUBECONFIG"), "file that says how to reach the API server (default: as the pod's ServiceAccount; env KUBECONFIG)")
+	flags.BoolVar(&f.standalone, "standalone", false, "use no Kubernetes: tokens are those of --tokens, other object caches those of --peer")
+	flags.StringVar(&f.tokens, "tokens", "", "with --standalone: file of lines TOKEN NAMESPACE; looked at again while serving")
+	flags.StringToStringVar(&f.peers, "peer", nil, "with --standalone: NAME=HOST:PORT of an object cache that shares the keys, this one included; may be repeated")
+	flags.StringVar(&f.peersFile, "peers", "", "with --standalone, in place of --peer: file of lines NAME HOST:PORT [ZONE]; looked at again while serving")
+	f.tls.register(flags, env)
+	f.mirrors.register(flags, env)
+	f.xds.register(flags, env)
+	f.logs.Register(flags, env)
+}
+
+// check validates the flags and sets defaults.
+func (f *serveFlags) check() (err error) {
+	switch {
+	case f.dir == "":
+		return errors.New("--dir: missing, want a folder on a local disk")
+	case f.buckets == "":
+		return errors.New("--buckets: missing, want a JSON file of buckets")
+	case f.maxObjects < 1:
+		return fmt.Errorf("--max-objects: %d, want at least 1", f.maxObjects)
+	case f.minFree < 0 || f.minFree >= 1:
+		return fmt.Errorf("--min-free: %g, want a fraction from 0 to below 1, such as 0.05", f.minFree)
+	case f.standalone && f.tokens == "":
+		return errors.New("--tokens: missing, --standalone wants a file of lines TOKEN NAMESPACE")
+	case !f.standalone && (f.tokens != "" || len(f.peers) > 0 || f.peersFile != ""):
+		return errors.New("--tokens, --peer and --peers are for --standalone: add it, or leave them out")
+	case len(f.peers) > 0 && f.peersFile != "":
+		return errors.New("--peer and --peers: both name the object caches that share the keys, want one of them")
+	case !f.standalone && f.kube.Namespace == "":
+		return errors.New("--namespace: missing, want the namespace of the object caches' Service")
+	}
+	if f.memoryBytes, err = command.ParseMemory(f.memory); err == nil && f.memoryBytes < leastMemory {
+		err = fmt.Errorf("%q: %d MiB, want at least %d", f.memory, f.memoryBytes>>20, leastMemory>>20)
+	}
+	if err != nil {
+		return fmt.Errorf("--memory-limit: %w", err)
+	}
+	if f.partSize != "0" {
+		if f.partBytes, err = buckets.ParseQuantity(f.partSize); err != nil {
+			return fmt.Errorf("--part-size: %w, or 0", err)
+		}
+	}
+	if f.tls.cert != "" && f.tls.name == "" && !f.standalone {
+		f.tls.name = f.kube.Service + "." + f.kube.Namespace + ".svc"
+	}
+	if err := errors.Join(f.tls.check(), f.mirrors.check(), f.xds.check(f.tls)); err != nil {
+		return err
+	}
+	if f.name == "" {
+		f.name, err = os.Hostname()
+	}
+	if _, known := f.peers[f.name]; len(f.peers) > 0 && !known {
+		return fmt.Errorf("--peer: names %v but not this one, which is %q: add it, or set --name", f.peers, f.name)
+	}
+	return err
+}
+
+// run serves until ctx ends.
+func (f *serveFlags) run(ctx context.Context, log *slog.Logger) error {
+	group, ctx := errgroup.WithContext(ctx)
+	config, err := reload.Open(f.buckets, buckets.Parse)
+	if err != nil {
+		return fmt.Errorf("--buckets: %w", err)
+	}
+	objects, err := store.Open(store.Config{Dir: f.dir, Limits: f.limits(config.Get()), MinFree: f.minFree, VerifyEvery: f.verifyEvery, Sync: f.sync})
+	if err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	defer func() { _ = objects.Close() }() // unlocks the folder before the process ends
+	debug.SetMemoryLimit(f.memoryBytes)    // the garbage collector works harder before the process exceeds it
+	members := router.New(f.name)
+	reviewer, watchPeers, err := f.join(log)
+	if err != nil {
+		return err
+	}
+	secured, control, err := f.secure(ctx, group, log)
+	if err != nil {
+		return err
+	}
+	server := serve.New(serve.Config{
+		Memory: budget.New(f.memoryBytes/2 - ownMemory), Fixed: f.standalone && f.peersFile == "", TLS: secured, PartSize: f.partBytes, Collectors: control.collectors(),
+		Store: objects, Buckets: config.Get, BucketsRejected: config.Rejected, Reviewer: reviewer, Router: members, Grace: f.grace, Log: log,
+	})
+	opened, err := f.mirrors.start(ctx, group, mirror.Options{
+		Store: objects, Buckets: config.Get, Router: members, Objects: server, Grace: f.grace, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	joined := watchPeers.start(ctx, group, members, server, control)
+	data, looks, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	group.Go(func() error { return server.ServeOps(ctx, looks) })
+	group.Go(func() error { return server.Serve(ctx, data) })
+	group.Go(func() error {
+		if err := f.prepare(ctx, server, objects, joined); err != nil {
+			return fmt.Errorf("--dir: %w", err)
+		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // ctx ended while it was catching up
+		}
+		log.Info("ready", "dir", f.dir, "name", f.name)
+		server.Open()
+		if err := opened(); err != nil {
+			return err
+		}
+		fmt.Printf("ready %s://%s http://%s\n", f.tls.scheme(), ops.Reachable(data.Addr()), ops.Reachable(looks.Addr()))
+		group.Go(func() error {
+			server.KeepAlive(ctx)
+			return nil
+		})
+		config.Watch(ctx, lookEvery, log, func(c buckets.Config) { objects.SetLimits(f.limits(c)) })
+		return nil
+	})
+	return group.Wait()
+}
+
+// open returns the listeners for objects and for probes and metrics.
+func (f *serveFlags) open(ctx context.Context) (data, looks net.Listener, err error) {
+	var listen net.ListenConfig
+	if data, err = listen.Listen(ctx, "tcp", f.listen); err != nil {
+		return nil, nil, fmt.Errorf("--listen: %w", err)
+	}
+	if looks, err = listen.Listen(ctx, "tcp", f.http); err != nil {
+		return nil, nil, fmt.Errorf("--http: %w", err)
+	}
+	return data, looks, nil
+}
+
+// prepare scans the store and catches up with other members before objects are served. It returns early when ctx ends.
+func (f *serveFlags) prepare(ctx context.Context, server *serve.Server, objects *store.Store, joined <-chan struct{}) error {
+	server.Wait("listing the objects of before")
+	if err := objects.Scan(ctx); err != nil {
+		return err
+	}
+	server.Wait("waiting to learn who shares the keys")
+	select {
+	case <-joined:
+	case <-ctx.Done():
+		return nil
+	}
+	server.Wait("asking the others what changed")
+	return server.Return(ctx)
+}
+
+// watchMembers calls changed with the ready members and the IP addresses of all members: once when they are known, and after each
+// change, until ctx ends.
+type watchMembers func(ctx context.Context, changed func(ready []router.Member, hosts []string))
+
+// start keeps the members up to date and returns a channel that is closed when they are first known.
+func (w watchMembers) start(
+	ctx context.Context, group *errgroup.Group, members *router.Router, server *serve.Server, xds *control,
+) <-chan struct{} {
+	joined := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(joined) })
+	group.Go(func() error {
+		w(ctx, func(now []router.Member, hosts []string) {
+			xds.setMembers(now)
+			members.SetHosts(hosts)
+			server.SetMembers(ctx, now)
+			tell()
+		})
+		return nil
+	})
+	return joined
+}
+
+// join returns the reviewer of tokens and a function that watches the members that share the keys.
+func (f *serveFlags) join(log *slog.Logger) (identity.Reviewer, watchMembers, error) {
+	if !f.standalone {
+		kube.LogTo(log)
+		client, err := kube.New(f.kube)
+		if err != nil {
+			return nil, nil, err
+		}
+		return client, client.Watch, nil
+	}
+	tokens, err := reload.Open(f.tokens, identity.ParseTokens)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--tokens: %w", err)
+	}
+	if f.peersFile != "" {
+		watch, err := f.watchFile(log, tokens)
+		return identity.Static(tokens.Get), watch, err
+	}
+	peers := make([]router.Member, 0, len(f.peers))
+	for name, address := range f.peers {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return nil, nil, fmt.Errorf("--peer: %w", err)
+		}
+		peers = append(peers, router.Member{Name: name, Address: address})
+	}
+	return identity.Static(tokens.Get), func(ctx context.Context, changed func([]router.Member, []string)) {
+		changed(peers, hostsOf(peers))
+		tokens.Watch(ctx, lookEvery, log, func(identity.Tokens) {})
+	}, nil
+}
+
+// watchFile returns a function that watches the members of --peers, and the tokens.
+func (f *serveFlags) watchFile(log *slog.Logger, tokens *reload.File[identity.Tokens]) (watchMembers, error) {
+	peers, err := reload.Open(f.peersFile, router.Parse)
+	if err != nil {
+		return nil, fmt.Errorf("--peers: %w", err)
+	}
+	if !router.Contains(peers.Get(), f.name) {
+		return nil, fmt.Errorf("--peers: %s does not name this one, which is %q: add it, or set --name", f.peersFile, f.name)
+	}
+	return func(ctx context.Context, changed func([]router.Member, []string)) {
+		changed(peers.Get(), hostsOf(peers.Get()))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			tokens.Watch(ctx, lookEvery, log, func(identity.Tokens) {})
+		}()
+		peers.Watch(ctx, lookEvery, log, func(now []router.Member) { changed(now, hostsOf(now)) })
+		<-done
+	}, nil
+}
+
+// hostsOf returns the hosts of the members' addresses.
+func hostsOf(members []router.Member) []string {
+	hosts := make([]string, 0, len(members))
+	for _, m := range members {
+		host, _, _ := net.SplitHostPort(m.Address) // checked before
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
+func (f *serveFlags) limits(c buckets.Config) store.Limits {
+	limits := store.Limits{Total: c.TotalLimit, Objects: min(f.maxObjects, f.memoryBytes/2/objectMemory), Quotas: map[string]int64{}}
+	for name, b := range c.Buckets {
+		limits.Quotas[name] = b.Quota
+	}
+	return limits
+}

@@ -1,0 +1,165 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeflow/datacache/internal/buildinfo"
+	"github.com/kubeflow/datacache/internal/command"
+	"github.com/kubeflow/datacache/objectcache/router"
+	"github.com/kubeflow/datacache/objectcache/serve"
+	"github.com/kubeflow/datacache/objectcache/xds"
+)
+
+// xdsFlags configure the port at which Envoys and gRPC clients get their configuration.
+type xdsFlags struct{ listen, envoy, envoyCert, cert, key, clientCA string }
+
+func (f *xdsFlags) register(flags *pflag.FlagSet, env command.Env) {
+	flags.StringVar(&f.listen, "xds", env("XDS_LISTEN"), "host:port that serves Envoy's configuration over xDS; empty: none (env XDS_LISTEN)")
+	flags.StringVar(&f.envoy, "xds-envoy", env.Or("XDS_ENVOY", "0.0.0.0:10000"), "IP:port where Envoys accept clients, the same at all object caches (env XDS_ENVOY)")
+	flags.StringVar(&f.envoyCert, "xds-envoy-cert", env("XDS_ENVOY_CERT"),
+		"with --tls-cert: file in Envoys' file system, an SDS resource \"objects\" with the certificate for their clients; empty: no TLS there (env XDS_ENVOY_CERT)")
+	flags.StringVar(&f.cert, "xds-tls-cert", env("XDS_TLS_CERT"), "PEM file of the certificate for --xds; read again when it changes; empty: no TLS (env XDS_TLS_CERT)")
+	flags.StringVar(&f.key, "xds-tls-key", env("XDS_TLS_KEY"), "PEM file of its key (env XDS_TLS_KEY)")
+	flags.StringVar(&f.clientCA, "xds-tls-client-ca", env("XDS_TLS_CLIENT_CA"), "PEM file of the authorities of xDS clients' certificates; read again when it changes; empty: clients need none (env XDS_TLS_CLIENT_CA)")
+}
+
+// check returns an error if the flags are inconsistent, also with those of TLS on the port for objects.
+func (f *xdsFlags) check(objects tlsFlags) error {
+	if f.listen == "" {
+		if f.cert != "" || f.key != "" || f.clientCA != "" || f.envoyCert != "" {
+			return errors.New("--xds: missing, --xds-envoy-cert, --xds-tls-cert, --xds-tls-key and --xds-tls-client-ca want it")
+		}
+		return nil
+	}
+	switch {
+	case objects.cert == "" && f.envoyCert != "":
+		return errors.New("--tls-cert: missing, --xds-envoy-cert wants it")
+	case f.cert == "" && (f.key != "" || f.clientCA != ""):
+		return errors.New("--xds-tls-cert: missing, --xds-tls-key and --xds-tls-client-ca want it")
+	case f.cert != "" && f.key == "":
+		return errors.New("--xds-tls-key: missing, --xds-tls-cert wants it")
+	}
+	_, err := f.listener()
+	return err
+}
+
+func (f *xdsFlags) listener() (netip.AddrPort, error) {
+	on, err := netip.ParseAddrPort(f.envoy)
+	if err != nil || on.Port() == 0 {
+		return on, fmt.Errorf("--xds-envoy: %q, want IP:PORT such as 0.0.0.0:10000 or [::]:10000", f.envoy)
+	}
+	return on, nil
+}
+
+// control is an xDS server; nil without --xds.
+type control struct{ *xds.Server }
+
+// start starts the xDS server, which has no members yet. It returns nil without --xds; objects may be nil.
+func (f *xdsFlags) start(ctx context.Context, group *errgroup.Group, log *slog.Logger, objects *xds.ObjectTLS) (*control, error) {
+	if f.listen == "" {
+		return nil, nil //nolint:nilnil // running without xDS is valid
+	}
+	envoy, err := f.listener()
+	if err != nil {
+		return nil, err
+	}
+	secured, err := f.tls(ctx, group, log)
+	if err != nil {
+		return nil, err
+	}
+	var listen net.ListenConfig
+	on, err := listen.Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return nil, fmt.Errorf("--xds: %w", err)
+	}
+	server := xds.New(xds.Config{Listener: envoy, TLS: secured, Objects: objects, Log: log})
+	group.Go(func() error { return server.Serve(ctx, on) })
+	return &control{server}, nil
+}
+
+// secure returns the TLS configuration of the port for objects, and starts the xDS server; each is nil without its flags.
+func (f *serveFlags) secure(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*serve.TLS, *control, error) {
+	secured, roots, err := f.tls.load(ctx, group, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if secured == nil {
+		started, err := f.xds.start(ctx, group, log, nil)
+		return nil, started, err
+	}
+	started, err := f.xds.start(ctx, group, log, &xds.ObjectTLS{
+		Authorities: func() string { return roots.Get().pem }, ServerName: f.tls.name, EnvoyCertificate: f.xds.envoyCert,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	group.Go(func() error {
+		roots.Watch(ctx, lookEvery, log, func(authorities) { started.refresh() })
+		return nil
+	})
+	return secured, started, nil
+}
+
+// tls returns the xDS server's TLS configuration, nil without TLS. Files are watched until ctx ends.
+func (f *xdsFlags) tls(ctx context.Context, group *errgroup.Group, log *slog.Logger) (*tls.Config, error) {
+	if f.cert == "" {
+		return nil, nil //nolint:nilnil // running without TLS is valid
+	}
+	pair, err := watchPair(ctx, group, log, f.cert, f.key)
+	if err != nil {
+		return nil, fmt.Errorf("--xds-tls-cert: %w", err)
+	}
+	clients, mode := func() *x509.CertPool { return nil }, tls.NoClientCert
+	if f.clientCA != "" {
+		if clients, err = watchRoots(ctx, group, log, f.clientCA); err != nil {
+			return nil, fmt.Errorf("--xds-tls-client-ca: %w", err)
+		}
+		mode = tls.RequireAndVerifyClientCert
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return &tls.Config{
+				MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
+				Certificates: []tls.Certificate{*pair()}, ClientCAs: clients(), ClientAuth: mode,
+			}, nil
+		},
+	}, nil
+}
+
+// refresh publishes changed authorities; c may be nil.
+func (c *control) refresh() {
+	if c != nil {
+		c.Refresh()
+	}
+}
+
+// setMembers publishes the members; c may be nil.
+func (c *control) setMembers(members []router.Member) {
+	if c != nil {
+		c.SetMembers(members)
+	}
+}
+
+// collectors returns the metrics of the program and of the xDS server; c may be nil.
+func (c *control) collectors() []prometheus.Collector {
+	version := buildinfo.Collector("object-cache", command.Version(version))
+	if c == nil {
+		return []prometheus.Collector{version}
+	}
+	return []prometheus.Collector{version, c.Collector()}
+}

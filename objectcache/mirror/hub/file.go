@@ -1,0 +1,156 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hub
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/kubeflow/datacache/objectcache/budget"
+	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/objectcache/mirror/content"
+	"github.com/kubeflow/datacache/objectcache/mirror/rights"
+	"github.com/kubeflow/datacache/objectcache/mirror/upstream"
+)
+
+// file answers GET and HEAD of a file.
+func (c *call) file() error {
+	d, err := c.metadata()
+	if c.from.IsForDocument() {
+		content.AnswerPeer(c.out, d, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_ = d.Close() // an answer to HEAD has no body
+	blob, ok := c.blob(d)
+	if !ok { // not a file that can be identified, or another repository's by a redirect
+		return c.proxy()
+	}
+	header := c.out.Header()
+	large := blob.Size > largest
+	c.hub.copyHeader(header, d.Header, c.base(), large)
+	header.Del("Location") // the bytes come from here
+	if large && c.Method == http.MethodHead {
+		c.hub.metrics.Large(Kind)
+	}
+	if err := c.hub.cache.Serve(c.out, c.Request, blob, &c.from); err != nil {
+		if !errors.Is(err, content.ErrCut) {
+			clear(header)
+		}
+		return err
+	}
+	return nil
+}
+
+// metadata returns the hub's answer to HEAD of the file. That there is no such file is an answer that is kept too: clients ask for many
+// files that a repository may have.
+func (c *call) metadata() (upstream.Document, error) {
+	h := c.hub
+	age := branchAge
+	if c.target.isFixed() {
+		age = content.Forever
+	}
+	return h.cache.Document(c.Context(), content.Query{
+		Kind: Kind, Bucket: h.cfg().Bucket, Key: "file" + c.target.path, MaxAge: age, StaleIfError: h.cfg().StaleIfError, Request: &c.from,
+		Fetch: func(ctx context.Context) (upstream.Document, error) {
+			r, err := h.request(ctx, http.MethodHead, c.target.path, c.access.credential, nil)
+			if err != nil {
+				return upstream.Document{}, err
+			}
+			r.Header.Set("Accept-Encoding", "identity")
+			return h.upstream.Document(r)
+		},
+		Keeps: func(refusal upstream.Document) bool {
+			return refusal.Status == http.StatusNotFound && refusal.Header.Get("X-Error-Code") == "EntryNotFound"
+		},
+	})
+}
+
+// blob returns the content that an answer to HEAD announces: the digest is in X-Linked-Etag or Etag, the SHA-256 of files in LFS and
+// the Git blob's name of others.
+func (c *call) blob(d upstream.Document) (content.Blob, bool) {
+	h := c.hub
+	etag := d.Header.Get("X-Linked-Etag")
+	if etag == "" {
+		etag = d.Header.Get("Etag")
+	}
+	etag = strings.Trim(strings.TrimPrefix(etag, "W/"), `"`)
+	digest, ok := content.SHA256(etag)
+	if !ok {
+		digest, ok = content.GitBlob(etag)
+	}
+	length := d.Header.Get("X-Linked-Size")
+	if length == "" {
+		length = d.Header.Get("Content-Length")
+	}
+	size, err := strconv.ParseInt(length, 10, 64)
+	at := d.Header.Get("X-Repo-Commit")
+	if !ok || err != nil || size < 0 || size > content.MaxSize || !commit.MatchString(at) {
+		return content.Blob{}, false
+	}
+	read := func(ctx context.Context, first, length int64) (io.ReadCloser, error) {
+		r, err := h.request(ctx, http.MethodGet, c.target.at(at), c.access.credential, nil)
+		if err != nil {
+			return nil, err
+		}
+		return h.upstream.Range(r, first, length, size)
+	}
+	return content.Blob{Kind: Kind, Bucket: h.cfg().Bucket, Digest: digest, Size: size, Scope: c.target.scope(), Read: read}, true
+}
+
+// fail answers a request after an error.
+func (c *call) fail(err error) {
+	if errors.Is(err, content.ErrCut) {
+		panic(http.ErrAbortHandler) // closes the connection, so that the client notices that the response is incomplete
+	}
+	if c.Context().Err() != nil {
+		return // the client has left
+	}
+	var refused *upstream.Refused
+	switch {
+	case errors.Is(err, rights.ErrToken):
+		c.refuse(http.StatusUnauthorized, err)
+	case errors.Is(err, identity.ErrTooMany):
+		c.refuse(http.StatusTooManyRequests, identity.ErrTooMany)
+	case errors.Is(err, rights.ErrUnreviewed):
+		c.hub.log.Warn("a token was not reviewed", "error", err)
+		c.refuse(http.StatusServiceUnavailable, rights.ErrUnreviewed)
+	case errors.Is(err, content.ErrPoisoned):
+		content.FailPoisoned(c.out)
+	case errors.Is(err, budget.ErrFull):
+		c.refuse(http.StatusServiceUnavailable, budget.ErrFull)
+	case errors.As(err, &refused) && (!upstream.IsDown(err) || !c.isDownload()):
+		c.refused(refused)
+	case c.isDownload() && upstream.IsDown(err):
+		// huggingface_hub retries a GET only after 408, 429 or a broken connection, so a hub that fails is reported as 429.
+		wait := "2"
+		if errors.As(err, &refused) && refused.Answer.Header.Get("Retry-After") != "" {
+			wait = refused.Answer.Header.Get("Retry-After")
+		}
+		c.out.Header().Set("Retry-After", wait)
+		http.Error(c.out, "the hub fails: "+err.Error(), http.StatusTooManyRequests)
+	default:
+		c.hub.log.Warn("a request failed", "path", c.target.path, "error", err)
+		http.Error(c.out, "the hub fails: "+err.Error(), http.StatusServiceUnavailable)
+	}
+}
+
+// isDownload reports whether the client downloads a file.
+func (c *call) isDownload() bool { return c.target.part == "resolve" && c.Method == http.MethodGet }
+
+func (c *call) refuse(status int, err error) {
+	c.hub.metrics.Refuse(Kind)
+	if status == http.StatusUnauthorized {
+		c.out.Header().Set("WWW-Authenticate", "Bearer")
+	} else {
+		c.out.Header().Set("Retry-After", "1")
+	}
+	http.Error(c.out, err.Error(), status)
+}

@@ -1,0 +1,132 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package serve serves blobs from a node's disk over HTTP, authorized per bucket, and forwards requests for keys of other nodes.
+package serve
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kubeflow/datacache/cacheserver/ops"
+	"github.com/kubeflow/datacache/internal/webpage"
+	"github.com/kubeflow/datacache/objectcache/buckets"
+	"github.com/kubeflow/datacache/objectcache/budget"
+	"github.com/kubeflow/datacache/objectcache/identity"
+	"github.com/kubeflow/datacache/objectcache/router"
+	"github.com/kubeflow/datacache/objectcache/store"
+)
+
+// Config configures a Server. All fields but Memory, Fixed, TLS, PartSize, Grace and Collectors are required.
+type Config struct {
+	Store   *store.Store
+	Buckets func() buckets.Config // the current one
+	// BucketsRejected says that the newest buckets file is invalid and Buckets returns an older one.
+	BucketsRejected func() bool
+	Reviewer        identity.Reviewer // the Server caches its answers
+	Router          *router.Router
+	Memory          *budget.Budget // of requests; nil: no limit
+	// Fixed says that the members never change: then no other member ever stores an object whose key this one owns.
+	Fixed bool
+	TLS   *TLS // nil: no TLS
+	// PartSize is the length in bytes above which an object is stored in parts of that length, on several members. 0: none is.
+	PartSize int64
+	// Grace is how long running requests may continue after the end of Serve's context.
+	Grace      time.Duration
+	Collectors []prometheus.Collector // metrics to serve with the Server's own
+	Log        *slog.Logger
+}
+
+// Server answers requests for objects. It is the http.Handler of the port for clients and other object caches, and the
+// ops.Server of the port for probes and metrics. Create it with New; it may be shared.
+type Server struct {
+	cfg       Config
+	reviewer  identity.Reviewer
+	metrics   *metrics
+	limits    limits
+	transport http.RoundTripper // connects to other object caches
+	patient   http.RoundTripper // the same, without a time limit for the response's header
+	peers     http.Handler      // of requests below PeerPath; nil: none
+	backoff   backoff
+	slack     time.Duration             // catchUpSlack, except in tests
+	absent    atomic.Pointer[time.Time] // since when this node is not a member; nil: it is one, or never was
+	doubt     atomic.Pointer[time.Time] // objects stored before are misses, until others have said what they changed; nil: none is
+	waiting   atomic.Pointer[string]
+	lastLog   atomic.Int64 // Unix time of the last log line about the disk
+
+	catching sync.Mutex // held while members are asked
+	away     *absence   // the last one; nil: none since the start
+}
+
+var (
+	_ http.Handler = (*Server)(nil)
+	_ ops.Server   = (*Server)(nil)
+)
+
+// New returns a Server that answers 503 until Open is called.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, metrics: newMetrics(cfg), limits: defaultLimits, transport: newTransport(defaultLimits, cfg.TLS), slack: catchUpSlack}
+	patient := newTransport(defaultLimits, cfg.TLS)
+	patient.ResponseHeaderTimeout = 0
+	s.patient = patient
+	s.reviewer = identity.NewCache(identity.NewLimiter(timed{cfg.Reviewer, s.metrics.reviewSeconds}))
+	s.Wait("starting")
+	return s
+}
+
+// Wait makes requests fail with 503 and the reason.
+func (s *Server) Wait(reason string) { s.waiting.Store(&reason) }
+
+// Open starts admitting requests.
+func (s *Server) Open() { s.waiting.Store(nil) }
+
+// Ready reports whether requests are admitted.
+func (s *Server) Ready() (bool, string) {
+	if reason := s.waiting.Load(); reason != nil {
+		return false, *reason
+	}
+	return true, "ready"
+}
+
+// Status is the value served at /status.
+type Status struct {
+	Ready   bool                `json:"ready"`
+	Reason  string              `json:"reason"`
+	Members int                 `json:"members"` // number of object caches that share the keys
+	Buckets []store.BucketStats `json:"buckets"`
+}
+
+// Status describes the node and its buckets.
+func (s *Server) Status() any {
+	ready, reason := s.Ready()
+	return Status{Ready: ready, Reason: reason, Members: s.cfg.Router.Members(), Buckets: s.cfg.Store.Stats()}
+}
+
+// Metrics serves the Server's metrics for Prometheus.
+func (s *Server) Metrics() http.Handler { return s.metrics.handler() }
+
+// Serve serves on the listener until ctx ends; running requests then have Config.Grace to finish. It closes the listener.
+func (s *Server) Serve(ctx context.Context, on net.Listener) error {
+	counted := s.cfg.Memory.Listen(on, headerBytes)
+	server := s.newHTTP()
+	server.ConnState = counted.NoteState
+	if err := ops.ServeGracefully(ctx, server, s.cfg.TLS.listener(counted), s.cfg.Grace); err != nil {
+		return fmt.Errorf("objects: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) newHTTP() *http.Server {
+	return &http.Server{
+		Handler: webpage.NoSniff(s), ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, MaxHeaderBytes: headerBytes,
+		DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+	}
+}

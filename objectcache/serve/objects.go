@@ -1,0 +1,221 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/kubeflow/datacache/objectcache/budget"
+	"github.com/kubeflow/datacache/objectcache/byterange"
+	"github.com/kubeflow/datacache/objectcache/store"
+)
+
+// clockGrain is how far file modification times may lag behind the process's clock.
+const clockGrain = 10 * time.Millisecond
+
+// find opens an object, which the caller closes. A damaged object is a miss. So is an object written before this node became the
+// key's owner, or before an absence about which others were not asked yet: another owner may have replaced it.
+func (s *Server) find(bucket, key string) (*store.Object, error) {
+	object, err := s.cfg.Store.Get(bucket, key)
+	if err != nil {
+		return nil, err
+	}
+	written := object.Written().Add(clockGrain)
+	if !written.Before(s.staleBefore(bucket, key)) {
+		return object, nil
+	}
+	_ = object.Close() // nothing was read from it
+	if written.Before(s.cfg.Router.OwnedSince(bucket, key)) {
+		_ = s.cfg.Store.Delete(bucket, key) // a failure is counted, and the next read tries again
+	}
+	return nil, store.ErrMiss
+}
+
+// get answers GET and HEAD from the store.
+func (s *Server) get(r *request) {
+	object, err := s.find(r.bucket, r.key)
+	if err != nil {
+		s.miss(r)
+		return
+	}
+	defer func() { _ = object.Close() }() // opened for reading: closing can't lose data
+	s.metrics.hit(r.bucket)
+	if object.IsLayout() {
+		s.getParts(r, object)
+		return
+	}
+	s.send(r, object)
+}
+
+// send sends an object, or the range of it that is asked for.
+func (s *Server) send(r *request, object *store.Object) {
+	asked, ok := r.rangeOf(object.Size())
+	if !ok {
+		return
+	}
+	body, err := object.Reader(asked.First, asked.Length)
+	if err != nil {
+		s.miss(r)
+		return
+	}
+	s.begin(r, asked, object.Size())
+	if r.Method == http.MethodHead {
+		return
+	}
+	// net/http's ResponseWriter passes a LimitedReader over a file to the connection's ReadFrom, which uses sendfile. An error
+	// leaves the body shorter than its Content-Length, so the client notices.
+	sent, _ := io.Copy(r.answer.ResponseWriter, body)
+	s.metrics.sent(r.bucket, sent)
+}
+
+// rangeOf returns the range of an object of size bytes that is asked for. If there is no such range, it has answered the request.
+func (r *request) rangeOf(size int64) (byterange.Range, bool) {
+	var text string
+	if r.Method == http.MethodGet && r.Header.Get("If-Range") == "" {
+		text = r.Header.Get("Range")
+	}
+	asked, ok := byterange.Parse(text, size)
+	if !ok {
+		r.answer.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", size))
+		r.refuse(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("the object has %d bytes", size))
+	}
+	return asked, ok
+}
+
+// begin sends the header of a response with a range of an object of size bytes.
+func (s *Server) begin(r *request, asked byterange.Range, size int64) {
+	header := r.answer.Header()
+	header.Set("Content-Type", "application/octet-stream")
+	header.Set("Accept-Ranges", "bytes")
+	header.Set("Content-Length", strconv.FormatInt(asked.Length, 10))
+	status := http.StatusOK
+	if asked.Partial {
+		status = http.StatusPartialContent
+		header.Set("Content-Range", asked.Header(size))
+	}
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.bodyTime(asked.Length)))
+	r.answer.WriteHeader(status)
+}
+
+// miss responds that there is no such object.
+func (s *Server) miss(r *request) {
+	s.metrics.miss(r.bucket)
+	r.refuse(http.StatusNotFound, store.ErrMiss.Error())
+}
+
+// put stores the body, in parts if it is long.
+func (s *Server) put(r *request) {
+	if r.Header.Get("Content-Range") != "" { // RFC 9110, section 14.5
+		r.refuse(http.StatusBadRequest, "Content-Range: an object is put as a whole")
+		return
+	}
+	if s.spreads(r.ContentLength) {
+		s.putParts(r)
+		return
+	}
+	earlier := s.partsOf(r)
+	if s.keep(r) {
+		earlier.remove()
+	}
+}
+
+// keep streams the body into the store and answers the request. It reports whether the object is stored.
+func (s *Server) keep(r *request) bool {
+	buf, err := s.cfg.Memory.Buffer(r.Context(), 0)
+	if err != nil {
+		r.busy()
+		return false
+	}
+	defer buf.Free()
+	w, err := s.cfg.Store.Create(r.bucket, r.key, r.ContentLength)
+	if err != nil {
+		s.refusePut(r, err)
+		return false
+	}
+	defer w.Abort()
+	received, readErr, writeErr := receive(r.Body, w, buf.Bytes)
+	s.metrics.received(r.bucket, received)
+	if readErr == nil && writeErr == nil {
+		writeErr = w.Commit()
+	}
+	_ = r.control.SetWriteDeadline(time.Now().Add(s.limits.stall)) // the deadline set for the request may have expired
+	if readErr != nil {
+		r.brokenBody(readErr.Error())
+		return false
+	}
+	if writeErr != nil {
+		s.refusePut(r, writeErr)
+		return false
+	}
+	r.answer.WriteHeader(http.StatusCreated)
+	return true
+}
+
+// brokenBody responds to a PUT whose body did not arrive.
+func (r *request) brokenBody(why string) {
+	r.answer.Header().Set("Connection", "close")
+	r.refuse(http.StatusBadRequest, "the body broke off: "+why)
+}
+
+// receive copies the body into w. readErr is an error of the client, writeErr one of the store.
+func receive(body io.Reader, w io.Writer, buf []byte) (received int64, readErr, writeErr error) {
+	for {
+		n, err := body.Read(buf)
+		received += int64(n)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return received, nil, err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return received, nil, nil
+		}
+		if err != nil {
+			return received, err, nil
+		}
+	}
+}
+
+// busy responds to a request that gets no memory.
+func (r *request) busy() {
+	r.answer.Header().Set("Connection", "close") // the rest of the body is not read
+	unavailable(budget.ErrFull.Error()).answer(r)
+}
+
+// refusePut responds to a PUT that the store rejected.
+func (s *Server) refusePut(r *request, err error) {
+	if errors.Is(err, store.ErrTooLarge) {
+		r.answer.Header().Set("Connection", "close") // otherwise net/http reads part of the body before it responds
+		r.refuse(http.StatusRequestEntityTooLarge, err.Error())
+		return
+	}
+	s.logDisk("an object was not stored", err)
+	r.refuse(http.StatusInsufficientStorage, "not stored: the disk or the bucket has no room, or the disk fails")
+}
+
+// delete removes an object.
+func (s *Server) delete(r *request) {
+	earlier := s.partsOf(r)
+	if err := s.cfg.Store.Delete(r.bucket, r.key); err != nil {
+		s.logDisk("an object was not removed", err)
+		r.refuse(http.StatusInsufficientStorage, "not removed: the disk fails")
+		return
+	}
+	earlier.remove()
+	r.answer.WriteHeader(http.StatusNoContent)
+}
+
+// logDisk logs a failure of the disk, at most once every ten seconds, since a failing disk makes many requests fail.
+func (s *Server) logDisk(what string, err error) {
+	now := time.Now().Unix()
+	if last := s.lastLog.Load(); now-last < 10 || !s.lastLog.CompareAndSwap(last, now) {
+		return
+	}
+	s.cfg.Log.Warn(what, "error", err, "failures", s.cfg.Store.Failures())
+}

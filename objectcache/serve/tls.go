@@ -1,0 +1,55 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+)
+
+// TLS configures TLS on the port for objects, for clients and between object caches. Its functions return the current values.
+type TLS struct {
+	Certificate func() *tls.Certificate
+	Roots       func() *x509.CertPool // to verify other object caches' certificates
+	ServerName  string                // the name in other object caches' certificates
+}
+
+// scheme is the scheme of other object caches' URLs.
+func (s *Server) scheme() string {
+	if s.cfg.TLS == nil {
+		return "http"
+	}
+	return "https"
+}
+
+// listener wraps a listener of connections; t may be nil.
+func (t *TLS) listener(on net.Listener) net.Listener {
+	if t == nil {
+		return on
+	}
+	return tls.NewListener(on, &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return t.Certificate(), nil },
+	})
+}
+
+// client returns the configuration of connections to other object caches; nil for a nil t.
+func (t *TLS) client() *tls.Config {
+	if t == nil {
+		return nil
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: t.ServerName,
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies instead: Config.RootCAs can't change
+		VerifyConnection: func(state tls.ConnectionState) error {
+			intermediates := x509.NewCertPool()
+			for _, each := range state.PeerCertificates[1:] {
+				intermediates.AddCert(each)
+			}
+			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{DNSName: t.ServerName, Roots: t.Roots(), Intermediates: intermediates})
+			return err
+		},
+	}
+}
