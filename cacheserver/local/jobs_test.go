@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
-	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/test/kit/icetest"
 )
 
@@ -38,7 +38,7 @@ func (r *running) open(job string) (flight.FlightService_DoGetClient, error) {
 
 // TestJobs opens streams of jobs up to their limits, and reads what the metrics tell of them.
 func TestJobs(t *testing.T) {
-	turns := fair.New(node.Turns())
+	turns := fair.New(serve.Turns())
 	turns.Configure(fair.Settings{MaxJobs: 2, MaxStreamsPerJob: 1})
 	r := startWith(t, icetest.Local(t).Plain("plain", 2, 1, 100_000, 5000).Metadata(), 1, func(cfg *Config) { cfg.Turns = turns })
 	for _, job := range []string{"a", ""} { // the second is 127.0.0.1

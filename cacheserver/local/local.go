@@ -19,6 +19,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/fair"
 	"github.com/kubeflow/datacache/cacheserver/head"
 	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/node/load"
+	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/work"
@@ -58,9 +60,9 @@ func New(ctx context.Context, cfg Config) (*Cache, error) {
 		return nil, fmt.Errorf("listen address: %w", err)
 	}
 	c := &Cache{head: h}
-	decoding, filters := node.NewDecodeLimiter(), work.New(runtime.GOMAXPROCS(0))
+	decoding, filters := load.NewLimiter(), work.New(runtime.GOMAXPROCS(0))
 	if cfg.Turns == nil {
-		cfg.Turns = fair.New(node.Turns())
+		cfg.Turns = fair.New(serve.Turns())
 	}
 	for i := range cfg.Nodes {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))

@@ -10,15 +10,19 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/node/index"
+	"github.com/kubeflow/datacache/cacheserver/node/load"
+	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/objstore"
 	"github.com/kubeflow/datacache/cacheserver/pick"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
-	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/internal/tracing"
 )
 
@@ -27,12 +31,11 @@ type assignment struct {
 	spec     peer.Assign // as the head sent it
 	store    *objstore.Store
 	arena    *rows.Arena
-	calls    *calls
-	indexes  *indexes
-	progress progress
-	building context.Context // of evaluating filters; canceled by close
-	builds   sync.WaitGroup
-	cancel   context.CancelFunc // of loading and building
+	calls    *serve.Calls
+	indexes  *index.Set
+	progress load.Progress
+	stopped  context.Context    // of loading, and of making indexes; canceled by close
+	cancel   context.CancelFunc // of stopped
 	ended    chan struct{}      // closed when loading has ended
 
 	// Set by loading before ended is closed, and only read after that.
@@ -45,23 +48,33 @@ type assignment struct {
 	ready  bool   // the whole cache was Ready with the plan
 }
 
-// startAssignment starts to load what the head assigned of a source, after the previous assignment is freed. It stops when ctx ends;
+// startAssignment starts to load what the head assigned, after the previous assignment is freed. It stops when ctx ends;
 // see close.
-func (n *Node) startAssignment(ctx context.Context, from source.Source, spec peer.Assign, old *assignment) *assignment {
+func (n *Node) startAssignment(ctx context.Context, spec peer.Assign, old *assignment) *assignment {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &assignment{
 		spec: spec, record: spec.Record, ready: spec.Ready, store: n.cfg.Store, arena: rows.NewArena(n.cfg.Budget),
-		calls: newCalls(ctx), indexes: newIndexes(&n.cfg), building: ctx, cancel: cancel, ended: make(chan struct{}),
+		calls: serve.NewCalls(ctx), indexes: index.New(ctx, n.cfg.Budget, n.cfg.FilterMemory, n.cfg.Work, n.cfg.Metrics),
+		stopped: ctx, cancel: cancel, ended: make(chan struct{}),
 	}
 	go func() {
 		defer close(a.ended)
-		a.load(ctx, n, from, old)
+		a.load(ctx, n, old)
 	}()
 	return a
 }
 
+// startPart starts the span of loading an assignment, below the head's.
+func (n *Node) startPart(ctx context.Context, spec peer.Assign) (context.Context, trace.Span) {
+	if n.cfg.Tracer == nil {
+		return tracing.Start(ctx, nil, "")
+	}
+	return tracing.Start(tracing.WithParent(ctx, spec.Trace), n.cfg.Tracer, "load part", trace.WithAttributes(
+		attribute.Int("datacache.node", n.cfg.Index), attribute.Int("datacache.splits", len(spec.Splits))))
+}
+
 // load frees old and loads the rows.
-func (a *assignment) load(ctx context.Context, n *Node, from source.Source, old *assignment) {
+func (a *assignment) load(ctx context.Context, n *Node, old *assignment) {
 	ctx, span := n.startPart(ctx, a.spec)
 	defer func() { tracing.End(span, a.err) }()
 	if old != nil {
@@ -69,12 +82,12 @@ func (a *assignment) load(ctx context.Context, n *Node, from source.Source, old 
 		a.replace(ctx, old)
 		wait.End()
 	}
-	a.layout, a.rows, a.err = newLoad(&n.cfg, from, a).run(ctx)
+	a.layout, a.rows, a.err = load.Run(ctx, &load.Config{Config: n.cfg.Config, Workers: n.cfg.Workers, Limiter: n.cfg.Decoding}, a.spec, a.arena, &a.progress)
 	_, free := tracing.Child(ctx, "free memory")
 	defer free.End()
 	n.cfg.Store.Idle()   // its connections are not needed any more
 	debug.FreeOSMemory() // otherwise memory used for decoding would stay resident for minutes
-	limitHeap(n.cfg.Budget, 0)
+	n.cfg.Budget.LimitHeap(0)
 }
 
 // streamsEnd is how long the streams of a replaced assignment may take to end. After that, memory that they still hold may be missing
@@ -83,10 +96,10 @@ const streamsEnd = 30 * time.Second
 
 // replace frees old: it ends the streams, whose clients could otherwise keep its memory in use indefinitely.
 func (a *assignment) replace(ctx context.Context, old *assignment) {
-	idle := old.calls.endAll()
+	idle := old.calls.End()
 	old.close()
-	a.progress.note(noSplit, fmt.Sprintf("waiting for %d streams of the former plan to end", old.calls.number()))
-	defer a.progress.note(noSplit, "")
+	a.progress.Note(load.Whole, fmt.Sprintf("waiting for %d streams of the former plan to end", old.calls.Number()))
+	defer a.progress.Note(load.Whole, "")
 	select {
 	case <-idle:
 	case <-ctx.Done():
@@ -121,7 +134,7 @@ func (a *assignment) trouble() string {
 		return ""
 	default:
 	}
-	if trouble := a.progress.trouble(); trouble != "" {
+	if trouble := a.progress.Trouble(); trouble != "" {
 		return trouble
 	}
 	return a.store.Trouble()
@@ -153,65 +166,50 @@ func (a *assignment) recordKept() (record []byte, ready bool) {
 func (a *assignment) close() {
 	a.cancel()
 	<-a.ended
-	a.builds.Wait()
-	a.indexes.close()
+	a.indexes.Close()
 	if a.rows != nil {
 		a.rows.Release()
 	}
 	a.arena.Release()
 }
 
-// admitted is a loaded assignment in use by one call, which must call done once.
-type admitted struct {
-	rows    *rows.Rows
-	columns *rows.Projection // the ticket's
-	index   *pick.Index      // of the ticket's filter; nil: without one
-	ticket  protocol.Ticket
-	calls   *calls
-
-	endIndex func() // ends the use of index
-}
-
-// done releases the rows.
-func (l admitted) done() {
-	l.endIndex()
-	l.rows.Release()
-	l.calls.done()
-}
-
 // lend returns the rows of a ticket for this assignment, for use by one call.
-func (a *assignment) lend(ticket protocol.Ticket) (admitted, error) {
+func (a *assignment) lend(ticket protocol.Ticket) (l serve.Lent, err error) {
 	rows := a.loaded()
 	if rows == nil {
-		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is still loading", ticket.Node)
+		return l, status.Errorf(codes.Unavailable, "data node %d is still loading", ticket.Node)
 	}
-	l := admitted{rows: rows, columns: a.layout.All(), ticket: ticket, calls: a.calls, endIndex: func() {}}
+	columns := a.layout.All()
 	if ticket.Columns != nil {
-		var err error
-		if l.columns, err = a.layout.Project(ticket.Columns); err != nil {
-			return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: columns: %v", err)
+		if columns, err = a.layout.Project(ticket.Columns); err != nil {
+			return l, status.Errorf(codes.FailedPrecondition, "ticket: columns: %v", err)
 		}
 	}
-	held := rows.Len()
+	held, index, endIndex := rows.Len(), (*pick.Index)(nil), func() {}
 	if ticket.Filter != "" {
-		var err error
-		if l.index, l.endIndex, err = a.indexes.lend(ticket.Filter); err != nil {
-			return admitted{}, err
+		if index, endIndex, err = a.indexes.Lend(ticket.Filter); err != nil {
+			return l, err
 		}
-		held = int64(l.index.Len())
+		held = int64(index.Len())
 	}
-	if ticket.Bounds.Len() != held {
-		l.endIndex()
-		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), held)
+	switch {
+	case ticket.Bounds.Len() != held:
+		err = status.Errorf(codes.FailedPrecondition, "ticket: for %d rows, this node holds %d; ask the head again", ticket.Bounds.Len(), held)
+	case !rows.Retain():
+		err = status.Errorf(codes.Unavailable, "data node %d is giving its rows up", ticket.Node)
+	default:
+		if err = a.calls.Add(); err != nil {
+			rows.Release()
+		}
 	}
-	if !rows.Retain() {
-		l.endIndex()
-		return admitted{}, status.Errorf(codes.Unavailable, "data node %d is giving its rows up", ticket.Node)
+	if err != nil {
+		endIndex()
+		return l, err
 	}
-	if err := a.calls.add(); err != nil {
-		l.endIndex()
+	done := func() {
+		endIndex()
 		rows.Release()
-		return admitted{}, err
+		a.calls.Done()
 	}
-	return l, nil
+	return serve.Lent{Rows: rows, Columns: columns, Index: index, Ticket: ticket, Calls: a.calls, Done: done}, nil
 }

@@ -5,15 +5,10 @@ package node
 
 import (
 	"fmt"
-
-	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-// dataset is a node's state of one dataset: the assigned part of its plan, or why there is none. The node's mu protects all but the
-// first field, which is immutable.
+// dataset is a node's state of one dataset: the assigned part of its plan, or why there is none. The node's mu protects it.
 type dataset struct {
-	source source.Source // opens the version that the head names
-
 	assigned *assignment // nil until the head assigns one, and after it was dropped
 	failure  string      // why the last assignment was dropped
 }
@@ -42,7 +37,7 @@ func (d *dataset) fill(s *Status) {
 		return
 	}
 	s.Splits.Total = len(a.spec.Splits)
-	s.Splits.Done, s.Rows, s.Bytes = a.progress.loaded()
+	s.Splits.Done, s.Rows, s.Bytes = a.progress.Loaded()
 	switch {
 	case a.failure() != nil:
 		s.State, s.Reason = "Failed", a.failure().Error()

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
+	"github.com/kubeflow/datacache/cacheserver/node/index"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/transport"
@@ -180,7 +181,7 @@ func (n *Node) obey(ctx context.Context, r *reporter, m peer.ToNode) error {
 		n.startIndex(r, *m.Index)
 	case m.Unindex != nil:
 		if a := n.current(); a != nil && a.spec.Plan == m.Unindex.Plan {
-			a.indexes.cancel(m.Unindex.ID)
+			a.indexes.Cancel(m.Unindex.ID)
 		}
 	case m.Abort != nil:
 		if m.Abort.Final {
@@ -233,20 +234,19 @@ func (n *Node) startIndex(r *reporter, spec peer.Index) {
 	if a == nil || a.spec.Plan != spec.Plan {
 		return
 	}
-	ctx, cancel := context.WithCancel(a.building)
-	end := a.indexes.begin(spec.ID, cancel)
-	stop := context.AfterFunc(r.stream.Context(), cancel)
-	a.builds.Go(func() {
-		answer := a.answerIndex(ctx, n.cfg.Source, spec)
-		stop()
-		end()
-		if answer.Refusal != "" {
-			n.cfg.Log.Warn("a filter is not indexed", "filter", spec.Filter, "reason", answer.Refusal)
+	session := r.stream.Context()
+	of := index.Rows{Source: n.cfg.Source}
+	if of.Rows = a.loaded(); of.Rows != nil {
+		of.Layout = a.layout
+	}
+	a.indexes.Make(session, of, spec, func(made peer.Indexed) {
+		if made.Refusal != "" {
+			n.cfg.Log.Warn("a filter is not indexed", "filter", spec.Filter, "reason", made.Refusal)
 		}
 		select {
-		case r.indexed <- answer:
-		case <-r.stream.Context().Done():
-		case <-a.building.Done():
+		case r.indexed <- made:
+		case <-session.Done():
+		case <-a.stopped.Done():
 		}
 	})
 }
@@ -263,7 +263,7 @@ const vitalsEvery = peer.HeartbeatEvery * 3 / 2
 // vitals returns what the head shows of this node.
 func (n *Node) vitals() *peer.Vitals {
 	v := &peer.Vitals{Memory: n.memory()}
-	v.Total, v.Readers = n.traffic(protocol.MaxReaders)
+	v.Total, v.Readers = n.server.Traffic(protocol.MaxReaders)
 	return v
 }
 
@@ -274,7 +274,7 @@ func (r *reporter) progress() error {
 		left := 0
 		if r.of != nil {
 			p.Plan, p.Trouble = r.of.spec.Plan, r.of.trouble()
-			p.Done, p.Bytes = r.of.progress.report(r.reported)
+			p.Done, p.Bytes = r.of.progress.Report(r.reported)
 			left = max(len(p.Done)-mostReported, 0)
 			p.Done = p.Done[:len(p.Done)-left]
 			r.reported += len(p.Done)

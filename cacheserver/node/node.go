@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,10 +22,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
+	"github.com/kubeflow/datacache/cacheserver/node/load"
+	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/protocol"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/role"
-	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/transport"
 	"github.com/kubeflow/datacache/cacheserver/work"
 )
@@ -41,9 +41,9 @@ type Config struct {
 	Workers   int    // number of row groups decoded concurrently; 0: one per core
 	// FilterMemory is the maximum memory, in bytes, of the indexes of filters; they are within Budget too. 0: a twentieth of its limit.
 	FilterMemory int64
-	Work         *work.Pool     // evaluates filters; shared by the nodes of one process; nil: this node has its own, of a step a core
-	Decoding     *DecodeLimiter // shared by the nodes of one process; nil: this node has its own
-	Turns        *fair.Queue    // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
+	Work         *work.Pool    // evaluates filters; shared by the nodes of one process; nil: this node has its own, of a step a core
+	Decoding     *load.Limiter // shared by the nodes of one process; nil: this node has its own
+	Turns        *fair.Queue   // of the streams, shared by the nodes of one process; nil: this node has its own, without weights and limits
 
 	Dial        transport.Dialer // for connections to the head; nil: TCP
 	JoinAfter   time.Duration    // from Start to the first attempt to join
@@ -54,8 +54,7 @@ type Config struct {
 type Node struct {
 	cfg         Config
 	incarnation string
-	streams     streams
-	waiting     atomic.Int64 // number of streams that wait for memory
+	server      *serve.Server
 
 	mu       sync.Mutex
 	data     dataset
@@ -77,16 +76,18 @@ func New(cfg Config) (*Node, error) {
 		cfg.Work = work.New(runtime.GOMAXPROCS(0))
 	}
 	if cfg.Decoding == nil {
-		cfg.Decoding = NewDecodeLimiter()
+		cfg.Decoding = load.NewLimiter()
 	}
 	if cfg.Turns == nil {
-		cfg.Turns = fair.New(Turns())
+		cfg.Turns = fair.New(serve.Turns())
 	}
 	incarnation := make([]byte, 8)
 	if _, err := rand.Read(incarnation); err != nil {
 		return nil, fmt.Errorf("make the incarnation: %w", err)
 	}
-	return &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation), data: dataset{source: cfg.Source}}, nil
+	n := &Node{cfg: cfg, incarnation: hex.EncodeToString(incarnation)}
+	n.server = serve.New(serve.Config{Config: cfg.Config, Index: cfg.Index, Turns: cfg.Turns, SendTimeout: cfg.SendTimeout, Admit: n.admit})
+	return n, nil
 }
 
 // Start serves until ctx ends or the head tells this process to exit. It then shuts down in order: not ready, the head informed,
@@ -94,10 +95,8 @@ func New(cfg Config) (*Node, error) {
 func (n *Node) Start(ctx context.Context) error {
 	defer context.AfterFunc(ctx, n.setStopping)()
 	err := n.cfg.Serve(ctx, role.Role{
-		Memory: transportMemory{n}, Status: n, Page: &pageSource{node: n}, Tasks: []func(context.Context) error{n.keepJoined},
-		Register: func(server grpc.ServiceRegistrar) {
-			transport.RegisterFlight(server, &service{Flight: transport.Flight{Status: n.Status}, node: n})
-		},
+		Memory: n.server.Memory(), Status: n, Page: &pageSource{node: n}, Tasks: []func(context.Context) error{n.keepJoined},
+		Register: func(r grpc.ServiceRegistrar) { transport.RegisterFlight(r, n.server.Flight(n.Status)) },
 	})
 	n.giveUp("stopped")
 	return err
@@ -121,7 +120,7 @@ func (n *Node) accept(ctx context.Context, spec peer.Assign) *assignment {
 		return old
 	}
 	// ctx is the node's, not the session's: loading continues when the connection to the head breaks.
-	a := n.startAssignment(ctx, d.source, spec, old)
+	a := n.startAssignment(ctx, spec, old)
 	d.assigned, d.failure = a, ""
 	n.mu.Unlock()
 	n.cfg.Log.Info("loading", "plan", spec.Plan, "splits", len(spec.Splits))
@@ -136,36 +135,27 @@ func (n *Node) giveUp(reason string) {
 	if a != nil {
 		a.close()
 		debug.FreeOSMemory()
-		limitHeap(n.cfg.Budget, 0)
+		n.cfg.Budget.LimitHeap(0)
 	}
 }
 
-// heapSlack is the memory that the process uses in addition to what is reserved in the budget: code, goroutines, metrics, garbage.
-const heapSlack = 48 << 20
-
-// limitHeap makes the garbage collector keep the Go heap within what the memory limit leaves besides the rows, which are outside the
-// heap, and the bytes that others may use outside of it. Otherwise garbage could take as much memory again as clients' requests and responses.
-func limitHeap(budget *rows.Budget, others int64) {
-	debug.SetMemoryLimit(max(budget.Heap()-others, 0) + heapSlack)
-}
-
 // admit checks a ticket and returns the rows that it is for.
-func (n *Node) admit(sealed []byte, now time.Time) (admitted, error) {
+func (n *Node) admit(sealed []byte) (serve.Lent, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a := n.data.assigned
 	if a == nil {
-		return admitted{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.data.failure, "it waits for the head"))
+		return serve.Lent{}, status.Errorf(codes.Unavailable, "data node %d has nothing loaded: %s", n.cfg.Index, cmp.Or(n.data.failure, "it waits for the head"))
 	}
-	ticket, err := n.sealer.Open(sealed, now)
+	ticket, err := n.sealer.Open(sealed, time.Now())
 	if err != nil {
-		return admitted{}, err
+		return serve.Lent{}, err
 	}
 	if ticket.Dataset != a.spec.Dataset.Fingerprint {
-		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, a.spec.Dataset.Fingerprint)
+		return serve.Lent{}, status.Errorf(codes.FailedPrecondition, "ticket: for dataset %s, this node holds %s; ask the head again", ticket.Dataset, a.spec.Dataset.Fingerprint)
 	}
 	if ticket.Node != n.cfg.Index || ticket.Incarnation != n.incarnation {
-		return admitted{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
+		return serve.Lent{}, status.Errorf(codes.FailedPrecondition, "ticket: for another start of data node %d, this is data node %d restarted since; ask the head again", ticket.Node, n.cfg.Index)
 	}
 	return a.lend(ticket)
 }
@@ -179,7 +169,7 @@ func (n *Node) Ready() (bool, string) {
 // Status implements ops.Server; the value is a Status.
 func (n *Node) Status() any {
 	s := n.status()
-	_, s.Readers = n.traffic(protocol.MaxReaders)
+	_, s.Readers = n.server.Traffic(protocol.MaxReaders)
 	return s
 }
 

@@ -33,7 +33,7 @@ func (l *pageSource) Series() []watch.Series {
 
 // Sample implements watch.Source.
 func (l *pageSource) Sample() watch.Sample {
-	total, readers := l.node.traffic(protocol.MaxReaders)
+	total, readers := l.node.server.Traffic(protocol.MaxReaders)
 	l.readers.Update(time.Now(), readers)
 	s, fetched := l.node.status(), l.node.cfg.Store.Stats()
 	values := reading.Values(total)
@@ -77,7 +77,7 @@ func (n *Node) splits(s Status) watch.Table {
 	if a == nil {
 		return t
 	}
-	all, _ := a.progress.report(0)
+	all, _ := a.progress.Report(0)
 	done := make(map[int]bool, len(all))
 	for _, split := range all {
 		done[split.Split-a.spec.First] = true

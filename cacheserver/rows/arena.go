@@ -71,7 +71,7 @@ func (a *Arena) alloc(n int64) ([]byte, error) {
 	b, err := a.take(int(n))
 	if err != nil {
 		a.budget.Release(n)
-		return nil, fmt.Errorf("map %s: %w", humanBytes(n), err)
+		return nil, fmt.Errorf("map %s: %w", FormatBytes(n), err)
 	}
 	a.budget.mapped.Add(n)
 	populate(wholePages(b))

@@ -5,6 +5,7 @@ package rows
 
 import (
 	"fmt"
+	"runtime/debug"
 	"sync/atomic"
 )
 
@@ -42,10 +43,10 @@ type ExhaustedError struct {
 func (e *ExhaustedError) Error() string {
 	if e.Most > 0 {
 		return fmt.Sprintf("needed %s, one client may have %s at a time; used %s of %s",
-			humanBytes(e.Need), humanBytes(e.Most), humanBytes(e.Used), humanBytes(e.Limit))
+			FormatBytes(e.Need), FormatBytes(e.Most), FormatBytes(e.Used), FormatBytes(e.Limit))
 	}
 	return fmt.Sprintf("memory limit reached: needed %s, used %s of %s: raise the memory limit, add data nodes, or select fewer columns or rows",
-		humanBytes(e.Need), humanBytes(e.Used), humanBytes(e.Limit))
+		FormatBytes(e.Need), FormatBytes(e.Used), FormatBytes(e.Limit))
 }
 
 // Reserve reserves n bytes; if they don't fit, it reserves nothing and returns an *[ExhaustedError].
@@ -87,6 +88,13 @@ func (b *Budget) Limit() int64 { return b.limit }
 // Heap is the part of the limit that arenas have not mapped, which the Go heap may use.
 func (b *Budget) Heap() int64 { return max(b.limit-b.mapped.Load(), 0) }
 
+// heapSlack is the memory that the process uses in addition to what is reserved in the budget: code, goroutines, metrics, garbage.
+const heapSlack = 48 << 20
+
+// LimitHeap makes the garbage collector keep the Go heap within what the limit leaves besides arenas, which are outside the heap, and the
+// bytes that others use outside of it. Otherwise garbage could take as much memory again as clients' requests and responses.
+func (b *Budget) LimitHeap(others int64) { debug.SetMemoryLimit(max(b.Heap()-others, 0) + heapSlack) }
+
 func (b *Budget) raisePeak(n int64) {
 	for {
 		peak := b.peak.Load()
@@ -96,8 +104,8 @@ func (b *Budget) raisePeak(n int64) {
 	}
 }
 
-// humanBytes formats n as "5368709120 bytes (5.0 GiB)".
-func humanBytes(n int64) string {
+// FormatBytes formats n as "5368709120 bytes (5.0 GiB)".
+func FormatBytes(n int64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {
 		return fmt.Sprintf("%d bytes", n)

@@ -116,7 +116,7 @@ func (g *gatherer) collect(r *Rows, p *Projection, runs []Run, most int, limit i
 		case ok && (total <= limit || first):
 			n, most, length, at = n+step, most-step, total, next
 		case first:
-			return 0, mark{}, fmt.Errorf("row %d takes %s: the limit is %s", runs[0].First, humanBytes(total), humanBytes(maxBody))
+			return 0, mark{}, fmt.Errorf("row %d takes %s: the limit is %s", runs[0].First, FormatBytes(total), FormatBytes(maxBody))
 		default:
 			g.undo(p, from)
 			most, tight = step-1, true

@@ -167,13 +167,13 @@ func TestArenaResident(t *testing.T) {
 	}
 	full := resident(t) - before
 	if want := int64(size * count); full < want*9/10 || full > want*3/2 {
-		t.Errorf("%d arenas of %d bytes hold %s, want about %s", count, size, humanBytes(full), humanBytes(want))
+		t.Errorf("%d arenas of %d bytes hold %s, want about %s", count, size, FormatBytes(full), FormatBytes(want))
 	}
 	for _, a := range arenas {
 		a.Release()
 	}
 	if left := resident(t) - before; left > size*count/10 {
-		t.Errorf("%s are held after the last release", humanBytes(left))
+		t.Errorf("%s are held after the last release", FormatBytes(left))
 	}
 }
 

@@ -74,7 +74,7 @@ func (b *Builder) fits() (rows int64, err error) {
 		}
 	}
 	if total/8 > maxBody || most > maxBody {
-		return 0, fmt.Errorf("%d row of %s, most of it in column %q: the limit is %s: leave the column out", rows, humanBytes(total/8), widest.path, humanBytes(maxBody))
+		return 0, fmt.Errorf("%d row of %s, most of it in column %q: the limit is %s: leave the column out", rows, FormatBytes(total/8), widest.path, FormatBytes(maxBody))
 	}
 	return rows, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kubeflow/datacache/cacheserver/fair"
-	"github.com/kubeflow/datacache/cacheserver/node"
+	"github.com/kubeflow/datacache/cacheserver/node/serve"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/internal/command"
 	"github.com/kubeflow/datacache/internal/reload"
@@ -52,7 +52,7 @@ func (f *dataFlags) budget() (budget *rows.Budget, filters int64, err error) {
 
 // turns returns the queue of streams that the flags describe. It follows the file until ctx ends.
 func (f *dataFlags) turns(ctx context.Context, log *slog.Logger) (*fair.Queue, error) {
-	queue := fair.New(node.Turns())
+	queue := fair.New(serve.Turns())
 	if f.sharing == "" {
 		return queue, nil
 	}

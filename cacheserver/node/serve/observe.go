@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"context"
@@ -139,7 +139,7 @@ func (s *span) end(err error) {
 }
 
 // observe starts the observers of a stream. The stream's place in the queue of turns is the first of them.
-func (n *Node) observe(s *sender, ticket protocol.Ticket, job string) observers {
+func (n *Server) observe(s *sender, ticket protocol.Ticket, job string) observers {
 	now, key := time.Now(), keyOf(s.stream.Context(), ticket)
 	all := observers{share{s.turn}, n.streams.begin(key, s, now), newCounters(n.cfg.Metrics, string(ticket.Kind), job)}
 	if n.cfg.Tracer != nil {

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/transport"
 )
 
-// calls tracks the calls that use an assignment's rows, and can end them to free its memory. Make it with newCalls.
-type calls struct {
+// Calls tracks the calls that use some rows, and can end them to free the rows' memory. Make it with NewCalls.
+type Calls struct {
 	ended context.Context // canceled when the calls must end
 	end   context.CancelFunc
 
@@ -23,17 +23,18 @@ type calls struct {
 	idle chan struct{} // closed when ended is canceled and open is 0
 }
 
-func newCalls(ctx context.Context) *calls {
-	c := &calls{idle: make(chan struct{})}
-	c.ended, c.end = context.WithCancel(context.WithoutCancel(ctx)) // not canceled with ctx: a node that shuts down lets its calls finish
+// NewCalls returns calls that may go on when ctx has ended: a node that shuts down lets them finish.
+func NewCalls(ctx context.Context) *Calls {
+	c := &Calls{idle: make(chan struct{})}
+	c.ended, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	return c
 }
 
 // errReplaced ends the calls of an assignment that another one replaces.
 var errReplaced = status.Error(codes.Unavailable, "the data node loads another plan: ask the head again")
 
-// add registers a call; it returns an error if calls are being ended.
-func (c *calls) add() error {
+// Add registers a call; it returns an error if calls are being ended.
+func (c *Calls) Add() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended.Err() != nil {
@@ -43,22 +44,22 @@ func (c *calls) add() error {
 	return nil
 }
 
-// done unregisters a call.
-func (c *calls) done() {
+// Done unregisters a call.
+func (c *Calls) Done() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open--
 	c.noteLocked()
 }
 
-func (c *calls) noteLocked() {
+func (c *Calls) noteLocked() {
 	if c.ended.Err() != nil && c.open == 0 {
 		close(c.idle)
 	}
 }
 
 // during runs a call's handler. When calls must end, the handler's sends and receives fail.
-func (c *calls) during(ctx context.Context, handler func() error) error {
+func (c *Calls) during(ctx context.Context, handler func() error) error {
 	stop := context.AfterFunc(c.ended, func() { transport.Cancel(ctx) })
 	defer stop()
 	err := handler()
@@ -68,8 +69,8 @@ func (c *calls) during(ctx context.Context, handler func() error) error {
 	return err
 }
 
-// endAll ends all calls and returns a channel that is closed when they have ended. It must be called only once.
-func (c *calls) endAll() (idle <-chan struct{}) {
+// End ends all calls and returns a channel that is closed when they have ended. It must be called only once.
+func (c *Calls) End() (idle <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end()
@@ -77,8 +78,8 @@ func (c *calls) endAll() (idle <-chan struct{}) {
 	return c.idle
 }
 
-// number is the number of open calls.
-func (c *calls) number() int {
+// Number is the number of open calls.
+func (c *Calls) Number() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package load
 
 import (
 	"context"
@@ -24,10 +24,10 @@ const (
 	mostGuessed = 2
 )
 
-// DecodeLimiter admits splits to loading as long as there is room for them in the memory budget, and bounds how many of them are decoded
+// Limiter admits splits to loading as long as there is room for them in the memory budget, and bounds how many of them are decoded
 // concurrently: one per core, and as many as fit in 32 MiB per core of memory for decoding, not counting the rows. A row group that needs
 // more than the total is decoded alone. It also owns the buffers for decoding. The nodes of a process share one. It is safe for concurrent
-// use; make it with NewDecodeLimiter.
+// use; make it with NewLimiter.
 //
 // Loading ends, with all rows or with an error that is real. A split that waits for admission holds no memory. One that is admitted waits for
 // no admission: only for its store, which fails at some time, and for splits that are being decoded, which wait for nothing. So it ends, and
@@ -35,7 +35,7 @@ const (
 // its rows while others are loaded, it gives up its memory, waits to be admitted again, and from then on one less is admitted at a time. That
 // happens at most twice as often as splits may be admitted at a time: with one at a time, each has had the memory for itself, and if there was
 // no room, there is none.
-type DecodeLimiter struct {
+type Limiter struct {
 	cores    int
 	capacity int64
 	buffers  *source.Buffers
@@ -52,10 +52,10 @@ type DecodeLimiter struct {
 	expected int64 // estimate of the rows of those admitted that are not in the budget yet
 }
 
-// NewDecodeLimiter returns a limiter for the cores of this process.
-func NewDecodeLimiter() *DecodeLimiter {
+// NewLimiter returns a limiter for the cores of this process.
+func NewLimiter() *Limiter {
 	cores := runtime.GOMAXPROCS(0)
-	w := &DecodeLimiter{
+	w := &Limiter{
 		cores: cores, capacity: int64(cores)*coreBytes + spareBytes, most: math.MaxInt, buffers: source.NewMappedBuffers(int64(cores) * keptBytes),
 	}
 	w.changed = sync.NewCond(&w.mu)
@@ -63,7 +63,7 @@ func NewDecodeLimiter() *DecodeLimiter {
 }
 
 // load registers a load until done is called, which frees the buffers after the last one.
-func (w *DecodeLimiter) load() (done func()) {
+func (w *Limiter) load() (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.loads++
@@ -78,7 +78,7 @@ func (w *DecodeLimiter) load() (done func()) {
 }
 
 // begin waits until n bytes may be used; done returns them. Requests are served in order, so none starves.
-func (w *DecodeLimiter) begin(n int64) (done func()) {
+func (w *Limiter) begin(n int64) (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.running > 0 && (w.used+n > w.capacity || w.running == w.cores) {
@@ -106,7 +106,7 @@ func (n need) working() int64 { return n.compressed + n.decoding }
 
 // admission is the place of a split among those that are loaded. Its memory for loading is reserved until end.
 type admission struct {
-	limiter *DecodeLimiter
+	limiter *Limiter
 	budget  *rows.Budget
 	need    need
 	number  int64 // of admissions up to this one
@@ -115,7 +115,7 @@ type admission struct {
 
 // admit waits until there is room for loading a split and its rows, as far as estimates tell. If none is admitted, it only reserves the
 // memory for loading; if that fails, it returns the budget's error.
-func (w *DecodeLimiter) admit(ctx context.Context, budget *rows.Budget, estimate func() need) (*admission, error) {
+func (w *Limiter) admit(ctx context.Context, budget *rows.Budget, estimate func() need) (*admission, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	defer context.AfterFunc(ctx, func() {
@@ -149,12 +149,12 @@ func (w *DecodeLimiter) admit(ctx context.Context, budget *rows.Budget, estimate
 
 // countLocked counts n more admitted splits, or fewer. Buffers that no admitted split needs are unmapped, and the Go heap is kept within what
 // the budget leaves besides rows and decoding.
-func (w *DecodeLimiter) countLocked(n int64, of need, budget *rows.Budget) {
+func (w *Limiter) countLocked(n int64, of need, budget *rows.Budget) {
 	w.admitted += int(n)
 	w.decoding += n * of.decoding
 	w.expected += n * of.rows
 	w.buffers.SetLimit(min(int64(w.cores)*keptBytes, w.decoding))
-	limitHeap(budget, w.decoding)
+	budget.LimitHeap(w.decoding)
 }
 
 // built says how many bytes of the split's rows are in the budget.

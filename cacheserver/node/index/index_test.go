@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package index
 
 import (
 	"errors"
@@ -14,12 +14,11 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/pick"
-	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 )
 
 // keepIndex makes and keeps an index of 10,000 rows; it returns the ids that were dropped for it.
-func keepIndex(t *testing.T, x *indexes, id string) ([]string, error) {
+func keepIndex(t *testing.T, x *Set, id string) ([]string, error) {
 	t.Helper()
 	const n = 10_000
 	reserved, dropped, err := x.reserve(t.Context(), pick.MaxBytes(n), false)
@@ -40,13 +39,13 @@ func keepIndex(t *testing.T, x *indexes, id string) ([]string, error) {
 
 func TestIdleIndexesAreDroppedForOthers(t *testing.T) {
 	budget := rows.NewBudget(1 << 20)
-	x := newIndexes(&Config{FilterMemory: 6000, Config: role.Config{Budget: budget, Metrics: ops.NewMetrics()}}) // an index takes 1408 bytes, and 2556 while it is made
+	x := New(t.Context(), budget, 6000, nil, ops.NewMetrics()) // an index takes 1408 bytes, and 2556 while it is made
 	for _, id := range []string{"a", "b", "c"} {
 		if dropped, err := keepIndex(t, x, id); err != nil || len(dropped) > 0 {
 			t.Fatalf("%s: dropped %v, %v", id, dropped, err)
 		}
 	}
-	_, endA, err := x.lend("a")
+	_, endA, err := x.Lend("a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,14 +53,14 @@ func TestIdleIndexesAreDroppedForOthers(t *testing.T) {
 	if dropped, err := keepIndex(t, x, "d"); err != nil || !cmp.Equal(dropped, []string{"c"}) {
 		t.Errorf("dropped %v, %v: want c, as a is in use and b was requested later", dropped, err)
 	}
-	if _, _, err := x.lend("c"); status.Code(err) != codes.FailedPrecondition {
+	if _, _, err := x.Lend("c"); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a dropped index: %v, want FAILED_PRECONDITION", err)
 	}
-	_, endB, err := x.lend("b")
+	_, endB, err := x.Lend("b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, endD, err := x.lend("d")
+	_, endD, err := x.Lend("d")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +70,7 @@ func TestIdleIndexesAreDroppedForOthers(t *testing.T) {
 	}
 	endB()
 	endD()
-	x.close()
+	x.Close()
 	if budget.Used() == 0 {
 		t.Error("the memory of an index in use was released")
 	}
@@ -83,7 +82,7 @@ func TestIdleIndexesAreDroppedForOthers(t *testing.T) {
 
 func TestIndexesRespectTheMemoryLimit(t *testing.T) {
 	budget := rows.NewBudget(2 * pick.MaxBytes(10_000))
-	x := newIndexes(&Config{FilterMemory: 1 << 30, Config: role.Config{Budget: budget, Metrics: ops.NewMetrics()}})
+	x := New(t.Context(), budget, 1<<30, nil, ops.NewMetrics())
 	if _, err := keepIndex(t, x, "a"); err != nil {
 		t.Fatal(err)
 	}

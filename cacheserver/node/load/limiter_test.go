@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package load
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/source"
 )
 
-func TestDecodeLimiterBoundsWhatIsDecodedAtOnce(t *testing.T) {
+func TestLimiterBoundsWhatIsDecodedAtOnce(t *testing.T) {
 	const cores = 3
 	for name, test := range map[string]struct{ divisor, want int64 }{
 		"by memory":                {divisor: 2, want: 2},
@@ -27,7 +27,7 @@ func TestDecodeLimiterBoundsWhatIsDecodedAtOnce(t *testing.T) {
 		"alone, whatever it needs": {divisor: 0, want: 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := NewDecodeLimiter()
+			w := NewLimiter()
 			w.cores = cores
 			loaded := w.load()
 			each := int64(1) << 40
@@ -97,7 +97,7 @@ func TestAdmissionsKeepRoomForRows(t *testing.T) {
 		"two, before estimates are good": {limit: 1 << 20, rows: 60, guessed: true, want: 2},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w, budget := NewDecodeLimiter(), rows.NewBudget(test.limit)
+			w, budget := NewLimiter(), rows.NewBudget(test.limit)
 			ctx, stop := context.WithCancel(t.Context())
 			var admissions sync.Map
 			var all sync.WaitGroup
@@ -139,7 +139,7 @@ func TestRetreatsEnd(t *testing.T) {
 		"room for nine of 20": {limit: 9*100 + 50, want: 9},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w, budget := NewDecodeLimiter(), rows.NewBudget(test.limit)
+			w, budget := NewLimiter(), rows.NewBudget(test.limit)
 			defer w.load()()
 			var group errgroup.Group
 			var loaded, retreats atomic.Int64

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func (s *sender) epoch(length int64) error {
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "ticket: %v", err)
 	}
-	every := s.cuts(s.rows.MeanBytes(s.columns), length, most)
+	every := s.cuts(s.Rows.MeanBytes(s.Columns), length, most)
 	var runs []rows.Run // of this node, not sent yet
 	var rows int        // number of rows in runs
 	for left := every.positions; ; {
@@ -106,14 +106,14 @@ const endless = math.MaxInt
 // all batches have the same length instead: for a message longer than all earlier ones an allocator maps new memory, and with batches
 // cut at steps, clumps of 64 rows led to lengths that differed by half. mean is the size of a row, length the target for a batch and
 // longest its maximum, in bytes.
-func (l admitted) cuts(mean, length, longest int64) cut {
-	lo, hi := epoch.Shard(l.ticket.Share.Rank, l.ticket.Share.World, l.ticket.Epoch.GlobalBatch)
+func (l Lent) cuts(mean, length, longest int64) cut {
+	lo, hi := epoch.Shard(l.Ticket.Share.Rank, l.Ticket.Share.World, l.Ticket.Epoch.GlobalBatch)
 	step := hi - lo
-	all, shuffled := int64(l.ticket.Epoch.Rows), l.ticket.Epoch.Shuffle
-	if l.ticket.Split != nil {
-		all, shuffled = l.ticket.Filtered, shuffled || l.ticket.Split.Shuffle
+	all, shuffled := int64(l.Ticket.Epoch.Rows), l.Ticket.Epoch.Shuffle
+	if l.Ticket.Split != nil {
+		all, shuffled = l.Ticket.Filtered, shuffled || l.Ticket.Split.Shuffle
 	}
-	scattered := l.ticket.Mix != nil || shuffled && l.ticket.Bounds.Len() < all
+	scattered := l.Ticket.Mix != nil || shuffled && l.Ticket.Bounds.Len() < all
 	rows := func(bytes int64) uint64 { return uint64(min(max(bytes/max(mean, 1), 1), mostRows)) }
 	most := rows(length)
 	if scattered || step == 0 || step > rows(longest) {

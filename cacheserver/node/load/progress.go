@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package load
 
 import (
 	"fmt"
@@ -12,21 +12,21 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
 
-// progress is the progress of loading an assignment: the splits in memory, and why others are being retried. The zero value is ready
+// Progress is the progress of loading an assignment: the splits in memory, and why others are being retried. The zero value is ready
 // to use; it is safe for concurrent use.
-type progress struct {
+type Progress struct {
 	mu    sync.Mutex
 	done  []peer.SplitDone // in the order of loading
 	bytes int64            // bytes in memory: the sum over done
 	rows  int64            // likewise
-	waits map[int]string   // why splits are being retried, by index in the assignment; at noSplit, why the whole assignment is
+	waits map[int]string   // why splits are being retried, by index in the assignment; at Whole, why the whole assignment is
 }
 
-// noSplit is the index for problems that don't concern a single split.
-const noSplit = -1
+// Whole is the index for problems that don't concern a single split.
+const Whole = -1
 
 // add records a loaded split, which will then be reported.
-func (p *progress) add(done peer.SplitDone) {
+func (p *Progress) add(done peer.SplitDone) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.bytes += done.Bytes
@@ -34,22 +34,22 @@ func (p *progress) add(done peer.SplitDone) {
 	p.done = append(p.done, done)
 }
 
-// report returns the splits loaded after the first n, and the bytes in memory.
-func (p *progress) report(n int) ([]peer.SplitDone, int64) {
+// Report returns the splits loaded after the first n, and the bytes in memory.
+func (p *Progress) Report(n int) ([]peer.SplitDone, int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.done[n:len(p.done):len(p.done)], p.bytes
 }
 
-// loaded returns the number of splits, rows and bytes in memory.
-func (p *progress) loaded() (splits int, rows, bytes int64) {
+// Loaded returns the number of splits, rows and bytes in memory.
+func (p *Progress) Loaded() (splits int, rows, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.done), p.rows, p.bytes
 }
 
-// note records why split index is being retried; the empty string clears that.
-func (p *progress) note(index int, trouble string) {
+// Note records why split index is being retried; the empty string clears that.
+func (p *Progress) Note(index int, trouble string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if trouble == "" {
@@ -62,8 +62,8 @@ func (p *progress) note(index int, trouble string) {
 	p.waits[index] = trouble
 }
 
-// trouble returns the first reason recorded, and the number of others; empty if there is none.
-func (p *progress) trouble() string {
+// Trouble returns the first reason recorded, and the number of others; empty if there is none.
+func (p *Progress) Trouble() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.waits) == 0 {

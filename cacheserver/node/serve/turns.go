@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"cmp"
@@ -29,7 +29,7 @@ func jobOf(ctx context.Context, t protocol.Ticket) string {
 
 // joinJob adds the stream to its job. The error is a status.
 func (s *sender) joinJob(name string) (err error) {
-	s.turn, err = s.node.cfg.Turns.Join(name, transport.Client(s.stream.Context()), s.usesTurn)
+	s.turn, err = s.server.cfg.Turns.Join(name, transport.Client(s.stream.Context()), s.usesTurn)
 	var full *fair.LimitError
 	if errors.As(err, &full) {
 		return status.Error(codes.ResourceExhausted, err.Error())

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"context"
@@ -20,24 +20,24 @@ const (
 	maxWaiting = 128
 )
 
-// transportMemory reserves memory for connections and requests. It does not wait; if there is no memory, it ends an idle stream.
-type transportMemory struct{ node *Node }
+// memory reserves memory for connections and requests. It does not wait; if there is no memory, it ends an idle stream.
+type memory struct{ server *Server }
 
-// Reserve implements h2.Memory.
-func (m transportMemory) Reserve(n int64) error {
-	err := m.node.cfg.Budget.Clients().Reserve(n)
+// Reserve implements transport.Memory.
+func (m memory) Reserve(n int64) error {
+	err := m.server.cfg.Budget.Clients().Reserve(n)
 	if err != nil {
-		m.node.streams.shed(time.Now())
+		m.server.streams.shed(time.Now())
 	}
 	return err
 }
 
-// Release implements h2.Memory.
-func (m transportMemory) Release(n int64) { m.node.cfg.Budget.Clients().Release(n) }
+// Release implements transport.Memory.
+func (m memory) Release(n int64) { m.server.cfg.Budget.Clients().Release(n) }
 
 // withMemory calls reserve again as long as there is too little memory, and frees memory by ending streams that are not read. It does
 // not wait if reserve could not succeed even without any streams.
-func (n *Node) withMemory(ctx context.Context, reserve func() error) error {
+func (n *Server) withMemory(ctx context.Context, reserve func() error) error {
 	if waiting := n.waiting.Add(1); waiting > maxWaiting {
 		n.waiting.Add(-1)
 		return reserve()

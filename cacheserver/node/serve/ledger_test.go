@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"math/rand/v2"
@@ -128,7 +128,7 @@ func (c *selectionCase) steps(t *testing.T, r *rand.Rand, e epoch.Epoch, from, t
 			for i := range len(cuts) - 1 {
 				node := assign.Bounds{cuts[i], cuts[i+1]}
 				index, bounds := c.indexOf(t, node)
-				l := admitted{index: index, ticket: protocol.Ticket{
+				l := Lent{Index: index, Ticket: protocol.Ticket{
 					Kind: protocol.Epoch, Bounds: bounds, Split: c.Split, Filtered: int64(c.Want.Filtered), Epoch: e, Share: share,
 				}}
 				w, err := l.walk()

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"encoding/json"
@@ -39,7 +39,7 @@ type selectionCase struct {
 
 func readSelections(t *testing.T) []selectionCase {
 	t.Helper()
-	text, err := os.ReadFile("../../test/golden/selection_vectors.json")
+	text, err := os.ReadFile("../../../test/golden/selection_vectors.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestGoldenSelections(t *testing.T) {
 			for node, want := range streams {
 				t.Run(fmt.Sprintf("case %d rank %d node %d", i, rank, node), func(t *testing.T) {
 					index, bounds := c.indexOf(t, c.Nodes[node])
-					l := admitted{index: index, ticket: protocol.Ticket{
+					l := Lent{Index: index, Ticket: protocol.Ticket{
 						Kind: protocol.Epoch, Bounds: bounds, Split: c.Split, Filtered: int64(c.Want.Filtered),
 						Epoch: epoch.Epoch{Rows: c.Want.Rows, Seed: c.Seed, Number: c.Epoch, Shuffle: c.Shuffle, Clump: c.Clump, GlobalBatch: c.GlobalBatch, Tail: c.Tail},
 						Share: epoch.Share{Rank: uint64(rank), World: c.World, Workers: 1},
@@ -98,7 +98,7 @@ func TestGoldenSelections(t *testing.T) {
 }
 
 // walked lists the rows of the table that a stream sends, from a node whose first row is first, some runs at a time.
-func walked(t *testing.T, l admitted, first int64, size int) []int64 {
+func walked(t *testing.T, l Lent, first int64, size int) []int64 {
 	t.Helper()
 	w, err := l.walk()
 	if err != nil {

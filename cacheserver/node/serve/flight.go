@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"context"
@@ -23,31 +23,31 @@ import (
 // service is a data node's Flight service. Methods that it does not define return UNIMPLEMENTED.
 type service struct {
 	transport.Flight
-	node *Node
+	server *Server
 }
 
 // call runs handler with the rows of a ticket.
-func (s *service) call(ctx context.Context, ticket []byte, handler func(admitted) error) error {
-	lent, err := s.node.admit(ticket, time.Now())
+func (s *service) call(ctx context.Context, ticket []byte, handler func(Lent) error) error {
+	lent, err := s.server.cfg.Admit(ticket)
 	if err != nil {
 		return err
 	}
-	defer lent.done()
-	return lent.calls.during(ctx, func() error { return handler(lent) })
+	defer lent.Done()
+	return lent.Calls.during(ctx, func() error { return handler(lent) })
 }
 
 // DoGet streams the rows of a shard, epoch or mix ticket.
 func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) error {
-	return s.call(stream.Context(), t.GetTicket(), func(lent admitted) error {
-		if lent.ticket.Kind == protocol.Take {
+	return s.call(stream.Context(), t.GetTicket(), func(lent Lent) error {
+		if lent.Ticket.Kind == protocol.Take {
 			return status.Error(codes.InvalidArgument, "ticket: for random access; put it into the CMD descriptor of DoExchange")
 		}
 		length, err := batchLength(stream.Context())
 		if err != nil {
 			return err
 		}
-		return s.node.answer(lent, stream, func(out *sender) error {
-			if lent.ticket.Kind == protocol.Shard && lent.ticket.Split == nil && lent.index == nil {
+		return s.server.answer(lent, stream, func(out *sender) error {
+			if lent.Ticket.Kind == protocol.Shard && lent.Ticket.Split == nil && lent.Index == nil {
 				return out.shard()
 			}
 			return out.epoch(length)
@@ -58,21 +58,21 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 // maxTakeRows is the maximum number of row numbers in a batch of an exchange: at 8 bytes each they fit in a request of 4 MiB.
 const maxTakeRows = 500_000
 
-// DoExchange answers batches of row numbers with batches of rows. Before the ticket is admitted, only the ticket in the first message
+// DoExchange answers batches of row numbers with batches of rows. Before the ticket is Lent, only the ticket in the first message
 // is parsed.
 func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error {
 	first, err := receiveMessage(stream)
 	if err != nil && !errors.Is(err, io.EOF) { // a stream without messages is treated as one without a ticket
 		return err
 	}
-	return s.call(stream.Context(), first.Command, func(lent admitted) error {
-		if lent.ticket.Kind != protocol.Take {
-			return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.ticket.Kind, protocol.Take)
+	return s.call(stream.Context(), first.Command, func(lent Lent) error {
+		if lent.Ticket.Kind != protocol.Take {
+			return status.Errorf(codes.InvalidArgument, "ticket: of kind %q, DoExchange wants one of kind %q", lent.Ticket.Kind, protocol.Take)
 		}
 		if err := receiveSchema(stream, first); err != nil {
 			return err
 		}
-		return s.node.answer(lent, stream, (*sender).exchange)
+		return s.server.answer(lent, stream, (*sender).exchange)
 	})
 }
 
@@ -143,16 +143,16 @@ func askedRows(request exchange.Message) (exchange.Rows, error) {
 }
 
 // runs converts the requested indices of filtered rows to the node's own rows, with one run for each.
-func (l admitted) runs(asked exchange.Rows) ([]rows.Run, error) {
+func (l Lent) runs(asked exchange.Rows) ([]rows.Run, error) {
 	runs := make([]rows.Run, asked.Len())
 	for i := range runs {
 		row := asked.At(i)
-		if row < l.ticket.Bounds[0] || row >= l.ticket.Bounds[1] {
-			return nil, status.Errorf(codes.OutOfRange, "exchange: row %d is not on this data node, which holds rows %d to %d", row, l.ticket.Bounds[0], l.ticket.Bounds[1]-1)
+		if row < l.Ticket.Bounds[0] || row >= l.Ticket.Bounds[1] {
+			return nil, status.Errorf(codes.OutOfRange, "exchange: row %d is not on this data node, which holds rows %d to %d", row, l.Ticket.Bounds[0], l.Ticket.Bounds[1]-1)
 		}
-		runs[i] = rows.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}
+		runs[i] = rows.Run{First: uint64(row - l.Ticket.Bounds[0]), Rows: 1}
 	}
-	if l.index == nil {
+	if l.Index == nil {
 		return runs, nil
 	}
 	var some [blockRuns]uint64
@@ -161,7 +161,7 @@ func (l admitted) runs(asked exchange.Rows) ([]rows.Run, error) {
 		for i := range block {
 			block[i] = left[i].First
 		}
-		l.index.Select(block)
+		l.Index.Select(block)
 		for i, row := range block {
 			left[i].First = row
 		}

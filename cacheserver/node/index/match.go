@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package index
 
 import (
 	"context"
@@ -35,10 +35,30 @@ const (
 	compileBytes, compiledBytes, compileCost = 320, 48, 256
 )
 
-// answerIndex makes the index that the head asked for, and answers.
-func (a *assignment) answerIndex(ctx context.Context, from source.Source, spec peer.Index) peer.Indexed {
+// Rows are the rows that filters are evaluated over.
+type Rows struct {
+	*rows.Rows // nil while they are not loaded
+	Layout     *rows.Layout
+	Source     source.Source // compiles filters
+}
+
+// Make starts to make the index that the head asked for, and then passes the answer on. It ends with the set's context, with ctx, which is
+// that of the session with the head, or by Cancel.
+func (x *Set) Make(ctx context.Context, of Rows, spec peer.Index, answer func(peer.Indexed)) {
+	making, cancel := context.WithCancel(x.ctx)
+	end := x.begin(spec.ID, cancel)
+	stop := context.AfterFunc(ctx, cancel)
+	x.running.Go(func() {
+		made := x.answer(making, of, spec)
+		stop()
+		end()
+		answer(made)
+	})
+}
+
+func (x *Set) answer(ctx context.Context, of Rows, spec peer.Index) peer.Indexed {
 	answer := peer.Indexed{Plan: spec.Plan, ID: spec.ID}
-	made, dropped, err := a.index(ctx, from, spec)
+	made, dropped, err := x.index(ctx, of, spec)
 	answer.Dropped = dropped
 	switch {
 	case ctx.Err() != nil:
@@ -53,13 +73,11 @@ func (a *assignment) answerIndex(ctx context.Context, from source.Source, spec p
 }
 
 // index returns the index of a filter, and the ids of those that were dropped for it.
-func (a *assignment) index(ctx context.Context, from source.Source, spec peer.Index) (made *pick.Index, dropped []string, err error) {
-	loaded := a.loaded()
-	if loaded == nil || !loaded.Retain() {
+func (x *Set) index(ctx context.Context, of Rows, spec peer.Index) (made *pick.Index, dropped []string, err error) {
+	if of.Rows == nil || !of.Retain() {
 		return nil, nil, errors.New("the rows are not loaded")
 	}
-	defer loaded.Release()
-	x := a.indexes
+	defer of.Release()
 	if made := x.find(spec.ID); made != nil {
 		return made, nil, nil
 	}
@@ -69,18 +87,18 @@ func (a *assignment) index(ctx context.Context, from source.Source, spec peer.In
 		return nil, nil, &indexRoomError{err}
 	}
 	defer x.budget.Release(compiled)
-	m, err := x.compile(ctx, from, a.layout, spec)
+	m, err := x.compile(ctx, of, spec)
 	if err != nil {
 		return nil, nil, err
 	}
 	terms, _ := m.Cost()
-	reserved, dropped, err := x.reserve(ctx, pick.MaxBytes(uint64(loaded.Len())), int64(terms)*loaded.Len() > largeComparisons)
+	reserved, dropped, err := x.reserve(ctx, pick.MaxBytes(uint64(of.Len())), int64(terms)*of.Len() > largeComparisons)
 	if err != nil {
 		return nil, dropped, err
 	}
-	words, err := x.evaluate(ctx, loaded, m, spec.Job)
+	words, err := x.evaluate(ctx, of.Rows, m, spec.Job)
 	if err == nil {
-		made, err = pick.New(words, uint64(loaded.Len()))
+		made, err = pick.New(words, uint64(of.Len()))
 	}
 	if err != nil {
 		x.abandon(reserved)
@@ -97,7 +115,7 @@ type compiledFilter struct {
 }
 
 // compile compiles a filter, in its turn.
-func (x *indexes) compile(ctx context.Context, from source.Source, layout *rows.Layout, spec peer.Index) (f compiledFilter, err error) {
+func (x *Set) compile(ctx context.Context, of Rows, spec peer.Index) (f compiledFilter, err error) {
 	working := int64(compileBytes * len(spec.Filter))
 	err = x.pool.Run(ctx, work.Task{
 		Owner: spec.Job, Steps: 1, Cost: float64(compileCost * len(spec.Filter)),
@@ -107,8 +125,8 @@ func (x *indexes) compile(ctx context.Context, from source.Source, layout *rows.
 			}
 			return func(int) (err error) {
 				defer x.budget.Release(working)
-				if f.Matcher, err = from.Match(layout.Schema(), spec.Filter); err == nil {
-					f.columns, err = layout.Project(f.Columns())
+				if f.Matcher, err = of.Source.Match(of.Layout.Schema(), spec.Filter); err == nil {
+					f.columns, err = of.Layout.Project(f.Columns())
 				}
 				return err
 			}, nil
@@ -118,7 +136,7 @@ func (x *indexes) compile(ctx context.Context, from source.Source, layout *rows.
 }
 
 // evaluate evaluates a filter over all rows and returns a bit for each, for pick.New. It takes turns with other filters.
-func (x *indexes) evaluate(ctx context.Context, all *rows.Rows, f compiledFilter, owner string) ([]uint64, error) {
+func (x *Set) evaluate(ctx context.Context, all *rows.Rows, f compiledFilter, owner string) ([]uint64, error) {
 	words := make([]uint64, pick.Words(uint64(all.Len())))
 	bits := arrow.Uint64Traits.CastToBytes(words)
 	terms, memory := f.Cost()

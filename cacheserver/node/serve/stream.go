@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"encoding/json"
@@ -24,9 +24,9 @@ import (
 
 // sender sends one stream's messages, within the memory reserved for them, and reports them to its observers.
 type sender struct {
-	admitted
+	Lent
 	stream    grpc.ServerStream
-	node      *Node
+	server    *Server
 	turn      *fair.Stream
 	observers observers
 	memory    *rows.Allowance
@@ -45,11 +45,11 @@ const (
 	slowest = 1 << 20
 )
 
-// answer answers a call with the rows that it was admitted to: it adds a stream to the ticket's job, reserves memory for it and sends the
+// answer answers a call with the rows that it was lent: it adds a stream to the ticket's job, reserves memory for it and sends the
 // schema, and then send sends the rows.
-func (n *Node) answer(lent admitted, stream grpc.ServerStream, send func(*sender) error) (err error) {
-	s := &sender{admitted: lent, stream: stream, node: n, begin: time.Now()}
-	job := jobOf(stream.Context(), lent.ticket)
+func (n *Server) answer(lent Lent, stream grpc.ServerStream, send func(*sender) error) (err error) {
+	s := &sender{Lent: lent, stream: stream, server: n, begin: time.Now()}
+	job := jobOf(stream.Context(), lent.Ticket)
 	if err := s.joinJob(job); err != nil {
 		return err
 	}
@@ -58,10 +58,10 @@ func (n *Node) answer(lent admitted, stream grpc.ServerStream, send func(*sender
 		return refusal(err, "no memory for another stream")
 	}
 	defer s.memory.Close()
-	s.observers = n.observe(s, lent.ticket, job)
+	s.observers = n.observe(s, lent.Ticket, job)
 	defer func() { s.observers.end(err) }()
-	s.columns = s.columns.Within(s.memory)
-	if err := s.frame(protocol.NewFrame(rows.SchemaHeader(s.columns.Schema()), nil, nil, 0, nil), sent{}); err != nil {
+	s.Columns = s.Columns.Within(s.memory)
+	if err := s.frame(protocol.NewFrame(rows.SchemaHeader(s.Columns.Schema()), nil, nil, 0, nil), sent{}); err != nil {
 		return err
 	}
 	return send(s)
@@ -70,14 +70,14 @@ func (n *Node) answer(lent admitted, stream grpc.ServerStream, send func(*sender
 // allow reserves the memory for the stream's messages.
 func (s *sender) allow() error {
 	messages, requests := int64(1), int64(0)
-	if s.node.cfg.Transport == transport.GRPC { // one is being sent while the next one is gathered
+	if s.server.cfg.Transport == transport.GRPC { // one is being sent while the next one is gathered
 		messages = 2
-		if s.ticket.Kind == protocol.Take {
+		if s.Ticket.Kind == protocol.Take {
 			requests = transport.MaxRows
 		}
 	}
-	return s.node.withMemory(s.stream.Context(), func() (err error) {
-		clients := s.node.cfg.Budget.Clients()
+	return s.server.withMemory(s.stream.Context(), func() (err error) {
+		clients := s.server.cfg.Budget.Clients()
 		s.most = min(max(clients.Free()/streamFraction, leastBytes), mostStream)
 		s.most = 1 << (bits.Len64(uint64(s.most)) - 1) // buffers have powers of two as sizes
 		s.memory, err = clients.Allow(messages*s.most + requests)
@@ -118,7 +118,7 @@ func (s *sender) batch(m rows.Message) error {
 func (s *sender) frame(f *protocol.Frame, m sent) error {
 	m.bytes = int64(f.Size())
 	begin := time.Now()
-	timeout := s.node.cfg.SendTimeout + time.Duration(m.bytes)*time.Second/slowest
+	timeout := s.server.cfg.SendTimeout + time.Duration(m.bytes)*time.Second/slowest
 	end := time.AfterFunc(timeout, func() { transport.Cancel(s.stream.Context()) })
 	s.waiting.Store(begin.UnixNano())
 	err := transport.Send(s.stream, f)
@@ -138,11 +138,11 @@ func (s *sender) frame(f *protocol.Frame, m sent) error {
 
 // shard streams rows in row order, in the chunks in which they are stored.
 func (s *sender) shard() error {
-	first := s.ticket.Bounds[0]
-	for lo, hi := s.ticket.Rows[0]-first, s.ticket.Rows[1]-first; lo < hi; {
+	first := s.Ticket.Bounds[0]
+	for lo, hi := s.Ticket.Rows[0]-first, s.Ticket.Rows[1]-first; lo < hi; {
 		var message rows.Message
 		err := s.make(func() (err error) {
-			for message, err = range s.rows.Range(s.columns, lo, hi) {
+			for message, err = range s.Rows.Range(s.Columns, lo, hi) {
 				break
 			}
 			return err
@@ -174,13 +174,13 @@ func (s *sender) take(asked exchange.Rows) error {
 // make calls work, which makes a message, in the stream's turn. It calls it again as long as there is too little memory, and the stream
 // has no turn while it waits for memory.
 func (s *sender) make(work func() error) error {
-	return s.node.withMemory(s.stream.Context(), func() error { return s.inTurn(work) })
+	return s.server.withMemory(s.stream.Context(), func() error { return s.inTurn(work) })
 }
 
 // gather makes a message of rows like Gather, waiting until there is memory for it.
 func (s *sender) gather(runs []rows.Run, count, most int) (message rows.Message, left []rows.Run, err error) {
 	err = s.make(func() (err error) {
-		message, left, err = s.rows.Gather(s.columns, runs, count, most)
+		message, left, err = s.Rows.Gather(s.Columns, runs, count, most)
 		return err
 	})
 	return message, left, err
@@ -188,8 +188,8 @@ func (s *sender) gather(runs []rows.Run, count, most int) (message rows.Message,
 
 // gatherAsked makes a message of rows in the requested order.
 func (s *sender) gatherAsked(asked exchange.Rows) (rows.Message, error) {
-	need := int64(asked.Len()) * int64(32+32*s.columns.Nodes()) // the position of each row, in the table and in every column
-	if err := s.node.withMemory(s.stream.Context(), func() error { return s.memory.Reserve(need) }); err != nil {
+	need := int64(asked.Len()) * int64(32+32*s.Columns.Nodes()) // the position of each row, in the table and in every column
+	if err := s.server.withMemory(s.stream.Context(), func() error { return s.memory.Reserve(need) }); err != nil {
 		return rows.Message{}, refusal(err, "exchange: %d rows: ask for fewer at a time", asked.Len())
 	}
 	defer s.memory.Release(need)

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package load
 
 import (
 	"context"
@@ -10,22 +10,12 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/internal/tracing"
 )
 
 // mostSplitSpans bounds how many splits of a load have spans: of more splits, every second, third and so on has.
 const mostSplitSpans = 128
-
-// startPart starts the span of loading an assignment, below the head's.
-func (n *Node) startPart(ctx context.Context, spec peer.Assign) (context.Context, trace.Span) {
-	if n.cfg.Tracer == nil {
-		return tracing.Start(ctx, nil, "")
-	}
-	return tracing.Start(tracing.WithParent(ctx, spec.Trace), n.cfg.Tracer, "load part", trace.WithAttributes(
-		attribute.Int("datacache.node", n.cfg.Index), attribute.Int("datacache.splits", len(spec.Splits))))
-}
 
 // traceSplit makes the spans of a split that has been decoded and copied since begin. Batches are decoded and copied in turns; the spans
 // show the total times, one after the other.

@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+// Package load loads the splits that are assigned to a data node into its memory.
+package load
 
 import (
 	"context"
@@ -15,19 +16,27 @@ import (
 
 	"github.com/kubeflow/datacache/cacheserver/ops"
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
+	"github.com/kubeflow/datacache/cacheserver/retry"
+	"github.com/kubeflow/datacache/cacheserver/role"
 	"github.com/kubeflow/datacache/cacheserver/rows"
 	"github.com/kubeflow/datacache/cacheserver/source"
 	"github.com/kubeflow/datacache/internal/tracing"
 )
 
+// Config configures loads.
+type Config struct {
+	role.Config
+	Workers int      // number of row groups decoded concurrently
+	Limiter *Limiter // of this process
+}
+
 // load is the process of loading one assignment. It is dropped when loading ends, together with the splits, footers and deletes. Only
-// run and the goroutines that run waits for may use it.
+// Run and the goroutines that it waits for may use it.
 type load struct {
-	cfg      *Config
-	source   source.Source
+	*Config
 	spec     peer.Assign
 	arena    *rows.Arena
-	progress *progress
+	progress *Progress
 
 	differences atomic.Int64 // numbers of the dataset that differ from its rows
 
@@ -39,21 +48,17 @@ type load struct {
 	estimated atomic.Int64 // sum of the estimates of the splits that are loaded
 }
 
-func newLoad(cfg *Config, from source.Source, a *assignment) *load {
-	sealed := make([]rows.Sealed, len(a.spec.Splits))
-	return &load{cfg: cfg, source: from, spec: a.spec, arena: a.arena, progress: &a.progress, sealed: sealed}
-}
-
-// run opens the assigned version and loads all splits into memory.
-func (l *load) run(ctx context.Context) (*rows.Layout, *rows.Rows, error) {
+// Run opens the assigned version and loads all splits into the arena. It records its progress.
+func Run(ctx context.Context, cfg *Config, spec peer.Assign, arena *rows.Arena, progress *Progress) (*rows.Layout, *rows.Rows, error) {
+	l := &load{Config: cfg, spec: spec, arena: arena, progress: progress, sealed: make([]rows.Sealed, len(spec.Splits))}
 	var err error
-	if l.splits, err = source.DecodeSplits(l.spec.Splits); err != nil {
+	if l.splits, err = source.DecodeSplits(spec.Splits); err != nil {
 		return nil, nil, err
 	}
-	version := source.Version{Pin: l.spec.Pin, Selection: l.spec.Selection}
+	version := source.Version{Pin: spec.Pin, Selection: spec.Selection}
 	openCtx, span := tracing.Child(ctx, "open")
-	err = l.retry(openCtx, noSplit, func() (err error) {
-		l.dataset, err = l.source.Open(openCtx, version, l.cfg.Decoding.buffers)
+	err = l.retry(openCtx, Whole, func() (err error) {
+		l.dataset, err = l.Source.Open(openCtx, version, l.Limiter.buffers)
 		return err
 	})
 	tracing.End(span, err)
@@ -79,10 +84,10 @@ func (l *load) loadAll(ctx context.Context) error {
 	if err := l.checkRoom(); err != nil {
 		return err
 	}
-	defer l.cfg.Decoding.load()()
+	defer l.Limiter.load()()
 	group, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
-	for range min(2*l.cfg.Workers, len(l.splits)) {
+	for range min(2*l.Workers, len(l.splits)) {
 		group.Go(func() error {
 			for i := int(next.Add(1) - 1); i < len(l.splits); i = int(next.Add(1) - 1) {
 				if err := l.retry(ctx, i, func() error { return l.loadSplit(ctx, i) }); err != nil {
@@ -119,7 +124,7 @@ func (l *load) need(index int) need {
 	s := l.splits[index]
 	kept, estimated := s.Bytes, l.estimated.Load()
 	if estimated > 0 {
-		_, _, bytes := l.progress.loaded()
+		_, _, bytes := l.progress.Loaded()
 		kept = int64(float64(s.Bytes) * float64(bytes) / float64(estimated))
 	}
 	s.Bytes = max(s.Bytes, kept)
@@ -132,9 +137,9 @@ func (l *load) checkRoom() error {
 	for i := range l.splits {
 		most = max(most, l.need(i).working())
 	}
-	err := l.cfg.Budget.Reserve(most)
+	err := l.Budget.Reserve(most)
 	if err == nil {
-		l.cfg.Budget.Release(most)
+		l.Budget.Release(most)
 	}
 	return noRoomForOne(err)
 }
@@ -147,7 +152,7 @@ func noRoomForOne(err error) error {
 // loadSplit loads a split into memory, as often as it must make room for others.
 func (l *load) loadSplit(ctx context.Context, index int) error {
 	for {
-		admission, err := l.cfg.Decoding.admit(ctx, l.cfg.Budget, func() need { return l.need(index) })
+		admission, err := l.Limiter.admit(ctx, l.Budget, func() need { return l.need(index) })
 		if err != nil {
 			return noRoomForOne(err)
 		}
@@ -172,7 +177,7 @@ func (l *load) fetchAndDecode(ctx context.Context, index int, a *admission) erro
 	begin := time.Now()
 	fetched, err := l.dataset.Fetch(ctx, l.splits[index])
 	end := time.Now()
-	l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(end.Sub(begin).Seconds())
+	l.Metrics.LoadSeconds.WithLabelValues(ops.StageFetch).Add(end.Sub(begin).Seconds())
 	if err != nil {
 		return err
 	}
@@ -194,7 +199,7 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 			err = fmt.Errorf("%s: decoding failed: %v\n%s", split, r, debug.Stack())
 		}
 	}()
-	defer l.cfg.Decoding.begin(a.need.decoding)()
+	defer l.Limiter.begin(a.need.decoding)()
 	estimate := a.need.rows
 	var copying time.Duration
 	begin := time.Now()
@@ -217,11 +222,11 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 	if err != nil {
 		return l.explain(split, err)
 	}
-	l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
-	l.cfg.Metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
+	l.Metrics.LoadSeconds.WithLabelValues(ops.StageDecode).Add((time.Since(begin) - copying).Seconds())
+	l.Metrics.LoadSeconds.WithLabelValues(ops.StageCopy).Add(copying.Seconds())
 	report := j.fetched.Report()
-	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderDirect).Add(float64(report.Direct))
-	l.cfg.Metrics.LoadColumns.WithLabelValues(ops.DecoderGeneral).Add(float64(report.General))
+	l.Metrics.LoadColumns.WithLabelValues(ops.DecoderDirect).Add(float64(report.Direct))
+	l.Metrics.LoadColumns.WithLabelValues(ops.DecoderGeneral).Add(float64(report.General))
 	l.differ(split, report.Differences)
 	l.traceSplit(ctx, j, begin, copying, sealed)
 	l.keep(j.index, sealed)
@@ -232,7 +237,7 @@ func (l *load) decode(ctx context.Context, j job, a *admission) (err error) {
 func (l *load) differ(split source.Split, differences []string) {
 	for _, d := range differences {
 		if n := l.differences.Add(1); n <= mostDifferences {
-			l.cfg.Log.Warn("the table states a number that its rows don't have; cacheserver audit lists all of them", "split", split.String(), "difference", d)
+			l.Log.Warn("the table states a number that its rows don't have; cacheserver audit lists all of them", "split", split.String(), "difference", d)
 		}
 	}
 }
@@ -242,9 +247,9 @@ const mostDifferences = 10
 
 // keep stores a loaded split, which will then be reported.
 func (l *load) keep(index int, sealed rows.Sealed) {
-	l.cfg.Metrics.DecodedBytes.Add(float64(sealed.Bytes))
-	l.cfg.Metrics.DecodedRows.Add(float64(sealed.Rows))
-	l.cfg.Metrics.SplitsLoaded.Inc()
+	l.Metrics.DecodedBytes.Add(float64(sealed.Bytes))
+	l.Metrics.DecodedRows.Add(float64(sealed.Rows))
+	l.Metrics.SplitsLoaded.Inc()
 	l.sealed[index] = sealed
 	l.progress.add(peer.SplitDone{
 		Split: l.spec.First + index, Rows: sealed.Rows, Bytes: sealed.Bytes, Hash: fmt.Sprintf("%x", sealed.Hash),
@@ -254,11 +259,11 @@ func (l *load) keep(index int, sealed rows.Sealed) {
 
 // explain adds the split to an error and, if the budget is exhausted, how much is still to be loaded.
 func (l *load) explain(split source.Split, err error) error {
-	loaded, bytes := l.progress.report(0)
+	loaded, bytes := l.progress.Report(0)
 	done, all := len(loaded), len(l.splits)
 	what := fmt.Sprintf("for the rows of all %d splits (%d are loaded)", all, done)
 	if done > 0 {
-		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, inBytes(bytes/int64(done)*int64(all)))
+		what = fmt.Sprintf("for the rows of all %d splits (%d are loaded, all take about %s)", all, done, rows.FormatBytes(bytes/int64(done)*int64(all)))
 	}
 	return fmt.Errorf("%s: %w", split, noRoom(err, what, "add data nodes, or cache fewer columns or rows"))
 }
@@ -272,7 +277,7 @@ func noRoom(err error, what, advice string) error {
 	}
 	return &noRoomError{full, fmt.Sprintf("no room %s: %s are needed beside the %s in use, and the limit is %s, of which %s are kept for clients: "+
 		"raise --memory-limit (in a cluster, the data nodes' memory), %s",
-		what, inBytes(full.Need), inBytes(full.Used), inBytes(full.Limit), inBytes(full.Kept), advice)}
+		what, rows.FormatBytes(full.Need), rows.FormatBytes(full.Used), rows.FormatBytes(full.Limit), rows.FormatBytes(full.Kept), advice)}
 }
 
 // noRoomError explains an exhausted budget.
@@ -284,5 +289,18 @@ type noRoomError struct {
 func (e *noRoomError) Error() string { return e.text }
 func (e *noRoomError) Unwrap() error { return e.full }
 
-// inBytes formats n for people and for scripts.
-func inBytes(n int64) string { return fmt.Sprintf("%d bytes (%.1f MiB)", n, float64(n)/(1<<20)) }
+// retry retries a step of loading while its error may be temporary; index is that of the split in the assignment, or Whole.
+func (l *load) retry(ctx context.Context, index int, step func() error) error {
+	return retry.Do(ctx, l.mayPass, func(trouble string) { l.progress.Note(index, trouble) }, step)
+}
+
+// mayPass reports whether a failed step should be retried. In a cache that was Ready this includes errors that somebody must fix,
+// such as missing permissions, since the rows of the other nodes are worth keeping.
+func (l *load) mayPass(err error) bool {
+	may := l.Source.Retry(err)
+	if may == source.Soon {
+		return true
+	}
+	var full *rows.ExhaustedError
+	return l.spec.Ready && (may == source.OnceMended || errors.As(err, &full))
+}

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"github.com/kubeflow/datacache/cacheserver/epoch"
@@ -15,16 +15,16 @@ type walk interface {
 }
 
 // walk returns the walk over the node's rows of a ticket.
-func (l admitted) walk() (walk, error) {
-	cursor, err := l.ticket.Cursor()
+func (l Lent) walk() (walk, error) {
+	cursor, err := l.Ticket.Cursor()
 	if err != nil {
 		return nil, err
 	}
-	cursor.Within(uint64(l.ticket.Bounds[0]), uint64(l.ticket.Bounds[1]))
-	if l.index == nil {
+	cursor.Within(uint64(l.Ticket.Bounds[0]), uint64(l.Ticket.Bounds[1]))
+	if l.Index == nil {
 		return cursor, nil
 	}
-	return &picked{cursor: cursor, index: l.index}, nil
+	return &picked{cursor: cursor, index: l.Index}, nil
 }
 
 // picked is the walk over the rows that a filter selects: it maps the filtered rows of a cursor to rows of the node.

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"cmp"
@@ -167,9 +167,4 @@ func (t *traffic) read(streams int, waits int64) protocol.Traffic {
 	return protocol.Traffic{
 		Streams: streams, Rows: t.rows.Load(), Bytes: t.bytes.Load(), ClientMS: (t.client.Load() + waits) / ms, NodeMS: t.node.Load() / ms,
 	}
-}
-
-// traffic returns what clients read from this node: all of them, and at most most readers.
-func (n *Node) traffic(most int) (protocol.Traffic, []protocol.Reader) {
-	return n.streams.list(time.Now(), most)
 }

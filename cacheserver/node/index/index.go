@@ -1,7 +1,8 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+// Package index keeps, in the memory of a data node, the indexes of the filters that clients ask for.
+package index
 
 import (
 	"context"
@@ -19,13 +20,15 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/work"
 )
 
-// indexes are the filters' indexes of an assignment's rows. Those that no stream uses are dropped, least recently used first, when
+// Set is the indexes of filters over the rows of an assignment. Those that no stream uses are dropped, least recently used first, when
 // another one needs the memory. It is safe for concurrent use.
-type indexes struct {
+type Set struct {
 	budget  *rows.Budget
 	limit   int64 // bytes of all indexes
 	metrics *ops.Metrics
-	pool    *work.Pool // evaluates filters
+	pool    *work.Pool      // evaluates filters
+	ctx     context.Context // of making indexes
+	running sync.WaitGroup  // goroutines of Make
 
 	mu      sync.Mutex
 	held    map[string]*index
@@ -53,15 +56,16 @@ type index struct {
 	touched time.Time // when it was last requested or used
 }
 
-func newIndexes(cfg *Config) *indexes {
-	return &indexes{
-		budget: cfg.Budget, limit: cfg.FilterMemory, metrics: cfg.Metrics, pool: cfg.Work,
+// New makes a set of indexes that together take at most limit bytes, within the budget. Indexes are made, by pool, until ctx ends.
+func New(ctx context.Context, budget *rows.Budget, limit int64, pool *work.Pool, metrics *ops.Metrics) *Set {
+	return &Set{
+		budget: budget, limit: limit, metrics: metrics, pool: pool, ctx: ctx,
 		held: map[string]*index{}, builds: map[string]*build{}, making: map[*pending]bool{}, made: make(chan struct{}),
 	}
 }
 
 // find returns an index, or nil, and marks it as used now.
-func (x *indexes) find(id string) *pick.Index {
+func (x *Set) find(id string) *pick.Index {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	i := x.held[id]
@@ -72,8 +76,8 @@ func (x *indexes) find(id string) *pick.Index {
 	return i.pick
 }
 
-// lend returns an index for use by one stream, and a function that ends the use.
-func (x *indexes) lend(id string) (*pick.Index, func(), error) {
+// Lend returns an index for use by one stream, and a function that ends the use.
+func (x *Set) Lend(id string) (*pick.Index, func(), error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	i := x.held[id]
@@ -93,7 +97,7 @@ func (x *indexes) lend(id string) (*pick.Index, func(), error) {
 }
 
 // begin registers the making of an index until end is called; cancel ends it.
-func (x *indexes) begin(id string, cancel context.CancelFunc) (end func()) {
+func (x *Set) begin(id string, cancel context.CancelFunc) (end func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	b := &build{cancel}
@@ -108,8 +112,8 @@ func (x *indexes) begin(id string, cancel context.CancelFunc) (end func()) {
 	}
 }
 
-// cancel ends the making of an index.
-func (x *indexes) cancel(id string) {
+// Cancel ends the making of an index.
+func (x *Set) Cancel(id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if b := x.builds[id]; b != nil {
@@ -118,7 +122,7 @@ func (x *indexes) cancel(id string) {
 }
 
 // keep adds an index, and releases the reserved memory that it does not need. If there is an index already, it returns that.
-func (x *indexes) keep(id string, made *pick.Index, reserved *pending) *pick.Index {
+func (x *Set) keep(id string, made *pick.Index, reserved *pending) *pick.Index {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if i := x.held[id]; i != nil {
@@ -132,14 +136,14 @@ func (x *indexes) keep(id string, made *pick.Index, reserved *pending) *pick.Ind
 }
 
 // abandon releases the memory of an index that was not made.
-func (x *indexes) abandon(reserved *pending) {
+func (x *Set) abandon(reserved *pending) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.settleLocked(reserved, 0)
 }
 
 // settleLocked records that an index is not being made any more, and releases all but keep bytes of its memory.
-func (x *indexes) settleLocked(reserved *pending, keep int64) {
+func (x *Set) settleLocked(reserved *pending, keep int64) {
 	x.releaseLocked(reserved.bytes - keep)
 	delete(x.making, reserved)
 	close(x.made)
@@ -148,7 +152,7 @@ func (x *indexes) settleLocked(reserved *pending, keep int64) {
 
 // reserve reserves n bytes for an index. It drops idle ones until there is room, and waits while others are being made. dropped are the ids
 // of those that it dropped. Large indexes, which take long to make, leave half of the memory to others while they are being made.
-func (x *indexes) reserve(ctx context.Context, n int64, large bool) (reserved *pending, dropped []string, err error) {
+func (x *Set) reserve(ctx context.Context, n int64, large bool) (reserved *pending, dropped []string, err error) {
 	for {
 		reserved, more, made, err := x.tryReserve(n, large)
 		dropped = append(dropped, more...)
@@ -164,7 +168,7 @@ func (x *indexes) reserve(ctx context.Context, n int64, large bool) (reserved *p
 }
 
 // tryReserve is reserve, but does not wait: made is closed when it may succeed, and nil if it never will.
-func (x *indexes) tryReserve(n int64, large bool) (reserved *pending, dropped []string, made <-chan struct{}, err error) {
+func (x *Set) tryReserve(n int64, large bool) (reserved *pending, dropped []string, made <-chan struct{}, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if others := x.largeLocked(); large && others > 0 && n > x.limit/2-others {
@@ -180,7 +184,7 @@ func (x *indexes) tryReserve(n int64, large bool) (reserved *pending, dropped []
 				return reserved, dropped, nil, nil
 			}
 		} else {
-			err = fmt.Errorf("needed %s, filters use %s of %s: raise --filter-memory, or end jobs with other filters", inBytes(n), inBytes(x.used), inBytes(x.limit))
+			err = fmt.Errorf("needed %s, filters use %s of %s: raise --filter-memory, or end jobs with other filters", rows.FormatBytes(n), rows.FormatBytes(x.used), rows.FormatBytes(x.limit))
 		}
 		idle := x.idleLocked()
 		switch {
@@ -196,7 +200,7 @@ func (x *indexes) tryReserve(n int64, large bool) (reserved *pending, dropped []
 }
 
 // largeLocked is the memory of large indexes being made.
-func (x *indexes) largeLocked() (bytes int64) {
+func (x *Set) largeLocked() (bytes int64) {
 	for p := range x.making {
 		if p.large {
 			bytes += p.bytes
@@ -207,7 +211,7 @@ func (x *indexes) largeLocked() (bytes int64) {
 
 // allow reserves memory for a step of evaluating a filter. All steps together get at most a quarter of what they leave free, unless this one
 // runs alone.
-func (x *indexes) allow(n int64, alone bool) (*rows.Allowance, error) {
+func (x *Set) allow(n int64, alone bool) (*rows.Allowance, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	clients := x.budget.Clients()
@@ -222,7 +226,7 @@ func (x *indexes) allow(n int64, alone bool) (*rows.Allowance, error) {
 }
 
 // disallow releases the memory of a step.
-func (x *indexes) disallow(a *rows.Allowance, n int64) {
+func (x *Set) disallow(a *rows.Allowance, n int64) {
 	a.Close()
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -239,7 +243,7 @@ func (e *indexRoomError) Error() string { return "no memory for another filter: 
 func (e *indexRoomError) Unwrap() error { return e.cause }
 
 // idleLocked is the id of the index that no stream has used for the longest time, "" if all are in use.
-func (x *indexes) idleLocked() (id string) {
+func (x *Set) idleLocked() (id string) {
 	for candidate, i := range x.held {
 		if i.streams == 0 && (id == "" || i.touched.Before(x.held[id].touched)) {
 			id = candidate
@@ -248,20 +252,21 @@ func (x *indexes) idleLocked() (id string) {
 	return id
 }
 
-func (x *indexes) dropLocked(id string) {
+func (x *Set) dropLocked(id string) {
 	x.releaseLocked(x.held[id].pick.Bytes())
 	delete(x.held, id)
 	x.metrics.FilterIndexes.Add(-1)
 }
 
-func (x *indexes) releaseLocked(n int64) {
+func (x *Set) releaseLocked(n int64) {
 	x.budget.Release(n)
 	x.used -= n
 	x.metrics.FilterBytes.Add(float64(-n))
 }
 
-// close drops all indexes; those that streams use when the streams end.
-func (x *indexes) close() {
+// Close waits for the end of making indexes, whose context must have ended, and drops all indexes; those that streams use when the streams end.
+func (x *Set) Close() {
+	x.running.Wait()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.closed = true

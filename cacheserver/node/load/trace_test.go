@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package load
 
 import (
 	"testing"
@@ -17,7 +17,7 @@ import (
 
 // TestTracesOffCostNothing checks that splits allocate nothing for traces that nobody collects.
 func TestTracesOffCostNothing(t *testing.T) {
-	l := &load{splits: make([]source.Split, 1)}
+	l := &load{Config: &Config{}, splits: make([]source.Split, 1)}
 	now := time.Now()
 	if n := testing.AllocsPerRun(100, func() { l.traceSplit(t.Context(), job{}, now, time.Second, rows.Sealed{}) }); n > 0 {
 		t.Errorf("%v allocations, want 0", n)
@@ -30,7 +30,7 @@ func TestSpansOfSplitsAreBounded(t *testing.T) {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer(tracing.Scope)
 	for _, c := range []struct{ splits, want int }{{1, 1}, {mostSplitSpans, mostSplitSpans}, {mostSplitSpans + 1, 65}, {100_000, 128}} {
 		recorder.Reset()
-		l := &load{splits: make([]source.Split, c.splits)}
+		l := &load{Config: &Config{}, splits: make([]source.Split, c.splits)}
 		ctx, _ := tracing.Start(t.Context(), tracer, "load part")
 		for i := range l.splits {
 			l.splits[i] = source.Split{File: "s3://lake/a"}

@@ -1,7 +1,7 @@
 // Copyright The Kubeflow Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package serve
 
 import (
 	"context"
@@ -54,7 +54,7 @@ func TestCuts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := admitted{ticket: protocol.Ticket{
+			l := Lent{Ticket: protocol.Ticket{
 				Bounds: tt.bounds,
 				Epoch:  epoch.Epoch{Rows: rows, Shuffle: tt.shuffle, GlobalBatch: tt.batch, Tail: epoch.Keep},
 				Share:  epoch.Share{World: tt.world, Workers: 1},
@@ -72,7 +72,7 @@ func TestCutsOfMixtures(t *testing.T) {
 		Mix: &epoch.Mix{Parts: []epoch.Part{{Rows: 100, Weights: []uint64{1}}}},
 	}
 	want := cut{endless, 510} // no step has contiguous rows, although this node has all rows of the part
-	if got := (admitted{ticket: ticket}).cuts(2056, usualBytes, mostBytes); got != want {
+	if got := (Lent{Ticket: ticket}).cuts(2056, usualBytes, mostBytes); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -107,14 +107,14 @@ func TestStreamsShareMemory(t *testing.T) {
 	if err := budget.Reserve(limit - kept); err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{cfg: Config{Turns: fair.New(1), Config: role.Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2}}}
+	n := New(Config{Turns: fair.New(1), Config: role.Config{Budget: budget, Metrics: ops.NewMetrics(), Transport: transport.H2}})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // a client that has gone does not wait for memory
 	layout, err := rows.NewLayout(arrow.NewSchema(nil, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lent := admitted{columns: layout.All(), ticket: protocol.Ticket{Kind: protocol.Epoch, Job: "a"}}
+	lent := Lent{Columns: layout.All(), Ticket: protocol.Ticket{Kind: protocol.Epoch, Job: "a"}}
 	var most []int64
 	var open func(*sender) error
 	open = func(s *sender) error {

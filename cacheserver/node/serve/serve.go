@@ -1,0 +1,62 @@
+// Copyright The Kubeflow Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package serve streams the rows of a data node to clients with a ticket.
+package serve
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+
+	"github.com/kubeflow/datacache/cacheserver/fair"
+	"github.com/kubeflow/datacache/cacheserver/pick"
+	"github.com/kubeflow/datacache/cacheserver/protocol"
+	"github.com/kubeflow/datacache/cacheserver/role"
+	"github.com/kubeflow/datacache/cacheserver/rows"
+	"github.com/kubeflow/datacache/cacheserver/transport"
+)
+
+// Config configures a server. All fields are required.
+type Config struct {
+	role.Config
+	Index       int           // of the data node, for traces
+	Turns       *fair.Queue   // of the streams of this process
+	SendTimeout time.Duration // time for a client to read a message before its stream is ended
+	// Admit checks a sealed ticket and lends its rows. Its errors are statuses.
+	Admit func(ticket []byte) (Lent, error)
+}
+
+// Lent is the rows of a ticket in use by one call, which must call Done once.
+type Lent struct {
+	Rows    *rows.Rows
+	Columns *rows.Projection // the ticket's
+	Index   *pick.Index      // of the ticket's filter; nil: without one
+	Ticket  protocol.Ticket
+	Calls   *Calls // this one among them
+	Done    func()
+}
+
+// Server streams rows. Make it with New; it is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	streams streams
+	waiting atomic.Int64 // number of streams that wait for memory
+}
+
+// New returns a server.
+func New(cfg Config) *Server { return &Server{cfg: cfg} }
+
+// Flight returns the Flight service; status returns the value of its action "status".
+func (n *Server) Flight(status func() any) flight.FlightServer {
+	return &service{Flight: transport.Flight{Status: status}, server: n}
+}
+
+// Memory bounds what connections and requests hold.
+func (n *Server) Memory() transport.Memory { return memory{n} }
+
+// Traffic returns what clients read: all of them, and at most most readers.
+func (n *Server) Traffic(most int) (protocol.Traffic, []protocol.Reader) {
+	return n.streams.list(time.Now(), most)
+}
