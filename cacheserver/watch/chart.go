@@ -18,13 +18,12 @@ const (
 	bucket = 5
 )
 
-// chart is the drawing of the series of one chart. Its texts are escaped by the template.
+// chart is the drawing of the series of one chart. Its texts are not escaped.
 type chart struct {
-	Title         string
-	Summary       string // says in words what the lines show
-	Lines         []line
-	Top           string // label of the upper edge
-	Width, Height int
+	Title   string
+	Summary string // says in words what the lines show
+	Lines   []line
+	Top     string // label of the upper edge
 }
 
 type line struct {
@@ -53,7 +52,7 @@ func (h *history) charts() []chart {
 }
 
 func (h *history) chart(title string, members []int) chart {
-	c := chart{Title: title, Width: chartWidth, Height: chartHeight}
+	c := chart{Title: title}
 	unit := h.series[members[0]].Unit
 	means := make([][]float64, len(members))
 	most := 0.0

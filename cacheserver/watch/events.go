@@ -16,7 +16,7 @@ func (p *Page) update(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sections == nil {
-		p.sections = make([]section, len(sectionNames))
+		p.sections = make([]section, len(sections))
 	}
 	p.history.mu.Lock()
 	count := p.history.count
@@ -26,12 +26,12 @@ func (p *Page) update(now time.Time) {
 		p.drawn = count
 	}
 	d := p.data(now, draw)
-	for i, name := range sectionNames {
-		if name == "charts" && !draw {
+	for i, s := range sections {
+		if s.id == "charts" && !draw {
 			continue
 		}
-		if html := string(render(name, d)); html != p.sections[i].html {
-			p.sections[i] = section{html: html, version: p.sections[i].version + 1, message: message(name, html)}
+		if html := render(s.write, d); html != p.sections[i].html {
+			p.sections[i] = section{html: html, version: p.sections[i].version + 1, message: message(s.id, html)}
 		}
 	}
 	close(p.tick)
@@ -64,7 +64,7 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no") // asks nginx not to buffer
-	l := listener{writer: w, control: http.NewResponseController(w), sent: make([]int, len(sectionNames))}
+	l := listener{writer: w, control: http.NewResponseController(w), sent: make([]int, len(sections))}
 	p.mu.Lock()
 	tick := p.tick
 	p.mu.Unlock()

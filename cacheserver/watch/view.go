@@ -123,6 +123,8 @@ type Cell struct {
 	Tone   Tone    `json:"tone,omitempty"`
 	Bar    *Bar    `json:"bar,omitempty"`
 	Strip  []Piece `json:"strip,omitempty"`
+
+	Time time.Time `json:"-"` // in place of Text
 }
 
 // Bar is an amount out of a maximum.

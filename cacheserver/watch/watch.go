@@ -3,8 +3,8 @@
 
 // Package watch serves the page on which people look at a server: complete without JavaScript, and kept current with it.
 //
-// The same Page shows a head, a data node and an object cache: each implements [Source]. Every text is written by html/template, which
-// escapes it, and passes package redact. The page needs no inline script or style, which its Content-Security-Policy forbids.
+// The same Page shows a head, a data node and an object cache: each implements [Source]. Every text is escaped as it is written, and
+// passes package redact. The page needs no inline script or style, which its Content-Security-Policy forbids.
 package watch
 
 import (

@@ -204,8 +204,8 @@ func TestListenersGetWhatChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.sample(now.Add(time.Second))
-	if got := event(t, stream); len(got) != len(sectionNames) {
-		t.Errorf("the first message has %d sections, want all %d", len(got), len(sectionNames))
+	if got := event(t, stream); len(got) != len(sections) {
+		t.Errorf("the first message has %d sections, want all %d", len(got), len(sections))
 	}
 	view := full()
 	view.State, view.Tone = "Degraded", Warn

@@ -87,6 +87,8 @@ var bans = []ban{
 		why: "tables are read through an object cache by HTTP alone"},
 	{folder: "cacheserver", forbidden: []string{exporters},
 		why: "only commands decide where traces go, and what makes spans must not link the SDK"},
+	{folder: "cacheserver", forbidden: []string{"html/template", "text/template"},
+		why: "they call methods by name, so that the linker keeps all methods of all types: 20 MB in cacheserver"},
 	{folder: "controller", forbidden: []string{exporters},
 		why: "only commands decide where traces go, and what makes spans must not link the SDK"},
 	{folder: "cmd/cacheserver", forbidden: []string{kubernetes, sigs, "github.com/kubeflow/trainer", "github.com/envoyproxy", module + "/objectcache"},
