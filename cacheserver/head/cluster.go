@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,21 +19,16 @@ import (
 )
 
 // cluster is the head's state of its data nodes. It does no I/O: the goroutines that serve streams report events to it, and it queues
-// messages to nodes in their sessions' outboxes.
+// messages to nodes in their sessions' outboxes. Its parts decide: state what the cache is and waits for, limits when it fails, dataset
+// which reports are valid, filters which indexes nodes are asked for.
 type cluster struct {
-	nodeTimeout  time.Duration
-	joinTimeout  time.Duration
-	loadTimeout  time.Duration
-	started      time.Time
-	salt         []byte        // for deriving the key of tickets
-	storeTrouble func() string // describes the reads of the object store that are being retried, if any
+	limits
+	salt []byte // for deriving the key of tickets
 
-	mu       sync.Mutex
-	members  []member // by node
-	data     dataset
-	filters  filters
-	trace    loadTrace
-	stopping bool
+	mu sync.Mutex
+	state
+	filters filters
+	trace   loadTrace
 }
 
 // planning records the progress of planning, in files.
@@ -57,30 +51,14 @@ func (c *cluster) planningFailed(reason string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.data.planFailure, c.data.trouble = reason, ""
-	c.decideLocked(now)
+	c.checkLocked(now)
 }
 
-// decideLocked fails a cache that can't be planned, unless a node may hold its plan: a running node that holds rows joins a restarted
-// head within the time that it may be silent; we wait three times as long, since the head's address may have to be resolved again.
-func (c *cluster) decideLocked(now time.Time) {
-	if c.data.planFailure == "" || c.data.plan != nil || c.data.failure != "" {
-		return
+// checkLocked fails the cache if it must fail now.
+func (c *cluster) checkLocked(now time.Time) {
+	if reason := c.fault(&c.state, now); reason != "" {
+		c.failLocked(reason)
 	}
-	if len(c.unheardLocked()) > 0 && now.Sub(c.started) <= 3*c.nodeTimeout {
-		return
-	}
-	c.failLocked(c.data.planFailure)
-}
-
-// unheardLocked lists the nodes that may hold a plan unknown to the cluster.
-func (c *cluster) unheardLocked() []string {
-	var unheard []string
-	for i := range c.members {
-		if c.members[i].incarnation == "" || c.data.nodes[i].recalled != noPlan {
-			unheard = append(unheard, fmt.Sprint(i))
-		}
-	}
-	return unheard
 }
 
 // apply processes one message of a node. An error ends the session.
@@ -107,7 +85,10 @@ func (c *cluster) apply(s *session, message peer.ToHead, now time.Time) error {
 		}
 		return nil
 	case message.Indexed != nil:
-		return c.indexedLocked(s, *message.Indexed)
+		if !c.data.loads(message.Indexed.Plan) {
+			return nil
+		}
+		return c.filters.indexed(s, m.address, *message.Indexed, c.data.nodes[s.index].rows)
 	case message.Leaving != nil:
 		return errors.New(message.Leaving.Reason)
 	}
@@ -135,28 +116,18 @@ func (c *cluster) loadedLocked(index int, l peer.Loaded, now time.Time) error {
 		return err
 	}
 	for i := range c.members {
-		if c.nodeStateLocked(i) != protocol.NodeReady {
+		if c.node(i) != protocol.NodeReady {
 			return nil
 		}
 	}
-	err := c.completeLocked()
-	c.endTraceLocked(err)
-	return err
-}
-
-// completeLocked records that every row is in memory. The first time it sends Ready to the nodes, with the hashes of all splits: from
-// now on clients may use these rows, so they must be reproducible, whichever process is lost.
-func (c *cluster) completeLocked() error {
-	if c.data.ready {
-		return nil
-	}
-	encoded, err := encodeRecord(c.data.plan, c.data.splits)
-	if err != nil {
-		return err
-	}
-	c.data.ready, c.data.origin, c.data.record = true, readyPlan, encoded
-	for i := range c.members {
-		c.members[i].session.tell(peer.ToNode{Ready: &peer.Ready{Plan: c.data.plan.fingerprint, Record: encoded}})
+	if !c.data.ready {
+		err := c.data.complete()
+		c.trace.end(&c.data, err)
+		if err != nil {
+			return err
+		}
+		ready := &peer.Ready{Plan: c.data.plan.fingerprint, Record: c.data.record}
+		c.members.tell(peer.ToNode{Ready: ready}, func(int) bool { return true })
 	}
 	return nil
 }
@@ -173,8 +144,7 @@ func (c *cluster) leave(s *session, reason string, now time.Time) {
 // loseLocked records that a node is not connected any more, and its rows don't count as loaded: if it joins again with them, it reports
 // them again.
 func (c *cluster) loseLocked(index int, reason string, now time.Time) {
-	m := &c.members[index]
-	m.session, m.gone, m.goneSince, m.vitals = nil, reason, now, peer.Vitals{}
+	c.members[index].lose(reason, now)
 	c.filters.wake()
 	c.data.reset(index)
 }
@@ -185,51 +155,32 @@ func (c *cluster) failLocked(reason string) {
 		return
 	}
 	c.data.failure = reason
-	c.endTraceLocked(errors.New(reason))
-	for i := range c.members {
-		if s := c.members[i].session; s != nil && c.data.nodes[i].recalled == noPlan {
-			c.abortLocked(s)
-		}
-	}
+	c.trace.end(&c.data, errors.New(reason))
+	c.members.tell(c.abort(), func(i int) bool { return c.data.nodes[i].recalled == noPlan })
 }
 
-// abortLocked tells a node why the cache failed. The node keeps running, to report the reason, and frees its rows of the failed plan.
-func (c *cluster) abortLocked(s *session) {
+// abort tells a node why the cache failed. The node keeps running, to report the reason, and frees its rows of the failed plan.
+func (c *state) abort() peer.ToNode {
 	abort := &peer.Abort{Reason: c.data.failure}
 	if c.data.plan != nil {
 		abort.Plan = c.data.plan.fingerprint
 	}
-	s.tell(peer.ToNode{Abort: abort})
+	return peer.ToNode{Abort: abort}
 }
 
-// tick closes the sessions of silent nodes, and ends the evaluation of filters that nobody waits for. It fails a first load whose nodes never joined, or that made no progress for too long
-// because of the store or the catalog. A cache that was Ready is never failed for this, since its rows are in use.
+// tick closes the sessions of silent nodes, ends the evaluation of filters that nobody waits for, and fails a cache that has waited for
+// too long.
 func (c *cluster) tick(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	missing := make([]string, 0, len(c.members))
 	for i := range c.members {
-		m := &c.members[i]
-		if m.session != nil && now.Sub(m.seen) > c.nodeTimeout {
-			m.session.close(status.Errorf(codes.DeadlineExceeded, "silent for %s", c.nodeTimeout))
-			c.loseLocked(i, fmt.Sprintf("silent for more than %s", c.nodeTimeout), m.seen)
-		}
-		if m.incarnation == "" {
-			missing = append(missing, fmt.Sprint(i))
+		if m := &c.members[i]; m.session != nil && now.Sub(m.seen) > c.silence {
+			m.session.close(status.Errorf(codes.DeadlineExceeded, "silent for %s", c.silence))
+			c.loseLocked(i, fmt.Sprintf("silent for more than %s", c.silence), m.seen)
 		}
 	}
-	c.decideLocked(now)
-	c.cancelFiltersLocked(now)
-	if c.data.ready {
-		return
-	}
-	if len(missing) > 0 && now.Sub(c.started) > c.joinTimeout {
-		c.failLocked(fmt.Sprintf("%d of %d data nodes joined within %s; missing: %s. Start them with this head's address, or lower the number of nodes",
-			len(c.members)-len(missing), len(c.members), c.joinTimeout, strings.Join(missing, ", ")))
-	}
-	if trouble := c.troubleLocked(); trouble != "" && now.Sub(c.data.progressed) > c.loadTimeout {
-		c.failLocked(fmt.Sprintf("no progress for %s: %s", c.loadTimeout, trouble))
-	}
+	c.checkLocked(now)
+	c.filters.cancel(c.members, c.data.plan, now)
 }
 
 // stop makes the cluster reject everything and ends all sessions.
@@ -242,6 +193,20 @@ func (c *cluster) stop() {
 			s.close(status.Error(codes.Unavailable, "the head is stopping"))
 		}
 	}
+}
+
+// endTrace ends the trace of the first load, if it has not ended.
+func (c *cluster) endTrace(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trace.end(&c.data, err)
+}
+
+// status returns a copy of the cluster's state.
+func (c *cluster) status(table string) protocol.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.report(table)
 }
 
 // view is what responses are made from: the plan, the location of its rows and the nodes that hold them. It is a copy.
@@ -259,7 +224,12 @@ type view struct {
 func (c *cluster) view() (view, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch state, reason := c.stateLocked(); state {
+	return c.ready()
+}
+
+// ready is view for a caller that holds mu.
+func (c *state) ready() (view, error) {
+	switch state, reason := c.overall(); state {
 	case protocol.StateReady:
 	case protocol.StateFailed:
 		return view{}, status.Error(codes.Unavailable, "the cache failed: "+reason)

@@ -27,8 +27,8 @@ var start = time.Unix(1_800_000_000, 0)
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
 	return &cluster{
-		nodeTimeout: 10 * time.Second, joinTimeout: time.Minute, loadTimeout: 10 * time.Minute, started: start,
-		salt: []byte("k"), members: make([]member, n), data: newDataset("q", n, start),
+		limits: limits{started: start, silence: 10 * time.Second, join: time.Minute, load: 10 * time.Minute}, salt: []byte("k"),
+		state: state{members: make(members, n), data: newDataset("q", n, start)},
 	}
 }
 

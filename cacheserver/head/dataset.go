@@ -133,6 +133,16 @@ func (d *dataset) adopt(p *tablePlan, from origin, encoded []byte, done []peer.S
 	d.failure, d.planFailure = "", ""
 }
 
+// complete records that every row is in memory. The record of the plan then has the hashes of all splits: from now on clients may
+// use these rows, so they must be reproducible, whichever process is lost.
+func (d *dataset) complete() error {
+	encoded, err := encodeRecord(d.plan, d.splits)
+	if err == nil {
+		d.ready, d.origin, d.record = true, readyPlan, encoded
+	}
+	return err
+}
+
 // reset clears the state of a node, which then starts anew.
 func (d *dataset) reset(node int) { d.nodes[node] = load{done: map[int]bool{}} }
 
@@ -147,11 +157,6 @@ func (d *dataset) assign(node int, salt []byte) *peer.Assign {
 		First: run.First, Splits: d.plan.encoded[run.First:run.End], Salt: salt,
 		Record: d.record, Ready: d.ready,
 	}
-}
-
-// rowsOf returns how many rows a node has reported, and the number of its splits.
-func (d *dataset) rowsOf(node int) (rows int64, splits int) {
-	return d.nodes[node].reported, d.plan.runs[node].Len()
 }
 
 // bounds returns the rows of each node, once all have loaded, and the total number of rows.

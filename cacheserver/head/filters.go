@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -76,69 +77,90 @@ type nodeFilter struct {
 
 // filtered waits until every node has the index of a filter over the rows of v, and returns v with the filtered rows and the index's id.
 func (c *cluster) filtered(ctx context.Context, v view, by asked) (view, string, error) {
-	f, err := c.openFilter(v.plan, by)
+	c.mu.Lock()
+	f, err := c.filters.open(v.plan, len(v.nodes), by)
+	c.mu.Unlock()
 	if err != nil {
 		return view{}, "", err
 	}
-	defer func() { c.closeFilter(f, ctx.Err()) }()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		f.close(ctx.Err())
+	}()
 	deadline := time.NewTimer(indexWait)
 	defer deadline.Stop()
 	for {
-		v, err := c.view() // it may have changed during the wait
-		if err != nil {
-			return view{}, "", err
-		}
-		counts, changed, err := c.askNodes(v.plan, f)
-		if err != nil {
-			return view{}, "", err
-		}
-		if counts != nil {
-			v.bounds = assign.BoundsOf(counts)
-			v.filtered = v.bounds[len(v.bounds)-1][1]
-			v.rows = v.filtered
-			return v, f.id, nil
+		filtered, changed, err := c.askNodes(v.plan, f)
+		if err != nil || changed == nil {
+			return filtered, f.id, err
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return view{}, "", status.FromContextError(ctx.Err()).Err()
 		case <-deadline.C:
-			return view{}, "", c.indexing(f)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return view{}, "", status.Errorf(codes.Unavailable, "indexing filter (%d/%d nodes)", f.indexed(c.members), len(f.nodes))
 		}
 	}
 }
 
-// openFilter returns the filter, for use by one request.
-func (c *cluster) openFilter(plan *tablePlan, by asked) (*filter, error) {
+// askNodes requests the index of a filter from the nodes that have none. It returns the cluster's view, which may have changed, with the
+// filtered rows once all nodes have it, and before that a channel that is closed when this may be so.
+func (c *cluster) askNodes(plan *tablePlan, f *filter) (v view, changed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.filters.held[by.text]
-	if f == nil {
-		if len(c.filters.held) >= mostFilters && !c.forgetFilterLocked() {
+	if v, err = c.ready(); err != nil {
+		return view{}, nil, err
+	}
+	if v.plan != plan || c.filters.held[f.by.text] != f {
+		return view{}, nil, status.Error(codes.Unavailable, "filter: the cache has changed its plan: ask again")
+	}
+	if err := c.filters.ask(c.members, plan, f); err != nil {
+		return view{}, nil, err
+	}
+	if f.indexed(c.members) < len(f.nodes) {
+		return view{}, c.filters.changed, nil
+	}
+	counts := make([]int64, len(f.nodes))
+	for i := range f.nodes {
+		counts[i] = f.nodes[i].rows
+	}
+	v.bounds = assign.BoundsOf(counts)
+	v.filtered = v.bounds[len(v.bounds)-1][1]
+	v.rows = v.filtered
+	return v, nil, nil
+}
+
+// open returns the filter of a plan, for use by one request.
+func (f *filters) open(plan *tablePlan, nodes int, by asked) (*filter, error) {
+	one := f.held[by.text]
+	if one == nil {
+		if len(f.held) >= mostFilters && !f.forget() {
 			return nil, status.Errorf(codes.ResourceExhausted, "filter: requests wait for %d other filters: ask again later", mostFilters)
 		}
 		id, err := fingerprintOf([]string{plan.fingerprint, by.text})
 		if err != nil {
 			return nil, err
 		}
-		f = &filter{id: id, nodes: make([]nodeFilter, len(c.members))}
-		c.filters.held[by.text] = f
+		one = &filter{id: id, nodes: make([]nodeFilter, nodes)}
+		f.held[by.text] = one
 	}
-	if f.waiting == 0 { // otherwise another request has just been asking
-		for i := range f.nodes {
-			f.nodes[i].refusal = nil
+	if one.waiting == 0 { // otherwise another request has just been asking
+		for i := range one.nodes {
+			one.nodes[i].refusal = nil
 		}
-		f.by = by
+		one.by = by
 	}
-	f.waiting++
-	f.touched = time.Now()
-	return f, nil
+	one.waiting++
+	one.touched = time.Now()
+	return one, nil
 }
 
-// closeFilter ends the use of a filter by one request; canceled is the error of its context.
-func (c *cluster) closeFilter(f *filter, canceled error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// close ends the use of a filter by one request; canceled is the error of its context.
+func (f *filter) close(canceled error) {
 	patience := lapsedPatience
 	if errors.Is(canceled, context.Canceled) {
 		patience = leftPatience
@@ -147,16 +169,26 @@ func (c *cluster) closeFilter(f *filter, canceled error) {
 	f.needless = time.Now().Add(patience)
 }
 
-// cancelFiltersLocked tells nodes to stop evaluating filters that nobody waits for.
-func (c *cluster) cancelFiltersLocked(now time.Time) {
-	for _, f := range c.filters.held {
-		if f.waiting > 0 || now.Before(f.needless) {
+// indexed is the number of nodes that have the index of a filter.
+func (f *filter) indexed(m members) (nodes int) {
+	for i := range f.nodes {
+		if s := m[i].session; s != nil && f.nodes[i].done == s {
+			nodes++
+		}
+	}
+	return nodes
+}
+
+// cancel tells nodes to stop evaluating filters that nobody waits for.
+func (f *filters) cancel(m members, plan *tablePlan, now time.Time) {
+	for _, one := range f.held {
+		if one.waiting > 0 || now.Before(one.needless) {
 			continue
 		}
-		for i := range f.nodes {
-			if s := c.members[i].session; f.nodes[i].indexes(s) {
-				f.nodes[i].asked = nil
-				s.tell(peer.ToNode{Unindex: &peer.Unindex{Plan: c.data.plan.fingerprint, ID: f.id}})
+		for i := range one.nodes {
+			if s := m[i].session; one.nodes[i].indexes(s) {
+				one.nodes[i].asked = nil
+				s.tell(peer.ToNode{Unindex: &peer.Unindex{Plan: plan.fingerprint, ID: one.id}})
 			}
 		}
 	}
@@ -165,67 +197,51 @@ func (c *cluster) cancelFiltersLocked(now time.Time) {
 // indexes reports whether the node was asked for the index over a session, and has not answered.
 func (n *nodeFilter) indexes(s *session) bool { return s != nil && n.asked == s && n.done != s }
 
-// forgetFilterLocked forgets the filter that was not requested for the longest time, if no request waits for it.
-func (c *cluster) forgetFilterLocked() bool {
+// forget forgets the filter that was not requested for the longest time, if no request waits for it.
+func (f *filters) forget() bool {
 	var oldest *filter
-	for _, f := range c.filters.held {
-		if f.waiting == 0 && (oldest == nil || f.touched.Before(oldest.touched)) {
-			oldest = f
+	for _, one := range f.held {
+		if one.waiting == 0 && (oldest == nil || one.touched.Before(oldest.touched)) {
+			oldest = one
 		}
 	}
 	if oldest == nil {
 		return false
 	}
-	delete(c.filters.held, oldest.by.text)
+	delete(f.held, oldest.by.text)
 	return true
 }
 
-// askNodes requests the index of a filter from the nodes that have none. It returns the filtered rows of each node once all have it,
-// and before that a channel that is closed when this may have changed.
-func (c *cluster) askNodes(plan *tablePlan, f *filter) (counts []int64, changed <-chan struct{}, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.data.plan != plan || c.filters.held[f.by.text] != f {
-		return nil, nil, status.Error(codes.Unavailable, "filter: the cache has changed its plan: ask again")
+// ask requests the index of a filter from the connected nodes that have none and were not asked.
+func (f *filters) ask(m members, plan *tablePlan, one *filter) error {
+	if one.failure != "" {
+		return status.Error(codes.FailedPrecondition, one.failure)
 	}
-	if f.failure != "" {
-		return nil, nil, status.Error(codes.FailedPrecondition, f.failure)
-	}
-	counts = make([]int64, len(f.nodes))
-	waits := false
-	for i := range f.nodes {
-		n, s := &f.nodes[i], c.members[i].session
-		counts[i] = n.rows
+	for i := range one.nodes {
+		n, s := &one.nodes[i], m[i].session
 		if n.refusal != nil {
-			return nil, nil, n.refusal
+			return n.refusal
 		}
-		if n.done == s && s != nil {
+		if s == nil || n.done == s || n.asked == s {
 			continue
 		}
-		waits = true
-		if n.asked == s || s == nil {
-			continue
-		}
-		if err := c.mayIndexLocked(i, f.by); err != nil {
-			return nil, nil, err
+		if err := f.mayIndex(i, s, one.by); err != nil {
+			return err
 		}
 		n.asked = s
-		s.tell(peer.ToNode{Index: &peer.Index{Plan: plan.fingerprint, ID: f.id, Filter: f.by.text, Job: f.by.job}})
+		s.tell(peer.ToNode{Index: &peer.Index{Plan: plan.fingerprint, ID: one.id, Filter: one.by.text, Job: one.by.job}})
 	}
-	if waits {
-		return nil, c.filters.changed, nil
-	}
-	return counts, nil, nil
+	return nil
 }
 
-// mayIndexLocked returns an error if a filter is large, and the node is evaluating as many large ones as it may, of all clients or of one
+// mayIndex returns an error if a filter is large, and the node is evaluating as many large ones as it may, of all clients or of one
 // address.
-func (c *cluster) mayIndexLocked(node int, by asked) error {
+func (f *filters) mayIndex(node int, s *session, by asked) error {
 	all, own := 0, 0
-	for _, f := range c.filters.held {
-		if f.by.comparisons > smallComparisons && f.nodes[node].indexes(c.members[node].session) {
+	for _, one := range f.held {
+		if one.by.comparisons > smallComparisons && one.nodes[node].indexes(s) {
 			all++
-			if f.by.client == by.client {
+			if one.by.client == by.client {
 				own++
 			}
 		}
@@ -241,44 +257,26 @@ func (c *cluster) mayIndexLocked(node int, by asked) error {
 	return nil
 }
 
-// indexing describes how far the nodes are with a filter.
-func (c *cluster) indexing(f *filter) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	done := 0
-	for i := range f.nodes {
-		if s := c.members[i].session; s != nil && f.nodes[i].done == s {
-			done++
-		}
-	}
-	return status.Errorf(codes.Unavailable, "indexing filter (%d/%d nodes)", done, len(f.nodes))
-}
-
-// indexedLocked records a node's answer about a filter.
-func (c *cluster) indexedLocked(s *session, m peer.Indexed) error {
-	if !c.data.loads(m.Plan) {
-		return nil
-	}
-	if rows := c.data.nodes[s.index].rows; m.Rows < 0 || m.Rows > rows {
+// indexed records the answer about a filter of a node at an address that holds some rows.
+func (f *filters) indexed(s *session, address string, m peer.Indexed, rows int64) error {
+	if m.Rows < 0 || m.Rows > rows {
 		return status.Errorf(codes.InvalidArgument, "data node %d says that a filter selects %d of its %d rows", s.index, m.Rows, rows)
 	}
-	defer c.filters.wake()
-	for _, f := range c.filters.held {
-		n := &f.nodes[s.index]
-		for _, dropped := range m.Dropped {
-			if f.id == dropped {
-				n.asked, n.done = nil, nil
-			}
+	defer f.wake()
+	for _, one := range f.held {
+		n := &one.nodes[s.index]
+		if slices.Contains(m.Dropped, one.id) {
+			n.asked, n.done = nil, nil
 		}
-		if f.id == m.ID {
-			c.answeredLocked(f, s, m)
+		if one.id == m.ID {
+			one.answered(s, address, m)
 		}
 	}
 	return nil
 }
 
-func (c *cluster) answeredLocked(f *filter, s *session, m peer.Indexed) {
-	n, address := &f.nodes[s.index], c.members[s.index].address
+func (f *filter) answered(s *session, address string, m peer.Indexed) {
+	n := &f.nodes[s.index]
 	if m.Refusal != "" {
 		code := codes.Internal
 		if m.NoRoom {

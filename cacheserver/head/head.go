@@ -71,9 +71,8 @@ func New(cfg Config) (*Head, error) {
 	h := &Head{cfg: cfg, sealer: protocol.NewSealer(peer.TicketKey(cfg.Secret, salt)), checks: work.New(runtime.GOMAXPROCS(0))}
 	now := time.Now()
 	h.cluster = &cluster{
-		nodeTimeout: cfg.NodeTimeout, joinTimeout: cfg.JoinTimeout, loadTimeout: cfg.LoadTimeout, started: now,
-		data: newDataset(request, cfg.Nodes, now),
-		salt: salt, storeTrouble: cfg.Store.Trouble, members: make([]member, cfg.Nodes),
+		limits: limits{started: now, silence: cfg.NodeTimeout, join: cfg.JoinTimeout, load: cfg.LoadTimeout}, salt: salt,
+		state: state{members: make(members, cfg.Nodes), data: newDataset(request, cfg.Nodes, now), storeTrouble: cfg.Store.Trouble},
 	}
 	return h, nil
 }
@@ -82,7 +81,7 @@ func New(cfg Config) (*Head, error) {
 // Start continues, so that the reason can be read.
 func (h *Head) Start(ctx context.Context) error {
 	defer context.AfterFunc(ctx, h.cluster.stop)()
-	ctx = h.cluster.startTrace(ctx, h.cfg.Tracer, h.table())
+	ctx = h.cluster.trace.start(ctx, h.cfg.Tracer, h.table(), h.cfg.Nodes)
 	defer h.cluster.endTrace(errors.New("the head stopped"))
 	return h.cfg.Serve(ctx, role.Role{
 		Memory: h.cfg.Budget.Clients(), Status: h, Page: &pageSource{head: h},

@@ -4,7 +4,6 @@
 package head
 
 import (
-	"fmt"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -36,18 +35,11 @@ func originOf(held *peer.Held) origin {
 func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.checkLocked(hello); err != nil {
+	if err := c.admits(hello); err != nil {
 		return nil, err
 	}
-	m := &c.members[hello.Index]
-	c.replaceLocked(m, hello)
-	s := &session{index: hello.Index, out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{})}
-	restarts := m.restarts
-	if m.incarnation != "" && m.incarnation != hello.Incarnation {
-		restarts++
-	}
-	*m = member{session: s, address: hello.Address, machine: hello.Machine, incarnation: hello.Incarnation, restarts: restarts, seen: now}
-	c.noteJoinedLocked()
+	s := c.members[hello.Index].join(hello, now)
+	c.trace.joined(c.members)
 	c.data.reset(s.index)
 	if c.data.wants(hello.Held) {
 		c.data.nodes[s.index].recalled = originOf(hello.Held)
@@ -55,7 +47,7 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 		return s, nil
 	}
 	c.welcomeLocked(s)
-	c.decideLocked(now)
+	c.checkLocked(now)
 	return s, nil
 }
 
@@ -63,13 +55,14 @@ func (c *cluster) join(hello peer.Hello, now time.Time) (*session, error) {
 func (c *cluster) welcomeLocked(s *session) {
 	switch {
 	case c.data.failure != "":
-		c.abortLocked(s)
+		s.tell(c.abort())
 	case c.data.plan != nil:
 		c.assignLocked(s)
 	}
 }
 
-func (c *cluster) checkLocked(hello peer.Hello) error {
+// admits returns why a node may not join.
+func (c *state) admits(hello peer.Hello) error {
 	switch {
 	case c.stopping:
 		return status.Error(codes.Unavailable, "the head is stopping")
@@ -81,18 +74,6 @@ func (c *cluster) checkLocked(hello peer.Hello) error {
 		return status.Error(codes.InvalidArgument, "hello without incarnation or address")
 	}
 	return nil
-}
-
-// replaceLocked ends the previous session of a node's index, if there is one.
-func (c *cluster) replaceLocked(m *member, hello peer.Hello) {
-	if m.session == nil {
-		return
-	}
-	if m.incarnation != hello.Incarnation {
-		reason := fmt.Sprintf("another process, at %s, joined as data node %d", hello.Address, hello.Index)
-		m.session.tell(peer.ToNode{Abort: &peer.Abort{Reason: reason, Final: true}})
-	}
-	m.session.close(status.Errorf(codes.Aborted, "data node %d joined again", hello.Index))
 }
 
 // rival returns the session of a process at another address that uses the index in hello, or nil. A process at the same address
@@ -143,7 +124,7 @@ func (c *cluster) forget(s *session, now time.Time) {
 	if c.members[s.index].session == s {
 		c.data.nodes[s.index].recalled = noPlan
 		c.welcomeLocked(s)
-		c.decideLocked(now)
+		c.checkLocked(now)
 	}
 }
 

@@ -36,13 +36,13 @@ func (l *pageSource) Series() []watch.Series {
 func (l *pageSource) Sample() watch.Sample {
 	c, now := l.head.cluster, time.Now()
 	c.mu.Lock()
-	total, readers := c.trafficLocked()
+	total, readers := c.traffic()
 	s := watch.Sample{Values: reading.Values(total), Done: int64(c.data.footers[0]), Total: int64(c.data.footers[1])}
 	if c.data.plan != nil {
 		s.Done, s.Total = 0, int64(len(c.data.plan.Splits))
 	}
 	var rows, bytes, used, limit, ready float64
-	state, reason := c.stateLocked()
+	state, reason := c.overall()
 	s.States = append(s.States, watch.State{Who: "cache", Is: string(state), Reason: reason, Tone: toneOf(state)})
 	for i := range c.members {
 		m, d := &c.members[i], &c.data.nodes[i]
@@ -50,7 +50,7 @@ func (l *pageSource) Sample() watch.Sample {
 		if !l.head.cfg.OneProcess || i == 0 {
 			used, limit = used+float64(m.vitals.Memory.Used), limit+float64(m.vitals.Memory.Limit)
 		}
-		node := watch.State{Who: fmt.Sprintf("data node %d", i), Is: string(c.nodeStateLocked(i)), Reason: d.trouble}
+		node := watch.State{Who: fmt.Sprintf("data node %d", i), Is: string(c.node(i)), Reason: d.trouble}
 		if m.gone != "" && m.session == nil {
 			node.Reason = m.loss()
 		}
@@ -70,15 +70,6 @@ func (l *pageSource) Sample() watch.Sample {
 	return s
 }
 
-// trafficLocked returns what clients read from all data nodes.
-func (c *cluster) trafficLocked() (total protocol.Traffic, readers []protocol.Reader) {
-	for i := range c.members {
-		total.Add(c.members[i].vitals.Total)
-		readers = append(readers, c.members[i].vitals.Readers...)
-	}
-	return total, readers
-}
-
 // View implements watch.Source.
 func (l *pageSource) View() watch.View {
 	s := l.head.Report()
@@ -92,9 +83,9 @@ func (l *pageSource) View() watch.View {
 	if c.data.plan == nil {
 		v.Done, v.Total, v.Unit = int64(c.data.footers[0]), int64(c.data.footers[1]), "files planned"
 	}
-	v.Tables = []watch.Table{c.nodesLocked(s), l.readers.Table()}
+	v.Tables = []watch.Table{c.nodes(s), l.readers.Table()}
 	v.Meters = l.meters(s)
-	v.Facts = c.factsLocked(s)
+	v.Facts = c.facts(s, c.started)
 	return v
 }
 
@@ -114,8 +105,8 @@ func (l *pageSource) meters(s protocol.Status) []watch.Meter {
 	return append(meters, own)
 }
 
-// nodesLocked lists the data nodes.
-func (c *cluster) nodesLocked(s protocol.Status) watch.Table {
+// nodes lists the data nodes.
+func (c *state) nodes(s protocol.Status) watch.Table {
 	t := watch.Table{
 		ID: "nodes", Title: "Data nodes", Note: spread(s),
 		Head: []string{"Node", "State", "Splits", "Rows", "Bytes", "Restarts", "Address", "Reason"},
@@ -149,8 +140,8 @@ func spread(s protocol.Status) string {
 	return fmt.Sprintf("Rows by node: least %s, median %s, most %s.", format(rows[0]), format(rows[len(rows)/2]), format(rows[len(rows)-1]))
 }
 
-// factsLocked describes the dataset.
-func (c *cluster) factsLocked(s protocol.Status) []watch.Fact {
+// facts describes the dataset.
+func (c *state) facts(s protocol.Status, since time.Time) []watch.Fact {
 	facts := []watch.Fact{{Name: "Table", Value: s.Table}}
 	if p := c.data.plan; p != nil {
 		facts = append(facts,
@@ -164,7 +155,7 @@ func (c *cluster) factsLocked(s protocol.Status) []watch.Fact {
 	return append(facts,
 		watch.Fact{Name: "Rows", Value: strconv.FormatInt(s.Rows, 10)},
 		watch.Fact{Name: "In memory", Value: watch.FormatBytes(float64(s.Bytes))},
-		watch.Fact{Name: "Head since", Value: c.started.UTC().Format(time.RFC3339)},
+		watch.Fact{Name: "Head since", Value: since.UTC().Format(time.RFC3339)},
 	)
 }
 

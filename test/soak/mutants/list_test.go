@@ -41,15 +41,15 @@ var list = []mutant{
 	},
 	{
 		"an abort is lost", "cacheserver/head/cluster.go",
-		"	s.tell(peer.ToNode{Abort: abort})", "	_, _ = s, abort",
+		"	return peer.ToNode{Abort: abort}", "	_ = abort\n	return peer.ToNode{}",
 	},
 	{
 		"a plan that nodes hold is made anew, under another snapshot", "cacheserver/head/dataset.go",
 		"held.Request != d.request || originOf(held) <= d.origin {", "held.Request == d.request || originOf(held) <= d.origin {",
 	},
 	{
-		"a take answers with a neighbour's row", "cacheserver/node/flight.go",
-		"rows.Run{First: uint64(row - l.ticket.Bounds[0]), Rows: 1}", "rows.Run{First: uint64(max(row-l.ticket.Bounds[0]-1, 0)), Rows: 1}",
+		"a take answers with a neighbour's row", "cacheserver/node/serve/flight.go",
+		"rows.Run{First: uint64(row - l.Ticket.Bounds[0]), Rows: 1}", "rows.Run{First: uint64(max(row-l.Ticket.Bounds[0]-1, 0)), Rows: 1}",
 	},
 	{
 		"an epoch that goes on skips a step", "cacheserver/head/answer.go",
@@ -57,7 +57,7 @@ var list = []mutant{
 		"	if r.Share.StartStep > 0 {\n		r.Share.StartStep++\n	}\n	return a.spread(protocol.Ticket{Kind: protocol.Epoch, Epoch: e, Share: r.Share})\n",
 	},
 	{
-		"an epoch lacks its last row", "cacheserver/node/epoch.go",
+		"an epoch lacks its last row", "cacheserver/node/serve/epoch.go",
 		"|| flush && rows > 0 {", "|| flush && rows > 1 {",
 	},
 	{
@@ -73,23 +73,23 @@ var list = []mutant{
 		"		e.sets = append(e.sets, set)\n", "		if len(e.sets) == 0 {\n			e.sets = append(e.sets, set)\n		}\n",
 	},
 	{
-		"the budget is released twice", "cacheserver/node/limiter.go",
+		"the budget is released twice", "cacheserver/node/load/limiter.go",
 		"a.budget.Release(a.need.working())", "a.budget.Release(2 * a.need.working())",
 	},
 	{
 		"a call never gives its rows back", "cacheserver/node/assignment.go",
-		"	l.rows.Release()\n	l.calls.done()\n", "	l.calls.done()\n",
+		"		rows.Release()\n		a.calls.Done()\n", "		a.calls.Done()\n",
 	},
 	{
-		"a lost node is not noticed", "cacheserver/head/status.go",
+		"a lost node is not noticed", "cacheserver/head/state.go",
 		"	case m.session == nil:\n		return protocol.NodeLost\n", "",
 	},
 	{
 		"a silent node is not noticed", "cacheserver/head/cluster.go",
-		"m.session != nil && now.Sub(m.seen) > c.nodeTimeout {", "m.session != nil && m.seen.IsZero() {",
+		"m.session != nil && now.Sub(m.seen) > c.silence {", "m.session != nil && m.seen.IsZero() {",
 	},
 	{
-		"a node gives up at the store's first trouble", "cacheserver/node/retry.go",
+		"a node gives up at the store's first trouble", "cacheserver/node/load/load.go",
 		"	if may == source.Soon {", "	if may == source.Soon && l.spec.Ready {",
 	},
 	{

@@ -5,7 +5,11 @@ package head
 
 import (
 	"fmt"
+	"strconv"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/kubeflow/datacache/cacheserver/protocol/peer"
 )
@@ -22,6 +26,56 @@ type member struct {
 	gone        string    // why it is not connected
 	goneSince   time.Time // and since when
 	vitals      peer.Vitals
+}
+
+// members are the data nodes by index. The cluster's mu protects them.
+type members []member
+
+// names lists the indices of the nodes that a condition holds for.
+func (m members) names(holds func(i int) bool) (names []string) {
+	for i := range m {
+		if holds(i) {
+			names = append(names, strconv.Itoa(i))
+		}
+	}
+	return names
+}
+
+// missing lists the nodes that never joined.
+func (m members) missing() []string {
+	return m.names(func(i int) bool { return m[i].incarnation == "" })
+}
+
+// tell sends a message to the connected nodes that a condition holds for.
+func (m members) tell(message peer.ToNode, holds func(i int) bool) {
+	for i := range m {
+		if s := m[i].session; s != nil && holds(i) {
+			s.tell(message)
+		}
+	}
+}
+
+// join replaces the process of a node's index, if there is one, by the one that says hello.
+func (m *member) join(hello peer.Hello, now time.Time) *session {
+	if m.session != nil {
+		if m.incarnation != hello.Incarnation {
+			reason := fmt.Sprintf("another process, at %s, joined as data node %d", hello.Address, hello.Index)
+			m.session.tell(peer.ToNode{Abort: &peer.Abort{Reason: reason, Final: true}})
+		}
+		m.session.close(status.Errorf(codes.Aborted, "data node %d joined again", hello.Index))
+	}
+	restarts := m.restarts
+	if m.incarnation != "" && m.incarnation != hello.Incarnation {
+		restarts++
+	}
+	s := &session{index: hello.Index, out: make(chan peer.ToNode, outboxSize), closed: make(chan struct{})}
+	*m = member{session: s, address: hello.Address, machine: hello.Machine, incarnation: hello.Incarnation, restarts: restarts, seen: now}
+	return s
+}
+
+// lose records that a node is not connected any more, since when and why.
+func (m *member) lose(reason string, since time.Time) {
+	m.session, m.gone, m.goneSince, m.vitals = nil, reason, since, peer.Vitals{}
 }
 
 // place is where a node is: its address and, if known, its machine.

@@ -11,50 +11,62 @@ import (
 	"github.com/kubeflow/datacache/cacheserver/watch/reading"
 )
 
-// status returns a copy of the cluster's state.
-func (c *cluster) status(table string) protocol.Status {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// state is what a cluster knows of its data nodes and of what they have of the dataset. Its methods only read it. The cluster's mu
+// protects it.
+type state struct {
+	members      members
+	data         dataset
+	stopping     bool
+	storeTrouble func() string // describes the reads of the object store that are being retried, if any
+}
+
+// report is the status of the cache.
+func (c *state) report(table string) protocol.Status {
 	s := protocol.Status{Table: table, Nodes: make([]protocol.NodeStatus, len(c.members))}
-	s.State, s.Reason = c.stateLocked()
+	s.State, s.Reason = c.overall()
 	if c.data.plan != nil {
 		s.Snapshot = c.data.plan.dataset.Snapshot
 		s.Splits.Total = len(c.data.plan.Splits)
 	}
 	for i := range c.members {
-		n := c.nodeStatusLocked(i)
+		n := c.nodeStatus(i)
 		s.Nodes[i] = n
 		s.Rows += n.Rows
 		s.Bytes += n.Bytes
 		s.Splits.Done += n.Splits.Done
 	}
-	_, readers := c.trafficLocked()
+	_, readers := c.traffic()
 	s.Readers = reading.Merge(readers)
 	s.Readers = s.Readers[:min(len(s.Readers), protocol.MaxReaders)]
 	return s
 }
 
-func (c *cluster) nodeStatusLocked(index int) protocol.NodeStatus {
+// traffic returns what clients read from all data nodes.
+func (c *state) traffic() (total protocol.Traffic, readers []protocol.Reader) {
+	for i := range c.members {
+		total.Add(c.members[i].vitals.Total)
+		readers = append(readers, c.members[i].vitals.Readers...)
+	}
+	return total, readers
+}
+
+func (c *state) nodeStatus(index int) protocol.NodeStatus {
 	m, l := &c.members[index], &c.data.nodes[index]
 	n := protocol.NodeStatus{
-		Index: index, Address: m.address, Machine: m.machine, State: c.nodeStateLocked(index), Restarts: m.restarts,
-		Bytes: l.bytes, Splits: protocol.SplitStatus{Done: len(l.done)}, Memory: m.vitals.Memory,
+		Index: index, Address: m.address, Machine: m.machine, State: c.node(index), Reason: l.trouble, Restarts: m.restarts,
+		Rows: l.reported, Bytes: l.bytes, Splits: protocol.SplitStatus{Done: len(l.done)}, Memory: m.vitals.Memory,
 	}
-	switch n.State {
-	case protocol.NodeLost:
+	if n.State == protocol.NodeLost {
 		n.Reason = m.loss()
-	case protocol.NodeMissing, protocol.NodeJoined, protocol.NodeLoading, protocol.NodeReady:
-		n.Reason = l.trouble
 	}
-	if c.data.plan == nil {
-		return n
+	if c.data.plan != nil {
+		n.Splits.Total = c.data.plan.runs[index].Len()
 	}
-	n.Rows, n.Splits.Total = c.data.rowsOf(index)
 	return n
 }
 
-// nodeStateLocked is the state of a node's connection or, while it is connected, of its part of the dataset.
-func (c *cluster) nodeStateLocked(index int) protocol.NodeState {
+// node is the state of a node's connection or, while it is connected, of its part of the dataset.
+func (c *state) node(index int) protocol.NodeState {
 	m, l := &c.members[index], &c.data.nodes[index]
 	switch {
 	case m.incarnation == "":
@@ -69,17 +81,17 @@ func (c *cluster) nodeStateLocked(index int) protocol.NodeState {
 	return protocol.NodeJoined
 }
 
-// stateLocked derives the cache's state, and one line that gives the reason.
-func (c *cluster) stateLocked() (protocol.State, string) {
+// overall derives the cache's state, and one line that gives the reason.
+func (c *state) overall() (protocol.State, string) {
 	switch {
 	case c.data.failure != "":
 		return protocol.StateFailed, c.data.failure
 	case c.stopping:
 		return protocol.StateDegraded, "the head is stopping"
 	case c.data.plan == nil:
-		return protocol.StatePlanning, c.planningLocked()
+		return protocol.StatePlanning, c.planning()
 	}
-	waits := c.waitsLocked()
+	waits := c.waits()
 	if len(waits) == 0 {
 		return protocol.StateReady, "ready"
 	}
@@ -91,32 +103,33 @@ func (c *cluster) stateLocked() (protocol.State, string) {
 		done += len(c.data.nodes[i].done)
 	}
 	progress := fmt.Sprintf("loading %d%% (%d/%d splits)", percent(done, total), done, total)
-	if missing := c.absentLocked(); missing != "" {
-		progress += "; " + missing
+	absent := c.members.names(func(i int) bool { return c.members[i].session == nil })
+	if len(absent) > 0 {
+		progress += "; waiting for data node " + strings.Join(absent, ", ") + " to join"
 	}
-	if trouble := c.troubleLocked(); trouble != "" {
+	if trouble := c.trouble(); trouble != "" {
 		progress += "; " + trouble
 	}
 	return protocol.StateLoading, progress
 }
 
-// planningLocked describes the progress of planning, and what delays it.
-func (c *cluster) planningLocked() string {
+// planning describes the progress of planning, and what delays it.
+func (c *state) planning() string {
 	progress := "planning"
 	if c.data.footers[1] > 0 {
 		progress = fmt.Sprintf("planning (%d/%d files)", c.data.footers[0], c.data.footers[1])
 	}
 	if c.data.planFailure != "" {
-		return fmt.Sprintf("%s failed: %s; waiting for data node %s, which may hold the rows", progress, c.data.planFailure, strings.Join(c.unheardLocked(), ", "))
+		return fmt.Sprintf("%s failed: %s; waiting for data node %s, which may hold the rows", progress, c.data.planFailure, strings.Join(c.unheard(), ", "))
 	}
-	if trouble := c.troubleLocked(); trouble != "" {
+	if trouble := c.trouble(); trouble != "" {
 		progress += ": " + trouble
 	}
 	return progress
 }
 
-// troubleLocked describes the temporary problem that delays the cache, if there is one.
-func (c *cluster) troubleLocked() string {
+// trouble describes the temporary problem that delays the cache, if there is one.
+func (c *state) trouble() string {
 	if c.data.plan == nil {
 		if c.data.trouble != "" || c.storeTrouble == nil {
 			return c.data.trouble
@@ -132,12 +145,12 @@ func (c *cluster) troubleLocked() string {
 	return strings.Join(troubles, "; ")
 }
 
-// waitsLocked describes, for each node that is not ready, what it is waiting for.
-func (c *cluster) waitsLocked() []string {
+// waits describes, for each node that is not ready, what it is waiting for.
+func (c *state) waits() []string {
 	var waits []string
 	for i := range c.members {
 		m, l := &c.members[i], &c.data.nodes[i]
-		switch c.nodeStateLocked(i) {
+		switch c.node(i) {
 		case protocol.NodeReady:
 		case protocol.NodeLost:
 			waits = append(waits, fmt.Sprintf("data node %d (%s) is gone %s", i, place(m.address, m.machine), m.loss()))
@@ -158,18 +171,9 @@ func (c *cluster) waitsLocked() []string {
 	return waits
 }
 
-// absentLocked names the nodes of which a first load has not heard anything.
-func (c *cluster) absentLocked() string {
-	var absent []string
-	for i := range c.members {
-		if s := c.nodeStateLocked(i); s == protocol.NodeMissing || s == protocol.NodeLost {
-			absent = append(absent, fmt.Sprint(i))
-		}
-	}
-	if len(absent) == 0 {
-		return ""
-	}
-	return "waiting for data node " + strings.Join(absent, ", ") + " to join"
+// unheard lists the nodes that may hold a plan unknown to the cluster.
+func (c *state) unheard() []string {
+	return c.members.names(func(i int) bool { return c.members[i].incarnation == "" || c.data.nodes[i].recalled != noPlan })
 }
 
 func percent(done, total int) int {
