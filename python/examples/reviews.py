@@ -140,7 +140,7 @@ def train(endpoint: str | None = None, epochs: int = 2, batch: int = 64, steps: 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            right, seen = right + int((scores.argmax(1) == step.data["labels"]).sum()), seen + step.rows
+            right, seen = right + int((scores.argmax(1) == step.data["labels"]).sum()), seen + step.num_rows
         accuracy = right / max(seen, 1)
         if loader.world.rank == 0:
             print(f"epoch {epoch}: {seen} rows on rank 0, accuracy {accuracy:.1%}\n{loader.stats()}", flush=True)

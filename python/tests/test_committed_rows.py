@@ -187,7 +187,7 @@ def check(plan: Schedule, committed: Committed) -> None:
             assert ids == rows, (plan, epoch, step.number)
             assert [row for batch in batches for row in batch.indices.tolist()] == step.rows
             assert [ok for batch in batches for ok in batch.valid.tolist()] == step.valid
-            assert max(b.rows for b in batches) - min(b.rows for b in batches) <= 1
+            assert max(b.num_rows for b in batches) - min(b.num_rows for b in batches) <= 1
             assert pa.Table.from_batches(got) == pa.Table.from_batches([rows_of(rows)])
 
 

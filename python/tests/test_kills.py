@@ -140,7 +140,7 @@ class Training:
         for batch in batches:
             columns = batch.numpy()
             assert batch.step == step
-            assert batch.rows == 0 or np.array_equal(columns["tokens"], tokens_of(columns["id"]))
+            assert batch.num_rows == 0 or np.array_equal(columns["tokens"], tokens_of(columns["id"]))
             assert batch.arrow().column("text") == rows_of(columns["id"]).column("text")
 
 

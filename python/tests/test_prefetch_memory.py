@@ -21,6 +21,7 @@ from cluster import Cluster
 
 from kubeflow_datacache import DataCache, World
 from kubeflow_datacache.fetch.queue import ByteQueue, QueueEntry
+from kubeflow_datacache.rows.batch import held_bytes
 from kubeflow_datacache.rows.size import memory_of
 
 MIB = 1 << 20
@@ -93,7 +94,7 @@ def test_batches_that_a_transform_made_count(cache: DataCache) -> None:
         global_batch_size=1, transform=grow, transform_threads=0, prefetch_bytes=20 * MIB, world=ALONE
     )
     batches = iter(loader)
-    assert next(batches).held_bytes > MIB
+    assert held_bytes(next(batches)) > MIB
     begun = time.monotonic()
     while loader.stats().prefetch_queue_depth.bytes < 4 * MIB:  # a quarter of it is for results
         assert time.monotonic() - begun < 60

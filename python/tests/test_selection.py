@@ -93,7 +93,7 @@ def test_what_is_no_selection(cache: DataCache) -> None:
         (ValueError, lambda: cache.select(filter=" "), "filter = ' ': want a condition"),
         (TypeError, lambda: cache.select(split=0.9), "split = 0.9: want Split"),  # pyright: ignore[reportArgumentType]
         (ValueError, lambda: Split(of=10, start=5, stop=11), "stop = 11: want 0 <= start <= stop <= of = 10"),
-        (ValueError, lambda: Split(of=0, start=0, stop=0), "of = 0: want 1 <= of < 2^62"),
+        (ValueError, lambda: Split(of=0, start=0, stop=0), "of = 0: want at least 1 and less than 2^62"),
         (ValueError, lambda: Split(of=2, start=0, stop=1, seed=-1), "seed = -1: want 0 <= seed < 2^64"),
         (ValueError, lambda: mix({"a": (cache, 1)}, global_batch_size=4, filter=EVEN), "select the rows of each part"),
     ]
@@ -118,7 +118,7 @@ def test_a_mixture_of_selections(cache: DataCache, peer: Peer) -> None:
     assert sum(seen.values()) == 40
     assert seen == Counter(seen.keys()), "no row twice"
     peer.restart([(0, 1), (1, 100)])
-    assert sum(batch.rows for batch in loader) == 40, "the next epoch, on other nodes"
+    assert sum(batch.num_rows for batch in loader) == 40, "the next epoch, on other nodes"
 
 
 def test_a_permutation_is_the_order_that_was_asked_for(cache: DataCache, rng: random.Random) -> None:

@@ -56,7 +56,7 @@ def test_statistics_are_read_while_streams_open(connect: Callable[..., DataCache
     with Peer(Table(80, [(i, i + 1) for i in range(80)])) as many:  # each of its data nodes has a stream
         loader = connect(many.endpoint).loader(global_batch_size=8, shuffle=False, world=ALONE)
         with meanwhile(loader.stats):
-            assert sum(len(batch) for batch in loader) == 80
+            assert sum(batch.num_rows for batch in loader) == 80
 
 
 def test_statistics_of_workers_are_read_while_they_report(cache: DataCache) -> None:

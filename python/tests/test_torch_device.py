@@ -51,7 +51,7 @@ def test_a_loader_gives_batches_on_a_device(cache: DataCache, workers: int) -> N
     plain = epoch()
     there = epoch(num_workers=workers, device="meta")
     assert [type(batch) for batch in there] == [TensorBatch] * 10
-    assert [(batch.step, batch.rows) for batch in there] == [(batch.step, batch.rows) for batch in plain]
+    assert [(batch.step, batch.num_rows) for batch in there] == [(batch.step, batch.num_rows) for batch in plain]
     assert all(batch["id"].device.type == "meta" and isinstance(batch["name"], pa.Array) for batch in there)
     here = epoch(num_workers=workers, device="cpu")
     assert [batch["id"].tolist() for batch in here] == [batch["id"].tolist() for batch in plain]

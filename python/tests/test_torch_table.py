@@ -132,3 +132,18 @@ def test_workers_have_connections_of_their_own(endpoint: str, tmp_path: Path) ->
     for number, (ids, text) in enumerate(json.loads(run.stdout)):
         want = list(range(number * 20, min(ROWS, number * 20 + 20)))
         assert (ids, text) == (want, [f"text of row {i}" for i in want])
+
+
+def test_a_permutation(endpoint: str, connect: Callable[..., DataCache]) -> None:
+    """A permutation is read as a table is: through a TableDataset, and with torch's own collate_fn."""
+    order = connect(endpoint).permutation().filter("id >= 10").shuffle(seed=3)
+    ids = [row["id"] for row in (order[i] for i in range(12))]
+    dataset = TableDataset(order)
+    assert len(dataset) == ROWS - 10
+    for rows in (dataset, order):
+        batches = iter(DataLoader(rows, batch_size=6))  # pyright: ignore[reportArgumentType] - torch asks for a Dataset
+        for part in (ids[:6], ids[6:]):
+            is_rows(next(batches), part)
+    only = TableDataset(order.select(["id"]), transform=lambda rows: {"n": rows["id"].to_numpy()})
+    assert next(iter(DataLoader(only, batch_size=2)))["n"].tolist() == ids[:2]
+    only.close()

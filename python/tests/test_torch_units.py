@@ -48,10 +48,10 @@ def test_columns_are_sent_in_one_block_of_shared_memory() -> None:
         "text": text.slice(2, 2),
         "name": "as it is",
     }
-    batch = sent(TensorBatch(columns, epoch=1, step=2, rows=6, padded=2))
+    batch = sent(TensorBatch(columns, epoch=1, step=2, num_rows=6, padded=2))
     assert isinstance(batch, TensorBatch)
     assert list(batch) == list(columns)
-    assert (batch.epoch, batch.step, batch.rows) == (1, 2, 6)
+    assert (batch.epoch, batch.step, batch.num_rows) == (1, 2, 6)
     assert batch.valid.tolist() == [True] * 4 + [False] * 2
     for name, column in columns.items():
         if isinstance(column, torch.Tensor):
@@ -232,7 +232,7 @@ def test_waiting_is_split_as_the_workers_waited(waited: float, want: dict[Stage,
 
 def test_stats_of_a_loader(cache: DataCache, peer: Peer) -> None:
     loader = StreamingDataLoader(StreamingDataset(cache, **OPTIONS))
-    given = sum(batch.rows for batch in loader)
+    given = sum(batch.num_rows for batch in loader)
     stats = loader.stats()
     assert (stats.steps, stats.rows) == (14, given) == (14, 98)
     assert stats.bytes > given * 8

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from kubeflow_datacache.arguments import check_callable, check_int
 from kubeflow_datacache.errors import ColumnError
-from kubeflow_datacache.options import check_callable, check_int
 from kubeflow_datacache.rows.arrays import is_fixed_width_list
 
 

@@ -11,10 +11,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, get_args
+from urllib.parse import urlsplit
 
 import pyarrow.flight as fl
 
 from kubeflow_datacache import fork, h2, services
+from kubeflow_datacache.arguments import check_seconds
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.codes import CALL_ERRORS, code_of, reason_of
 from kubeflow_datacache.credentials import CredentialOptions, Credentials
@@ -74,19 +76,18 @@ class DataCache(Readable):
         transport: Transport = "h2",
         **credentials: Unpack[CredentialOptions],
     ) -> None:
-        if not endpoint.startswith(_SCHEMES):
-            raise ValueError(f"endpoint = {endpoint!r}: want grpc://HOST:PORT or grpc+tls://HOST:PORT")
+        _check_endpoint(endpoint)
         if transport not in get_args(Transport):
             raise ValueError(f"transport = {transport!r}: want one of {', '.join(get_args(Transport))}")
         self.endpoint = endpoint
-        self.retry_seconds = retry_seconds
+        self.retry_seconds = check_seconds("retry_seconds", retry_seconds)
         self._credentials, self._transport = Credentials.of(credentials), transport
         self._reset()
 
     @classmethod
     def from_env(
         cls,
-        environ: Mapping[str, str] = os.environ,
+        environ: Mapping[str, str] | None = None,
         *,
         name: str | None = None,
         retry_seconds: float = 300.0,
@@ -101,8 +102,9 @@ class DataCache(Readable):
         DATACACHE_TRANSPORT selects the transport. Credentials that are not passed as arguments come from the
         environment: DATACACHE_TLS_ROOTS, DATACACHE_TLS_CERTIFICATE, DATACACHE_TLS_KEY and DATACACHE_TOKEN_FILE are
         paths of files, and DATACACHE_TLS_HOSTNAME is a host name. If roots, a certificate or a host name are set, TLS
-        is used, unless DATACACHE_ENDPOINT has another scheme.
+        is used, unless DATACACHE_ENDPOINT has another scheme. environ: read in place of the process's environment.
         """
+        environ = os.environ if environ is None else environ
         endpoint, host = services.locate(environ, name)
         own = Credentials.options_from(environ, credentials)
         scheme = "grpc+tls" if Credentials.of(own).uses_tls else "grpc"
@@ -280,6 +282,18 @@ class DataCache(Readable):
         self._readers: weakref.WeakSet[Closable] = weakref.WeakSet()
         # threads must end before the interpreter does
         weakref.finalize(self, _close_readers, self._readers, self._process)
+
+
+def _check_endpoint(endpoint: Any) -> None:
+    if not isinstance(endpoint, str):
+        raise TypeError(f'endpoint = {endpoint!r}: want the address of the cache as text, "grpc://HOST:PORT"')
+    try:
+        address = urlsplit(endpoint)
+        right = endpoint.startswith(_SCHEMES) and bool(address.hostname) and bool(address.port)
+    except ValueError:  # the port is no number, or too large
+        right = False
+    if not right:
+        raise ValueError(f"endpoint = {endpoint!r}: want grpc://HOST:PORT or grpc+tls://HOST:PORT")
 
 
 def _close_readers(readers: weakref.WeakSet[Closable], process: int) -> None:

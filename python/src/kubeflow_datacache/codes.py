@@ -38,6 +38,8 @@ _OF_CLASS = {
 _FINAL = {"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND", "OUT_OF_RANGE", "PERMISSION_DENIED"}
 # prefix of GetFlightInfo's error message if the load failed permanently (docs/contract.md)
 _FAILED = "the cache failed:"
+# the port of --http in place of that of --listen, in the words of h2.Call and of gRPC
+_HTTP_1 = re.compile(r"answers in HTTP/1|http1\.x server")
 
 
 def code_of(error: BaseException) -> str:
@@ -59,6 +61,11 @@ def permanent_error(error: BaseException) -> DataCacheError | None:
     reason = reason_of(error)
     if _FAILED in reason:
         return CacheFailedError(f"{reason}. The cache will not recover by itself: see its log, then start it anew")
+    if _HTTP_1.search(reason):
+        return RefusedError(
+            "the server answers in HTTP/1.1, not in gRPC: this is its port of --http, for its status and metrics; want"
+            " the port of --listen, 50051 by default"
+        )
     if code_of(error) in _FINAL:
         return RefusedError(reason)
     return None

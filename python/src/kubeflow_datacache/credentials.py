@@ -116,8 +116,8 @@ class Credentials:
                 except (OSError, ssl.SSLError) as error:
                     raise ValueError(
                         "tls_certificate, tls_key: want PEM of a certificate and of its private key, or the paths of"
-                        f" files of them ({error})"
-                    ) from error
+                        f" files of them ({getattr(error, 'reason', None) or error.strerror})"
+                    ) from None
         return context
 
     def flight_arguments(self) -> dict[str, Any]:
@@ -157,7 +157,9 @@ def _pem(name: str, given: Pem | None) -> bytes | None:
     try:
         return Path(given).read_bytes()
     except OSError as error:
-        raise ValueError(f"{name} = {str(given)!r}: want PEM, or the path of a file of it ({error})") from error
+        shown = "" if name == "tls_key" else f" = {str(given)!r}"  # the value may be the key itself
+        reason = f"want PEM, or the path of a file of it ({error.strerror})"
+        raise ValueError(f"{name}{shown}: {reason}") from None
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any, Final, Unpack, cast
 import pyarrow as pa
 
 from kubeflow_datacache import fork
+from kubeflow_datacache.arguments import check_int, check_state
 from kubeflow_datacache.client import Source, StreamClient
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.fetch.feed import Feed
@@ -25,7 +26,7 @@ from kubeflow_datacache.monitoring.bar import ProgressBar, progress_bar
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.monitoring.stats import Depth, Stats
 from kubeflow_datacache.notebook import html_table
-from kubeflow_datacache.options import LoaderOptions, LocalRandomSeed, check_int, check_options, explicit_signature
+from kubeflow_datacache.options import LoaderOptions, LocalRandomSeed, check_options, explicit_signature
 from kubeflow_datacache.order.epoch import Epoch, Share
 from kubeflow_datacache.rows.arrays import Policy
 from kubeflow_datacache.rows.batch import Batch
@@ -157,7 +158,7 @@ class Loader:
             self._step, self._complete = batch.step, False
             given = batch.data if batch.data is not None and not isinstance(batch.data, pa.RecordBatch) else None
             values = batch.arrow().to_pylist() if given is None else given
-            if len(values) != batch.rows or isinstance(values, Mapping):
+            if len(values) != batch.num_rows or isinstance(values, Mapping):
                 raise TypeError(
                     "samples() wants a transform that gives a record batch, or a sequence of one sample a row"
                 )
@@ -218,6 +219,7 @@ class Loader:
 
         For one of several workers, which does not know whether the other workers' steps were returned.
         """
+        check_state(state)
         same = rescaled(state, self._order.global_batch)
         saved = self._state().checked_position(same, steps=self.steps)
         self._end()
@@ -306,7 +308,7 @@ class Loader:
                 self._step = batch.step + 1
                 self._complete = not self._steps_from(self._step)
                 self._steps_given += 1
-                self._rows_given += batch.rows
+                self._rows_given += batch.num_rows
                 self._bytes_given += batch.nbytes
                 if bar is not None and bar.due():
                     bar.update(self.stats())

@@ -11,13 +11,14 @@ from typing import Any, Unpack
 
 import pyarrow as pa
 
+from kubeflow_datacache.arguments import check_int
 from kubeflow_datacache.client import Closable
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
 from kubeflow_datacache.fetch.feed import Feed
 from kubeflow_datacache.fetch.mix_feed import MixFeed
 from kubeflow_datacache.loader import Loader
-from kubeflow_datacache.options import LoaderOptions, check_int, explicit_signature
+from kubeflow_datacache.options import LoaderOptions, explicit_signature
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.order.mix import Mix, Unit
 from kubeflow_datacache.order.shares import Exact, Shares, Until, fraction
@@ -46,10 +47,9 @@ class Mixture:
         until: Until = "first",
         phases: Sequence[int] = (),
     ) -> None:
+        _check_parts(parts)
         self._caches = {name: cache for name, (cache, _) in parts.items()}
         self.endpoint = ", ".join(cache.endpoint for cache in self._caches.values())
-        if not parts:
-            raise ValueError('parts = {}: want at least one part, as {"web": (cache, 0.7)}')
         if not isinstance(until, str):
             until = check_int("until", until, 1, 1 << 62)
         steps = tuple(check_int(f"phases[{i}]", n, 1, 1 << 62) for i, n in enumerate(phases))
@@ -265,6 +265,17 @@ def _common(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
                 )
             fields[i] = fields[i].with_nullable(fields[i].nullable or field.nullable)
     return pa.schema(fields)
+
+
+def _check_parts(parts: Any) -> None:
+    example = '{"web": (cache, 0.7), "books": (other, 0.3)}'
+    if not isinstance(parts, Mapping):
+        raise TypeError(f"parts = {parts!r}: want a dict of caches and weights by name, as {example}")
+    if not parts:
+        raise ValueError(f"parts = {{}}: want at least one part, as {example}")
+    for name, part in parts.items():
+        if not isinstance(part, tuple | list) or len(part) != 2 or not isinstance(part[0], Readable):
+            raise TypeError(f"parts[{name!r}] = {part!r}: want (cache, weight), as in {example}")
 
 
 def _proportions(name: str, weight: float | Sequence[float], phases: int) -> tuple[Fraction, ...]:

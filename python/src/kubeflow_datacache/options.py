@@ -7,15 +7,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
-import operator
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Required, SupportsIndex, TypedDict, TypeVar, get_args
+from typing import Any, Final, Required, TypedDict, TypeVar, get_args
 
-import numpy as np
 import pyarrow as pa
 
+from kubeflow_datacache.arguments import check_bool, check_callable, check_int, column_names
 from kubeflow_datacache.order.epoch import Tail
 from kubeflow_datacache.order.feistel import LIMIT
 from kubeflow_datacache.order.split import Split
@@ -142,7 +141,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     own["workers"] = check_int("workers", own["workers"], 1, LIMIT)
     own["worker"] = check_int("worker", own["worker"], 0, own["workers"], "workers")
     for name in ("shuffle", "progress"):
-        own[name] = _check_bool(name, own[name])
+        own[name] = check_bool(name, own[name])
     if not isinstance(own["tail"], str) or own["tail"] not in get_args(Tail):
         raise ValueError(f'tail = {own["tail"]!r}: want "drop", "keep" or "pad"')
     own["filter"], own["split"] = check_selection(own["filter"], own["split"])
@@ -155,39 +154,6 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def check_int(name: str, value: Any, low: int, limit: int | None = None, of: str = "") -> int:
-    """Returns value as an int in [low, limit). Raises TypeError or ValueError naming the parameter; `of` names the
-    limit."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, SupportsIndex):
-        raise TypeError(f"{name} = {value!r}: want a whole number, not {type(value).__name__}")
-    number = operator.index(value)
-    if number < low or (limit is not None and number >= limit):
-        most = f" and less than {of or _power(limit)}" if limit is not None else ""
-        raise ValueError(f"{name} = {number}: want at least {low}{most}")
-    return number
-
-
-def column_names(columns: Any) -> list[str] | None:
-    """Returns the column names as a list; None, for all columns, stays None. Raises TypeError or ValueError for
-    anything else."""
-    if columns is None:
-        return None
-    if isinstance(columns, str):
-        raise TypeError(f"columns = {columns!r}: want a list of names, as [{columns!r}]")
-    try:
-        names = list(columns)
-    except TypeError:
-        raise TypeError(f"columns = {columns!r}: want a list of names, or None for all") from None
-    for at, name in enumerate(names):
-        if not isinstance(name, str):
-            raise TypeError(f"columns[{at}] = {name!r}: want the name of a column, not {type(name).__name__}")
-        if name in names[:at]:
-            raise ValueError(f"columns names {name!r} twice: want each column once")
-    if not names:
-        raise ValueError("columns is empty: want at least one name, or None for all")
-    return [str(name) for name in names]
-
-
 def check_selection(condition: Any, split: Any) -> tuple[str | None, Split | None]:
     """Returns the filter and the split of a selection. Raises TypeError or ValueError for anything else."""
     if condition is not None and not isinstance(condition, str):
@@ -197,13 +163,6 @@ def check_selection(condition: Any, split: Any) -> tuple[str | None, Split | Non
     if split is not None and not isinstance(split, Split):
         raise TypeError(f"split = {split!r}: want Split(of=100, start=0, stop=90), or None")
     return condition, split
-
-
-def check_callable(transform: Any) -> Any:
-    """Returns the transform, or None. Raises TypeError if it is not callable."""
-    if transform is not None and not callable(transform):
-        raise TypeError(f"transform = {transform!r}: want a function of an Arrow record batch")
-    return transform
 
 
 def explicit_signature(function: Function) -> Function:
@@ -251,19 +210,16 @@ def _check_transform(own: dict[str, Any]) -> None:
             raise ValueError(f"transform_threads = {threads} and transform_processes = {processes}: want one of them")
 
 
-def _check_bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} = {value!r}: want True or False")
-    return bool(value)
+def others_hint(name: str) -> str:
+    """What takes the place of a parameter of other data loaders; "" if nothing does."""
+    if name in LoaderOptions.__annotations__:
+        return f": it is a parameter of its StreamingDataset, StreamingDataset(cache, {name}=...)"
+    return f"; here it is {_OTHER_LOADERS[name]}" if name in _OTHER_LOADERS else ""
 
 
 def _hint(name: str) -> str:
-    if name in _OTHER_LOADERS:
-        return f"; here it is {_OTHER_LOADERS[name]}"
+    if hint := others_hint(name):
+        return hint
     names = list(LoaderOptions.__annotations__)
     close = difflib.get_close_matches(name, names, 1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
-
-
-def _power(limit: int | None) -> str:
-    return f"2^{limit.bit_length() - 1}" if limit is not None and limit.bit_count() == 1 else str(limit)

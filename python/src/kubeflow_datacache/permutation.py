@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kubeflow_datacache.arguments import check_callable, check_int, column_names
 from kubeflow_datacache.client import Client
 from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.notebook import html_table
-from kubeflow_datacache.options import check_int
 from kubeflow_datacache.order.epoch import Epoch
 from kubeflow_datacache.order.feistel import LIMIT
 from kubeflow_datacache.order.split import Split
@@ -63,9 +63,12 @@ class Permutation:
         return html_table("Permutation", self._shown())
 
     def filter(self, condition: str) -> Self:
-        """Only the rows for which a condition is true as well; see DataCache.select."""
+        """Only the rows for which a condition is true as well; see DataCache.select. Asks the cache, which may refuse
+        it."""
         self._unordered("filter")
-        return self._with(_source=self._source.select(filter=condition))
+        source = self._source.select(filter=condition)
+        _ = source.dataset  # the cache accepts the condition, or says why not
+        return self._with(_source=source)
 
     def split(self, split: Split) -> Self:
         """Only the rows of a split."""
@@ -86,11 +89,17 @@ class Permutation:
 
     def select(self, columns: Sequence[str]) -> Self:
         """With these columns only, in this order."""
-        return self._with(_columns=list(columns))
+        return self._with(_columns=column_names(columns))
+
+    def table(self, *, columns: Sequence[str] | None = None, transform: _SAMPLES | None = None) -> Self:
+        """With other columns and another transform, where they are given; as DataCache.table does, for
+        TableDataset."""
+        own = self if columns is None else self.select(columns)
+        return own if transform is None else own.transform(transform)
 
     def transform(self, function: _SAMPLES | None) -> Self:
         """With a function of the record batch of the rows; __getitems__ returns its result. None: the batch itself."""
-        return self._with(_transform=function)
+        return self._with(_transform=check_callable(function))
 
     def __len__(self) -> int:
         return len(self._table) if self._order is None else len(self._order)

@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 
 import pyarrow as pa
 
+from kubeflow_datacache.arguments import check_int, column_names
 from kubeflow_datacache.client import Client, Closable
 from kubeflow_datacache.dataset import Dataset
 from kubeflow_datacache.errors import ColumnError
@@ -20,7 +21,7 @@ from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.h2.reader import ChunkReader
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.notebook import html_table
-from kubeflow_datacache.options import LoaderOptions, check_int, check_selection, column_names, explicit_signature
+from kubeflow_datacache.options import LoaderOptions, check_selection, explicit_signature
 from kubeflow_datacache.order.split import Split
 from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.stop import Stop

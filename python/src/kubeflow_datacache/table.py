@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kubeflow_datacache.arguments import check_callable
 from kubeflow_datacache.client import Client
 from kubeflow_datacache.codes import CALL_ERRORS
 from kubeflow_datacache.errors import DataCacheError, DatasetChangedError
@@ -22,7 +24,6 @@ from kubeflow_datacache.fetch.exchange import RowFetcher
 from kubeflow_datacache.fetch.retry import Attempts
 from kubeflow_datacache.flight_info import FlightInfo
 from kubeflow_datacache.notebook import html_table
-from kubeflow_datacache.options import check_callable
 from kubeflow_datacache.rows.gather import Gather, concatenate, detach_small
 from kubeflow_datacache.rows.indexing import is_row, rows_of
 from kubeflow_datacache.stop import Stop
@@ -32,7 +33,7 @@ class Table:
     """The cache's rows by index, in any order. Create it with DataCache.table, and close it.
 
     Works with torch.utils.data.DataLoader, which requests all rows of a batch at once (__getitems__). Its collate_fn
-    gets the transform's result, or the record batch if there is no transform.
+    gets the transform's result, or the record batch if there is no transform, of which torch's own makes tensors.
 
     Safe for concurrent use (calls are serialized). Picklable; each process has its own connections.
     """
@@ -78,7 +79,11 @@ class Table:
         for rows outside the table and for masks of another length.
         """
         rows = self._rows(rows_of(indices, len(self)))
-        return rows if self._transform is None else self._transform(rows)
+        if self._transform is not None:
+            return self._transform(rows)
+        if "torch.utils.data" in sys.modules:
+            pass  # registers the type with torch's default collate_fn
+        return rows
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: getattr(self, k) for k in ("_cache", "_transform", "_columns", "_dataset")}

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from kubeflow_datacache import processes as child
 from kubeflow_datacache.errors import DataCacheError, TransformError
-from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.batch import Batch, held_bytes, set_data
 
 Function = Callable[[pa.RecordBatch], Any]
 _SHOWN: Final = 8  # number of rows that an error message lists
@@ -111,8 +111,8 @@ class Transform:
         if fault := _fault(batch, data):
             out.set_exception(TransformError(f"transform {self._name} returned {fault[0]} {_at(batch)}: {fault[1]}"))
             return
-        batch.set_data(data)
-        self._update_growth(batch.held_bytes / max(1, batch.nbytes))
+        set_data(batch, data)
+        self._update_growth(held_bytes(batch) / max(1, batch.nbytes))
         out.set_result(batch)
 
     def _update_growth(self, growth: float) -> None:
@@ -135,7 +135,7 @@ class Transform:
 
 def _fault(batch: Batch, data: Any) -> tuple[str, str] | None:
     """What is wrong with a transform's result, and what is expected; None if it is valid."""
-    rows = batch.rows
+    rows = batch.num_rows
     if data is None:
         return "None", "want a record batch, or whatever the training code takes from batch.data"
     if isinstance(data, pa.RecordBatch | pa.Table):
@@ -168,8 +168,8 @@ def _cpus() -> int:
 
 def _at(batch: Batch) -> str:
     shown = ", ".join(map(str, batch.indices[:_SHOWN].tolist()))
-    more = ", ..." if batch.rows > _SHOWN else ""
-    return f"at epoch {batch.epoch}, step {batch.step}, on rows [{shown}{more}] ({batch.rows} rows)"
+    more = ", ..." if batch.num_rows > _SHOWN else ""
+    return f"at epoch {batch.epoch}, step {batch.step}, on rows [{shown}{more}] ({batch.num_rows} rows)"
 
 
 def _name(function: Function) -> str:

@@ -13,7 +13,7 @@ from kubeflow_datacache.fetch.merge import Merge
 from kubeflow_datacache.fetch.queue import ByteQueue, QueueEntry
 from kubeflow_datacache.monitoring.stage_timer import StageTimer
 from kubeflow_datacache.order.epoch import Epoch, Share
-from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.batch import Batch, held_bytes
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.transform import Transform
 
@@ -119,4 +119,4 @@ class Prefetcher:
         return True
 
     def _resize(self, entry: QueueEntry, future: Future[Batch]) -> None:
-        self._queue.resize(entry, 0 if future.exception() is not None else future.result().held_bytes)
+        self._queue.resize(entry, 0 if future.exception() is not None else held_bytes(future.result()))

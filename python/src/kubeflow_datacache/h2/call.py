@@ -129,7 +129,10 @@ class Call:
         return True
 
     def _frame(self) -> None:
-        size, kind, flags, stream = frames.decode_header(self._connection.read(frames.HEADER_BYTES))
+        header = self._connection.read(frames.HEADER_BYTES)
+        if header.startswith(b"HTTP/1.") and not self.settings_received:
+            raise ProtocolError(f"the server answers in {header[:8].decode(errors='replace')}")
+        size, kind, flags, stream = frames.decode_header(header)
         if kind == frames.DATA:
             self._data(size, flags, stream)
             return

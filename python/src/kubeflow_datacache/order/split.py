@@ -11,7 +11,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from kubeflow_datacache.order.epoch import Epoch, RowIndices, within
+from kubeflow_datacache.arguments import check_bool, check_int
+from kubeflow_datacache.order.epoch import Epoch, RowIndices
 from kubeflow_datacache.order.feistel import LIMIT
 
 Bounds = tuple[tuple[int, int], ...]
@@ -33,9 +34,10 @@ class Split:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        within("of", self.of, 1, LIMIT)
-        within("seed", self.seed, 0, 1 << 64)
-        if not 0 <= self.start <= self.stop <= self.of:
+        for name, low, limit in (("of", 1, LIMIT), ("start", 0, None), ("stop", 0, None), ("seed", 0, 1 << 64)):
+            object.__setattr__(self, name, check_int(name, getattr(self, name), low, limit))  # accepts numpy scalars
+        object.__setattr__(self, "shuffle", check_bool("shuffle", self.shuffle))
+        if not self.start <= self.stop <= self.of:
             raise ValueError(f"start = {self.start}, stop = {self.stop}: want 0 <= start <= stop <= of = {self.of}")
 
     def bounds(self, rows: int) -> tuple[int, int]:

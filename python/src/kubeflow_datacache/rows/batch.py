@@ -2,8 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch: one rank's rows of one step."""
 
+# The functions below belong to the class, but not to what its users see.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,42 +22,52 @@ from kubeflow_datacache.order.mix import Mix
 from kubeflow_datacache.rows.arrays import Array
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.size import memory_of
+from kubeflow_datacache.rows.tensors import with_tensors
 
 
-class Batch:
+class Batch(Mapping[str, Any]):
     """One rank's rows of one step: a view, made without a copy. May be kept for any time.
+
+    A mapping from names to columns: Arrow arrays, or what the transform returned as columns.
 
     A batch, and any array or tensor of a large column, keeps in memory the whole message (up to 4 MiB) or merged block
     (up to 16 MiB) that it is a view of; copy what you keep of many batches. Columns that are small compared with the
     others, together up to an eighth of a message, have memory of their own: keeping labels keeps only the labels of
     nearby steps.
 
-    epoch, step: the batch's position. rows: the number of rows; ranks' shares of a step differ by at most one, and some
-    are empty if the world is larger than the batch. data: the transform's result; None without a transform.
+    epoch, step: the batch's position. num_rows: the number of rows; ranks' shares of a step differ by at most one, and
+    some are empty if the world is larger than the batch. data: the transform's result; None without a transform.
     """
 
-    __slots__ = ("_block", "_held", "_index", "_origin", "data", "rows", "step")
+    __slots__ = ("_block", "_held", "_index", "_origin", "data", "num_rows", "step")
 
     def __init__(self, origin: tuple[Epoch, Share], block: StepBlock, index: int, step: int) -> None:
         self.step = step
-        self.rows = block.size
+        self.num_rows = block.size
         self.data: Any = None
         self._held: int | None = None
         self._origin, self._block, self._index = origin, block, index
 
     def __len__(self) -> int:
-        return self.rows
+        """The number of columns."""
+        return len(self._columns)
 
-    def __getitem__(self, column: str) -> pa.Array:
-        """A column of arrow(). Raises KeyError for an unknown name."""
-        return self.arrow()[column]
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __getitem__(self, column: str) -> Any:
+        """A column. Raises KeyError for an unknown name."""
+        return self.data[column] if isinstance(self.data, Mapping) else self.arrow()[column]
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType] - Mapping compares contents and has none
 
     def __repr__(self) -> str:
-        return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows})"
+        return f"Batch(epoch={self.epoch}, step={self.step}, num_rows={self.num_rows})"
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the batch's position, and its columns or the type of the transform's result."""
-        shown = [("epoch", f"{self.epoch:,}"), ("step", f"{self.step:,}"), ("rows", f"{self.rows:,}")]
+        shown = [("epoch", f"{self.epoch:,}"), ("step", f"{self.step:,}"), ("rows", f"{self.num_rows:,}")]
         if self.data is None or isinstance(self.data, pa.RecordBatch):
             shown += [(f"column {field.name}", str(field.type)) for field in self.schema]
         else:
@@ -66,41 +80,27 @@ class Batch:
         return self._block.step_bytes
 
     @property
-    def held_bytes(self) -> int:
-        """Estimated memory of the batch: that of its rows, or of the transform's result."""
-        return self._block.step_bytes if self._held is None else self._held
-
-    def set_data(self, data: Any) -> None:
-        """Stores the transform's result and releases the rows from the cache."""
-        self.data, self._held, self._block = data, memory_of(data), self._block.without_rows
-
-    @property
     def epoch(self) -> int:
         """The number of the epoch."""
         return self._origin[0].number
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """Boolean mask, shape (rows,): False for the repeated rows with which tail "pad" fills the last step."""
+        """Boolean mask, shape (num_rows,): False for the repeated rows with which tail "pad" fills the last step."""
         order, share = self._origin
         return order.valid(order.span(self.step, share))
 
     @property
     def indices(self) -> npt.NDArray[np.int64]:
-        """Row indices in the dataset, shape (rows,); in a mixture, in the dataset of each row's part. Computed on each
-        access."""
+        """Row indices in the dataset, shape (num_rows,); in a mixture, in the dataset of each row's part. Computed on
+        each access."""
         return self._located[1]
 
     @property
     def source(self) -> npt.NDArray[np.int16]:
-        """In a mixture, the part of each row, counted from 0 in the order of mix(); otherwise zeros. Shape (rows,);
+        """In a mixture, the part of each row, counted from 0 in the order of mix(); otherwise zeros. Shape (num_rows,);
         computed on each access."""
         return self._located[0]
-
-    @property
-    def mixed(self) -> bool:
-        """Whether the rows are of a mixture."""
-        return isinstance(self._origin[0], Mix)
 
     @property
     def _located(self) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
@@ -142,33 +142,63 @@ class Batch:
     def torch(self, *, device: Any = None, non_blocking: bool = False) -> dict[str, Any]:
         """Columns by name: CPU tensors that share memory with numpy()'s arrays, or Arrow arrays for other types.
 
+        Of columns that a transform made, numpy arrays of numbers become tensors, and others stay as they are.
+
         datetime64 and timedelta64 become int64 in their unit; the loader's option null applies to their nulls. device:
         copies the tensors to that torch device. non_blocking: as in torch.Tensor.to; only copies from pinned memory are
         asynchronous. Requires torch.
         """
         try:
-            columns = self._block.torch(self._index) if self.data is None else self._transformed().torch(0)
+            if self.data is None:
+                columns = self._block.torch(self._index)
+            elif isinstance(self.data, Mapping):
+                columns = with_tensors(self.data)
+            else:
+                columns = self._transformed().torch(0)
         except ModuleNotFoundError as error:
             raise missing_extra(error, "torch", "Batch.torch()") from error
         if device is None:
             return columns
         return {
-            name: column if isinstance(column, pa.Array) else column.to(device, non_blocking=non_blocking)
+            name: column.to(device, non_blocking=non_blocking) if hasattr(column, "to") else column
             for name, column in columns.items()
         }
 
-    def has_columns_of(self, other: Batch) -> bool:
-        """Whether the rows from the cache have the same columns as the other batch's; mixtures by batch may differ."""
-        return self._block is other._block or self._block.rows.schema == other._block.rows.schema
-
-    def follows(self, earlier: Batch) -> bool:
-        """Whether these rows directly follow the earlier batch's in memory; False after a transform."""
-        return self._block is earlier._block and self._index == earlier._index + 1 and self.data is earlier.data is None
-
-    def following_rows(self, count: int) -> pa.RecordBatch:
-        """The rows of this batch and the following ones, `count` batches in total; never a copy."""
-        return self._block.arrow(self._index, count)
+    @property
+    def _columns(self) -> Sequence[str]:
+        return list(self.data) if isinstance(self.data, Mapping) else self.schema.names
 
     def _transformed(self) -> StepBlock:
         rows = self.arrow()
         return StepBlock(range(self.step, self.step + 1), rows.num_rows, rows, self._block.policy)
+
+
+def set_data(batch: Batch, data: Any) -> None:
+    """Stores the transform's result and releases the rows from the cache."""
+    batch.data, batch._held, batch._block = data, memory_of(data), batch._block.without_rows
+
+
+def held_bytes(batch: Batch) -> int:
+    """Estimated memory of the batch: that of its rows, or of the transform's result."""
+    return batch.nbytes if batch._held is None else batch._held
+
+
+def is_mixed(batch: Batch) -> bool:
+    """Whether the rows are of a mixture."""
+    return isinstance(batch._origin[0], Mix)
+
+
+def same_columns(one: Batch, other: Batch) -> bool:
+    """Whether the rows from the cache have the same columns; mixtures by batch may differ."""
+    return one._block is other._block or one._block.rows.schema == other._block.rows.schema
+
+
+def follows(batch: Batch, earlier: Batch) -> bool:
+    """Whether the rows directly follow the earlier batch's in memory; False after a transform."""
+    together = batch._block is earlier._block and batch._index == earlier._index + 1
+    return together and batch.data is earlier.data is None
+
+
+def following_rows(batch: Batch, count: int) -> pa.RecordBatch:
+    """The rows of the batch and the following ones, `count` batches in total; never a copy."""
+    return batch._block.arrow(batch._index, count)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,14 @@ class Column:
                 ' transform (pyarrow.compute.fill_null), use null="zero" or null="arrow", or take numpy() of the batch'
             )
         return _tensor(part)
+
+
+def with_tensors(columns: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Columns with numpy arrays of numbers, bools and times as tensors; others stay as they are."""
+    return {
+        name: _tensor(column) if isinstance(column, np.ndarray) and column.dtype.kind in "biufcMm" else column
+        for name, column in columns.items()
+    }
 
 
 def _numbers(array: pa.Array) -> Any:

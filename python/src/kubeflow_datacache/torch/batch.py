@@ -13,10 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from kubeflow_datacache.rows.arrays import Policy
-from kubeflow_datacache.rows.batch import Batch
-from kubeflow_datacache.rows.block import StepBlock
+from kubeflow_datacache.rows.batch import Batch, is_mixed
+from kubeflow_datacache.rows.block import DEFAULT, StepBlock
+from kubeflow_datacache.rows.tensors import with_tensors
 from kubeflow_datacache.torch.packing import Layout, pack, unpack
 
 
@@ -58,10 +60,10 @@ class Columns(dict[str, Any]):
 class TensorBatch(Columns):
     """One rank's rows of one step, as tensors.
 
-    epoch, step: the batch's position. rows: the number of rows; 0 if the world is larger than the batch.
+    epoch, step: the batch's position. num_rows: the number of rows; 0 if the world is larger than the batch.
 
-    Frameworks may rebuild batches as type(batch)(mapping) with other columns. Then epoch, step and rows are None, and
-    valid and source raise. to() keeps them.
+    Frameworks may rebuild batches as type(batch)(mapping) with other columns. Then epoch, step and num_rows are None,
+    and valid and source raise. to() keeps them.
     """
 
     def __init__(
@@ -70,34 +72,39 @@ class TensorBatch(Columns):
         *,
         epoch: int | None = None,
         step: int | None = None,
-        rows: int | None = None,
+        num_rows: int | None = None,
         padded: int = 0,
         sources: RowSources | None = None,
     ) -> None:
         super().__init__(columns)
-        self.epoch, self.step, self.rows = epoch, step, rows
+        self.epoch, self.step, self.num_rows = epoch, step, num_rows
         self._padded, self._sources = padded, sources
 
     @property
     def valid(self) -> Tensor:
-        """Boolean mask, shape (rows,): False for the repeated rows with which tail "pad" fills the last step."""
-        if self.rows is None:
+        """Boolean mask, shape (num_rows,): False for the repeated rows with which tail "pad" fills the last step."""
+        if self.num_rows is None:
             raise ValueError(
                 "valid: this batch was rebuilt from its columns alone, by a framework that moved it to a device; take"
                 " valid in a transform or before, or use a tail other than pad"
             )
-        return torch.arange(self.rows) < self.rows - self._padded
+        return torch.arange(self.num_rows) < self.num_rows - self._padded
 
     @property
     def source(self) -> Tensor:
-        """In a Mixture, the part of each row, counted from 0 in its order; otherwise zeros. int16, shape (rows,)."""
-        if self.rows is None:
+        """In a Mixture, the part of each row, counted from 0 in its order; otherwise zeros. int16,
+        shape (num_rows,)."""
+        if self.num_rows is None:
             raise ValueError("source: this batch was rebuilt from its columns alone; take source before that")
-        return torch.zeros(self.rows, dtype=torch.int16) if self._sources is None else torch.from_numpy(self._sources())
+        return (
+            torch.zeros(self.num_rows, dtype=torch.int16)
+            if self._sources is None
+            else torch.from_numpy(self._sources())
+        )
 
     def metadata(self) -> dict[str, Any]:
         """Epoch, step, number of rows, number of padding rows, and the rows' parts."""
-        position = {"epoch": self.epoch, "step": self.step, "rows": self.rows}
+        position = {"epoch": self.epoch, "step": self.step, "num_rows": self.num_rows}
         return {**position, "padded": self._padded, "sources": self._sources}
 
 
@@ -108,7 +115,7 @@ class RowSources:
         self._batch = batch
 
     def __call__(self) -> npt.NDArray[np.int16]:
-        """The part of each row, shape (rows,)."""
+        """The part of each row, shape (num_rows,)."""
         if not isinstance(self._batch, np.ndarray):
             self._batch = self._batch.source
         return self._batch
@@ -125,12 +132,28 @@ def item_of(batch: Batch, *, pads: bool) -> Any:
     if batch.data is None or isinstance(batch.data, pa.RecordBatch):
         columns: Mapping[Any, Any] = batch.torch()
     elif isinstance(batch.data, Mapping):
-        columns = batch.data
+        columns = with_tensors(batch.data)
     else:
         return batch.data
-    padded = batch.rows - int(np.count_nonzero(batch.valid)) if pads else 0
-    sources = RowSources(batch) if batch.mixed else None
-    return TensorBatch(columns, epoch=batch.epoch, step=batch.step, rows=batch.rows, padded=padded, sources=sources)
+    padded = batch.num_rows - int(np.count_nonzero(batch.valid)) if pads else 0
+    sources = RowSources(batch) if is_mixed(batch) else None
+    return TensorBatch(
+        columns, epoch=batch.epoch, step=batch.step, num_rows=batch.num_rows, padded=padded, sources=sources
+    )
+
+
+def _collate(rows: Any, *, collate_fn_map: object = None) -> Columns:
+    """Registered with torch's default_collate (see "in-place modify default_collate_fn_map" in its documentation)."""
+    del collate_fn_map
+    if not isinstance(rows, pa.RecordBatch):
+        raise TypeError(
+            f"a batch of {type(rows[0]).__name__}: convert Arrow arrays in a collate_fn, or use TableDataset"
+        )
+    return Columns.of(rows, DEFAULT)
+
+
+# The rows that a Table or a Permutation returns to a DataLoader are one record batch, a sequence of Arrow arrays.
+default_collate_fn_map[pa.Array] = _collate
 
 
 def _unpacked(of: type[Columns], memory: Tensor, layout: Layout, metadata: dict[str, Any]) -> Columns:

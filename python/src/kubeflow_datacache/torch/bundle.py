@@ -22,7 +22,7 @@ from kubeflow_datacache.errors import DataCacheError
 from kubeflow_datacache.monitoring.stats import Stats
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.rows.arrays import Policy
-from kubeflow_datacache.rows.batch import Batch
+from kubeflow_datacache.rows.batch import Batch, following_rows, follows, held_bytes, same_columns
 from kubeflow_datacache.rows.block import StepBlock
 from kubeflow_datacache.rows.gather import detach_small
 from kubeflow_datacache.state import order_of
@@ -106,7 +106,9 @@ class Bundle:
         if self._steps is not None:
             return self._steps
         pads = self.report.state["tail"] == "pad"
-        return [StepItem(batch.step, batch.rows, batch.nbytes, item_of(batch, pads=pads)) for batch in self._batches]
+        return [
+            StepItem(batch.step, batch.num_rows, batch.nbytes, item_of(batch, pads=pads)) for batch in self._batches
+        ]
 
     def pin_memory(self) -> Bundle:
         """A copy in page-locked memory; called by DataLoader's pin_memory thread."""
@@ -130,8 +132,8 @@ class Bundle:
         if self._pool is None or self._batches[0].data is not None:
             return Bundle.of_steps, (self.report, self.steps())
         runs = list(_runs(self._batches))
-        parts = [StepRange(_range(run), run[0].rows) for run in runs]
-        sent = self._pool.write([run[0].following_rows(len(run)) for run in runs])
+        parts = [StepRange(_range(run), run[0].num_rows) for run in runs]
+        sent = self._pool.write([following_rows(run[0], len(run)) for run in runs])
         return Bundle.of_parts, (self.report, parts, sent)
 
 
@@ -171,13 +173,13 @@ class BundledDataset(IterableDataset[Bundle]):
         held: list[Batch] = []
         size, begun = 0, 0.0
         while (batch := next(batches, None)) is not None:
-            if held and not batch.has_columns_of(held[0]):
+            if held and not same_columns(batch, held[0]):
                 yield Bundle(_report(stream), held, pool)
                 held, size = [], 0
             if not held:
                 begun = time.monotonic()
             held.append(batch)
-            size += max(batch.nbytes, batch.held_bytes)
+            size += max(batch.nbytes, held_bytes(batch))
             if size >= self._bundle_bytes or time.monotonic() - begun > _SECONDS:
                 yield Bundle(_report(stream), held, pool)
                 held, size = [], 0
@@ -207,7 +209,7 @@ def _runs(batches: list[Batch]) -> Iterator[list[Batch]]:
     """Groups batches that are contiguous in memory."""
     run = batches[:1]
     for batch in batches[1:]:
-        if batch.follows(run[-1]):
+        if follows(batch, run[-1]):
             run.append(batch)
         else:
             yield run

@@ -11,11 +11,12 @@ from typing import Any, Unpack
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher  # pyright: ignore[reportPrivateUsage]
 
+from kubeflow_datacache.arguments import check_int, check_state
 from kubeflow_datacache.cache import DataCache
 from kubeflow_datacache.errors import StateError
 from kubeflow_datacache.loader import Loader
 from kubeflow_datacache.mixture import Mixture
-from kubeflow_datacache.options import LoaderOptions, check_int, check_options, explicit_signature
+from kubeflow_datacache.options import LoaderOptions, check_options, explicit_signature
 from kubeflow_datacache.order.epoch import Share
 from kubeflow_datacache.rows.batch import Batch
 from kubeflow_datacache.state import is_complete, rescaled, warn_nothing_left
@@ -91,6 +92,7 @@ class StreamingDataset(IterableDataset[Any]):
         does not fit this dataset. The global batch size may differ if a step of the new size begins at the saved
         position.
         """
+        check_state(state)
         saved = rescaled(loader_state_of(state), self._options["global_batch_size"])
         self._position.set(
             {"epoch": saved.get("epoch"), "state": saved, "resumed": True, "complete": is_complete(saved)}

@@ -9,13 +9,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from kubeflow_datacache.loader import ENDED
 from kubeflow_datacache.monitoring.stats import Depth, Stats
+from kubeflow_datacache.options import others_hint
 from kubeflow_datacache.state import order_of
 from kubeflow_datacache.torch.accelerate import accelerated
 from kubeflow_datacache.torch.bundle import Bundle, BundledDataset, StepItem, WorkerReport
@@ -72,7 +73,12 @@ class StreamingDataLoader(DataLoader[Any]):
         bundle_bytes: int = 1 << 20,
         restart: bool = False,
         device: torch.device | str | None = None,
+        **others: Never,
     ) -> None:
+        for name in others:
+            raise TypeError(f"{name} is no parameter of a StreamingDataLoader{others_hint(name)}")
+        if not isinstance(dataset, StreamingDataset):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"dataset = {dataset!r}: want a StreamingDataset")
         if num_workers > 0 and multiprocessing_context is None:
             multiprocessing_context = _context()
         options: dict[str, Any] = {

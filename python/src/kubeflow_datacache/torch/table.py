@@ -12,14 +12,16 @@ import pyarrow as pa
 from torch.utils.data import Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from kubeflow_datacache.cache import DataCache
+from kubeflow_datacache.permutation import Permutation
 from kubeflow_datacache.rows.arrays import Null, Policy, Ragged
 from kubeflow_datacache.rows.indexing import is_row, rows_of
+from kubeflow_datacache.selection import Readable
 from kubeflow_datacache.torch.batch import Columns
 
 
 class TableDataset(Dataset[Any]):
-    """The rows of a cache by index, for DataLoader(TableDataset(cache), batch_size=128, shuffle=True) and its samplers.
+    """The rows of a cache, a Selection or a Permutation by index, for DataLoader(TableDataset(cache), batch_size=128,
+    shuffle=True) and its samplers.
 
     A batch is fetched with one request and returned as Columns, also by torch's default collate_fn; so is dataset[[3,
     1, 2]], for batch_size=None with a BatchSampler as the sampler. dataset[3] returns a Row.
@@ -35,7 +37,7 @@ class TableDataset(Dataset[Any]):
 
     def __init__(
         self,
-        cache: DataCache,
+        cache: Readable | Permutation,
         *,
         columns: Sequence[str] | None = None,
         transform: Callable[[pa.RecordBatch], Any] | None = None,

@@ -1,0 +1,77 @@
+# Copyright The Kubeflow Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of arguments, which raise TypeError or ValueError naming the parameter and its value."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+
+def check_int(name: str, value: Any, low: int, limit: int | None = None, of: str = "") -> int:
+    """Returns value as an int in [low, limit). Raises TypeError or ValueError naming the parameter; `of` names the
+    limit."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} = {value!r}: want a whole number, not {type(value).__name__}")
+    number = operator.index(value)
+    if number < low or (limit is not None and number >= limit):
+        most = f" and less than {of or _power(limit)}" if limit is not None else ""
+        raise ValueError(f"{name} = {number}: want at least {low}{most}")
+    return number
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Returns value as a bool."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} = {value!r}: want True or False")
+    return bool(value)
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """Returns a number of seconds of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name} = {value!r}: want a number of seconds, not {type(value).__name__}")
+    if not value >= 0:
+        raise ValueError(f"{name} = {value!r}: want at least 0")
+    return float(value)
+
+
+def check_state(state: Any) -> None:
+    """Raises TypeError for what cannot be a loader's state."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state = {state!r}: want what state_dict() of a loader returned, not {type(state).__name__}")
+
+
+def column_names(columns: Any) -> list[str] | None:
+    """Returns the column names as a list; None, for all columns, stays None. Raises TypeError or ValueError for
+    anything else."""
+    if columns is None:
+        return None
+    if isinstance(columns, str):
+        raise TypeError(f"columns = {columns!r}: want a list of names, as [{columns!r}]")
+    try:
+        names = list(columns)
+    except TypeError:
+        raise TypeError(f"columns = {columns!r}: want a list of names, or None for all") from None
+    for at, name in enumerate(names):
+        if not isinstance(name, str):
+            raise TypeError(f"columns[{at}] = {name!r}: want the name of a column, not {type(name).__name__}")
+        if name in names[:at]:
+            raise ValueError(f"columns names {name!r} twice: want each column once")
+    if not names:
+        raise ValueError("columns is empty: want at least one name, or None for all")
+    return [str(name) for name in names]
+
+
+def check_callable(transform: Any) -> Any:
+    """Returns the transform, or None. Raises TypeError if it is not callable."""
+    if transform is not None and not callable(transform):
+        raise TypeError(f"transform = {transform!r}: want a function of an Arrow record batch")
+    return transform
+
+
+def _power(limit: int | None) -> str:
+    return f"2^{limit.bit_length() - 1}" if limit is not None and limit.bit_count() == 1 else str(limit)
