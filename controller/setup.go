@@ -57,7 +57,7 @@ type Options struct {
 	// ClusterDomain is the cluster's DNS domain, with which names of Services end; empty: cluster.local.
 	ClusterDomain string
 	// StatusAddress is the host:port on which steps that wait for files ask for the state of their cache (inject.Settings.StatusURL);
-	// empty: none is served.
+	// empty: none is served, and no caches of files are made.
 	StatusAddress string
 	// Workers is the number of DataCaches reconciled concurrently; half as many TrainJobs are. 0: 16. A head that does not answer
 	// blocks a worker for at most 2 s.
@@ -178,6 +178,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	}
 	files := &fluidEngine{
 		applier: k, mapper: mgr.GetRESTMapper(), gate: o.Gate, warnings: events, watches: &fluidWatches{cache: mgr.GetCache()}, now: o.Now,
+		off: o.StatusAddress == "",
 	}
 	if o.StatusAddress != "" {
 		if err := mgr.Add(&statusServer{address: o.StatusAddress, caches: mgr.GetClient(), live: mgr.GetAPIReader()}); err != nil {

@@ -42,6 +42,9 @@ func MissingKind(mapper meta.RESTMapper, cache *v1alpha1.FluidCache) (string, er
 	return "", nil
 }
 
+// FilesOff is the reason for which files are rejected by a manager without a status address.
+const FilesOff = "this installation of datacache caches no files: its owner must add the component fluid (the chart's fluid.enabled, or the manager's --status and its rights; docs/fluid.md)"
+
 // MissingText says that the cluster lacks a kind of Fluid, and what to do.
 func MissingText(kind string) string {
 	return fmt.Sprintf("there is no kind %s of %s in this cluster: install Fluid 1.0, or name a table by cache://", kind, FluidVersion)
@@ -50,7 +53,7 @@ func MissingText(kind string) string {
 // checkFluid rejects a TrainJob whose files Fluid can't cache here. Warnings tell what probably keeps Fluid's pods from running.
 func (a *Admission) checkFluid(ctx context.Context, namespace string, at *field.Path, value string, cache *v1alpha1.FluidCache) (warnings []string, errs field.ErrorList, err error) {
 	if a.Settings.StatusURL == "" {
-		return nil, field.ErrorList{field.Forbidden(at, "the manager serves no states of caches, without which no TrainJob can wait for files: its owner must set --status")}, nil
+		return nil, field.ErrorList{field.Forbidden(at, FilesOff)}, nil
 	}
 	if a.Mapper == nil {
 		return nil, nil, nil

@@ -50,7 +50,7 @@ func (f *CacheFlags) Register(flags *pflag.FlagSet, env func(string) string, fal
 	flags.StringVar(&f.objectCacheCA, "object-cache-ca", env("OBJECT_CACHE_CA"), "ConfigMap in the DataCaches' namespaces whose key ca.crt has the authorities of the object cache's certificates, for an https URL; empty: those of the image (env OBJECT_CACHE_CA)")
 	flags.StringVar(&f.hub.Endpoint, "hub-mirror", env("HUB_MIRROR"), "URL of a mirror of the Hugging Face hub, which becomes HF_ENDPOINT of initializers and trainers; empty: none (env HUB_MIRROR)")
 	flags.StringVar(&f.hub.Audience, "hub-audience", "datacache-object-cache", "what the ServiceAccount tokens for that mirror are made for")
-	flags.StringVar(&f.status, "status", env("STATUS_ADDRESS"), "host:port on which steps that wait for files ask for the state of their cache; empty serves none, and TrainJobs that name files are refused (env STATUS_ADDRESS)")
+	flags.StringVar(&f.status, "status", env("STATUS_ADDRESS"), "host:port on which steps that wait for files ask for the state of their cache; empty serves none, and caches of files are refused (env STATUS_ADDRESS)")
 	flags.StringVar(&f.statusURL, "status-url", "", "URL at which those steps reach --status of any manager (default: that of the Service datacache-status in --namespace)")
 	flags.BoolVar(&f.noAffinity, "no-zone-affinity", false, "don't make training pods prefer the zone of their cache")
 }

@@ -4,11 +4,14 @@
 package controlplane
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeflow/datacache/api/v1alpha1"
@@ -80,6 +83,30 @@ func TestRefusals(t *testing.T) {
 			refused(t, cacheJob(ns, "train", tt.uri, tt.env...), tt.want...)
 		})
 	}
+}
+
+// TestFilesNeedTheComponent checks what a manager without the component fluid, and so without rights to Fluid's kinds, says of files.
+func TestFilesNeedTheComponent(t *testing.T) {
+	t.Parallel()
+	runtimes(t)
+	ns := cluster.Namespace(t)
+	const why = "must add the component fluid"
+	refused(t, cacheJob(ns, "files", "fluid+s3://bucket/imagenet", variables("MOUNT_PATH", "/data", "CACHE_QUOTA", "1Gi")...), why)
+	dc := byHand(ns)
+	dc.Spec.Arrow, dc.Spec.Fluid = nil, &v1alpha1.FluidCache{
+		Mounts: []v1alpha1.FluidMount{{MountPoint: "s3://bucket/imagenet", Name: "imagenet"}}, MountPath: "/data",
+		Runtime: v1alpha1.FluidRuntime{Kind: v1alpha1.FluidAlluxio, Replicas: 1, Tiers: []v1alpha1.FluidTier{{Medium: "MEM", Quota: resource.MustParse("1Gi"), Path: "/dev/shm"}}},
+	}
+	cluster.Create(t, dc)
+	cluster.Become(t, dc, ns, dc.Name, "told that files are off", func() error {
+		ready := meta.FindStatusCondition(dc.Status.Conditions, v1alpha1.ConditionReady)
+		if ready == nil || ready.Reason != "FluidMissing" || !strings.Contains(ready.Message, why) {
+			return fmt.Errorf("its conditions are %+v", dc.Status.Conditions)
+		}
+		return nil
+	})
+	cluster.Delete(t, dc)
+	cluster.Vanish(t, dc, ns, dc.Name)
 }
 
 // TestNamesThatAreTooLong covers names with which JobSet could not create the step's pods, which are named after the TrainJob; no

@@ -36,7 +36,7 @@ const (
 	fluidNamespace  = "fluid-system"
 	webhookPort     = 19470
 	statusPort      = 19471
-	overlay         = "../../manifests/overlays/without-runtime"
+	overlay         = "testdata"
 )
 
 var (

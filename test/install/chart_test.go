@@ -106,12 +106,13 @@ var placement = []string{
 // TestChartIsTheOverlays checks that the chart renders the objects of the kustomize overlays, field by field.
 func TestChartIsTheOverlays(t *testing.T) {
 	const base = "resources: [<datacache>/manifests/base]\ncomponents: [<datacache>/manifests/components/namespace, "
-	const namespaced = base + `<datacache>/manifests/components/namespaced]
+	const namespaced = base + `<datacache>/manifests/components/namespaced, <datacache>/manifests/components/fluid]
 patches:
 - target: {kind: Deployment, name: datacache-manager}
   patch: |-
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--namespaces=team-a,team-b"}
 `
+	const files = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/fluid]\n"
 	const monitored = base + "<datacache>/manifests/components/runtimes, <datacache>/manifests/components/monitoring]\n"
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	const whole = "resources: [<datacache>/manifests/base, <datacache>/manifests/object-cache, <datacache>/manifests/scratch-volumes/webhook]\n" +
@@ -133,9 +134,10 @@ images:
 		"without-runtime": {overlay: "without-runtime", values: []string{"runtimes.install=false"}},
 		"cert-manager":    {overlay: "cert-manager", values: []string{"certManager.enabled=true"}},
 		"kubeflow":        {overlay: "kubeflow"},
+		"fluid":           {own: files, values: []string{"fluid.enabled=true"}},
 		"monitoring":      {own: monitored, values: []string{"monitoring.enabled=true"}},
 		"namespaced": {
-			own: namespaced, values: []string{"namespaces={team-a,team-b}", "runtimes.install=false"},
+			own: namespaced, values: []string{"namespaces={team-a,team-b}", "runtimes.install=false", "fluid.enabled=true"},
 			added: []string{"RoleBinding team-a/datacache-manager", "RoleBinding team-b/datacache-manager"},
 		},
 		"object cache": {

@@ -87,7 +87,7 @@ func render(dir, tools, namespace string) (objects []*unstructured.Unstructured,
 	for name, text := range map[string]string{
 		"trainer/trainer.yaml":       string(trainer),
 		"trainer/kustomization.yaml": fmt.Sprintf("namespace: %s\nresources: [trainer.yaml]\n", namespace),
-		"kustomization.yaml":         fmt.Sprintf("resources: [trainer]\ncomponents: [%s]\n", component),
+		"kustomization.yaml":         fmt.Sprintf("resources: [trainer]\ncomponents: [%s, %[1]s-fluid]\n", component),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return nil, "", err
