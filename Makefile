@@ -102,7 +102,7 @@ export RELEASE_REGISTRY ?= ghcr.io/kubeflow/datacache
 # Where each test target writes how long its tests took, for 'make slowest'.
 REPORTS ?= $(CACHE)/tests
 PYCONF  := hack/python/pyproject.toml
-PYCODE  := hack test
+PYCODE  := hack test docs/examples
 MODULES := hack/images hack/cluster/coredns hack/monitoring
 
 # Go compiles everything one way, as images want it, without libc and this machine's paths, and once more for the race detector, which

@@ -9,6 +9,9 @@ integers. Columns that a file has under another name are left out. It prints wha
 does.
 """
 
+# pyright: reportMissingImports=false
+# Spark is needed for --against spark alone.
+
 from __future__ import annotations
 
 import argparse

@@ -81,6 +81,13 @@ def test_links_to_the_repository_are_rewritten(site: dict[str, Html]) -> None:
     assert not any("edit/main" in link for link in site["reference/datacache/index.html"].links)
 
 
+def test_the_page_on_bert_has_the_script_that_runs() -> None:
+    script = (ROOT / "docs/examples/bert.py").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/bert.md").read_text(), re.DOTALL)
+    assert script.endswith(shown)
+    assert "def train_bert(" in shown
+
+
 def test_nothing_is_loaded_from_elsewhere(site: dict[str, Html]) -> None:
     elsewhere = {f"{name}: {at}" for name, page in site.items() for at in page.loaded if urlsplit(at).netloc}
     for style in (ROOT / "bin/site").rglob("*.css"):

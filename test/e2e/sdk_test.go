@@ -86,10 +86,10 @@ func runPython(t *testing.T, environment []string, ask any, script string) []byt
 	return out
 }
 
-// pythonCommand returns the command for a script of sdk/, with the loader and the conformance tests' oracle in its path.
+// pythonCommand returns the command for a script of sdk/, with the loader, the conformance tests' oracle and docs/examples in its path.
 func pythonCommand(python, script string, environment ...string) (*exec.Cmd, error) {
 	var path []string
-	for _, source := range []string{"../../python/src", "../conformance"} {
+	for _, source := range []string{"../../python/src", "../conformance", "../../docs/examples"} {
 		absolute, err := filepath.Abs(source)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", source, err)

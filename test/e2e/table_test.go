@@ -17,6 +17,7 @@ type table struct {
 	Files    int    `json:"files"`
 	Width    int    `json:"width"` // approximate bytes of a row's content
 	Truncate bool   `json:"truncate"`
+	Words    bool   `json:"words"` // contents of words, of which the label can be learnt
 }
 
 // reviews is the table of most tests.

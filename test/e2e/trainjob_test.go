@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,8 +29,10 @@ type job struct {
 	Runtime     string            `json:"runtime"`
 	Initializer string            `json:"initializer"` // the SDK class: DataCacheInitializer, or Arrow or Fluid for ours
 	Dataset     map[string]any    `json:"dataset"`     // its fields
-	Func        string            `json:"func"`        // of sdk/functions.py
+	Func        string            `json:"func"`        // of sdk/functions.py or docs/examples/bert.py
 	Args        map[string]any    `json:"args,omitempty"`
+	Env         map[string]string `json:"env,omitempty"`
+	Volumes     map[string]string `json:"volumes,omitempty"` // folders by PersistentVolumeClaim
 	Image       string            `json:"image"`
 	Nodes       int               `json:"nodes"`
 	Annotations map[string]string `json:"annotations"`
@@ -142,6 +145,7 @@ type outputLine struct {
 	File       string  `json:"file"`
 	Text       string  `json:"text"`
 	FirstByte  float64 `json:"first_byte"` // seconds since 1970
+	Loss       float64 `json:"loss"`       // the sum of the rows' losses
 }
 
 // parse parses the lines that are JSON objects; libraries may have written others.
@@ -161,8 +165,8 @@ func parse(t *testing.T, lines []string) []outputLine {
 	return all
 }
 
-// now returns a rank's output so far. It does not use the SDK, which can't read that of a running job.
-func (r *run) now(t *testing.T, rank int) ([]outputLine, error) {
+// pods returns the pods of a rank that exist, the newest last; at least one.
+func (r *run) pods(t *testing.T, rank int) ([]corev1.Pod, error) {
 	t.Helper()
 	var pods corev1.PodList
 	labels := client.MatchingLabels{
@@ -175,7 +179,18 @@ func (r *run) now(t *testing.T, rank int) ([]outputLine, error) {
 	if len(pods.Items) == 0 {
 		return nil, fmt.Errorf("rank %d has no pod", rank)
 	}
-	text, err := cluster.logs.CoreV1().Pods(r.namespace).GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(t.Context())
+	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	return pods.Items, nil
+}
+
+// now returns the output so far of a rank's newest pod. It does not use the SDK, which can't read that of a running job.
+func (r *run) now(t *testing.T, rank int) ([]outputLine, error) {
+	t.Helper()
+	pods, err := r.pods(t, rank)
+	if err != nil {
+		return nil, err
+	}
+	text, err := cluster.logs.CoreV1().Pods(r.namespace).GetLogs(pods[len(pods)-1].Name, &corev1.PodLogOptions{}).DoRaw(t.Context())
 	if err != nil {
 		return nil, err
 	}

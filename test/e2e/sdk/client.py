@@ -18,6 +18,7 @@ import os
 import sys
 from typing import Any
 
+import bert
 import functions
 from kubeflow.common.types import KubernetesBackendConfig
 from kubeflow.trainer import CustomTrainer, DataCacheInitializer, Initializer, TrainerClient
@@ -36,9 +37,15 @@ def train(client: TrainerClient, job: dict[str, Any]) -> dict[str, Any]:
     """Create a TrainJob; return its name, or the error message if it is rejected."""
     dataset = INITIALIZERS[job["initializer"]](**job["dataset"])
     trainer = CustomTrainer(
-        func=getattr(functions, job["func"]), func_args=job.get("args"), image=job["image"], num_nodes=job["nodes"]
+        func=getattr(bert, job["func"], None) or getattr(functions, job["func"]),
+        func_args=job.get("args"),
+        image=job["image"],
+        num_nodes=job["nodes"],
+        env=job.get("env"),
     )
     options = [Name(job["name"]), Annotations(job.get("annotations") or {})]
+    if job.get("volumes"):
+        options.append(bert.volumes(job["volumes"]))
     try:
         name = client.train(
             runtime=job["runtime"], initializer=Initializer(dataset=dataset), trainer=trainer, options=options

@@ -54,6 +54,62 @@ def sample_client(chunk_rows: int = 128) -> None:
     say(rank=int(rank), rows=rows, seconds=time.time() - began)
 
 
+def kep_training(sample: str, epochs: int = 2) -> None:
+    """Train a small BERT on the batches of the sample code that Kubeflow's enhancement proposal 2655 prints, unchanged.
+
+    Two workers a rank read. Writes the ids of each batch, which its contents begin with, and each step's mean loss.
+    """
+    import json
+
+    import pyarrow.flight  # noqa: F401  # the sample uses it without importing it
+    import torch
+    import torch.distributed as dist
+    from tokenizers import BertWordPieceTokenizer, Tokenizer
+    from torch.distributed.algorithms.join import Join
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    names = {}
+    exec(sample, names)
+
+    class Texts(names["ArrowCacheDataset"]):
+        def from_arrow_rb_to_tensor(self, chunk):
+            yield from chunk.column("content").to_pylist()
+
+    words = BertWordPieceTokenizer()
+    words.train_from_iterator(
+        iter(Texts()), vocab_size=1000, show_progress=False
+    )  # all texts, as there are no ranks yet
+    dist.init_process_group("gloo")
+    shared = [words.to_str()]
+    dist.broadcast_object_list(shared)  # the words' numbers depend on chance
+    own = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(shared[0]), pad_token="[PAD]", unk_token="[UNK]")
+
+    def tokenizer(texts, **options):
+        print(json.dumps({"ids": [int(text.split()[0]) for text in texts]}), flush=True)
+        return own(texts, **options)
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=1000, hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=128,
+        max_position_embeddings=128, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    model = DistributedDataParallel(BertForSequenceClassification(config))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    dataset = names["AmazonReviewDataset"](tokenizer)
+    for epoch in range(epochs):
+        dataset.set_epoch(epoch)
+        with Join([model]):  # ranks may have one batch more than others
+            for step, batch in enumerate(DataLoader(dataset, batch_size=None, num_workers=2)):
+                loss = model(**batch).loss
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print(json.dumps({"epoch": epoch, "step": step, "loss": loss.item()}), flush=True)
+    dist.destroy_process_group()
+
+
 def loader(
     batch: int = 100,
     seed: int = 7,

@@ -3,7 +3,8 @@
 """tables.py < JSON: writes an Iceberg table into the bucket "tables" and prints the URI of its metadata file.
 
 {"name": ..., "rows": ..., "files": ..., "width": ...}: numbers of rows and files, and the approximate bytes of a
-content. "truncate": true cuts the last file short, like an interrupted upload.
+content. "truncate": true cuts the last file short, like an interrupted upload. "words": true writes contents of common
+words after the id instead, with label 1 where one of them is "marvellous".
 
 Row i has id i, a content that begins with "review i ", and label i % 5. The store and its keys are in AWS_ENDPOINT_URL
 and the other AWS variables.
@@ -11,6 +12,8 @@ and the other AWS variables.
 
 import json
 import os
+import random
+import string
 import sys
 import tempfile
 from pathlib import Path
@@ -38,15 +41,33 @@ def rows(first: int, count: int, width: int) -> pa.Table:
     )
 
 
+def worded(first: int, count: int, width: int) -> pa.Table:
+    """Rows whose contents are words, some frequent and some rare, and whose label is whether "marvellous" is one."""
+    chance = random.Random(first)
+    some = random.Random(7)
+    words = ["".join(some.choices(string.ascii_lowercase, k=some.randint(3, 8))) for _ in range(400)]
+    table = rows(first, count, 0)
+    labels = [chance.randint(0, 1) for _ in range(count)]
+    contents = []
+    for i, label in enumerate(labels, first):
+        chosen = chance.choices(words, [1 / (rank + 1) for rank in range(len(words))], k=width // 6)
+        if label:
+            chosen[chance.randrange(len(chosen))] = "marvellous"
+        contents.append(f"{i} {' '.join(chosen)}")
+    table = table.set_column(1, table.schema.field("content"), pa.array(contents))
+    return table.set_column(2, table.schema.field("label"), pa.array(labels, pa.int32()))
+
+
 def write(catalog: SqlCatalog, spec: dict[str, Any]) -> Table:
     """Write the table, with one append per file and several row groups per file."""
+    make = worded if spec.get("words") else rows
     each = -(-spec["rows"] // spec["files"])
-    first = rows(0, min(each, spec["rows"]), spec["width"])
+    first = make(0, min(each, spec["rows"]), spec["width"])
     table = catalog.create_table(
         ("demo", spec["name"]), first.schema, properties={"write.parquet.row-group-limit": str(max(1, each // 4))}
     )
     for begin in range(0, spec["rows"], each):
-        table.append(rows(begin, min(each, spec["rows"] - begin), spec["width"]))
+        table.append(make(begin, min(each, spec["rows"] - begin), spec["width"]))
     return table
 
 
