@@ -136,6 +136,7 @@ CLAIM_QPS ?= 25
 FLUID_CACHES ?= 200
 FLUID_RUNS ?= 5
 DEMO     ?=
+SIZE     ?=
 E2E      ?=
 LOSSES   ?= 10
 
@@ -396,6 +397,10 @@ test-go-install: bootstrap ## go install github.com/kubeflow/datacache/cmd/cache
 test-cluster: kube-tools fluid-tools training-venv prometheus $(GOTESTSUM) ## The control plane on a real API server with stock JobSet, LWS, Trainer and Fluid (about 30 min cold, of which 23 build them; 4 min after).
 	@echo "==> test-cluster: go test -race on a real API server (about 5 min cold, 3 min after)"
 	$(call gotest,$(CLUSTER_PACKAGES))
+
+.PHONY: size
+size: build ## How large the product's code and programs are, and where (seconds); SIZE='-comments 100 -seed 7' draws comments to judge.
+	@go run ./hack/size $(SIZE) $(wildcard bin/cacheserver bin/objectcache)
 
 .PHONY: check
 check: ## All that CI runs: verify, test, test-cluster, fuzz, demo, go install, release-rehearsal, e2e (about 75 min cold, 45 after; as root).
